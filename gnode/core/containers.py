@@ -59,7 +59,7 @@ class Rules:
     """What the node's configuration says of containers.
 
     Attributes:
-        runtimes: those that it has, in order of preference.
+        runtimes: installed container runtimes, in order of preference.
         mount_home: the owner's home directory is there in each container.
         mounts: as a user writes them.
     """

@@ -85,8 +85,8 @@ class CpuMap:
 def choose(free: Iterable[Cpu], count: int, cpus: Iterable[Cpu]) -> tuple[int, ...]:
     """Return ``count`` of the free CPUs, ascending; empty if there are too few.
 
-    One NUMA node comes before two; there, the fewest cores come first, then those that leave whole
-    cores whole, then the node that has the least left.
+    Prefers one NUMA node to several, then the fewest cores, then cores that are already in part
+    use, then the node with the fewest free CPUs.
 
     Args:
         free: what can be chosen.
