@@ -11,6 +11,7 @@ from gsched.config_gpu_share import GpuShareConfig
 from gsched.config_history import HistoryConfig
 from gsched.config_limits import LimitsConfig, StagingConfig
 from gsched.config_notify import NotifyConfig
+from gsched.config_units import BadValueError, plain_numbers
 from gsched.errors import ConfigError
 from gsched.model.container import RUNTIMES
 from gsched.model.limits import MAX_DETACH_TIMEOUT_S, MAX_LEASE_S
@@ -140,7 +141,7 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         priority: added to the priority of its jobs.
         max_walltime_s: jobs that ask for more are refused; 0: no limit.
         default_walltime_s: limit of jobs that state none; 0: no limit.
-        walltime_extension: by how much users can extend a running job in all, as ``4:00:00`` or
+        walltime_extension: by how much users can extend a running job in all, as ``4h`` or
             ``50%`` of its walltime; ``0``: not at all; empty: up to ``max_walltime_s``.
         walltime_extensions_per_user: running jobs that a user can have extended; 0: any number.
         enabled: whether it takes jobs.
@@ -558,7 +559,13 @@ def parse_config(text: str, *, where: str) -> Config:
             f"{where}: {error}", hint="the file must be TOML: see gsched.toml(5)"
         ) from error
     try:
-        config = msgspec.convert(document, Config)
+        config = msgspec.convert(plain_numbers(document, Config), Config)
+    except BadValueError as bad:
+        from gsched import config_errors  # late: few files have a mistake
+
+        raise config_errors.located(
+            bad.keys, f": {bad.message}", hint=bad.hint, text=text, where=where
+        ) from None
     except msgspec.ValidationError as error:
         from gsched import config_errors  # late: few files have a mistake
 

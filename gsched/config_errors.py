@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Struct
 
+from gsched.config_units import unit_of
 from gsched.errors import ConfigError
 
 Keys = tuple[str | int, ...]
@@ -61,6 +62,8 @@ def from_validation(
         message = what.replace("`", "'")
     elif range_ and isinstance(value, (int, float)) and not isinstance(value, bool):
         message = f"must be {range_}, got {value}"
+    elif range_ and isinstance(value, str) and (unit := unit_of(keys)):
+        message = f"must be {range_} {unit}, got {_shown(value)}"
     elif found := _EXPECTED.fullmatch(what):
         message = f"must be {_KINDS.get(found['kind'], found['kind'])}"
         message += f"{found['more'].split(',')[0]}, got {_shown(value)}"

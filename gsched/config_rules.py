@@ -187,15 +187,15 @@ def _check_head(head: HeadConfig) -> None:
 
 def _check_extension(at: int, text: str) -> None:
     """Check by how much running jobs of a queue can be extended."""
-    if text in {"", "0"} or _PERCENT.fullmatch(text):
+    if text == "" or _PERCENT.fullmatch(text):
         return
     try:
-        parse_duration_s(text)
+        parse_duration_s(text, zero=True)
     except BadResourceError:
         raise BrokenRuleError(
             ("queue", at, "walltime_extension"),
             f": invalid value {text!r}",
-            hint='write a time such as "4:00:00", a part such as "50%", or "0"',
+            hint='write a time such as "4h" or "4:00:00", a part such as "50%", or "0"',
         ) from None
 
 
@@ -266,6 +266,7 @@ def _check_node(node: NodeConfig) -> None:
         )
     if node.memory:
         _check_size(("node", "memory"), node.memory)
+    _check_size(("node", "least_spool"), node.least_spool)
     for at, gpu in enumerate(node.gpu):
         _check_size(("node", "gpu", at, "memory"), gpu.memory)
     if node.cgroup not in {"auto", "none"} and not node.cgroup.startswith("/"):

@@ -28,11 +28,15 @@ _BANDWIDTH_HINT = "write 10GB/s (bytes) or 100Gbit/s"
 WORD_BYTES = 8  # PBS's "w" suffix counts machine words
 
 
-def parse_duration_s(text: str) -> float:
+def parse_duration_s(text: str, *, zero: bool = False) -> float:
     """Return the seconds of ``[[DD:]HH:]MM:SS[.ms]``, ``90``, ``1h30m`` or ``2d``.
 
+    Args:
+        text: the time.
+        zero: whether zero is a time, as where it turns something off.
+
     Raises:
-        BadResourceError: the text is not a time, or not above zero.
+        BadResourceError: the text is not a time, is negative, or zero without ``zero``.
     """
     seconds = _colon_duration(text) if ":" in text or _is_number(text) else _unit_duration(text)
     if seconds is None:
@@ -42,10 +46,9 @@ def parse_duration_s(text: str) -> float:
             f"time {text[:20]!r} exceeds the limit of {MAX_DURATION_S:.0f} seconds",
             hint="omit the walltime for no limit",
         )
-    if seconds <= 0:
-        raise BadResourceError(
-            f"time must be greater than zero, got {shown(text)}", hint=_TIME_HINT
-        )
+    if seconds < 0 or (seconds == 0 and not zero):
+        least = "must not be negative" if zero else "must be greater than zero"
+        raise BadResourceError(f"time {least}, got {shown(text)}", hint=_TIME_HINT)
     return seconds
 
 
@@ -115,20 +118,24 @@ def parse_count(text: str) -> float:
     return count
 
 
-def parse_interval_s(text: str) -> float:
+def parse_interval_s(text: str, *, zero: bool = False) -> float:
     """Return the seconds of ``35ms``, ``350us``, or of anything `parse_duration_s` reads.
 
+    Args:
+        text: the time.
+        zero: whether zero is a time.
+
     Raises:
-        BadResourceError: the text is not a time, or not above zero.
+        BadResourceError: the text is not a time, is negative, or zero without ``zero``.
     """
     match = _SHORT.fullmatch(text.strip())
     if match is None:
         try:
-            return parse_duration_s(text.strip())
+            return parse_duration_s(text.strip(), zero=zero)
         except BadResourceError as error:
             raise BadResourceError(error.message, hint=_INTERVAL_HINT) from None
     interval_s = float(match["number"]) / (1e3 if match["unit"] == "ms" else 1e6)
-    if interval_s <= 0:
+    if interval_s <= 0 and not zero:
         raise BadResourceError(
             f"time must be greater than zero, got {shown(text)}", hint=_INTERVAL_HINT
         )

@@ -86,11 +86,9 @@ def read_extension(text: str) -> tuple[float | None, float | None]:
     """Return ``walltime_extension`` of a queue: seconds, or a part of the walltime."""
     if not text:
         return None, None
-    if text == "0":
-        return 0.0, None
     if text.endswith("%"):
         return None, float(text[:-1]) / 100
-    return parse_duration_s(text), None
+    return parse_duration_s(text, zero=True), None
 
 
 def mail_domain(config: Config) -> str:

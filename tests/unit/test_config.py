@@ -223,6 +223,26 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             ":1: [balance] weights must have cpu or",
             "no other weight",
         ),
+        # times and sizes with units
+        ("[head]\nlease_s = 'soon'\n", ":2: [head] lease_s: invalid time 'soon'", '"90m"'),
+        ("[head]\nlease_s = '-1h'\n", ":2: [head] lease_s: invalid time '-1h'", '"90m"'),
+        ("[head]\nnode_timeout_s = '0'\n", "must be from 0.1 to 1000000 seconds, got '0'", ""),
+        (
+            "[[queue]]\nname='a'\n[[queue]]\nname='b'\nmax_walltime_s='1x'\n",
+            ":5: [[queue]] max_walltime_s: invalid time '1x'",
+            '"4:00:00"',
+        ),
+        (
+            "[moves]\nprepare_timeout_s = '1d'\n",
+            ":2: [moves] prepare_timeout_s must be from 1 to 300 seconds, got '1d'",
+            "",
+        ),
+        ("[deadline]\nmove_s = 'x'\n", ":2: [deadline] move_s: invalid time 'x'", ""),
+        ("[history]\nkeep_days = '40000d'\n", "from 0 to 36500 days, got '40000d'", ""),
+        ("[limits]\nsnapshot_bytes = 'big'\n", "snapshot_bytes: invalid size 'big'", "512mb"),
+        ("[limits]\nsnapshot_bytes = '9tb'\n", "8589934592 bytes, got '9tb'", ""),
+        ("[node]\nleast_spool = -1\n", ":2: [node] least_spool: invalid size '-1'", "512mb"),
+        ("[node]\nleast_spool = true\n", "must be a string in quotation marks, got True", ""),
         ("[fabric]\ninside = 'fast'\n", ":2: [fabric] inside: invalid bandwidth 'fast'", ""),
     ],
 )
@@ -237,6 +257,60 @@ def test_a_mistake_is_named_with_file_line_table_and_key(
     assert message in refused.value.message
     assert hint in refused.value.hint
     assert "`" not in refused.value.message
+
+
+def test_times_and_sizes_take_units() -> None:
+    """In every table, as the commands take them; plain numbers mean what the key says."""
+    config = parse_config(
+        """
+[head]
+detach_timeout_s = "0"
+lease_s = "1h30m"
+[[queue]]
+name = "a"
+max_walltime_s = "1d"
+default_walltime_s = "4:00:00"
+walltime_extension = 7200
+[[queue]]
+name = "b"
+max_walltime_s = 90
+[history]
+keep_days = "36h"
+keep_jobs_days = "30"
+[training.goodput]
+round_s = "5m"
+[gpu_share]
+drain_max_s = "250ms"
+context_memory = 1048576
+[limits]
+snapshot_bytes = "1gb"
+[node]
+memory = 2147483648
+[[node.gpu]]
+count = 1
+memory = 1024
+""",
+        where="x",
+    )
+
+    assert (config.head.detach_timeout_s, config.head.lease_s) == (0, 5400)
+    first, second = config.queue
+    assert (first.max_walltime_s, first.default_walltime_s) == (86400, 14400)
+    assert (first.walltime_extension, second.max_walltime_s) == ("7200", 90)
+    assert (config.history.keep_days, config.history.keep_jobs_days) == (1.5, 30)
+    assert config.training.goodput.round_s == 300
+    assert (config.gpu_share.drain_max_s, config.gpu_share.context_memory) == (0.25, "1048576")
+    assert config.limits.snapshot_bytes == 1024**3
+    assert (config.node.memory, config.node.gpu[0].memory) == ("2147483648", "1024")
+    assert parse_config("[deadline]\nmove_s = '1m'\n", where="x").training.move_s == 60
+
+
+def test_every_key_for_a_time_or_a_size_takes_a_unit() -> None:
+    """A new key of another name would be one that does not."""
+    for header, key, _ in numbers():
+        if key.endswith(("_s", "_days", "_bytes")):
+            with pytest.raises(ConfigError, match=f"{key}: invalid (time|size) 'x'"):
+                parse_config(f"{header}{key} = 'x'\n", where="x")
 
 
 def test_the_deprecated_table_says_the_same_and_what_to_write_instead() -> None:

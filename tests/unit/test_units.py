@@ -10,6 +10,7 @@ from gsched.model.units import (
     format_duration,
     format_size,
     parse_duration_s,
+    parse_interval_s,
     parse_size_bytes,
 )
 
@@ -52,6 +53,14 @@ def test_a_time_of_nothing_is_refused(text: str) -> None:
     """A job of no time would be over before it began."""
     with pytest.raises(BadResourceError, match="greater than zero"):
         parse_duration_s(text)
+
+
+def test_a_time_of_nothing_is_read_where_it_turns_something_off() -> None:
+    """A negative one never is."""
+    assert parse_duration_s("0", zero=True) == parse_duration_s("0:00", zero=True) == 0
+    assert parse_interval_s("0ms", zero=True) == parse_interval_s("0s", zero=True) == 0
+    with pytest.raises(BadResourceError, match="must not be negative"):
+        parse_duration_s("-5", zero=True)
 
 
 @pytest.mark.parametrize("text", ["9" * 400, "10000000001", "9" * 400 + ":00:00", "9" * 400 + "d"])

@@ -39,7 +39,7 @@ key_file = "{key}"
 {single_user}
 [[queue]]
 name = "batch"
-# max_walltime_s = 604800.0
+# max_walltime_s = "7d"
 
 [node] # for gnode on this machine
 head = "unix:{node_socket}"
