@@ -11,10 +11,9 @@ from collections import Counter
 from typing import Final
 
 from gsched.clock import Clock
+from gsched.model.limits import MAX_LINES, MAX_SOURCE_LINES
 
 PERIOD_S: Final = 60.0
-LINES_OF_SOURCE: Final = 5  # in a period
-LINES_IN_ALL: Final = 60  # in a period
 LONGEST: Final = 400  # characters of a complaint
 SOURCES_NAMED: Final = 3  # in the line that says how many lines were left out
 SOURCES_COUNTED: Final = 1000  # in a period; all others are counted together
@@ -77,7 +76,7 @@ class Complaints:
         if source not in self._said and len(self._said) >= SOURCES_COUNTED:
             source = OTHERS
         self._said[source] += 1
-        if self._lines >= LINES_IN_ALL or self._said[source] > LINES_OF_SOURCE:
+        if self._lines >= MAX_LINES or self._said[source] > MAX_SOURCE_LINES:
             self._left_out[source] += 1
             return
         self._lines += 1

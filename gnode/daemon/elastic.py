@@ -29,6 +29,11 @@ from gnode.core.task import AttemptKey
 from gnode.daemon.steps import StepServer
 from gsched.clock import Clock
 from gsched.logs import Complaints
+from gsched.model.limits import (
+    MAX_TRAINING_CONNECTIONS,
+    MAX_TRAINING_LINES,
+    MAX_USER_TRAINING_CONNECTIONS,
+)
 from gsched.protocol import training as wire
 from gsched.protocol.node import Checkpoint, CheckpointFailed, GoOn, Prepared, Tune
 from gsched.unix_address import address_of
@@ -37,9 +42,6 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 15.0  # importing torch takes some seconds; a training that does not come by then won't
 HELLO_TIMEOUT_S = 10.0
-CONNECTIONS_MAX = 1024
-CONNECTIONS_OF_ONE_UID = 256  # so that one user cannot take all of them
-LINES_AT_ONCE = 50  # a training says one line in ten seconds; who says more is read more slowly
 LINES_PER_S = 5.0
 UNSENT_BYTES_MAX = 64 * 1024
 BIND_PAUSE_S = 1.0
@@ -115,7 +117,7 @@ class _Rate:
     """How many lines of an attempt may still be heard at once, whatever connection they are on."""
 
     clock: Clock
-    left: float = LINES_AT_ONCE
+    left: float = MAX_TRAINING_LINES
     at_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -124,7 +126,7 @@ class _Rate:
     def pause_s(self) -> float:
         """Count a line and return how long to wait before it is heard, seconds."""
         now_s = self.clock.monotonic_s()
-        self.left = min(LINES_AT_ONCE, self.left + LINES_PER_S * (now_s - self.at_s)) - 1.0
+        self.left = min(MAX_TRAINING_LINES, self.left + LINES_PER_S * (now_s - self.at_s)) - 1.0
         self.at_s = now_s
         return 0.0 if self.left >= 0 else -self.left / LINES_PER_S
 
@@ -278,7 +280,10 @@ class ElasticServer:
     async def _converse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int
     ) -> None:
-        if self._open[uid] > CONNECTIONS_OF_ONE_UID or len(self._writers) > CONNECTIONS_MAX:
+        if (
+            self._open[uid] > MAX_USER_TRAINING_CONNECTIONS
+            or len(self._writers) > MAX_TRAINING_CONNECTIONS
+        ):
             raise _RefusedError("too many connections")
         async with asyncio.timeout(HELLO_TIMEOUT_S):
             first = await _line(reader)
@@ -365,7 +370,7 @@ class ElasticServer:
 
     def _rate(self, key: AttemptKey) -> _Rate:
         """Return how fast an attempt is heard, over all of its connections."""
-        if len(self._rates) > CONNECTIONS_MAX:
+        if len(self._rates) > MAX_TRAINING_CONNECTIONS:
             self._rates = {each: rate for each, rate in self._rates.items() if self._lives(each)}
         return self._rates.setdefault(key, _Rate(clock=self._clock))
 

@@ -19,6 +19,7 @@ from gnode.core.task import AttemptKey
 from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
 from gnode.supervisor.terminal import socket_name
 from gsched import terminal as t
+from gsched.model.limits import MAX_SESSIONS_OF_NODE
 from gsched.protocol.endpoint import endpoint
 from gsched.protocol.node import (
     PROTOCOL_VERSION,
@@ -38,7 +39,6 @@ from gsched.protocol.sealing import (
 )
 from gsched.protocol.sessions import (
     MAX_MESSAGE_BYTES,
-    MAX_SESSIONS_OF_NODE,
     RATE_BYTES_PER_S,
     READY,
     OpenSession,

@@ -17,6 +17,7 @@ from gnode.core.table import Attempt
 from gnode.core.task import AttemptKey
 from gnode.daemon.code import CodeRelay
 from gsched.clock import Clock
+from gsched.model.limits import MAX_STEP_CALLS, MAX_STEP_ORDERS
 from gsched.protocol import training as wire
 from gsched.protocol.code import CodeRead, CodeWanted
 from gsched.protocol.job_steps import StepFailed, StepOrder, StepRefused, StepReport, StepRequest
@@ -25,9 +26,7 @@ log = logging.getLogger(__name__)
 
 AGENT_S = 60.0  # until a step agent that was ordered has started and come to the socket
 LOOK_S = 0.5  # how often one that cannot start any more is noticed
-ORDERS_OF_ONE = 256  # of an attempt, while its agent starts
 ORDERS_MAX = 4096
-CALLS_AT_ONCE = 200.0  # of an attempt; then
 CALLS_PER_S = 20.0
 UNSENT_BYTES_MAX = 64 * 1024
 
@@ -51,7 +50,7 @@ class _Allowance:
     """How many calls of an attempt may still be passed on at once."""
 
     at_s: float
-    left: float = CALLS_AT_ONCE
+    left: float = MAX_STEP_CALLS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,7 +109,7 @@ class StepServer:
             self._tell(agent, order)
             return
         waiting = self._waiting.setdefault(key, [])
-        if len(waiting) >= ORDERS_OF_ONE or len(self._waiting) >= ORDERS_MAX:
+        if len(waiting) >= MAX_STEP_ORDERS or len(self._waiting) >= ORDERS_MAX:
             self._fail(order, f"too many programs wait for the step agent on {self.node}")
             return
         waiting.append(_Waiting(order, self.clock.monotonic_s() + AGENT_S))
@@ -249,7 +248,7 @@ class StepServer:
             self._allowed.clear()
         allowed = self._allowed.setdefault(key, _Allowance(at_s=now_s))
         allowed.left += CALLS_PER_S * (now_s - allowed.at_s)
-        allowed.left = min(CALLS_AT_ONCE, allowed.left) - 1.0
+        allowed.left = min(MAX_STEP_CALLS, allowed.left) - 1.0
         allowed.at_s = now_s
         return 0.0 if allowed.left >= 0 else -allowed.left / CALLS_PER_S
 

@@ -1,11 +1,11 @@
-"""How large a request may be: one table, checked before any work is done for it.
+"""How much a request, a user or a job may take: checked before any work is done for it.
 
 Everything that a user, a job or a node can send has a limit here, or one that follows from these.
 A limit is far above what anybody needs and small enough that the worst request costs the head some
 milliseconds: it has one event loop, and everybody else waits for that.
 
-Sizes are in bytes where the name says so, else in characters or counts. `LIMITS` says why each is
-what it is; docs/protocol.md shows it, and a test compares the two.
+Sizes are in bytes where the name says so, else in characters or counts. `gsched.model.quotas` says
+in which scope each counts, who enforces it, and why it is what it is.
 """
 
 from collections.abc import Collection, Mapping
@@ -77,148 +77,42 @@ MAX_PLACES: Final = 100_000
 MAX_PATTERN_WILDCARDS: Final = 8
 MAX_HISTORY_ROWS: Final = 100_000
 
+# --- of one user, and of all ---
+
+#: Requests in flight.
+MAX_USER_BODY_BYTES: Final = 64 * MIB
+MAX_BODY_BYTES: Final = 256 * MIB
+#: Requests and reports that wait for the head's loop.
+MAX_INBOX: Final = 20_000
+#: Connections to the head's sockets; those of nodes until they have proven what they are.
+MAX_USER_CONNECTIONS: Final = 1024
+MAX_CONNECTIONS: Final = 16_384
+MAX_UNPROVEN_OF_ADDRESS: Final = 64
+MAX_UNPROVEN: Final = 256
+MAX_USER_SESSIONS: Final = 64
+MAX_SESSIONS: Final = 1024
+MAX_SESSIONS_OF_NODE: Final = 512
+#: Archives of code snapshots that a user sends at the same time.
+MAX_USER_UPLOADS: Final = 4
+#: Deliveries that wait in a lane, and in one of a user's URLs.
+MAX_NOTICES: Final = 10_000
+MAX_USER_NOTICES: Final = 1000
+#: Lines of a daemon's log about a user or address, and about all of them, in a minute.
+MAX_SOURCE_LINES: Final = 5
+MAX_LINES: Final = 60
+
+# --- of jobs on a node ---
+
+MAX_USER_TRAINING_CONNECTIONS: Final = 256
+MAX_TRAINING_CONNECTIONS: Final = 1024
+#: Lines of a training job to gnode, and calls for step agents, at once.
+MAX_TRAINING_LINES: Final = 50
+MAX_STEP_CALLS: Final = 200
+MAX_STEP_ORDERS: Final = 256
+
 #: How much of what somebody wrote is shown in an error.
 SHOWN: Final = 80
 
-
-class Limit(Struct, frozen=True, kw_only=True):
-    """One limit: of what, how much, in which unit, and why so much."""
-
-    of: str
-    most: int
-    unit: str
-    why: str
-
-
-def _limit(of: str, most: int, unit: str, why: str) -> Limit:
-    return Limit(of=of, most=most, unit=unit, why=why)
-
-
-LIMITS: Final = (
-    _limit(
-        "a submission",
-        MAX_SUBMIT_BYTES,
-        "bytes",
-        "a script of full size, escaped as JSON, with its environment; decoded in pieces",
-    ),
-    _limit(
-        "any other request",
-        MAX_REQUEST_BYTES,
-        "bytes",
-        "10,000 job ids with their server's name; decoding takes 2 ms",
-    ),
-    _limit(
-        "texts in any other request",
-        MAX_REQUEST_TEXTS,
-        "count",
-        "10,000 job ids, and what is to be done with them; each text is an object to make",
-    ),
-    _limit(
-        "texts in a submission beyond 1 MiB",
-        MAX_SUBMIT_TEXTS,
-        "count",
-        "it holds one job, with all arguments and variables that a job may have",
-    ),
-    _limit(
-        "jobs or job ids in a request",
-        MAX_JOBS_PER_REQUEST,
-        "count",
-        "a large sweep; the client splits larger ones",
-    ),
-    _limit(
-        "jobs in a dry run",
-        MAX_DRY_RUN_JOBS,
-        "count",
-        "each asks the policy up to some hundred times",
-    ),
-    _limit("jobs with all details in an answer", MAX_STORIES, "count", "about 10 MB at most"),
-    _limit("nodes in an action on nodes", MAX_NODES_PER_REQUEST, "count", "every node there is"),
-    _limit("script", MAX_SCRIPT_BYTES, "bytes", "twice Slurm's max_script_size"),
-    _limit("environment, names and values", MAX_ENVIRONMENT_BYTES, "bytes", "half of ARG_MAX"),
-    _limit("variables in the environment", MAX_VARIABLES, "count", "a login shell has some 100"),
-    _limit("arguments", MAX_ARGUMENTS, "count", "xargs passes about as many"),
-    _limit("arguments together", MAX_ARGUMENT_BYTES, "bytes", "half of ARG_MAX"),
-    _limit(
-        "resource list, holds or training, as JSON",
-        MAX_FIELD_BYTES,
-        "bytes",
-        "escaped; checked in jobs of more than 64 KiB before they are decoded",
-    ),
-    _limit("path", MAX_PATH, "characters", "PATH_MAX of Linux"),
-    _limit(
-        "name, account, queue, kind, client key, node or feature",
-        MAX_WORD,
-        "characters",
-        "NAME_MAX of Linux: names become names of files",
-    ),
-    _limit(
-        "message, reason, or any other text",
-        MAX_MESSAGE,
-        "characters",
-        "it is kept once for each job that an action names",
-    ),
-    _limit("job id as written", MAX_ID, "characters", "a number and the name of a server"),
-    _limit("recipients of a job's mail", MAX_RECIPIENTS, "count", "a mailing list holds more"),
-    _limit("recipient of mail", MAX_RECIPIENT, "characters", "the longest address in RFC 5321"),
-    _limit("mounts of a container", MAX_MOUNTS, "count", "each is a word of a command line"),
-    _limit("nodes that a migration names", MAX_NAMED_NODES, "count", "each is looked up"),
-    _limit("rates of a training", MAX_RATES, "count", "one for each number of GPUs"),
-    _limit("list of an array's indices", MAX_ARRAY_TEXT, "characters", "1,000 ranges"),
-    _limit(
-        "ranges of an array's indices",
-        MAX_ARRAY_SPANS,
-        "count",
-        "also the ranges that remain after single elements are deleted or held",
-    ),
-    _limit("lines of an array's elements, together", MAX_LINES_BYTES, "bytes", "as a script"),
-    _limit("line of an element", MAX_LINE_BYTES, "bytes", "half of a variable's limit in Linux"),
-    _limit(
-        "lease",
-        MAX_LEASE_S,
-        "seconds",
-        f"a week; and at least {MIN_LEASE_S} s, as a lost connection is noticed after some 15 s",
-    ),
-    _limit(
-        "detach timeout of an interactive job",
-        MAX_DETACH_TIMEOUT_S,
-        "seconds",
-        "30 days; a job that is to wait longer states none",
-    ),
-    _limit("texts of a resource list", MAX_RESOURCE_TEXTS, "count", "one for each -l"),
-    _limit(
-        "resource list",
-        MAX_RESOURCE_TEXT,
-        "characters",
-        "256 host names of 63 characters; reading it takes about 2 ms",
-    ),
-    _limit(
-        "terms of a resource list",
-        MAX_RESOURCE_TERMS,
-        "count",
-        "consumable resources of a site, one by one",
-    ),
-    _limit(
-        "term of a resource list without its value",
-        MAX_RESOURCE_TERM,
-        "characters",
-        "an unknown name is compared with all known ones",
-    ),
-    _limit(
-        "chunks of nodes= or select=",
-        MAX_CHUNKS,
-        "count",
-        "each is placed by itself, in every scheduling cycle; equal ones are written as N:...",
-    ),
-    _limit("words of a chunk", MAX_CHUNK_WORDS, "count", "each feature is looked for on a node"),
-    _limit("places of a request", MAX_PLACES, "count", "more than any cluster has nodes"),
-    _limit(
-        "wildcards in a pattern of names",
-        MAX_PATTERN_WILDCARDS,
-        "count",
-        "each further one multiplies the steps of a comparison",
-    ),
-    _limit("past jobs in an answer", MAX_HISTORY_ROWS, "count", "about 30 MB, encoded in slices"),
-)
 
 #: The longest text of each field of a submission, an alteration or an action, in characters.
 TEXTS: Final[Mapping[str, int]] = MappingProxyType(

@@ -19,7 +19,6 @@ READY: Final = b"ready"
 MAX_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 64
 #: What gnode and the head pass on of a session in each direction.
 RATE_BYTES_PER_S: Final = 4 * 1024 * 1024
-MAX_SESSIONS_OF_NODE: Final = 512
 
 
 class OpenSession(Struct, frozen=True, kw_only=True, tag="open_session", omit_defaults=True):

@@ -9,6 +9,12 @@ from typing import Final
 
 from gsched.config import HeadConfig, node_socket_of
 from gsched.errors import ConfigError
+from gsched.model.limits import (
+    MAX_CONNECTIONS,
+    MAX_UNPROVEN,
+    MAX_UNPROVEN_OF_ADDRESS,
+    MAX_USER_CONNECTIONS,
+)
 from gsched.unix_address import address_of
 from gschedd.http.door import Rules, Source
 
@@ -16,10 +22,6 @@ USERS_MODE: Final = 0o666  # anybody may ask; who asks is known from the kernel
 NODES_MODE: Final = 0o600  # gnode runs as root, or as the head does
 BACKLOG: Final = 1024
 OWN_FILES: Final = 64  # database, log, readers, and some to spare
-MAX_USERS: Final = 16_384  # connections of all users: each costs some kilobytes
-MAX_OF_USER: Final = 1024  # a `gwait` for each of a thousand jobs
-UNPROVEN_OF_ADDRESS: Final = 64
-UNPROVEN: Final = 256
 _UCRED: Final = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
 
 
@@ -32,16 +34,18 @@ def raise_open_files() -> int:
 
 def rules_for_users(open_files: int) -> Rules:
     """Return what connections of users are allowed; a quarter of all files is kept for nodes."""
-    in_all = max(16, min(MAX_USERS, open_files - open_files // 4 - OWN_FILES))
+    in_all = max(16, min(MAX_CONNECTIONS, open_files - open_files // 4 - OWN_FILES))
     return Rules(
-        of_source=max(4, min(MAX_OF_USER, in_all // 4)), in_all=in_all, reserved=in_all // 16
+        of_source=max(4, min(MAX_USER_CONNECTIONS, in_all // 4)),
+        in_all=in_all,
+        reserved=in_all // 16,
     )
 
 
 def rules_for_nodes(open_files: int) -> Rules:
     """Return what connections are allowed that have not proven that they are nodes."""
-    in_all = max(8, min(UNPROVEN, open_files // 16))
-    return Rules(of_source=min(UNPROVEN_OF_ADDRESS, in_all), in_all=in_all, evict=True)
+    in_all = max(8, min(MAX_UNPROVEN, open_files // 16))
+    return Rules(of_source=min(MAX_UNPROVEN_OF_ADDRESS, in_all), in_all=in_all, evict=True)
 
 
 class UserSource:

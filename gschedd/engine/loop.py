@@ -13,6 +13,7 @@ from typing import Protocol
 from gsched.clock import Clock
 from gsched.errors import GschedError, InvalidTransitionError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
+from gsched.model.limits import MAX_INBOX
 from gsched.model.states import OutcomeKind, StopReason
 from gschedd.core import effects as e
 from gschedd.core import facts as f
@@ -32,7 +33,6 @@ log = logging.getLogger("gschedd.engine")
 #: waits for two batches.
 MAX_FACTS = 100
 MAX_INPUTS = 512  # the same, of inputs that make no facts
-MAX_INBOX = 20_000  # more waiting inputs than this are refused: overload is an error, not a hang
 RETRY_S = 1.0  # between tries of a commit that found the disk full or the database held
 # Reports that come less than this after those before them wait for others, unless a user's request
 # is there: a commit and a cycle for seven ends cost little more than for one.

@@ -14,7 +14,12 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from gsched.errors import InvalidRequestError
-from gsched.model.limits import MAX_REQUEST_BYTES, MAX_SUBMIT_BYTES, MIB
+from gsched.model.limits import (
+    MAX_BODY_BYTES,
+    MAX_REQUEST_BYTES,
+    MAX_SUBMIT_BYTES,
+    MAX_USER_BODY_BYTES,
+)
 from gsched.protocol import api
 from gschedd.http.answers import BusyError, TooLargeError
 from gschedd.http.decoding import (
@@ -29,8 +34,6 @@ from gschedd.http.pace import Entrance, Pace, Turns
 
 T = TypeVar("T")
 
-USER_BYTES: Final = 64 * MIB  # in flight of one user: four of the largest requests
-ALL_BYTES: Final = 256 * MIB  # in flight of all users
 SMALL_BYTES: Final = 64 * 1024  # what is not larger is always taken: it is bounded by connections
 SILENCE_S: Final = 10.0
 WHOLE_S: Final = 60.0
@@ -40,7 +43,7 @@ LARGE_AT_ONCE: Final = 2  # requests beyond SMALL_BYTES that are worked on at th
 class Bodies:
     """How many bytes of requests are in flight, by user."""
 
-    def __init__(self, *, of_user: int = USER_BYTES, in_all: int = ALL_BYTES) -> None:
+    def __init__(self, *, of_user: int = MAX_USER_BODY_BYTES, in_all: int = MAX_BODY_BYTES) -> None:
         self._of_user = of_user
         self._in_all = in_all
         self._held: Counter[int] = Counter()

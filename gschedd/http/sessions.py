@@ -22,7 +22,13 @@ from gsched.clock import Clock
 from gsched.errors import BadStateError, GschedError, InvalidRequestError, TryAgainError
 from gsched.logs import Complaints
 from gsched.model.ids import short_job_id
-from gsched.model.limits import MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_WORD
+from gsched.model.limits import (
+    MAX_ARGUMENT_BYTES,
+    MAX_ARGUMENTS,
+    MAX_SESSIONS,
+    MAX_USER_SESSIONS,
+    MAX_WORD,
+)
 from gsched.model.states import JobState, PartState
 from gsched.protocol.sealing import Opener, Sealer, SealError
 from gsched.protocol.sessions import (
@@ -48,8 +54,6 @@ from gschedd.http.waiting import UNSTARTED, Waiting
 
 log = logging.getLogger("gschedd.sessions")
 
-MAX_OF_USER: Final = 64
-MAX_SESSIONS: Final = 1024
 HANDSHAKE_S: Final = 5.0
 CONNECT_S: Final = 30.0  # for a node to connect a terminal: a shell has to be started first
 LOOK_S: Final = 5.0  # how often a waiting job is looked at if nothing is committed
@@ -251,9 +255,10 @@ class Sessions:
         return channel
 
     def _check_room(self, caller: Caller) -> None:
-        if self._of_user[caller.uid] > MAX_OF_USER:
+        if self._of_user[caller.uid] > MAX_USER_SESSIONS:
             raise TryAgainError(
-                f"{caller.user} has {MAX_OF_USER} terminal sessions, the limit", hint="leave one"
+                f"{caller.user} has {MAX_USER_SESSIONS} terminal sessions, the limit",
+                hint="leave one",
             )
         if len(self._users) > MAX_SESSIONS:
             raise TryAgainError(f"the head has {MAX_SESSIONS} terminal sessions, the limit")

@@ -13,13 +13,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from gsched.model.limits import MAX_NOTICES, MAX_USER_NOTICES
 from gschedd.notify.notices import USER_URL, Address
 
 HOUR_S: Final = 3600
-#: Deliveries that wait in one lane; more are dropped.
-LANE_MOST: Final = 10_000
-#: Lanes of one user's URLs, and what waits in each: a user cannot fill the disk of the head.
-USER_LANE_MOST: Final = 1000
 _SCHEMA: Final = """
     CREATE TABLE IF NOT EXISTS cursor (
         one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL);
@@ -108,7 +105,7 @@ class Ledger:
     def put(self, address: Address, body: bytes, at_s: float) -> bool:
         """Add a delivery; return whether there is room in its lane."""
         waiting = self._in_lane.get(address.lane, 0)
-        if waiting >= (USER_LANE_MOST if address.way == USER_URL else LANE_MOST):
+        if waiting >= (MAX_USER_NOTICES if address.way == USER_URL else MAX_NOTICES):
             return False
         self._db.execute(
             "INSERT INTO outbox (way, lane, target, body, at_s, tries, next_s) "

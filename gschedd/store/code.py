@@ -13,10 +13,10 @@ from collections.abc import Collection
 from typing import Final
 
 from gsched.errors import InvalidRequestError, RequestTooLargeError, UnknownJobError
+from gsched.model.limits import MAX_USER_UPLOADS
 from gsched.model.units import format_size
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-PARTS_MOST: Final = 4  # of a user, on their way at the same time
 PART_LIFE_S: Final = 3600.0  # of one that does not come any further
 #: An archive whose job has not come yet, or not again, is kept for so long.
 UNUSED_LIFE_S: Final = 86400.0
@@ -93,9 +93,9 @@ class CodeStore:
         old = [each for each in parts if now_s - os.path.getmtime(each) > PART_LIFE_S]
         for each in old:
             os.unlink(each)
-        if len(parts) - len(old) >= PARTS_MOST:
+        if len(parts) - len(old) >= MAX_USER_UPLOADS:
             raise InvalidRequestError(
-                f"{PARTS_MOST} snapshots of this user are being sent already",
+                f"{MAX_USER_UPLOADS} snapshots of this user are being sent already",
                 hint="wait until they are there; one that stops is forgotten after an hour",
             )
 

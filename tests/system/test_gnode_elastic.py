@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gnode.daemon.elastic import CONNECT_S, CONNECTIONS_OF_ONE_UID, listen, socket_path
+from gnode.daemon.elastic import CONNECT_S, listen, socket_path
 from gsched.elastic.conversation import Conversation
 from gsched.elastic.link import Link
+from gsched.model.limits import MAX_USER_TRAINING_CONNECTIONS
 from gsched.model.states import StopReason
 from gsched.model.training import Batching
 from gsched.protocol.node import (
@@ -289,7 +290,7 @@ def test_many_connections_of_a_user_are_cut_off(world: GnodeWorld) -> None:
     world.start()
     train(world)
     world.head.wait_for(Progress)
-    clients = [Client(world) for _ in range(CONNECTIONS_OF_ONE_UID + 20)]
+    clients = [Client(world) for _ in range(MAX_USER_TRAINING_CONNECTIONS + 20)]
 
     assert "too many connections" in clients[-1].last_words()
     world.head.send(Checkpoint(job=1, attempt=1, request=1))

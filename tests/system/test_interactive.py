@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from gsched.client import new_job
+from gsched.model.limits import MAX_USER_SESSIONS
 from gsched.model.states import JobState
 from gsched.protocol.api import JobRow
-from gschedd.http import sessions
 from tests.support.cluster import Cluster
 from tests.support.commands import Ran, command_environment, run_command
 from tests.support.ptys import Sitting
@@ -382,11 +382,11 @@ def test_the_number_of_sessions_of_a_user_is_bounded(shared: Cluster) -> None:
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as client:
             opened = [
                 await client.ws_connect(f"http://gschedd/v1/jobs/{result.id}/session")
-                for _ in range(sessions.MAX_OF_USER + 1)
+                for _ in range(MAX_USER_SESSIONS + 1)
             ]
             said = str((await opened[-1].receive()).data)
             for each in opened:
                 await each.close()
             return said
 
-    assert f"{sessions.MAX_OF_USER} terminal sessions, the limit" in asyncio.run(last_answer())
+    assert f"{MAX_USER_SESSIONS} terminal sessions, the limit" in asyncio.run(last_answer())

@@ -6,7 +6,6 @@ on how fast a machine is.
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 
 import msgspec
@@ -160,10 +159,3 @@ def test_a_refusal_holds_no_frames() -> None:
     for step in (head.command(command, BEGIN_S), head.preview(command, BEGIN_S)):
         assert step.error is not None
         assert step.error.__traceback__ is None
-
-
-def test_the_table_of_limits_is_that_of_the_manual() -> None:
-    """docs/protocol.md shows each limit with its reason."""
-    manual = Path(__file__).parents[2].joinpath("docs", "protocol.md").read_text(encoding="utf-8")
-    for limit in limits.LIMITS:
-        assert f"| {limit.of} | {limit.most:,} {limit.unit} | {limit.why} |" in manual

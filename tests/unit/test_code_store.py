@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gsched.errors import GschedError
-from gschedd.store.code import PARTS_MOST, UNUSED_LIFE_S, CodeStore
+from gsched.model.limits import MAX_USER_UPLOADS
+from gschedd.store.code import UNUSED_LIFE_S, CodeStore
 
 DATA = b"an archive"
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -35,7 +36,7 @@ def test_pieces_in_order_become_an_archive_of_their_owner(tmp_path: Path) -> Non
 
 def test_a_user_cannot_begin_any_number_of_archives(tmp_path: Path) -> None:
     store = CodeStore(str(tmp_path), most_bytes=100)
-    for number in range(PARTS_MOST):
+    for number in range(MAX_USER_UPLOADS):
         store.put(7, f"{number:064x}", size_bytes=9, offset=0, data=b"x", now_s=0.0)
 
     with pytest.raises(GschedError, match="are being sent already"):

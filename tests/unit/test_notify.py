@@ -11,6 +11,7 @@ from gsched.config import parse_config
 from gsched.config_notify import NotifyConfig
 from gsched.errors import ConfigError, GschedError, InvalidRequestError
 from gsched.model.job import Outcome
+from gsched.model.limits import MAX_USER_NOTICES
 from gsched.model.mail import checked_points, checked_recipients, points_of_slurm, wants_mail
 from gsched.model.resources import Usage
 from gsched.model.states import JobState, OutcomeKind
@@ -19,7 +20,7 @@ from gschedd.core import facts as f
 from gschedd.core.requests.notify import altered_notify, checked_notify
 from gschedd.core.settings import NotifySettings
 from gschedd.core.state import Job
-from gschedd.notify.ledger import USER_LANE_MOST, open_ledger
+from gschedd.notify.ledger import open_ledger
 from gschedd.notify.notices import (
     Address,
     Notice,
@@ -308,9 +309,9 @@ def test_a_lane_of_a_user_is_bounded_and_mails_are_counted_by_the_hour(tmp_path:
     ledger, _ = open_ledger(str(tmp_path / "notify.db"))
     address = Address(way="user-url", lane="user-url 1 https://x", target="https://x/y")
     with ledger.transaction():
-        taken = [ledger.put(address, b"", 0.0) for _ in range(USER_LANE_MOST + 2)]
+        taken = [ledger.put(address, b"", 0.0) for _ in range(MAX_USER_NOTICES + 2)]
         counts = [ledger.mails_in_hour(5, now_s) for now_s in (0.0, 10.0, 3599.0, 3600.0)]
-    assert taken == [True] * USER_LANE_MOST + [False] * 2
+    assert taken == [True] * MAX_USER_NOTICES + [False] * 2
     assert counts == [1, 2, 3, 1]
     ledger.close()
 
