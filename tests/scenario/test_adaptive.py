@@ -8,7 +8,7 @@ from msgspec import structs
 
 from gsched.errors import InvalidRequestError
 from gsched.model.reports import StepSample
-from gsched.model.training import Adaptive, Batching, Inference, Scaling
+from gsched.model.training import Adaptive, Batching, Inference, Scaling, Training
 from gsched.protocol import node as n
 from gsched.protocol.api import JobStory
 from gschedd.core import effects as e
@@ -229,6 +229,18 @@ def test_what_is_left_is_known_from_reports_and_then_of_its_kind() -> None:
 
     assert story.profile(job).left == 4_000.0
     assert story.profile(other).left == 5_000.0
+
+
+def test_some_of_the_workload_is_enough_and_states_what_is_left() -> None:
+    """Parameters, batch on each GPU and step time are measured by the job itself."""
+    story = Story()
+    job = story.training(training=Training(samples=2048, epochs=4))
+    story.training(training=Training(parameters=1e8))
+    story.run_for(5.0)
+
+    assert story.profile(job).left == 8192
+    story.report(job, 10, work_done=1_000.0, work_total=5_000.0)
+    assert story.profile(job).left == 4_000.0, "the job knows better"
 
 
 def story_of(story: Story, job: int) -> JobStory:

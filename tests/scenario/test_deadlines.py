@@ -360,8 +360,8 @@ def test_gpus_alone_are_not_altered_where_places_have_them(term: str) -> None:
         ({"deadline_after_s": 200.0}, "the earliest end is"),
         ({"training": None, "walltime_s": 900}, "by its walltime it may run for 00:15:00"),
         ({"deadline_s": 1.0, "deadline_after_s": 0.0}, "has passed"),
-        ({"training": Training(parameters=1e8)}, "samples, batch, epochs, step_time not said"),
-        ({"training": Training(iterations=10.0)}, "rates not said"),
+        ({"training": Training(parameters=1e8)}, "samples, batch, epochs, step_time missing"),
+        ({"training": Training(iterations=10.0)}, "rates missing"),
         (
             {"training": Training(iterations=10.0, rates=((1, 1.0),), batch=16.0)},
             "said twice, by batch and",

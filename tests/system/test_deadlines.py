@@ -153,7 +153,7 @@ def test_a_size_that_is_half_said_names_what_is_missing(desk: Desk) -> None:
     ran = desk.run("gsub", "--params", "138M", "--batch", "16", "--", "true")
 
     assert ran.status == 156
-    assert "samples, epochs, step_time not said" in ran.stderr
+    assert "samples, epochs, step_time missing" in ran.stderr
 
 
 def test_a_dry_run_tells_the_same_and_keeps_nothing(desk: Desk) -> None:

@@ -62,7 +62,11 @@ def aim_of(
         request = with_range(request, asked.places_max)
     aim = Aim(
         request=request,
-        training=_checked(asked.training) if asked.training is not None else None,
+        training=(
+            _checked(asked.training, partial=asked.adaptive is not None)
+            if asked.training is not None
+            else None
+        ),
         movable=asked.movable,
         start_after_s=asked.start_after_s,
     )
@@ -113,8 +117,12 @@ def with_range(request: Request, most: int) -> Request:
     return structs.replace(request, places_max=most) if most > request.places else request
 
 
-def _checked(training: Training) -> Training:
+def _checked(training: Training, *, partial: bool) -> Training:
     """Return what was said of a training.
+
+    Args:
+        training: as it was stated.
+        partial: some of the workload is enough: the job measures the rest itself.
 
     Raises:
         InvalidRequestError: a number that cannot be, half of what is needed, or a contradiction.
@@ -148,9 +156,9 @@ def _checked(training: Training) -> Training:
         raise InvalidRequestError(
             f"training: {error}", hint="correct what is said of it; see gsub(1)"
         ) from None
-    if size is None:
+    if size is None and not partial:
         raise InvalidRequestError(
-            f"training: {_missing(training)} not said: its run time cannot be told from the rest",
+            f"training: {_missing(training)} missing: the rest does not determine its run time",
             hint="give parameters, samples, batch, epochs and step time, or just a walltime",
         )
     return training

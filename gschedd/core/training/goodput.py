@@ -93,11 +93,17 @@ def learn(state: State, fact: f.StepsMeasured) -> None:
 
 
 def _left(state: State, job: Job) -> float | None:
-    """Return how much work a training has left by what it, or the last of its kind, reports."""
+    """Return how many samples a training has left; None: that is not known.
+
+    Its own reports count, then what its user stated, then what the last of its kind reported.
+    """
     reached = state.reached.get(job.id)
     done, total = job.work_done, job.work_total
     if reached is not None and reached.work_total > 0:
         done, total = max(done, reached.work_done), reached.work_total
+    stated = job.spec.training
+    if not total and stated is not None:
+        total = stated.samples * stated.epochs
     total = total or state.goodputs.work_total(kind_of(job.spec).key)
     return max(0.0, total - done) if total > 0 else None
 
