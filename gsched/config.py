@@ -122,6 +122,9 @@ TRAINING_POLICIES: Final = (
     "sia",
     "themis",
 )
+#: Those of them that choose batch sizes of adaptive training jobs, and need NumPy and highspy; a
+#: test holds it against gschedd's registry.
+ADAPTIVE_POLICIES: Final = ("gavel", "goodput", "pollux", "sia")
 #: Whose DRS is meant; a test holds it against gschedd's.
 DRS_VARIANTS: Final = ("paper", "ours")
 

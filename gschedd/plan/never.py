@@ -91,7 +91,10 @@ def _share_hint(idle: Spaces) -> str:
     """Return what to do about a share of a GPU that no node can give."""
     shareable = [gpu.memory_bytes for space in idle if space.sharing for gpu in space.gpus]
     if not shareable:
-        return "no node shares its GPUs here: request a whole GPU, with gpus=1"
+        return (
+            "no node shares its GPUs here: request a whole GPU, with gpus=1; the site lets jobs "
+            "share GPUs with runtime in [gpu_share], or with gsched up --share"
+        )
     return (
         f"the largest GPU that is shared has {format_size(max(shareable))}: "
         "request less memory, or a whole GPU with gpus=1"

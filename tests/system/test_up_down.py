@@ -150,6 +150,37 @@ def test_up_twice_keeps_what_runs(site: Site) -> None:
     assert site.head.nodes().nodes[0].cpus == 2
 
 
+def test_up_changes_policy_and_shares_of_a_running_cluster(site: Site) -> None:
+    """Head and node are restarted for it, jobs keep running; what was refused before is taken."""
+    site.up("--nodes", "1", "--cpus", "4", "--gpus", "2")
+    running = site.submit("echo x >> running; sleep 600")
+    site.wait_for("running")
+    share = new_job(
+        name="s", workdir=str(site.jobs), script="#!/bin/sh\n", resources=("gpu_share=40%",)
+    )
+    adaptive = ["--adaptive", "--batch", "16", "--batch-max", "64", "--gpus", "1..2"]
+    adaptive += ["--samples", "2048", "--epochs", "4", "-d", str(site.jobs), "--", "true"]
+    error = site.head.submit([share]).results[0].error
+    assert error is not None
+    assert "gsched up --share" in error.hint
+    warned = run_command("gsub", "--head", str(site.layout.socket), *adaptive)
+    assert "gsched up --policy goodput" in warned.stderr, warned
+
+    ran = site.up("--policy", "goodput", "--share", "--cpus", "7")
+
+    assert "the policy of training jobs is now goodput instead of deadline" in ran.stderr
+    assert "node n1 shares GPUs now: colocate" in ran.stderr
+    assert "node n1 keeps its --cpus 4: edit " in ran.stderr
+    assert site.head.submit([share]).results[0].error is None
+    taken = run_command("gsub", "--head", str(site.layout.socket), *adaptive)
+    assert (taken.status, "batch sizes" in taken.stderr) == (0, False), taken
+    [job] = site.head.jobs([running]).jobs
+    assert (job.state, (site.jobs / "running").read_text()) == ("running", "x\n")
+    before = site.pids()
+    site.up("--policy", "goodput", "--share")
+    assert site.pids() == before, "nothing differs"
+
+
 def test_up_adds_nodes_to_a_running_cluster(site: Site) -> None:
     """The old ones go on; the new one is like them."""
     site.up("--nodes", "1", "--cpus", "3")

@@ -20,7 +20,15 @@ from gschedd.plan.snapshot import Group, JobClass, Policy, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, Spaces, take
 from gschedd.plan.training import Fabric
 from gschedd.policies.baselines import themis
-from gschedd.policies.registry import ALL_NAMES, NAMES, TRAININGS, Chosen, Tuning, choose
+from gschedd.policies.registry import (
+    ALL_NAMES,
+    NAMES,
+    PLANNING_ADAPTIVE,
+    TRAININGS,
+    Chosen,
+    Tuning,
+    choose,
+)
 from gschedd.policies.training import deadline, drs, elasticflow, goodput, sia
 from gschedd.site import chosen_policy, tuning_from
 from tests.support.runs import GB, kind, node, run
@@ -79,6 +87,7 @@ def test_a_configuration_may_name_every_policy_there_is() -> None:
     assert configuration.POLICIES == NAMES
     simulated = {"drs-paper", "drs-still"}  # which a site says by the keys of drs
     assert tuple(sorted(set(TRAININGS) - simulated)) == configuration.TRAINING_POLICIES
+    assert tuple(sorted(PLANNING_ADAPTIVE)) == configuration.ADAPTIVE_POLICIES
     assert set(configuration.DRS_VARIANTS) == set(drs.Variant)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gsched.cli.local import cluster
 from gsched.cli.local.layout import ClusterLayout, default_directory, layout_of
-from gsched.cli.local.toml import head_toml, node_toml, write_file
+from gsched.cli.local.toml import head_toml, node_toml, with_value, write_file
 from gsched.config import Config, GpuConfig, HeadConfig, NodeConfig, QueueConfig
 from gsched.errors import BadResourceError, CannotWriteError, ConfigError, UsageError
 from gsched.model.units import parse_size_bytes
@@ -177,8 +177,78 @@ def test_what_differs_from_the_stored_is_told(layout: ClusterLayout) -> None:
     assert cluster.differences(layout, cluster.Wanted()) == ()
     told = cluster.differences(layout, cluster.Wanted(nodes=1, cpus=8, memory="4gb"))
     assert told[0] == "the cluster has 2 nodes; --nodes 1 does not remove any"
-    assert "node n1 keeps its --cpus 3" in told
-    assert "node n2 keeps its --memory 2gb" in told
+    assert told[1].startswith("nodes n1, n2 keep their --cpus 3: edit ")
+    assert told[2].startswith("nodes n1, n2 keep their --memory 2gb: edit ")
+    assert told[1].endswith("/NODE/gnode.toml and repeat this command, or choose another --dir")
+
+
+def test_policies_and_shares_change_in_a_cluster_that_exists(layout: ClusterLayout) -> None:
+    """What the user wrote stays, comments included; a new node is like the others."""
+    cluster.add_nodes(layout, cluster.Wanted(nodes=1, gpus=2))
+    with layout.config.open("a") as file:
+        file.write('# mine\n[[queue]]\nname = "long"\n\n[history]\nlearn = false\n')
+
+    assert cluster.set_policies(layout, ("goodput", "fifo")) == (
+        "the policy of training jobs is now goodput instead of deadline",
+        "the policy of the queues is now fifo instead of balance",
+    )
+    assert cluster.set_policies(layout, ("goodput", "fifo")) == ()
+    assert cluster.set_share(layout, "colocate") == ("node n1 shares GPUs now: colocate",)
+    assert cluster.set_share(layout, "colocate") == ()
+    cluster.add_nodes(layout, cluster.Wanted(nodes=2))
+    assert cluster.read_share(layout.node("n2")) == "colocate"
+    assert cluster.set_share(layout, "none")[1] == "node n2 shares no GPUs any more"
+
+    config = cluster.read_head(layout)
+    assert [(queue.name, queue.policy) for queue in config.queue] == [
+        ("batch", "fifo"),
+        ("long", "fifo"),
+    ]
+    assert (config.training.policy, config.history.learn) == ("goodput", False)
+    assert "# mine\n" in layout.config.read_text()
+    cluster.pin_port(layout, 4713)
+    assert (cluster.read_head(layout).training.policy, "# mine\n" in layout.config.read_text()) == (
+        "goodput",
+        True,
+    )
+
+
+def test_a_policy_is_set_where_the_file_names_no_queue(layout: ClusterLayout) -> None:
+    """The queue that there is without any keeps its name."""
+    text = layout.config.read_text()
+    layout.config.write_text(text.partition("[[queue]]")[0])
+
+    cluster.set_policies(layout, ("fifo",))
+
+    assert [(each.name, each.policy) for each in cluster.read_head(layout).queue] == [
+        ("batch", "fifo")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", '\n[training]\npolicy = "sia"\n'),
+        ("[training]\n", '[training]\npolicy = "sia"\n'),
+        ('[training]\npolicy="drs" # x\n', '[training]\npolicy = "sia"\n'),
+        ('training.policy = "drs"\n', 'training.policy = "sia"\n'),
+        ("[training.sia]\np = 1\n", '[training.sia]\np = 1\n\n[training]\npolicy = "sia"\n'),
+    ],
+)
+def test_one_value_of_a_file_is_replaced(text: str, expected: str) -> None:
+    """Whatever way of TOML the file uses."""
+    changed = with_value(text, ("training", "policy"), "sia", where="x")
+
+    assert changed == expected
+    assert tomllib.loads(changed)["training"]["policy"] == "sia"
+
+
+def test_a_value_in_an_inline_table_is_left_to_its_author() -> None:
+    """With its line."""
+    with pytest.raises(ConfigError, match="x:1: training is stated in a form") as refused:
+        with_value('training = { policy = "drs" }\n', ("training", "policy"), "sia", where="x")
+
+    assert "edit it by hand" in refused.value.hint
 
 
 def test_pinning_the_port_changes_files_only_if_it_changed(layout: ClusterLayout) -> None:
@@ -203,6 +273,9 @@ def test_pinning_the_port_changes_files_only_if_it_changed(layout: ClusterLayout
         (cluster.Wanted(gpus=-1), UsageError),
         (cluster.Wanted(memory="lots"), BadResourceError),
         (cluster.Wanted(memory="10kb"), UsageError),
+        (cluster.Wanted(policies=("godput",)), UsageError),
+        (cluster.Wanted(policies=("goodput", "sia")), UsageError),
+        (cluster.Wanted(share="colo"), UsageError),
     ],
 )
 def test_impossible_clusters_are_refused(wanted: cluster.Wanted, kind: type[UsageError]) -> None:

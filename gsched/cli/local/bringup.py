@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from gsched.cli.local import cluster
 from gsched.cli.local.daemons import (
     Daemon,
@@ -44,6 +42,7 @@ class Report:
 
     Attributes:
         started, kept: labels of daemons.
+        changed: what is other than before in a cluster that was there.
         notes: what the caller should know.
         safe_mode: why the head dispatches nothing, or empty.
     """
@@ -53,6 +52,7 @@ class Report:
     nodes: tuple[str, ...] = ()
     started: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     safe_mode: str = ""
 
@@ -83,12 +83,18 @@ class Bringup:
                 cluster.read_head(layout)
                 self._report.notes.extend(cluster.differences(layout, wanted))
             cluster.make_key(layout.key)
+            self._prepare_head(wanted)
             status = self._bring_head()
             port = _port(layout, status)
+            if wanted.share is not None:
+                self._report.changed.extend(cluster.set_share(layout, wanted.share))
             cluster.add_nodes(layout, wanted)
             cluster.pin_port(layout, port)
+            write_file(layout.config_read, _digest(layout.config) + "\n")
             self._bring_nodes()
-            self._wait_for_nodes(status.started_s)
+            rows = self._wait_for_nodes(status.started_s)
+            if wanted.share not in {None, "none"} and not any(row.gpus for row in rows):
+                self._report.notes.append("no node has a GPU to share: --gpus N declares some")
         self._report.safe_mode = safe_mode_reason(status)
         return self._report
 
@@ -96,28 +102,36 @@ class Bringup:
 
     def _bring_head(self) -> StatusReply:
         daemon = cluster.head_daemon(self._layout)
-        if running_process(daemon) is not None:
+        process = running_process(daemon)
+        if process is not None and not _has_read(self._layout):
+            self._tell(f"restarting {daemon.label}: its configuration changed")
+            stop(process)
+            process = None
+        if process is not None:
             self._report.kept.append(daemon.label)
         else:
-            self._prepare_head()
+            self._free_port()
             self._tell("starting the head")
             self._start(daemon)
         return self._wait_for_head()
 
-    def _prepare_head(self) -> None:
-        """Store a configuration with which the head can start, and forget the last start's port."""
+    def _prepare_head(self, wanted: cluster.Wanted) -> None:
+        """Store the configuration with which the head is to run."""
         layout = self._layout
+        is_new = not layout.exists
+        if is_new:
+            cluster.write_head(layout, Config(head=cluster.new_head(layout)))
+        changed = cluster.set_policies(layout, wanted.policies)
+        if not is_new:
+            self._report.changed.extend(changed)
+
+    def _free_port(self) -> None:
+        """Have the head take another port if its own is in use, and forget the last start's."""
         self._layout.port.unlink(missing_ok=True)
-        if not layout.exists:
-            head = cluster.new_head(layout)
-            cluster.write_head(layout, Config(head=head))
-            return
-        config = cluster.read_head(layout)
-        port = config.head.node_port
+        port = cluster.read_head(self._layout).head.node_port
         if port and not _is_free(port):
             self._report.notes.append(f"port {port} is in use by another program; using a new one")
-            head = msgspec.structs.replace(config.head, node_port=0)
-            cluster.write_head(layout, msgspec.structs.replace(config, head=head))
+            cluster.change(self._layout.config, ("head", "node_port"), 0)
 
     def _wait_for_head(self) -> StatusReply:
         last: GschedError | None = None
@@ -137,7 +151,7 @@ class Bringup:
         for node in self._layout.nodes():
             daemon = cluster.node_daemon(node)
             process = running_process(daemon)
-            if process is not None and not self._has_read(node):
+            if process is not None and not _has_read(node):
                 self._tell(f"restarting {daemon.label}: its configuration changed")
                 stop(process)
                 process = None
@@ -148,15 +162,8 @@ class Bringup:
             self._connected_after_s[node.name] = SystemClock().wall_s()
             self._start(daemon)
 
-    def _has_read(self, node: NodeLayout) -> bool:
-        """Return whether the running gnode was started with the configuration that is there now."""
-        try:
-            return node.config_read.read_text(encoding="ascii").strip() == _digest(node.config)
-        except FileNotFoundError:
-            return False
-
-    def _wait_for_nodes(self, head_started_s: float) -> None:
-        """Wait until each node has connected to this very head.
+    def _wait_for_nodes(self, head_started_s: float) -> Sequence[NodeRow]:
+        """Wait until each node has connected to this very head; return the nodes.
 
         The state alone does not say it: a head may not have noticed yet that a node was killed a
         moment ago. The connection must be younger than the head and than the node.
@@ -174,7 +181,7 @@ class Bringup:
             }
             missing = sorted(wanted - there)
             if not missing:
-                return
+                return rows
             if told != len(missing):
                 told = len(missing)
                 self._tell(f"{len(wanted) - told} of {len(wanted)} nodes are up")
@@ -216,6 +223,14 @@ def _failed(daemon: Daemon, what: str, log_offset: int) -> TryAgainError:
         f"{daemon.label}: {what}; its log {daemon.log} ends with:{shown}",
         hint="fix the cause, then run the same `gsched up` again; `gsched down` stops the rest",
     )
+
+
+def _has_read(daemon: ClusterLayout | NodeLayout) -> bool:
+    """Return whether a running daemon was started with the configuration that is there now."""
+    try:
+        return daemon.config_read.read_text(encoding="ascii").strip() == _digest(daemon.config)
+    except FileNotFoundError:
+        return False
 
 
 def _digest(path: Path) -> str:

@@ -3,8 +3,11 @@
 import os
 import secrets
 import socket
+import sys
+import tomllib
 import zlib
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -12,8 +15,21 @@ import psutil
 
 from gsched.cli.local.daemons import Daemon
 from gsched.cli.local.layout import ClusterLayout, NodeLayout
-from gsched.cli.local.toml import head_toml, node_toml, write_file
-from gsched.config import Config, GpuConfig, HeadConfig, NodeConfig, load_config
+from gsched.cli.local.toml import head_toml, node_toml, with_value, write_file
+from gsched.config import (
+    ADAPTIVE_POLICIES,
+    POLICIES,
+    TRAINING_POLICIES,
+    Config,
+    GpuConfig,
+    HeadConfig,
+    NodeConfig,
+    load_config,
+    parse_config,
+)
+from gsched.config_errors import Keys
+from gsched.config_gpu_share import SHARE_RUNTIMES
+from gsched.config_rules import closest
 from gsched.errors import CannotWriteError, ConfigError, UsageError
 from gsched.model.units import format_size, parse_size_bytes
 
@@ -30,6 +46,8 @@ class Wanted:
 
     Attributes:
         memory: of each node, as PBS writes sizes.
+        policies: at most one for the queues and one for training jobs.
+        share: how the nodes let jobs share GPUs: a runtime of ``[gpu_share]``.
     """
 
     nodes: int | None = None
@@ -37,6 +55,8 @@ class Wanted:
     gpus: int | None = None
     gpu_type: str | None = None
     memory: str | None = None
+    policies: tuple[str, ...] = ()
+    share: str | None = None
 
 
 def make_directory(layout: ClusterLayout) -> None:
@@ -115,22 +135,80 @@ def write_head(layout: ClusterLayout, config: Config) -> None:
     write_file(layout.config, head_toml(config.head, config.queue))
 
 
+def change(path: Path, keys: Keys, value: object) -> None:
+    """Change one key of a stored configuration; comments and all other keys stay.
+
+    Raises:
+        ConfigError: the file would be no valid configuration, or states the key in another form.
+        CannotWriteError: it cannot be written.
+    """
+    text = with_value(path.read_text(encoding="utf-8"), keys, value, where=str(path))
+    parse_config(text, where=str(path))
+    write_file(path, text)
+
+
 def pin_port(layout: ClusterLayout, port: int) -> None:
     """Make ``port`` the head's port for ever, so that it is the same after a restart."""
-    config = read_head(layout)
-    if config.head.node_port != port:
-        head = msgspec.structs.replace(config.head, node_port=port)
-        write_head(layout, msgspec.structs.replace(config, head=head))
+    if read_head(layout).head.node_port != port:
+        change(layout.config, ("head", "node_port"), port)
     for node in layout.nodes():
-        stored = read_node(node)
         address = node_channel(layout)
-        if stored.head != address:
-            write_node(node, msgspec.structs.replace(stored, head=address))
+        if read_node(node).head != address:
+            change(node.config, ("node", "head"), address)
+
+
+def set_policies(layout: ClusterLayout, policies: tuple[str, ...]) -> tuple[str, ...]:
+    """Store the policies of the head; return what is other than before, in words."""
+    changed = []
+    for policy in policies:
+        config = read_head(layout)
+        if policy in TRAINING_POLICIES:
+            before, what = config.training.policy, "training jobs"
+            keys: list[Keys] = [("training", "policy")]
+        else:
+            before, what = config.queue[0].policy, "the queues"
+            keys = [("queue", at, "policy") for at in range(len(config.queue))]
+        if policy == before:
+            continue
+        _change_all(layout.config, keys, policy)
+        changed.append(f"the policy of {what} is now {policy} instead of {before}")
+    return tuple(changed)
+
+
+def _change_all(path: Path, keys: list[Keys], value: object) -> None:
+    """Change keys that only together make a valid file."""
+    text = path.read_text(encoding="utf-8")
+    for each in keys:
+        text = with_value(text, each, value, where=str(path))
+    if keys[0][0] == "queue" and not tomllib.loads(text)["queue"][0].get("name"):
+        text = with_value(text, ("queue", 0, "name"), "batch", where=str(path))
+    parse_config(text, where=str(path))
+    write_file(path, text)
+
+
+def set_share(layout: ClusterLayout, runtime: str) -> tuple[str, ...]:
+    """Store how the nodes share GPUs; return what is other than before, in words."""
+    changed = []
+    for node in layout.nodes():
+        before = read_share(node)
+        if before != runtime:
+            change(node.config, ("gpu_share", "runtime"), runtime)
+            changed.append(
+                f"node {node.name} shares GPUs now: {runtime}"
+                if runtime != "none"
+                else f"node {node.name} shares no GPUs any more"
+            )
+    return tuple(changed)
 
 
 def read_node(node: NodeLayout) -> NodeConfig:
     """Return the stored configuration of a node."""
     return load_config(str(node.config)).node
+
+
+def read_share(node: NodeLayout) -> str:
+    """Return the runtime by which a node shares GPUs."""
+    return load_config(str(node.config)).gpu_share.runtime
 
 
 def write_node(node: NodeLayout, config: NodeConfig) -> None:
@@ -149,6 +227,7 @@ def add_nodes(layout: ClusterLayout, wanted: Wanted) -> tuple[str, ...]:
     there = layout.nodes()
     count = wanted.nodes if wanted.nodes is not None else (0 if there else 1)
     template = new_node(wanted, count, read_node(there[0]) if there else None)
+    share = wanted.share or (read_share(there[0]) if there else "none")
     names = []
     for number in range(1, count + 1):
         node = layout.node(f"n{number}")
@@ -162,6 +241,8 @@ def add_nodes(layout: ClusterLayout, wanted: Wanted) -> tuple[str, ...]:
             key_file=str(layout.key),
         )
         write_node(node, config)
+        if share != "none":
+            change(node.config, ("gpu_share", "runtime"), share)
         names.append(node.name)
     return tuple(names)
 
@@ -196,7 +277,8 @@ def new_node(wanted: Wanted, count: int, like: NodeConfig | None) -> NodeConfig:
 
 def differences(layout: ClusterLayout, wanted: Wanted) -> tuple[str, ...]:
     """Return, in words, what was asked for otherwise than it is stored; the stored is kept."""
-    told = []
+    told: list[str] = []
+    kept_of: dict[str, list[str]] = {}
     nodes = layout.nodes()
     if wanted.nodes is not None and wanted.nodes < len(nodes):
         told.append(
@@ -213,7 +295,14 @@ def differences(layout: ClusterLayout, wanted: Wanted) -> tuple[str, ...]:
         for name, asked, kept in pairs:
             if asked is not None and asked != kept:
                 shown = format_size(int(kept or 0)) if name == "memory" else kept
-                told.append(f"node {node.name} keeps its --{name} {shown}")
+                kept_of.setdefault(f"--{name} {shown}".rstrip(), []).append(node.name)
+    for option, names in kept_of.items():
+        subject, verb = ("node", "keeps its") if len(names) == 1 else ("nodes", "keep their")
+        told.append(
+            f"{subject} {', '.join(names)} {verb} {option}: edit "
+            f"{layout.nodes_directory}/NODE/gnode.toml and repeat this command, or choose another "
+            "--dir"
+        )
     return tuple(told)
 
 
@@ -236,6 +325,41 @@ def check_wanted(wanted: Wanted) -> None:
     if wanted.memory is not None and parse_size_bytes(wanted.memory) < 1024**2:
         raise UsageError(
             f"--memory {wanted.memory}: must be at least 1mb", hint="write 4gb or 512mb"
+        )
+    for policy in wanted.policies:
+        _check_policy(policy, wanted.policies)
+    if wanted.share is not None and wanted.share not in SHARE_RUNTIMES:
+        raise UsageError(
+            f"--share: unknown runtime {wanted.share!r}",
+            hint=closest(wanted.share, SHARE_RUNTIMES) or f"valid: {', '.join(SHARE_RUNTIMES)}",
+        )
+
+
+def _check_policy(policy: str, policies: tuple[str, ...]) -> None:
+    """Refuse a policy that the head does not have, or could not load.
+
+    Raises:
+        UsageError: its name is unknown, two plan the same jobs, or packages are missing.
+    """
+    known = (*POLICIES, *TRAINING_POLICIES)
+    if policy not in known:
+        raise UsageError(
+            f"--policy: unknown policy {policy!r}",
+            hint=closest(policy, known)
+            or f"for queues: {', '.join(POLICIES)}; "
+            f"for training jobs: {', '.join(TRAINING_POLICIES)}",
+        )
+    for kind, names in (("queues", POLICIES), ("training jobs", TRAINING_POLICIES)):
+        chosen = [each for each in policies if each in names]
+        if len(chosen) > 1:
+            raise UsageError(
+                f"--policy: {' and '.join(chosen)} are both policies for {kind}", hint="name one"
+            )
+    missing = [name for name in ("numpy", "highspy") if find_spec(name) is None]
+    if policy in ADAPTIVE_POLICIES and missing:
+        raise UsageError(
+            f"--policy {policy} needs {' and '.join(missing)}, which this Python does not have",
+            hint=f"{sys.executable} -m pip install numpy highspy, or pip install 'gsched[sia]'",
         )
 
 

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from gsched.config import GpuConfig, HeadConfig, NodeConfig, QueueConfig
-from gsched.errors import CannotWriteError
+from gsched.config_errors import Keys, line_of
+from gsched.errors import CannotWriteError, ConfigError
 
 
 def head_toml(head: HeadConfig, queues: tuple[QueueConfig, ...]) -> str:
@@ -54,6 +55,40 @@ def _value(value: object) -> str:
             return "[" + ", ".join(_value(item) for item in value) + "]"
         case _:
             raise TypeError(f"no TOML for {value!r}")
+
+
+def with_value(text: str, keys: Keys, value: object, *, where: str) -> str:
+    """Return a configuration file in which one key has another value; all else stays as it is.
+
+    Args:
+        text: the file.
+        keys: the way to the key, as ``("training", "policy")`` or ``("queue", 0, "policy")``; its
+            table is added at the end if the file does not have it.
+        value: what the key is to have.
+        where: the name of the file, for errors.
+
+    Raises:
+        ConfigError: the key is stated in a way that is not looked through, as in an inline table.
+    """
+    names = [key for key in keys if isinstance(key, str)]
+    row = f"{names[-1]} = {_value(value)}"
+    lines = text.splitlines()
+    number = line_of(keys, text)
+    if not number:
+        brackets = ("[[", "]]") if len(names) < len(keys) else ("[", "]")
+        header = f"{brackets[0]}{'.'.join(names[:-1])}{brackets[1]}"
+        lines += ["", header, row]
+    elif lines[number - 1].lstrip().startswith("["):  # the table; the key is not stated
+        lines.insert(number, row)
+    else:
+        key, _, _ = lines[number - 1].partition("=")
+        if key.strip().rpartition(".")[2].strip().strip('"') != names[-1]:
+            raise ConfigError(
+                f"{where}:{number}: {key.strip()} is stated in a form that gsched does not change",
+                hint=f"write [{'.'.join(names[:-1])}] as a table of its own, or edit it by hand",
+            )
+        lines[number - 1] = f"{key.rstrip()} = {_value(value)}"
+    return "\n".join([*lines, ""])
 
 
 def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -13,7 +13,7 @@ from gsched.cli.local.options import directory_option, subcommand, teller
 
 EPILOG = """\b
 Examples:
-  eval "$(gsched up --nodes 2 --cpus 4 --gpus 2)"
+  eval "$(gsched up --nodes 2 --cpus 4 --gpus 2 --policy goodput --share)"
   gsched up --dir /tmp/try --nodes 4 --memory 8gb
 """
 
@@ -37,6 +37,22 @@ Examples:
     help="Memory per node, such as 8gb [default: an equal share of this machine].",
 )
 @click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    help="Policy of the queues (such as fifo) or for training jobs (such as goodput); may be "
+    "repeated for one of each [default: balance and deadline].",
+)
+@click.option(
+    "--share",
+    is_flag=False,
+    flag_value="colocate",
+    metavar="[RUNTIME]",
+    help="Let jobs share GPUs (gsub --gpu-share): colocate, interception, mps, mig or none "
+    "[default without RUNTIME: colocate].",
+)
+@click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0.1),
@@ -53,15 +69,26 @@ def up(  # noqa: PLR0913 - one parameter for each option
     gpus: int | None,
     gpu_type: str | None,
     memory: str | None,
+    policies: tuple[str, ...],
+    share: str | None,
     timeout_s: float,
     as_json: bool,
 ) -> int:
     """Start a head and N nodes on this machine, with all of their files in D.
 
     Returns when all of them are up, and prints the shell commands that set the environment. If D
-    contains a stopped or crashed cluster, it restarts what is down, and no job is lost.
+    contains a stopped or crashed cluster, it restarts what is down, and no job is lost. Of a
+    cluster that exists, --policy, --share and a larger --nodes change it; other options do not.
     """
-    wanted = Wanted(nodes=nodes, cpus=cpus, gpus=gpus, gpu_type=gpu_type, memory=memory)
+    wanted = Wanted(
+        nodes=nodes,
+        cpus=cpus,
+        gpus=gpus,
+        gpu_type=gpu_type,
+        memory=memory,
+        policies=tuple(dict.fromkeys(policies)),
+        share=share,
+    )
     check_wanted(wanted)
     layout = layout_of(directory)
     tell = teller(quiet=as_json or not is_terminal(sys.stderr))
@@ -75,6 +102,8 @@ def up(  # noqa: PLR0913 - one parameter for each option
 
 
 def _print(report: Report, exports: tuple[str, ...]) -> None:
+    for text in report.changed:
+        print_note(text, command="gsched")
     for note in report.notes:
         print_note(f"note: {note}", command="gsched")
     if report.safe_mode:

@@ -74,6 +74,7 @@ def _notes(asked: SubmitJob, state: State) -> list[str]:
     notes = [f"no node has GPUs of type {name} now" for name in unknown if known]
     if not state.plans_adaptive:
         notes.append(
-            "the policy of this site does not choose batch sizes: the job runs with its own batch"
+            "the policy of this site does not choose batch sizes: the job runs with its own batch; "
+            "goodput and sia do: policy in [training], or gsched up --policy goodput"
         )
     return notes
