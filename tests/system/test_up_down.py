@@ -159,11 +159,11 @@ def test_up_changes_policy_and_shares_of_a_running_cluster(site: Site) -> None:
         name="s", workdir=str(site.jobs), script="#!/bin/sh\n", resources=("gpu_share=40%",)
     )
     adaptive = ["--adaptive", "--batch", "16", "--batch-max", "64", "--gpus", "1..2"]
-    adaptive += ["--samples", "2048", "--epochs", "4", "-d", str(site.jobs), "--", "true"]
+    adaptive += ["--samples", "2048", "--epochs", "4", "--", "true"]
     error = site.head.submit([share]).results[0].error
     assert error is not None
     assert "gsched up --share" in error.hint
-    warned = run_command("gsub", "--head", str(site.layout.socket), *adaptive)
+    warned = run_command("gsub", *adaptive, head=site.layout.socket, cwd=site.jobs)
     assert "gsched up --policy goodput" in warned.stderr, warned
 
     ran = site.up("--policy", "goodput", "--share", "--cpus", "7")
@@ -172,7 +172,7 @@ def test_up_changes_policy_and_shares_of_a_running_cluster(site: Site) -> None:
     assert "node n1 shares GPUs now: colocate" in ran.stderr
     assert "node n1 keeps its --cpus 4: edit " in ran.stderr
     assert site.head.submit([share]).results[0].error is None
-    taken = run_command("gsub", "--head", str(site.layout.socket), *adaptive)
+    taken = run_command("gsub", *adaptive, head=site.layout.socket, cwd=site.jobs)
     assert (taken.status, "batch sizes" in taken.stderr) == (0, False), taken
     [job] = site.head.jobs([running]).jobs
     assert (job.state, (site.jobs / "running").read_text()) == ("running", "x\n")
