@@ -20,7 +20,7 @@ class StagingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         usecp: pairs of ``HOST:PREFIX`` and the directory of the node that is the same as PREFIX on
             HOST, which may have wildcards; files below it are copied with cp.
         copy: the command for all other files, as words; source and target follow.
-        timeout_s: of each copy.
+        timeout_s: of all copies of a job before its start together, and of all after its end.
     """
 
     usecp: tuple[tuple[str, str], ...] = ()

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from gnode.core.mark import HeadMark
-from gnode.core.task import AttemptKey, Command, ContainerRemoval, Task
+from gnode.core.task import AttemptKey, Command, Task
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.job import ExitRecord
 from gsched.model.resources import GpuShare
@@ -101,18 +101,9 @@ class WriteExit(Struct, frozen=True, kw_only=True):
 
 
 class RemoveContainer(Struct, frozen=True, kw_only=True):
-    """Remove what the container of an ended attempt has left, as its owner.
-
-    Attributes:
-        switch_user: whether the command must become ``uid`` first.
-    """
+    """Remove what the container of an ended attempt has left, if its supervisor has not."""
 
     key: AttemptKey
-    removal: ContainerRemoval
-    user: str
-    uid: int
-    gid: int
-    switch_user: bool
 
 
 class RemoveFiles(Struct, frozen=True, kw_only=True):

@@ -166,7 +166,7 @@ def attempt_of(task: Task) -> Attempt:
         gpu_indices=task.gpu_indices,
         gpu_shares=task.gpu_shares,
         cpus=task.cpus,
-        removal=task.removal,
+        has_container=task.removal is not None,
         stdout_path=task.stderr_path if task.join is Join.INTO_ERR else task.stdout_path,
         stderr_path=task.stdout_path if task.join is Join.INTO_OUT else task.stderr_path,
         cgroup=task.cgroup,
@@ -492,17 +492,8 @@ def end_by_record(table: Table, attempt: Attempt, record: ExitRecord) -> None:
     attempt.record = record
     attempt.waiting.clear()
     table.tell_exit(attempt)
-    if attempt.removal is not None:
-        table.out.append(
-            RemoveContainer(
-                key=attempt.key,
-                removal=attempt.removal,
-                user=attempt.user,
-                uid=attempt.uid,
-                gid=attempt.gid,
-                switch_user=attempt.switch_user,
-            )
-        )
+    if attempt.has_container and attempt.info is not None:
+        table.out.append(RemoveContainer(key=attempt.key))
     if attempt.user_dir:
         table.out.append(RemoveFiles(user_dir=attempt.user_dir))
     for key in table.live_of_job.get(attempt.key.job, ()):

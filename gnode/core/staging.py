@@ -19,7 +19,7 @@ class Staging:
         usecp: pairs of ``HOST:PREFIX``, where HOST may have wildcards, and the directory here that
             is the same as PREFIX there: what lies below is copied without a network.
         copy: the command for everything else; source and target follow.
-        timeout_s: of each copy.
+        timeout_s: of all copies of a job before its start together, and of all after its end.
     """
 
     usecp: tuple[tuple[str, str], ...] = ()

@@ -11,7 +11,7 @@ from gnode.core.effects import Effect, EndSharing, Send, Warn
 from gnode.core.inputs import Account
 from gnode.core.leases import Leases
 from gnode.core.mark import HeadMark
-from gnode.core.task import AttemptKey, Command, ContainerRemoval, SupervisorInfo
+from gnode.core.task import AttemptKey, Command, SupervisorInfo
 from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.ids import submitted_number
@@ -55,7 +55,7 @@ class Attempt:
         told_wall_s: its run time when the head was last told, before a heartbeat, what it uses.
         kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.
         cpus: that are its alone.
-        removal: of its container, at its end.
+        has_container: it leaves something that is to be removed at its end.
         lease_s, lease_grace_s: as in its task.
         renewed_s: when its lease was renewed last.
     """
@@ -69,7 +69,7 @@ class Attempt:
     gpu_indices: tuple[int, ...] = ()
     gpu_shares: tuple[GpuShare, ...] = ()
     cpus: tuple[int, ...] = ()
-    removal: ContainerRemoval | None = None
+    has_container: bool = False
     stdout_path: str = ""
     stderr_path: str = ""
     cgroup: str | None = None

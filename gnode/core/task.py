@@ -102,8 +102,8 @@ class Task(Struct, frozen=True, kw_only=True):
         yields: it has a lower priority until then.
         detach_timeout_s: it runs on a terminal, and is hung up when nobody was attached for so
             long; 0: never; None: it has no terminal.
-        stage_in, stage_out: commands that copy files before the start and after the end, each at
-            most ``stage_timeout_s`` long.
+        stage_in, stage_out: commands that copy files before the start and after the end; all of
+            either at most ``stage_timeout_s`` long together.
     """
 
     job: int

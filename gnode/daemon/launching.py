@@ -115,6 +115,10 @@ class LauncherClient:
         """Ask for a supervisor; the requests of one turn of the loop go in one write."""
         self._pending.append(b'{"launch":"%s"}\n' % key.name.encode())
 
+    def clean(self, key: AttemptKey) -> None:
+        """Have removed what the container of an attempt without a supervisor has left."""
+        self._pending.append(b'{"clean":"%s"}\n' % key.name.encode())
+
     def flush(self) -> None:
         """Send what was asked since the last time."""
         if not self._pending:

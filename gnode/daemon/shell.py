@@ -32,7 +32,6 @@ from gnode.core.task import AttemptKey, Task, parse_key
 from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
-from gnode.daemon.containers import remove_container
 from gnode.daemon.doubts import Doubts
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
@@ -388,7 +387,8 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.RemoveContainer) -> None:
-        self._start(remove_container(effect))
+        if not self._spool.was_cleaned(effect.key):  # by its supervisor
+            self._launcher.clean(effect.key)
 
     @_do.register
     def _(self, effect: do.RemoveFiles) -> None:

@@ -227,6 +227,13 @@ class Spool:
             log.warning("a record is ignored: %s", error)
             return None
 
+    def was_cleaned(self, key: AttemptKey) -> bool:
+        """Return whether nothing is left of the container of an attempt; no if that is unknown."""
+        try:
+            return journal.read_story(self.directory(key)).cleaned
+        except OSError:
+            return False
+
     def _info(self, key: AttemptKey, story: Story) -> SupervisorInfo | None:
         path = os.path.join(self.directory(key), records.OLD_SUPERVISOR)
         if story.started is None:

@@ -1,9 +1,12 @@
 """Control groups of one attempt: tracking and killing (version 2), limits of memory and CPUs."""
 
+import contextlib
 import os
 
 from gnode.supervisor.errors import LaunchError, reason
 from gnode.supervisor.spool import MemoryCgroup, Task
+
+_MORE_BYTES = 16 << 20
 
 
 def _read(path: str) -> str:
@@ -184,6 +187,21 @@ def is_empty(task: Task) -> bool:
     if not task["cgroup"]:
         return True
     return _field(_read(f"{task['cgroup']}/cgroup.events"), "populated") == 0
+
+
+def allow_more_memory(task: Task) -> None:
+    """Raise the memory limit a little: files in memory that the job has left may fill it.
+
+    Only for work that runs no program of the owner's.
+    """
+    group = task["memory_cgroup"]
+    if group is None:
+        return
+    name = "memory.limit_in_bytes" if group["version"] == 1 else "memory.max"
+    limit = str(group["limit_bytes"] + _MORE_BYTES)
+    for each in ("memory.memsw.limit_in_bytes", name) if group["version"] == 1 else (name,):
+        with contextlib.suppress(OSError):  # no such file: swap is not accounted
+            _write(f"{group['path']}/{each}", limit)
 
 
 def remove(task: Task) -> None:

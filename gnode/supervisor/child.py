@@ -17,7 +17,7 @@ from gnode.supervisor import affinity, cgroup, gate, kernel, output, privilege, 
 from gnode.supervisor.errors import LaunchError, Stage, Subject, reason
 from gnode.supervisor.spool import Task
 
-IDENTIFIED, READY, FAILED, GO = b"I", b"R", b"F", b"G"
+IDENTIFIED, STAGING, READY, FAILED, GO = b"I", b"S", b"R", b"F", b"G"
 MESSAGE_BYTES_MAX = 16384  # two paths of 4096 bytes, or a message about one
 
 _OPEN_FILES = 1024  # what programs expect: select(2) can watch no more
@@ -58,9 +58,9 @@ def become_job(
         task: what to run.
         around: see `Surroundings`.
         channel: a SOCK_SEQPACKET descriptor to the supervisor: we send ``IDENTIFIED`` if we had
-            to become the owner, then ``READY`` and two
-            NUL-separated paths, or ``FAILED``, the evidence and a message (`failure_of`); it
-            sends ``GO``.
+            to become the owner; ``STAGING`` and two NUL-separated paths if files are copied
+            first, and wait for its ``GO``; then ``READY`` and two such paths, or ``FAILED``, the
+            evidence and a message (`failure_of`); it sends ``GO``.
         stdin: the descriptor that becomes its standard input; negative: /dev/null.
         listener: where gnode reaches the keeper of its terminal; None: it has no terminal.
     """
@@ -105,19 +105,20 @@ def _run(
 ) -> None:
     if listener is not None:
         terminal.close_all_but(channel, listener.fileno())
-    _become_owner(task, around)
+    become_member(task, around)
     if task["switch_user"]:
         os.write(channel, IDENTIFIED)  # a hang from now on is not the name service's
-    staging.bring(task)
+    if task.get("stage_in"):
+        if not _may_continue(channel, STAGING, output.planned_paths(task)):
+            return
+        os.umask(task["umask"])
+        staging.bring(task)
     paths, descriptors = prepare_as_owner(task)
-    os.write(channel, READY + b"\0".join(os.fsencode(path) for path in paths))
-    if os.read(channel, 1) != GO:  # the supervisor is dead, or has been told to stop
+    if not _may_continue(channel, READY, paths):
         return
     null, out, err = descriptors
     for number, fd in enumerate((null if stdin < 0 else stdin, out, err)):
         os.dup2(fd, number)
-    if task.get("no_new_privileges"):
-        kernel.forbid_new_privileges()
     if listener is not None:
         timeout_s = task.get("detach_timeout_s") or 0.0
         _hold(task, listener, channel=channel, detach_timeout_s=timeout_s)
@@ -125,8 +126,21 @@ def _run(
     start_program(task, os.execve)
 
 
-def _become_owner(task: Task, around: Surroundings) -> None:
-    """Make this process one of the job's: limits, groups, and the owner's rights and no others."""
+def _may_continue(channel: int, state: bytes, paths: tuple[str, str]) -> bool:
+    """Tell the supervisor how far this process is; return whether it is to continue."""
+    os.write(channel, state + b"\0".join(os.fsencode(path) for path in paths))
+    return os.read(channel, 1) == GO  # else the supervisor is dead, or has been told to stop
+
+
+def become_member(task: Task, around: Surroundings) -> None:
+    """Make this process one of the attempt's.
+
+    It gets the attempt's limits, control groups and CPUs, and the owner's rights and no others.
+
+    Raises:
+        LaunchError: that is not possible, or not allowed here.
+        OSError: the kernel refused a step.
+    """
     check_owner(task, around)  # again in the very process that gives up root, or does not
     os.setsid()
     _set_limits(task, around)
@@ -135,6 +149,8 @@ def _become_owner(task: Task, around: Surroundings) -> None:
     if task["switch_user"]:
         groups = privilege.resolve_groups(task["user"], task["uid"], task["gid"])
         privilege.become(task["uid"], task["gid"], groups)
+    if task.get("no_new_privileges"):
+        kernel.forbid_new_privileges()
 
 
 def _hold(
@@ -168,11 +184,9 @@ def become_shell(
     """
     try:
         terminal.close_all_but(listener.fileno())
-        _become_owner(task, around)
+        become_member(task, around)
         os.umask(task["umask"])
         _enter(task)
-        if task.get("no_new_privileges"):
-            kernel.forbid_new_privileges()
         _hold(task, listener, channel=-1, detach_timeout_s=linger_s)
     except LaunchError as error:
         terminal.refuse(listener, error.message)

@@ -85,7 +85,7 @@ class Ending:
         self._kill_again_s = _KILL_AGAIN_S
 
     def started(self, now_s: float) -> None:
-        """Note when the program started: the walltime counts from there."""
+        """Note when the attempt started, with its stage-in: the walltime counts from there."""
         self._started_s = now_s
 
     def launch(self, at_s: float, walltime_s: float | None) -> None:
@@ -151,6 +151,19 @@ class Ending:
             return False
         self.asked, self.asked_s = request, now_s
         return True
+
+    def expire(self, now_s: float) -> None:
+        """End the attempt if its walltime has passed before its program has started."""
+        limit_s = self._limit_s()
+        if limit_s is not None and now_s >= limit_s:
+            self.stop("walltime", 0.0, now_s)
+
+    def allow(self, limit_s: float, now_s: float) -> None:
+        """Let an errand of an attempt whose program has ended take that long, then be killed."""
+        self._over = True
+        self._term_due = False
+        self._kill_s = now_s + limit_s
+        self._kill_again_s = _KILL_AGAIN_S
 
     def main_exited(self, now_s: float) -> None:
         """Note that the job's own process is gone: what it left behind has to go, too.

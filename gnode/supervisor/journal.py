@@ -7,8 +7,10 @@ half a line spoils no other. The kinds of lines:
 
 ``{"do": ...}``        gnode's order
 ``starting``           the job's process is about to be made
+``staging {...}``      who runs the attempt, whose files are being copied: no program runs yet
 ``may run``            its program may run from now on
 ``started {...}``      who runs the attempt
+``cleaned``            what the attempt's container has left is removed
 ``ended CHECK {...}``  the exit record with its CRC-32; flushed, and the first one counts
 
 One file instead of one for each of these: four fewer files to make and to remove, and one flush.
@@ -30,8 +32,10 @@ LAYOUT = 2
 #: What is reserved for the exit record, and again for orders, so that a full disk keeps neither
 #: from being written: more than nearly all of them need.
 RESERVED_BYTES = 4096
-_STARTED_BYTES = 3 * RESERVED_BYTES  # two paths of 4096 bytes
+_STARTED_BYTES = 5 * RESERVED_BYTES  # two paths of 4096 bytes, twice
 _STARTING, _MAY_RUN, _STARTED, _ENDED = b"starting", b"may run", b"started ", b"ended "
+_STAGING, _CLEANED = b"staging ", b"cleaned"
+_FACTS = (_STARTING, _STAGING, _MAY_RUN, _STARTED, _CLEANED, _ENDED)
 _CHECK_BYTES = 9  # eight hexadecimal digits and a space
 _READ_BYTES = 1 << 16
 
@@ -43,13 +47,14 @@ class Story:
         begun: a supervisor was about to start the job, or did.
         may_have_run: the program may have been started, recorded or not.
         started: who runs the attempt, JSON.
+        cleaned: nothing is left of its container.
         ended: the exit record, JSON.
     """
 
-    __slots__ = ("begun", "ended", "may_have_run", "started")
+    __slots__ = ("begun", "cleaned", "ended", "may_have_run", "started")
 
     def __init__(self, content: bytes = b"") -> None:
-        self.begun = self.may_have_run = False
+        self.begun = self.may_have_run = self.cleaned = False
         self.started: bytes | None = None
         self.ended: bytes | None = None
         for line in content[: content.rfind(b"\n") + 1].split(b"\n"):
@@ -58,6 +63,11 @@ class Story:
     def _take(self, line: bytes) -> None:
         if line == _STARTING:
             self.begun = True
+        elif line.startswith(_STAGING):
+            self.begun = True
+            self.started = line[len(_STAGING) :]
+        elif line == _CLEANED:
+            self.cleaned = True
         elif line == _MAY_RUN:
             self.begun = self.may_have_run = True
         elif line.startswith(_STARTED):
@@ -98,7 +108,7 @@ class Journal:
         complete = content[: content.rfind(b"\n") + 1]
         self._offset += len(complete)
         for line in complete.split(b"\n"):
-            if line and not line.startswith((_STARTING, _MAY_RUN, _STARTED, _ENDED)):
+            if line and not line.startswith(_FACTS):
                 yield line
 
     # --- write ---
@@ -135,6 +145,14 @@ class Journal:
     def announce_run(self) -> None:
         """Say that the program may run from now on, before its process is recorded."""
         self._append(_MAY_RUN)
+
+    def write_staging(self, started: Mapping[str, object]) -> None:
+        """Publish who copies files for the attempt, before its program may run."""
+        self._append(_STAGING + json.dumps(started).encode())
+
+    def announce_cleaned(self) -> None:
+        """Say that nothing is left of the attempt's container."""
+        self._append(_CLEANED)
 
     def write_started(self, started: Mapping[str, object]) -> None:
         """Publish who runs the attempt; not flushed, since it says nothing after a power loss."""

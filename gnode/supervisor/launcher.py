@@ -3,7 +3,8 @@
 ``python -I -m gnode.supervisor.launcher --socket PATH --state STATE`` serves gnode on a Unix
 socket (JSON lines) and prints ``ready`` once it listens. Requests: ``{"launch": "12.1"}``,
 ``{"rules": {"allow_root": false, "uid_min": 1000}}`` (whose jobs run from now on; before it only
-ordinary users'), ``{"stop": true}`` (leave when no supervisor is left).
+ordinary users'), ``{"clean": "12.1"}`` (remove what the container of an attempt without a
+supervisor has left), ``{"stop": true}`` (leave when no supervisor is left).
 Messages: ``{"layout": 2, "terminals": true}`` first, which files its supervisors expect of an
 attempt (a launcher that does not say so: 1), and that they know terminals,
 ``{"launched": ..., "pid": ..., "start_ticks": ...}`` or
@@ -26,7 +27,7 @@ import signal
 import socket
 import sys
 
-from gnode.supervisor import child, journal, kernel, proc, spool
+from gnode.supervisor import child, errand, journal, kernel, proc, spool
 from gnode.supervisor.connection import Connection, ConnectionLostError
 from gnode.supervisor.errors import reason
 from gnode.supervisor.lost import LostAttempts
@@ -56,6 +57,7 @@ class Launcher:
         self._connections: dict[int, Connection] = {}
         self._pool = Pool(self._around)
         self._lost = LostAttempts(f"{state}/attempts", self._epoll)
+        self._cleaners: dict[int, str] = {}  # pids, and the names of their attempts
         self._stopping = False
 
     def serve(self) -> None:
@@ -68,7 +70,7 @@ class Launcher:
             for fd, events in self._epoll.poll(patience_s):
                 self._handle(fd, events)
             self._look_after_spool()
-            for name, pid in self._lost.step(self._pool.by_pid.keys()):
+            for name, pid in self._lost.step(self._pool.by_pid.keys() | self._cleaners.keys()):
                 self._tell_all({"ended": name, "pid": pid})
             for connection in tuple(self._connections.values()):
                 self._flush(connection)
@@ -122,6 +124,8 @@ class Launcher:
             match request:
                 case {"launch": str(name)}:
                     connection.put(self._launch(name))
+                case {"clean": str(name)}:
+                    self._clean(name)
                 case {"rules": {"allow_root": bool(allow_root), "uid_min": int(uid_min)}}:
                     self._around.rules = Rules(allow_root=allow_root, uid_min=uid_min)
                 case {"stop": True}:
@@ -170,6 +174,23 @@ class Launcher:
             return {"failed": name, "message": f"cannot use the task: {error}"}
         return self._start(name, directory, fresh=False)
 
+    def _clean(self, name: str) -> None:
+        """Have removed what the container of an attempt without a supervisor has left."""
+        directory = f"{self._state}/attempts/{name}"
+        if not _NAME.fullmatch(name) or name in self._cleaners.values():
+            return
+        try:
+            task = spool.read_task(directory)
+            if task is None:
+                return
+            pid = os.fork()
+        except (OSError, ValueError) as error:
+            spool.log(f"{directory}: its container cannot be removed: {error}")
+            return
+        if pid == 0:
+            errand.become_cleaner(directory, task, self._around)
+        self._cleaners[pid] = name
+
     def _start(self, name: str, directory: str, *, fresh: bool) -> dict[str, object]:
         try:
             worker, is_new = self._pool.start(name, directory, fresh=fresh)
@@ -208,6 +229,8 @@ class Launcher:
             if pid == 0:
                 return
             worker = self._pool.remove(pid)
+            if self._cleaners.pop(pid, None) is not None:
+                continue
             if worker is None:
                 self._lost.reaped(pid, status, usage)
                 continue

@@ -41,6 +41,19 @@ def open_output(task: Task) -> tuple[int, int, str, str]:
     return out, err, out_path, err_path
 
 
+def planned_paths(task: Task) -> tuple[str, str]:
+    """Return the paths that the output files will have, as far as that is known before."""
+    out = _planned(task["stdout_path"], task["stdout_name"])
+    err = _planned(task["stderr_path"], task["stderr_name"])
+    if task["join"] == "eo":
+        return err, err
+    return (out, out) if task["join"] == "oe" else (out, err)
+
+
+def _planned(path: str, name: str) -> str:
+    return os.path.join(path, name) if path.endswith("/") or os.path.isdir(path) else path
+
+
 def _open(path: str, name: str, *, append: bool) -> tuple[int, str]:
     if path.endswith("/"):
         path += name

@@ -43,10 +43,25 @@ class Seen:
         self.memory_peak_bytes = max(self.memory_peak_bytes, usage.ru_maxrss * 1024)
 
 
-def never_ran(task: Task, error: LaunchError) -> dict[str, object]:
+def used(task: Task, seen: Seen) -> dict[str, object]:
+    """Return when an attempt ends, and what it has used until now, for its record."""
+    return {
+        "ended_s": time.time(),
+        "wall_s": round(kernel.boottime_s() - seen.started_boottime_s, 6),
+        "cpu_s": round(max(seen.cpu_s, cgroup.cpu_s(task)), 6),
+        "memory_peak_bytes": max(seen.memory_peak_bytes, cgroup.memory_peak_bytes(task)),
+    }
+
+
+def never_ran(task: Task, error: LaunchError, seen: Seen | None = None) -> dict[str, object]:
     """Return the record of an attempt whose program was never started.
 
     One whose process the kernel killed for its memory limit on the way there has its own outcome.
+
+    Args:
+        task: of the attempt.
+        error: why its program was not started.
+        seen: of its processes, if it has begun with its stage-in.
     """
     now_s = time.time()
     record: dict[str, object] = {
@@ -58,6 +73,8 @@ def never_ran(task: Task, error: LaunchError) -> dict[str, object]:
         "started_s": now_s,
         "ended_s": now_s,
     }
+    if seen is not None:
+        record |= {"started_s": seen.started_s} | used(task, seen)
     if task["memory_cgroup"] is not None and cgroup.out_of_memory_kills(task):
         del record["failure"]
         record["signal"] = signal.SIGKILL
@@ -71,11 +88,7 @@ def ended(task: Task, seen: Seen, ending: Ending) -> dict[str, object]:
         "job": task["job"],
         "attempt": task["attempt"],
         "started_s": seen.started_s,
-        "ended_s": time.time(),
-        "wall_s": round(kernel.boottime_s() - seen.started_boottime_s, 6),
-        "cpu_s": round(max(seen.cpu_s, cgroup.cpu_s(task)), 6),
-        "memory_peak_bytes": max(seen.memory_peak_bytes, cgroup.memory_peak_bytes(task)),
-    }
+    } | used(task, seen)
     if ending.reason is not None:
         record["stop_reason"] = ending.reason
     if ending.asked:

@@ -52,6 +52,13 @@ class CpusetCgroup(TypedDict):
     path: str
 
 
+class Removal(TypedDict):
+    """The command that removes what a container has left, and its environment."""
+
+    argv: list[str]
+    env: dict[str, str]
+
+
 class EarlySignal(TypedDict):
     """A signal some seconds before the walltime ends: see `gsched.model.job.EarlySignal`."""
 
@@ -86,7 +93,9 @@ class Task(TypedDict):
         yields: until then it has a lower priority.
         detach_timeout_s: it runs on a terminal, and is hung up when nobody was attached for so
             long; 0: never; None: it has no terminal.
-        stage_in, stage_out: commands that copy files, each at most ``stage_timeout_s`` long.
+        stage_in, stage_out: commands that copy files; all of either at most ``stage_timeout_s``
+            long together.
+        removal: of the attempt's container, once nothing of it runs.
     """
 
     job: int
@@ -131,6 +140,7 @@ class Task(TypedDict):
     stage_in: NotRequired[list[list[str]]]
     stage_out: NotRequired[list[list[str]]]
     stage_timeout_s: NotRequired[float]
+    removal: NotRequired[Removal | None]
 
 
 class Started(TypedDict):

@@ -1,27 +1,29 @@
 """Copies files to a job's node before its program starts, and from there after its end.
 
-All of it is done with the owner's rights. The commands were made by gnode; each has a time limit.
-Files that could not be copied away after the end are moved to the owner's home directory.
+All of it is done by processes of the attempt (`gnode.supervisor.errand` after the end). The
+commands were made by gnode. All copies before the start have one time limit together, and all
+after the end have another one. Files that could not be copied away are moved to the owner's home
+directory.
 """
 
-import contextlib
 import errno
 import os
 import signal
 
-from gnode.supervisor import kernel, privilege
+from gnode.supervisor import kernel
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.spool import Task
 
 KEPT = "gsched-undelivered"  # in the owner's home directory
+SLACK_S = 10.0  # for what is no copy: a file that goes home, the end of a process
 _LOOK_S = 0.2
 _SAID_BYTES = 400
-_SLACK_S = 10.0
+_REMOVAL_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
-def patience_s(task: Task) -> float:
+def limit_s(task: Task) -> float:
     """Return how long the copies before the start may take together, seconds."""
-    return len(task.get("stage_in", ())) * (task.get("stage_timeout_s", 0.0) + _SLACK_S)
+    return task.get("stage_timeout_s", 0.0)
 
 
 def bring(task: Task) -> None:
@@ -30,9 +32,12 @@ def bring(task: Task) -> None:
     Raises:
         LaunchError: a copy failed; it may work later.
     """
+    end_s = kernel.boottime_s() + limit_s(task)
     for argv in task.get("stage_in", ()):
-        fault = _run(task, argv)
+        fault = _run(argv, _environment(task), end_s)
         if fault:
+            if fault == _LATE:
+                fault = f"stage-in was not done within {limit_s(task):.0f} s"
             raise LaunchError(
                 f"stage-in failed: {' '.join(argv)}: {fault}",
                 stage="files",
@@ -44,49 +49,39 @@ def bring(task: Task) -> None:
 def take_away(task: Task) -> str:
     """Copy what the job has left; return what went wrong, in words.
 
-    It is done by a process with the owner's rights, after all processes of the job are gone.
+    The caller is a process of the attempt, after all processes of the job are gone.
     """
-    commands = task.get("stage_out", ())
-    if not commands:
+    end_s = kernel.boottime_s() + limit_s(task)
+    faults = []
+    for argv in task.get("stage_out", ()):
+        fault = _run(argv, _environment(task), end_s)
+        if fault:
+            if fault == _LATE:
+                fault = f"stage-out was not done within {limit_s(task):.0f} s"
+            kept = _keep(task, argv[-2])
+            faults.append(f"stage-out failed: {' '.join(argv)}: {fault}; {kept}")
+    return "; ".join(faults)
+
+
+def remove_container(task: Task, limit_s: float) -> str:
+    """Remove what the attempt's container has left; return what went wrong, in words.
+
+    The caller is a process of the attempt.
+    """
+    removal = task.get("removal")
+    if not removal:
         return ""
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    try:
-        pid = os.fork()
-    except OSError as error:
-        os.close(reader)
-        os.close(writer)
-        return f"stage-out failed: {os.strerror(error.errno or 0)}"
-    if pid == 0:
-        _take_away_and_end(task, writer)
-    os.close(writer)
-    end_s = kernel.boottime_s() + 2 * len(commands) * (task.get("stage_timeout_s", 0.0) + _SLACK_S)
-    while os.waitpid(pid, os.WNOHANG)[0] == 0:
-        if kernel.boottime_s() > end_s:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            break
-        signal.sigtimedwait((signal.SIGCHLD,), _LOOK_S)
-    with open(reader, "rb") as said:
-        return said.read(16_384).decode("utf-8", "replace")
+    os.chdir("/")
+    environment = {**removal["env"], "PATH": _REMOVAL_PATH, "LANG": "C.UTF-8"}
+    fault = _run(removal["argv"], environment, kernel.boottime_s() + limit_s)
+    if fault == _LATE:
+        fault = f"it was not done within {limit_s:.0f} s"
+    return f"the container was not removed: {fault}" if fault else ""
 
 
-def _take_away_and_end(task: Task, writer: int) -> None:
-    try:
-        os.setsid()
-        if task["switch_user"]:
-            groups = privilege.resolve_groups(task["user"], task["uid"], task["gid"])
-            privilege.become(task["uid"], task["gid"], groups)
-        os.umask(task["umask"])
-        faults = []
-        for argv in task.get("stage_out", ()):
-            fault = _run(task, argv)
-            if fault:
-                kept = _keep(task, argv[-2])
-                faults.append(f"stage-out failed: {' '.join(argv)}: {fault}; {kept}")
-        os.write(writer, "; ".join(faults).encode("utf-8", "replace")[:16_000])
-    finally:
-        os._exit(0)  # always: this is a forked copy, and the supervisor continues
+def _environment(task: Task) -> dict[str, str]:
+    kept = ("HOME", "PATH", "USER")
+    return {name: value for name, value in task["env"].items() if name in kept}
 
 
 def _keep(task: Task, path: str) -> str:
@@ -98,27 +93,36 @@ def _keep(task: Task, path: str) -> str:
         os.makedirs(place, 0o700, exist_ok=True)
     except OSError as error:
         return f"they are lost: cannot make {place}: {os.strerror(error.errno or 0)}"
-    fault = _run(task, ["mv", "--", path, place])
+    end_s = kernel.boottime_s() + SLACK_S
+    fault = _run(["mv", "--", path, place], _environment(task), end_s)
     return f"they are lost: {fault}" if fault else f"the files are kept in {place}"
 
 
-def _run(task: Task, argv: list[str]) -> str:
-    """Run a command to its end; return what went wrong, in words."""
+_LATE = "late"
+
+
+def _run(argv: list[str], environment: dict[str, str], end_s: float) -> str:
+    """Run a command to its end; return what went wrong, in words.
+
+    What it starts and leaves stays in the attempt's control groups, and ends with the attempt.
+
+    Args:
+        argv: the command.
+        environment: of the command.
+        end_s: when it is killed, CLOCK_BOOTTIME.
+    """
     said = os.memfd_create("staging", os.MFD_CLOEXEC)
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     try:
         actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, said, 1)]
         actions.append((os.POSIX_SPAWN_DUP2, said, 2))
-        kept = ("HOME", "PATH", "USER")
-        env = {name: value for name, value in task["env"].items() if name in kept}
         try:
-            pid = os.posix_spawnp(argv[0], argv, env, file_actions=actions, setsigmask=())
+            pid = os.posix_spawnp(argv[0], argv, environment, file_actions=actions, setsigmask=())
         except OSError as error:
             return os.strerror(error.errno or 0)
-        limit_s = task.get("stage_timeout_s", 0.0)
-        status = _wait(pid, limit_s)
+        status = _wait(pid, end_s)
         if status is None:
-            return f"not done within {limit_s:.0f} s"
+            return _LATE
         if status == 0:
             return ""
         size = os.fstat(said).st_size
@@ -129,9 +133,8 @@ def _run(task: Task, argv: list[str]) -> str:
         os.close(null)
 
 
-def _wait(pid: int, limit_s: float) -> int | None:
+def _wait(pid: int, end_s: float) -> int | None:
     """Return the status of a process; None: it was killed as it took too long."""
-    end_s = kernel.boottime_s() + limit_s
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 
 from gnode.supervisor import (
     affinity,
@@ -17,6 +18,7 @@ from gnode.supervisor import (
     child,
     direct,
     early,
+    errand,
     kernel,
     last_words,
     lease,
@@ -32,7 +34,7 @@ from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError, Stage, reason
 from gnode.supervisor.gate import Gate, is_shut, launched_task, never_launched
-from gsched import trust
+from gnode.supervisor.user_dir import UserDir
 from gsched.failpoint import failpoint
 
 #: All that wakes a supervisor; blocked, and taken one by one.
@@ -43,7 +45,7 @@ _LAUNCH_LOOK_S = 0.2  # how often a launch that hangs looks for an order to stop
 _WRITE_AGAIN_S = 1.0
 #: Reasons of a stop after which the job runs again: its files are not copied away.
 _ANOTHER_FOLLOWS = frozenset({"rerun", "move", "fenced", "lease"})
-_OLD = ".removed-"  # before the name of what gnode removes when it starts
+_OVER_IN_STAGE_IN = "exceeded its walltime limit during stage-in"
 _SPOOL_LOOK_S = 10.0  # how often a supervisor makes sure that its attempt is still in the spool
 
 
@@ -79,6 +81,8 @@ class _Supervisor:
         "_commands",
         "_directory",
         "_ending",
+        "_errand_pid",
+        "_errand_status",
         "_gate",
         "_job_pid",
         "_journal",
@@ -87,8 +91,10 @@ class _Supervisor:
         "_own",
         "_seen",
         "_shells",
+        "_started",
         "_stderr_path",
         "_task",
+        "_timer",
         "_user_dir",
     )
 
@@ -103,8 +109,11 @@ class _Supervisor:
         self._gate: Gate | None = None
         self._shells: shells.Shells | None = None
         self._job_pid = 0
+        self._errand_pid = self._errand_status = 0
         self._stderr_path = ""
-        self._user_dir: int | None = None
+        self._user_dir = UserDir(task)
+        self._timer = kernel.BootTimer()
+        self._started = False
         self._seen = record.Seen(started_s=time.time(), started_boottime_s=kernel.boottime_s())
         self._ending = Ending(
             walltime_s=task["walltime_s"],
@@ -124,30 +133,86 @@ class _Supervisor:
             self._launch(around)
         except LaunchError as error:
             self._clear_launch()
-            result = record.never_ran(self._task, error)
+            seen = self._seen if self._started else None
+            result = record.never_ran(self._task, error, seen)
             if self._ending.reason is not None:
                 result["stop_reason"] = self._ending.reason
                 record.merge_lease(self._task, self._ending, result)
             if is_shut(self._task, self._ending):
                 result = never_launched(result)
+            words, fault = last_words.words(self._task, result), ""
+            self._note_cleaned()
         else:
             self._watch()
             result = record.ended(self._task, self._seen, self._ending)
-            self._stage_out(result)
+            words = last_words.words(self._task, result)
+            fault = self._stage_out(around)
+            self._remove_container(around)
+            if self._task.get("stage_out") or self._task.get("removal"):
+                result.update(record.used(self._task, self._seen))
+            if fault:
+                told = result.get("message")
+                result["message"] = f"{told}; {fault}" if told else fault
         if self._gate is not None:
             self._gate.close()
-        self._remove_user_dir()
-        last_words.say(self._task, self._stderr_path, result)
+        self._user_dir.remove(self._task)
+        self._tell_owner(around, *filter(None, (fault, words)))
         return self._write_down(result)
 
-    def _stage_out(self, result: dict[str, object]) -> None:
-        """Copy the job's files away, unless another attempt of it follows; tell what went wrong."""
-        if self._ending.reason in _ANOTHER_FOLLOWS:
+    def _stage_out(self, around: Surroundings) -> str:
+        """Copy the job's files away, unless another attempt follows; return what went wrong."""
+        task = self._task
+        if not task.get("stage_out") or self._ending.reason in _ANOTHER_FOLLOWS:
+            return ""
+        limit_s = staging.limit_s(task) + staging.SLACK_S
+        fault = self._run_errand(around, lambda: staging.take_away(task), limit_s)
+        return "stage-out failed: it was stopped" if fault is None else fault
+
+    def _remove_container(self, around: Surroundings) -> None:
+        task = self._task
+        if not task.get("removal"):
             return
-        fault = staging.take_away(self._task)
-        if fault:
-            result["message"] = f"{result['message']}; {fault}" if result.get("message") else fault
-            last_words.append(self._task, self._stderr_path, fault)
+        fault = self._run_errand(
+            around,
+            lambda: staging.remove_container(task, errand.REMOVAL_S),
+            errand.REMOVAL_S + 1.0,
+        )
+        if fault or fault is None:
+            spool.log(f"{self._directory}: {fault or 'the removal of its container was stopped'}")
+        self._note_cleaned()
+
+    def _note_cleaned(self) -> None:
+        """Say that nothing is left of the attempt's container."""
+        if not self._task.get("removal"):
+            return
+        with contextlib.suppress(OSError):  # then it is done again
+            self._journal.announce_cleaned()
+
+    def _tell_owner(self, around: Surroundings, *lines: str) -> None:
+        """Add lines to the job's error file, if there is one."""
+        task, path = self._task, self._stderr_path
+        if lines and path:
+            cgroup.allow_more_memory(task)
+            self._run_errand(
+                around, lambda: last_words.append(task, path, lines), last_words.PATIENCE_S
+            )
+
+    def _run_errand(
+        self, around: Surroundings, work: Callable[[], str], limit_s: float
+    ) -> str | None:
+        """Do some work as a process of the attempt, whose program has ended.
+
+        Returns:
+            What went wrong, in words; None: it was stopped, or took too long.
+        """
+        self._ending.allow(limit_s, kernel.boottime_s())
+        try:
+            self._errand_pid, reader = errand.start(self._task, around, work)
+        except OSError as error:
+            return f"cannot fork: {reason(error)}"
+        self._watch()
+        fault = errand.faults(reader)
+        return fault if self._errand_status == 0 else None
 
     def _write_down(self, result: dict[str, object]) -> bytes:
         """Write the exit record, however long the disk is full: it is the only copy."""
@@ -170,7 +235,7 @@ class _Supervisor:
     def _launch(self, around: Surroundings) -> None:
         """Start the job's process and record it."""
         child.check_owner(self._task, around)
-        self._make_user_dir()
+        self._user_dir.make()
         cgroup.prepare(self._task)
         self._announce_start()
         failpoint("supervisor.start.before_fork")
@@ -223,11 +288,27 @@ class _Supervisor:
             theirs.close()
             failpoint("supervisor.start.after_fork")
             ours.settimeout(_LAUNCH_LOOK_S)
-            out_path, _, err_path = self._answer(ours, child.READY).partition(b"\0")
-            self._publish(os.fsdecode(out_path), os.fsdecode(err_path))
+            if self._task.get("stage_in"):
+                self._let_stage_in(ours)
+            paths = self._answer(ours, child.READY, staging.limit_s(self._task))
+            self._publish(*_two_paths(paths))
             self._refuse_if_stopped()
             ours.send(child.GO)
             self._answer(ours, b"")
+
+    def _let_stage_in(self, channel: socket.socket) -> None:
+        """Let the job's process copy files; the attempt begins with that.
+
+        One that is prepared begins when it is launched.
+        """
+        paths = _two_paths(self._answer(channel, child.STAGING))
+        self._opened(*paths)
+        if not self._task.get("gate"):
+            self._begin()
+            self._journal.write_staging(self._description(*paths))
+            self._obey()  # as when its program starts
+        self._refuse_if_stopped()
+        channel.send(child.GO)
 
     def _listen(self) -> socket.socket | None:
         """Return where gnode reaches the keeper of the job's terminal, None if it has none."""
@@ -248,12 +329,24 @@ class _Supervisor:
         if self._gate is not None:
             self._gate.close_reader()
 
-    def _publish(self, stdout_path: str, stderr_path: str) -> None:
-        self._opened(stdout_path, stderr_path)
+    def _begin(self) -> None:
+        """Start the attempt's clock."""
+        self._started = True
         self._seen.started_s = time.time()
         self._seen.started_boottime_s = kernel.boottime_s()
         self._ending.started(self._seen.started_boottime_s)
-        started: spool.Started = {
+
+    def _publish(self, stdout_path: str, stderr_path: str) -> None:
+        self._opened(stdout_path, stderr_path)
+        if not self._started:
+            self._begin()
+        self._journal.write_started(self._description(stdout_path, stderr_path))
+        # Until now nobody could know whom to signal about an order, so none may go unread.
+        self._obey()
+
+    def _description(self, stdout_path: str, stderr_path: str) -> spool.Started:
+        """Return who runs the attempt."""
+        return {
             "pid": self._own.pid,
             "start_ticks": self._own.start_ticks,
             "job_pid": self._job_pid,
@@ -263,23 +356,24 @@ class _Supervisor:
             "stdout_path": stdout_path,
             "stderr_path": stderr_path,
         }
-        self._journal.write_started(started)
-        # Until now nobody could know whom to signal about an order, so none may go unread.
-        self._obey()
 
     def _opened(self, _stdout_path: str, stderr_path: str) -> None:
         self._stderr_path = stderr_path
 
-    def _answer(self, channel: socket.socket, expected: bytes) -> bytes:
+    def _answer(self, channel: socket.socket, expected: bytes, more_s: float = 0.0) -> bytes:
         """Return what follows ``expected`` in the job process's next message.
 
         Its end of the channel closes by the exec, so no message at all (``b""``) is the last one.
 
+        Args:
+            channel: to the job's process.
+            expected: how the message begins.
+            more_s: how much longer than any other step this one may take.
+
         Raises:
             LaunchError: it reports a failure, does not answer in time or is to be stopped.
         """
-        limit_s = self._task.get("launch_timeout_s", _LAUNCH_TIMEOUT_S)
-        limit_s += staging.patience_s(self._task)
+        limit_s = self._task.get("launch_timeout_s", _LAUNCH_TIMEOUT_S) + more_s
         patience_s = kernel.boottime_s() + limit_s
         message: bytes | None = None
         hangs: Stage = "account" if self._task["switch_user"] and expected else "workdir"
@@ -322,90 +416,28 @@ class _Supervisor:
 
     def _refuse_if_stopped(self) -> None:
         lease.look(self._directory, self._task, self._ending, kernel.boottime_s())
+        self._ending.expire(kernel.boottime_s())
         if self._ending.reason is not None:
-            raise LaunchError("stopped before it started", stage="order", subject="job")
-
-    def _make_user_dir(self) -> None:
-        """Make the directory for the job's files; the job's process fills it as its owner."""
-        task = self._task
-        if not (task["files"] or task["failure_report"]):
-            return
-        try:
-            self._make_directory(task["user_dir"])
-        except OSError as error:
-            raise LaunchError(
-                f"cannot make the job's directory: {error}",
-                stage="spool",
-                subject="node",
-                errno=error.errno or 0,
-            ) from error
-
-    def _make_directory(self, path: str) -> None:
-        """Make a new directory of the owner's in one that only root and we can change.
-
-        What is there under its name is another attempt's: it gets another name, by which gnode
-        removes it.
-
-        Raises:
-            OSError: somebody else can change the directory around it, or it cannot be made.
-        """
-        place, name = os.path.split(path)
-        around = trust.open_directory(place)
-        try:
-            try:
-                os.mkdir(name, 0o700, dir_fd=around)
-            except FileExistsError:
-                old = f"{_OLD}{os.getpid()}-{name}"[:255]
-                os.rename(name, old, src_dir_fd=around, dst_dir_fd=around)
-                os.mkdir(name, 0o700, dir_fd=around)
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._user_dir = os.open(name, flags, dir_fd=around)
-            if self._task["switch_user"]:
-                os.fchown(self._user_dir, self._task["uid"], self._task["gid"])
-        finally:
-            os.close(around)
-
-    def _remove_user_dir(self) -> None:
-        """Remove the job's directory if it holds nothing but what was written for the job.
-
-        gnode removes any other, which may be large. The directory is reached by the descriptor
-        with which it was made: whatever is mounted there by now is left alone.
-        """
-        if self._user_dir is None:
-            return
-        names = [file["name"] for file in self._task["files"]]
-        if self._task["failure_report"]:
-            names.append(self._task["failure_report"])
-        try:
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.basename(name), dir_fd=self._user_dir)
-            os.rmdir(self._task["user_dir"])
-        except OSError:  # there is more in it, or something else in the way
-            return
-        finally:
-            os.close(self._user_dir)
-            self._user_dir = None
+            is_late = self._ending.reason == "walltime"
+            why = _OVER_IN_STAGE_IN if is_late else "stopped before it started"
+            raise LaunchError(why, stage="order", subject="job")
 
     def _clear_launch(self) -> None:
-        """Wait until the process that did not become the job is gone."""
+        """Kill the process that did not become the job, and all that it has started."""
         if self._job_pid:
-            with contextlib.suppress(OSError):  # also a copy that it waits for
-                os.killpg(self._job_pid, signal.SIGKILL)
-            proc.send((self._job_pid,), signal.SIGKILL)
-            os.waitpid(self._job_pid, 0)
+            self._ending.allow(0.0, kernel.boottime_s())
+            self._watch()
 
     # --- running ---
 
     def _watch(self) -> None:
-        """Return when no process of the job is left."""
-        timer = kernel.BootTimer()
+        """Return when no process of the attempt is left."""
         while True:
             self._look_after_spool()
             lease.look(self._directory, self._task, self._ending, kernel.boottime_s())
             self._act(self._ending.step(kernel.boottime_s()))
             deadline_s = self._ending.deadline_s()
-            timer.arm(self._look_s if deadline_s is None else min(deadline_s, self._look_s))
+            self._timer.arm(self._look_s if deadline_s is None else min(deadline_s, self._look_s))
             number = signal.sigwaitinfo(WATCHED).si_signo
             if number == signal.SIGUSR1:
                 self._obey()
@@ -449,6 +481,9 @@ class _Supervisor:
             if pid == self._job_pid:
                 self._seen.status = status
                 self._ending.main_exited(kernel.boottime_s())
+            elif pid == self._errand_pid:
+                self._errand_pid, self._errand_status = 0, status
+                self._ending.allow(0.0, kernel.boottime_s())  # what it has left is killed
 
     def _obey(self) -> None:
         asked = self._commands.read()
@@ -498,6 +533,9 @@ class _Supervisor:
             proc.send(self._members(), signal.SIGKILL)
 
     def _members(self) -> set[int]:
-        own_pid = os.getpid()
-        found = proc.descendants((own_pid,), proc.snapshot()) | cgroup.members(self._task)
-        return found - {own_pid}
+        return errand.members(self._task)
+
+
+def _two_paths(message: bytes) -> tuple[str, str]:
+    first, _, second = message.partition(b"\0")
+    return os.fsdecode(first), os.fsdecode(second)

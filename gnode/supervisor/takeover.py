@@ -88,6 +88,8 @@ class LostAttempt:
         # Stops and limits hold on; signals in the file were sent by the supervisor already.
         sent = {self.job_pid}
         orders.obey(self._commands.read(), self._ending, kernel.boottime_s(), lambda _: sent)
+        if started and not self._may_have_run:  # its files were being copied: it is tried again
+            self._ending.allow(0.0, kernel.boottime_s())
         if gate.is_shut(task, self._ending):  # its gate went with its supervisor
             self._ending.stop("fenced", 0.0, kernel.boottime_s())
 
@@ -240,7 +242,8 @@ class LostAttempt:
             error = LaunchError(
                 _BEFORE_THE_START, stage="program", subject="job", errno=errno.EINTR
             )
-            never = record.never_ran(self._task, error)
+            seen = self._seen if self.job_pid else None
+            never = record.never_ran(self._task, error, seen)
             shut = gate.is_shut(self._task, self._ending)
             return gate.never_launched(never) if shut else never
         return record.ended(self._task, self._seen, self._ending)

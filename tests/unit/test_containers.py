@@ -139,8 +139,9 @@ def test_the_agent_refuses_without_a_runtime_and_removes_the_container_at_the_en
     driver.forked()
     driver.seen()
     (removed,) = only(driver.ended(), do.RemoveContainer)
-    assert removed.removal.argv[-1] == "gsched-1.1-0"
-    assert (removed.uid, removed.switch_user) == (1000, True)
+    assert removed.key == accepted.task.key
+    assert accepted.task.removal is not None
+    assert accepted.task.removal.argv[-1] == "gsched-1.1-0"
 
 
 # --- the head ---

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gnode.supervisor.supervise import _Supervisor
+from gnode.supervisor.errors import LaunchError
+from gnode.supervisor.user_dir import UserDir
 from gsched.trust import UntrustedError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -14,11 +15,15 @@ OTHER = 54321
 
 def made(path: Path) -> os.stat_result:
     """Make a directory for a job of another user, as a supervisor does; return what it is."""
-    supervisor = _Supervisor.__new__(_Supervisor)
-    supervisor._task = {"switch_user": True, "uid": OTHER, "gid": OTHER}  # type: ignore[typeddict-item] # all that is read
-    supervisor._make_directory(str(path))
-    assert supervisor._user_dir is not None
-    os.close(supervisor._user_dir)
+    task = {
+        "switch_user": True,
+        "uid": OTHER,
+        "gid": OTHER,
+        "files": [{"name": "script", "mode": 0o700, "content": ""}],
+        "failure_report": None,
+        "user_dir": str(path),
+    }
+    UserDir(task).make()  # type: ignore[arg-type] # all of a task that is read
     return path.stat()
 
 
@@ -54,8 +59,9 @@ def test_nothing_is_made_in_a_directory_that_somebody_else_can_change(
             root.symlink_to(precious)
             os.chown(root, OTHER, OTHER, follow_symlinks=False)
 
-    with pytest.raises(UntrustedError):
+    with pytest.raises(LaunchError) as refused:
         made(root / "7.1")
+    assert isinstance(refused.value.__cause__, UntrustedError)
 
     assert os.listdir(precious) == []
     assert how == "link" or os.listdir(root) == []
