@@ -18,6 +18,7 @@ class HistoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         keep_rows: how many runs are kept.
         keep_jobs_days: how long jobs that are done are kept, with their events, attempts and
             scripts, and events of nodes.
+        keep_jobs_per_user: how many jobs that are done are kept of each user, the newest.
     """
 
     learn: bool = True
@@ -25,3 +26,4 @@ class HistoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     keep_days: Days = 365.0
     keep_rows: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 500_000
     keep_jobs_days: Days = 365.0
+    keep_jobs_per_user: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 250_000

@@ -1,6 +1,6 @@
-"""The head's daily work: old rows are removed, and all others looked at for damage.
+"""The head's regular work: old rows are removed, and all others looked at for damage.
 
-A task of the event loop and no scheduler library: there is one job, once a day and at the start;
+A task of the event loop and no scheduler library: it does the same things at fixed intervals;
 nothing about it must be remembered over a restart, and it has to take turns with commits on the
 store's own thread, which a scheduler would not do for us.
 """
@@ -12,13 +12,14 @@ from typing import Protocol
 
 from gsched.clock import Clock
 from gsched.errors import TryAgainError
-from gschedd.store.purge import DAY_S, Keep, Purged
+from gschedd.store.purge import DAY_S, SLICE, Keep, Purged
 from gschedd.store.scrub import Place
 from gschedd.store.seals import Damaged
 
 log = logging.getLogger("gschedd.housekeeping")
 
 RETRY_S = 3600.0  # after the database could not be written
+USERS_S = 600.0  # between two looks at what each user has: a thousand jobs a second may end
 AHEAD_S = 7 * DAY_S  # of the clock, before it is said
 MAX_TOLD = 100  # damaged rows that are kept to be told
 REST_RATIO = 4.0  # a check rests so many times as long as each slice took: questions go first
@@ -32,6 +33,9 @@ class Purger(Protocol):
 
     def purge(self, keep: Keep, now_s: float) -> Purged:
         """Remove a slice of what need not be kept."""
+
+    def purge_user(self, after: int, most: int) -> tuple[int | None, int]:
+        """Remove a slice of the next user's finished jobs; return the uid, and how many."""
 
     def code_in_use(self) -> set[tuple[int, str]] | None:
         """Return owner and digest of the code snapshots of all jobs that are kept, if known."""
@@ -52,7 +56,7 @@ class Checker(Protocol):
 
 
 class Housekeeping:
-    """Purges the database once a day.
+    """Purges the database once a day, and users' finished jobs beyond their number more often.
 
     Args:
         in_writer: runs something on the store's thread, between commits.
@@ -75,19 +79,23 @@ class Housekeeping:
         self._keep = keep
 
     async def run(self) -> None:
-        """Purge now and then every day, until cancelled.
+        """Purge now and then every day, users' jobs every ten minutes, until cancelled.
 
         Raises:
             StorageError: the database failed: the head must stop.
         """
+        next_s = self._clock.monotonic_s()
         while True:
             try:
-                await self.purge()
+                if self._clock.monotonic_s() >= next_s:
+                    await self.purge()
+                    next_s = self._clock.monotonic_s() + DAY_S
+                await self.purge_users()
             except TryAgainError as error:  # the disk is full, or another program has the database
                 log.warning("old rows are not removed now: %s", error)
                 await asyncio.sleep(RETRY_S)
             else:
-                await asyncio.sleep(DAY_S)
+                await asyncio.sleep(USERS_S)
 
     async def purge(self) -> None:
         """Remove all that need not be kept, slice by slice; commits take their turn between."""
@@ -108,6 +116,27 @@ class Housekeeping:
         removed = await asyncio.to_thread(self._code.purge, in_use, self._clock.wall_s())
         if removed:
             log.info("removed %d code snapshots", removed)
+
+    async def purge_users(self) -> None:
+        """Remove finished jobs that a user has beyond the number kept, slice by slice."""
+        most = self._keep.jobs_per_user
+        if most <= 0:
+            return
+        after, total = -1, 0
+        while True:
+            uid, removed = await self._slice_of_user(after, most)
+            total += removed
+            if uid is None:
+                return
+            if removed < SLICE:
+                if total:
+                    log.info("removed %d jobs of uid %d beyond the newest %d", total, uid, most)
+                after, total = uid, 0
+
+    async def _slice_of_user(self, after: int, most: int) -> tuple[int | None, int]:
+        done: list[tuple[int | None, int]] = []
+        await self._in_writer(lambda: done.append(self._store.purge_user(after, most)))
+        return done[0]
 
     async def _time_s(self) -> float:
         clock_s = self._clock.wall_s()

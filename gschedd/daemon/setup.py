@@ -110,7 +110,12 @@ def _uid(name: str) -> int:
 def keep_from(config: Config) -> Keep:
     """Return what the configuration says of what is kept."""
     history = config.history
-    return Keep(days=history.keep_days, rows=history.keep_rows, jobs_days=history.keep_jobs_days)
+    return Keep(
+        days=history.keep_days,
+        rows=history.keep_rows,
+        jobs_days=history.keep_jobs_days,
+        jobs_per_user=history.keep_jobs_per_user,
+    )
 
 
 def relearn(model: Model, store: Store, most: int) -> int:

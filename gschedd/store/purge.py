@@ -26,6 +26,15 @@ _TOO_MANY_RUNS: Final = (
 _OLD_JOBS: Final = (
     "SELECT id FROM jobs WHERE state = 'done' AND ended_s < ? ORDER BY ended_s LIMIT ?"
 )
+_NEXT_USER: Final = "SELECT min(uid) FROM jobs WHERE state = 'done' AND uid > ?"
+#: The newest finished job of a user that is one too many, by the time of its end.
+_FIRST_OF_USER: Final = (
+    "SELECT ended_s FROM jobs WHERE state = 'done' AND uid = ? "
+    "ORDER BY ended_s DESC LIMIT 1 OFFSET ?"
+)
+_OLD_JOBS_OF_USER: Final = (
+    "SELECT id FROM jobs WHERE state = 'done' AND uid = ? AND ended_s <= ? ORDER BY ended_s LIMIT ?"
+)
 _OF_JOB: Final = (
     "DELETE FROM events WHERE job = ?",
     "DELETE FROM attempts WHERE job = ?",
@@ -90,11 +99,13 @@ class Keep(Struct, frozen=True, kw_only=True):
         rows: of the history, the newest.
         jobs_days: of jobs that are done, with their events and attempts, since they ended; and of
             events of nodes.
+        jobs_per_user: of jobs that are done, the newest of each user.
     """
 
     days: float = 0.0
     rows: int = 0
     jobs_days: float = 0.0
+    jobs_per_user: int = 0
 
 
 class Purged(Struct, frozen=True, kw_only=True):
@@ -115,12 +126,28 @@ def purge_some(db: sqlite3.Connection, keep: Keep, now_s: float) -> Purged:
         before_s = now_s - keep.jobs_days * DAY_S
         jobs = _purge_jobs(db, before_s)
         events = _delete(db, _OLD_NODE_EVENTS, before_s)
-    return Purged(
-        runs=old + extra,
-        jobs=jobs,
-        events=events,
-        more=SLICE in {old, extra, jobs, events},
-    )
+    more = SLICE in {old, extra, jobs, events}
+    if not more:
+        purge_blobs(db)
+    return Purged(runs=old + extra, jobs=jobs, events=events, more=more)
+
+
+def purge_user(db: sqlite3.Connection, after: int, most: int) -> tuple[int | None, int]:
+    """Remove at most `SLICE` finished jobs beyond the newest ``most`` of one user.
+
+    It is the user with the next uid after ``after``. Scripts stay until `purge_blobs`.
+
+    Returns:
+        That uid, None if no further user has finished jobs, and how many jobs were removed.
+    """
+    (uid,) = db.execute(_NEXT_USER, (after,)).fetchone()
+    row = None if uid is None else db.execute(_FIRST_OF_USER, (uid, most)).fetchone()
+    if row is None:
+        return uid, 0
+    ids = db.execute(_OLD_JOBS_OF_USER, (uid, row[0], SLICE)).fetchall()
+    for statement in _OF_JOB:
+        db.executemany(statement, ids)
+    return uid, len(ids)
 
 
 def compact(db: sqlite3.Connection, repeated: Iterable[tuple[int, str]]) -> None:
@@ -152,9 +179,9 @@ def _purge_jobs(db: sqlite3.Connection, before_s: float) -> int:
 def purge_blobs(db: sqlite3.Connection) -> int:
     """Remove scripts and environments that no job has any more, within the caller's transaction.
 
-    All specs are read for it, a few microseconds each: once, when all old jobs are gone. A job that
-    is submitted meanwhile brings its blobs with its own commit, so none is missing that is needed.
-    While a job's spec is damaged, nothing is removed.
+    All specs are read for it, a few microseconds each: once a day, when all old jobs are gone. A
+    job that is submitted meanwhile brings its blobs with its own commit, so none is missing that
+    is needed. While a job's spec is damaged, nothing is removed.
     """
     if db.execute(UNREADABLE).fetchone() is not None:
         return 0

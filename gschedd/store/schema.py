@@ -219,6 +219,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         SELECT RAISE(ABORT, 'gpu_owners: more than the memory of a GPU');
     END;
     """,
+    "CREATE INDEX ended_jobs_of_user ON jobs (uid, ended_s) WHERE state = 'done';",
 )
 
 

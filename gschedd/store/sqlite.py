@@ -7,7 +7,7 @@ import contextlib
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -39,13 +39,14 @@ from gschedd.store.purge import (
     Keep,
     Purged,
     compact,
-    purge_blobs,
     purge_some,
+    purge_user,
 )
 from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION, statements_of
 from gschedd.store.seals import Damaged, DamagedRowError, sealed
 
 #: A fact from which something is learned.
+T = TypeVar("T")
 Measured = TypeVar("Measured", f.StartupMeasured, f.StepsMeasured, f.MoveMeasured)
 
 #: Of each kind of these facts so many of the newest are learned anew by a head that starts.
@@ -405,17 +406,22 @@ class Store:
             TryAgainError: as `commit`; nothing was removed, and it may be tried later.
             StorageError: anything else; the caller must stop.
         """
+        return self._purging(lambda: purge_some(self._db, keep, now_s))
+
+    def purge_user(self, after: int, most: int) -> tuple[int | None, int]:
+        """Remove jobs as `gschedd.store.purge.purge_user` does; it raises what `purge` raises."""
+        return self._purging(lambda: purge_user(self._db, after, most))
+
+    def _purging(self, work: Callable[[], T]) -> T:
+        """Do work in a transaction that keeps the newest number, which rows may tell that go."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            # Numbers go on where they are, also when the rows that tell them are gone.
             self._set_meta(seq=str(self._seq))
-            purged = purge_some(self._db, keep, now_s)
-            if purged.jobs and not purged.more:
-                purge_blobs(self._db)
+            result = work()
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._failed(error) from error
-        return purged
+        return result
 
     def code_in_use(self) -> set[tuple[int, str]] | None:
         """Return owner and digest of the code snapshots of all jobs that are kept.

@@ -387,6 +387,24 @@ def test_purging_everything_touches_no_id_and_no_live_job(books: Books) -> None:
     assert reader.events(running), "its story is whole"
 
 
+def test_the_newest_finished_jobs_of_each_user_are_kept(books: Books) -> None:
+    """Others' jobs, and those that wait or run, do not count."""
+    first, second, third = (run_one(books) for _ in range(3))
+    db = sqlite3.connect(books.store.path)
+    db.execute("UPDATE jobs SET uid = uid + 1, seal = NULL WHERE id = ?", (first,))
+    db.commit()
+    waiting = books.submit()
+
+    removed = [books.store.purge_user(uid, 1) for uid in (-1, -1, ALICE.uid, ALICE.uid + 1)]
+
+    left = [row[0] for row in db.execute("SELECT id FROM jobs ORDER BY id")]
+    events = [row[0] for row in db.execute("SELECT count(*) FROM events WHERE job = ?", (second,))]
+    db.close()
+    assert removed == [(ALICE.uid, 1), (ALICE.uid, 0), (ALICE.uid + 1, 0), (None, 0)]
+    assert left == [first, third, waiting]
+    assert events == [0]
+
+
 def test_an_empty_database_still_knows_its_numbers(books: Books) -> None:
     """With every job and event gone it is not behind its mark, and goes on where it was."""
     job = run_one(books)

@@ -39,12 +39,12 @@ def books(tmp_path: Path) -> Books:
     return made
 
 
-def housekeeping(books: Books, writer: Writer) -> Housekeeping:
+def housekeeping(books: Books, writer: Writer, keep: Keep | None = None) -> Housekeeping:
     return Housekeeping(
         store=books.store,
         in_writer=writer.run,
         clock=SystemClock(),
-        keep=Keep(days=1),
+        keep=keep or Keep(days=1),
         code=CodeStore(str(Path(books.store.path).parent / "code"), most_bytes=1000),
     )
 
@@ -57,6 +57,27 @@ def test_all_that_is_old_goes_in_steps(books: Books) -> None:
 
     assert table(books.store.path) == []
     assert writer.turns == 5, "once for the time, three slices, once for code snapshots"
+
+
+def test_finished_jobs_beyond_a_users_number_go_in_steps(books: Books) -> None:
+    """More of them than one slice: others have their turn in between."""
+    db = sqlite3.connect(books.store.path)
+    names = [row[1] for row in db.execute("PRAGMA table_info(jobs)")]
+    job = books.submit()
+    row = dict(zip(names, db.execute("SELECT * FROM jobs").fetchone(), strict=True))
+    for number in range(job + 1, job + SLICE + 12):
+        ended = row | {"id": number, "state": "done", "ended_s": number, "client_key": None}
+        db.execute(f"INSERT INTO jobs VALUES ({','.join('?' * len(names))})", [*ended.values()])
+    db.commit()
+    writer = Writer()
+    keep = Keep(jobs_per_user=7)
+
+    asyncio.run(housekeeping(books, writer, keep).purge_users())
+
+    left = [number for (number,) in db.execute("SELECT id FROM jobs ORDER BY id")]
+    db.close()
+    assert left == [job, *range(job + SLICE + 5, job + SLICE + 12)]
+    assert writer.turns == 3, "two slices, and once to find no further user"
 
 
 def test_a_database_that_fails_stops_the_head(books: Books) -> None:
