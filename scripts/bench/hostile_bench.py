@@ -13,6 +13,8 @@ connections. What is slow beside that, too, is slow by the machine's share.
 clock, and by the CPU time of its thread. The CPU time is the head's own share (aim: <= 50 ms); what
 the clock has beyond it, and what requests take beyond some turns, is the machine's: attacker, head
 and whatever else runs share its cores. ``--nice 19`` takes the attacker's share away, mostly.
+
+With ``--minutes`` a user attacks a whole cluster in all ways at once: see hostile_minutes.py.
 """
 
 import argparse
@@ -33,6 +35,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+import hostile_minutes  # noqa: E402 - needs the path above
 from watched_head import LongestTurn  # noqa: E402 - as above
 
 from gsched.client import Head, new_job  # noqa: E402 - the path comes first
@@ -159,8 +162,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="for each kind (default 5)")
     parser.add_argument("--connections", type=int, default=4, help="of the attacker (default 4)")
     parser.add_argument("--nice", type=int, default=0, help="of the attacker (default 0)")
+    parser.add_argument(
+        "--minutes", type=float, help="instead: all kinds of attack at once, so long"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of these attacks (default 1)")
     parser.add_argument("--only", default="", help="kinds whose name holds this text")
     given = parser.parse_args()
+    if given.minutes is not None:
+        sys.exit(hostile_minutes.main(given))
     with tempfile.TemporaryDirectory(prefix="gsched-hostile-") as directory:
         os.chmod(directory, 0o755)
         cluster = Cluster(Path(directory, "c"), f"bench-{os.getpid()}")
