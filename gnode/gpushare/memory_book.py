@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 
+from gsched.model.numbers import MAX_NUMBER
+
 
 @dataclass(slots=True)
 class MemoryBook:
     """Limits of jobs, and bytes in use by each of their processes.
 
     A process says before an allocation how much it needs, so two processes of a job cannot both get
-    the last bytes. What it says of memory that is in use already counts whatever the limit is.
+    the last bytes. What it says of memory that is in use already counts whatever the limit is, up
+    to the largest number that the head can read.
 
     Attributes:
         context_bytes: that each process has of the limit for its CUDA context, beside what it says.
@@ -33,7 +36,7 @@ class MemoryBook:
     def used_bytes(self, group: str) -> int:
         """Return what all processes of the job use."""
         used = self._used[group]
-        return sum(used.values()) + self.context_bytes * len(used)
+        return min(MAX_NUMBER, sum(used.values()) + self.context_bytes * len(used))
 
     def reserve(self, group: str, client: int, wanted_bytes: int, *, forced: bool = False) -> bool:
         """Charge bytes to a process; return whether the job may have them."""
@@ -43,7 +46,7 @@ class MemoryBook:
             self.refused[group] = self.refused.get(group, 0) + 1
             return False
         used = self._used[group]
-        used[client] = used.get(client, 0) + wanted_bytes
+        used[client] = min(MAX_NUMBER, used.get(client, 0) + wanted_bytes)
         return True
 
     def free(self, group: str, client: int, freed_bytes: int) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from gnode.gpushare.memory_book import MemoryBook
 from gnode.gpushare.token_policy import (
@@ -19,7 +20,11 @@ from gnode.gpushare.token_policy import (
     SetWindow,
     TokenPolicy,
 )
+from gsched.model.numbers import MAX_NUMBER
 from gsched.model.states import ShareClass
+
+#: A process states how long its work took to end; a longer time counts as this one, seconds.
+MAX_DRAIN_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +157,7 @@ class NodeTokens:
         if member.drain_epoch != epoch:
             return []
         member.drain_epoch = 0
-        return self._drained(member.group, epoch, now_s, drain_s)
+        return self._drained(member.group, epoch, now_s, min(drain_s, MAX_DRAIN_S))
 
     def _drained(self, group: str, epoch: int, now_s: float, drain_s: float) -> list[Effect]:
         if any(one.drain_epoch == epoch for one in self.members_of(group)):
@@ -161,10 +166,13 @@ class NodeTokens:
         return self._apply(policy.released(group, epoch, now_s, drain_s=drain_s))
 
     def stat(self, client: int, launches: int, unhooked: int) -> None:
-        """A process tells how much it has launched since it told last."""
+        """A process reports how much it has launched since its last report.
+
+        Any number may come from a job: the sums stay within what the head can read.
+        """
         group = self.members[client].group
-        self.launches[group] = self.launches.get(group, 0) + launches
-        self.unhooked_symbols = max(self.unhooked_symbols, unhooked)
+        self.launches[group] = min(MAX_NUMBER, self.launches.get(group, 0) + launches)
+        self.unhooked_symbols = min(MAX_NUMBER, max(self.unhooked_symbols, unhooked))
 
     # ---- time ----
 

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from gnode.core.task import parse_key
 from gsched.model.gpu_tokens import MAX_TOKEN_ROWS, GpuSharing, TokenGpu, TokenUse
+from gsched.model.numbers import MAX_NUMBER
 
 Row = Mapping[str, Any]
 
@@ -42,12 +43,12 @@ class Tokens:
             TokenGpu(
                 index=indices[name],
                 holder=parse_key(row["holder"]).job if row["holder"] else 0,
-                switches=row["grants"],
-                preemptions=row["preemptions"],
-                drains=row["drains"],
+                switches=_count(row["grants"]),
+                preemptions=_count(row["preemptions"]),
+                drains=_count(row["drains"]),
                 drain_s_max=row["drain_s_max"],
                 drain_s_sum=row["drain_s_sum"],
-                overlaps=row["overlaps"],
+                overlaps=_count(row["overlaps"]),
             )
             for name, row in self._rows("gpus").items()
             if name in indices
@@ -61,12 +62,17 @@ class Tokens:
             words=words,
             gpus=tuple(gpus[:MAX_TOKEN_ROWS]),
             jobs=tuple(jobs[:MAX_TOKEN_ROWS]),
-            unhooked_symbols=cast("int", self._metrics["unhooked_symbols"]),
+            unhooked_symbols=_count(self._metrics["unhooked_symbols"]),
             restarts=self._restarts,
         )
 
     def _rows(self, name: str) -> Mapping[str, Row]:
         return cast("Mapping[str, Row]", self._metrics[name])
+
+
+def _count(number: object) -> int:
+    """Return a counter of the daemon, which may be an older one, as far as the head can read it."""
+    return min(MAX_NUMBER, cast("int", number))
 
 
 def _use(group: str, row: Row, index: int) -> TokenUse:
@@ -76,9 +82,9 @@ def _use(group: str, row: Row, index: int) -> TokenUse:
         attempt=key.attempt,
         index=index,
         held_s=row["held_s"],
-        launches=row["launches"],
-        overlaps=row["overlaps"],
-        memory_bytes=row["used_bytes"],
-        refused=row["refused_allocations"],
+        launches=_count(row["launches"]),
+        overlaps=_count(row["overlaps"]),
+        memory_bytes=_count(row["used_bytes"]),
+        refused=_count(row["refused_allocations"]),
         demoted=row["demoted"],
     )

@@ -189,27 +189,27 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     queue: str
     request: Request
     workdir: str
-    walltime_s: float | None = None
-    extended_s: float = 0.0
+    walltime_s: Amount | None = None
+    extended_s: Amount = 0.0
     priority: Number = 0
-    start_after_s: float = 0.0
+    start_after_s: Amount = 0.0
     join: Join = Join.NO
     umask: Number = 0o022
     launch: LaunchKind = LaunchKind.SCRIPT
-    grace_s: float = DEFAULT_GRACE_S
+    grace_s: Amount = DEFAULT_GRACE_S
     script_digest: str = ""
     environment_digest: str = ""
     client_key: str = ""
     holds: tuple[HoldKind, ...] = ()
-    deadline_s: float = 0.0
+    deadline_s: Amount = 0.0
     urgency: Urgency | None = None
     training: Training | None = None
     movable: bool = False
     checkpoint_dir: str = ""
-    checkpoint_interval_s: float | None = None
+    checkpoint_interval_s: Amount | None = None
     checkpoint_signal: Number = 0
     restarts_max: Number = 0
-    lease_s: float = 0.0
+    lease_s: Amount = 0.0
     depends: tuple[Dependency, ...] = ()
     array: Array | None = None
     lines_digest: str = ""

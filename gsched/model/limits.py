@@ -59,6 +59,9 @@ MAX_FIELD_BYTES: Final = MIB // 4
 MIN_LEASE_S: Final = 30
 MAX_LEASE_S: Final = 7 * 86_400
 
+#: Between the checkpoints that a training makes by itself, seconds.
+MAX_CHECKPOINT_INTERVAL_S: Final = 365 * 86_400
+
 #: Of an interactive job, seconds: longer is better said as none.
 MAX_DETACH_TIMEOUT_S: Final = 30 * 86_400
 

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from gsched.model.job import JobSpec
-from gsched.model.numbers import Number
+from gsched.model.numbers import Amount, Number
 from gsched.model.resources import Allocation
 
 
@@ -22,8 +22,8 @@ class Origin(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     token: str
     spec: JobSpec
-    submitted_s: float
-    assigned_s: float
+    submitted_s: Amount
+    assigned_s: Amount
     allocation: Allocation
     active: tuple[str, ...]
     master_port: Number = 0

@@ -224,6 +224,12 @@ LIMITS: Final = (
             "seconds",
             f"a week; at least {limits.MIN_LEASE_S} s: a lost connection is noticed after 15 s",
         ),
+        (
+            "MAX_CHECKPOINT_INTERVAL_S",
+            "interval of checkpoints",
+            "seconds",
+            "a year: no job lasts longer without one",
+        ),
     ),
     *_of(
         Scope.JOB,

@@ -3,6 +3,8 @@
 from types import MappingProxyType
 from typing import Final
 
+#: The highest real-time signal of Linux.
+MAX_SIGNAL: Final = 64
 #: The numbers that x86, Arm, RISC-V and POWER have in common (signal(7)).
 SIGNAL_NAMES: Final = MappingProxyType(
     {

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gsched.model.numbers import Number
+from gsched.model.numbers import Amount, Number
 
 
 class Profiling(StrEnum):
@@ -50,8 +50,8 @@ class Inference(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_has
             0: all samples are there.
     """
 
-    latency_s: float = 0.0
-    requests_per_s: float = 0.0
+    latency_s: Amount = 0.0
+    requests_per_s: Amount = 0.0
 
 
 class Adaptive(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
@@ -108,10 +108,10 @@ class Training(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash
         rates: pairs (GPUs, iterations per second), by GPUs.
     """
 
-    parameters: float = 0.0
-    samples: float = 0.0
-    batch: float = 0.0
-    epochs: float = 0.0
-    step_time_s: float = 0.0
-    iterations: float = 0.0
-    rates: tuple[tuple[Number, float], ...] = ()
+    parameters: Amount = 0.0
+    samples: Amount = 0.0
+    batch: Amount = 0.0
+    epochs: Amount = 0.0
+    step_time_s: Amount = 0.0
+    iterations: Amount = 0.0
+    rates: tuple[tuple[Number, Amount], ...] = ()

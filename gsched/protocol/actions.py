@@ -11,6 +11,8 @@ from typing import ClassVar, Final, cast, get_args
 
 from msgspec import Struct
 
+from gsched.model.numbers import Amount, Count, Number
+
 
 class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What ``galter`` changes; what is None stays.
@@ -24,10 +26,10 @@ class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
 
     name: str | None = None
     resources: tuple[str, ...] | None = None
-    priority: int | None = None
+    priority: Number | None = None
     account: str | None = None
     comment: str | None = None
-    start_after_s: float | None = None
+    start_after_s: Amount | None = None
     rerunnable: bool | None = None
     stdout_path: str | None = None
     stderr_path: str | None = None
@@ -37,10 +39,10 @@ class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     mail_points: str | None = None
     mail_to: str | None = None
     notify_url: str | None = None
-    grace_s: float | None = None
+    grace_s: Amount | None = None
     holds: tuple[str, ...] | None = None
-    deadline_s: float | None = None
-    deadline_after_s: float | None = None
+    deadline_s: Amount | None = None
+    deadline_after_s: Amount | None = None
     urgency: str | None = None
     depends: tuple[str, ...] | None = None
 
@@ -94,7 +96,7 @@ class DeleteJob(JobAction, tag="delete", frozen=True, kw_only=True, omit_default
     done: ClassVar[str] = "deleted"
 
     message: str = ""
-    grace_s: float | None = None
+    grace_s: Amount | None = None
 
 
 class HoldJob(JobAction, tag="hold", frozen=True, kw_only=True, omit_defaults=True):
@@ -116,7 +118,7 @@ class ReleaseJob(JobAction, tag="release", frozen=True, kw_only=True, omit_defau
 class SignalJob(JobAction, tag="signal", frozen=True, kw_only=True, omit_defaults=True):
     """Send a signal to the running job, by its number."""
 
-    signal: int = 0
+    signal: Count = 0
 
     def done_words(self) -> str:
         """Return what is said of each job when it is done."""
@@ -135,7 +137,7 @@ class RerunJob(JobAction, tag="rerun", frozen=True, kw_only=True, omit_defaults=
 
     message: str = ""
     force: bool = False
-    grace_s: float | None = None
+    grace_s: Amount | None = None
 
 
 class MigrateJob(JobAction, tag="migrate", frozen=True, kw_only=True, omit_defaults=True):
@@ -150,7 +152,7 @@ class MigrateJob(JobAction, tag="migrate", frozen=True, kw_only=True, omit_defau
 
     message: str = ""
     nodes: tuple[str, ...] = ()
-    gpus: int = 0
+    gpus: Count = 0
 
 
 class AlterJob(JobAction, tag="alter", frozen=True, kw_only=True, omit_defaults=True):

@@ -12,6 +12,7 @@ from gsched.model.ids import format_array_id, format_job_id
 from gsched.model.job import Labels, Stated
 from gsched.model.limits import MAX_JOBS_PER_REQUEST as MAX_JOBS_PER_REQUEST  # noqa: PLC0414 - also said here
 from gsched.model.limits import MAX_SUBMIT_BYTES
+from gsched.model.numbers import Amount, Count, Number
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Load, Usage
 from gsched.model.training import Training
@@ -72,29 +73,29 @@ class SubmitJob(Stated, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     workdir: str
     resources: tuple[str, ...] = ()
     queue: str = ""
-    priority: int = 0
-    start_after_s: float = 0.0
+    priority: Number = 0
+    start_after_s: Amount = 0.0
     join: str = "n"
-    umask: int = 0o022
+    umask: Count = 0o022
     launch: str = "script"
     script: str = ""
     exclusive: bool = False
-    grace_s: float | None = None
+    grace_s: Amount | None = None
     environment: dict[str, str] = {}  # noqa: RUF012 - of a Struct, which copies it
     holds: tuple[str, ...] = ()
-    places_max: int = 0
-    deadline_s: float = 0.0
-    deadline_after_s: float = 0.0
+    places_max: Count = 0
+    deadline_s: Amount = 0.0
+    deadline_after_s: Amount = 0.0
     urgency: str = ""
     training: Training | None = None
     movable: bool = False
     reject_if_late: bool = False
     checkpoint_dir: str = ""
-    checkpoint_interval_s: float | None = None
-    checkpoint_signal: int = 0
+    checkpoint_interval_s: Amount | None = None
+    checkpoint_signal: Count = 0
     requeue_on: str = ""
-    requeue_limit: int | None = None
-    lease_s: float | None = None
+    requeue_limit: Count | None = None
+    lease_s: Amount | None = None
     depends: tuple[str, ...] = ()
     warn_unknown: bool = False
     array: str = ""

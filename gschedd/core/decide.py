@@ -11,6 +11,7 @@ from gsched.model.dependency import format_dependencies
 from gsched.model.ids import format_job_id, short_job_id
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
+from gsched.model.signals import MAX_SIGNAL
 from gsched.model.states import HoldKind, NodeState, OutcomeKind, PartState, StopReason
 from gsched.protocol import actions as a
 from gschedd.core import commands as c
@@ -18,8 +19,6 @@ from gschedd.core import facts as f
 from gschedd.core.requests.submit import checked_grace, checked_holds
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import Job, Node, State
-
-MAX_SIGNAL = 64
 
 
 def own_job(state: State, settings: Settings, command: c.ActOnJob) -> Job:

@@ -1,18 +1,16 @@
 """What a submission says of saving its state and of starting anew, checked, with refusals."""
 
-import math
 from typing import Final
 
 from msgspec import Struct
 
 from gsched.errors import InvalidRequestError
-from gsched.model.limits import MAX_LEASE_S, MIN_LEASE_S
-from gsched.model.signals import describe_signal
+from gsched.model.limits import MAX_CHECKPOINT_INTERVAL_S, MAX_LEASE_S, MIN_LEASE_S
+from gsched.model.signals import MAX_SIGNAL, describe_signal
 from gsched.model.units import format_duration
 from gsched.protocol.api import SubmitJob
 from gschedd.core.settings import Settings
 
-MAX_SIGNAL: Final = 64
 #: Signals that no program can take notice of: KILL and STOP.
 DEAF_SIGNALS: Final = frozenset({9, 19})
 EARLY_MOST_S: Final = 65_535.0  # of a signal before the end of the walltime: Slurm's limit
@@ -76,10 +74,10 @@ def _checked_interval(asked: SubmitJob) -> float | None:
             "only a job that uses gsched.elastic takes an interval of checkpoints",
             hint="say --elastic, or leave --checkpoint-interval out",
         )
-    if not MIN_INTERVAL_S <= interval_s < math.inf:
+    if not MIN_INTERVAL_S <= interval_s <= MAX_CHECKPOINT_INTERVAL_S:
         raise InvalidRequestError(
             f"a checkpoint every {interval_s:g} s is not possible",
-            hint=f"give {MIN_INTERVAL_S:g} s or more",
+            hint=f"give {MIN_INTERVAL_S:g} s to {format_duration(MAX_CHECKPOINT_INTERVAL_S)}",
         )
     return interval_s
 
