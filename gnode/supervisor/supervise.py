@@ -19,6 +19,7 @@ from gnode.supervisor import (
     direct,
     early,
     errand,
+    filled,
     kernel,
     last_words,
     lease,
@@ -133,6 +134,7 @@ class _Supervisor:
             self._launch(around)
         except LaunchError as error:
             self._clear_launch()
+            self._blame_for_space(around, error)
             seen = self._seen if self._started else None
             result = record.never_ran(self._task, error, seen)
             if self._ending.reason is not None:
@@ -158,6 +160,19 @@ class _Supervisor:
         self._user_dir.remove(self._task)
         self._tell_owner(around, *filter(None, (fault, words)))
         return self._write_down(result)
+
+    def _blame_for_space(self, around: Surroundings, error: LaunchError) -> None:
+        """Make it the node's fault that there is no space, unless the owner has filled it."""
+        if error.stage != "files" or error.errno != errno.ENOSPC:
+            return
+        task = self._task
+        own = filled.own_directories(task)
+        if self._run_errand(around, lambda: filled.look(task, own), filled.LOOK_S) == (
+            filled.BY_OWNER
+        ):
+            error.message += ": most of what is in use there is yours: remove some of it"
+        else:
+            error.subject = "node"
 
     def _stage_out(self, around: Surroundings) -> str:
         """Copy the job's files away, unless another attempt follows; return what went wrong."""

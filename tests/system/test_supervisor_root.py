@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support import records
+from tests.support.disks import FILLER, fill, small_disk
 from tests.support.launching import Launcher, process_is_there
 
 pytestmark = [
@@ -459,3 +460,30 @@ def test_d3_with_a_tracking_group_nothing_is_left(
     assert os.WTERMSIG(status) == 9
     assert [pid for pid in members if process_is_there(pid)] == []
     assert not tracking_group.exists()
+
+
+@pytest.mark.parametrize(("filler", "subject"), [("another user", "node"), ("owner", "job")])
+def test_a_full_tmp_is_the_owners_fault_only_if_the_owner_has_filled_it(
+    launcher: Launcher, filler: str, subject: str
+) -> None:
+    """Its files are anywhere there, or in the directory of another attempt of the owner's."""
+    account = ordinary_user()
+    with small_disk(launcher.state / "tmp", "2m") as disk:
+        root = disk / "gsched"
+        other = root / "9.1"
+        other.mkdir(parents=True)
+        other.chmod(0o700)
+        root.chmod(0o711)
+        fill(other)
+        if filler == "owner":
+            os.chown(other / FILLER, account.pw_uid, account.pw_gid)
+            os.chown(other, account.pw_uid, account.pw_gid)
+        script = {"name": "script", "mode": 0o700, "content": "#!/bin/sh\n" + 9000 * "#"}
+
+        record = launcher.run(
+            as_user(launcher, ["true"], files=[script], user_dir=str(root / "1.1"))
+        )
+
+    assert record["kind"] == "launch_failed"
+    assert record["failure"] == {"stage": "files", "subject": subject, "errno": errno.ENOSPC}
+    assert ("is yours: remove some of it" in record["message"]) == (subject == "job")
