@@ -38,7 +38,7 @@ from gnode.hw.confinement import Confinement, find_confinement
 from gnode.hw.containers import find_runtimes
 from gnode.hw.inventory import take_inventory, usable_cores
 from gnode.hw.load import LoadMeter
-from gnode.hw.machine import read_machine
+from gnode.hw.machine import own_names, read_machine
 from gnode.hw.nvml import Nvml
 from gnode.hw.sampling import Sampler
 from gnode.hw.topology import find_binding
@@ -188,6 +188,7 @@ def _compose(
             usecp=config.staging.usecp,
             copy=config.staging.copy,
             timeout_s=config.staging.timeout_s,
+            own_names=own_names(),
         ),
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )

@@ -20,11 +20,14 @@ class Staging:
             is the same as PREFIX there: what lies below is copied without a network.
         copy: the command for everything else; source and target follow.
         timeout_s: of all copies of a job before its start together, and of all after its end.
+        own_names: names and addresses of this machine, in small letters: what is there is copied
+            without a network, too.
     """
 
     usecp: tuple[tuple[str, str], ...] = ()
     copy: tuple[str, ...] = ("scp", "-Brp")
     timeout_s: float = 600.0
+    own_names: frozenset[str] = frozenset()
 
 
 DEFAULT_STAGING = Staging()
@@ -56,7 +59,8 @@ def _copy(
 def _mapped(file: StagedFile, account: Account, staging: Staging, node: str) -> str:
     """Return where a remote file is on this node; empty: it is reached by its host only."""
     remote = posixpath.join(account.home, file.remote)
-    if file.host.lower() in {node.lower(), "localhost"}:
+    host = file.host.lower().strip("[].")
+    if host in {node.lower(), "localhost"} | staging.own_names:
         return remote
     for pattern, place in staging.usecp:
         host, _, prefix = pattern.partition(":")

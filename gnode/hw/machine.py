@@ -2,6 +2,10 @@
 
 import hashlib
 import os
+import socket
+import threading
+
+import psutil
 
 from gsched.config import environment
 from gsched.model.machine import Machine
@@ -10,6 +14,7 @@ PRODUCT = "/sys/class/dmi/id/product_uuid"  # for root only
 SYSTEM = "/etc/machine-id"
 CARDS = "/sys/class/net"
 NO_CARD = "00:00:00:00:00:00"
+FULL_NAME_S = 2.0  # what a name service that does not answer may cost a start
 
 
 def read_machine() -> Machine:
@@ -53,3 +58,23 @@ def _digest(kind: str, text: str) -> str:
     if not text:
         return ""
     return hashlib.sha256(f"gsched {kind} {text}".encode()).hexdigest()[:32]
+
+
+def own_names() -> frozenset[str]:
+    """Return by which host names and addresses this machine is reached, in small letters."""
+    name = socket.gethostname()
+    found = {name, name.partition(".")[0], *_full_names()}
+    for addresses in psutil.net_if_addrs().values():
+        for each in addresses:
+            if each.family in {socket.AF_INET, socket.AF_INET6}:
+                found.add(each.address.partition("%")[0])
+    return frozenset(each.lower().rstrip(".") for each in found) - {""}
+
+
+def _full_names() -> list[str]:
+    """Return the full host name, if the name service knows it soon."""
+    names: list[str] = []
+    asking = threading.Thread(target=lambda: names.append(socket.getfqdn()), daemon=True)
+    asking.start()
+    asking.join(FULL_NAME_S)
+    return names

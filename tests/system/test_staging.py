@@ -1,6 +1,7 @@
 """gsub -W stagein= and stageout=: files are copied to the job's node and away, as its owner."""
 
 import os
+import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,14 +68,16 @@ def test_files_are_there_before_the_start_and_gone_to_their_place_after_the_end(
     job = gsub(
         one,
         *("-W", f"stagein={here}/a@store7:/data/in,{here}/t@far:/tree"),
+        *("-W", f"stagein={here}/own@{socket.gethostname()}:{top}/shared/in"),
         *("-W", f"stageout={here}/r@far:/result,{here}/t@store7:/data/back"),
         *("-o", f"{tmp_path}/out", "--", "sh", "-c"),
-        f"cat {here}/a {here}/t/deep/x; echo done > {here}/r; echo more > {here}/t/y; exit 3",
+        f"cat {here}/a {here}/own {here}/t/deep/x; echo done > {here}/r; echo more > {here}/t/y\n"
+        "exit 3",
     )
 
     assert job.status == 0, job.stderr
     assert ended(one, job.stdout.strip()).status == 3, "files of a job that failed go, too"
-    assert (tmp_path / "out").read_text() == "shared\nfar\n"
+    assert (tmp_path / "out").read_text() == "shared\nshared\nfar\n"
     assert (top / "far" / "result").read_text() == "done\n"
     assert (top / "shared" / "back" / "y").read_text() == "more\n"
     assert (top / "shared" / "back" / "deep" / "x").read_text() == "far\n"

@@ -1,0 +1,53 @@
+"""How files are copied for a job: by cp where they are on this machine, else by a command."""
+
+import socket
+
+import pytest
+from msgspec import structs
+
+from gnode.core.inputs import Account
+from gnode.core.staging import Staging, staging_commands
+from gnode.hw.machine import own_names
+from gsched.model.job import StagedFile
+from gsched.model.origin import Origin
+from tests.support.agent_driver import order
+from tests.support.world import World, node
+
+ACCOUNT = Account(user="alice", uid=1000, gid=1000, home="/home/alice", shell="/bin/sh")
+
+
+def command_for(host: str, staging: Staging) -> tuple[str, ...]:
+    """Return the command that copies a file of a host to node n1."""
+    world = World(node("n1"))
+    spec = world.head.state.jobs[world.submit()].spec
+    spec = structs.replace(spec, stage_in=(StagedFile(local="in", host=host, remote="/d/in"),))
+    origin = Origin(token="t", spec=spec, submitted_s=1.0, assigned_s=1.0, allocation=(), active=())
+    (command,), _ = staging_commands(order(origin=origin), ACCOUNT, staging, "n1")
+    return command
+
+
+@pytest.mark.parametrize(
+    "host", ["n1", "N1", "localhost", "vm", "VM", "vm.lab.edu.", "10.0.0.7", "[fe80::1]"]
+)
+def test_files_of_this_machine_are_copied_without_a_network(host: str) -> None:
+    """Whatever it is called: by the node's name, its host names, or an address."""
+    names = frozenset({"vm", "vm.lab.edu", "10.0.0.7", "fe80::1"})
+
+    assert command_for(host, Staging(own_names=names)) == (
+        *("cp", "-rpT", "--"),
+        *("/d/in", "/home/alice/in"),
+    )
+
+
+@pytest.mark.parametrize("host", ["vm2", "lab.edu", "10.0.0.70", "n2"])
+def test_files_of_another_machine_are_not(host: str) -> None:
+    names = frozenset({"vm", "vm.lab.edu", "10.0.0.7"})
+
+    assert command_for(host, Staging(own_names=names))[0] == "scp"
+
+
+def test_a_machine_knows_its_names_and_addresses() -> None:
+    names = own_names()
+
+    assert {socket.gethostname().lower(), "127.0.0.1"} <= names
+    assert "" not in names
