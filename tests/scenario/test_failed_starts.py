@@ -81,7 +81,7 @@ def test_an_error_of_the_jobs_own_that_may_pass_is_tried_again_then_its_user_men
     assert world.state(job) == "held"
     assert world.job(job).holds == (HoldKind.USER,)
     assert world.job(job).attempts == 5
-    assert "5 attempts in a row could not be started" in world.why(job)
+    assert world.why(job).startswith("held after 5 failed starts; last: could not be started on ")
     assert "holds a lease" in world.why(job)
     for machine in world.machines.values():
         machine.launch_fault = ""

@@ -1,7 +1,11 @@
 """Jobs, attempts and nodes as users see them, made from the head's records."""
 
+import pytest
 from msgspec import structs
 
+from gsched.cli.show.story import print_story
+from gsched.model.resources import Usage
+from gsched.protocol.api import AttemptRow, EventRow, OutcomeRow, PartRow
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.start import start_question, told
 from gschedd.core.views.jobs import JobViews, attempt_row, outcome_row, part_row
@@ -218,3 +222,50 @@ def test_the_reason_goes_when_the_node_answers() -> None:
     world.connect("n1")
 
     assert teller(world).row(world.job(job)).reason == ""
+
+
+def test_starts_that_fail_again_and_again_are_told_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A message of 200 characters stood there four times for each of five attempts."""
+    world = World(node("n1", cpus=2))
+    job = world.head.state.jobs[world.submit()]
+    story = teller(world).story(job, attempts=(), events=(), now_s=world.now_s)
+    why = "stage-in failed: scp host:/a /b: no such host"
+    failed = OutcomeRow(
+        kind="launch_failed", exit_status=-4, shell_status=126, node="n1", message=why
+    )
+    words = f"could not be started on n1: {why}"
+    attempts, events = [], []
+    for number in range(1, 4):
+        at_s = BEGIN_S + 10.0 * number
+        part = PartRow(node="n1", state="ended", cpus=1, outcome=failed)
+        attempts.append(
+            AttemptRow(
+                attempt=number,
+                state="ended",
+                assigned_s=at_s,
+                ended_s=at_s + 1.0,
+                parts=(part,),
+                outcome=failed,
+                usage=Usage(wall_s=2.0, cpu_s=1.0),
+            )
+        )
+        told = (f"attempt {number} ended on n1: {words}", f"requeued: {words}", "retry")
+        events += [EventRow(seq=1, at_s=at_s, kind="x", text=text) for text in told]
+    ran = structs.replace(
+        attempts[0], attempt=4, outcome=OutcomeRow(kind="exited", exit_status=0, shell_status=0)
+    )
+
+    print_story(structs.replace(story, attempts=(*attempts, ran), events=tuple(events)))
+
+    shown = capsys.readouterr().out
+    assert "Attempts 1 to 3: ended" in shown
+    assert f"outcome, 3 times: {words}" in shown
+    assert "used: wall 00:00:06, CPU 00:00:03" in shown
+    assert "Attempt 4: ended" in shown
+    attempts_shown, _, events_shown = shown.partition("Events:")
+    assert attempts_shown.count(why) == 2, "once for the three, and in the fourth, which differs"
+    assert events_shown.count(why) == 1
+    assert events_shown.count("as above") == 5
+    assert events_shown.count("retry") == 3

@@ -1,6 +1,8 @@
 """gstat -f: all that is known of one job, in the words of qstat -f and then as a story."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
 
 from gsched.cli.common import printable
 from gsched.cli.show.joblist import array_summary, slack
@@ -13,7 +15,7 @@ from gsched.model.job import CodeSnapshot
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
-from gsched.model.states import JobState, PartState
+from gsched.model.states import JobState, OutcomeKind, PartState
 from gsched.model.training import Adaptive, Scaling, Training
 from gsched.model.units import format_duration, format_size
 from gsched.model.wording import batching_words, counted, outcome_words, share_words
@@ -29,19 +31,52 @@ from gsched.protocol.moves import MoveRow
 from gsched.protocol.starts import AheadRow
 from gsched.protocol.uses import LiveRow
 
+#: Characters from which on a cause is told once.
+_LONG_CAUSE: Final = 40
+
 
 def print_story(story: JobStory) -> None:
     """Print the job's attributes, its attempts and its events, then a blank line."""
     print(f"Job Id: {story.row.shown_id(story.server)}")
     print_fields(_attributes(story))
-    for attempt in story.attempts:
-        _print_attempt(attempt, story)
+    for alike in _alike(story.attempts):
+        _print_attempts(alike, story)
     if story.events:
         print("    Events:")
-        for event in story.events:
-            moment = format_clock(event.at_s, now_s=story.now_s)
-            print(f"        {moment}  {printable(local_times(event.text or event.kind))}")
+        for moment, text in _events(story):
+            print(f"        {moment}  {text}")
     print()
+
+
+def _alike(attempts: Sequence[AttemptRow]) -> Iterator[list[AttemptRow]]:
+    """Yield the attempts, those together that failed to start in a row for the same reason."""
+    for _, alike in groupby(attempts, key=_failure):
+        group = list(alike)
+        yield from [group] if _failure(group[0]) else ([each] for each in group)
+
+
+def _failure(attempt: AttemptRow) -> str:
+    """Return why an attempt could not be started; empty: it could."""
+    outcome = attempt.outcome
+    if outcome is None or outcome.kind != OutcomeKind.LAUNCH_FAILED:
+        return ""
+    return outcome.message
+
+
+def _events(story: JobStory) -> Iterator[tuple[str, str]]:
+    """Yield the moments of events and their texts.
+
+    The end of a part, of its attempt, and what follows from it often have the same long cause,
+    also at the next attempts: it is told once.
+    """
+    told: set[str] = set()
+    for event in story.events:
+        text = printable(local_times(event.text or event.kind))
+        what, _, cause = text.partition(": ")
+        if len(cause) >= _LONG_CAUSE and cause in told:
+            text = f"{what}: as above"
+        told.add(cause)
+        yield format_clock(event.at_s, now_s=story.now_s), text
 
 
 def print_why(story: JobStory) -> None:
@@ -381,11 +416,29 @@ def _training(training: Training) -> str:
     return ",".join([*said, *(["rates=" + "/".join(rates)] if rates else [])])
 
 
+def _print_attempts(alike: Sequence[AttemptRow], story: JobStory) -> None:
+    """Print an attempt, or several that failed to start for the same reason."""
+    if len(alike) == 1:
+        _print_attempt(alike[0], story)
+        return
+    first, last = alike[0], alike[-1]
+    span = _span(first.started_s or first.assigned_s, last.ended_s, story.now_s)
+    print(f"    Attempts {first.attempt} to {last.attempt}: {last.state}{span}")
+    nodes = dict.fromkeys(printable(part.node) for each in alike for part in each.parts)
+    print(f"        on {', '.join(nodes)}")
+    used = [each.usage for each in alike if each.usage is not None]
+    wall_s, cpu_s = sum(each.wall_s for each in used), sum(each.cpu_s for each in used)
+    if wall_s:
+        print(f"        used: {_usage(Usage(wall_s=wall_s, cpu_s=cpu_s))}")
+    assert last.outcome is not None, "it has failed to start"
+    print(f"        outcome, {len(alike)} times: {_outcome(story, last.outcome)}")
+
+
 def _print_attempt(attempt: AttemptRow, story: JobStory) -> None:
     span = _span(attempt.started_s, attempt.ended_s, story.now_s)
     print(f"    Attempt {attempt.attempt}: {attempt.state}{span}")
     for part in attempt.parts:
-        print(f"        {_part(part, story)}")
+        print(f"        {_part(part, story, attempt.outcome)}")
     if attempt.startup_s is not None:
         print(f"        {attempt.startup_s:.1f} s from start to first step")
     if attempt.usage is not None:
@@ -403,7 +456,8 @@ def _span(started_s: float | None, ended_s: float | None, now_s: float) -> str:
     return text
 
 
-def _part(part: PartRow, story: JobStory) -> str:
+def _part(part: PartRow, story: JobStory, outcome: OutcomeRow | None) -> str:
+    """Return how an attempt is on one node; its outcome there, unless that is the attempt's."""
     words = [counted(part.cpus, "CPU")]
     if part.gpu_indices:
         indices = ",".join(str(index) for index in part.gpu_indices)
@@ -421,7 +475,9 @@ def _part(part: PartRow, story: JobStory) -> str:
     if part.gpu_tokens is not None:
         text += f"; {_turns(part.gpu_tokens)}"
     if part.outcome is not None:
-        text += f"; {_outcome(story, part.outcome)}"
+        ending = _outcome(story, part.outcome)
+        if outcome is None or _outcome(story, outcome) != ending or len(ending) < _LONG_CAUSE:
+            text += f"; {ending}"
     return text
 
 

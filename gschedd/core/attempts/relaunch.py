@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.model.states import HoldKind, LaunchStage
+from gsched.model.wording import counted
 from gschedd.core import facts as f
 from gschedd.core.attempts.blame import Verdict, failed_nodes, verdict_on
 from gschedd.core.state import Attempt, Job
@@ -19,6 +20,8 @@ MAX_AVOIDED: Final = 8
 UNKNOWN_S: Final = 120.0
 #: What the reason of a hold begins with when no node knows the owner of a job.
 USER_GONE: Final = "USER_GONE"
+#: What the reason of any other hold after failures begins with: the job is held "after ...".
+AFTER: Final = "after"
 
 
 class Patience(Struct, frozen=True, kw_only=True):
@@ -99,8 +102,8 @@ def _hold_words(found: Verdict, attempt: Attempt, faults: int, why: str) -> str:
     if found is Verdict.USER and _is_unknown(attempt):
         return f"{USER_GONE}: no node knows its user any more ({faults} attempts, last: {why})"
     if found in {Verdict.USER, Verdict.OWN_PASSING}:
-        return f"{faults} attempts in a row could not be started, last: {why}"
-    return f"{faults} attempts failed in a row through no fault of its own, last: {why}"
+        return f"{AFTER} {counted(faults, 'failed start')}; last: {why}"
+    return f"{AFTER} {counted(faults, 'failed start')} through no fault of its own; last: {why}"
 
 
 def _is_unknown(attempt: Attempt) -> bool:

@@ -9,7 +9,7 @@ from gsched.model.states import HoldKind, OutcomeKind
 from gsched.model.wording import counted, outcome_words
 from gschedd.core import facts as f
 from gschedd.core.attempts.blame import Verdict, verdict_on
-from gschedd.core.attempts.relaunch import after_failed_start
+from gschedd.core.attempts.relaunch import AFTER, after_failed_start
 from gschedd.core.state import Attempt, Job
 from gschedd.core.training.checkpoints import checkpoint_dir
 
@@ -71,7 +71,10 @@ def after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued | f.Jo
         return f.JobRequeued(
             at_s=at_s,
             job=job.id,
-            reason=f"{faults} attempts failed in a row through no fault of its own, last: {reason}",
+            reason=(
+                f"{AFTER} {counted(faults, 'failed attempt')} through no fault of its own; "
+                f"last: {reason}"
+            ),
             faults=faults,
             holds=(HoldKind.SYSTEM,),
         )

@@ -12,6 +12,7 @@ from gsched.model.units import format_duration, format_gpus, format_size
 from gsched.model.wording import batching_words, counted, outcome_words, share_words
 from gschedd.core import facts as f
 from gschedd.core.arrays.elements import free_slots, waiting_element
+from gschedd.core.attempts.relaunch import AFTER
 from gschedd.core.requests.dependencies import dependency_reason
 from gschedd.core.settings import Settings
 from gschedd.core.state import ArrayIndex, Job, State
@@ -52,13 +53,12 @@ class Reasons:
             case JobState.HELD if set(job.holds) == {HoldKind.DEPENDENCY}:
                 return dependency_reason(job), None
             case JobState.HELD:
-                because = f": {job.hold_reason}" if job.hold_reason else ""
-                kinds = " and ".join(job.holds)
                 who = "" if set(job.holds) == {HoldKind.USER} else " as an operator"
                 command = f"grls -h {_hold_letters(job)} {short_job_id(job.id)}{who}"
+                held = _held_words(job)
                 if HoldKind.DEPENDENCY in job.holds:
-                    because += f"; {dependency_reason(job)}"
-                return f"held by {kinds}{because}; release it with {command}", None
+                    held += f"; {dependency_reason(job)}"
+                return f"{held}; release it with {command}", None
             case JobState.WAITING:
                 return _delayed_reason(job), None
             case _:
@@ -151,6 +151,18 @@ def unanswered_reason(job: Job, state: State, now_s: float, requeued_s: float | 
         f"node {first.name} has not answered for {format_duration(now_s - first.since_s)}{others}; "
         f"{then}; if the machine is gone, gnodes confirm-dead {first.name} {again}"
     )
+
+
+def _held_words(job: Job) -> str:
+    """Return ``held by user: REASON``, or ``held after 5 failed starts``: then gsched holds it."""
+    if _is_after_failures(job.hold_reason):
+        return f"held {job.hold_reason}"
+    because = f": {job.hold_reason}" if job.hold_reason else ""
+    return f"held by {' and '.join(job.holds)}{because}"
+
+
+def _is_after_failures(reason: str) -> bool:
+    return reason.startswith(f"{AFTER} ")
 
 
 def _hold_letters(job: Job) -> str:
@@ -263,6 +275,8 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
         case f.AttemptEnded():
             wall = format_duration(fact.usage.wall_s)
             return f"attempt {fact.attempt} ended after {wall}: {outcome_words(fact.outcome)}"
+        case f.JobRequeued() if fact.holds and _is_after_failures(fact.reason):
+            return f"held {fact.reason}"
         case f.JobRequeued():
             return f"requeued: {fact.reason}"
         case f.JobEnded():
