@@ -25,7 +25,7 @@ ROWS = (
         features=("big", "ssd"),
         generic={"licence": 3},
         generic_free={"licence": 1},
-        load=Load(load1=2.5),
+        load=Load(load1=2.5, memory_used_bytes=3 * GB),
         heartbeat_s=990.0,
         jobs=(17, 18),
         address="10.0.0.1",
@@ -51,7 +51,19 @@ def test_the_list_shows_used_over_there_is(head: CannedHead) -> None:
 
     lines = [line.split("\t") for line in ran.stdout.splitlines()]
     assert lines[0][:5] == ["Node", "State", "Jobs", "CPUs", "GPUs"]
-    assert lines[1] == ["n1", "up", "2", "3/4", "2/4", "a100", "6gb/8gb", "2.50", "big,ssd", "-"]
+    assert lines[1] == [
+        "n1",
+        "up",
+        "2",
+        "3/4",
+        "2/4",
+        "a100",
+        "6gb/8gb",
+        "3gb",
+        "2.50",
+        "big,ssd",
+        "-",
+    ]
     assert [line[1] for line in lines[2:]] == ["unreachable", "draining", "drained"]
     assert [line[-1] for line in lines[2:]] == ["no word for 40 s", "new driver", "broken fan"]
     assert (ran.status, ran.stderr) == (0, "")
@@ -62,6 +74,7 @@ def test_a_terminal_gets_a_table(head: CannedHead) -> None:
     ran = run_at_terminal("gnodes", typed="", head=head.path)
 
     assert "\t" not in ran.stdout
+    assert not [line for line in ran.stdout.splitlines() if line.endswith(" ")]
     assert "no word for 40 s" in " ".join(ran.stdout.split())
 
 

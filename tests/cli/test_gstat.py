@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -161,6 +162,31 @@ def test_a_terminal_gets_a_table_that_fits_and_keeps_the_whole_reason(head: Path
     assert "\t" not in shown
     # The reason wraps: its words are all there, over several lines.
     assert {word.strip(";") for word in LONG_REASON.split()} <= set(shown.replace(";", "").split())
+
+
+def test_lines_of_a_terminal_end_with_their_last_word(head: Path) -> None:
+    """Blanks up to the width would be copied along with them."""
+    for color in ("never", "always"):
+        shown = run_at_terminal("gstat", "--color", color, typed="", head=head).stdout
+        bare = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+
+        assert not [line for line in bare.splitlines() if line.endswith(" ")]
+
+
+def test_an_empty_list_is_a_sentence_at_a_terminal_and_titles_in_a_pipe(tmp_path: Path) -> None:
+    """The sentence fits what was asked."""
+    with serve(FakeApi(tmp_path).application(), tmp_path / "s"):
+        shown = [
+            run_at_terminal("gstat", *options, typed="", head=tmp_path / "s").stdout.strip()
+            for options in ((), ("--why",), ("-u", "bob"), ("--all",))
+        ]
+        piped = run_command("gstat", head=tmp_path / "s").stdout
+
+    assert shown == [
+        "no unfinished jobs (ghist shows finished ones)",
+        *("no waiting jobs", "no jobs match", "no jobs"),
+    ]
+    assert piped.startswith("Job ID\t")
 
 
 def test_colour_only_where_it_is_wanted(head: Path) -> None:

@@ -103,6 +103,15 @@ def gstat(head: Head, /, jobs: tuple[str, ...], **given: object) -> int:
     return report_errors(reply.errors.items(), as_json=options.as_json)
 
 
+def _nothing(options: "_Options") -> str:
+    """Return what a terminal gets instead of titles without a line below them."""
+    if options.users or options.states or options.elements:
+        return "no jobs match"
+    if options.why:
+        return "no waiting jobs"
+    return "no jobs" if options.finished else "no unfinished jobs (ghist shows finished ones)"
+
+
 def _print_list(reply: JobList, options: "_Options") -> None:
     """Print the list in the form that is wanted; on a terminal through the pager if it is long."""
     if options.form:
@@ -113,6 +122,9 @@ def _print_list(reply: JobList, options: "_Options") -> None:
     columns, rows = (WHY_COLUMNS, why_rows(reply)) if options.why else _columns(reply, options)
     if options.plain or not sys.stdout.isatty():
         write_plain(columns, rows, sys.stdout)
+        return
+    if not reply.jobs:
+        print(_nothing(options))
         return
     if len(reply.jobs) < terminal_lines():
         print_table(columns, rows, color=options.color)

@@ -21,8 +21,9 @@ COLUMNS = (
     Column("CPUs", right=True),
     Column("GPUs", right=True),
     Column("GPU type", least=8, drop=2),
-    Column("Memory", right=True),
-    Column("Load", right=True, drop=3),
+    Column("Mem alloc", right=True),
+    Column("Mem used", right=True, drop=3),
+    Column("Load", right=True, drop=4),
     Column("Features", least=8, drop=1),
     Column("Reason", wraps=True, least=20),
 )
@@ -41,7 +42,7 @@ def shown_state(row: NodeRow) -> str:
 
 
 def print_nodes(rows: Iterable[NodeRow], *, color: str) -> None:
-    """Print one line for each node; what is used stands before what there is."""
+    """Print one line for each node; what jobs were allocated stands before what there is."""
     print_table(COLUMNS, [_line(row) for row in rows], color=color)
 
 
@@ -54,6 +55,7 @@ def _line(row: NodeRow) -> Sequence[str]:
         _used_gpus(row),
         ",".join(row.gpu_types),
         f"{_used_memory(row)}/{format_size(row.memory_bytes)}",
+        format_size(row.load.memory_used_bytes) if row.load else "",
         f"{row.load.load1:.2f}" if row.load else "",
         ",".join(row.features),
         "; ".join(filter(None, (_reason(row), row.refused))),

@@ -1,5 +1,7 @@
 """Tables on a terminal, drawn with rich; only imported when there is a terminal."""
 
+import io
+import re
 from collections.abc import Iterable, Sequence
 from typing import IO
 
@@ -11,6 +13,9 @@ from rich.text import Text
 from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
 from gsched.cli.show.widths import fitted_widths
+
+#: Cells are filled with blanks, also the last one of a line; between them are colours' escapes.
+_BLANKS_AT_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
 
 
 def rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, width: int) -> Table:
@@ -60,5 +65,11 @@ def print_rich_table(
     width: int | None = None,
 ) -> None:
     """Print a table on a terminal; ``width``: of the terminal, where ``out`` is none."""
-    screen = console(out, colored=colored, width=width)
-    screen.print(rich_table(columns, rows, width=screen.width))
+    width = width or console(out, colored=colored).width
+    drawn = io.StringIO()
+    console(drawn, colored=colored, width=width).print(rich_table(columns, rows, width=width))
+    out.write(_BLANKS_AT_END.sub(_escapes_of, drawn.getvalue()))
+
+
+def _escapes_of(found: re.Match[str]) -> str:
+    return found[0].replace(" ", "")
