@@ -7,10 +7,23 @@ from msgspec import Struct
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[limits]``: bytes of all files of a code snapshot together, and their number."""
+    """``[limits]``: code snapshots.
+
+    Attributes:
+        snapshot_bytes: of all files of a snapshot together, and of its archive.
+        snapshot_files: their number.
+        snapshots_total_bytes: of all archives on the head; 0: a tenth of its file system.
+        snapshots_per_user_bytes: of those of one user; 0: a quarter of ``snapshots_total_bytes``.
+        snapshots_total: number of all archives on the head.
+        snapshots_per_user: of those of one user.
+    """
 
     snapshot_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**33)] = 268_435_456
     snapshot_files: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 20_000
+    snapshots_total_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = 0
+    snapshots_per_user_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = 0
+    snapshots_total: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 20_000
+    snapshots_per_user: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1000
 
 
 class StagingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,7 +4,11 @@ Every error that a user can meet derives from `GschedError` and carries three th
 use: a stable ``code``, the ``exit_code`` of the command and a ``hint`` that says what to do.
 """
 
-from typing import ClassVar
+import errno
+from typing import ClassVar, Final
+
+#: Error numbers of a full disk, or of a quota of the file system.
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class GschedError(Exception):
@@ -98,6 +102,12 @@ class TryAgainError(GschedError):
 
     code = "try_again"
     exit_code = 75
+
+
+class NoRoomError(TryAgainError):
+    """There is no room on the head's disk, or a quota on it is used up (HTTP status 507)."""
+
+    status = 507
 
 
 class NotPermittedError(GschedError):

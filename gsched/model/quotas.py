@@ -442,8 +442,32 @@ LIMITS: Final = (
         ("MAX_LINES", "lines about users and addresses in a daemon's log", "lines", "in a minute"),
     ),
     *_of(
+        Scope.USER,
+        "gschedd.store.code",
+        (
+            "[limits] snapshots_per_user_bytes",
+            "code snapshots on the head",
+            "bytes",
+            "0: a quarter of the quota of all users",
+            0,
+        ),
+        ("[limits] snapshots_per_user", "code snapshots on the head", "files", "inodes", 1000),
+    ),
+    *_of(
+        Scope.ALL,
+        "gschedd.store.code",
+        (
+            "[limits] snapshots_total_bytes",
+            "code snapshots on the head",
+            "bytes",
+            "0: a tenth of the head's file system",
+            0,
+        ),
+        ("[limits] snapshots_total", "code snapshots on the head", "files", "inodes", 20_000),
+    ),
+    *_of(
         Scope.JOB,
-        "gschedd.daemon.service",
+        "gschedd.store.code",
         (
             "[limits] snapshot_bytes",
             "code snapshot",

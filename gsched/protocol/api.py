@@ -522,6 +522,23 @@ class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     jobs: dict[str, int] = {}
 
 
+class DiskRow(Struct, frozen=True, kw_only=True):
+    """The file system with the head's state directory, ``path``.
+
+    Attributes:
+        free_bytes: left for the head.
+        free_inodes: likewise; of a file system that does not count them, ``total_inodes`` is 0.
+        is_low: new jobs are refused.
+    """
+
+    path: str
+    free_bytes: int
+    total_bytes: int
+    free_inodes: int
+    total_inodes: int
+    is_low: bool
+
+
 class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``GET /v1/status``: how the head is.
 
@@ -538,6 +555,8 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         scheduling: jobs are started; False: an operator has stopped that.
         forecaster: the same of the process that computes forecasts.
         notify: how mail and hooks work; None: the site has none.
+        stalled: why nothing can be written to the database now, or empty.
+        disk: room for the head's state directory.
     """
 
     server: str
@@ -568,6 +587,8 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue_rows: tuple[QueueRow, ...] = ()
     notify: NotifyRow | None = None
     scheduling: bool = True
+    stalled: str = ""
+    disk: DiskRow | None = None
 
 
 class Health(Struct, frozen=True, kw_only=True):

@@ -1,9 +1,13 @@
 """One head for one database: a lock file that names its holder."""
 
+import contextlib
 import fcntl
+import logging
 import os
 
-from gsched.errors import ConfigError
+from gsched.errors import NO_ROOM, ConfigError
+
+log = logging.getLogger("gschedd")
 
 
 class HeadLock:
@@ -14,7 +18,7 @@ class HeadLock:
         self._pid_path = os.path.join(directory, "gschedd.pid")
 
     def take(self) -> None:
-        """Take the lock.
+        """Take the lock; nothing is written yet, as the disk may be full.
 
         Raises:
             ConfigError: another head has it; the message names its pid.
@@ -28,10 +32,18 @@ class HeadLock:
                 f"another gschedd (pid {holder}) runs on {os.path.dirname(self._path)}",
                 hint="a database has only one head: stop the other one first",
             ) from None
+
+    def note_pid(self) -> None:
+        """Write this process's id into both files; a head that has no room for it runs as well."""
         text = f"{os.getpid()}\n".encode()
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, text, 0)
-        write_file(self._pid_path, text)
+        try:
+            os.pwrite(self._fd, text, 0)  # in place: no room is needed for it
+            os.ftruncate(self._fd, len(text))
+            write_file(self._pid_path, text)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("%s is not written: %s", self._pid_path, error.strerror)
 
     def release(self) -> None:
         """Remove the pid file; the lock goes with the process."""
@@ -42,9 +54,14 @@ class HeadLock:
 def write_file(path: str, content: bytes, mode: int = 0o644) -> None:
     """Write a small file so that readers see the old content or the new, never half."""
     part = f"{path}.{os.getpid()}.part"
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
-        os.write(fd, content)
-    finally:
-        os.close(fd)
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            os.write(fd, content)
+        finally:
+            os.close(fd)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
+        raise
     os.rename(part, path)

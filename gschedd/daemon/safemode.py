@@ -21,7 +21,8 @@ from gschedd.core.recovery.adopt import Case, Hold, Survey, cases_of, held_jobs
 from gschedd.core.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.links import Links
-from gschedd.store.sqlite import Opened, Store
+from gschedd.store.lineage import Opened
+from gschedd.store.sqlite import Store
 
 log = logging.getLogger("gschedd")
 

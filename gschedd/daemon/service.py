@@ -21,7 +21,7 @@ from gsched import file_systems, watchdog
 from gsched.clock import SystemClock
 from gsched.config import Config
 from gsched.daemon_files import read_key
-from gsched.errors import FencedError, StorageError
+from gsched.errors import NO_ROOM, FencedError, StorageError
 from gsched.logs import HANGUP, Complaints
 from gsched.model.ids import short_job_id
 from gsched.protocol import api
@@ -83,9 +83,10 @@ from gschedd.planner.process import Worker
 from gschedd.policies.registry import Chosen
 from gschedd.site import sharing_from
 from gschedd.store.code import CodeStore
+from gschedd.store.lineage import Opened
 from gschedd.store.queues import read_overrides, write_overrides
 from gschedd.store.reader import Reader
-from gschedd.store.sqlite import Opened, Store
+from gschedd.store.sqlite import Store
 
 log = logging.getLogger("gschedd")
 
@@ -125,6 +126,9 @@ class Service:
         self._key = read_key(config.head.key_file)
         self._lock = HeadLock(config.head.state_dir)
         self._lock.take()
+        self._space = DiskSpace(config.head.state_dir)
+        self._space.make_way()
+        self._lock.note_pid()
         self._store = Store(config.head.state_dir)
         self._opened: Opened = self._store.open()
         queues = {name: queue.priority for name, queue in settings.queues.items()}
@@ -182,7 +186,18 @@ class Service:
         state = self._engine.head.state
         recall(state, await self._queries.ended_well(awaited(state)), self._clock.wall_s())
         engine = asyncio.create_task(self._engine.run(), name="engine")
-        await self._listen()
+        open_files = raise_open_files()
+        await self._listen_for_users(open_files)
+        stopping = asyncio.create_task(self._stop.wait())
+        alive = asyncio.create_task(watchdog.feed(), name="watchdog")
+        begun = asyncio.create_task(self._engine.begun.wait())
+        await asyncio.wait({engine, stopping, begun}, return_when=asyncio.FIRST_COMPLETED)
+        if not begun.done():  # stopped while the disk is full, or the store failed
+            code = self._why_stopped({engine})
+            await self._shut(engine, stopping, alive, begun)
+            return code
+        await self._listen_for_nodes(open_files)
+        self._space.is_low()  # the ballast is there before anything can fill the disk
         log.info(
             "gschedd %s serves %s: cluster %s, epoch %d, %d jobs, nodes connect to port %d",
             VERSION,
@@ -192,12 +207,10 @@ class Service:
             len(self._head.state.jobs),
             self._node_port,
         )
-        stopping = asyncio.create_task(self._stop.wait())
         keeping = asyncio.create_task(self._housekeeping.run(), name="housekeeping")
         checking = asyncio.create_task(self._check.run(), name="check of the database")
         telling = asyncio.create_task(self._links.keep_told(), name="high water")
         waiting = asyncio.create_task(self._sessions.waiting.run(), name="interactive jobs")
-        alive = asyncio.create_task(watchdog.feed(), name="watchdog")
         work = {engine, keeping, checking, telling, waiting}
         if self._notifier is not None:
             work.add(asyncio.create_task(self._notifier.run(), name="notifier"))
@@ -207,19 +220,18 @@ class Service:
         return code
 
     def _build(self) -> None:
-        space = DiskSpace(self._config.head.state_dir)
         head = self._head
         self._planner = self._worker("planner")
         self._engine = Engine(
             head=head,
             store=self._store,
             clock=self._clock,
-            space=space,
+            space=self._space,
             planner=self._planner,
         )
         code_store = CodeStore(
             os.path.join(self._config.head.state_dir, "code"),
-            most_bytes=self._config.limits.snapshot_bytes,
+            limits=self._config.limits,
         )
         self._housekeeping = Housekeeping(
             store=self._store,
@@ -320,6 +332,7 @@ class Service:
         )
         self._code = CodeSnapshots(
             code_store,
+            state=head.state,
             callers=callers,
             bodies=self._bodies,
             clock=self._clock,
@@ -332,7 +345,7 @@ class Service:
                 callers=callers,
                 bodies=self._bodies,
                 blobs=blobs,
-                space=space,
+                space=self._space,
                 store=self._store,
                 clock=self._clock,
                 known_of=self._queries.known_of,
@@ -368,9 +381,8 @@ class Service:
         limit_s = self._config.training.planning_limit_s
         return Worker(rounds.policy, name=name, time_limit_s=limit_s, clock=self._clock)
 
-    async def _listen(self) -> None:
+    async def _listen_for_users(self, open_files: int) -> None:
         head = self._config.head
-        open_files = raise_open_files()
         commands = web.Application(middlewares=[watched(self._bodies), errors], logger=log)
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
@@ -384,6 +396,10 @@ class Service:
             UserSource(self._head.settings.operator_uids),
             rules_for_users(open_files),
         )
+
+    async def _listen_for_nodes(self, open_files: int) -> None:
+        """Let nodes in; they may learn of this start of the head only when it is durable."""
+        head = self._config.head
         path = node_socket_path(head)
         if path:
             await self._serve(
@@ -396,7 +412,12 @@ class Service:
         listener = listen_for_nodes(head, free_port_like(head, port_path))
         self._node_port = listener.getsockname()[1]
         await self._serve(self._nodes_app(), listener, address_source, rules_for_nodes(open_files))
-        write_file(port_path, f"{self._node_port}\n".encode())
+        try:
+            write_file(port_path, f"{self._node_port}\n".encode())
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("%s is not written: %s", port_path, error.strerror)
 
     def _nodes_app(self) -> web.Application:
         app = web.Application(logger=log)
@@ -464,6 +485,7 @@ class Service:
         self._blob_reader.close()
         self._check_reader.close()
         self._store.close()
+        self._space.keep_room()
         self._lock.release()
 
     def _notify_row(self) -> NotifyRow | None:
@@ -509,6 +531,8 @@ class Service:
             forecaster=self._forecasts.trouble,
             notify=self._notify_row(),
             queues=tuple(head.settings.queues),
+            stalled=self._engine.stalled,
+            disk=self._space.row(),
             queue_rows=tuple(
                 queue_row(name, queue, by_queue[name])
                 for name, queue in head.settings.queues.items()

@@ -6,6 +6,7 @@ the group commit. Nobody hears "yes", and no node hears "start", before the comm
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -34,6 +35,7 @@ log = logging.getLogger("gschedd.engine")
 MAX_FACTS = 100
 MAX_INPUTS = 512  # the same, of inputs that make no facts
 RETRY_S = 1.0  # between tries of a commit that found the disk full or the database held
+TOLD_AGAIN_S = 60.0  # until the next line of the log about such a commit
 # Reports that come less than this after those before them wait for others, unless a user's request
 # is there: a commit and a cycle for seven ends cost little more than for one.
 GATHER_S = 0.005
@@ -67,6 +69,7 @@ class Engine:
 
     Attributes:
         watches: of jobs of which somebody reads; told when a commit with changes of them begins.
+        begun: this start of the head is durable: nodes may hear of it.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Engine:
         self._space = space
         self._inbox = Inbox(MAX_INBOX)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self.begun = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
         self._blobs: dict[str, bytes] = {}
@@ -300,7 +304,8 @@ class Engine:
 
     async def _commit(self, steps: Sequence[Step]) -> None:
         facts = [fact for step in steps for fact in step.facts]
-        if not facts:
+        if not facts and self._store.is_begun:
+            self.begun.set()
             return
         self.watches.note(self.head.state.unstored.jobs)
         batch = self._batch(facts, [run for step in steps for run in step.runs])
@@ -308,6 +313,7 @@ class Engine:
         self._settled.clear()
         await self._write(batch)
         self._settled.set()
+        self.begun.set()
         if self.sink is not None:
             self.sink.reached(self._store.reached)
         _failpoints(facts, "after_commit")
@@ -333,20 +339,20 @@ class Engine:
 
     async def _write(self, batch: Batch) -> None:
         loop = asyncio.get_running_loop()
+        told_s = -math.inf
         while True:
             try:
                 await loop.run_in_executor(self._writer, self._store.commit, batch)
-            except DiskFullError as error:
-                self.stalled = f"{error.message}: nothing new is taken"
-                if self._space.drop_ballast():
-                    log.error("%s: the ballast file is given up to finish what is under way", error)
-                    continue
-                log.error("%s: trying again", error)
             except StorageError:
                 raise
             except TryAgainError as error:
                 self.stalled = f"{error.message}: nothing new is taken"
-                log.error("%s: trying again", error)
+                if isinstance(error, DiskFullError) and self._space.drop_ballast():
+                    log.error("%s: the ballast file is given up to finish what is under way", error)
+                    continue
+                if self._clock.monotonic_s() - told_s >= TOLD_AGAIN_S:
+                    told_s = self._clock.monotonic_s()
+                    log.error("%s: trying again", error)
             else:
                 self.stalled = ""
                 return

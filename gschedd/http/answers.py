@@ -7,7 +7,14 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from gsched.errors import GschedError, InternalError, InvalidRequestError, TryAgainError
+from gsched.errors import (
+    NO_ROOM,
+    GschedError,
+    InternalError,
+    InvalidRequestError,
+    NoRoomError,
+    TryAgainError,
+)
 from gsched.protocol.api import ErrorBody, ErrorReply
 
 log = logging.getLogger("gschedd.http")
@@ -77,6 +84,11 @@ async def errors(
         return answer(ErrorReply(error=error_body(wrong)), status=error.status)
     except (ConnectionError, TimeoutError):
         raise
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            log.exception("%s %s failed", request.method, request.path)
+            return refusal(InternalError("a fault inside the head; its log says more"))
+        return refusal(NoRoomError("the head's disk is full", hint="try again when it has room"))
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
         return refusal(InternalError("a fault inside the head; its log says more"))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from aiohttp import web
 
@@ -13,22 +14,33 @@ from gschedd.core.state import State
 from gschedd.http.answers import answer
 from gschedd.http.bodies import Bodies, read_body
 from gschedd.http.callers import Callers
-from gschedd.store.code import CodeStore
+from gschedd.http.pace import Pace
+from gschedd.store.code import CodeStore, QuotaError
 
 READS_AT_ONCE = 8  # of all nodes: a piece is 256 KiB
+LOOKED_AT = 1000  # jobs, before others may get their turn
 
 
 class CodeSnapshots:
     """Takes and gives the pieces.
 
     Args:
+        state: tells which archives unfinished jobs have.
         most_files: in a snapshot; clients heed it.
     """
 
     def __init__(
-        self, store: CodeStore, *, callers: Callers, bodies: Bodies, clock: Clock, most_files: int
+        self,
+        store: CodeStore,
+        *,
+        state: State,
+        callers: Callers,
+        bodies: Bodies,
+        clock: Clock,
+        most_files: int,
     ) -> None:
         self._store = store
+        self._state = state
         self._callers = callers
         self._bodies = bodies
         self._clock = clock
@@ -44,17 +56,7 @@ class CodeSnapshots:
         """``POST /v1/code``: a piece of an archive; without a digest only the limits are told."""
         caller = self._callers.of(request)
         piece = await read_body(request, self._bodies, CodePiece)
-        received = 0
-        if piece.digest:
-            received = await asyncio.to_thread(
-                self._store.put,
-                caller.uid,
-                piece.digest,
-                size_bytes=piece.size_bytes,
-                offset=piece.offset,
-                data=piece.data,
-                now_s=self._clock.wall_s(),
-            )
+        received = await self._put(caller.uid, piece) if piece.digest else 0
         return answer(
             CodeReply(
                 received_bytes=received,
@@ -62,6 +64,47 @@ class CodeSnapshots:
                 files_most=self._most_files,
             )
         )
+
+    async def _put(self, uid: int, piece: CodePiece) -> int:
+        """Keep a piece; where a quota is used up, archives of finished jobs make room.
+
+        Raises:
+            GschedError: as `CodeStore.put`.
+        """
+        put = partial(
+            self._store.put,
+            uid,
+            piece.digest,
+            size_bytes=piece.size_bytes,
+            offset=piece.offset,
+            data=piece.data,
+            now_s=self._clock.wall_s(),
+        )
+        try:
+            return await asyncio.to_thread(put)
+        except QuotaError as error:
+            async with self._bodies.brief(uid) as pace:
+                made = await asyncio.to_thread(
+                    self._store.make_room,
+                    error,
+                    uid=uid,
+                    size_bytes=piece.size_bytes,
+                    in_use=await self._in_use(pace),
+                    now_s=self._clock.wall_s(),
+                )
+            if not made:
+                raise
+        return await asyncio.to_thread(put)
+
+    async def _in_use(self, pace: Pace) -> set[tuple[int, str]]:
+        """Return owner and digest of the archives of unfinished jobs."""
+        found: set[tuple[int, str]] = set()
+        for number, job in enumerate(list(self._state.jobs.values())):
+            if job.spec.snapshot is not None:
+                found.add((job.spec.owner.uid, job.spec.snapshot.digest))
+            if number % LOOKED_AT == 0:
+                await pace.keep()
+        return found
 
     async def check(self, uid: int, snapshot: CodeSnapshot | None) -> None:
         """Refuse a job whose snapshot is not here.

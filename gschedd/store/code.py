@@ -3,16 +3,27 @@
 An archive comes in pieces and counts when it is whole, has the digest that it is named by, and is
 durable. It never changes after that. A user's archives are for that user's jobs only, so that a
 digest tells nobody else what there is. All of it runs in threads: nothing here may block the loop.
+
+Archives have quotas of bytes and number, for each user and in all, and stay away from the last of
+the disk: that is for the database. An archive counts with its whole size from its first piece on.
 """
 
 import contextlib
 import hashlib
 import os
 import re
+import threading
 from collections.abc import Collection
 from typing import Final
 
-from gsched.errors import InvalidRequestError, RequestTooLargeError, UnknownJobError
+from gsched.config_limits import LimitsConfig
+from gsched.errors import (
+    NO_ROOM,
+    InvalidRequestError,
+    NoRoomError,
+    RequestTooLargeError,
+    UnknownJobError,
+)
 from gsched.model.limits import MAX_USER_UPLOADS
 from gsched.model.units import format_size
 
@@ -20,21 +31,60 @@ DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 PART_LIFE_S: Final = 3600.0  # of one that does not come any further
 #: An archive whose job has not come yet, or not again, is kept for so long.
 UNUSED_LIFE_S: Final = 86400.0
+#: Likewise where a quota is used up: its job is on its way.
+FRESH_S: Final = 600.0
 READ_BYTES: Final = 256 * 1024
+#: Parts of the file system for all archives, and of that for those of one user, by default.
+TOTAL_PART: Final = 10
+USER_PART: Final = 4
+#: No archive is taken that would leave less than a twentieth of the file system free, at least and
+#: at most so much: the ballast and the head's reserve are far below.
+FREE_PART: Final = 20
+FREE_LEAST_BYTES: Final = 16 * 1024 * 1024
+FREE_MOST_BYTES: Final = 1024 * 1024 * 1024
+FREE_INODES: Final = 1000
 _PART: Final = ".part"
+
+
+class QuotaError(NoRoomError):
+    """A quota of archives is used up; removing unused ones may help.
+
+    Attributes:
+        of_all: it is that of all users, not the one of this user.
+    """
+
+    def __init__(self, message: str, *, hint: str, of_all: bool) -> None:
+        super().__init__(message, hint=hint)
+        self.of_all = of_all
 
 
 class CodeStore:
     """The archives below a directory.
 
     Args:
-        directory: in the head's state directory.
-        most_bytes: of one archive.
+        directory: in the head's state directory, which exists.
+        limits: of one archive, of a user's and of all.
     """
 
-    def __init__(self, directory: str, *, most_bytes: int) -> None:
+    def __init__(self, directory: str, limits: LimitsConfig) -> None:
         self._directory = directory
-        self.most_bytes = most_bytes
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._held: dict[tuple[int, str], int] = {}  # bytes by owner and digest, parts as announced
+        self._count()
+
+    @property
+    def most_bytes(self) -> int:
+        """Return the limit of one archive."""
+        return self._limits.snapshot_bytes
+
+    def _count(self) -> None:
+        """Find out what is there."""
+        with contextlib.suppress(FileNotFoundError):
+            for owner in os.listdir(self._directory):
+                for each in os.scandir(os.path.join(self._directory, owner)):
+                    key = (int(owner), each.name.removesuffix(_PART))
+                    self._held[key] = max(self._held.get(key, 0), each.stat().st_size)
 
     def _path(self, uid: int, digest: str) -> str:
         if not DIGEST.fullmatch(digest):
@@ -60,46 +110,136 @@ class CodeStore:
         Raises:
             RequestTooLargeError: the archive is larger than allowed.
             InvalidRequestError: it has another digest or size, or too many are on their way.
+            QuotaError: it is beyond a quota of this user or of all.
+            NoRoomError: the disk is nearly full.
         """
-        if size_bytes > self.most_bytes:
+        most_bytes = self._limits.snapshot_bytes
+        if size_bytes > most_bytes:
             raise RequestTooLargeError(
                 f"the snapshot has {format_size(size_bytes)}; the limit is "
-                f"{format_size(self.most_bytes)}",
+                f"{format_size(most_bytes)}",
                 hint="list data and results in .gschedignore; snapshot_bytes in [limits] sets it",
             )
         if self.has(uid, digest):
             return size_bytes
         path = self._path(uid, digest)
         part = path + _PART
-        place = os.path.dirname(path)
-        os.makedirs(place, mode=0o700, exist_ok=True)
+        try:
+            return self._take(part, path, (uid, digest), size_bytes, offset, data, now_s)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._forget(part, (uid, digest))
+            raise _full() from None
+
+    def _take(  # noqa: PLR0913,PLR0917 - the arguments of `put`, checked
+        self,
+        part: str,
+        path: str,
+        key: tuple[int, str],
+        size_bytes: int,
+        offset: int,
+        data: bytes,
+        now_s: float,
+    ) -> int:
         have_bytes = os.path.getsize(part) if os.path.exists(part) else 0
         if offset != have_bytes or not data:
             return have_bytes
+        self._check_disk(size_bytes - have_bytes)
+        place = os.path.dirname(path)
         if not have_bytes:
-            self._check_parts(place, now_s)
+            with self._lock:
+                self._check_parts(place, now_s)
+                self._check_quotas(key, size_bytes)
+                self._held[key] = size_bytes
+            os.makedirs(place, mode=0o700, exist_ok=True)
         if offset + len(data) > size_bytes:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part)
+            self._forget(part, key)
             raise InvalidRequestError("the snapshot is larger than announced")
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as stream:
             stream.write(data)
         if offset + len(data) == size_bytes:
-            self._finish(part, path, digest)
+            self._finish(part, path, key)
         return offset + len(data)
 
+    def _forget(self, path: str, key: tuple[int, str]) -> None:
+        """Remove a file, and what it counts for."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        with self._lock:
+            self._held.pop(key, None)
+
+    def _check_disk(self, size_bytes: int) -> None:
+        """Refuse what would fill the disk: the last of it is for the database.
+
+        Raises:
+            NoRoomError: there is less room.
+        """
+        status = os.statvfs(os.path.dirname(self._directory))
+        total_bytes = status.f_blocks * status.f_frsize
+        least = min(max(total_bytes // FREE_PART, FREE_LEAST_BYTES), FREE_MOST_BYTES)
+        if status.f_bavail * status.f_frsize - size_bytes < least:
+            raise _full()
+        if status.f_files and status.f_favail < FREE_INODES:
+            raise _full()
+
+    def _quotas(self) -> tuple[int, int]:
+        """Return how many bytes a user's archives may have, and all together."""
+        in_all = self._limits.snapshots_total_bytes
+        if not in_all:
+            status = os.statvfs(os.path.dirname(self._directory))
+            in_all = status.f_blocks * status.f_frsize // TOTAL_PART
+        return self._limits.snapshots_per_user_bytes or in_all // USER_PART, in_all
+
+    def _check_quotas(self, key: tuple[int, str], size_bytes: int) -> None:
+        """Refuse an archive beyond a quota.
+
+        Raises:
+            QuotaError: it is.
+        """
+        others = {each: size for each, size in self._held.items() if each != key}
+        own = [size for (uid, _), size in others.items() if uid == key[0]]
+        of_user_bytes, in_all_bytes = self._quotas()
+        for of_all, sizes, most_bytes, most, name in (
+            (False, own, of_user_bytes, self._limits.snapshots_per_user, "snapshots_per_user"),
+            (True, others.values(), in_all_bytes, self._limits.snapshots_total, "snapshots_total"),
+        ):
+            whose = "all users" if of_all else "this user"
+            hint = f"wait until jobs with snapshots have ended, or delete some; [limits] {name}"
+            if len(sizes) + 1 > most:
+                raise QuotaError(
+                    f"the head has {len(sizes)} code snapshots of {whose}; the limit is {most}",
+                    hint=hint,
+                    of_all=of_all,
+                )
+            if sum(sizes) + size_bytes > most_bytes:
+                raise QuotaError(
+                    f"the snapshot has {format_size(size_bytes)}, and the head has "
+                    f"{format_size(sum(sizes))} of code snapshots of {whose}; the limit is "
+                    f"{format_size(most_bytes)}",
+                    hint=f"{hint}_bytes",
+                    of_all=of_all,
+                )
+
     def _check_parts(self, place: str, now_s: float) -> None:
-        parts = [os.path.join(place, name) for name in os.listdir(place) if name.endswith(_PART)]
+        """Refuse a further upload of a user with many; forget those that came no further.
+
+        Raises:
+            InvalidRequestError: there are too many.
+        """
+        names = os.listdir(place) if os.path.isdir(place) else []
+        parts = [os.path.join(place, name) for name in names if name.endswith(_PART)]
         old = [each for each in parts if now_s - os.path.getmtime(each) > PART_LIFE_S]
         for each in old:
             os.unlink(each)
+            self._held.pop(_key_of(each), None)
         if len(parts) - len(old) >= MAX_USER_UPLOADS:
             raise InvalidRequestError(
                 f"{MAX_USER_UPLOADS} snapshots of this user are being sent already",
                 hint="wait until they are there; one that stops is forgotten after an hour",
             )
 
-    def _finish(self, part: str, path: str, digest: str) -> None:
+    def _finish(self, part: str, path: str, key: tuple[int, str]) -> None:
         """Make a whole archive durable under its name.
 
         Raises:
@@ -107,8 +247,8 @@ class CodeStore:
         """
         with open(part, "rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
-            if found != digest:
-                os.unlink(part)
+            if found != key[1]:
+                self._forget(part, key)
                 raise InvalidRequestError("the snapshot was damaged on its way", hint="try again")
             os.fsync(stream.fileno())
         os.rename(part, path)
@@ -117,6 +257,44 @@ class CodeStore:
             os.fsync(place)
         finally:
             os.close(place)
+
+    def make_room(
+        self,
+        error: QuotaError,
+        *,
+        uid: int,
+        size_bytes: int,
+        in_use: Collection[tuple[int, str]],
+        now_s: float,
+    ) -> bool:
+        """Remove archives that no unfinished job has, those first that were not used for longest.
+
+        Args:
+            error: the quota that is used up.
+            uid: of the user who sends an archive of ``size_bytes``.
+            in_use: owner and digest of those of unfinished jobs.
+
+        Returns:
+            Whether any was removed.
+        """
+        with self._lock:
+            found = [key for key in self._held if error.of_all or key[0] == uid]
+        old: list[tuple[float, str, tuple[int, str]]] = []
+        for key in set(found) - set(in_use):
+            path = self._path(*key)
+            with contextlib.suppress(FileNotFoundError):  # a part, or removed meanwhile
+                used_s = os.path.getmtime(path)
+                if now_s - used_s > FRESH_S:
+                    old.append((used_s, path, key))
+        freed = 0
+        for count, (used_s, path, key) in enumerate(sorted(old)):
+            if freed >= size_bytes and count:
+                break
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.getmtime(path) == used_s:  # else a job needs it again
+                    freed += self._held.get(key, 0)
+                    self._forget(path, key)
+        return bool(old)
 
     def read(self, uid: int, digest: str, offset: int) -> tuple[int, bytes]:
         """Return the size of an archive, and a piece of it.
@@ -143,6 +321,19 @@ class CodeStore:
                     path = os.path.join(place, name)
                     is_old = now_s - os.path.getmtime(path) > UNUSED_LIFE_S
                     if is_old and (int(owner), name) not in in_use:
-                        os.unlink(path)
+                        self._forget(path, (int(owner), name.removesuffix(_PART)))
                         removed += 1
         return removed
+
+
+def _key_of(path: str) -> tuple[int, str]:
+    """Return owner and digest of an archive's file."""
+    place, name = os.path.split(path)
+    return int(os.path.basename(place)), name.removesuffix(_PART)
+
+
+def _full() -> NoRoomError:
+    return NoRoomError(
+        "the head's disk is nearly full: no code snapshots are taken",
+        hint="submit without --snapshot, or ask the administrator to free space",
+    )

@@ -4,6 +4,8 @@ import secrets
 import sqlite3
 from typing import Final
 
+from msgspec import Struct
+
 from gschedd.core.recovery.lineage import KEPT_EPOCHS, Epoch
 
 _READ: Final = (
@@ -13,6 +15,42 @@ _ADD: Final = (
     "INSERT INTO epochs (number, id, began_s, prev_seq, prev_job, first_job, accepted) "
     "VALUES (?, ?, (julianday('now') - 2440587.5) * 86400.0, ?, ?, ?, ?)"
 )
+
+
+class Opened(Struct, frozen=True, kw_only=True):
+    """What a store held when it was opened.
+
+    Attributes:
+        lineage: all epochs that are kept; the last is that of this start, already durable.
+        behind: in words, why the database may be an old copy, else empty.
+        is_copy: nothing is known to be missing, but the database is a copy, and copies are old.
+        forgotten_from: the id from which on the database may lack jobs, where it may be old.
+        seq: of the newest event.
+    """
+
+    cluster: str
+    lineage: tuple[Epoch, ...]
+    behind: str = ""
+    is_copy: bool = False
+    forgotten_from: int = 0
+    seq: int = 0
+
+    @property
+    def epoch(self) -> int:
+        """Return the number of this start."""
+        return self.lineage[-1].number
+
+    @property
+    def epoch_id(self) -> str:
+        """Return the id of this start, which no other has."""
+        return self.lineage[-1].id
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """What a start of the head writes: its epoch, and what it found."""
+
+    epoch: Epoch
+    meta: dict[str, str]
 
 
 def read_epochs(db: sqlite3.Connection) -> tuple[Epoch, ...]:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
-from msgspec import Struct
-
 from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gschedd.core import facts as f
@@ -29,7 +27,7 @@ from gschedd.store import history, rows
 from gschedd.store.damage import owned_by, text_of
 from gschedd.store.identity import FileIdentity, identity_of
 from gschedd.store.inserts import Insert
-from gschedd.store.lineage import add_epoch, new_epoch_id, read_epochs
+from gschedd.store.lineage import Opened, Start, add_epoch, new_epoch_id, read_epochs
 from gschedd.store.mark import Mark, MarkFile
 from gschedd.store.purge import (
     CODE_IN_USE,
@@ -76,35 +74,6 @@ class DiskFullError(TryAgainError):
     """The database's disk is full; nothing of the batch is durable."""
 
 
-class Opened(Struct, frozen=True, kw_only=True):
-    """What a store held when it was opened.
-
-    Attributes:
-        lineage: all epochs that are kept; the last is that of this start, already durable.
-        behind: in words, why the database may be an old copy, else empty.
-        is_copy: nothing is known to be missing, but the database is a copy, and copies are old.
-        forgotten_from: the id from which on the database may lack jobs, where it may be old.
-        seq: of the newest event.
-    """
-
-    cluster: str
-    lineage: tuple[Epoch, ...]
-    behind: str = ""
-    is_copy: bool = False
-    forgotten_from: int = 0
-    seq: int = 0
-
-    @property
-    def epoch(self) -> int:
-        """Return the number of this start."""
-        return self.lineage[-1].number
-
-    @property
-    def epoch_id(self) -> str:
-        """Return the id of this start, which no other has."""
-        return self.lineage[-1].id
-
-
 class Store:
     """The writer's side: owns the only connection that writes."""
 
@@ -117,6 +86,7 @@ class Store:
         self._newest_s: float | None = None  # when the last event happened before this start
         self._lineage: tuple[Epoch, ...] = ()
         self._file = FileIdentity()
+        self._start: Start | None = None
 
     def open(self) -> Opened:
         """Open or create the database, migrate it, compare it with its mark, begin an epoch.
@@ -136,7 +106,7 @@ class Store:
         try:
             self._connect()
             self._migrate(existed=existed)
-            return self._begin(mark)
+            return self._begin(mark, existed=existed)
         except sqlite3.Error as error:
             raise self._failed(error) from error
         except UnicodeDecodeError as error:  # SQLite's words quote what it cannot read
@@ -179,7 +149,7 @@ class Store:
             failpoint("head.migrate.before_commit")
             self._db.execute("COMMIT")
 
-    def _begin(self, mark: Mark | None) -> Opened:
+    def _begin(self, mark: Mark | None, *, existed: bool) -> Opened:
         meta = dict(self._db.execute("SELECT key, value FROM meta").fetchall())
         self._cluster = meta.get("cluster") or (mark.cluster if mark else uuid.uuid4().hex)
         self._next_job = int(meta.get("next_job", "1"))
@@ -208,18 +178,24 @@ class Store:
             forgotten_from = int(meta.get("forgotten_from", "0"))
         is_copy = meta.get("is_copy", "1") == "1" and not missing
         behind = missing or before or copied
-        self._db.execute("BEGIN IMMEDIATE")
-        self._begin_epoch(number + 1, held=held, accepted=False)
-        self._set_meta(
-            cluster=self._cluster,
-            next_job=str(self._next_job),
-            seq=str(self._seq),  # after a loss, numbers go on where the mark was
-            behind=behind,
-            is_copy="1" if is_copy else "0",
-            forgotten_from=str(forgotten_from),
+        self._start = Start(
+            epoch=self._new_epoch(number + 1, held=held),
+            meta={
+                "cluster": self._cluster,
+                "next_job": str(self._next_job),
+                "seq": str(self._seq),  # after a loss, numbers go on where the mark was
+                "behind": behind,
+                "is_copy": "1" if is_copy else "0",
+                "forgotten_from": str(forgotten_from),
+            },
         )
-        self._db.execute("COMMIT")
-        self._write_mark()
+        try:
+            with self._transaction():
+                pass
+            self._write_mark()
+        except DiskFullError:
+            if not existed:
+                raise
         return Opened(
             cluster=self._cluster,
             lineage=self._lineage,
@@ -229,7 +205,34 @@ class Store:
             seq=self._seq,
         )
 
-    def _begin_epoch(self, number: int, *, held: tuple[int, int], accepted: bool) -> None:
+    @property
+    def is_begun(self) -> bool:
+        """Return whether this start is durable: before that no node may hear of its epoch.
+
+        With a full disk it is not; the first commit that finds room writes it.
+        """
+        return self._start is None
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Make all that is written inside durable together, after this start if it is not yet.
+
+        Raises:
+            TryAgainError, StorageError: as `commit`.
+        """
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            if self._start is not None:
+                add_epoch(self._db, self._start.epoch)
+                self._set_meta(epoch=str(self._start.epoch.number), **self._start.meta)
+            yield
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        self._start = None
+
+    def _new_epoch(self, number: int, *, held: tuple[int, int], accepted: bool = False) -> Epoch:
+        """Return another epoch, and take it as that of this head; the caller writes it."""
         epoch = Epoch(
             number=number,
             id=new_epoch_id(),
@@ -238,9 +241,8 @@ class Store:
             first_job=self._next_job,
             accepted=accepted,
         )
-        add_epoch(self._db, epoch)
-        self._set_meta(epoch=str(number))
         self._lineage = (*self._lineage, epoch)
+        return epoch
 
     def _compare(self, mark: Mark) -> str:
         """Return what is missing; ids that may have been given out will not come again."""
@@ -391,12 +393,11 @@ class Store:
             if last_s is None:
                 return now_s
             time_s = min(now_s, last_s + PURGE_STEP_S)
-            if time_s > last_s or row is None:
-                self._db.execute("BEGIN IMMEDIATE")
-                self._set_meta(purged_s=repr(max(time_s, last_s)))
-                self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._failed(error) from error
+        if time_s > last_s or row is None:
+            with self._transaction():
+                self._set_meta(purged_s=repr(max(time_s, last_s)))
         return time_s
 
     def purge(self, keep: Keep, now_s: float) -> Purged:
@@ -414,14 +415,9 @@ class Store:
 
     def _purging(self, work: Callable[[], T]) -> T:
         """Do work in a transaction that keeps the newest number, which rows may tell that go."""
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._transaction():
             self._set_meta(seq=str(self._seq))
-            result = work()
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
-        return result
+            return work()
 
     def code_in_use(self) -> set[tuple[int, str]] | None:
         """Return owner and digest of the code snapshots of all jobs that are kept.
@@ -442,12 +438,8 @@ class Store:
             DiskFullError: there is no room; nothing was written.
             StorageError: anything else; the caller must stop, the next commit must not be tried.
         """
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._transaction():
             self._write(batch)
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
         self._seq += len(batch.facts)
         self._next_job = batch.next_job
         failpoint("head.mark.before_write")
@@ -520,12 +512,8 @@ class Store:
             behind: in words, what shows it.
             forgotten_from: the id from which on it may lack jobs.
         """
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._transaction():
             self._set_meta(behind=behind, is_copy="0", forgotten_from=str(forgotten_from))
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
 
     def accept_loss(
         self, *, number: int = 0, seq: int = 0, next_job: int = 0, forgotten_from: int = 0
@@ -541,27 +529,22 @@ class Store:
             forgotten_from: the id from which on jobs may be missing.
         """
         held = (self._seq, forgotten_from or self._next_job)
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._seq = max(self._seq, seq)
-            self._next_job = max(self._next_job, next_job)
-            newest = max(self._lineage[-1].number, number)
-            self._begin_epoch(newest + 1, held=held, accepted=True)
-            self._set_meta(next_job=str(self._next_job), seq=str(self._seq))
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
+        self._seq = max(self._seq, seq)
+        self._next_job = max(self._next_job, next_job)
+        newest = max(self._lineage[-1].number, number)
+        epoch = self._new_epoch(newest + 1, held=held, accepted=True)
+        with self._transaction():
+            add_epoch(self._db, epoch)
+            self._set_meta(
+                epoch=str(epoch.number), next_job=str(self._next_job), seq=str(self._seq)
+            )
         self._write_mark()
         return Opened(cluster=self._cluster, lineage=self._lineage, seq=self._seq)
 
     def end_loss(self) -> None:
         """End safe mode: all that was lost and is known somewhere is durable again."""
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._transaction():
             self._set_meta(behind="", is_copy="1", forgotten_from="0")
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
 
     def close(self) -> None:
         """Close the database; all that was committed is in the one file."""

@@ -1,4 +1,4 @@
-"""The head's disk: full, broken, cut, exchanged, newer, gone (A19, A22 and table B)."""
+"""The head's disk: broken, cut, exchanged, newer, gone (A19, A22 and table B)."""
 
 import contextlib
 import hashlib
@@ -8,7 +8,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,9 +21,6 @@ from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.judge import Judge, facts_of, verdict
 from tests.support.mishaps import Submission, a_job, wait_for_end, wait_for_starts
-
-DISK_BYTES = 16 * 1024 * 1024
-FILL_BYTES = 64 * 1024
 
 
 @pytest.fixture
@@ -44,129 +40,6 @@ def refused_start(cluster: Cluster) -> tuple[int, str]:
     said = cluster.log("head.log")[already:]
     assert "Traceback" not in said
     return code, said
-
-
-# --- B1: the disk is full ---
-
-
-@pytest.fixture
-def small_disk(cluster: Cluster) -> Iterator[Path]:
-    """Give the head a disk of its own that can be filled."""
-    if os.geteuid() != 0:
-        pytest.skip("a file system of limited size is mounted by root only")
-    where = cluster.state_dir
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "none", str(where)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"cannot mount here: {mounted.stderr.strip()}")
-    yield where
-    cluster.stop()
-    subprocess.run(["umount", str(where)], check=True)
-
-
-def free_bytes(where: Path) -> int:
-    status = os.statvfs(where)
-    return status.f_bavail * status.f_frsize
-
-
-def fill(where: Path, leave_bytes: int = 0) -> Path:
-    """Fill the disk but for ``leave_bytes``; return the file that does it."""
-    filler = where / "filler"
-    with open(filler, "ab", buffering=0) as stream:
-        while (room := free_bytes(where) - leave_bytes) > 0:
-            try:
-                stream.write(b"x" * min(room, FILL_BYTES))
-            except OSError:  # ENOSPC: some of it is promised to others
-                break
-    return filler
-
-
-@pytest.mark.root
-def test_b1_a_nearly_full_disk_refuses_submits_with_exit_75_and_takes_them_again_later(
-    cluster: Cluster, judge: Judge, small_disk: Path
-) -> None:
-    cluster.start_head()
-    cluster.start_node("n1")
-    (running,) = Submission(cluster, a_job(cluster, judge, judge.gate())).ids()
-    wait_for_starts(judge, [running])
-
-    filler = fill(small_disk, leave_bytes=1024 * 1024)
-    refused = run_command("gsub", "--", "true", head=cluster.socket, cwd=cluster.jobs)
-
-    assert refused.status == 75
-    assert refused.stdout == ""
-    assert "disk is full" in refused.stderr
-    assert cluster.head.job(running).row.state == "running"
-    filler.unlink()
-    accepted = run_command("gsub", "--", "true", head=cluster.socket, cwd=cluster.jobs)
-    assert accepted.status == 0
-    wait_until(lambda: judge.open_gate() and not cluster.head.jobs().jobs)
-    assert verdict(judge, database(cluster), [running], attempts_max=1) == [
-        # gsub's own job does not write into the judge's file
-        f"{what} ({running + 1}, 1) on n1 is missing, outcome 0"
-        for what in ("start", "end")
-    ]
-
-
-@pytest.mark.root
-def test_b1_a_full_disk_stalls_the_head_which_recovers_alone_with_every_outcome(
-    cluster: Cluster, judge: Judge, small_disk: Path
-) -> None:
-    cluster.start_head()
-    cluster.start_node("n1", cpus=60)
-    jobs = Submission(cluster, *(a_job(cluster, judge, judge.gate()) for _ in range(60))).ids()
-    wait_for_starts(judge, jobs)
-    pid = cluster.head_process.pid
-
-    def stalls() -> bool:
-        fill(small_disk)  # and what the ballast file gave back, too
-        judge.open_gate()
-        return "trying again" in cluster.log("head.log")
-
-    wait_until(stalls, 60.0, what="a commit to find no room")
-    wait_until(lambda: judge.open_gate() and all(judge.count("end", job) for job in jobs), 60.0)
-    refused = run_command("gsub", "--", "true", head=cluster.socket, cwd=cluster.jobs)
-    shown = run_command("gstat", head=str(cluster.socket))
-    assert refused.status == 75, refused
-    assert "disk is full" in refused.stderr
-    assert shown.status == 0, shown
-    assert "disk is full" in shown.stderr
-    assert "may not be durable yet" in shown.stderr
-    (small_disk / "filler").unlink()
-
-    wait_until(lambda: all_are_over(cluster), 60.0, what="all outcomes to be recorded")
-    assert cluster.head_process.poll() is None
-    assert cluster.head.status().pid == pid
-    (new,) = Submission(cluster, a_job(cluster, judge)).ids()
-    wait_for_end(cluster, [new])
-    assert verdict(judge, database(cluster), [*jobs, new], attempts_max=1) == []
-
-
-def all_are_over(cluster: Cluster) -> bool:
-    """Return whether the head can write again, and knows no unfinished job."""
-    listed = cluster.head.jobs()
-    return not listed.jobs and not listed.warning
-
-
-@pytest.mark.root
-def test_b1_a_head_that_starts_on_a_full_disk_says_so_without_a_traceback(
-    cluster: Cluster, judge: Judge, small_disk: Path
-) -> None:
-    cluster.start_head()
-    cluster.stop_head()
-    (small_disk / "gsched.ballast").unlink(missing_ok=True)
-    filler = fill(small_disk)
-
-    code, said = refused_start(cluster)
-
-    assert code in {3, 75}
-    assert "full" in said
-    filler.unlink()
-    cluster.start_head()
 
 
 # --- B4: a flush fails once ---

@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from gsched.clock import SystemClock
+from gsched.config_limits import LimitsConfig
 from gsched.errors import StorageError
 from gschedd.daemon.housekeeping import Housekeeping
 from gschedd.models.robust import RobustModel
@@ -45,7 +46,7 @@ def housekeeping(books: Books, writer: Writer, keep: Keep | None = None) -> Hous
         in_writer=writer.run,
         clock=SystemClock(),
         keep=keep or Keep(days=1),
-        code=CodeStore(str(Path(books.store.path).parent / "code"), most_bytes=1000),
+        code=CodeStore(str(Path(books.store.path).parent / "code"), LimitsConfig()),
     )
 
 

@@ -55,7 +55,10 @@ def test_what_users_can_fill_has_a_limit_for_each_user_and_one_in_all() -> None:
     for limit in LIMITS:
         scopes.setdefault(limit.of, set()).add(limit.scope)
 
-    for of in ("requests in flight", "connections to the head", "terminal sessions"):
+    for of in (
+        *("requests in flight", "connections to the head", "terminal sessions"),
+        "code snapshots on the head",
+    ):
         assert both <= scopes[of], of
 
 

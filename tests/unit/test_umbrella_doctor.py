@@ -5,13 +5,14 @@ import socket
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from gsched.cli.local import head_checks, machine_checks
 from gsched.cli.local.findings import Finding, Level, fail
 from gsched.config import Config, NodeConfig
 from gsched.config_gpu_share import GpuShareConfig
 from gsched.model.gpu_tokens import GpuSharing
-from gsched.protocol.api import API_VERSION
+from gsched.protocol.api import API_VERSION, DiskRow
 from gsched.version import VERSION
 from tests.support.canned_head import node, status
 
@@ -25,6 +26,47 @@ def test_a_complaint_without_advice_cannot_be_made() -> None:
     """Each says what to do."""
     with pytest.raises(ValueError, match="says what to do"):
         fail("disk", "full", "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "level"),
+    [
+        ({}, Level.OK),
+        ({"free_bytes": 2**28}, Level.WARN),
+        ({"free_inodes": 50}, Level.WARN),
+        ({"free_inodes": 0}, Level.FAIL),
+        ({"is_low": True}, Level.FAIL),
+        ({"free_bytes": 2**20}, Level.FAIL),
+    ],
+)
+def test_the_doctor_shows_the_room_of_the_heads_disk(
+    changes: dict[str, object], level: Level
+) -> None:
+    disk = DiskRow(
+        path="/s", free_bytes=2**34, total_bytes=2**35, free_inodes=10**6, total_inodes=10**7,
+        is_low=False,
+    )  # fmt: skip
+    found = head_checks.check_status(status(disk=structs.replace(disk, **changes)), now_s=1000.0)
+
+    (finding,) = (each for each in found if each.subject == "head's disk")
+    assert finding.level is level
+    assert "free at /s" in finding.text
+    assert "inodes" in finding.text
+
+
+def test_the_doctor_shows_that_the_head_cannot_write() -> None:
+    found = head_checks.check_status(status(stalled="the head's disk is full"), now_s=1000.0)
+
+    assert levels(found)["database"] is Level.FAIL
+
+
+def test_the_doctor_shows_the_room_of_a_node_on_this_machine(tmp_path: Path) -> None:
+    config = Config(node=NodeConfig(state_dir=str(tmp_path), tmp_dir=str(tmp_path / "none")))
+
+    found = levels(machine_checks.check_node_disks(config))
+
+    assert set(found) == {"spool space", "tmp space"}
+    assert found["tmp space"] is Level.WARN, "it is not there"
 
 
 def test_python_with_the_groups_fault_is_refused() -> None:

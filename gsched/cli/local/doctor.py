@@ -119,6 +119,7 @@ def examine(
             findings.extend(notify_checks.check_ways(config.notify))
         spool = Path(config.node.state_dir or DEFAULT_NODE_STATE_DIR)
         findings.extend(machine_checks.check_spool(spool))
+        findings.extend(machine_checks.check_node_disks(config))
     if layout is not None:
         if os.access(layout.directory, os.W_OK):  # others may not read the pid files
             findings.extend(machine_checks.check_pid_files(layout))

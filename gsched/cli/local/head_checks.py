@@ -5,12 +5,13 @@ import stat
 from collections.abc import Iterable, Mapping
 
 from gsched.cli.local.findings import Finding, fail, ok, warn
+from gsched.cli.local.machine_checks import check_space
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import GschedError, HeadUnreachableError
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.wording import counted
-from gsched.protocol.api import API_VERSION, NodeRow, StatusReply
+from gsched.protocol.api import API_VERSION, DiskRow, NodeRow, StatusReply
 from gsched.protocol.notify import NotifyRow
 from gsched.version import VERSION
 
@@ -108,6 +109,11 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
         )
     else:
         findings.append(ok("clock", "the clocks of this machine and the head agree"))
+    if status.disk is not None:
+        findings.append(_check_disk(status.disk))
+    if status.stalled:
+        todo = "free space on the head's disk, or close the program that holds the database"
+        findings.append(fail("database", status.stalled, todo))
     if status.damaged:
         shown = "; ".join(status.damaged[:3])
         more = f" and {len(status.damaged) - 3} more" if len(status.damaged) > 3 else ""
@@ -137,6 +143,17 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
     findings.extend(check_notify(status.notify))
     findings.extend(_check_oddities(status.dropped))
     return findings
+
+
+def _check_disk(row: DiskRow) -> Finding:
+    """Say how much room the head has for its database."""
+    return check_space(
+        row.path,
+        row.free_bytes,
+        row.free_inodes if row.total_inodes else None,
+        subject="head's disk",
+        refuses=row.is_low,
+    )
 
 
 def check_notify(row: NotifyRow | None) -> list[Finding]:

@@ -15,7 +15,7 @@ from gsched.cli.local.cluster import head_daemon, node_daemon
 from gsched.cli.local.daemons import Daemon, read_pid, running_process
 from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.cli.local.layout import ClusterLayout
-from gsched.config import Config, load_config
+from gsched.config import DEFAULT_NODE_STATE_DIR, Config, load_config
 from gsched.config_gpu_share import SHARE_COMPILERS, SHARE_DRIVERS
 from gsched.config_rules import deprecations
 from gsched.errors import ConfigError
@@ -23,6 +23,7 @@ from gsched.model.units import format_size
 
 BAD_PYTHON = (3, 12, 0)
 OLDEST_PYTHON = (3, 11)
+INODES_WARN = 10_000
 DISK_WARN_BYTES = 1024**3
 DISK_FAIL_BYTES = 50 * 1024**2  # SQLite's log and one backup of a middling database
 CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -104,7 +105,7 @@ def check_state_directory(path: Path) -> list[Finding]:
         )
     else:
         findings.append(ok(subject, f"{path} is writable"))
-    findings.append(check_space(path, shutil.disk_usage(path).free))
+    findings.append(check_disk(path))
     objection = file_systems.objection(path)
     if objection:
         todo = "choose a state directory on a local disk"
@@ -124,16 +125,56 @@ def check_spool(path: Path) -> list[Finding]:
     return [ok("spool", f"only root can change {path}")]
 
 
-def check_space(path: Path, free_bytes: int) -> Finding:
-    """Say whether there is room for the database to grow."""
+def check_disk(path: Path, subject: str = "disk space") -> Finding:
+    """Say how much room the file system of a daemon's directory has."""
+    status = os.statvfs(path)
+    free_inodes = status.f_favail if status.f_files else None
+    return check_space(path, status.f_bavail * status.f_frsize, free_inodes, subject=subject)
+
+
+def check_space(
+    path: Path | str,
+    free_bytes: int,
+    free_inodes: int | None = None,
+    *,
+    subject: str = "disk space",
+    refuses: bool = False,
+) -> Finding:
+    """Say whether there is room for a daemon's files.
+
+    Args:
+        path: where.
+        free_bytes: left there.
+        free_inodes: likewise; None: the file system does not count them.
+        subject: of the finding.
+        refuses: the daemon refuses jobs for it.
+    """
     text = f"{format_size(free_bytes)} free at {path}"
-    if free_bytes < DISK_FAIL_BYTES:
-        return fail(
-            "disk space", text, "free space: the head refuses submissions when the disk is full"
-        )
-    if free_bytes < DISK_WARN_BYTES:
-        return warn("disk space", text, "free space before the head has to refuse submissions")
-    return ok("disk space", text)
+    if free_inodes is not None:
+        text = f"{text}, {free_inodes:,} inodes"
+    if refuses or free_bytes < DISK_FAIL_BYTES or free_inodes == 0:
+        return fail(subject, text, "free space: no job is accepted while the disk is full")
+    if free_bytes < DISK_WARN_BYTES or (free_inodes is not None and free_inodes < INODES_WARN):
+        return warn(subject, text, "free space before jobs are refused")
+    return ok(subject, text)
+
+
+def check_node_disks(config: Config) -> list[Finding]:
+    """Say how much room a node of this machine has for its spool and for temporary directories."""
+    places = {
+        "spool space": config.node.state_dir or DEFAULT_NODE_STATE_DIR,
+        "tmp space": config.node.tmp_dir or "/tmp",  # noqa: S108 - the default of tmp_dir
+    }
+    if not os.path.isdir(places["spool space"]):
+        return []  # no node here
+    findings = []
+    for subject, place in places.items():
+        try:
+            findings.append(check_disk(Path(place), subject))
+        except OSError as error:
+            todo = f"create {place} or change its mode"
+            findings.append(warn(subject, f"{place}: {error.strerror}", todo))
+    return findings
 
 
 def check_pid_files(layout: ClusterLayout) -> list[Finding]:
