@@ -201,6 +201,7 @@ class Found(Struct, frozen=True, kw_only=True):
         doubt: why nobody can tell now whether there is a record; empty: it is as ``record`` says.
         renewed_s: when its lease was renewed last, seconds of CLOCK_BOOTTIME; None: not known.
         launched: of a prepared attempt: as it was launched, if it was.
+        journal_bytes: of its orders and its start, most of them of shells if it is large.
     """
 
     key: AttemptKey
@@ -210,6 +211,7 @@ class Found(Struct, frozen=True, kw_only=True):
     doubt: str = ""
     renewed_s: float | None = None
     launched: Task | None = None
+    journal_bytes: int = 0
 
 
 class SpoolFound(Struct, frozen=True, kw_only=True):

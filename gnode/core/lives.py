@@ -234,6 +234,7 @@ def _take_up(table: Table, found: Found, now_s: float, wall_s: float) -> Attempt
     attempt.prepared = attempt.prepared and found.launched is None
     attempt.warm = found.launched is not None
     attempt.renewed_s = max(attempt.renewed_s, found.renewed_s or 0.0)
+    attempt.shell_bytes = found.journal_bytes
     if found.record is None and not attempt.prepared:
         fence_older(table, found.key, now_s, wall_s)
         attempt.deferred = found.key.job in table.live_of_job

@@ -1,10 +1,14 @@
 """Terminal sessions: whether an attempt has a terminal here; who may have it, the head decides."""
 
+import msgspec
+
 from gnode.core.effects import ConnectTerminal, Send
 from gnode.core.supervisors import give
-from gnode.core.table import Table
+from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey, ShellCommand
 from gnode.core.transitions import Phase
+from gsched.model.limits import MAX_SHELLS_BYTES, MAX_USER_SHELLS_BYTES
+from gsched.model.units import format_size
 from gsched.protocol.sessions import OpenSession, SessionFailed
 
 #: How long a further shell waits for its user when the connection is lost: a restart of the head
@@ -31,8 +35,32 @@ def open_session(table: Table, order: OpenSession) -> None:
                 env={**order.variables, "PBS_ENVIRONMENT": "PBS_INTERACTIVE"},
                 linger_s=LINGER_S,
             )
+            size = len(msgspec.json.encode(command))
+            full = _full(table, attempt, size)
+            if full:
+                _refuse(table, order, full)
+                return
+            attempt.shell_bytes += size
             give(table, attempt, command)
         table.out.append(ConnectTerminal(key=key, order=order))
+
+
+def _full(table: Table, attempt: Attempt, size: int) -> str:
+    """Return why the spool takes no further shell of an attempt; empty: it does."""
+    node = table.site.node
+    if attempt.shell_bytes + size > MAX_SHELLS_BYTES:
+        return (
+            f"attempt {attempt.key.name} has started so many shells on node {node} that their "
+            f"records take {format_size(MAX_SHELLS_BYTES)}, the limit: use one shell for more"
+        )
+    of_user = sum(each.shell_bytes for each in table.attempts.values() if each.uid == attempt.uid)
+    if of_user + size > MAX_USER_SHELLS_BYTES:
+        return (
+            f"jobs of {attempt.user} have started so many shells on node {node} that their records "
+            f"take {format_size(MAX_USER_SHELLS_BYTES)}, the limit: wait until one of the jobs has "
+            "ended"
+        )
+    return ""
 
 
 def _refuse(table: Table, order: OpenSession, message: str) -> None:

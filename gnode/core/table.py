@@ -56,6 +56,7 @@ class Attempt:
         kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.
         cpus: that are its alone.
         has_container: it leaves something that is to be removed at its end.
+        shell_bytes: what the orders to start its shells take in the spool.
         lease_s, lease_grace_s: as in its task.
         renewed_s: when its lease was renewed last.
     """
@@ -89,6 +90,7 @@ class Attempt:
     waiting: list[Command] = field(default_factory=list)
     stop_reason: StopReason | None = None
     kill_at_s: float | None = None
+    shell_bytes: int = 0
     lease_s: float = 0.0
     lease_grace_s: float = 0.0
     renewed_s: float = 0.0

@@ -275,8 +275,10 @@ class Spool:
     def look(self, key: AttemptKey) -> Found:
         """Return what lies in the spool of an attempt."""
         task, info, record, doubt = self.read_task(key), None, None, ""
+        size = 0
         try:
             story = journal.read_story(self.directory(key))
+            size = story.size_bytes
             info, record = self._info(key, story), self._exit(key, story)
         except OSError as error:
             doubt = str(error)
@@ -292,6 +294,7 @@ class Spool:
             doubt=doubt,
             renewed_s=lease.read(self.directory(key)) if leased else None,
             launched=launched,
+            journal_bytes=size,
         )
 
     # --- remove ---

@@ -49,12 +49,14 @@ class Story:
         started: who runs the attempt, JSON.
         cleaned: nothing is left of its container.
         ended: the exit record, JSON.
+        size_bytes: of all lines.
     """
 
-    __slots__ = ("begun", "cleaned", "ended", "may_have_run", "started")
+    __slots__ = ("begun", "cleaned", "ended", "may_have_run", "size_bytes", "started")
 
     def __init__(self, content: bytes = b"") -> None:
         self.begun = self.may_have_run = self.cleaned = False
+        self.size_bytes = len(content)
         self.started: bytes | None = None
         self.ended: bytes | None = None
         for line in content[: content.rfind(b"\n") + 1].split(b"\n"):

@@ -5,6 +5,7 @@ owner's rights, behind a terminal keeper of its own. So it counts as the job's i
 usage is the job's, and what ends the job ends it.
 """
 
+import contextlib
 import os
 import re
 import socket
@@ -33,13 +34,13 @@ class Shells:
         around: see `Surroundings`.
     """
 
-    __slots__ = ("_around", "_directory", "_pids", "_wanted")
+    __slots__ = ("_around", "_directory", "_sessions", "_wanted")
 
     def __init__(self, directory: str, around: Surroundings) -> None:
         self._directory = directory
         self._around = around
         self._wanted: list[dict[str, object]] = []
-        self._pids: set[int] = set()
+        self._sessions: dict[int, str] = {}  # by pid
 
     def take(self, orders: list[object]) -> list[object]:
         """Take the orders that are for shells, and return the others."""
@@ -53,7 +54,14 @@ class Shells:
 
     def reaped(self, pid: int) -> None:
         """Note that a process of the job has ended."""
-        self._pids.discard(pid)
+        session = self._sessions.pop(pid, "")
+        if session:
+            self._forget(session)
+
+    def _forget(self, session: str) -> None:
+        """Remove the socket of a shell: its keeper has no right to."""
+        with contextlib.suppress(OSError):
+            os.unlink(f"{self._directory}/{terminal.socket_name(session)}")
 
     def start(self, task: Task) -> None:
         """Start the shells that were ordered."""
@@ -80,23 +88,27 @@ class Shells:
             spool.log(f"{self._directory}: no terminal for a shell: {reason(error)}")
             return
         with listener:
-            self._fork(task, listener, linger_s)
+            pid = self._fork(task, listener, linger_s)
+        if pid:
+            self._sessions[pid] = session
+        else:  # gnode says that none has come
+            self._forget(session)
 
-    def _fork(self, task: Task, listener: socket.socket, linger_s: float) -> None:
-        too_many = len(self._pids) >= SHELLS_MAX
-        if len(self._pids) >= 2 * SHELLS_MAX:
-            return  # gnode says that none has come
+    def _fork(self, task: Task, listener: socket.socket, linger_s: float) -> int:
+        """Return the process of a further shell, or that refuses it; 0: there is none."""
+        too_many = len(self._sessions) >= SHELLS_MAX
+        if len(self._sessions) >= 2 * SHELLS_MAX:
+            return 0
         try:
             pid = os.fork()
         except OSError as error:
             spool.log(f"{self._directory}: cannot fork a shell: {reason(error)}")
-            return
-        if pid:
-            self._pids.add(pid)
-            return
-        if too_many:
+            return 0
+        if pid == 0 and too_many:
             terminal.close_all_but(listener.fileno())
             terminal.refuse(
                 listener, f"the job has {SHELLS_MAX} shells on this node, the limit: leave one"
             )
-        child.become_shell(task, self._around, listener, linger_s=linger_s)
+        if pid == 0:
+            child.become_shell(task, self._around, listener, linger_s=linger_s)
+        return pid

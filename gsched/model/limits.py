@@ -112,6 +112,9 @@ MAX_TRAINING_CONNECTIONS: Final = 1024
 MAX_TRAINING_LINES: Final = 50
 MAX_STEP_CALLS: Final = 200
 MAX_STEP_ORDERS: Final = 256
+#: What the orders to start shells take in the spool of a node, which belongs to root.
+MAX_SHELLS_BYTES: Final = 4 * MIB
+MAX_USER_SHELLS_BYTES: Final = 64 * MIB
 
 #: How much of what somebody wrote is shown in an error.
 SHOWN: Final = 80

@@ -522,6 +522,26 @@ LIMITS: Final = (
         ("gnode.supervisor.shells.SHELLS_MAX", "shells at once", "shells", "`gshell`", 16),
     ),
     *_of(
+        Scope.ATTEMPT,
+        "gnode.core.sessions",
+        (
+            "MAX_SHELLS_BYTES",
+            "records of shells in a node's spool",
+            "bytes",
+            "1,000 to 10,000 shells one after the other; the spool is root's",
+        ),
+    ),
+    *_of(
+        Scope.USER,
+        "gnode.core.sessions",
+        (
+            "MAX_USER_SHELLS_BYTES",
+            "records of shells in a node's spool",
+            "bytes",
+            "of all attempts of a user whose records the node has",
+        ),
+    ),
+    *_of(
         Scope.ALL,
         "gschedd.notify.ledger",
         ("MAX_NOTICES", "notices that wait for a way", "notices", "more are dropped"),

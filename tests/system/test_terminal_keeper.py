@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gnode.supervisor.shells import SHELLS_MAX
 from gsched import terminal as t
 from gsched.terminal import Kind, Window
 from tests.support.keeper import Attached
@@ -234,6 +235,30 @@ def shell_order(session: str, *argv: str, linger_s: float = 5.0) -> dict[str, ob
     }
 
 
+def sockets(launcher: Launcher, job: int) -> set[str]:
+    """Return the sockets of terminals in an attempt's directory."""
+    return {each.name for each in launcher.directory(job).iterdir() if "tty" in each.name}
+
+
+def test_shells_leave_nothing_in_the_spool(launcher: Launcher, job: int) -> None:
+    """Those that have run, those beyond the limit, and those that cannot even be refused."""
+    launcher.launch(launcher.task(job, ["/bin/sh", "-c", "sleep 60"]))
+    launcher.started(job)
+    users = []
+    for _ in range(2 * SHELLS_MAX + 4):
+        session = secrets.token_hex(16)
+        launcher._order(f"{job}.1", shell_order(session, "/bin/cat", linger_s=0.2))
+        users.append(session)
+    wait_until(
+        lambda: len(sockets(launcher, job)) == 2 * SHELLS_MAX, "the shells that the limit allows"
+    )
+    attached = [Attached(launcher.directory(job), each) for each in users[: 2 * SHELLS_MAX]]
+    for user in attached:
+        user.close()
+
+    wait_until(lambda: not sockets(launcher, job), "the end of the shells")
+
+
 def test_a_shell_beside_a_batch_job_ends_with_it(launcher: Launcher, job: int) -> None:
     task = launcher.task(job, ["/bin/sh", "-c", "sleep 60"], cwd=str(launcher.out))
     task["env"]["MARK"] = "of-the-job"
@@ -296,8 +321,7 @@ def test_orders_that_make_no_sense_start_no_shell(launcher: Launcher, job: int) 
     launcher._order(f"{job}.1", shell_order(session, "/bin/true"))
 
     assert Attached(launcher.directory(job), session).ended() == 0
-    names = {each.name for each in launcher.directory(job).iterdir() if "tty" in each.name}
-    assert names == {f"tty-{session}"}
+    wait_until(lambda: not sockets(launcher, job), "the end of the shell")
 
 
 def test_a_session_of_another_user_s_process_is_refused(launcher: Launcher, job: int) -> None:
