@@ -209,6 +209,7 @@ class ReadFile(Struct, frozen=True, kw_only=True):
         switch_user: whether the reader must become ``uid`` first.
         offset: of the first byte; negative counts from the end.
         append: written to the end of the file, and nothing is read; empty: it is read.
+        cgroup: of the attempt, in which the reader runs while the attempt does; None: it has none.
     """
 
     request: int
@@ -220,6 +221,7 @@ class ReadFile(Struct, frozen=True, kw_only=True):
     offset: int
     max_bytes: int
     append: bytes = b""
+    cgroup: str | None = None
 
 
 class ConnectTerminal(Struct, frozen=True, kw_only=True):

@@ -462,6 +462,7 @@ def read_output(table: Table, order: ReadOutput) -> None:
             offset=order.offset,
             max_bytes=order.max_bytes,
             append=order.append,
+            cgroup=attempt.cgroup if attempt.live else None,
         )
     )
 

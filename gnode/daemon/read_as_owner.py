@@ -1,24 +1,51 @@
 """Program: read a piece of a file as its owner, or append to it. Run by a gnode that is root.
 
-Arguments: user, uid, gid, path, offset, max_bytes, bytes to append as hex. Output: a line of JSON
-with ``offset`` and ``size_bytes``, or with ``error``, then the bytes. Everything is imported before
-the privileges go.
+Arguments: user, uid, gid, the attempt's control group (empty: none), path, offset, max_bytes, bytes
+to append as hex. Output: a line of JSON with ``offset`` and ``size_bytes``, or with ``error``, then
+the bytes. Everything is imported before the privileges go.
 """
 
+import contextlib
 import json
 import os
+import resource
+import signal
 import stat
 import sys
 
+from gnode.supervisor import kernel, privilege
+from gnode.supervisor.errors import LaunchError
+
+OPEN_FILES = 64
+
+
+def enter(group: str) -> None:
+    """Join the attempt's control group, and take limits that this program never reaches.
+
+    The attempt may end meanwhile: then it is killed with it. Other signals are for the job.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with open("/proc/self/oom_score_adj", encoding="ascii") as file:
+        is_protected = int(file.read()) < 0
+    if is_protected:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write("0")
+    with contextlib.suppress(OSError):  # it has just ended
+        if group:
+            with open(f"{group}/cgroup.procs", "w", encoding="ascii") as file:
+                file.write("0")
+
 
 def become(user: str, uid: int, gid: int) -> None:
-    """Become the user for good: groups, then gid, then uid; checked, since a miss would be root."""
+    """Become the user for good, without any capability; checked, since a miss would be root."""
     if uid == 0 or gid == 0:  # nothing is read as root, whoever asks
         os._exit(254)
-    os.setgroups(os.getgrouplist(user, gid))
-    os.setresgid(gid, gid, gid)
-    os.setresuid(uid, uid, uid)
-    if os.getresuid() != (uid,) * 3 or os.getresgid() != (gid,) * 3:
+    try:
+        privilege.become(uid, gid, os.getgrouplist(user, gid))
+        kernel.forbid_new_privileges()
+    except (LaunchError, OSError):
         os._exit(254)
 
 
@@ -72,7 +99,8 @@ def reason(error: Exception) -> str:
 
 def main() -> None:
     """Do as the arguments say."""
-    user, uid, gid, path, offset, max_bytes, append = sys.argv[1:]
+    user, uid, gid, group, path, offset, max_bytes, append = sys.argv[1:]
+    enter(group)
     become(user, int(uid), int(gid))
     head, data = do(path, int(offset), int(max_bytes), bytes.fromhex(append))
     sys.stdout.buffer.write(json.dumps(head).encode() + b"\n" + data)

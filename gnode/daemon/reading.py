@@ -3,16 +3,23 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+import gnode
 from gnode.core.effects import ReadFile
 from gnode.daemon import read_as_owner
 from gsched.protocol.node import OutputRead
 
 MAX_BYTES = 4 * 1024 * 1024  # of one answer: base64 and other messages share its frame
 TIMEOUT_S = 10.0
+BOOT = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from gnode.daemon.read_as_owner import main; main()"
+)
+ROOT = str(Path(gnode.__file__).resolve().parent.parent)
 READERS_MAX = 8  # file servers may hang: the others go on
 
 
@@ -56,8 +63,8 @@ async def _read(order: ReadFile) -> tuple[_Head, bytes]:
         )
         return msgspec.convert(said, _Head), data
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", read_as_owner.__file__),
-        *(order.user, str(order.uid), str(order.gid), order.path),
+        *(sys.executable, "-I", "-c", BOOT, ROOT),
+        *(order.user, str(order.uid), str(order.gid), order.cgroup or "", order.path),
         *(str(order.offset), str(max_bytes), order.append.hex()),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

@@ -47,6 +47,7 @@ _WRITE_AGAIN_S = 1.0
 #: Reasons of a stop after which the job runs again: its files are not copied away.
 _ANOTHER_FOLLOWS = frozenset({"rerun", "move", "fenced", "lease"})
 _OVER_IN_STAGE_IN = "exceeded its walltime limit during stage-in"
+_GROUP_LOOK_S = 0.05  # while processes that are not ours are in the group, such as a reader
 _SPOOL_LOOK_S = 10.0  # how often a supervisor makes sure that its attempt is still in the spool
 
 
@@ -458,8 +459,10 @@ class _Supervisor:
                 self._obey()
             elif number == signal.SIGTERM:  # the machine goes down: leave a true record behind
                 self._ending.stop("node_stop", self._task["grace_s"], kernel.boottime_s())
-            elif self._reap() and cgroup.is_empty(self._task):
-                return  # an alarm looks, too: others may have put processes into the group
+            elif self._reap():  # an alarm looks, too: others may have put processes into the group
+                if cgroup.is_empty(self._task):
+                    return
+                self._look_s = kernel.boottime_s() + _GROUP_LOOK_S
 
     def _look_after_spool(self) -> None:
         """End the job if its attempt was taken out of the spool.

@@ -5,9 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from gnode.core.effects import ReadFile
 from gnode.daemon.reading import Reader
+from gnode.hw.cgroups import cpu_s, find_roots, remove_if_empty
 
 SECRET = b"only root may read this"
 
@@ -39,6 +41,33 @@ def test_root_never_reads_output_itself_for_somebody_else(tmp_path: Path, uid: i
 
     assert (said.data, said.size_bytes) == (b"", 0)
     assert f"is not read as root for uid {uid}" in said.error
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reads for other users")
+def test_a_reader_is_in_the_control_group_of_the_attempt(tmp_path: Path) -> None:
+    """So it is limited, accounted and killed with it; of one that has ended there is no group."""
+    roots = find_roots("auto", str(tmp_path))
+    if roots.tracking is None:
+        pytest.skip("no version 2 control groups here")
+    group = Path(roots.tracking, "1.1")
+    group.mkdir()
+    try:
+        path = Path("/etc/passwd")
+        asked = structs.replace(
+            order(path, 65534), user="nobody", switch_user=True, cgroup=str(group)
+        )
+        said = asyncio.run(Reader().read(asked))
+        used_s = cpu_s(str(group))
+        gone = structs.replace(asked, cgroup=f"{group}-gone")
+        again = asyncio.run(Reader().read(gone))
+    finally:
+        group.rmdir()
+        remove_if_empty(roots)
+
+    assert (said.data, said.error) == (path.read_bytes()[:100], "")
+    assert used_s
+    assert again.data == said.data
 
 
 def test_own_output_is_read_without_another_process(tmp_path: Path) -> None:
