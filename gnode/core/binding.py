@@ -529,8 +529,9 @@ def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
         "GSCHED_NODEFILE": f"{user_dir}/{NODEFILE_NAME}",
         "GSCHED_CPUS_ON_NODE": str(launch.slots[launch.node_rank]),
         "GSCHED_NUM_CPUS": str(sum(launch.slots)),
-        "GSCHED_GPUS_ON_NODE": str(len(launch.share.gpu_indices)),
-        "GSCHED_NUM_GPUS": str(sum(len(gpus) for gpus in launch.gpus)),
+        # a part of a GPU counts as one: launchers start a rank for each
+        "GSCHED_GPUS_ON_NODE": str(len(tuple(launch.share.gpus_held))),
+        "GSCHED_NUM_GPUS": str(sum(map(len, launch.gpus)) + len(launch.share.gpu_shares)),
         "GSCHED_WALLTIME": _walltime(launch),
     }
     array = array_of(launch.job)

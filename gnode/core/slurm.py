@@ -21,7 +21,8 @@ def slurm_variables(launch: Launch, account: Account, *, node_cpus: int = 0) -> 
         node_cpus: that this node offers; 0: unknown.
     """
     nodes, rank = len(launch.hosts), launch.node_rank
-    gpus = ",".join(str(index) for index in launch.share.gpu_indices)
+    held = [str(gpu.index) for gpu in launch.share.gpus_held]  # a part of one, too
+    gpus = ",".join(held)
     stated = launch.environment
     slots = launch.slots
     if launch.share.exclusive and node_cpus:  # the node is the job's: all nodes are taken as equal
@@ -55,7 +56,7 @@ def slurm_variables(launch: Launch, account: Account, *, node_cpus: int = 0) -> 
         found["SLURM_ARRAY_TASK_ID"] = str(index_of(launch.job))
     if gpus:
         found["SLURM_JOB_GPUS"] = gpus
-        found["SLURM_GPUS_ON_NODE"] = str(len(launch.share.gpu_indices))
+        found["SLURM_GPUS_ON_NODE"] = str(len(held))
     if launch.share.memory_bytes:
         found["SLURM_MEM_PER_NODE"] = str(launch.share.memory_bytes // 1024**2)
     return found

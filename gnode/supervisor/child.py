@@ -154,16 +154,24 @@ def become_member(task: Task, around: Surroundings) -> None:
 
 
 def _hold(
-    task: Task, listener: socket.socket, *, channel: int, detach_timeout_s: float
+    task: Task,
+    listener: socket.socket,
+    *,
+    channel: int,
+    detach_timeout_s: float,
+    command: str = "gsched",
 ) -> NoReturn:
-    """Start the program of ``task`` on a terminal, and become its keeper."""
+    """Start the program of ``task`` on a terminal, and become its keeper.
+
+    ``command`` is what the user's message begins with if the program cannot be started.
+    """
 
     def start() -> NoReturn:
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             start_program(task, os.execve)
         except LaunchError as error:
-            os.write(2, f"{error.message}\r\n".encode("utf-8", "surrogateescape"))
+            os.write(2, f"{command}: {error.message}\r\n".encode("utf-8", "surrogateescape"))
             os._exit(127 if error.errno == errno.ENOENT else 126)  # as a shell says it
         finally:
             os._exit(_NEVER_STARTED)
@@ -187,7 +195,7 @@ def become_shell(
         become_member(task, around)
         os.umask(task["umask"])
         _enter(task)
-        _hold(task, listener, channel=-1, detach_timeout_s=linger_s)
+        _hold(task, listener, channel=-1, detach_timeout_s=linger_s, command="gshell")
     except LaunchError as error:
         terminal.refuse(listener, error.message)
     except OSError as error:

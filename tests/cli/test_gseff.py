@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gsched.model.ids import element_number
 from gsched.model.resources import Usage
 from gsched.protocol import api
 from tests.support.canned_head import CannedHead, canned_head
@@ -70,6 +71,25 @@ def test_what_was_requested_stands_beside_what_was_used(head: CannedHead) -> Non
     assert ran.status == 0
 
 
+def test_the_walltime_of_an_array_is_that_of_its_elements(head: CannedHead) -> None:
+    """Not of all of them together, from the start of the first to the end of the last."""
+    ran = {"state": "done", "outcome": OK, "walltime_s": 300.0}
+    rows = [
+        make_row(element_number(17, index), name="a", wall_s=wall_s, cpu_s=2.0, **ran)
+        for index, wall_s in ((1, 4.0), (2, 6.0), (3, 0.0))
+    ]
+    array = api.ArrayRow(indices="1-3", elements=3, succeeded=3)
+    story = make_story(make_row(17, name="a", wall_s=93.0, cpu_s=6.0, array=array, **ran))
+    head.answers["GET /v1/jobs/17"] = story
+    head.answers["GET /v1/jobs"] = api.JobList(server=SERVER, now_s=NOW_S, jobs=tuple(rows))
+
+    lines = run_here("gseff", "17", head=head.path).stdout.splitlines()
+
+    assert lines[0] == "17[].fake (a): finished with exit code 0"
+    assert "    Walltime        00:05:00    00:00:06 max          2 %" in lines
+    assert "                               00:00:05 mean (2 elements)" in lines
+
+
 def test_json_has_the_numbers(head: CannedHead) -> None:
     document = json.loads(run_here("gseff", "17", "99", "--json", head=head.path).stdout)
 
@@ -92,6 +112,14 @@ def test_json_has_the_numbers(head: CannedHead) -> None:
             ["--walltime 36:00:00", "it exceeded its walltime"],
         ),
         (OK, usage(gpu_util_mean_percent=0.0), ["its GPUs were idle"]),
+        (
+            OK,
+            usage(gpu_util_mean_percent=0.0, gpu_memory_peak_bytes=0),
+            [
+                "not measured           --",
+                "no use of its GPUs was measured: they are only declared",
+            ],
+        ),
         (OK, usage(samples=0, gpu_util_mean_percent=0.0), ["no use of its GPUs was measured"]),
     ],
 )

@@ -1,5 +1,6 @@
 """gstat: lists in a form of one's own, sorted, and the queues."""
 
+import io
 import json
 import os
 import pwd
@@ -7,9 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from gsched.cli.show.joblist import USE_COLUMNS, use_rows
 from gsched.cli.show.pager import page, pager_command
+from gsched.cli.show.terminal import print_rich_table
 from gsched.protocol import api
+from gsched.protocol.uses import LiveRow
 from tests.support.commands import run_at_terminal
 from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
 from tests.support.in_process import run_here
@@ -60,6 +65,40 @@ def test_a_list_has_the_form_and_the_order_that_is_asked_for(
     ran = run_here("gstat", *arguments, head=head)
 
     assert (ran.stdout, ran.status, ran.stderr) == (stdout, 0, "")
+
+
+def test_what_jobs_use_is_a_table_with_titles_that_fits(fake: FakeApi, head: Path) -> None:
+    """In a pipe by TABs; on a terminal of 80 columns no line is longer or broken."""
+    live = LiveRow(at_s=NOW_S - 5, cpu_cores=0.2, memory_bytes=430_767_309, gpus_held=10, gpus=0.7)
+    fake.add(structs.replace(fake.stories[2].row, name="train_resnet50_imagenet", live=live))
+    lines = run_here("gstat", "--format", "usage", "2", head=head).stdout.splitlines()
+    titles, row = (line.split("\t") for line in lines)
+
+    assert dict(zip(titles, row, strict=True)) == {
+        "Job ID": "2.fake",
+        "Name": "train_resnet50_imagenet",
+        "User": "alice",
+        "S": "R",
+        "Elapsed": "00:01:01",
+        "CPUs": "1",
+        "CPU use": "0.2",
+        "Memory": "1gb",
+        "Mem use": "410.8mb",
+        "GPUs": "10",
+        "GPU use": "7%",
+        "GPU mem": "0b",
+        "Age": "5s",
+    }
+    row = structs.replace(fake.stories[2].row, cpus=128, memory_bytes=10**12)
+    reply = api.JobList(server="fake", now_s=NOW_S, jobs=(fake.stories[1].row, row))
+    out = io.StringIO()
+    print_rich_table(USE_COLUMNS, use_rows(reply), colored=False, out=out, width=80)
+    shown = out.getvalue().splitlines()
+    assert len(shown) == 3
+    assert max(map(len, shown)) <= 80
+    assert shown[0].split()[:2] == ["Job", "ID"]
+    assert "CPU use" in shown[0]
+    assert "train_resnet50_imagenet" not in shown[2]
 
 
 def test_a_format_may_stand_in_the_environment(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:

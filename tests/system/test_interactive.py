@@ -235,7 +235,9 @@ def test_a_shell_beside_a_job(shared: Cluster, sittings: list[Sitting]) -> None:
     assert (piped.status, piped.stdout) == (7, f"of-the-job\n{shared.jobs}\n"), piped.stderr
     failing = run(shared, "gshell", job, "/no/such/program")
     assert failing.status == 127
-    assert "cannot run /no/such/program" in failing.stdout
+    assert "gshell: cannot run /no/such/program" in failing.stdout
+    line = run(shared, "gshell", job, "echo $((40+2)) | tr 4 5; false || exit 3")
+    assert (line.status, line.stdout) == (3, "52\n")
 
     user = sit(shared, sittings, "gshell", "--node", "n1", job, "/bin/sh")
     user.type("echo $CUDA_VISIBLE_DEVICES-$PBS_JOBNAME-$PBS_ENVIRONMENT; cat /proc/self/cgroup\n")

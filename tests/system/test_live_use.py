@@ -60,7 +60,7 @@ def test_a_job_is_seen_at_work_and_its_peaks_after_its_end(
     assert re.search(r"live_use = [0-9.]+ of 1 core, [0-9.]+mb \([0-9]+ s ago\)", full), full
     cells = run(cluster, "gstat", "--format", "{cpu_use}|{memory_use}|{gpu_use}|{use_age}", job)
     assert re.fullmatch(r"[0-9.]+\|[0-9.]+mb\|\|[0-9]+s\n", cells), cells
-    assert run(cluster, "gstat", "--format", "usage", "--sort", "-cpu_use").count("\n") == 1
+    assert run(cluster, "gstat", "--format", "usage", "--sort", "-cpu_use").count("\n") == 2
     (line,) = slurm("sstat", "-n", "-P", "-j", f"{job}.batch", "-o", "JobID,NTasks,MaxRSS").split()
     assert re.fullmatch(rf"{job}\.batch\|1\|[0-9]{{5,}}K", line), line
     assert re.search(r"measured = [0-9]+ s ago", run(cluster, "gnodes", "n1"))

@@ -119,6 +119,7 @@ def test_a_job_that_shares_a_gpu_sees_it_and_knows_its_share() -> None:
     assert task.gpu_shares == (part,)
     assert (task.gpu_indices, "PBS_GPUFILE" in task.env) == ((), False)
     assert task.env["CUDA_VISIBLE_DEVICES"] == "3"
+    assert (task.env["GSCHED_NUM_GPUS"], task.env["GSCHED_GPUS_ON_NODE"]) == ("1", "1")
     assert {name: value for name, value in task.env.items() if "GPU_SHARE" in name} == {
         "GSCHED_GPU_SHARE_PERCENT": "40",
         "GSCHED_GPU_SHARE_MEMORY_BYTES": str(2**34),

@@ -1,13 +1,18 @@
 """``gseff``: what jobs requested beside what they used, and what to request next time."""
 
+from collections.abc import Sequence
+from itertools import islice
+
 from gsched.cli.common import connected, gsched_command, print_json, printable, report_errors, run
 from gsched.cli.operands import jobs_argument
 from gsched.cli.show.efficiency import Efficiency, efficiency_of, lines_of
 from gsched.client import Head, body_of
 from gsched.errors import GschedError
-from gsched.protocol.api import ErrorBody, JobStory
+from gsched.model.arrays import indices, read_spans
+from gsched.protocol.api import ErrorBody, JobRow, JobStory
 
 PAST_MOST = 20  # past jobs of the same name that are looked at; each is a request
+ELEMENTS_MOST = 1000  # elements of an array that are looked at
 
 EPILOG = """\b
 Examples:
@@ -30,7 +35,7 @@ def gseff(head: Head, *, jobs: tuple[str, ...], as_json: bool) -> int:
     for job in jobs:
         try:
             story = head.job(job)
-            found.append(efficiency_of(story, _past(head, story)))
+            found.append(efficiency_of(story, _past(head, story), _elements(head, story)))
         except GschedError as error:
             errors[job] = body_of(error)
             continue
@@ -48,6 +53,15 @@ def _past(head: Head, story: JobStory) -> list[JobStory]:
         return []
     rows = head.history(user=row.user, name=row.name, limit=PAST_MOST).jobs
     return [head.job(each.id) for each in rows if each.id != row.id and each.name == row.name]
+
+
+def _elements(head: Head, story: JobStory) -> Sequence[JobRow]:
+    """Return the elements of an array, the first `ELEMENTS_MOST` of them; of other jobs none."""
+    array = story.row.array
+    if array is None:
+        return ()
+    numbers = islice(indices(read_spans(array.indices)), ELEMENTS_MOST)
+    return head.jobs([f"{story.row.id}[{index}]" for index in numbers]).jobs
 
 
 def main() -> None:

@@ -8,10 +8,14 @@ from gsched.cli.common import command_name, connected, gsched_command, print_not
 from gsched.client import Head, error_from
 from gsched.errors import HeadUnreachableError
 
+#: Characters that a shell reads and names of programs do not have.
+_FOR_A_SHELL = frozenset(" \t\n;|&<>()$`\"'*?~")
+
 _EPILOG = """\b
 Examples:
   gshell 12                              a shell in the allocation of job 12
   gshell 12 nvidia-smi                   one command; its output can be piped
+  gshell 12 'nvidia-smi; ps ux | grep python'   one word with blanks is a command line
   gshell --node gpu2 12 py-spy top -p 4711
 """
 
@@ -29,7 +33,8 @@ Examples:
 def gshell(head: Head, job: str, words: tuple[str, ...], node: str, *, as_json: bool) -> int:
     """Start a shell, or COMMAND, in the running JOB: with its GPUs, environment and directory.
 
-    It runs as the owner of the job, counts towards the job's resources and ends with the job. At
+    It runs as the owner of the job, counts towards the job's resources and ends with the job. A
+    COMMAND that is one word with blanks or characters of the shell is run by sh, as with ssh. At
     the beginning of a line, ~. ends it and ~? lists these keys. Exits with its exit code.
     """
     from gsched.cli.session.attaching import job_of, terminal_variables  # late, as in gattach
@@ -49,7 +54,7 @@ def gshell(head: Head, job: str, words: tuple[str, ...], node: str, *, as_json: 
         node=node,
         terminal=os.urandom(16).hex(),
         start=True,
-        arguments=words,
+        arguments=command_line(words),
         variables=terminal_variables(),
         escapes=frozenset({Escape.ABORT, Escape.HELP}),
         help=("~.  end this shell", "~~  send a tilde", "~?  this list"),
@@ -66,6 +71,13 @@ def gshell(head: Head, job: str, words: tuple[str, ...], node: str, *, as_json: 
         case _:
             print_note(f"the shell in job {shown} is left", command=command_name())
             return 128 + ending.signal if ending.signal else 1
+
+
+def command_line(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what the node runs: one word that no program is named like is a line for a shell."""
+    if len(words) == 1 and set(words[0]) & _FOR_A_SHELL:
+        return ("/bin/sh", "-c", words[0])
+    return words
 
 
 def main() -> None:

@@ -18,7 +18,14 @@ from gsched.cli.common import (
 )
 from gsched.cli.show.columns import Column
 from gsched.cli.show.fields import fields_of, shape_options, shaped
-from gsched.cli.show.joblist import WHY_COLUMNS, plain_list, terminal_list, why_rows
+from gsched.cli.show.joblist import (
+    USE_COLUMNS,
+    WHY_COLUMNS,
+    plain_list,
+    terminal_list,
+    use_rows,
+    why_rows,
+)
 from gsched.cli.show.render import drawn_table, print_table, terminal_lines, write_plain
 from gsched.client import Head, body_of
 from gsched.config import environment
@@ -114,12 +121,19 @@ def _nothing(options: "_Options") -> str:
 
 def _print_list(reply: JobList, options: "_Options") -> None:
     """Print the list in the form that is wanted; on a terminal through the pager if it is long."""
+    columns: Sequence[Column]
+    rows: Iterable[Sequence[str]]
     if options.form:
-        from gsched.cli.show.formats import formatted  # late: few choose their own form
+        from gsched.cli.show.formats import TABLE, formatted  # late: few choose their own form
 
-        sys.stdout.write("".join(formatted(reply, options.form)))
-        return
-    columns, rows = (WHY_COLUMNS, why_rows(reply)) if options.why else _columns(reply, options)
+        if options.form != TABLE:
+            sys.stdout.write("".join(formatted(reply, options.form)))
+            return
+        columns, rows = USE_COLUMNS, use_rows(reply)
+    elif options.why:
+        columns, rows = WHY_COLUMNS, why_rows(reply)
+    else:
+        columns, rows = _columns(reply, options)
     if options.plain or not sys.stdout.isatty():
         write_plain(columns, rows, sys.stdout)
         return

@@ -11,11 +11,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from gsched.model.ids import format_job_id
 from gsched.model.states import JobState, OutcomeKind
 from gsched.model.units import exact_size, format_duration, format_size
 from gsched.model.wording import counted, outcome_words
-from gsched.protocol.api import JobStory
+from gsched.protocol.api import JobRow, JobStory
 
 MEMORY_RESERVE: Final = 1.2
 WALLTIME_RESERVE: Final = 1.25
@@ -31,9 +30,14 @@ class Use(Struct, frozen=True, kw_only=True):
         cpu_cores: busy on average.
         cpu_peak_cores: busy at most.
         gpu_percent: mean utilisation of its GPUs.
+        wall_s: for how long it ran; of an array the mean of its elements.
+        wall_max_s: of an array the longest of its elements.
+        elements: of an array that have run.
     """
 
     wall_s: float = 0.0
+    wall_max_s: float = 0.0
+    elements: int = 0
     cpu_s: float = 0.0
     cpu_cores: float = 0.0
     cpu_peak_cores: float = 0.0
@@ -77,9 +81,16 @@ class Efficiency(Struct, frozen=True, kw_only=True):
     next: Advice
 
 
-def use_of(story: JobStory) -> Use:
-    """Return what the last attempt of a job used, over all of its nodes."""
+def use_of(story: JobStory, elements: Sequence[JobRow] = ()) -> Use:
+    """Return what the last attempt of a job used, over all of its nodes.
+
+    Args:
+        story: of the job.
+        elements: of an array, its elements.
+    """
     row = story.row
+    if row.array is not None:
+        return _use_of_elements([each for each in elements if each.wall_s])
     usage = next((each.usage for each in reversed(story.attempts) if each.usage is not None), None)
     if usage is None:
         wall_s = row.wall_s
@@ -99,14 +110,37 @@ def use_of(story: JobStory) -> Use:
     )
 
 
-def efficiency_of(story: JobStory, past: Sequence[JobStory]) -> Efficiency:
-    """Return a job's efficiency; ``past`` are finished jobs of its user and name."""
-    row, used = story.row, use_of(story)
+def _use_of_elements(rows: Sequence[JobRow]) -> Use:
+    """Return what the elements of an array used: each of them on average."""
+    wall_s = sum(each.wall_s for each in rows)
+    cores = sum(each.cpu_s for each in rows) / wall_s if wall_s else 0.0
+    return Use(
+        wall_s=wall_s / len(rows) if rows else 0.0,
+        wall_max_s=max((each.wall_s for each in rows), default=0.0),
+        elements=len(rows),
+        cpu_s=sum(each.cpu_s for each in rows),
+        cpu_cores=cores,
+        cpu_peak_cores=cores,
+        memory_peak_bytes=max((each.memory_peak_bytes for each in rows), default=0),
+    )
+
+
+def efficiency_of(
+    story: JobStory, past: Sequence[JobStory], elements: Sequence[JobRow] = ()
+) -> Efficiency:
+    """Return a job's efficiency.
+
+    Args:
+        story: of the job.
+        past: finished jobs of its user and name.
+        elements: of an array, its elements.
+    """
+    row, used = story.row, use_of(story, elements)
     outcome = ""
     if row.outcome is not None:
         outcome = outcome_words(row.outcome, walltime_s=row.walltime_s, grace_s=story.grace_s)
     return Efficiency(
-        id=format_job_id(row.id, story.server),
+        id=row.shown_id(story.server),
         name=row.name,
         state=row.state,
         outcome=outcome,
@@ -117,10 +151,15 @@ def efficiency_of(story: JobStory, past: Sequence[JobStory]) -> Efficiency:
         used=used,
         cpu=used.cpu_cores / row.cpus if row.cpus and used.wall_s else None,
         memory=used.memory_peak_bytes / row.memory_bytes if row.memory_bytes else None,
-        gpu=used.gpu_percent / 100 if row.gpus and used.sampled else None,
-        walltime=used.wall_s / row.walltime_s if row.walltime_s else None,
+        gpu=used.gpu_percent / 100 if row.gpus and _is_measured(used) else None,
+        walltime=max(used.wall_s, used.wall_max_s) / row.walltime_s if row.walltime_s else None,
         next=_advice(story, used, past),
     )
+
+
+def _is_measured(used: Use) -> bool:
+    """Return whether any use of its GPUs was seen: on a declared one none can be."""
+    return used.sampled and (used.gpu_percent > 0 or used.gpu_memory_peak_bytes > 0)
 
 
 def _advice(story: JobStory, used: Use, past: Sequence[JobStory]) -> Advice:
@@ -146,7 +185,8 @@ def _advice(story: JobStory, used: Use, past: Sequence[JobStory]) -> Advice:
     if row.outcome.kind == OutcomeKind.WALLTIME and row.walltime_s:
         walltime_s = _whole_minutes(row.walltime_s * AFTER_LIMIT)
     elif ran:
-        walltime_s = _whole_minutes(max(use.wall_s for use in ran) * WALLTIME_RESERVE)
+        longest_s = max(max(use.wall_s, use.wall_max_s) for use in ran)
+        walltime_s = _whole_minutes(longest_s * WALLTIME_RESERVE)
     peak = max((use.cpu_peak_cores for use in ran), default=0.0)
     cpus = min(row.cpus, max(1, math.ceil(peak - 0.1))) if ran else 0
     return Advice(
@@ -165,10 +205,10 @@ def _remarks(story: JobStory, used: Use) -> Iterator[str]:
         yield "it was killed for memory: the request is raised by half"
     if row.outcome.kind == OutcomeKind.WALLTIME:
         yield "it exceeded its walltime: the request is raised by half"
-    if row.gpus and used.sampled and used.gpu_percent < _IDLE_PERCENT:
+    if row.gpus and row.array is None and not _is_measured(used):
+        yield "no use of its GPUs was measured: they are only declared, or nothing ran on them"
+    elif row.gpus and used.sampled and used.gpu_percent < _IDLE_PERCENT:
         yield "its GPUs were idle: check that the program uses them, or request none"
-    if row.gpus and not used.sampled:
-        yield "no use of its GPUs was measured"
 
 
 def _whole_memory(size: float) -> int:
@@ -193,12 +233,20 @@ def lines_of(one: Efficiency) -> Iterator[str]:
     asked = format_size(one.memory_bytes) if one.memory_bytes else "--"
     rows.append(("Memory", asked, f"{peak} peak", _percent(one.memory)))
     if one.gpus:
-        busy = f"{used.gpu_percent / 100 * one.gpus:.1f} busy" if one.gpu is not None else "--"
+        busy = "not measured"
+        if one.gpu is not None:
+            busy = f"{used.gpu_percent / 100 * one.gpus:.1f} busy"
         rows.append(("GPUs", str(one.gpus), busy, _percent(one.gpu)))
         if used.gpu_memory_peak_bytes:
             rows.append(("GPU memory", "--", f"{format_size(used.gpu_memory_peak_bytes)} peak", ""))
     limit = format_duration(one.walltime_s) if one.walltime_s else "--"
-    rows.append(("Walltime", limit, format_duration(used.wall_s), _percent(one.walltime)))
+    if used.elements:
+        longest = f"{format_duration(used.wall_max_s)} max"
+        rows.append(("Walltime", limit, longest, _percent(one.walltime)))
+        mean = f"{format_duration(used.wall_s)} mean"
+        rows.append(("", "", mean, f"({counted(used.elements, 'element')})"))
+    else:
+        rows.append(("Walltime", limit, format_duration(used.wall_s), _percent(one.walltime)))
     for title, requested, use, ratio in rows:
         yield f"    {title:<12}{requested:>12}{use:>16}{ratio:>13}".rstrip()
     words = next_words(one.next)

@@ -93,10 +93,10 @@ NAMED: Final[Mapping[str, str]] = MappingProxyType(
         "long": "{id:<20} {name:<16} {user:<12} {letter} {queue:<10} {cpus:>5} {gpus:>5} "
         "{elapsed:>9} {limit:>9} {nodes} {reason}",
         "start": "{id:<20} {name:<16} {letter} {start:<24} {reason}",
-        "usage": "{id:<20} {name:<16} {user:<12} {letter} {elapsed:>9} {cpus:>5} {cpu_use:>7} "
-        "{memory:>8} {memory_use:>8} {gpus:>5} {gpu_use:>5} {gpu_memory_use:>8} {use_age:>5}",
     }
 )
+#: The format that is a table: with titles, and fitted to a terminal.
+TABLE: Final = "usage"
 
 
 def _gpu_use(row: JobRow) -> str:
@@ -112,23 +112,27 @@ def _moment(at_s: float | None) -> str:
 def checked_format(text: str, option: str) -> str:
     r"""Return a format that can be applied, of a name or as it stands; ``\t`` and ``\n`` are read.
 
+    `TABLE` stays as it is: it is no format of lines.
+
     Args:
         option: or the variable that states it, for messages.
 
     Raises:
         UsageError: it cannot be read, or has a field that there is not.
     """
+    if text == TABLE:
+        return text
     form = NAMED.get(text, text).replace("\\t", "\t").replace("\\n", "\n")
     try:
         parts = list(string.Formatter().parse(form))
     except ValueError as error:
         raise UsageError(f"{option}: {error}: {text!r}", hint="write '{id} {name}'") from None
     if all(name is None for _, name, _, _ in parts):
-        close = difflib.get_close_matches(text, NAMED, n=1)
+        close = difflib.get_close_matches(text, [*NAMED, TABLE], n=1)
         meant = f"did you mean {close[0]!r}? " if close else ""
         raise UsageError(
             f"{option}: unknown format {text!r}",
-            hint=f"{meant}valid: {', '.join(NAMED)}, or fields such as '{{id}} {{name}}'",
+            hint=f"{meant}valid: {', '.join((*NAMED, TABLE))}, or fields such as '{{id}} {{name}}'",
         )
     for _, name, spec, _ in parts:
         if name is not None:

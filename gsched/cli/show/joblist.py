@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from gsched.cli.show.columns import Column
 from gsched.cli.times import format_clock, local_times, short_start
 from gsched.model.states import JobState
-from gsched.model.units import format_duration
+from gsched.model.units import format_duration, format_size
 from gsched.model.wording import outcome_words
 from gsched.protocol.api import ArrayRow, JobList, JobRow
 
@@ -31,6 +31,22 @@ WHY_COLUMNS = (
     Column("S"),
     Column("Expected", right=True),
     Column("Reason", wraps=True, least=32),
+)
+#: Of ``gstat --format usage``.
+USE_COLUMNS = (
+    Column("Job ID", style="bold"),
+    Column("Name", least=10),
+    Column("User", least=8, drop=2),
+    Column("S", drop=4),
+    Column("Elapsed", right=True, drop=3),
+    Column("CPUs", right=True),
+    Column("CPU use", right=True),
+    Column("Memory", right=True),
+    Column("Mem use", right=True),
+    Column("GPUs", right=True),
+    Column("GPU use", right=True),
+    Column("GPU mem", right=True),
+    Column("Age", right=True, drop=1),
 )
 _TERMINAL_COLUMNS = (
     Column("Job ID", style="bold"),
@@ -179,6 +195,29 @@ def why_rows(reply: JobList) -> Iterator[Sequence[str]]:
         if job.start is not None and job.start.unknown and job.start.unknown not in reason:
             reason = f"{reason}; start unknown: {job.start.unknown}"
         yield (job.shown_id(reply.server), job.name, job.user, job.letter, starts, reason)
+
+
+def use_rows(reply: JobList) -> Iterator[Sequence[str]]:
+    """Yield a row of USE_COLUMNS for each job: what it has, and what it uses at the moment."""
+    for job in reply.jobs:
+        live = job.live
+        # of GPUs that are declared only, or that nothing runs on, nothing is measured
+        is_measured = live is not None and (live.gpus > 0 or live.gpu_memory_bytes > 0)
+        yield (
+            job.shown_id(reply.server),
+            job.name,
+            job.user,
+            job.letter,
+            elapsed(job, reply.now_s),
+            str(job.cpus),
+            f"{live.cpu_cores:.1f}" if live else "",
+            format_size(job.memory_bytes) if job.memory_bytes else "",
+            format_size(live.memory_bytes) if live else "",
+            shown_gpus(job) if job.gpus or job.gpu_share else "",
+            f"{live.gpu_percent:.0f}%" if live and is_measured else "",
+            format_size(live.gpu_memory_bytes) if live and is_measured else "",
+            f"{max(0.0, reply.now_s - live.at_s):.0f}s" if live else "",
+        )
 
 
 def cpu_time(job: JobRow) -> str:
