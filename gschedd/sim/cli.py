@@ -19,6 +19,7 @@ from gsched.cli.common import (
     QuickCommand,
     complete_if_asked,
     print_error,
+    print_json,
     version_option,
 )
 from gsched.cli.moments import parse_moment
@@ -32,7 +33,7 @@ from gschedd.sim.history import database_path, read_history
 from gschedd.sim.planning import plan_command
 from gschedd.sim.recorder import SLOWDOWN_BOUND_S, Summary
 from gschedd.sim.simulation import MANY_MOVES, Options, Simulation
-from gschedd.sim.sites import read_site
+from gschedd.sim.sites import read_site, site_file
 from gschedd.sim.traces import FORMS, Trace, read_trace
 from gschedd.sim.work import WORK_MODELS
 from gschedd.sim.workload import TraceJob
@@ -44,6 +45,7 @@ EPILOG = """\b
 Examples:
   gsim run jobs.swf --cluster 64xcpus=32 --policy fifo
   gsim run jobs.csv --cluster cluster.toml --policy balance --work shared --csv results
+  gsim replay --since 1d                             this site's policy and database
   gsim replay --since 30d --state-dir /var/lib/gsched --policy balance,fifo
   gsim replay --since 30d --config other.toml --database copy.db --policy balance
   gsim plan snapshot.json --policy elasticflow
@@ -62,6 +64,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     seed: int
     jitter_percent: float
     limit: int | None
+    as_json: bool
     json_path: str
     csv_dir: str
     parquet: bool
@@ -76,8 +79,13 @@ def common_options(function: Callable[..., int]) -> Callable[..., int]:
 
     def gathered(**values: object) -> int:
         fields = {name: values.pop(name) for name in Wanted.__struct_fields__ if name in values}
-        fields["policies"] = chosen_policies(str(fields["policies"]))
-        fields["site"] = read_site(str(fields["config"])) if fields["config"] else Config()
+        named = str(fields["policies"] or "")
+        if not named:
+            fields["config"] = site_file(str(fields["config"]))
+        own = named == "" or fields["config"]
+        site = read_site(str(fields["config"]) or None) if own else Config()
+        fields["site"] = site
+        fields["policies"] = chosen_policies(named) if named else (site.queue[0].policy,)
         wanted = Wanted(**fields)  # type: ignore[arg-type] # as click has checked them
         if wanted.parquet:
             if not wanted.csv_dir:
@@ -97,9 +105,8 @@ _OPTIONS = (
     click.option(
         "--policy",
         "policies",
-        required=True,
         metavar="NAME[,NAME...]",
-        help=f"Policies to compare: {', '.join(ALL_NAMES)}.",
+        help=f"Policies to compare: {', '.join(ALL_NAMES)} [default: the site's own].",
     ),
     click.option(
         "--work",
@@ -127,8 +134,9 @@ _OPTIONS = (
         help="Vary every job's duration at random by up to this much.",
     ),
     click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N jobs."),
+    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
     click.option(
-        "--json", "json_path", default="", metavar="FILE", help="Write the report as JSON."
+        "--json-file", "json_path", default="", metavar="FILE", help="Write the report as JSON."
     ),
     click.option(
         "--csv", "csv_dir", default="", metavar="DIR", help="Write each job's result as CSV."
@@ -162,7 +170,7 @@ _OPTIONS = (
 )
 @version_option
 def gsim() -> None:
-    """Replay jobs in simulated time, with the very code that schedules in production."""
+    """Replay jobs in simulated time, with the scheduling code of the head."""
 
 
 @gsim.command(name="run", cls=QuickCommand)
@@ -294,7 +302,10 @@ def compare(wanted: Wanted, trace: Trace, nodes: tuple[ClusterNode, ...], *, clu
         results=summaries,
     )
     _write(wanted, document)
-    report.print_report(summaries, console)
+    if wanted.as_json:
+        print_json(document)
+    else:
+        report.print_report(summaries, console)
     if interrupted:
         _print_interruption(wanted, summaries[-1], len(jobs), errors)
         return EXIT_INTERRUPTED

@@ -16,6 +16,7 @@ from gsched.errors import ConfigError, UsageError
 from gsched.model.request import format_resources
 from gschedd.core.state import Job
 from gschedd.sim.cluster import ClusterNode
+from gschedd.sim.sites import site_file
 from gschedd.sim.traces import Trace
 from gschedd.sim.workload import TraceJob
 from gschedd.store.reader import HistoryFilter, Reader
@@ -36,11 +37,13 @@ def database_path(*, database: str, state_dir: str, config: str) -> str:
         raise UsageError("--database and --state-dir say the same", hint="give one")
     path = database
     if not path:
-        directory = state_dir or load_config(config or None).head.state_dir
+        directory = state_dir or load_config(site_file(config) or None).head.state_dir
         path = os.path.join(directory, DATABASE)
     if not Path(path).is_file():
         raise UsageError(
-            f"no database {path}", hint="name it with --database FILE or --state-dir DIR"
+            f"no database {path}",
+            hint="set GSCHED_HEAD to your head's socket, or name it with --database FILE or "
+            "--state-dir DIR",
         )
     return path
 

@@ -17,7 +17,15 @@ def gsim(trace: Path, out: Path, hash_seed: str) -> bytes:
     out.mkdir()
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "gschedd.sim.cli", "run", str(trace), "--json", str(report)),
+            *(
+                sys.executable,
+                "-m",
+                "gschedd.sim.cli",
+                "run",
+                str(trace),
+                "--json-file",
+                str(report),
+            ),
             *("--cluster", "4xcpus=8,gpus=1", "--work", "shared", "--policy", ",".join(NAMES)),
         ],
         cwd=ROOT,

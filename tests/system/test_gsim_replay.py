@@ -49,7 +49,7 @@ def replay(cluster: Cluster, out: Path, *more: str) -> tuple[Report, list[dict[s
     status = cli.status_of(
         [
             *("replay", "--since", "1h", "--state-dir", str(cluster.state_dir), "--policy", "fifo"),
-            *("--csv", str(out), "--json", str(out / "report.json"), *more),
+            *("--csv", str(out), "--json-file", str(out / "report.json"), *more),
         ]
     )
     assert status == 0
@@ -98,3 +98,25 @@ def test_a_past_that_is_not_there_is_named(
     until = ("--state-dir", str(past.state_dir), "--until", "2d")
     assert cli.status_of(["replay", *common, "3d", *until]) == 2
     assert "holds no job of that time" in capsys.readouterr().err
+
+
+def test_the_site_s_own_database_and_policy_are_found_as_commands_find_the_head(
+    past: Cluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a cluster of gsched up: the configuration is beside the socket."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "gsched.toml").write_text(
+        f'[head]\nstate_dir = "{past.state_dir}"\n[[queue]]\nname = "batch"\npolicy = "torque"\n'
+    )
+    monkeypatch.setenv("GSCHED_HEAD", str(site / "head.sock"))
+
+    assert cli.status_of(["replay", "--since", "1h", "--json"]) == 0
+
+    report = msgspec.json.decode(capsys.readouterr().out)
+    assert report["schema"] == 1
+    assert [each["policy"] for each in report["results"]] == ["torque"]
+    assert report["cluster"] == str(past.state_dir / "gsched.db")

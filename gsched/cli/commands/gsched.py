@@ -19,9 +19,9 @@ COMMANDS = {
     "down": "Stop a cluster that gsched up started.",
     "doctor": "Check this installation for problems.",
     "init": "Create configuration and key of a new site.",
-    "config": "Check a configuration file.",
+    "config": "Show or check the configuration.",
     "recover": "Show why the head is in safe mode, and end it.",
-    "install-shims": "Install qsub, qstat and the other commands of PBS.",
+    "install-shims": "Install qsub, qstat and others of PBS, or sbatch and others of Slurm.",
     "completion": "Print the completion of all commands for a shell.",
     "version": "Show component versions.",
 }
