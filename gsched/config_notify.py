@@ -7,6 +7,8 @@ from msgspec import Struct
 
 #: What ``[notify] smtp_tls`` may name.
 SMTP_TLS: Final = ("none", "starttls", "tls")
+#: What ``[notify] mail_subject`` may name.
+MAIL_SUBJECTS: Final = ("outcome", "pbs")
 #: What ``[notify] hook_jobs`` may name.
 HOOK_JOBS: Final = ("requested", "all")
 
@@ -26,6 +28,8 @@ class NotifyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         mail_domain: of recipients without one; empty: this machine's name.
         recipient_domains: domains to which mail is sent; empty: all.
         default_points: mail points of jobs that state neither ``-m`` nor ``-M``.
+        mail_subject: one of `MAIL_SUBJECTS`: number, name and outcome of the job, or Torque's.
+        mail_stderr_lines: last lines of the error output of a failed job below its mail; 0: none.
         mails_per_user_hour: more mails about jobs of one user are dropped.
         command: program that is run for each event, with the event as JSON on standard input.
         url: to which each event is posted as JSON.
@@ -47,6 +51,8 @@ class NotifyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     mail_domain: str = ""
     recipient_domains: tuple[str, ...] = ()
     default_points: str = "n"
+    mail_subject: str = "outcome"
+    mail_stderr_lines: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 10
     mails_per_user_hour: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
     command: str = ""
     url: str = ""

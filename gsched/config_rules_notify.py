@@ -5,7 +5,7 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
-from gsched.config_notify import HOOK_JOBS, SMTP_TLS, NotifyConfig
+from gsched.config_notify import HOOK_JOBS, MAIL_SUBJECTS, SMTP_TLS, NotifyConfig
 from gsched.config_rules import BrokenRuleError, check_word
 from gsched.errors import InvalidRequestError
 from gsched.model.mail import checked_points, checked_recipients
@@ -28,6 +28,7 @@ def check_notify(notify: NotifyConfig) -> None:
         )
     check_word(("notify", "smtp_tls"), notify.smtp_tls, SMTP_TLS)
     check_word(("notify", "hook_jobs"), notify.hook_jobs, HOOK_JOBS)
+    check_word(("notify", "mail_subject"), notify.mail_subject, MAIL_SUBJECTS)
     if bool(notify.smtp_user) != bool(notify.smtp_password_file):
         raise BrokenRuleError(
             ("notify", "smtp_user"),

@@ -1,6 +1,7 @@
 """From committed events to deliveries that wait."""
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -11,7 +12,18 @@ from gsched.model.ids import array_of
 from gschedd.core import facts as f
 from gschedd.core.state import Job
 from gschedd.notify.ledger import Ledger
-from gschedd.notify.notices import BEGIN, MAIL, WAYS, Address, Notice, addresses_of, notice_of
+from gschedd.notify.notices import (
+    ABORT,
+    BEGIN,
+    FAIL,
+    MAIL,
+    WAYS,
+    Address,
+    Notice,
+    addresses_of,
+    notice_of,
+)
+from gschedd.notify.tails import Tails
 from gschedd.notify.texts import json_of, mail_of
 from gschedd.store.reader import Reader
 
@@ -41,6 +53,7 @@ class Scanner:
         self._ledger = ledger
         self._told = told
         config = told.config
+        self._tails = Tails()
         self._all = config.hook_jobs == "all" or config.default_points not in {"n", "p", ""}
 
     def begin(self) -> None:
@@ -102,6 +115,13 @@ class Scanner:
         for address in addresses:
             self._put(notice, address, job, now_s)
 
+    def _stderr_of(self, notice: Notice) -> Sequence[str]:
+        """Return the last lines of the error output of a job that has failed."""
+        most = self._told.config.mail_stderr_lines
+        if notice.event not in {ABORT, FAIL} or notice.is_array or not most:
+            return ()
+        return self._tails.read(notice.stderr_path, uid=notice.uid, most=most)
+
     def _put(self, notice: Notice, address: Address, job: Job, now_s: float) -> None:
         why, body = "", b""
         most = self._told.config.mails_per_user_hour
@@ -114,6 +134,8 @@ class Scanner:
                 sender=self._told.sender,
                 recipients=address.target,
                 last_of_hour=most if count == most else 0,
+                as_pbs=self._told.config.mail_subject == "pbs",
+                stderr=self._stderr_of(notice),
             )
         else:
             body = json_of(notice)

@@ -3,43 +3,84 @@
 import email.message
 import email.policy
 import email.utils
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
 from gsched.logs import one_line
+from gsched.model.states import OutcomeKind
 from gsched.model.units import exact_size, format_duration, format_size
-from gschedd.notify.notices import ABORT, BEGIN, Notice
+from gschedd.notify.notices import ABORT, BEGIN, END, Notice
 
 #: Of the JSON that hooks get; it grows when a field changes its meaning.
 FORMAT_VERSION: Final = 1
 _LONGEST: Final = 1000  # characters of a line of mail
 _HAPPENED: Final = {BEGIN: "Begun execution", ABORT: "Aborted by PBS Server"}
+_LONGEST_SUBJECT: Final = 200  # characters
+SIGNAL_STATUS: Final = 256  # of Torque's exit status, plus the number of a signal
 _COLUMNS: Final = "{:<10}  {:<16}  {}"
 
 
-def mail_of(notice: Notice, *, sender: str, recipients: str, last_of_hour: int = 0) -> bytes:
+def mail_of(
+    notice: Notice,
+    *,
+    sender: str,
+    recipients: str,
+    last_of_hour: int = 0,
+    as_pbs: bool = False,
+    stderr: Sequence[str] = (),
+) -> bytes:
     """Return the message as bytes, with CR LF.
 
     Args:
+        notice: the event.
+        sender: address from which it comes.
+        recipients: addresses, separated by commas.
+        as_pbs: the subject is Torque's.
+        stderr: the last lines of the job's error output.
         last_of_hour: it is the last mail about jobs of its user in this hour, of so many; 0: no.
     """
     message = email.message.EmailMessage(policy=email.policy.SMTP)
     message["From"] = sender
     message["To"] = ", ".join(recipients.split(","))
-    message["Subject"] = f"PBS JOB {notice.job_id}"
+    subject = f"PBS JOB {notice.job_id}" if as_pbs else subject_of(notice)
+    message["Subject"] = one_line(subject)[:_LONGEST_SUBJECT]
     message["Date"] = email.utils.format_datetime(datetime.fromtimestamp(notice.at_s, UTC))
     message["Message-ID"] = f"<{notice.seq}.{notice.job}.{notice.event}@{_word(notice.server)}>"
     message["Precedence"] = "bulk"
     message["Auto-Submitted"] = "auto-generated"
     lines = [*_lines(notice)]
+    if stderr:
+        lines += ["", "The error output ends with:", "", *(f"    {line}" for line in stderr)]
     if last_of_hour:
         count = f"mail {last_of_hour} about jobs of {notice.user} in this hour"
         lines += ["", f"This is {count}: further ones are dropped."]
     message.set_content("\n".join(one_line(line)[:_LONGEST] for line in lines) + "\n")
     return message.as_bytes()
+
+
+def subject_of(notice: Notice) -> str:
+    """Return ``gsched: job 12 train failed (exit 3)``."""
+    number = notice.job_id.removesuffix(f".{notice.server}")
+    return f"gsched: job {number} {notice.name} {_happened(notice)}"
+
+
+def _happened(notice: Notice) -> str:
+    """Return what has happened in a few words: ``failed (exit 3)``."""
+    if notice.event == BEGIN:
+        return f"begun on {', '.join(notice.nodes)}" if notice.nodes else "begun"
+    if notice.event == END:
+        return "finished"
+    if notice.kind == OutcomeKind.CANCELLED:
+        return "cancelled"
+    status = notice.exit_status or 0
+    if notice.kind == OutcomeKind.EXITED:
+        return f"failed (exit {status})"
+    if notice.kind == OutcomeKind.SIGNALLED and status > SIGNAL_STATUS:
+        return f"failed (signal {status - SIGNAL_STATUS})"
+    return f"failed ({notice.kind.replace('_', ' ')})"
 
 
 def _word(text: str) -> str:

@@ -70,7 +70,8 @@ def test_users_and_the_site_are_told_by_every_way_while_one_of_them_hangs(
         )
         ran = gsub(
             cluster, "-m", "be", "-M", "me,you@b.c", "--notify", f"{web.origin}/secret/1",
-            "-l", "mem=64mb,walltime=60", "-N", "train", "--", "sh", "-c", "exit 3",
+            "-l", "mem=64mb,walltime=60", "-N", "train", "--", "sh", "-c",
+            "echo no such data >&2; exit 3",
         )  # fmt: skip
         assert ran.stderr == ""
         wait_until(lambda: len(mails.messages) == 2, what="two mails")
@@ -82,7 +83,8 @@ def test_users_and_the_site_are_told_by_every_way_while_one_of_them_hangs(
 
     (recipients, begun), (_, ended) = mails.messages
     assert recipients == ["me@site.test", "you@b.c"]
-    assert begun["Subject"] == ended["Subject"] == "PBS JOB 1.test"
+    assert begun["Subject"] == "gsched: job 1 train begun on n1"
+    assert ended["Subject"] == "gsched: job 1 train failed (exit 3)"
     assert (ended["From"], ended["Precedence"]) == ("gsched@site.test", "bulk")
     assert begun["Message-ID"] != ended["Message-ID"]
     lines = body(begun).splitlines()
@@ -96,6 +98,7 @@ def test_users_and_the_site_are_told_by_every_way_while_one_of_them_hangs(
     assert lines[3:5] == ["Execution terminated", "Exit_status=3"]
     assert any(line.endswith(": failed with exit code 3 on n1.") for line in lines)
     assert any(line.startswith("Memory      64mb") for line in lines)
+    assert lines[-3:] == ["The error output ends with:", "", "    no such data"]
     assert any(line.startswith("Walltime    00:01:00          00:00:0") for line in lines)
 
     assert told.read_text().splitlines() == ["begin 1.test ", "fail 1.test 3"]
@@ -122,7 +125,13 @@ def test_a_head_killed_between_event_and_mail_sends_it_once_when_it_is_back(
 ) -> None:
     with serving(MailServer()) as first:
         port = first.port
-    start(cluster, smtp_host="127.0.0.1", smtp_port=port, mail_domain="site.test")
+    start(
+        cluster,
+        smtp_host="127.0.0.1",
+        smtp_port=port,
+        mail_domain="site.test",
+        mail_subject="pbs",
+    )
     for _ in range(3):
         gsub(cluster, "-m", "e", "--", "true")
     gsub(cluster, "-m", "be", "-t", "0-2", "--", "true")
@@ -157,7 +166,7 @@ def test_an_end_that_was_committed_as_the_head_died_is_told_by_the_next_head(
 ) -> None:
     latch = cluster.directory / "latch"
     cluster.queues = notify_table(
-        smtp_host="127.0.0.1", smtp_port=mails.port, mail_domain="site.test"
+        smtp_host="127.0.0.1", smtp_port=mails.port, mail_domain="site.test", mail_subject="pbs"
     )
     cluster.start_head(env={"GSCHED_FAIL": f"head.exit.after_commit:kill-once={latch}"})
     cluster.start_node("n1", cpus=4)

@@ -2,6 +2,7 @@
 
 import email
 import email.policy
+import os
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ from gschedd.notify.notices import (
     recipients_of,
 )
 from gschedd.notify.scan import Scanner, Told
+from gschedd.notify.tails import Tails, tail
 from gschedd.notify.texts import json_of, mail_of, variables_of
 from gschedd.store.reader import Reader
 from gschedd.store.rows import Batch
@@ -123,7 +125,7 @@ def test_mail_has_the_format_of_torque_and_what_was_used() -> None:
         outcome="terminated: exceeded its walltime limit of 00:01:30", walltime_s=90.0,
         stdout_path="/data/train.o7", stderr_path="/data/train.e7",
     )  # fmt: skip
-    content = mail_of(of, sender="gsched@site", recipients="a@b.c,d@e.f")
+    content = mail_of(of, sender="gsched@site", recipients="a@b.c,d@e.f", as_pbs=True)
     message = email.message_from_bytes(content, policy=email.policy.SMTP)
 
     assert message["Subject"] == "PBS JOB 7.head"
@@ -148,6 +150,47 @@ def test_mail_has_the_format_of_torque_and_what_was_used() -> None:
         "Memory      -                 3mb at most",
         "Walltime    00:01:30          00:01:30",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "subject"),
+    [
+        ({"event": "begin", "nodes": ("n1", "n2")}, "job 7 train begun on n1, n2"),
+        ({"event": "end", "kind": "exited", "exit_status": 0}, "job 7 train finished"),
+        ({"event": "fail", "kind": "exited", "exit_status": 3}, "job 7 train failed (exit 3)"),
+        ({"event": "fail", "kind": "signalled", "exit_status": 265}, "train failed (signal 9)"),
+        ({"event": "abort", "kind": "node_lost", "exit_status": -4}, "failed (node lost)"),
+        ({"event": "abort", "kind": "cancelled"}, "job 7 train cancelled"),
+        ({"event": "end", "job_id": "7[3].head", "name": "a"}, "gsched: job 7[3] a finished"),
+    ],
+)
+def test_the_subject_names_the_job_and_its_outcome(
+    changes: "dict[str, object]", subject: str
+) -> None:
+    message = email.message_from_bytes(
+        mail_of(notice(**changes), sender="g@s", recipients="a@b"), policy=email.policy.SMTP
+    )
+
+    assert message["Subject"].startswith("gsched: job 7")
+    assert message["Subject"].endswith(subject)
+
+
+def test_mail_quotes_the_end_of_the_owner_s_own_error_output_only(tmp_path: Path) -> None:
+    """Root must not read for a user what that user cannot: no links, files of others, pipes."""
+    path, uid = tmp_path / "train.e7", os.getuid()
+    path.write_text("".join(f"line {number}\n" for number in range(5000)))
+    (tmp_path / "link").symlink_to(path)
+    os.mkfifo(tmp_path / "pipe")
+
+    lines = Tails().read(str(path), uid=uid, most=3)
+    assert lines == ("line 4997", "line 4998", "line 4999")
+    assert len(tail(str(path), uid=uid, most=10**6)) < 5000
+    for other in ("link", "pipe", "none", "x\0y"):
+        assert tail(str(tmp_path / other), uid=uid, most=3) == (), other
+    assert tail(str(path), uid=uid + 1, most=3) == ()
+    assert tail(str(tmp_path), uid=uid, most=3) == ()
+    content = mail_of(notice(), sender="g@s", recipients="a@b", stderr=lines).decode()
+    assert "The error output ends with:\r\n\r\n    line 4997\r\n" in content
 
 
 def test_nothing_that_a_user_chooses_makes_a_header_or_a_variable() -> None:
@@ -357,7 +400,7 @@ def test_further_mails_of_an_hour_are_dropped_and_the_last_one_says_so(tmp_path:
     while (each := ledger.due("mail", 7202.0)) is not None:
         bodies.append(each.body)
         ledger.delivered(each)
-    assert [body.count(b"Subject: PBS JOB") for body in bodies] == [1, 1]
+    assert [body.count(b"Subject: gsched: job ") for body in bodies] == [1, 1]
     assert [b"further ones are dropped" in body for body in bodies] == [False, True]
     assert ledger.counts()["dropped mail"] == (3, "older than a day")
     assert not scanner.step(7203.0)
