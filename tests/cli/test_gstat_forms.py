@@ -89,8 +89,8 @@ def test_what_jobs_use_is_a_table_with_titles_that_fits(fake: FakeApi, head: Pat
         "GPU mem": "0b",
         "Age": "5s",
     }
-    row = structs.replace(fake.stories[2].row, cpus=128, memory_bytes=10**12)
-    reply = api.JobList(server="fake", now_s=NOW_S, jobs=(fake.stories[1].row, row))
+    changed = structs.replace(fake.stories[2].row, cpus=128, memory_bytes=10**12)
+    reply = api.JobList(server="fake", now_s=NOW_S, jobs=(fake.stories[1].row, changed))
     out = io.StringIO()
     print_rich_table(USE_COLUMNS, use_rows(reply), colored=False, out=out, width=80)
     shown = out.getvalue().splitlines()
