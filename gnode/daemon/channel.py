@@ -24,9 +24,10 @@ from gnode.core.inputs import Welcomed as WelcomedInput
 from gnode.daemon.arrivals import Arrivals, Lookup
 from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
 from gsched.failpoint import failpoint
+from gsched.model.ids import short_job_id
 from gsched.protocol.code import CodeRead
 from gsched.protocol.endpoint import endpoint
-from gsched.protocol.framing import frames
+from gsched.protocol.framing import frames_from_node
 from gsched.protocol.job_steps import StepOrder, StepRefused
 from gsched.protocol.node import (
     KEEPALIVE_S,
@@ -51,6 +52,7 @@ from gsched.protocol.node import (
     decode_from_head,
     encode,
 )
+from gsched.protocol.reading import named, read_from_head
 from gsched.protocol.sealing import (
     NONCE_BYTES,
     Opener,
@@ -71,6 +73,10 @@ BACKOFF_FATAL_S = 60.0  # the head said that trying again is of no use: somebody
 LOOPBACK = "127.0.0.1"  # where a node that reaches the head by a Unix socket is reached itself
 CONNECT_TIMEOUT_S = 10.0
 HANDSHAKE_TIMEOUT_S = 15.0
+
+
+#: Without one of these there is no connection.
+_OF_HANDSHAKE = frozenset({"challenge", "welcome", "refused", "survey"})
 
 
 class HandshakeError(Exception):
@@ -236,10 +242,8 @@ class Channel:
             if self._refusal is not None:
                 raise HandshakeError(self._refusal)
             messages, self._out = self._out, []
-            sent = 0
-            for payload, count in frames(messages):
-                await self._send_frame(socket, payload, messages[sent : sent + count])
-                sent += count
+            for payload, sent in frames_from_node(messages, _left_out):
+                await self._send_frame(socket, payload, sent)
 
     async def _send_frame(
         self,
@@ -266,14 +270,29 @@ class Channel:
             self._on_orders(self._open(await _frame(socket)))
 
     def _open(self, frame: str | bytes) -> list[HeadMessage]:
-        """Return the messages of a frame of which only the head can have sent them."""
+        """Return the messages of a frame of which only the head can have sent them.
+
+        One that cannot be read is set aside, and the head is told which: it would send the same
+        again over the next connection.
+        """
         assert self._opener is not None, "the head's challenge was first"
         if isinstance(frame, str):
             raise HandshakeError("a frame came that the head has not sealed: it is not obeyed")
         try:
-            return _decoded(self._opener.open(frame))
+            payload = self._opener.open(frame)
         except SealError as error:
             raise HandshakeError(f"{error}: it is not obeyed") from error
+        try:
+            messages, unreadable = read_from_head(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise HandshakeError(f"the head's frame cannot be read: {error}") from error
+        for each in unreadable:
+            if not self._registered or each.of in _OF_HANDSHAKE:
+                raise HandshakeError(f"the head's message {each.of} cannot be read: {each.reason}")
+            about = f" of job {short_job_id(each.job)}" if each.job else ""
+            log.error("the head's message %s%s cannot be read: %s", each.of, about, each.reason)
+            self.send(each)
+        return messages
 
     def _on_answer(self, frame: str | bytes) -> None:
         """Take in the answer to the hello: a challenge, or a refusal, which proves nothing."""
@@ -369,6 +388,13 @@ class Channel:
                     self._post(HeadSaid(message=message))
                     if isinstance(message, ExitAck):
                         failpoint("node.exit.after_ack")
+
+
+def _left_out(message: NodeMessage, reason: str) -> None:
+    """Log that a message, or a part of it, is not sent, as the head could not read it."""
+    said = named(message, reason)
+    about = f" of job {short_job_id(said.job)}" if said.job else ""
+    log.error("a part of the message %s%s is left out: %s", said.of, about, reason)
 
 
 async def _frame(socket: aiohttp.ClientWebSocketResponse) -> str | bytes:

@@ -89,6 +89,7 @@ class OutcomeKind(StrEnum):
 class LaunchStage(StrEnum):
     """The step of a start that failed."""
 
+    MESSAGE = "message"  # the order itself: the node cannot read it
     ORDER = "order"  # the order does not fit what this node is or does now
     ACCOUNT = "account"  # who the owner is on this node
     HOME = "home"  # the owner's home directory, which holds the working directory

@@ -26,6 +26,7 @@ from gsched.protocol.job_steps import StepMessage, StepReport
 from gsched.protocol.probes import Probe as Probe  # noqa: PLC0414 - a message as all others
 from gsched.protocol.probes import Probed as Probed  # noqa: PLC0414 - as above
 from gsched.protocol.sessions import OpenSession, SessionFailed
+from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Heartbeat as Heartbeat  # noqa: PLC0414 - also said here
 from gsched.protocol.uses import Uses
 
@@ -555,6 +556,7 @@ NodeMessage = (
     | AttemptMessage
     | StepReport
     | CodeWanted
+    | Unreadable
 )
 
 _head_decoder = msgspec.json.Decoder(list[HeadMessage])

@@ -17,6 +17,7 @@ from msgspec import Struct
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
 from gsched.protocol import node as n
 from gsched.protocol.endpoint import endpoint, is_on_loopback
+from gsched.protocol.reading import Salvaged, read_from_node
 from gsched.protocol.sealing import NONCE_BYTES, Opener, Sealer, challenge_key, session_keys
 from gschedd.http.witnesses import Witnesses
 
@@ -47,10 +48,12 @@ class Introduced(Struct, frozen=True, kw_only=True):
 
     Attributes:
         sealer, opener: for all further frames to and from it.
+        incomplete: what the registration lacks, as it could not be read.
     """
 
     node: str
     said: n.Register
+    incomplete: tuple[Salvaged, ...] = ()
     sealer: Sealer
     opener: Opener
 
@@ -79,8 +82,16 @@ class Handshake:
         hello, sealer, opener = await self._introduce(channel, names)
         if hello.session:
             raise ValueError("the hello is that of a terminal session")
-        said = _only(n.decode_from_node(opener.open(await _sealed(channel))), n.Register)
-        return Introduced(node=hello.node, said=said, sealer=sealer, opener=opener)
+        read, incomplete, unreadable = read_from_node(opener.open(await _sealed(channel)))
+        if unreadable:
+            raise ValueError(f"its registration cannot be read: {unreadable[0].reason}")
+        return Introduced(
+            node=hello.node,
+            said=_only(read, n.Register),
+            sealer=sealer,
+            opener=opener,
+            incomplete=tuple(incomplete),
+        )
 
     async def shake_session(
         self, channel: web.WebSocketResponse, names: Names | None

@@ -16,16 +16,16 @@ from gsched.errors import BadStateError, GschedError, StorageError, TryAgainErro
 from gsched.failpoint import failpoint
 from gsched.logs import Complaints
 from gsched.model.ids import short_job_id
-from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.node_name import is_identity
-from gsched.model.resources import Load, Usage
-from gsched.model.states import LaunchStage, NodeState, OutcomeKind, Subject
+from gsched.model.states import LaunchStage, NodeState
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
-from gsched.protocol.framing import frames
+from gsched.protocol.framing import frames_from_head
 from gsched.protocol.job_steps import StepFailed, StepReport, StepRequest
+from gsched.protocol.reading import named, read_from_node
 from gsched.protocol.sealing import Opener, Sealer, SealError
-from gsched.protocol.sessions import SessionFailed
+from gsched.protocol.sessions import OpenSession, SessionFailed
+from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
 from gschedd.core import effects as e
 from gschedd.core.attempts.reports import MAX_PROBLEM
@@ -43,6 +43,7 @@ from gschedd.http.handshake import (
 from gschedd.http.launches import Launches
 from gschedd.http.orders import check_sessions, order
 from gschedd.http.recovery import Recovery
+from gschedd.http.unreadable import Unreadables
 from gschedd.http.witnesses import OnOlder, Witnesses, claim_of
 
 log = logging.getLogger("gschedd.nodes")
@@ -68,6 +69,7 @@ class Link:
         late: the node comes from a history whose loss was accepted.
         asked: the node is asked what it knows, and does not obey.
         sessions: the node can run interactive jobs.
+        incomplete: what the node's registration lacks, as it could not be read.
     """
 
     def __init__(self, who: Introduced, socket: web.WebSocketResponse, *, call: int) -> None:
@@ -77,6 +79,7 @@ class Link:
         self.told = (0, 0)
         self.asked = False
         self.sessions = who.said.sessions
+        self.incomplete = who.incomplete
         self.late = False
         self.socket = socket
         self.opener: Opener = who.opener
@@ -131,13 +134,16 @@ class Link:
         self.is_gone = True
         self._heard.set()
 
-    async def sender(self) -> None:
-        """Send the outbox for ever, what waits in as few frames as its bytes allow."""
+    async def sender(self, set_aside: Callable[[n.HeadMessage, str], None]) -> None:
+        """Send the outbox for ever, what waits in as few frames as its bytes allow.
+
+        ``set_aside`` takes what the node could not read, with the reason; it is not sent.
+        """
         while True:
             await self._filled.wait()
             self._filled.clear()
             batch, self._outbox = self._outbox, []
-            for frame in frames(batch):
+            for frame in frames_from_head(batch, set_aside):
                 await self.socket.send_bytes(self._sealer.seal(frame.payload))
             if any(isinstance(message, n.Launch) for message in batch):
                 failpoint("head.launch.after_send")
@@ -169,6 +175,7 @@ class Links:
         self._launches = launches
         self._clock = clock
         self._complaints = Complaints(log, clock)
+        self._unreadables = Unreadables(engine, self._complaints)
         self._handshake = handshake
         self.witnesses = witnesses
         self._reached = (0, 0)
@@ -224,22 +231,18 @@ class Links:
                 check_sessions(effect.node, self._links.get(effect.node))
         except (BadStateError, StorageError) as error:
             log.critical("job %s cannot be started: %s", short_job_id(effect.job), error)
-            record = ExitRecord(
-                job=effect.job,
-                attempt=effect.attempt,
-                kind=OutcomeKind.LAUNCH_FAILED,
-                failure=LaunchFailure(stage=LaunchStage.FILES, subject=Subject.JOB),
-                message=error.message,
-            )
-            said = n.Exited(record=record, usage=Usage(), load=Load())
-            told = self._engine.tell(
-                lambda now_s: (self._engine.head.failed_to_launch(effect.node, said, now_s),)
-            )
-            task = asyncio.create_task(told)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            key = (effect.job, effect.attempt)
+            self._unreadables.fail(effect.node, key, LaunchStage.FILES, error.message)
             return None
         return launch
+
+    def _cannot_send(self, node: str, message: n.HeadMessage, reason: str) -> None:
+        """Set a message aside that a node could not read, and answer whoever waits for it."""
+        if isinstance(message, OpenSession):
+            self.on_session_failed(node, SessionFailed(session=message.session, message=reason))
+        elif isinstance(message, n.ReadOutput):
+            self._answer_request(node, n.OutputRead(request=message.request, error=reason))
+        self._unreadables.set_aside(node, named(message, reason))
 
     def _message(self, effect: e.AnyEffect) -> n.HeadMessage | None:
         if isinstance(effect, e.SendLaunch | e.SendPrepare):
@@ -321,6 +324,7 @@ class Links:
             self.witnesses.note_obeyed(link.node)
         note_binding(self._engine.head.state, link.node, said.cpu_binding)
         note_sharing(self._engine.head.state, link.node, said.gpu_sharing)
+        self._unreadables.log_reports(link.node, link.incomplete, ())
         log.info("%s registered: %d attempts in its spool", link.node, len(said.attempts))
         return True
 
@@ -416,7 +420,7 @@ class Links:
         return False
 
     async def _serve(self, link: Link) -> None:
-        sender = asyncio.create_task(link.sender())
+        sender = asyncio.create_task(link.sender(partial(self._cannot_send, link.node)))
         reason, is_fault = "connection closed", False
         try:
             async for frame in link.socket:
@@ -424,7 +428,9 @@ class Links:
                     reason, is_fault = f"a frame that is not sealed ({frame.type.name})", True
                     self._engine.head.oddities["frame_not_authentic"] += 1
                     break
-                messages = n.decode_from_node(link.opener.open(frame.data))
+                messages, incomplete, unreadable = read_from_node(link.opener.open(frame.data))
+                if incomplete or unreadable:
+                    self._unreadables.log_reports(link.node, incomplete, unreadable)
                 if await self._hear(link, messages):
                     reason = "all that it knows was taken back: it is to come again"
                     break
@@ -496,6 +502,8 @@ class Links:
                     self.on_session_failed(node, message)
                 case n.UnknownAttempt():
                     self._engine.head.oddities["unknown_attempt"] += 1
+                case Unreadable():
+                    self._unreadables.set_aside(node, message)
                 case n.Hello() | n.Register():
                     raise msgspec.ValidationError("a second handshake")
                 case _:

@@ -13,6 +13,7 @@ from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
 from gsched.protocol.job_steps import StepFailed, StepRequest
 from gsched.protocol.sessions import SessionFailed
+from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
 from gschedd.core import commands as c
 from gschedd.core import effects as e
@@ -190,6 +191,7 @@ class HeadProcess:
                 | n.Pong()
                 | SessionFailed()
                 | CodeWanted()
+                | Unreadable()
             ):
                 pass
             case _:

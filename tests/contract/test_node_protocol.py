@@ -78,6 +78,7 @@ from gsched.protocol.node import (
     encode,
 )
 from gsched.protocol.sessions import OpenSession, SessionFailed
+from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
 from tests.support.agent_driver import Driver, info, only, order, record
 
@@ -148,6 +149,7 @@ NODE_MESSAGES: list[NodeMessage] = [
     UnknownAttempt(job=1, attempt=1),
     Uses(uses=((1, 2, LiveUse(cpu_cores=1.5, memory_bytes=1)),), load=Load()),
     SessionFailed(session="0a" * 16, message="there is no such terminal"),
+    Unreadable(of="launch", job=1, attempt=2, reason="a number is too large"),
     Probed(
         request=4,
         passed=False,

@@ -1,5 +1,6 @@
 """What gnode does with the head's orders, with real processes (fault tables D and E)."""
 
+import json
 import os
 import pwd
 import signal
@@ -15,9 +16,11 @@ from gsched.model.states import Join, LaunchKind, OutcomeKind, StopReason, Subje
 from gsched.protocol.node import (
     ExitAck,
     Exited,
+    HeadMessage,
     Heartbeat,
     Hello,
     OutputRead,
+    Prepare,
     ReadOutput,
     Register,
     Retime,
@@ -26,7 +29,9 @@ from gsched.protocol.node import (
     Stop,
     UnknownAttempt,
     Welcome,
+    encode,
 )
+from gsched.protocol.unreadable import Unreadable
 from tests.support.fake_head import launch_order
 from tests.support.gnode_world import GnodeWorld, lives, wait_until_gone
 
@@ -395,13 +400,39 @@ def test_a_head_with_another_key_is_not_obeyed(world: GnodeWorld) -> None:
 def test_e15_a_broken_frame_closes_the_connection_and_nothing_else(world: GnodeWorld) -> None:
     world.start()
     for number, frame in enumerate(
-        ("", "[", '{"type":"launch"}', '[{"type":"started"}]', "[" * 5000, '[{"type":"stop"}]'), 2
+        ("", "[", '{"type":"launch"}', "[" * 5000, '[{"type":"stop"}'), 2
     ):
         world.head.send_to_latest(frame)
         world.head.wait_for_connection(number)
 
     settle(world)
     assert world.process.poll() is None
+
+
+def test_an_order_that_cannot_be_read_is_set_aside_and_named(world: GnodeWorld) -> None:
+    """To close the connection would bring it again, and the node would do nothing else."""
+    world.start()
+    good = launch_order(1, world.owner, world.work, script="#!/bin/sh\nexit 3\n")
+    bad = launch_order(2, world.owner, world.work)
+    messages: list[HeadMessage] = [bad, Prepare(launch=bad), good]
+    frame = json.loads(encode(messages))
+    frame[0]["checkpoint_interval_s"] = frame[1]["launch"]["grace_s"] = 1e301
+    for each in (frame, [{"type": "stop", "job": 7}], [{"type": "started"}], [5]):
+        world.head.send_to_latest(json.dumps(each))
+
+    said = world.head.wait_for(Unreadable, count=5)
+
+    assert [(each.of, each.job, each.attempt) for each in said] == [
+        ("launch", 2, 1),
+        ("prepare", 2, 1),
+        ("stop", 7, 0),
+        ("started", 0, 0),
+        ("", 0, 0),
+    ]
+    assert "checkpoint_interval_s" in said[0].reason
+    assert world.head.wait_for_exit(1).record.exit_code == 3
+    assert world.head.connections == 1
+    assert "the head's message launch of job 2 cannot be read" in world.log()
 
 
 def test_a_welcome_in_mid_connection_changes_nothing(world: GnodeWorld) -> None:

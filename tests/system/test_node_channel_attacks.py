@@ -14,12 +14,16 @@ from typing import TypeVar
 import aiohttp
 import pytest
 
+from gsched.model.gpu_tokens import GpuSharing, TokenUse
 from gsched.model.job import Owner
+from gsched.model.resources import Load
 from gsched.protocol import api
 from gsched.protocol import node as n
+from gsched.protocol.unreadable import Unreadable
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.dialler import Dialler
 from tests.support.fake_head import launch_order
+from tests.support.processes import attempts
 from tests.support.relay import Frame, Play, Relay, Side, pass_on
 
 T = TypeVar("T")
@@ -286,6 +290,46 @@ def test_t17_who_speaks_cannot_change_on_a_connection(
     talk(cluster, lambda dialler: cut_off_by(dialler, second))
 
     assert [row.name for row in cluster.head.nodes().nodes] == ["n1"]
+
+
+def test_a_message_that_a_node_cannot_read_holds_its_job_and_is_not_repeated(
+    cluster: Cluster,
+) -> None:
+    """And a report with a part that the head cannot read costs that part, not the connection."""
+    cluster.start_head()
+    job = api.SubmitJob(
+        key="", name="x", workdir="/tmp", launch="command", arguments=("true",), movable=True
+    )
+    used = GpuSharing(jobs=(TokenUse(job=1, attempt=1, index=0, launches=2**60),))
+    heartbeat = n.Heartbeat(load=Load(load1=7.0), usage=(), gpu_sharing=used)
+
+    async def refuse_its_launch(dialler: Dialler) -> int:
+        await dialler.call()
+        await dialler.register()
+        number = (await asyncio.to_thread(cluster.head.submit, [job])).results[0].id
+        while not any(isinstance(each, n.Launch) for each in await dialler.hear_all(20.0)):
+            pass
+        await dialler.say(heartbeat, Unreadable(of="launch", job=number, attempt=1, reason="why"))
+        for _ in attempts(20.0):
+            row = (await asyncio.to_thread(cluster.head.job, number)).row
+            if row.state == "held":
+                break
+        assert not dialler.is_closed
+        return number
+
+    async def come_again(dialler: Dialler) -> list[n.HeadMessage]:
+        await dialler.call()
+        await dialler.register()
+        return [each for _ in range(3) for each in await dialler.hear_all(1.0)]
+
+    number = talk(cluster, refuse_its_launch)
+    row = cluster.head.job(number).row
+    assert "LAUNCH_BAD" in row.reason
+    assert "node n1 cannot read the message that starts it: why" in row.reason
+    assert not any(isinstance(each, n.Launch) for each in talk(cluster, come_again))
+    log = cluster.log("head.log")
+    assert f"it cannot read the message launch of job {number}, attempt 1: why" in log
+    assert "jobs[0].launches of a report of job 1 is left out" in log
 
 
 def test_t10_the_nodes_port_takes_no_commands(cluster: Cluster) -> None:

@@ -37,6 +37,7 @@ def failure(stage: S, subject: Subject, number: int = 0) -> LaunchFailure:
         (S.GROUP, Subject.NODE, errno.EACCES, Verdict.NODE),
         (S.SPOOL, Subject.NODE, errno.EROFS, Verdict.NODE),
         (S.ORDER, Subject.NODE, 0, Verdict.PASSING),
+        (S.MESSAGE, Subject.JOB, 0, Verdict.UNREADABLE),
     ],
 )
 def test_each_evidence_has_one_verdict(

@@ -3,7 +3,13 @@
 import pytest
 
 from gsched.model.states import PartState
-from gsched.protocol.framing import FRAME_BYTES, FRAME_MESSAGES, frames, known_pieces
+from gsched.protocol.framing import (
+    FRAME_BYTES,
+    FRAME_MESSAGES,
+    frames_from_head,
+    frames_from_node,
+    known_pieces,
+)
 from gsched.protocol.node import (
     MAX_FRAME_BYTES,
     HeadMessage,
@@ -20,6 +26,10 @@ from tests.support.agent_driver import order
 MIB = 1024 * 1024
 
 
+def refuse(message: object, reason: str) -> None:
+    raise AssertionError(f"{message}: {reason}")
+
+
 def known(job: int, size: int) -> KnownAttempt:
     return KnownAttempt(
         job=job, attempt=1, state=PartState.ENDED, stdout_path="/home/" + "o" * size
@@ -33,14 +43,14 @@ def test_the_frames_of_many_and_of_large_messages_are_bounded() -> None:
         size = 9 * MIB if job in {0, 7_000, 7_001, 19_999} else 64 * 1024 if job < 200 else 4_000
         messages.append(Known(attempts=(known(job, size),)))
 
-    made = list(frames(messages))
+    made = list(frames_from_node(messages, refuse))
 
     assert max(len(frame.payload) for frame in made) < MAX_FRAME_BYTES // 2
-    assert all(len(frame.payload) <= FRAME_BYTES for frame in made if frame.number > 1)
+    assert all(len(frame.payload) <= FRAME_BYTES for frame in made if len(frame.messages) > 1)
     heard: list[NodeMessage] = []
     for frame in made:
         found = decode_from_node(frame.payload)
-        assert len(found) == frame.number <= FRAME_MESSAGES
+        assert len(found) == len(frame.messages) <= FRAME_MESSAGES
         heard += found
     assert heard == messages
 
@@ -50,9 +60,9 @@ def test_launches_with_the_largest_scripts_go_one_by_one() -> None:
     for job in range(1, 4):
         messages += [Ping(number=job), order(job, script="x" * (16 * MIB))]
 
-    made = list(frames(messages))
+    made = list(frames_from_head(messages, refuse))
 
-    assert [frame.number for frame in made] == [1] * 6
+    assert [len(frame.messages) for frame in made] == [1] * 6
     assert [each for frame in made for each in decode_from_head(frame.payload)] == messages
     assert all(len(frame.payload) < MAX_FRAME_BYTES for frame in made)
 
@@ -60,10 +70,10 @@ def test_launches_with_the_largest_scripts_go_one_by_one() -> None:
 def test_small_messages_share_a_frame_and_it_is_encoded_as_ever() -> None:
     messages = [Ping(number=number) for number in range(FRAME_MESSAGES)]
 
-    (frame,) = frames(messages)
+    (frame,) = frames_from_head(messages, refuse)
 
     assert frame.payload == encode(messages)
-    assert list(frames([])) == []
+    assert list(frames_from_head([], refuse)) == []
 
 
 @pytest.mark.parametrize("size", [0, 40_000, 5 * MIB])

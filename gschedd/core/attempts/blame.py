@@ -50,6 +50,7 @@ class Verdict(Enum):
     """Whose fault a failed start is, and so what follows; in order of what wins."""
 
     JOB = auto()  # it fails; another try would fail, too
+    UNREADABLE = auto()  # no node can read its launch: held at once, as each would refuse it
     USER = auto()  # the account: tried elsewhere, then held for an administrator
     OWN_PASSING = auto()  # an error on the job's things that may pass: tried again, then held
     NODE = auto()  # tried elsewhere, and the node is suspected
@@ -61,6 +62,8 @@ def verdict(failure: LaunchFailure | None) -> Verdict:
     """Return whose fault a failed start is; without evidence it is nobody's."""
     if failure is None:
         return Verdict.NOBODY
+    if failure.stage is LaunchStage.MESSAGE:
+        return Verdict.UNREADABLE
     if failure.stage is LaunchStage.ORDER:
         return Verdict.PASSING
     passes = failure.errno in PASSING

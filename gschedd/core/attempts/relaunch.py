@@ -20,6 +20,8 @@ MAX_AVOIDED: Final = 8
 UNKNOWN_S: Final = 120.0
 #: What the reason of a hold begins with when no node knows the owner of a job.
 USER_GONE: Final = "USER_GONE"
+#: The same when no node can read the message that starts it.
+LAUNCH_BAD: Final = "LAUNCH_BAD"
 #: What the reason of any other hold after failures begins with: the job is held "after ...".
 AFTER: Final = "after"
 
@@ -45,6 +47,7 @@ class Patience(Struct, frozen=True, kw_only=True):
 #: For each verdict that allows another try. Whoever can mend the cause can release the job.
 PATIENCE: Final[Mapping[Verdict, Patience]] = MappingProxyType(
     {
+        Verdict.UNREADABLE: Patience(tries=1, first_s=0.0, longest_s=0.0, hold=HoldKind.SYSTEM),
         Verdict.USER: Patience(
             tries=3, first_s=60.0, longest_s=60.0, hold=HoldKind.SYSTEM, least_s=UNKNOWN_S
         ),
@@ -101,6 +104,8 @@ def pause_s(patience: Patience, faults: int) -> float:
 def _hold_words(found: Verdict, attempt: Attempt, faults: int, why: str) -> str:
     if found is Verdict.USER and _is_unknown(attempt):
         return f"{USER_GONE}: no node knows its user any more ({faults} attempts, last: {why})"
+    if found is Verdict.UNREADABLE:
+        return f"{LAUNCH_BAD}: {why}; report it as a fault of gsched, and cancel the job with gdel"
     if found in {Verdict.USER, Verdict.OWN_PASSING}:
         return f"{AFTER} {counted(faults, 'failed start')}; last: {why}"
     return f"{AFTER} {counted(faults, 'failed start')} through no fault of its own; last: {why}"
