@@ -422,3 +422,51 @@ def test_an_unreadable_task_ends_with_a_message(start: Callable[..., Launcher]) 
     assert (record["job"], record["attempt"], record["kind"]) == (7, 1, "launch_failed")
     assert "cannot be read" in record["message"]
     assert launcher.run(launcher.task(8, ["true"]))["exit_code"] == 0
+
+
+def test_a_supervisor_that_dies_during_stage_in_fails_the_launch_and_leaves_nothing(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path
+) -> None:
+    """What copies is killed at once: nobody waits for it, and the program must not follow."""
+    launcher = start()
+    script = f"setsid sleep 993 & echo $$ $! > {tmp_path}/pids; sleep 992"
+    task = launcher.task(
+        1,
+        ["touch", f"{tmp_path}/ran"],
+        stage_in=[[BASH, "-c", script]],
+        stage_timeout_s=600.0,
+    )
+    pid = launcher.launch(task)
+    there = tmp_path / "pids"
+    wait_until(lambda: there.exists() and len(there.read_text().split()) == 2, "the stage-in")
+    started = launcher.started(1)
+
+    kill(pid)
+    record = launcher.exit(1)
+
+    assert (record["kind"], record["failure"]["errno"]) == ("launch_failed", errno.EINTR)
+    assert record["wall_s"] > 0
+    copying = [int(each) for each in there.read_text().split()]
+    assert not any(process_is_there(each) for each in [started["job_pid"], *copying])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_stop_ends_stage_out_with_all_that_it_has_started(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path
+) -> None:
+    launcher = start()
+    script = f"setsid sleep 991 & echo $$ $! > {tmp_path}/pids; sleep 990"
+    task = launcher.task(
+        1, ["true"], stage_out=[[BASH, "-c", script, "from", "to"]], stage_timeout_s=600.0
+    )
+    launcher.launch(task)
+    there = tmp_path / "pids"
+    wait_until(lambda: there.exists() and len(there.read_text().split()) == 2, "the stage-out")
+
+    launcher.order(1, {"do": "stop", "reason": "delete", "grace_s": 0.1})
+    record = launcher.exit(1)
+
+    assert (record["kind"], record["exit_code"]) == ("exited", 0), "the job had ended before"
+    assert "stage-out failed: it was stopped" in record["message"]
+    assert "stage-out failed: it was stopped" in launcher.output(1, "e")
+    assert not any(process_is_there(int(each)) for each in there.read_text().split())

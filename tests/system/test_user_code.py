@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import signal
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import psutil
 import pytest
 
 from gsched.protocol.api import AttemptRow
+from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.users import User, Users, made_users
 
@@ -28,14 +31,14 @@ echo done; }} > {home}/seen 2>&1
 sleep {sleep_s}
 exit 1
 """
-MARK = 4242.0
+MARK = f"4242.{os.getpid()}"  # other workers run tests of this file, too
 CPU_S = 0.6
 
 
 @pytest.fixture(scope="module")
-def site(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Users, User]]:
+def site() -> Iterator[tuple[Cluster, Users, User]]:
     """Return a node whose daemons have more open files and CPU rights than jobs get."""
-    with made_users(Cluster, f"user-code-{request.node.name}") as (cluster, users):
+    with made_users(Cluster, f"user-code-{uuid.uuid4().hex}") as (cluster, users):
         alice = users.add("alice")
         cluster.wrapper = ["prlimit", "--nofile=5000:9000", *cluster.wrapper]
         cluster.staging = "[staging]\ntimeout_s = 60\n"
@@ -57,7 +60,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Users, User]
 PODMAN = """#!/bin/sh
 for word; do case "$word" in
     rm) exec $HOME/x.sh;;
-    run) exit 0;;
+    run) exec sh -c ". $HOME/run";;
 esac; done
 """
 
@@ -77,7 +80,7 @@ def plant(users: Users, user: User, *, sleep_s: float = 0.0) -> Path:
 
 def left() -> list[int]:
     """Return the processes that the user's program has left."""
-    wanted = ["sleep", str(MARK)]
+    wanted = ["sleep", MARK]
     return [each.pid for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == wanted]
 
 
@@ -171,17 +174,33 @@ def test_what_a_failed_stage_in_leaves_is_gone_and_accounted(
     assert ended.usage is not None
     assert ended.usage.cpu_s >= CPU_S
     assert ended.usage.wall_s >= CPU_S
+    assert cluster.head.job(job).row.wall_s >= CPU_S
 
 
+@pytest.mark.parametrize("how", ["ended", "lost"])
 def test_the_removal_of_a_container_is_a_part_of_the_attempt(
-    site: tuple[Cluster, Users, User],
+    site: tuple[Cluster, Users, User], how: str
 ) -> None:
-    """The runtime reads its user's settings, which may name programs."""
+    """The runtime reads its user's settings, which may name programs.
+
+    Of an attempt that has lost its supervisor the launcher has it removed.
+    """
     cluster, users, alice = site
     seen = plant(users, alice)
+    (users.home(alice) / "run").write_text("exit 0\n" if how == "ended" else "sleep 600\n")
     job = users.submit(
         cluster, alice, *("--container", "localhost/x:1", "-l", "mem=100mb", "--", "true")
     )
+    if how == "lost":
+        attempt = cluster.node_dir("n1") / "attempts" / f"{job}.1"
+        started = wait_until(lambda: records.started(attempt), what="the start of the job")
+        assert started is not None
+        os.kill(started["pid"], signal.SIGKILL)
+        os.kill(started["job_pid"], signal.SIGKILL)
+        wait_until(lambda: seen.exists() and "done" in seen.read_text(), what="the removal")
+        wait_until(lambda: not left(), what="the end of what it has left")
+        check_seen(seen, alice, f"{job}.1")
+        return
     cluster.head.wait([job], timeout_s=60)
 
     assert left() == []
