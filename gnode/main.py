@@ -169,6 +169,7 @@ def _compose(
             open_files=node.job_open_files,
             processes=node.job_processes,
             login_shell=node.login_shell,
+            directory_wait_s=node.directory_wait_s,
         ),
         processes_root=roots.processes,
         sharing=sharing.offered,

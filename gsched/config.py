@@ -248,6 +248,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         job_processes: processes and threads of a job, 0: no limit; by a control group, or without
             one of all that its user has on the machine.
         login_shell: scripts are run by login shells, which read the profiles of system and user.
+        directory_wait_s: for how long a start waits for a working directory that does not exist,
+            and for a directory of the output files; then the job waits, and is tried again.
     """
 
     name: str = ""
@@ -278,6 +280,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     job_open_files: Annotated[int, msgspec.Meta(ge=64, le=1_048_576)] = 1024
     job_processes: Annotated[int, msgspec.Meta(ge=0, le=4_194_304)] = 0
     login_shell: bool = False
+    directory_wait_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0
 
 
 class LinkConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -32,10 +32,15 @@ Each arrow names the facts that cause it; where a fact leads to several states,
 it says itself which one it is.
 """
 
+NOTE_ON_JOBS = """\
+A job begins queued, waiting (for its time) or held. What runs or exits has an attempt. A job waits
+for its next try, too: after an attempt that failed through no fault of its own, or for a directory
+that does not exist yet."""
+
 ABOUT: tuple[tuple[str, str, Moves, tuple[StrEnum, ...]], ...] = (
     (
         "Jobs",
-        "A job begins queued, waiting (for its time) or held. What runs or exits has an attempt.",
+        NOTE_ON_JOBS,
         t.JOB_MOVES,
         (JobState.QUEUED, JobState.WAITING, JobState.HELD),
     ),

@@ -63,6 +63,7 @@ class Limits:
     open_files: int = 1024
     processes: int = 0
     login_shell: bool = False
+    directory_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +212,7 @@ def bind(
         stage_in=stage_in,
         stage_out=stage_out,
         stage_timeout_s=site.staging.timeout_s if stage_in or stage_out else 0.0,
+        directory_wait_s=site.limits.directory_wait_s,
         cpus=cpus,
         cpuset=_cpuset(site, key),
         detach_timeout_s=_detach_timeout_s(launch),

@@ -104,6 +104,8 @@ class Task(Struct, frozen=True, kw_only=True):
             long; 0: never; None: it has no terminal.
         stage_in, stage_out: commands that copy files before the start and after the end; all of
             either at most ``stage_timeout_s`` long together.
+        directory_wait_s: for how long a working or output directory that does not exist is looked
+            for, each.
     """
 
     job: int
@@ -151,6 +153,7 @@ class Task(Struct, frozen=True, kw_only=True):
     stage_in: tuple[tuple[str, ...], ...] = ()
     stage_out: tuple[tuple[str, ...], ...] = ()
     stage_timeout_s: float = 0.0
+    directory_wait_s: float = 0.0
 
     @property
     def key(self) -> AttemptKey:

@@ -20,8 +20,12 @@ from gnode.supervisor.spool import Task
 IDENTIFIED, STAGING, READY, FAILED, GO = b"I", b"S", b"R", b"F", b"G"
 MESSAGE_BYTES_MAX = 16384  # two paths of 4096 bytes, or a message about one
 
+_FIRST_PAUSE_S = 0.02  # before the second look for a directory that does not exist; then doubled
+_LONGEST_PAUSE_S = 0.25
 _OPEN_FILES = 1024  # what programs expect: select(2) can watch no more
 _NEVER_STARTED = 254  # of a process that nobody asks for its code
+
+Prepared = TypeVar("Prepared")
 
 
 class Surroundings:
@@ -85,18 +89,19 @@ def become_job(
 
 def _report(channel: int, error: LaunchError) -> None:
     evidence = f"{error.stage}\0{error.subject}\0{error.errno}\0".encode()
-    text = error.message.encode("utf-8", "surrogateescape")
+    text = f"{error.missing}\0{error.message}".encode("utf-8", "surrogateescape")
     os.write(channel, (FAILED + evidence + text)[:MESSAGE_BYTES_MAX])
 
 
 def failure_of(message: bytes) -> LaunchError:
     """Return the failure that the job's process has reported in a ``FAILED`` message."""
-    stage, subject, number, text = message[len(FAILED) :].split(b"\0", 3)
+    stage, subject, number, missing, text = message[len(FAILED) :].split(b"\0", 4)
     return LaunchError(
         text.decode("utf-8", "surrogateescape"),
         stage=cast("Stage", stage.decode()),
         subject=cast("Subject", subject.decode()),
         errno=int(number),
+        missing=missing.decode("utf-8", "surrogateescape"),
     )
 
 
@@ -113,7 +118,7 @@ def _run(
             return
         os.umask(task["umask"])
         staging.bring(task)
-    paths, descriptors = prepare_as_owner(task)
+    paths, descriptors = prepare_as_owner(task, _sleep)
     if not _may_continue(channel, READY, paths):
         return
     null, out, err = descriptors
@@ -213,8 +218,21 @@ def check_owner(task: Task, around: Surroundings) -> None:
     privilege.check_owner(task["uid"], task["gid"], around.rules, switch_user=task["switch_user"])
 
 
-def prepare_as_owner(task: Task) -> tuple[tuple[str, str], tuple[int, int, int]]:
+def _sleep(pause_s: float) -> None:
+    signal.sigtimedwait((), pause_s)  # whoever stops the attempt meanwhile kills this process
+
+
+def prepare_as_owner(
+    task: Task, pause: Callable[[float], None]
+) -> tuple[tuple[str, str], tuple[int, int, int]]:
     """Do all that touches what the user named; the caller has the owner's rights and no others.
+
+    A directory may be made a moment after the submission, or be seen late on a network file
+    system, so one that does not exist is looked for during ``directory_wait_s``.
+
+    Args:
+        task: what to start.
+        pause: wait for so many seconds; it may raise to give the start up.
 
     Returns:
         The paths of the files for stdout and stderr, and the descriptors for 0, 1 and 2.
@@ -223,19 +241,41 @@ def prepare_as_owner(task: Task) -> tuple[tuple[str, str], tuple[int, int, int]]
         LaunchError: the working directory or an output file cannot be used.
     """
     os.umask(task["umask"])
+    _patiently(task, _enter, pause)
+    out, err, out_path, err_path = _patiently(task, output.open_output, pause)
     try:
         _write_files(task)
     except OSError as error:  # its user may write into that directory, too, and fill its disk
+        for fd in {out, err}:
+            os.close(fd)
         raise LaunchError(
             f"cannot write the job's files: {error}",
             stage="files",
             subject="job",
             errno=error.errno or 0,
         ) from error
-    _enter(task)
-    out, err, out_path, err_path = output.open_output(task)
     stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     return (out_path, err_path), (stdin, out, err)
+
+
+def _patiently(
+    task: Task, step: Callable[[Task], Prepared], pause: Callable[[float], None]
+) -> Prepared:
+    """Return ``step(task)``, tried again while it fails for a directory that does not exist.
+
+    Both steps have their own time, so that a working directory that comes late leaves as much for
+    the output directory in it.
+    """
+    give_up_s = kernel.boottime_s() + task.get("directory_wait_s", 0.0)
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            return step(task)
+        except LaunchError as error:
+            if not error.missing or kernel.boottime_s() >= give_up_s:
+                raise
+        pause(pause_s)
+        pause_s = min(2.0 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _set_limits(task: Task, around: Surroundings) -> None:
@@ -300,6 +340,7 @@ def _enter(task: Task) -> None:
             stage="workdir",
             subject="job",
             errno=error.errno or 0,
+            missing=directory if error.errno == errno.ENOENT else "",
         ) from error
 
 

@@ -41,11 +41,16 @@ def is_possible(task: Task, around: Surroundings) -> bool:
 
 
 def start(
-    task: Task, around: Surroundings, journal: Journal, opened: Callable[[str, str], None]
+    task: Task,
+    around: Surroundings,
+    journal: Journal,
+    opened: Callable[[str, str], None],
+    pause: Callable[[float], None],
 ) -> tuple[int, tuple[str, str]]:
     """Start the job's program and return its pid and the paths of its output files.
 
-    ``opened`` is told these paths before, also if the program cannot be started.
+    ``opened`` is told these paths before, also if the program cannot be started; ``pause`` waits
+    between two looks for a directory that does not exist, and may raise to give the start up.
 
     The program runs before it is recorded, which a fork avoids; so the journal has to say so first.
 
@@ -56,7 +61,7 @@ def start(
     descriptors: tuple[int, ...] = ()
     umask = os.umask(task["umask"])
     try:
-        paths, descriptors = child.prepare_as_owner(task)
+        paths, descriptors = child.prepare_as_owner(task, pause)
         opened(*paths)
         actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(descriptors)]
         if has_cores:

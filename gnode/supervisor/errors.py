@@ -29,18 +29,32 @@ class LaunchError(Exception):
         stage: the step.
         subject: whose thing it failed on. ``node`` only where no user can make the step fail.
         errno: the system's number of the error; 0: no system call failed.
+        missing: the directory that does not exist, which may come to exist; empty: none.
     """
 
-    def __init__(self, message: str, *, stage: Stage, subject: Subject, errno: int = 0) -> None:
+    def __init__(
+        self, message: str, *, stage: Stage, subject: Subject, errno: int = 0, missing: str = ""
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.stage = stage
         self.subject = subject
         self.errno = errno
+        self.missing = missing
 
     def evidence(self) -> dict[str, object]:
         """Return what the exit record says of it."""
-        return {"stage": self.stage, "subject": self.subject, "errno": self.errno}
+        found: dict[str, object] = {
+            "stage": self.stage,
+            "subject": self.subject,
+            "errno": self.errno,
+        }
+        return found | {"missing": printable(self.missing)} if self.missing else found
+
+
+def printable(text: str) -> str:
+    """Return ``text`` without what is no character: JSON that holds such is refused by readers."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def reason(error: OSError) -> str:

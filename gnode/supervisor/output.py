@@ -66,7 +66,11 @@ def _open(path: str, name: str, *, append: bool) -> tuple[int, str]:
             fd = os.open(path, flags, 0o666)
     except OSError as error:
         raise LaunchError(
-            _explain(path, error), stage="output", subject="job", errno=error.errno or 0
+            _explain(path, error),
+            stage="output",
+            subject="job",
+            errno=error.errno or 0,
+            missing=_missing(path, error),
         ) from error
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
@@ -79,6 +83,16 @@ def _open(path: str, name: str, *, append: bool) -> tuple[int, str]:
     # Devices would pass O_NONBLOCK on to the program, which does not expect it.
     fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
     return fd, path
+
+
+def _missing(path: str, error: OSError) -> str:
+    """Return the directory without which a file cannot be made; empty: that is not the reason."""
+    if error.errno != errno.ENOENT:
+        return ""
+    directory = os.path.dirname(path)
+    if not os.path.isdir(directory):
+        return directory
+    return os.path.dirname(os.path.realpath(path))  # a link leads there
 
 
 def _explain(path: str, error: OSError) -> str:

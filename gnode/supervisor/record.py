@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from gnode.supervisor import cgroup, gate, kernel
 from gnode.supervisor.ending import Ending
-from gnode.supervisor.errors import LaunchError
+from gnode.supervisor.errors import LaunchError, printable
 from gnode.supervisor.spool import Task
 
 _REPORT_BYTES_MAX = 65536
@@ -69,7 +69,7 @@ def never_ran(task: Task, error: LaunchError, seen: Seen | None = None) -> dict[
         "attempt": task["attempt"],
         "kind": "launch_failed",
         "failure": error.evidence(),
-        "message": _printable(error.message),
+        "message": printable(error.message),
         "started_s": now_s,
         "ended_s": now_s,
     }
@@ -159,16 +159,11 @@ def _merge_report(task: Task, seen: Seen, ending: Ending, record: dict[str, obje
         record["rank"] = rank
     message = report.get("message")
     if isinstance(message, str) and "message" not in record:
-        record["message"] = _printable(message)[:_MESSAGE_CHARACTERS_MAX]
+        record["message"] = printable(message)[:_MESSAGE_CHARACTERS_MAX]
     _merge_cause(report, record)
     if "port_taken" in record:
         record.pop("exit_code", None)
         record["kind"] = "launch_failed"
-
-
-def _printable(text: str) -> str:
-    """Return ``text`` without what is no character: JSON that holds such is refused by readers."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _merge_cause(report: dict[str, object], record: dict[str, object]) -> None:

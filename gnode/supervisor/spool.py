@@ -96,6 +96,8 @@ class Task(TypedDict):
         stage_in, stage_out: commands that copy files; all of either at most ``stage_timeout_s``
             long together.
         removal: of the attempt's container, once nothing of it runs.
+        directory_wait_s: for how long a working or output directory that does not exist is looked
+            for, each.
     """
 
     job: int
@@ -141,6 +143,7 @@ class Task(TypedDict):
     stage_out: NotRequired[list[list[str]]]
     stage_timeout_s: NotRequired[float]
     removal: NotRequired[Removal | None]
+    directory_wait_s: NotRequired[float]
 
 
 class Started(TypedDict):

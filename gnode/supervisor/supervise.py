@@ -256,7 +256,9 @@ class _Supervisor:
         self._announce_start()
         failpoint("supervisor.start.before_fork")
         if direct.is_possible(self._task, around):
-            self._job_pid, paths = direct.start(self._task, around, self._journal, self._opened)
+            self._job_pid, paths = direct.start(
+                self._task, around, self._journal, self._opened, self._pause
+            )
             failpoint("supervisor.start.after_fork")
             self._publish(*paths)
         else:
@@ -390,6 +392,7 @@ class _Supervisor:
             LaunchError: it reports a failure, does not answer in time or is to be stopped.
         """
         limit_s = self._task.get("launch_timeout_s", _LAUNCH_TIMEOUT_S) + more_s
+        limit_s += 2 * self._task.get("directory_wait_s", 0.0)
         patience_s = kernel.boottime_s() + limit_s
         message: bytes | None = None
         hangs: Stage = "account" if self._task["switch_user"] and expected else "workdir"
@@ -429,6 +432,16 @@ class _Supervisor:
             "node may hang"
         )
         return LaunchError(message, stage=stage, subject="job", errno=errno.ETIMEDOUT)
+
+    def _pause(self, pause_s: float) -> None:
+        """Wait for a directory of the job, or for an order to stop it.
+
+        Raises:
+            LaunchError: it is to be stopped.
+        """
+        if signal.sigtimedwait(_ORDERS, pause_s) is not None:
+            self._obey()
+        self._refuse_if_stopped()
 
     def _refuse_if_stopped(self) -> None:
         lease.look(self._directory, self._task, self._ending, kernel.boottime_s())

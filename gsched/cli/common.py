@@ -191,7 +191,7 @@ MOMENTS = frozenset(
         *("now_s", "submitted_s", "started_s", "ended_s", "assigned_s", "at_s", "start_after_s"),
         *("predicted_start_s", "predicted_end_s", "deadline_s", "expected_s", "early_s", "late_s"),
         *("not_before_s", "planned_s", "asked_s", "prepared_s", "saved_s", "left_s", "placed_s"),
-        *("resumed_s", "heartbeat_s", "since_s", "probe_due_s"),
+        *("resumed_s", "heartbeat_s", "since_s", "probe_due_s", "next_try_s"),
     }
 )
 #: Where a command keeps what of a document is asked for.

@@ -281,11 +281,14 @@ class LaunchFailure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         errno: Linux's number of the error; 0: no system call failed.
+        missing: the working or output directory that does not exist, which somebody may make yet;
+            empty: it failed for another reason.
     """
 
     stage: LaunchStage
     subject: Subject
     errno: Number = 0
+    missing: str = ""
 
 
 class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -184,6 +184,8 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         reason: why it waits, or that a node it runs on does not answer, in words; else empty.
+        next_try_s: when it is tried again after a start that failed, or an attempt that ended by no
+            fault of its own; None: it does not wait for that.
         predicted_start_s: when it starts if all runs as long as is expected; no promise, and None
             if nothing can be said.
         nodes: names of the nodes of the present (or last) attempt.
@@ -243,6 +245,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     live: LiveRow | None = None
     memory_peak_bytes: int = 0
     memory_mean_bytes: int = 0
+    next_try_s: float | None = None
 
     def shown_id(self, server: str) -> str:
         """Return the job's identifier as users see it: ``12.server``; ``12[].server``: an array."""

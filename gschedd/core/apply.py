@@ -164,6 +164,7 @@ def _released(state: State, fact: f.JobReleased) -> None:
         job.hold_reason = ""
     wanted = job.state
     if job.state is JobState.HELD:
+        _look_again(job)
         wanted = resting_state(job, fact.at_s)
         job.eligible_s = max(fact.at_s, job.start_after_s)
         job.faults, job.avoid, job.unknown_since_s = 0, (), 0.0
@@ -180,6 +181,7 @@ def _altered(state: State, fact: f.JobAltered) -> None:
     leave(state, job)
     if not _keeps_promise(job, fact.spec.deadline_s):
         job.promised = job.meets = job.expected_end_s = None
+    _look_again(job)
     forget_dependencies(state, job)
     job.spec = fact.spec
     note_dependencies(state, job)
@@ -194,6 +196,12 @@ def _altered(state: State, fact: f.JobAltered) -> None:
     enter(state, job)
     state.dirty.mark_all()
     touch(state, job)
+
+
+def _look_again(job: Job) -> None:
+    """Let a job that waits for a directory look for it at once: it, or its user, may have moved."""
+    if job.missing_since_s:
+        job.missing_since_s = job.not_before_s = 0.0
 
 
 def _keeps_promise(job: Job, after_s: float) -> bool:
@@ -352,6 +360,7 @@ def _requeued(state: State, fact: f.JobRequeued) -> None:
     job.faults, job.not_before_s = fact.faults, fact.not_before_s
     job.requeue_reason = fact.reason
     job.avoid, job.unknown_since_s = fact.avoid, fact.unknown_since_s
+    job.missing_since_s = fact.missing_since_s
     job.requeues += 1
     if job.migration is not None and not job.migration.resumed_s:
         job.migration = None  # it has come to nothing: how long it waits now is no move's cost

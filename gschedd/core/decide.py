@@ -317,8 +317,9 @@ def operated_node(state: State, command: c.ActOnNode) -> Node:
 def due_jobs(state: State, now_s: float) -> list[f.AnyFact]:
     """Return that the time of delayed jobs has come."""
     facts: list[f.AnyFact] = []
-    for at_s, job in state.delayed:
+    for at_s, number in state.delayed:
         if at_s > now_s:
             break
-        facts.append(f.JobDue(at_s=now_s, job=job))
+        retry = state.jobs[number].spec.start_after_s < at_s
+        facts.append(f.JobDue(at_s=now_s, job=number, retry=retry))
     return facts

@@ -104,7 +104,9 @@ class JobReleased(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=Tr
 
 
 class JobDue(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """The time a job waited for has come."""
+    """The time a job waited for has come; ``retry``: for its next try, after one that failed."""
+
+    retry: bool = False
 
 
 class JobAltered(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -344,7 +346,8 @@ class JobRequeued(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=Tr
 
     ``not_before_s`` delays it after a fault of the system; ``faults`` counts those in a row.
     ``avoid`` are the nodes on which it failed to start, which it tries last. ``unknown_since_s`` is
-    since when its attempts have failed on its owner's account.
+    since when its attempts have failed on its owner's account, ``missing_since_s`` since when for a
+    directory that does not exist.
     """
 
     reason: str
@@ -353,6 +356,7 @@ class JobRequeued(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=Tr
     holds: tuple[HoldKind, ...] = ()
     avoid: tuple[str, ...] = ()
     unknown_since_s: float = 0.0
+    missing_since_s: float = 0.0
 
 
 class JobEnded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -230,6 +230,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
         expected_end_s: when it was expected to be done when that was said.
         avoid: nodes on which its last attempts failed to start: it tries others first.
         unknown_since_s: since when each attempt has failed on its owner's account; 0: none has.
+        missing_since_s: since when each has failed for a directory that does not exist; 0: none.
         recovered: a node knew it and the database did not; it is never started (again).
         elements: of an array; None: it is none.
     """
@@ -250,6 +251,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
     expected_end_s: float | None = None
     avoid: tuple[str, ...] = ()
     unknown_since_s: float = 0.0
+    missing_since_s: float = 0.0
     recovered: bool = False
     elements: Elements | None = None
 

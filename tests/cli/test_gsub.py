@@ -248,6 +248,12 @@ def test_a_script_that_will_not_do_is_refused(
         (["--frob", "job.sh"], 2, "unknown option '--frob'"),
         (["-p", "5000", "job.sh"], 2, "invalid value for '-p': 5000"),
         (["-o", "no/out", "job.sh"], 73, "-o: the output directory {cwd}/no does not exist"),
+        (
+            ["-o", "no/out.$PBS_JOBID", "job.sh"],
+            73,
+            "-o: the output directory {cwd}/no does not exist",
+        ),
+        (["-o", "no/$PBS_JOBID/out", "job.sh"], 0, ""),  # it is made when the number is known
         (["-e", "no/", "job.sh"], 73, "-e: the output directory {cwd}/no does not exist"),
         (
             ["-o", "job.sh/x", "job.sh"],

@@ -13,6 +13,21 @@ pytestmark = [
     ),
 ]
 
+#: As in submitit's README: the folder has the job's number, so it is made after the submission.
+README = """
+import submitit
+
+
+def add(a, b):
+    return a + b
+
+
+if __name__ == "__main__":
+    executor = submitit.AutoExecutor(folder="log_test/%j", cluster="slurm")
+    executor.update_parameters(timeout_min=1)
+    jobs = [executor.submit(add, number, 7) for number in range(3)]
+    print([job.result() for job in jobs])
+"""
 PROGRAM = """
 import os
 import submitit
@@ -51,3 +66,10 @@ def test_functions_run_as_jobs(site: Site) -> None:
         "FAILED",
         "True",
     ], ran.stderr
+
+
+def test_a_folder_may_be_named_after_the_job(site: Site) -> None:
+    site.use("slurm")
+    ran = site.python(README)
+
+    assert ran.stdout.splitlines() == ["[7, 8, 9]"], ran.stderr

@@ -8,10 +8,11 @@ from gsched.model.job import LaunchFailure
 from gsched.model.resources import Share
 from gsched.model.states import HoldKind, LaunchStage, OutcomeKind, Subject
 from gschedd.core import facts as f
+from gschedd.core.attempts.relaunch import FIRST_LOOK_S, LONGEST_LOOK_S, MISSING_S
 from gschedd.core.cycle.other_nodes import elsewhere
 from gschedd.core.settings import QueueSettings, Settings
 from gschedd.plan.snapshot import Start
-from tests.support.evidence import FORK, LEASE, UNKNOWN_USER
+from tests.support.evidence import FORK, LEASE, MISSING, UNKNOWN_USER
 from tests.support.world import ALICE, BOB, World, node, settings
 
 HOME_GONE = LaunchFailure(stage=LaunchStage.HOME, subject=Subject.USER, errno=errno.ENOENT)
@@ -147,6 +148,126 @@ def test_h6_a_full_quota_ends_the_job_in_words() -> None:
         "cannot write out: Disk quota exceeded",
     )
     assert len(world.told(f.AttemptAssigned, job)) == 1
+
+
+# --- a directory that does not exist yet ---
+
+
+def repair(world: World) -> None:
+    """Let every machine start jobs again: the directory is there now."""
+    for machine in world.machines.values():
+        machine.launch_fault = ""
+
+
+def test_a_job_waits_for_a_directory_and_runs_when_it_is_there() -> None:
+    world = failing(MISSING, "n1")
+    job = world.submit()
+    world.run_for(2)
+
+    assert world.state(job) == "waiting"
+    assert world.why(job).startswith("directory /data/out does not exist on n1; next try at ")
+    repair(world)
+    world.run_for(FIRST_LOOK_S + 20)
+
+    assert world.state(job) == "done"
+    assert world.job(job).attempts == 2
+
+
+def test_a_job_that_waits_for_a_directory_holds_no_resources() -> None:
+    world = failing(MISSING, "n1")
+    waits = world.submit("nodes=1:ppn=4")
+    world.run_for(2)
+    repair(world)
+
+    other = world.submit("nodes=1:ppn=4", runs_s=1)
+    world.run_for(1.5)
+
+    assert (world.state(waits), world.state(other)) == ("waiting", "done")
+
+
+def test_nobody_is_blamed_for_a_directory_that_does_not_exist() -> None:
+    world = failing(MISSING, "n1")
+    job = world.submit()
+
+    world.run_for(MISSING_S / 2)
+
+    assert world.job(job).attempts > 5
+    assert world.job(job).faults == 0
+    node = world.seen_node("n1")
+    assert (node.faults, node.drained, node.probation.due_s) == (0, False, 0.0)
+
+
+def test_other_nodes_are_tried_for_the_directory() -> None:
+    world = World(node("n1"), node("n2", cpus=8))
+    machine = world.machines["n1"]
+    machine.launch_fault, machine.fault = "no", MISSING
+    job = world.submit()
+
+    world.run_for(60)
+
+    assert places(world, job) == ["n1", "n2"]
+    assert world.state(job) == "done"
+
+
+def test_a_job_whose_directory_never_comes_is_held_after_an_hour_and_runs_when_released() -> None:
+    world = failing(MISSING, "n1")
+    job = world.submit()
+    world.run_for(MISSING_S - 1)
+    assert world.state(job) == "waiting"
+
+    world.run_for(LONGEST_LOOK_S + 2)
+
+    assert world.state(job) == "held"
+    assert world.job(job).holds == (HoldKind.USER,)
+    assert world.why(job).startswith("held after 01:0")
+    assert "without a directory: directory /data/out does not exist on n1" in world.why(job)
+    assert world.job(job).attempts < 20
+    repair(world)
+    world.release(job)
+    world.run_for(20)
+    assert world.state(job) == "done"
+
+
+@pytest.mark.parametrize("way", ["alter", "hold and release"])
+def test_a_job_is_tried_at_once_after_its_user_has_changed_it(way: str) -> None:
+    world = failing(MISSING, "n1")
+    job = world.submit()
+    world.run_for(600)
+    repair(world)
+    assert world.state(job) == "waiting"
+
+    if way == "alter":
+        world.alter(job, stdout_path="/data/out2/")
+    else:
+        world.hold(job)
+        assert world.state(job) == "held"
+        world.release(job)
+    world.run_for(1)
+
+    assert world.state(job) in {"running", "done"}
+
+
+def test_a_job_that_waits_for_a_directory_can_be_deleted() -> None:
+    world = failing(MISSING, "n1")
+    job = world.submit()
+    world.run_for(2)
+
+    world.delete(job)
+
+    assert world.state(job) == "done"
+
+
+def test_what_a_job_waits_for_outlives_the_head() -> None:
+    world = failing(MISSING, "n1")
+    job = world.submit()
+    world.run_for(600)
+    since_s = world.job(job).missing_since_s
+
+    world.restart_head()
+
+    assert since_s > 0
+    assert world.job(job).missing_since_s == since_s
+    assert "directory /data/out does not exist on n1" in world.why(job)
 
 
 # --- elsewhere first ---

@@ -79,7 +79,7 @@ def test_another_boot_id_proves_that_the_job_is_dead() -> None:
 
     world.reboot("n1")
     assert world.state(job) == "waiting"
-    assert "(node n1 was lost" in world.why(job)
+    assert "node n1 was lost" in world.why(job)
     world.run_until(500)
 
     assert outcome_kind(world, job) is OutcomeKind.EXITED

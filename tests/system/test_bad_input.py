@@ -269,12 +269,13 @@ def test_an_output_directory_that_is_not_the_users_is_refused_at_once(counter: C
     refused(ran, 73, f"-e: no permission to create files in the output directory {closed}")
 
 
-def test_an_output_directory_that_goes_away_ends_the_job_in_words(counter: Counter) -> None:
+def test_an_output_directory_that_becomes_a_file_ends_the_job_in_words(counter: Counter) -> None:
     """At submission all was well; the node says why it could not start the job, and where."""
     directory = counter.work / "fleeting"
     directory.mkdir()
     job = counter.submit("-h", "-o", f"{directory}/", "-e", f"{directory}/", "--", "true")
     directory.rmdir()
+    directory.touch()
     released = counter.run("grls", job)
     story = counter.ended(job)
 
@@ -288,11 +289,12 @@ def test_an_output_directory_that_goes_away_ends_the_job_in_words(counter: Count
     assert str(directory) in waited.stdout
 
 
-def test_a_working_directory_that_goes_away_ends_the_job_in_words(counter: Counter) -> None:
+def test_a_working_directory_that_becomes_a_file_ends_the_job_in_words(counter: Counter) -> None:
     directory = counter.work / "away"
     directory.mkdir()
     job = counter.submit("-h", "-d", str(directory), "--", "true")
     directory.rmdir()
+    directory.touch()
     counter.run("grls", job)
     story = counter.ended(job)
 

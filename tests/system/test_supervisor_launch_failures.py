@@ -3,7 +3,9 @@
 import os
 import pathlib
 import resource
+import signal
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,6 +39,61 @@ def failure(launcher: Launcher, **changes: Any) -> str:
     assert "exit_code" not in record
     assert "Traceback" not in launcher.log()
     return str(record["message"])
+
+
+@pytest.mark.parametrize("what", ["cwd", "stdout_path", "stderr_path"])
+def test_a_start_waits_for_a_directory_that_is_made_meanwhile(
+    launcher: Launcher, nice: int, tmp_path: pathlib.Path, what: str
+) -> None:
+    late = tmp_path / "late"
+    path = str(late) if what == "cwd" else f"{late}/y.o1"
+    task = launcher.task(1, [BASH, "-c", "echo ran"], nice=nice, directory_wait_s=30.0)
+    launcher.launch(task | {what: path})
+    time.sleep(0.3)
+    late.mkdir()
+
+    assert launcher.exit(1)["exit_code"] == 0
+
+
+def test_a_start_that_waits_for_a_directory_can_be_stopped(launcher: Launcher, nice: int) -> None:
+    task = launcher.task(1, ["true"], cwd="/no/such/place", nice=nice, directory_wait_s=600.0)
+    pid = launcher.launch(task)
+    time.sleep(0.3)
+    launcher.order(1, {"do": "stop", "reason": "delete", "grace_s": 5})
+    os.kill(pid, signal.SIGUSR1)  # as gnode does
+
+    record = launcher.exit(1)
+
+    assert (record["kind"], record["stop_reason"]) == ("launch_failed", "delete")
+    assert record["failure"] == {"stage": "order", "subject": "job", "errno": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"cwd": "/no/such/place"}, "/no/such/place"),
+        ({"stdout_path": "/no/such/place/y.o1"}, "/no/such/place"),
+        ({"stdout_path": "/no/such/place/"}, "/no/such/place"),
+        ({"stdout_path": "/etc/passwd/x"}, None),
+        ({"argv": ["/no/such/program"]}, None),
+    ],
+)
+def test_the_evidence_names_the_directory_that_does_not_exist(
+    launcher: Launcher, nice: int, changes: dict[str, Any], missing: str | None
+) -> None:
+    record = launcher.run(launcher.task(1, ["true"], nice=nice) | changes)
+
+    assert record["failure"].get("missing") == missing
+
+
+def test_the_evidence_names_the_directory_that_a_link_leads_to(
+    launcher: Launcher, nice: int, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "link").symlink_to("/no/such/place/file")
+
+    record = launcher.run(launcher.task(1, ["true"], nice=nice, stdout_path=f"{tmp_path}/link"))
+
+    assert record["failure"]["missing"] == "/no/such/place"
 
 
 def test_c16_missing_working_directory(launcher: Launcher, nice: int) -> None:

@@ -8,6 +8,7 @@ from gsched.model.job import LaunchFailure
 from gsched.model.states import LaunchStage as S
 from gsched.model.states import Subject
 from gschedd.core.attempts.blame import Verdict, verdict
+from tests.support.evidence import MISSING
 
 
 def failure(stage: S, subject: Subject, number: int = 0) -> LaunchFailure:
@@ -44,6 +45,10 @@ def test_each_evidence_has_one_verdict(
     stage: S, subject: Subject, number: int, expected: Verdict
 ) -> None:
     assert verdict(failure(stage, subject, number)) is expected
+
+
+def test_a_directory_that_may_be_made_yet_is_nobodys_fault() -> None:
+    assert verdict(MISSING) is Verdict.MISSING
 
 
 def test_without_evidence_nobody_is_blamed() -> None:

@@ -62,6 +62,7 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             "released (user, operator) by bob",
         ),
         (f.JobDue(at_s=5.0, job=1), "start time reached"),
+        (f.JobDue(at_s=5.0, job=1, retry=True), "retry"),
         (
             f.JobAltered(at_s=5.0, job=1, spec=spec_of(), by="bob", changed=("name", "queue")),
             "altered by bob: name, queue",

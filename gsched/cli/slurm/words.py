@@ -154,7 +154,7 @@ def reason_of(row: JobRow) -> str:
     if row.state == JobState.HELD:
         return "(Dependency)" if "dependenc" in row.reason else "(JobHeldUser)"
     if row.state == JobState.WAITING:
-        return "(BeginTime)"
+        return "(BeginTime)" if row.next_try_s is None else "(JobLaunchFailure)"
     return "(Resources)" if row.state == JobState.QUEUED else ",".join(row.nodes)
 
 

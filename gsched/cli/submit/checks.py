@@ -46,7 +46,10 @@ def _check_writable(option: str, path: str) -> None:
     if path == "~/":  # on the node: the home directory there
         return
     if "$" in path:  # $PBS_JOBID: only what stands before it is known now
-        path = os.path.dirname(path.partition("$")[0] + "x") + "/"
+        known = os.path.dirname(path.partition("$")[0] + "x") + "/"
+        if "$" in os.path.dirname(path) and not os.path.exists(known):
+            return  # its user makes it when the job's number is known
+        path = known
     directory = path if path.endswith("/") or os.path.isdir(path) else os.path.dirname(path)
     shown = directory.rstrip("/") or "/"
     if not os.path.isdir(directory):

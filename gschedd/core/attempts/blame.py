@@ -54,6 +54,7 @@ class Verdict(Enum):
     USER = auto()  # the account: tried elsewhere, then held for an administrator
     OWN_PASSING = auto()  # an error on the job's things that may pass: tried again, then held
     NODE = auto()  # tried elsewhere, and the node is suspected
+    MISSING = auto()  # a directory that may be made yet: nobody's, the job waits for it
     PASSING = auto()  # nobody's: tried again, with longer and longer pauses
     NOBODY = auto()  # no evidence, or its port was taken: tried again a few times
 
@@ -66,6 +67,8 @@ def verdict(failure: LaunchFailure | None) -> Verdict:
         return Verdict.UNREADABLE
     if failure.stage is LaunchStage.ORDER:
         return Verdict.PASSING
+    if failure.missing:
+        return Verdict.MISSING
     passes = failure.errno in PASSING
     match failure.subject:
         case Subject.JOB:

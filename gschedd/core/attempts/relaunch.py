@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.model.states import HoldKind, LaunchStage
+from gsched.model.units import format_duration
 from gsched.model.wording import counted
 from gschedd.core import facts as f
 from gschedd.core.attempts.blame import Verdict, failed_nodes, verdict_on
@@ -18,6 +19,16 @@ MAX_AVOIDED: Final = 8
 #: An account has to be unknown for so long before its jobs are held, seconds: a name service may
 #: say "not found" for a moment.
 UNKNOWN_S: Final = 120.0
+#: The shortest pause of a job that waits for its directory, seconds; it waits once more for as long
+#: as it has waited, so that a directory made after a minute is found within the next one.
+FIRST_LOOK_S: Final = 5.0
+#: The longest of these pauses, seconds.
+LONGEST_LOOK_S: Final = 300.0
+#: Nodes that are named on which a directory does not exist.
+MAX_NAMED: Final = 3
+#: For so long a job waits for a directory before it is held, seconds: caches of network file
+#: systems take minutes, a file server that is started again takes less than an hour.
+MISSING_S: Final = 3600.0
 #: What the reason of a hold begins with when no node knows the owner of a job.
 USER_GONE: Final = "USER_GONE"
 #: The same when no node can read the message that starts it.
@@ -69,13 +80,14 @@ def after_failed_start(
         faults: attempts that failed in a row, this one among them.
     """
     found = verdict_on(attempt)
+    if found is Verdict.MISSING:
+        return _after_missing(job, attempt, at_s)
     patience = PATIENCE.get(found)
     if patience is None:
         return None
     since_s = 0.0
     if found is Verdict.USER:
         since_s = job.unknown_since_s or at_s
-    avoid = tuple(dict.fromkeys((*failed_nodes(attempt), *job.avoid)))[:MAX_AVOIDED]
     if faults >= patience.tries and at_s - (since_s or 0.0) >= patience.least_s:
         return f.JobRequeued(
             at_s=at_s,
@@ -90,9 +102,52 @@ def after_failed_start(
         reason=why,
         faults=faults,
         not_before_s=at_s + pause_s(patience, faults),
-        avoid=avoid,
+        avoid=_avoided(job, attempt),
         unknown_since_s=since_s,
     )
+
+
+def _after_missing(job: Job, attempt: Attempt, at_s: float) -> f.JobRequeued:
+    """Return when a job is tried again whose directory does not exist, or that it is held.
+
+    It is nobody's fault, so that it does not count among the faults in a row.
+    """
+    since_s = job.missing_since_s or at_s
+    words = _missing_words(attempt)
+    waited_s = at_s - since_s
+    if waited_s >= MISSING_S:
+        return f.JobRequeued(
+            at_s=at_s,
+            job=job.id,
+            reason=f"{AFTER} {format_duration(waited_s)} without a directory: {words}",
+            faults=job.faults,
+            holds=(HoldKind.USER,),
+        )
+    return f.JobRequeued(
+        at_s=at_s,
+        job=job.id,
+        reason=words,
+        faults=job.faults,
+        not_before_s=at_s + min(LONGEST_LOOK_S, max(FIRST_LOOK_S, waited_s)),
+        avoid=_avoided(job, attempt),
+        missing_since_s=since_s,
+    )
+
+
+def _missing_words(attempt: Attempt) -> str:
+    found: dict[str, list[str]] = {}
+    for node, part in attempt.parts.items():
+        failure = part.record.failure if part.record is not None else None
+        if failure is not None and failure.missing:
+            found.setdefault(failure.missing, []).append(node)
+    directory, nodes = next(iter(found.items()))
+    more = f" and {counted(len(nodes) - MAX_NAMED, 'more node')}" if len(nodes) > MAX_NAMED else ""
+    return f"directory {directory} does not exist on {', '.join(nodes[:MAX_NAMED])}{more}"
+
+
+def _avoided(job: Job, attempt: Attempt) -> tuple[str, ...]:
+    """Return the nodes on which a job has failed to start, the newest first."""
+    return tuple(dict.fromkeys((*failed_nodes(attempt), *job.avoid)))[:MAX_AVOIDED]
 
 
 def pause_s(patience: Patience, faults: int) -> float:

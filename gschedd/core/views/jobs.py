@@ -29,7 +29,7 @@ from gschedd.core.views.ahead import jobs_ahead
 from gschedd.core.views.arrays import with_array
 from gschedd.core.views.live import live_parts, live_row, used_so_far
 from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
-from gschedd.core.views.reasons import Reasons, describe, unanswered_reason
+from gschedd.core.views.reasons import Reasons, describe, next_try_s, unanswered_reason
 from gschedd.core.views.remedies import Remedies
 from gschedd.core.views.shares import share_of, share_row, shared_gpus, tokens_of
 from gschedd.models.sizes import stated_size
@@ -146,6 +146,7 @@ class JobViews:
             live=live_row(self._state, job.id, attempt),
             memory_peak_bytes=used.memory_peak_bytes,
             memory_mean_bytes=used.memory_mean_bytes,
+            next_try_s=next_try_s(job),
         )
         labels = labels_of(spec)
         return structs.replace(row, **labels) if any(labels.values()) else row

@@ -169,11 +169,18 @@ def _hold_letters(job: Job) -> str:
     return "".join(kind[0] for kind in job.holds if kind is not HoldKind.DEPENDENCY)
 
 
+def next_try_s(job: Job) -> float | None:
+    """Return when a job that waits for its next try gets it, seconds since the epoch; else None."""
+    if job.state is not JobState.WAITING or not job.requeue_reason:
+        return None
+    return job.not_before_s if job.not_before_s >= job.spec.start_after_s else None
+
+
 def _delayed_reason(job: Job) -> str:
-    when = moment(job.start_after_s)
-    if job.not_before_s >= job.spec.start_after_s and job.requeue_reason:
-        return f"next attempt at {when} ({job.requeue_reason})"
-    return f"requested start time is {when}"
+    try_s = next_try_s(job)
+    if try_s is not None:
+        return f"{job.requeue_reason}; next try at {moment(try_s)}"
+    return f"requested start time is {moment(job.start_after_s)}"
 
 
 def describe_place(share: Share) -> str:
@@ -214,7 +221,7 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
         case f.JobReleased():
             return f"released ({', '.join(fact.holds)}) by {fact.by}"
         case f.JobDue():
-            return "start time reached"
+            return "retry" if fact.retry else "start time reached"
         case f.JobAltered():
             return f"altered by {fact.by}: {', '.join(fact.changed)}"
         case f.JobSignalled():

@@ -36,6 +36,11 @@ class Remedies:
         match job.state:
             case JobState.HELD if set(job.holds) == {HoldKind.DEPENDENCY}:
                 return f"to run it without waiting for them: galter -W depend= {name}"
+            case JobState.WAITING if job.missing_since_s:
+                return (
+                    "create the directory, or choose another output file with "
+                    f"galter -o FILE -e FILE {name}; it is then tried at once"
+                )
             case JobState.WAITING if job.start_after_s <= job.spec.start_after_s:
                 return f"to start it earlier: galter -a [CCYYMMDD]hhmm {name}"
             case JobState.QUEUED:
