@@ -1,6 +1,7 @@
 """Who is calling: from the kernel (SO_PEERCRED), never from a message."""
 
 import logging
+import os
 import pwd
 import socket
 import struct
@@ -19,28 +20,55 @@ log = logging.getLogger("gschedd.http")
 
 _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
 MAX_NAMES = 10_000
-KEPT_S = 30.0  # a uid may be given to another user, but hardly sooner after the first is deleted
+#: For how long a name that a network directory gave is used for reading lists, and for acting on
+#: jobs, seconds: a uid may be given to another user. A change of `ACCOUNTS` counts at once.
+KEPT_S = 30.0
+KEPT_TO_ACT_S = 1.0
+ACCOUNTS = "/etc/passwd"
 KEPT_UNKNOWN_S = 2.0  # a name service may say "not found" for a moment
 PATIENCE_S = 2.0  # the head does nothing else while it waits for a name service
 
 
 class UserNames:
-    """The names of users, asked for again and again: a number may get another owner."""
+    """The names of users, asked for again and again: a number may get another owner.
 
-    def __init__(self, clock: Clock, look_up: Callable[[int], str] | None = None) -> None:
+    Args:
+        clock: for the age of names.
+        look_up: asks the name service.
+        accounts: returns what changes with the accounts of this machine; no name outlives a change.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        look_up: Callable[[int], str] | None = None,
+        accounts: Callable[[], object] | None = None,
+    ) -> None:
         self._clock = clock
         self._look_up = look_up or user_name
+        self._accounts = accounts or accounts_version
+        self._version: object = None
         self._known: dict[int, tuple[float, str]] = {}
         self._asking: Future[str] | None = None
 
-    def name(self, uid: int) -> str:
+    def name(self, uid: int, *, acts: bool = False) -> str:
         """Return the name of a user, or the number as text if it has none.
 
         While the name service hangs, the last answer holds.
+
+        Args:
+            uid: of the user.
+            acts: the user wants to change something or to enter a job, so that the name must be
+                newer than for reading.
         """
-        until_s, name = self._known.get(uid, (0.0, str(uid)))
+        version = self._accounts()
+        if version != self._version:
+            self._version = version
+            self._known = {each: (-KEPT_S, name) for each, (_, name) in self._known.items()}
+        asked_s, name = self._known.get(uid, (-KEPT_S, str(uid)))
         now_s = self._clock.monotonic_s()
-        if now_s < until_s:
+        kept_s = KEPT_UNKNOWN_S if name == str(uid) else KEPT_S
+        if now_s < asked_s + (min(kept_s, KEPT_TO_ACT_S) if acts else kept_s):
             return name
         if self._asking is not None and not self._asking.done():
             return name  # it hangs
@@ -51,8 +79,7 @@ class UserNames:
             return name
         if len(self._known) >= MAX_NAMES:
             self._known.clear()
-        kept_s = KEPT_UNKNOWN_S if name == str(uid) else KEPT_S
-        self._known[uid] = (now_s + kept_s, name)
+        self._known[uid] = (now_s, name)
         return name
 
     def _ask(self, uid: int) -> Future[str]:
@@ -77,8 +104,10 @@ class Callers:
         self._settings = settings
         self._names = names
 
-    def of(self, request: web.Request) -> Caller:
+    def of(self, request: web.Request, *, acts: bool | None = None) -> Caller:
         """Return who is at the other end of a request's Unix socket.
+
+        ``acts`` as for `UserNames.name`; None: any method other than GET changes something.
 
         Raises:
             NotPermittedError: the kernel does not say (not a Unix socket).
@@ -89,16 +118,25 @@ class Callers:
             raise NotPermittedError("commands are taken on the Unix socket only")
         raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         _, uid, gid = _UCRED.unpack(raw)
-        return self.caller(uid, gid)
+        return self.caller(uid, gid, acts=request.method != "GET" if acts is None else acts)
 
-    def caller(self, uid: int, gid: int) -> Caller:
+    def caller(self, uid: int, gid: int, *, acts: bool = False) -> Caller:
         """Return the caller with these ids."""
-        name = self._names.name(uid)
+        name = self._names.name(uid, acts=acts)
         settings = self._settings
         is_operator = (
             uid in settings.operator_uids and settings.operator_names.get(uid, name) == name
         )
         return Caller(user=name, uid=uid, gid=gid, operator=is_operator)
+
+
+def accounts_version(path: str = ACCOUNTS) -> object:
+    """Return what changes whenever the accounts of this machine do; a microsecond."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return error.errno
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def user_name(uid: int) -> str:

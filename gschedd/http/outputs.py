@@ -54,7 +54,7 @@ class Outputs:
 
     async def output(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/jobs/ID/output``: for the owner and operators."""
-        caller = self._callers.of(request)
+        caller = self._callers.of(request, acts=True)
         query = request.query
         stream = query.get("stream", "stdout")
         if stream not in {"stdout", "stderr"}:
@@ -92,7 +92,7 @@ class Outputs:
 
     async def write(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/jobs/ID/message``: for the owner and operators; written as the owner."""
-        caller = self._callers.of(request)
+        caller = self._callers.of(request, acts=True)
         asked = await read_body(request, self._bodies, JobMessage)
         if not asked.text.strip() or "\0" in asked.text or len(asked.text) > MAX_WORD * 16:
             raise InvalidRequestError(

@@ -229,7 +229,7 @@ class Sessions:
 
     async def user(self, request: web.Request) -> web.WebSocketResponse:
         """``GET /v1/jobs/ID/session``: a terminal of a job, as a WebSocket."""
-        caller = self._callers.of(request)
+        caller = self._callers.of(request, acts=True)
         channel = web.WebSocketResponse(max_msg_size=t.MAX_FRAME_BYTES, compress=False)
         await channel.prepare(request)
         if isinstance(request.protocol, Visitor):

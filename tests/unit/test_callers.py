@@ -1,9 +1,19 @@
 """Who a caller is: names are asked for again, and a uid alone makes nobody an operator."""
 
+import errno
 import threading
+from pathlib import Path
 
+from gsched.model.job import Owner
 from gschedd.core.settings import Settings
-from gschedd.http.callers import KEPT_S, KEPT_UNKNOWN_S, Callers, UserNames
+from gschedd.http.callers import (
+    KEPT_S,
+    KEPT_TO_ACT_S,
+    KEPT_UNKNOWN_S,
+    Callers,
+    UserNames,
+    accounts_version,
+)
 
 
 class HandClock:
@@ -42,6 +52,44 @@ def test_t25_a_uid_that_was_given_to_another_user_gets_the_new_name() -> None:
     clock.now_s += KEPT_S
 
     assert names.name(1001) == "mallory"
+
+
+def test_a_uid_with_a_new_account_acts_at_once_under_its_new_name() -> None:
+    """Else whoever gets the number of a deleted user could change that user's jobs meanwhile."""
+    clock, directory, version = HandClock(), Directory(alice=1001), [1]
+    names = UserNames(clock, directory.name, lambda: version[0])
+    callers = Callers(settings=Settings(server="s", queues={}), names=names)
+    owner = Owner(user="alice", uid=1001, gid=1)
+    assert callers.caller(1001, 1, acts=True).owns(owner)
+
+    directory.users, version[0] = {1001: "mallory"}, 2
+
+    assert not callers.caller(1001, 1).owns(owner)
+    assert not callers.caller(1001, 1, acts=True).owns(owner)
+    assert directory.asked == 2
+
+
+def test_who_acts_needs_a_newer_answer_of_a_network_directory_than_who_reads() -> None:
+    clock, directory = HandClock(), Directory(alice=1001)
+    names = UserNames(clock, directory.name, lambda: 1)
+    assert names.name(1001) == "alice"
+    directory.users = {1001: "mallory"}
+    clock.now_s += KEPT_TO_ACT_S
+
+    assert names.name(1001) == "alice"
+    assert names.name(1001, acts=True) == "mallory"
+    assert names.name(1001) == "mallory"
+
+
+def test_the_version_of_the_accounts_changes_with_their_file(tmp_path: Path) -> None:
+    assert accounts_version() == accounts_version()
+    assert accounts_version() != 0
+    copies = [tmp_path / name for name in "ab"]
+    for copy in copies:
+        copy.write_text("root:x:0:0::/:/bin/sh\n")
+    first, second = (accounts_version(str(copy)) for copy in copies)
+    assert first != second
+    assert accounts_version(str(tmp_path / "gone")) == errno.ENOENT
 
 
 def test_an_unknown_user_is_soon_asked_for_again() -> None:
