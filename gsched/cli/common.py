@@ -36,6 +36,8 @@ from gsched.protocol.api import ActionResult, ErrorBody, ErrorReply, JobRow
 if TYPE_CHECKING:
     from click.parser import _OptionParser, _ParsingState
 
+#: Characters of a field in a format of users.
+MAX_WIDTH = 10_000
 JSON_SCHEMA = 1  # of what --json prints; grows when a field changes its meaning or goes away
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -446,3 +448,17 @@ def color_option(function: Callback) -> Callback:
         metavar="WHEN",
         help="Colour: auto (only on a terminal), always or never.",
     )(function)
+
+
+def check_width(spec: str, option: str) -> None:
+    """Check the numbers in the format of a field, as in ``>20`` or ``.3f``.
+
+    Raises:
+        UsageError: one is above `MAX_WIDTH`, which would take that much memory for each line.
+    """
+    for number in re.findall(r"\d+", spec):
+        if len(number) > len(str(MAX_WIDTH)) or int(number) > MAX_WIDTH:
+            raise UsageError(
+                f"{option}: a width of {number[:20]} characters; the limit is {MAX_WIDTH}",
+                hint="write a smaller width, or none",
+            )

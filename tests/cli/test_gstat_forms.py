@@ -122,6 +122,8 @@ def test_a_format_may_stand_in_the_environment(head: Path, monkeypatch: pytest.M
         (["--format", "{id:{name}}"], "a width cannot be a field"),
         (["--format", "{id"], "--format: expected '}'"),
         (["--format", "{name:>d}"], "--format: "),
+        (["--format", "{name:>999999999}"], "--format: a width of 999999999 characters; the limit"),
+        (["--json", "--template", "{name:>10001}"], "--template: a width of 10001 characters"),
         (["--format", "shrot"], "did you mean 'short'?"),
         (["--sort", "size"], "--sort: unknown field 'size'"),
         (["-r", "-s", "Q"], "-s Q leaves no state for -r"),

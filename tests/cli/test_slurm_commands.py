@@ -106,6 +106,25 @@ def test_sacct_prints_the_fields_of_jobs(
     assert slurm("sacct", *arguments).stdout.splitlines() == lines
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sacct", "-o", "jobid%99999999999"],
+        ["sstat", "-o", "JobID%" + "9" * 5000, "2"],
+        ["squeue", "-o", "%.99999999999i"],
+        ["squeue", "-O", "JobID:99999999999"],
+        ["sinfo", "-o", "%10001P"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_width_beyond_all_lines_is_refused(fake: FakeApi, words: list[str]) -> None:
+    """It would take that much memory, or more digits than Python reads."""
+    ran = slurm(*words)
+    assert ran.status != 0
+    assert "the limit is 10000" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 def test_sinfo_lists_partitions_by_the_states_of_nodes(fake: FakeApi) -> None:
     assert slurm("sinfo", "-h", "-o", "%P %a %l %D %t %N").stdout.splitlines() == [
         "batch* up infinite 1 mix n1",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from gsched.cli.common import printable
+from gsched.cli.common import check_width, printable
 from gsched.cli.show.joblist import cpu_time, elapsed, reason_words, slack
 from gsched.cli.times import format_time
 from gsched.errors import UsageError
@@ -139,6 +139,7 @@ def checked_format(text: str, option: str) -> str:
             _check_field(name, option)
         if spec and "{" in spec:
             raise UsageError(f"{option}: a width cannot be a field: {spec!r}")
+        check_width(spec or "", option)
     return form
 
 

@@ -8,7 +8,7 @@ from typing import IO, Final
 
 import msgspec
 
-from gsched.cli.common import printable
+from gsched.cli.common import check_width, printable
 from gsched.cli.show.fields import Shape
 from gsched.errors import UsageError
 from gsched.model.wording import counted
@@ -75,6 +75,8 @@ def _lines(document: Mapping[str, object], template: str) -> Iterator[str]:
             f"--template: {template!r} cannot be read",
             hint="write '{id} {name:<20} {state}'",
         )
+    for hole in _HOLE.finditer(text):
+        check_width(hole["spec"] or "", "--template")
     for row in _rows(document)[1]:
 
         def filled(match: re.Match[str], row: Mapping[str, object] = row) -> str:

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 import msgspec
 from msgspec import structs
 
-from gsched.cli.common import print_error
+from gsched.cli.common import check_width, print_error
 from gsched.cli.dialect import Dialect, speak
 from gsched.cli.show.arrays import all_elements
 from gsched.cli.slurm import words as w
@@ -218,6 +218,7 @@ def _sacct_fields(text: str) -> list[tuple[str, w.Field, int]]:
         field = w.SACCT.get(name.lower())
         if field is None:
             raise UsageError(f"Invalid field requested: {name!r}", hint=", ".join(w.SACCT))
+        check_width(width, "--format")
         found.append((*field, int(width.strip("-")) if width.strip("-").isdecimal() else 10))
     return found
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from gsched.cli.common import check_width
 from gsched.cli.slurm import words as w
 from gsched.client import Head
 from gsched.errors import UnknownJobError, UsageError
@@ -70,5 +71,6 @@ def _field(text: str) -> tuple[str, Callable[[JobRow], str], int]:
     field = FIELDS.get(name.lower())
     if field is None:
         raise UsageError(f"Invalid field requested: {name!r}", hint=", ".join(FIELDS))
+    check_width(width, "--format")
     size = width.strip("-")
     return (*field, int(size) if size.isdecimal() else 10)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from gsched.cli.common import check_width
 from gsched.errors import UsageError
 from gsched.model.ids import ELEMENT_BASE, array_of, index_of, short_job_id
 from gsched.model.states import JobState, OutcomeKind
@@ -413,6 +414,7 @@ def long_form(text: str) -> str:
         letter = LONG_NAMES.get(name.lower())
         if letter is None:
             raise UsageError(f"-O: unknown field {name!r}", hint=f"valid: {', '.join(LONG_NAMES)}")
+        check_width(width, "-O")
         size = width.strip(".-")
         right = "." if width.startswith(".") else ""
         parts.append(f"%{right}{size if size.isdecimal() else 20}{letter}")
@@ -530,5 +532,6 @@ def sinfo_lines(rows: Iterable[Mapping[str, str]], form: str, *, header: bool) -
 def _fitted(text: str, width: str, right: str) -> str:
     if not width:
         return text
+    check_width(width, "-o")
     size = int(width)
     return f"{text[:size]:>{size}}" if right else f"{text[:size]:<{size}}"
