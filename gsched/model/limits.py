@@ -97,9 +97,10 @@ MAX_SESSIONS: Final = 1024
 MAX_SESSIONS_OF_NODE: Final = 512
 #: Archives of code snapshots that a user sends at the same time.
 MAX_USER_UPLOADS: Final = 4
-#: Deliveries that wait in a lane, and in one of a user's URLs.
-MAX_NOTICES: Final = 10_000
-MAX_USER_NOTICES: Final = 1000
+#: Deliveries that wait for a way, those about jobs of one user, and those for a host of his URLs.
+MAX_NOTICES: Final = 100_000
+MAX_USER_NOTICES: Final = 10_000
+MAX_HOST_NOTICES: Final = 1000
 #: Lines of a daemon's log about a user or address, and about all of them, in a minute.
 MAX_SOURCE_LINES: Final = 5
 MAX_LINES: Final = 60

@@ -375,9 +375,15 @@ LIMITS: Final = (
         "gschedd.notify.ledger",
         (
             "MAX_USER_NOTICES",
+            "notices that wait for a way",
+            "notices",
+            "more are dropped; users take turns",
+        ),
+        (
+            "MAX_HOST_NOTICES",
             "notices that wait for a host of a user's URLs",
             "notices",
-            "more are dropped, as for any way",
+            "more are dropped",
         ),
     ),
     *_of(
@@ -544,6 +550,6 @@ LIMITS: Final = (
     *_of(
         Scope.ALL,
         "gschedd.notify.ledger",
-        ("MAX_NOTICES", "notices that wait for a way", "notices", "more are dropped"),
+        ("MAX_NOTICES", "notices that wait for a way", "notices", "about a kilobyte each"),
     ),
 )

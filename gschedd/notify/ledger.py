@@ -4,17 +4,19 @@ A notice is put down in the transaction that moves the cursor, and taken out whe
 So a kill at any time loses none, and repeats only the deliveries that were under way.
 """
 
+import bisect
 import contextlib
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
-from gsched.model.limits import MAX_NOTICES, MAX_USER_NOTICES
-from gschedd.notify.notices import USER_URL, Address
+from gsched.model.limits import MAX_HOST_NOTICES, MAX_NOTICES, MAX_USER_NOTICES
+from gschedd.notify.notices import USER_URL, Address, endpoint_of
 
 HOUR_S: Final = 3600
 _SCHEMA: Final = """
@@ -55,11 +57,13 @@ class Ledger:
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.executescript(_SCHEMA)
         self._in_lane: dict[str, int] = {}
+        self._in_way: Counter[str] = Counter()
         self._count_lanes()
 
     def _count_lanes(self) -> None:
         query = "SELECT lane, count(*) FROM outbox GROUP BY lane"
         self._in_lane = {str(lane): int(count) for lane, count in self._db.execute(query)}
+        self._in_way = Counter(self.waiting())
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -103,9 +107,10 @@ class Ledger:
         return int(count)
 
     def put(self, address: Address, body: bytes, at_s: float) -> bool:
-        """Add a delivery; return whether there is room in its lane."""
+        """Add a delivery; return whether there is room in its lane and for its way."""
         waiting = self._in_lane.get(address.lane, 0)
-        if waiting >= (MAX_USER_NOTICES if address.way == USER_URL else MAX_NOTICES):
+        most = MAX_HOST_NOTICES if address.way == USER_URL else MAX_USER_NOTICES
+        if waiting >= most or self._in_way[address.way] >= MAX_NOTICES:
             return False
         self._db.execute(
             "INSERT INTO outbox (way, lane, target, body, at_s, tries, next_s) "
@@ -113,6 +118,7 @@ class Ledger:
             (address.way, address.lane, address.target, body, at_s),
         )
         self._in_lane[address.lane] = waiting + 1
+        self._in_way[address.way] += 1
         return True
 
     def count(self, name: str, text: str = "", by: int = 1) -> None:
@@ -130,6 +136,19 @@ class Ledger:
         query = "SELECT lane, min(next_s) FROM outbox GROUP BY lane"
         return [(str(lane), float(next_s)) for lane, next_s in self._db.execute(query)]
 
+    def next_due(self, endpoint: str, after: str, now_s: float) -> Waiting | None:
+        """Return a delivery of an endpoint that is due, of the lane whose turn it is.
+
+        Args:
+            endpoint: see `endpoint_of`.
+            after: the lane that had its turn last.
+            now_s: the time.
+        """
+        lanes = sorted(lane for lane in self._in_lane if endpoint_of(lane) == endpoint)
+        turn = bisect.bisect_right(lanes, after)
+        found = (self.due(lane, now_s) for lane in (*lanes[turn:], *lanes[:turn]))
+        return next((each for each in found if each is not None), None)
+
     def due(self, lane: str, now_s: float) -> Waiting | None:
         """Return the first delivery of a lane that is due."""
         row = self._db.execute(
@@ -145,6 +164,7 @@ class Ledger:
 
     def _remove(self, each: Waiting) -> None:
         self._db.execute("DELETE FROM outbox WHERE id = ?", (each.id,))
+        self._in_way[each.way] -= 1
         self._in_lane[each.lane] = left = self._in_lane.get(each.lane, 1) - 1
         if not left:
             del self._in_lane[each.lane]

@@ -76,11 +76,25 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_s: float | None = None
 
 
+def endpoint_of(lane: str) -> str:
+    """Return where the deliveries of a lane go: what is down for one of its lanes is for all.
+
+    Those of one endpoint follow each other, and its lanes take turns. A host of a user's URLs is an
+    endpoint of its own for each user.
+    """
+    return lane if lane.startswith(USER_URL) else lane.partition(" ")[0]
+
+
+def user_of(lane: str) -> str:
+    """Return the user of a lane, as logs name him."""
+    return f"uid {lane.split(' ')[1]}" if " " in lane else "all users"
+
+
 class Address(Struct, frozen=True, kw_only=True):
     """Where a notice goes: the way, and for mail and URLs of users the recipient or URL.
 
     Attributes:
-        lane: deliveries of one lane follow each other; a lane that is down stops no other.
+        lane: of one user, so that nobody's notices wait for all of somebody else's.
     """
 
     way: str
@@ -136,12 +150,16 @@ def addresses_of(notice: Notice, spec: JobSpec, config: NotifyConfig) -> list[Ad
     at = points_of(notice)
     wanted = not (points & NEVER) and bool(at & points) and _is_told(notice, points)
     found: list[Address] = []
+
+    def lane_of(way: str) -> str:
+        return f"{way} {spec.owner.uid}"
+
     if wanted and config.sends_mail:
-        found.append(Address(way=MAIL, lane=MAIL, target=recipients_of(spec, config)))
+        found.append(Address(way=MAIL, lane=lane_of(MAIL), target=recipients_of(spec, config)))
     hooked = bool(at & set(config.hook_points))
     if hooked and (wanted or (config.hook_jobs == "all" and _is_told(notice, points))):
-        found += [Address(way=COMMAND, lane=COMMAND)] if config.command else []
-        found += [Address(way=URL, lane=URL)] if config.url else []
+        found += [Address(way=COMMAND, lane=lane_of(COMMAND))] if config.command else []
+        found += [Address(way=URL, lane=lane_of(URL))] if config.url else []
     if spec.notify_url and config.allow_urls:
         said = frozenset(stated or URL_POINTS)
         origin = spec.notify_url.split("/", 3)[2].lower()

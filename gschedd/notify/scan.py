@@ -1,6 +1,7 @@
 """From committed events to deliveries that wait."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -8,7 +9,9 @@ from msgspec import Struct
 
 from gsched.config_notify import NotifyConfig
 from gsched.errors import StorageError
+from gsched.logs import Complaints
 from gsched.model.ids import array_of
+from gsched.model.wording import counted
 from gschedd.core import facts as f
 from gschedd.core.state import Job
 from gschedd.notify.ledger import Ledger
@@ -48,8 +51,10 @@ class Told(Struct, frozen=True, kw_only=True):
 class Scanner:
     """Reads events in their order, each once."""
 
-    def __init__(self, reader: Reader, ledger: Ledger, told: Told) -> None:
+    def __init__(self, reader: Reader, ledger: Ledger, told: Told, complaints: Complaints) -> None:
         self._reader = reader
+        self._complaints = complaints
+        self._dropped: Counter[tuple[int, str, str]] = Counter()  # of a step, by user, way, reason
         self._ledger = ledger
         self._told = told
         config = told.config
@@ -73,6 +78,7 @@ class Scanner:
             return False
         last = min(newest, cursor + EVENTS_MOST)
         found = self._reader.events_between(cursor + 1, last, _KINDS)
+        self._dropped.clear()
         with self._ledger.transaction():
             for seq, fact in found:
                 assert isinstance(fact, f.PartStarted | f.JobEnded), "only these were asked for"
@@ -82,6 +88,10 @@ class Scanner:
                     self._ledger.count("dropped mail", error.message)
                     log.error("event %d is not told: %s", seq, error.message)
             self._ledger.move_cursor(last)
+        for (uid, way, why), count in self._dropped.items():
+            self._complaints.say(
+                f"uid {uid}", f"{counted(count, 'notification')} by {WAYS[way]} dropped: {why}"
+            )
         return last < newest
 
     def _tell(self, seq: int, fact: f.PartStarted | f.JobEnded, now_s: float) -> None:
@@ -143,4 +153,4 @@ class Scanner:
             why = "too many wait to be delivered"
         if why:
             self._ledger.count(f"dropped {address.way}", why)
-            log.warning("%s: %s is not told: %s", notice.job_id, WAYS[address.way], why)
+            self._dropped[job.spec.owner.uid, address.way, why] += 1

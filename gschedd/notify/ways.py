@@ -92,10 +92,13 @@ class Ways:
     ) -> None:
         """Run a program with something on its standard input."""
         fixed = {"PATH": _PATH, "LANG": "C.UTF-8", "HOME": self._home}
+        # A file in memory and no pipe: a program need not read what it does not need.
+        source = os.memfd_create("notice", os.MFD_CLOEXEC)
         try:
+            os.pwrite(source, content, 0)
             process = await asyncio.create_subprocess_exec(
                 *command,
-                stdin=asyncio.subprocess.PIPE,
+                stdin=source,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
                 env=fixed | dict(variables),
@@ -104,9 +107,11 @@ class Ways:
             )
         except OSError as error:
             raise LaterError(f"{command[0]}: {error.strerror}", is_down=True) from None
+        finally:
+            os.close(source)
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                said = await _talk(process, content)
+                said = await _said(process)
         except TimeoutError:
             text = f"{command[0]} has not ended within {self._config.timeout_s:g} s"
             raise LaterError(text, is_down=True) from None
@@ -156,14 +161,9 @@ class Ways:
         raise RefusedError(text)
 
 
-async def _talk(process: asyncio.subprocess.Process, content: bytes) -> str:
-    """Write all to a program, and return the beginning of what it says on standard error."""
-    assert process.stdin is not None, "it is a pipe"
+async def _said(process: asyncio.subprocess.Process) -> str:
+    """Wait for a program's end; return the beginning of what it wrote to standard error."""
     assert process.stderr is not None, "it is a pipe"
-    with contextlib.suppress(ConnectionError):  # it need not read what it does not need
-        process.stdin.write(content)
-        await process.stdin.drain()
-    process.stdin.close()
     said = b""
     while part := await process.stderr.read(4096):
         said = (said + part)[:_SAID]

@@ -21,9 +21,9 @@ from msgspec import Struct
 
 from gsched.clock import Clock, SystemClock
 from gsched.failpoint import failpoint
-from gsched.logs import LineFormatter
+from gsched.logs import Complaints, LineFormatter
 from gschedd.notify.ledger import Ledger, Waiting, open_ledger
-from gschedd.notify.notices import USER_URL, WAYS
+from gschedd.notify.notices import USER_URL, WAYS, endpoint_of, user_of
 from gschedd.notify.scan import Scanner, Told
 from gschedd.notify.ways import LaterError, RefusedError, Ways
 from gschedd.store.reader import Reader
@@ -60,15 +60,16 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
     down: dict[str, str] = {}
 
 
-class Lane:
-    """What is known of one lane: whether it is down, since when it is tried, and how often."""
+class Endpoint:
+    """What is known of one endpoint: whether it is down, since when it is tried, how often."""
 
-    __slots__ = ("failures", "paused_until_s", "task", "why")
+    __slots__ = ("failures", "paused_until_s", "task", "turn", "why")
 
     def __init__(self) -> None:
         self.failures = 0
         self.paused_until_s = 0.0
         self.task: asyncio.Task[None] | None = None
+        self.turn = ""
         self.why = ""
 
     @property
@@ -78,78 +79,86 @@ class Lane:
 
 
 class Deliverer:
-    """Delivers what waits: the lanes beside each other, each in its order."""
+    """Delivers what waits: the endpoints beside each other, the lanes of each in turn."""
 
     def __init__(self, ledger: Ledger, ways: Ways, told: Told, clock: Clock) -> None:
         self._ledger = ledger
         self._ways = ways
         self._config = told.config
         self._clock = clock
-        self._lanes: dict[str, Lane] = {}
+        self._endpoints: dict[str, Endpoint] = {}
+        self._complaints = Complaints(log, clock)
         self.stopping = False
 
     def start_due(self) -> None:
-        """Begin with every lane in which something is due."""
+        """Begin with every endpoint for which something is due."""
         now_s = self._clock.wall_s()
-        waiting = dict(self._ledger.lanes())
-        for name in [each for each in self._lanes if each not in waiting]:
-            if not self._lanes[name].is_active:
-                del self._lanes[name]
-        users = sum(lane.is_active for name, lane in self._lanes.items() if _is_of_user(name))
+        waiting: dict[str, float] = {}
+        for lane, due_s in self._ledger.lanes():
+            name = endpoint_of(lane)
+            waiting[name] = min(due_s, waiting.get(name, due_s))
+        for name in [each for each in self._endpoints if each not in waiting]:
+            if not self._endpoints[name].is_active:
+                del self._endpoints[name]
+        users = sum(each.is_active for name, each in self._endpoints.items() if _is_of_user(name))
         for name, due_s in waiting.items():
-            lane = self._lanes.setdefault(name, Lane())
-            if lane.is_active or max(due_s, lane.paused_until_s) > now_s:
+            endpoint = self._endpoints.setdefault(name, Endpoint())
+            if endpoint.is_active or max(due_s, endpoint.paused_until_s) > now_s:
                 continue
             if _is_of_user(name):
                 users += 1
                 if users > USER_LANES:
                     continue
-            lane.task = asyncio.create_task(self._deliver(name, lane))
+            endpoint.task = asyncio.create_task(self._deliver(name, endpoint))
 
     async def finish(self) -> None:
         """Wait for what is under way, and begin nothing else."""
         self.stopping = True
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        tasks = [each.task for each in self._endpoints.values() if each.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def down(self) -> dict[str, str]:
         """Return why ways do not work now, by way."""
         found: dict[str, str] = {}
-        for name, lane in self._lanes.items():
-            if lane.failures:
-                found[name.partition(" ")[0]] = lane.why
+        for name, endpoint in self._endpoints.items():
+            if endpoint.failures:
+                found[name.partition(" ")[0]] = endpoint.why
         return found
 
-    async def _deliver(self, name: str, lane: Lane) -> None:
+    async def _deliver(self, name: str, endpoint: Endpoint) -> None:
         while not self.stopping:
-            each = self._ledger.due(name, self._clock.wall_s())
+            each = self._ledger.next_due(name, endpoint.turn, self._clock.wall_s())
             if each is None:
                 return
+            endpoint.turn = each.lane
             try:
                 await self._ways.deliver(each)
             except RefusedError as error:
                 self._drop(each, str(error))
             except LaterError as error:
-                self._postpone(each, lane, error)
+                self._postpone(each, endpoint, error)
                 if error.is_down:
                     return
             else:
                 failpoint("notify.after_delivery")
-                lane.failures, lane.why = 0, ""
+                endpoint.failures, endpoint.why = 0, ""
                 self._ledger.delivered(each)
 
     def _drop(self, each: Waiting, why: str) -> None:
-        log.error("notification %d by %s is dropped: %s", each.id, WAYS[each.way], why)
+        text = f"notification {each.id} by {WAYS[each.way]} is dropped: {why}"
+        self._complaints.say(user_of(each.lane), text, level=logging.ERROR)
         self._ledger.dropped(each, why)
 
-    def _postpone(self, each: Waiting, lane: Lane, error: LaterError) -> None:
+    def _postpone(self, each: Waiting, endpoint: Endpoint, error: LaterError) -> None:
         now_s = self._clock.wall_s()
         if error.is_down:
-            if not lane.failures:
-                log.error("%s does not work: %s", WAYS[each.way], error)
-            lane.why = str(error)
-            lane.paused_until_s = now_s + self._pause_s(lane.failures)
-            lane.failures += 1
+            if not endpoint.failures:
+                whose = user_of(each.lane) if _is_of_user(each.lane) else WAYS[each.way]
+                text = f"{WAYS[each.way]}: does not work: {error}"
+                self._complaints.say(whose, text, level=logging.ERROR)
+            endpoint.why = str(error)
+            endpoint.paused_until_s = now_s + self._pause_s(endpoint.failures)
+            endpoint.failures += 1
         if each.tries + 1 >= self._config.tries:
             self._drop(each, f"{each.tries + 1} tries failed; the last: {error}")
             return
@@ -171,7 +180,11 @@ async def work(begin: Begin, clock: Clock) -> None:
         lock = opened.enter_context(open(f"{begin.ledger}.lock", "ab"))  # noqa: ASYNC230 - a local file
         if not await _locked(lock.fileno(), ended):
             return
-        ledger, trouble = open_ledger(begin.ledger)
+        complaints = Complaints(log, clock)
+        found = await _opened(begin.ledger, ended, complaints)
+        if found is None:
+            return
+        ledger, trouble = found
         opened.callback(ledger.close)
         if trouble:
             log.error("%s; what waited there is not delivered", trouble)
@@ -179,7 +192,7 @@ async def work(begin: Begin, clock: Clock) -> None:
         opened.callback(reader.close)
         ways = Ways(begin.told.config)
         deliverer = Deliverer(ledger, ways, begin.told, clock)
-        scanner = Scanner(reader, ledger, begin.told)
+        scanner = Scanner(reader, ledger, begin.told, complaints)
         scanner.begin()
         last: Report | None = None
         while not ended.is_set():
@@ -188,7 +201,7 @@ async def work(begin: Begin, clock: Clock) -> None:
                 deliverer.start_due()
                 report = _report(ledger, deliverer)
             except sqlite3.OperationalError as error:
-                log.error("notifications wait: %s", error)
+                complaints.say("notifications wait", str(error), level=logging.ERROR)
                 await _pause(ended, PAUSE_S)
                 continue
             if report != last:
@@ -198,6 +211,19 @@ async def work(begin: Begin, clock: Clock) -> None:
         await deliverer.finish()
         await ways.close()
     watching.cancel()
+
+
+async def _opened(
+    path: str, ended: asyncio.Event, complaints: Complaints
+) -> tuple[Ledger, str] | None:
+    """Open the ledger as `open_ledger`, as soon as the disk has room; None: the head has ended."""
+    while not ended.is_set():
+        try:
+            return open_ledger(path)
+        except (sqlite3.OperationalError, OSError) as error:
+            complaints.say("notifications wait", str(error), level=logging.ERROR)
+            await _pause(ended, PAUSE_S)
+    return None
 
 
 async def _locked(descriptor: int, ended: asyncio.Event) -> bool:

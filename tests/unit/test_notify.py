@@ -1,18 +1,28 @@
 """Mail points, recipients, texts of mail, and what waits to be delivered."""
 
+import asyncio
 import email
 import email.policy
+import gc
+import logging
 import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from gsched.clock import SystemClock
 from gsched.config import parse_config
 from gsched.config_notify import NotifyConfig
 from gsched.errors import ConfigError, GschedError, InvalidRequestError
-from gsched.model.job import Outcome
-from gsched.model.limits import MAX_USER_NOTICES
+from gsched.logs import Complaints
+from gsched.model.job import JobSpec, Outcome
+from gsched.model.limits import (
+    MAX_HOST_NOTICES,
+    MAX_NOTICES,
+    MAX_SOURCE_LINES,
+    MAX_USER_NOTICES,
+)
 from gsched.model.mail import checked_points, checked_recipients, points_of_slurm, wants_mail
 from gsched.model.resources import Usage
 from gsched.model.states import JobState, OutcomeKind
@@ -21,7 +31,7 @@ from gschedd.core import facts as f
 from gschedd.core.requests.notify import altered_notify, checked_notify
 from gschedd.core.settings import NotifySettings
 from gschedd.core.state import Job
-from gschedd.notify.ledger import open_ledger
+from gschedd.notify.ledger import Waiting, open_ledger
 from gschedd.notify.notices import (
     Address,
     Notice,
@@ -33,6 +43,7 @@ from gschedd.notify.notices import (
 from gschedd.notify.scan import Scanner, Told
 from gschedd.notify.tails import Tails, tail
 from gschedd.notify.texts import json_of, mail_of, variables_of
+from gschedd.notify.ways import Ways
 from gschedd.store.reader import Reader
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import Store
@@ -352,11 +363,121 @@ def test_a_lane_of_a_user_is_bounded_and_mails_are_counted_by_the_hour(tmp_path:
     ledger, _ = open_ledger(str(tmp_path / "notify.db"))
     address = Address(way="user-url", lane="user-url 1 https://x", target="https://x/y")
     with ledger.transaction():
-        taken = [ledger.put(address, b"", 0.0) for _ in range(MAX_USER_NOTICES + 2)]
+        taken = [ledger.put(address, b"", 0.0) for _ in range(MAX_HOST_NOTICES + 2)]
         counts = [ledger.mails_in_hour(5, now_s) for now_s in (0.0, 10.0, 3599.0, 3600.0)]
-    assert taken == [True] * MAX_USER_NOTICES + [False] * 2
+    assert taken == [True] * MAX_HOST_NOTICES + [False] * 2
     assert counts == [1, 2, 3, 1]
     ledger.close()
+
+
+def told_by(site: NotifyConfig) -> Told:
+    return Told(config=site, server="head", sender="g@s")
+
+
+def complaints() -> Complaints:
+    return Complaints(logging.getLogger("gschedd.notify"), SystemClock())
+
+
+def end_jobs(store: Store, spec: JobSpec, numbers: range, at_s: float) -> None:
+    """Let jobs come and end well."""
+    done = Outcome(kind=OutcomeKind.EXITED, exit_code=0)
+    facts: list[f.AnyFact] = []
+    jobs = []
+    for number in numbers:
+        facts.append(f.JobSubmitted(at_s=at_s, job=number, spec=spec, state=JobState.QUEUED))
+        facts.append(f.JobEnded(at_s=at_s, job=number, outcome=done, ended_s=at_s))
+        jobs.append(
+            Job(
+                id=number, spec=spec, state=JobState.DONE, submitted_s=at_s, eligible_s=at_s,
+                ended_s=at_s, outcome=done,
+            )
+        )  # fmt: skip
+    store.commit(
+        Batch(
+            facts=facts, jobs=jobs, attempts=[], nodes=[], blobs={}, next_job=numbers.stop,
+            runs=[], removed_nodes=frozenset(),
+        )
+    )  # fmt: skip
+
+
+def test_users_take_turns_at_a_way_and_one_of_them_fills_only_his_lane(tmp_path: Path) -> None:
+    ledger, _ = open_ledger(str(tmp_path / "notify.db"))
+    with ledger.transaction():
+        for uid, count in ((1, MAX_USER_NOTICES + 1), (20, 2), (3, 1)):
+            each = Address(way="mail", lane=f"mail {uid}")
+            room = [ledger.put(each, b"", 0.0) for _ in range(count)]
+            assert room == [True] * min(count, MAX_USER_NOTICES) + [False] * (uid == 1)
+    order: list[str] = []
+    turn = ""
+    while len(order) < 6 and (found := ledger.next_due("mail", turn, 1.0)) is not None:
+        turn = found.lane
+        order.append(turn)
+        ledger.delivered(found)
+
+    assert order == ["mail 1", "mail 20", "mail 3", "mail 1", "mail 20", "mail 1"]
+    ledger.close()
+
+
+def test_all_users_together_have_a_bound_at_a_way(tmp_path: Path) -> None:
+    ledger, _ = open_ledger(str(tmp_path / "notify.db"))
+    users = MAX_NOTICES // MAX_USER_NOTICES
+    with ledger.transaction():
+        taken = [
+            ledger.put(Address(way="mail", lane=f"mail {uid}"), b"", 0.0)
+            for uid in range(users + 1)
+            for _ in range(MAX_USER_NOTICES)
+        ]
+        assert ledger.put(Address(way="url", lane="url 1"), b"", 0.0), "another way has its own"
+    assert sum(taken) == MAX_NOTICES
+    ledger.close()
+
+
+def test_dropped_notices_of_a_user_are_a_few_lines_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of 6,000 mails that are too many: one line for each step, and five in a minute."""
+    store = Store(str(tmp_path))
+    store.open()
+    ledger, _ = open_ledger(str(tmp_path / "notify.db"))
+    reader = Reader(store.path)
+    site = NotifyConfig(smtp_host="mx", mails_per_user_hour=1)
+    scanner = Scanner(reader, ledger, told_by(site), complaints())
+    scanner.begin()
+    end_jobs(store, spec_of(mail_points="e"), range(1, 6000), 7200.0)
+    with caplog.at_level(logging.WARNING):
+        while scanner.step(7201.0):
+            pass
+
+    assert ledger.counts()["dropped mail"][0] == 5998
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == MAX_SOURCE_LINES
+    assert "notifications by mail dropped: more than 1 mails" in lines[0]
+    reader.close()
+    ledger.close()
+    store.close()
+
+
+def test_a_hook_that_does_not_read_its_input_leaves_no_error(tmp_path: Path) -> None:
+    hook = tmp_path / "hook"
+    hook.write_text(f'#!/bin/sh\necho "$GSCHED_EVENT" >> {tmp_path}/told\n')
+    hook.chmod(0o755)
+    body = json_of(notice(name="x" * 200_000))
+    each = Waiting(id=1, way="command", lane="command 1", target="", body=body, at_s=0.0, tries=0)
+    errors: list[dict[str, object]] = []
+
+    async def deliver() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        ways = Ways(NotifyConfig(command=str(hook)))
+        for _ in range(5):
+            await ways.deliver(each)
+            gc.collect()
+        await ways.close()
+
+    asyncio.run(deliver())
+
+    assert (tmp_path / "told").read_text() == "end\n" * 5
+    assert errors == []
 
 
 def test_further_mails_of_an_hour_are_dropped_and_the_last_one_says_so(tmp_path: Path) -> None:
@@ -364,31 +485,14 @@ def test_further_mails_of_an_hour_are_dropped_and_the_last_one_says_so(tmp_path:
     store = Store(str(tmp_path))
     store.open()
     spec = spec_of(mail_points="e")
-    done = Outcome(kind=OutcomeKind.EXITED, exit_code=0)
 
     def end(first: int, count: int, at_s: float) -> None:
-        facts: list[f.AnyFact] = []
-        jobs = []
-        for number in range(first, first + count):
-            facts.append(f.JobSubmitted(at_s=at_s, job=number, spec=spec, state=JobState.QUEUED))
-            facts.append(f.JobEnded(at_s=at_s, job=number, outcome=done, ended_s=at_s))
-            jobs.append(
-                Job(
-                    id=number, spec=spec, state=JobState.DONE, submitted_s=at_s, eligible_s=at_s,
-                    ended_s=at_s, outcome=done,
-                )
-            )  # fmt: skip
-        store.commit(
-            Batch(
-                facts=facts, jobs=jobs, attempts=[], nodes=[], blobs={}, next_job=first + count,
-                runs=[], removed_nodes=frozenset(),
-            )
-        )  # fmt: skip
+        end_jobs(store, spec, range(first, first + count), at_s)
 
     ledger, _ = open_ledger(str(tmp_path / "notify.db"))
     site = NotifyConfig(smtp_host="mx", mails_per_user_hour=2)
     reader = Reader(store.path)
-    scanner = Scanner(reader, ledger, Told(config=site, server="head", sender="g@s"))
+    scanner = Scanner(reader, ledger, told_by(site), complaints())
     end(1, 1, 1000.0)
     scanner.begin()  # what has happened before the first start is not told
     end(2, 4, 7200.0)
@@ -397,7 +501,7 @@ def test_further_mails_of_an_hour_are_dropped_and_the_last_one_says_so(tmp_path:
         pass
 
     bodies = []
-    while (each := ledger.due("mail", 7202.0)) is not None:
+    while (each := ledger.next_due("mail", "", 7202.0)) is not None:
         bodies.append(each.body)
         ledger.delivered(each)
     assert [body.count(b"Subject: gsched: job ") for body in bodies] == [1, 1]
