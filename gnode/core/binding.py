@@ -282,9 +282,13 @@ def _rank_suffix(launch: Launch) -> str:
     return f".{launch.node_rank}" if launch.node_rank else ""
 
 
+def file_name(launch: Launch) -> str:
+    """Return the job's name as part of a file's name: it names no directory."""
+    return launch.name.replace("/", "_") or "job"
+
+
 def _default_name(launch: Launch, letter: str) -> str:
-    name = launch.name.replace("/", "_") or "job"
-    return f"{name}.{letter}{job_file_suffix(launch.job)}{_rank_suffix(launch)}"
+    return f"{file_name(launch)}.{letter}{job_file_suffix(launch.job)}{_rank_suffix(launch)}"
 
 
 def _output_paths(launch: Launch, account: Account) -> tuple[str, str]:
@@ -304,7 +308,7 @@ def _output_path(launch: Launch, account: Account, asked: str, letter: str) -> s
         "PBS_JOBID": format_job_id(launch.job, launch.server),
         "GSCHED_JOB_NUMBER": job_file_suffix(launch.job),
         "GSCHED_ARRAY_NUMBER": str(submitted_number(launch.job)),
-        "PBS_JOBNAME": launch.name,
+        "PBS_JOBNAME": file_name(launch),
         "GSCHED_NODE": launch.hosts[launch.node_rank],
         "USER": account.user,
     }

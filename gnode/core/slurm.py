@@ -1,8 +1,10 @@
 """Variables of Slurm for jobs that were submitted as its jobs: what scripts and libraries read."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from gnode.core.inputs import Account
+from gsched.model.counts import repeated
 from gsched.model.ids import array_of, index_of
 from gsched.protocol.node import Launch
 
@@ -27,7 +29,8 @@ def slurm_variables(launch: Launch, account: Account, *, node_cpus: int = 0) -> 
     slots = launch.slots
     if launch.share.exclusive and node_cpus:  # the node is the job's: all nodes are taken as equal
         slots = tuple(max(node_cpus, own) for own in slots)
-    tasks = stated.get("SLURM_NTASKS", str(nodes))
+    tasks = stated.get("SLURM_NTASKS", "")
+    tasks = tasks if tasks.isdecimal() and int(tasks) else str(nodes)
     found = {
         "SLURM_JOB_ID": str(launch.job),
         "SLURM_JOBID": str(launch.job),
@@ -48,7 +51,11 @@ def slurm_variables(launch: Launch, account: Account, *, node_cpus: int = 0) -> 
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": "0",
         "SLURM_CPUS_ON_NODE": str(slots[rank]),
-        "SLURM_JOB_CPUS_PER_NODE": ",".join(map(str, slots)),
+        "SLURM_JOB_CPUS_PER_NODE": repeated(slots),
+        "SLURM_TASKS_PER_NODE": repeated(_tasks_on_nodes(int(tasks), nodes, slots, stated)),
+        "SLURM_SUBMIT_HOST": stated.get("PBS_O_HOST", ""),
+        "SLURM_GTIDS": str(rank),
+        "SLURM_JOB_GID": str(launch.owner.gid),
         "SLURM_RESTART_COUNT": str(launch.restart_count),
     }
     if array_of(launch.job):
@@ -60,3 +67,19 @@ def slurm_variables(launch: Launch, account: Account, *, node_cpus: int = 0) -> 
     if launch.share.memory_bytes:
         found["SLURM_MEM_PER_NODE"] = str(launch.share.memory_bytes // 1024**2)
     return found
+
+
+def _tasks_on_nodes(
+    tasks: int, nodes: int, slots: Sequence[int], stated: Mapping[str, str]
+) -> Iterator[int]:
+    """Yield how many tasks a step of all CPUs has on each node: as many as its CPUs allow."""
+    each = stated.get("SLURM_NTASKS_PER_NODE", "")
+    cpus = stated.get("SLURM_CPUS_PER_TASK", "")
+    of_task = int(cpus) if cpus.isdecimal() and int(cpus) else 1
+    left = tasks
+    for index, slot in enumerate(slots):
+        behind = nodes - index - 1
+        room = int(each) if each.isdecimal() and int(each) else max(1, slot // of_task)
+        here = max(1, min(room, left - behind)) if behind else max(1, left)
+        left -= here
+        yield here

@@ -15,11 +15,13 @@ class Dialect:
     Attributes:
         name: ``gsched``, ``torque`` or ``openpbs``.
         starts_at_home: jobs without ``-d`` start in the home directory of their owner.
+        refused_in_names: characters that a job's name cannot have.
         ignores_unknown: mail and attributes that gsched does not have are ignored with a warning.
     """
 
     name: str = "gsched"
     starts_at_home: bool = False
+    refused_in_names: str = " "
     ignores_unknown: bool = False
 
     def exit_code(self, error: GschedError) -> int:

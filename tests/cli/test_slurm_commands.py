@@ -1,7 +1,5 @@
 """The commands of Slurm: what programs read of them, against the fake head."""
 
-import contextlib
-import io
 import json
 import os
 import sys
@@ -10,54 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from gsched.cli.dialect import GSCHED, speak
-from gsched.cli.slurm.commands import run_slurm
 from gsched.model.ids import element_number
 from gsched.protocol import actions as a
 from gsched.protocol import api
 from gsched.protocol.uses import LiveRow
-from tests.support.canned_head import node
 from tests.support.commands import Ran
-from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
-
-OK = {"kind": "exited", "exit_status": 0, "shell_status": 0, "exit_code": 0}
-BAD = {"kind": "exited", "exit_status": 3, "shell_status": 3, "exit_code": 3}
-OVER = {"kind": "walltime", "exit_status": -11, "shell_status": 143, "signal": 15}
-
-
-def row(job: int, **changes: object) -> api.JobRow:
-    done: dict[str, object] = {"state": "done", "letter": "C", "reason": ""}
-    return make_row(job, **(done | changes if "outcome" in changes else changes))
+from tests.support.fake_api import NOW_S, FakeApi
+from tests.support.slurm_commands import row, slurm, slurm_head
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
     """Return a head with a job in each state; commands find it by the environment."""
-    fake = FakeApi(tmp_path)
-    fake.add(row(1))
-    fake.add(
-        row(2, name="run", user="bob", state="running", letter="R", nodes=("n1",), reason="",
-            started_s=NOW_S - 3661, wall_s=3661.0, walltime_s=90000.0, cpus=4)
-    )  # fmt: skip
-    fake.add(row(3, outcome=OK, nodes=("n1",), started_s=NOW_S - 50, ended_s=NOW_S, wall_s=50.0))
-    fake.add(row(4, outcome=BAD))
-    fake.add(row(5, outcome=OVER))
-    fake.add(row(6, state="held", letter="H", reason="waits for its dependencies: afterok:2"))
-    fake.nodes = [node("n1", jobs=(2,)), node("n2"), node("n3", state="unreachable")]
     monkeypatch.setenv("GSCHED_HEAD", str(tmp_path / "s"))
     monkeypatch.chdir(tmp_path)
-    with serve(fake.application(), tmp_path / "s"):
+    with slurm_head(tmp_path) as fake:
         yield fake
-
-
-def slurm(name: str, *arguments: str) -> Ran:
-    out, err = io.StringIO(), io.StringIO()
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = run_slurm(name, arguments)
-    finally:
-        speak(GSCHED)
-    return Ran(status=status, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 @pytest.mark.parametrize(
@@ -95,7 +61,10 @@ def test_squeue_prints_what_its_format_says(
             ["-X", "-n", "-P", "-j", "3,4,5", "--format=JobIDRaw,State,ExitCode"],
             ["3|COMPLETED|0:0", "4|FAILED|3:0", "5|TIMEOUT|0:15"],
         ),
-        (["-n", "-j", "2.0,2.batch", "-o", "jobid,state%20"], ["         2              RUNNING "]),
+        (
+            ["-n", "-j", "2.0,2.batch", "-o", "jobid,state%20"],
+            [f"{'2':<12} {'RUNNING':>20} "],
+        ),
         (["-nP", "-a", "--name", "run", "-o", "User,Elapsed"], ["bob|01:01:01"]),
         (["-np", "-j", "99", "-o", "State"], []),
     ],
@@ -140,7 +109,7 @@ def test_sinfo_has_the_fields_of_single_nodes_too(fake: FakeApi) -> None:
         "n1    |     mix|mixed|batch|1/0/0/1|(null)",
         "n3    |    down|down|batch|0/0/1/1|(null)",
     ]
-    assert "unknown field %Z" in slurm("sinfo", "-o", "%Z").stderr
+    assert "Invalid node format specification: Z" in slurm("sinfo", "-o", "%Z").stderr
 
 
 def test_squeue_knows_long_names_and_json(fake: FakeApi) -> None:
@@ -175,8 +144,12 @@ def test_scontrol_shows_nodes_and_partitions(fake: FakeApi) -> None:
     shown = slurm("scontrol", "show", "node", "n1").stdout
     assert shown.startswith("NodeName=n1 ")
     assert "State=MIX" in shown
-    assert "PartitionName=batch\n   Default=YES" in slurm("scontrol", "show", "partition").stdout
-    assert "Node n9 not found" in slurm("scontrol", "show", "node", "n9").stderr
+    assert slurm("scontrol", "-a", "show", "-o", "nodes").stdout.count("NodeName=") == 3
+    for arguments in (["partition"], ["partition", "batch"], ["part"]):
+        shown = slurm("scontrol", "show", *arguments).stdout
+        assert shown.startswith("PartitionName=batch\n   AllowGroups=ALL")
+        assert "Default=YES" in shown
+        assert "Nodes=n[1-3]\n" in shown
 
 
 @pytest.mark.parametrize(
@@ -213,15 +186,26 @@ def test_scontrol_shows_hostnames_and_a_job(fake: FakeApi) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["squeue", "-o", "%z"], "squeue: error: -o: unknown field %z"),
-        (["squeue", "-j", "99"], "squeue: error: Invalid job id specified"),
-        (["squeue", "--frob"], "squeue: error: unknown option '--frob'"),
-        (["squeue", "-j"], "squeue: error: option -j needs a value"),
-        (["sacct", "-o", "Odd"], "sacct: error: Invalid field requested: 'Odd'"),
+        (["squeue", "-o", "%z"], "squeue: error: Invalid job format specification: z"),
+        (["squeue", "-j", "99"], "slurm_load_jobs error: Invalid job id specified\n"),
+        (["squeue", "--frob"], "squeue: unrecognized option '--frob'\nTry \"squeue --help\" for"),
+        (["squeue", "-j"], "squeue: option requires an argument -- 'j'\n"),
+        (["sacct", "-o", "Odd"], 'sacct: error: Invalid field requested: "Odd"\n'),
         (["scancel"], "scancel: error: No job identification provided"),
-        (["scancel", "99"], "scancel: error: Unknown Job Id 99"),
-        (["scontrol", "reboot"], "scontrol: error: unknown request: reboot"),
-        (["sbatch", "none.sh"], "sbatch: error: script 'none.sh' does not exist"),
+        (["scancel", "abc"], "scancel: error: Invalid job id abc\n"),
+        (["scancel", "-s", "FOO", "2"], "Unknown job signal: FOO\n"),
+        (["squeue", "-j", "abc"], "squeue: error: Invalid job id: abc\n"),
+        (["squeue", "-t", "FOO"], "squeue: error: Invalid job state specified: FOO\n"),
+        (["sacct", "-s", "FOO"], "sacct: fatal: unrecognized job state value 'FOO'\n"),
+        (["sacct", "--frob"], "sacct: unrecognized option '--frob'\n"),
+        (["sinfo", "-t", "FOO"], 'sinfo: error: Bad state string: "FOO"\n'),
+        (["scontrol", "reboot"], "invalid keyword: reboot\n"),
+        (["scontrol", "show", "foo"], "invalid entity:foo for keyword:show \n"),
+        (["scontrol", "show", "job", "99"], "slurm_load_jobs error: Invalid job id specified\n"),
+        (["scontrol", "show", "job", "abc"], "scontrol_print_job error: Invalid job id"),
+        (["scontrol", "show", "node", "n9"], "Node n9 not found\n"),
+        (["scontrol", "show", "partition", "x"], "Partition x not found\n"),
+        (["sbatch", "none.sh"], "sbatch: error: Unable to open file none.sh\n"),
         (["srun", "true"], "srun: error: srun runs inside a job only"),
     ],
 )
@@ -415,8 +399,8 @@ def test_sstat_tells_what_running_jobs_use(fake: FakeApi) -> None:
     ("arguments", "message"),
     [
         ([], "sstat: error: You didn't give me any jobs to stat."),
-        (["-j", "3"], "sstat: error: no steps running for the jobs named"),
-        (["-j", "2", "-o", "Rss"], "sstat: error: Invalid field requested: 'Rss'"),
+        (["-j", "3"], "sstat: error: No steps running for job 3"),
+        (["-j", "2", "-o", "Rss"], 'sstat: error: Invalid field requested: "Rss"'),
     ],
 )
 def test_sstat_says_what_is_wrong(fake: FakeApi, arguments: list[str], message: str) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct, structs
 
-from gsched.model.ids import job_number, read_job_id
+from gsched.model.ids import array_of, job_number, read_job_id
 from gsched.protocol import actions as a
 from gsched.protocol import api
 from gsched.protocol.messages import JobMessage, MessageReply
@@ -98,6 +98,7 @@ class FakeApi:
         app.router.add_get("/v1/jobs", self._jobs)
         app.router.add_get("/v1/jobs/{id}", self._job)
         app.router.add_get("/v1/stories", self._stories)
+        app.router.add_get("/v1/history", self._history)
         app.router.add_get("/v1/jobs/{id}/wait", self._wait)
         app.router.add_get("/v1/jobs/{id}/output", self._output)
         app.router.add_post("/v1/jobs/actions", self._act)
@@ -149,6 +150,24 @@ class FakeApi:
         if number not in self.stories:
             return _answer(api.ErrorReply(error=_unknown(number)), status=404)
         return _answer(self.stories[number])
+
+    async def _history(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the elements that have ended of the arrays that are named: ``7[]``."""
+        arrays = {read_job_id(each).number for each in request.query["ids"].split(",")}
+        rows = [story.row for story in self.stories.values() if story.row.state == "done"]
+        found = tuple(row for row in rows if array_of(row.id) in arrays)
+        return _answer(
+            api.HistoryReply(
+                server=SERVER,
+                now_s=NOW_S,
+                jobs=found,
+                total_jobs=len(found),
+                total_failed=0,
+                total_cpu_s=0.0,
+                total_wall_s=0.0,
+                total_gpu_s=0.0,
+            )
+        )
 
     async def _stories(self, request: web.Request) -> web.StreamResponse:
         ids = [text for text in request.query["ids"].split(",") if text]

@@ -96,6 +96,7 @@ def test_resources_of_slurm_are_read_together(lines: list[str], expected: str) -
         ("--mail-type=NONE", ["-m", "n"]),
         ("--open-mode=append", ["--open-mode", "append"]),
         ("--signal=B:USR2@90", ["--signal", "B:USR2@90"]),
+        ("--part=long --no-req", ["-q", "long", "-r", "n"]),  # cut short, as getopt reads them
     ],
 )
 def test_other_options_of_slurm_are_read_one_by_one(line: str, expected: list[str]) -> None:
@@ -111,6 +112,13 @@ def test_mail_types_of_slurm_that_gsched_does_not_have_are_named() -> None:
     assert [each.words for each in result.directives] == [["-m", "e"]]
     (warning,) = result.warnings
     assert "--mail-type TIME_LIMIT_80 is ignored" in warning
+
+
+def test_of_several_partitions_the_first_is_taken_and_named() -> None:
+    result = read("-p long,gpu")
+
+    assert [each.words for each in result.directives] == [["-q", "long"]]
+    assert result.warnings == ["s.sh:1: --partition=long,gpu: the queue is long"]
 
 
 def test_the_lines_of_a_whole_script_keep_their_numbers() -> None:
@@ -135,6 +143,8 @@ def test_variables_of_slurm_follow_from_its_options() -> None:
         "SLURM_NTASKS_PER_NODE": "4",
         "SLURM_CPUS_PER_TASK": "2",
     }
+    assert read("-c 1").environment["SLURM_CPUS_PER_TASK"] == "1"
+    assert "SLURM_CPUS_PER_TASK" not in read("-n 2").environment
     assert read("-q long.q", mark="#$").environment == {}
 
 
@@ -159,6 +169,15 @@ def test_tasks_of_an_array_are_told_of_all_of_them() -> None:
         ("-w n[1-99999]", "names too many nodes"),
         ("-C 'a|b'", "s.sh:1: --constraint=a|b: alternatives are not supported"),
         ("-n 0", "s.sh:1: --ntasks: invalid number '0'"),
+        ("--gers=gpu:1", "s.sh:1: unrecognized option '--gers=gpu:1'"),
+        ("-Y 3", "s.sh:1: invalid option -- 'Y'"),
+        ("--hold=yes", "s.sh:1: option '--hold' doesn't allow an argument"),
+        ("--time", "s.sh:1: option '--time' requires an argument"),
+        ("-n", "s.sh:1: option requires an argument -- 'n'"),
+        ("--nt 3", "s.sh:1: option '--nt' is ambiguous; possibilities: '--ntasks' '--ntasks-per-"),
+        ("--time=2-0x", "s.sh:1: --time: invalid time '2-0x'"),
+        (" hetjob", "s.sh:1: hetjob: heterogeneous jobs are not supported"),
+        ("-d aftercorr:7", "s.sh:1: --dependency=aftercorr:7: aftercorr is not supported"),
         ("-d afterok:1?afterok:2", "s.sh:1: --dependency=afterok:1?afterok:2: alternatives"),
     ],
 )
@@ -175,7 +194,8 @@ def test_what_is_not_known_is_named_and_ignored() -> None:
     assert result.warnings[0].startswith("s.sh:1: #SBATCH --container=image is ignored; for --con")
     assert "use #PBS -a DATE" in result.warnings[1]
     assert "nodes cannot be excluded" in result.warnings[2]
-    assert read(*["--odd=1"] * 15).warnings[-1] == "s.sh: 5 more such lines are ignored"
+    many = read(*["--container=image"] * 15)
+    assert many.warnings[-1] == "s.sh: 5 more such lines are ignored"
 
 
 @pytest.mark.parametrize(

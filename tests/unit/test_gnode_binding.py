@@ -275,6 +275,38 @@ def test_the_job_is_described_in_pbs_words_and_in_ours() -> None:
     assert {name: names.get(name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("slots", "stated", "cpus", "tasks"),
+    [
+        ((2, 2), {"SLURM_NTASKS": "2"}, "2(x2)", "1(x2)"),
+        ((4, 2), {"SLURM_NTASKS": "6"}, "4,2", "4,2"),
+        ((4, 4), {"SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "2"}, "4(x2)", "2(x2)"),
+        ((8, 8), {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"}, "8(x2)", "2(x2)"),
+        ((1, 1), {}, "1(x2)", "1(x2)"),
+    ],
+)
+def test_a_job_of_slurm_has_the_counts_of_its_nodes_in_short(
+    slots: tuple[int, ...], stated: dict[str, str], cpus: str, tasks: str
+) -> None:
+    """As Slurm 22.05 sets them; 4,2 is its answer to six tasks on nodes of four CPUs."""
+    came = {"SLURM_SUBMIT_DIR": "/here", "PBS_O_HOST": "login", **stated}
+    found = env(two_nodes(rank=0, environment=came, slots=slots))
+
+    assert found["SLURM_JOB_CPUS_PER_NODE"] == cpus
+    assert found["SLURM_TASKS_PER_NODE"] == tasks
+    assert (found["SLURM_SUBMIT_HOST"], found["SLURM_GTIDS"]) == ("login", "0")
+    assert found["SLURM_JOB_GID"] == str(two_nodes(0).owner.gid)
+
+
+def test_a_name_with_slashes_names_no_directory() -> None:
+    launch = order(name="../a/b", stdout_path="/out/$PBS_JOBNAME.txt")
+    task = bind(launch, ALICE, site())
+
+    assert task.stdout_path == "/out/.._a_b.txt"
+    assert task.stderr_name.startswith(".._a_b.e")
+    assert env(launch)["PBS_JOBNAME"] == "../a/b"
+
+
 def test_a_job_that_came_as_one_of_slurms_has_its_variables_too() -> None:
     """Whatever the submitting shell had of them, as they describe this job."""
     came = {"SLURM_SUBMIT_DIR": "/here", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77"}

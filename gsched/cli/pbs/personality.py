@@ -54,6 +54,7 @@ class PbsDialect(Dialect):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.refused_in_names = " /" if name == OPENPBS else " "
         self._errors = _OPENPBS_ERRORS if name == OPENPBS else _TORQUE_ERRORS
 
     @property

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -10,19 +9,20 @@ from typing import Final
 import click
 
 from gsched.cli.common import status_of
-from gsched.cli.slurm.sbatch import parsed_options
-from gsched.cli.submit.foreign import Line
-from gsched.cli.submit.foreign_directives import translated
-from gsched.errors import UsageError
+from gsched.cli.slurm.errors import SlurmError
+from gsched.cli.slurm.sbatch import check_gres, parsed_options, requested, with_queue
+from gsched.cli.submit.slurm_options import OPTIONS
 
-#: Of srun, beside those of sbatch.
-_SRUN_FLAGS: Final = ("--pty", "--overlap", "--exact", "--unbuffered", "--label")
-_SRUN_VALUED: Final = ("--jobid", "--cpu-bind", "--mpi")
+#: Of salloc and srun alone; a new job has nothing of them.
+_OF_STEPS: Final = frozenset({each.name for name in ("salloc", "srun")
+                              for each in OPTIONS[name].values()}) - {
+    each.name for each in OPTIONS["sbatch"].values()
+}  # fmt: skip
 
 
 def salloc(words: Sequence[str]) -> int:
     """Run a shell, or a command, in this terminal, on the first node of a new allocation."""
-    options, command = parsed_options(words)
+    options, command = parsed_options(words, "salloc")
     return _interactive(options, command, name="salloc")
 
 
@@ -30,17 +30,12 @@ def srun_pty(words: Sequence[str]) -> int:
     """Run a command in this terminal: in a new job, or beside the running job that is named.
 
     Raises:
-        UsageError: there is no command.
+        SlurmError: there is no command.
     """
-    options, command = parsed_options(words, flags=_SRUN_FLAGS, valued=_SRUN_VALUED)
+    options, command = parsed_options(words, "srun")
     job = options.get("--jobid", "")
-    options = {
-        name: value
-        for name, value in options.items()
-        if name not in _SRUN_FLAGS and name not in _SRUN_VALUED
-    }
     if not command:
-        raise UsageError("no command given to execute")
+        raise SlurmError("No command given to execute.")
     if not job:
         return _interactive(options, command, name="srun")
     from gsched.cli.commands.gshell import gshell  # late: most start jobs
@@ -52,21 +47,18 @@ def srun_pty(words: Sequence[str]) -> int:
 def _interactive(options: Mapping[str, str], command: Sequence[str], *, name: str) -> int:
     from gsched.cli.commands.gsub import gsub  # late: the other commands submit nothing
 
-    lines = [
-        Line(0, "#SBATCH", shlex.join([f"{option}={value}" if value else option]))
-        for option, value in options.items()
-    ]
-    result = translated(lines, where=name, submit_dir=os.getcwd())
-    arguments = ["-I", *(word for each in result.directives for word in each.words)]
-    if "--export" not in options:
-        arguments.append("-V")
-    if "--job-name" not in options:
+    stated = {option: value for option, value in options.items() if option not in _OF_STEPS}
+    check_gres(stated)
+    queues = stated.pop("--partition", "").split(",")
+    request = requested(name, stated)
+    arguments = ["-I", *request.arguments]
+    if "--job-name" not in stated:
         arguments += ["-N", os.path.basename(command[0]) if command else "interactive"]
-    for variable, value in result.environment.items():
-        arguments += ["-v", f'{variable}="{value}"']
-    for text in result.warnings:
+    tail = ["--", *command] if command else []
+    arguments = with_queue(name, arguments, queues, tail)
+    for text in request.warnings:
         print(f"{name}: {text}", file=sys.stderr)
-    return _run(gsub, [*arguments, *(["--", *command] if command else [])], name=name)
+    return _run(gsub, [*arguments, *tail], name=name)
 
 
 def _run(command: click.Command, arguments: Sequence[str], *, name: str) -> int:

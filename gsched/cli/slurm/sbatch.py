@@ -3,75 +3,37 @@
 import contextlib
 import copy
 import io
+import json
 import os
 import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from gsched.cli.common import status_of
 from gsched.cli.slurm import words as w
+from gsched.cli.slurm.errors import SlurmError, failed
+from gsched.cli.slurm.values import check_values
 from gsched.cli.submit.directives import DEFAULT_PREFIXES
-from gsched.cli.submit.foreign import Line, foreign_lines, options_of
+from gsched.cli.submit.foreign import Line, foreign_lines, heterogeneous, options_of
 from gsched.cli.submit.foreign_directives import translated
 from gsched.cli.submit.scripts import read_script
-from gsched.cli.submit.slurm_request import OPTIONS, SYNONYMS
+from gsched.cli.submit.slurm_options import OPTIONS, REQUIRED, parse
+from gsched.cli.submit.slurm_request import SYNONYMS
+from gsched.client import Head
 from gsched.config import environment
+from gsched.errors import BadScriptError, UnreadableScriptError
+from gsched.model.request import parse_resources
 
-#: Options without a value, or with one that may be left out.
-_FLAGS: Final = (
-    *("--parsable", "--wait", "--test-only", "--hold", "--exclusive", "--requeue", "--no-requeue"),
-    *("--get-user-env", "--overcommit", "--spread-job", "--verbose", "--quiet", "--no-kill"),
-    *("--nice", "--propagate", "--contiguous", "--use-min-nodes", "--reboot", "--ignore-pbs"),
-    *("--oversubscribe", "--immediate"),
-)
-_VALUED: Final = (
-    *("--account", "--array", "--begin", "--chdir", "--comment", "--constraint", "--cpus-per-task"),
-    *("--dependency", "--error", "--export", "--gpus", "--gpus-per-node", "--gpus-per-task"),
-    *("--gres", "--job-name", "--mail-type", "--mail-user", "--mem", "--mem-per-cpu"),
-    *("--mem-per-gpu", "--nodelist", "--nodes", "--ntasks", "--ntasks-per-node"),
-    *("--open-mode", "--output", "--partition", "--qos", "--signal", "--time", "--wckey", "--wrap"),
-    *("--clusters", "--distribution", "--hint", "--profile", "--threads-per-core", "--mincpus"),
-    *("--cpus-per-gpu", "--licenses", "--exclude", "--reservation", "--input", "--tmp"),
-    *("--kill-on-invalid-dep", "--gpu-bind", "--gpu-freq", "--mem-bind", "--cpu-freq"),
-    *("--gres-flags", "--acctg-freq", "--switches", "--core-spec", "--thread-spec", "--network"),
-    *("--power", "--prefer", "--delay-boot", "--time-min", "--extra-node-info", "--priority"),
-    *("--sockets-per-node", "--cores-per-socket", "--ntasks-per-core", "--ntasks-per-socket"),
-    *("--ntasks-per-gpu", "--deadline", "--uid", "--gid", "--export-file", "--container"),
-    *("--container-image", "--container-mounts", "--container-workdir"),
-    *("--mcs-label", "--extra", "--nodefile", "--bb", "--bbf", "--batch"),
-)
-_SHORT: Final = {
-    **OPTIONS,
-    "-A": "--account",
-    "-a": "--array",
-    "-B": "--extra-node-info",
-    "-b": "--begin",
-    "-D": "--chdir",
-    "-d": "--dependency",
-    "-e": "--error",
-    "-F": "--nodefile",
-    "-H": "--hold",
-    "-i": "--input",
-    "-I": "--immediate",
-    "-J": "--job-name",
-    "-k": "--no-kill",
-    "-o": "--output",
-    "-p": "--partition",
-    "-q": "--qos",
-    "-s": "--oversubscribe",
-    "-S": "--core-spec",
-    "-t": "--time",
-    "-W": "--wait",
-    "-v": "--verbose",
-    "-x": "--exclude",
-    "-Q": "--quiet",
-    "-M": "--clusters",
-    "-m": "--distribution",
-    "-O": "--overcommit",
-}
-_OWN: Final = frozenset({"--parsable", "--wrap", "--test-only"})
+_NO_INTERPRETER: Final = """\
+This does not look like a batch script.  The first
+line must start with #! followed by the path to an interpreter.
+For instance: #!/bin/sh"""
+_DOS_LINES: Final = """\
+Batch script contains DOS line breaks (\\r\\n)
+instead of expected UNIX line breaks (\\n)."""
+_OWN: Final = frozenset({"--parsable", "--wrap", "--test-only", "--quiet"})
 #: Variables of the environment that stand for options; the command line beats them.
 _VARIABLES: Final = {
     "SBATCH_ACCOUNT": "--account",
@@ -89,72 +51,155 @@ _VARIABLES: Final = {
 }
 
 
-def parsed_options(
-    words: Sequence[str], *, flags: Sequence[str] = (), valued: Sequence[str] = ()
-) -> w.Parsed:
-    """Return the options by their long names, and what follows them.
+_COMMAND: Final = ":"  # between the parts of a heterogeneous job
 
-    Args:
-        words: of the command line.
-        flags: further options without a value.
-        valued: further options with one.
+
+def parsed_options(words: Sequence[str], command: str) -> w.Parsed:
+    """Return the options of a command by their long names, and what follows them.
+
+    Raises:
+        SlurmError: a value cannot be read, or there are two jobs.
+        OptionError: an option is unknown to Slurm.
     """
-    short_flags = {each: name for each, name in _SHORT.items() if name in _FLAGS}
-    short_valued = {each: name for each, name in _SHORT.items() if name in _VALUED}
-    return w.parse(
-        words,
-        flags={**{name: name for name in (*_FLAGS, *flags)}, **short_flags},
-        valued={**{name: name for name in (*_VALUED, *valued)}, **SYNONYMS, **short_valued},
-        operands_end_options=True,
-    )
+    read = parse(words, OPTIONS[command])
+    stated = {SYNONYMS.get(name, name): value for name, value in read.options}
+    check_values(stated)
+    if _COMMAND in words[: len(words) - len(read.operands)] or read.operands[:1] == (_COMMAND,):
+        raise heterogeneous(_COMMAND)
+    return w.Parsed(stated, read.operands)
 
 
 def sbatch(words: Sequence[str]) -> int:
     """Submit a batch script with the whole environment; its output goes to ``slurm-JOB.out``."""
-    options, operands = parsed_options(words)
+    options, operands = parsed_options(words, "sbatch")
     with contextlib.ExitStack() as files:
         path, text = _script(options, operands, files)
         merged = _merged(text, options)
-        lines = [
-            Line(0, "#SBATCH", shlex.join([f"{name}={value}" if value else name]))
-            for name, value in merged.items()
-        ]
-        result = translated(lines, where="sbatch", submit_dir=os.getcwd())
-        arguments = [word for each in result.directives for word in each.words]
-        arguments += ["-C", ""]
-        if "--export" not in merged:
-            arguments.append("-V")
+        check_values(merged)
+        check_gres(merged)
+        queues = merged.pop("--partition", "").split(",")
+        request = requested("sbatch", merged)
+        arguments = [*request.arguments, "-C", ""]
         if "--output" not in merged:
             element = "${GSCHED_ARRAY_NUMBER}_${GSCHED_ARRAY_INDEX}"
             number = element if "--array" in merged else "$GSCHED_JOB_NUMBER"
             arguments += ["-o", f"slurm-{number}.out"]
             arguments += [] if "--error" in merged else ["-j", "oe"]
         if "--job-name" not in merged:
-            arguments += ["-N", "wrap" if "--wrap" in options else os.path.basename(path)]
-        for name, value in result.environment.items():
-            arguments += ["-v", f'{name}="{value}"']
+            name = "wrap" if "--wrap" in options else os.path.basename(path)
+            arguments += ["-N", name or "sbatch"]
+        tail = [path, "--", *operands[1:]]
+        arguments = with_queue("sbatch", arguments, queues, tail)
         if "--test-only" in options:
-            arguments.append("--dry-run")
-        for text_ in result.warnings:
-            print(f"sbatch: {text_}", file=sys.stderr)
-        return _submit([*arguments, path, "--", *operands[1:]], options)
+            return _test([*arguments, *tail])
+        for each in request.warnings:
+            print(f"sbatch: {each}", file=sys.stderr)
+        return _submit([*arguments, *tail], options)
+
+
+class Requested(NamedTuple):
+    """What options of Slurm come to: arguments of gsub, and warnings."""
+
+    arguments: list[str]
+    warnings: list[str]
+
+
+def requested(command: str, options: Mapping[str, str]) -> Requested:
+    """Return what options of Slurm mean to gsub.
+
+    Raises:
+        SlurmError: gsched does not have what one of them requests.
+    """
+    lines = [
+        Line(0, "#SBATCH", shlex.join([f"{name}={value}" if value else name]))
+        for name, value in options.items()
+    ]
+    try:
+        result = translated(lines, where=command, submit_dir=os.getcwd())
+    except BadScriptError as error:
+        hint = f"\n{error.hint}" if error.hint else ""
+        raise SlurmError(error.message.removeprefix(f"{command}:0: ") + hint) from None
+    arguments = [word for each in result.directives for word in each.words]
+    arguments += [] if "--export" in options else ["-V"]
+    for name, value in result.environment.items():
+        arguments += ["-v", f'{name}="{value}"']
+    return Requested(arguments, [each.removeprefix(f"{command}:0: ") for each in result.warnings])
+
+
+def check_gres(options: Mapping[str, str]) -> None:
+    """Refuse generic resources that no node has.
+
+    Raises:
+        SlurmError: as Slurm says it.
+    """
+    items = [each.partition(":")[0] for each in options.get("--gres", "").split(",") if each]
+    names = {each.removeprefix("gres/") for each in items} - {"gpu", "none"}
+    if names and names - {name for node in Head().nodes().nodes for name in node.generic}:
+        raise SlurmError("Invalid generic resource (gres) specification")
+
+
+def with_queue(
+    command: str, arguments: list[str], queues: Sequence[str], tail: Sequence[str]
+) -> list[str]:
+    """Return the arguments of gsub with a queue: the first of several in which the job fits.
+
+    Raises:
+        SlurmError: one of them does not exist.
+    """
+    named = [each for each in queues if each]
+    if len(named) < 2:
+        return [*arguments, *(["-q", named[0]] if named else [])]
+    known = set(Head().status().queues)
+    for name in named:
+        if name not in known:
+            raise SlurmError(
+                f"invalid partition specified: {name}\n"
+                f"{failed(command)}: Invalid partition name specified"
+            )
+    for name in named:
+        found = [*arguments, "-q", name]
+        if _run(["--dry-run", *found, *tail], shown=False)[0] == 0:
+            return found
+    return [*arguments, "-q", named[0]]
 
 
 def _script(
     options: Mapping[str, str], operands: Sequence[str], files: contextlib.ExitStack
 ) -> tuple[str, str]:
-    """Return the path of the script and its text; of --wrap and stdin it is a new file."""
+    """Return the path of the script and its text; of --wrap and stdin it is a new file.
+
+    Raises:
+        SlurmError: it cannot be one, in Slurm's words.
+    """
     if "--wrap" in options:
+        if operands:
+            raise SlurmError("Script arguments not permitted with --wrap option")
         text, name = f"#!/bin/sh\n{options['--wrap']}\n", "wrap"
     elif operands and operands[0] != "-":
-        return operands[0], read_script(operands[0]).text
+        return operands[0], _checked(operands[0])
     else:
-        text, name = read_script("-").text, "sbatch"
+        text, name = _checked("-"), "sbatch"
     directory = files.enter_context(tempfile.TemporaryDirectory())
     path = os.path.join(directory, name)
     with open(path, "w", encoding="utf-8") as stream:
         stream.write(text)
     return path, text
+
+
+def _checked(operand: str) -> str:
+    try:
+        script = read_script(operand)
+    except UnreadableScriptError:
+        raise SlurmError(f"Unable to open file {operand}") from None
+    except BadScriptError as error:
+        if error.message.endswith(" is empty"):
+            raise SlurmError("Batch script is empty!") from None
+        raise
+    if not script.text.startswith("#!"):
+        raise SlurmError(_NO_INTERPRETER)
+    if script.has_dos_lines:
+        raise SlurmError(_DOS_LINES)
+    return script.text
 
 
 def _merged(text: str, options: Mapping[str, str]) -> dict[str, str]:
@@ -163,7 +208,7 @@ def _merged(text: str, options: Mapping[str, str]) -> dict[str, str]:
     for line in foreign_lines(text, own=DEFAULT_PREFIXES):
         if line.mark == "#SBATCH":
             for name, value in options_of(line):
-                merged[SYNONYMS.get(name, _SHORT.get(name, name))] = value
+                merged[SYNONYMS.get(name, name)] = value
     merged |= {
         name: environment(variable)
         for variable, name in _VARIABLES.items()
@@ -171,23 +216,51 @@ def _merged(text: str, options: Mapping[str, str]) -> dict[str, str]:
     }
     merged |= {name: value for name, value in options.items() if name not in _OWN}
     # As Slurm has it: --partition= without a value says nothing.
-    return {name: value for name, value in merged.items() if value or name not in _VALUED}
+    valued = {each.name for each in OPTIONS["sbatch"].values() if each.value == REQUIRED}
+    return {name: value for name, value in merged.items() if value or name not in valued}
 
 
-def _submit(arguments: Sequence[str], options: Mapping[str, str]) -> int:
+def _run(arguments: Sequence[str], *, shown: bool = True) -> tuple[int, str]:
+    """Run gsub under the name of sbatch; return its exit code and what it prints on stdout."""
     from gsched.cli.commands.gsub import gsub  # late: the other commands submit nothing
 
     told = io.StringIO()
     named = copy.copy(gsub)
     named.name = "sbatch"
-    with contextlib.redirect_stdout(told):
-        status = status_of(named, list(arguments))
-    job_id = told.getvalue().split("\n", maxsplit=1)[0].strip()
+    with contextlib.ExitStack() as streams:
+        streams.enter_context(contextlib.redirect_stdout(told))
+        if not shown:
+            streams.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        return status_of(named, list(arguments)), told.getvalue()
+
+
+def _test(arguments: Sequence[str]) -> int:
+    """Print when and where a job would start, as ``sbatch --test-only`` does, on stderr."""
+    status, text = _run(["--dry-run", "--json", *arguments], shown=False)
+    if status:
+        return _run(["--dry-run", *arguments])[0]
+    plan = json.loads(text)
+    start_s = plan.get("predicted_start_s")
+    at = w.slurm_time(start_s, none="an unknown time")
+    job = plan["job"]
+    queue = job.get("queue") or Head().status().queues[0]
+    resources = parse_resources(job.get("resources", ()), generic_names=(), warn_unknown=True)
+    count = sum(chunk.count * chunk.cpus for chunk in resources.request.chunks)
+    print(
+        f"sbatch: Job to start at {at} using {count} processors in partition {queue}",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def _submit(arguments: Sequence[str], options: Mapping[str, str]) -> int:
+    status, text = _run(arguments)
+    job_id = text.split("\n", maxsplit=1)[0].strip()
     if status and not job_id:
         return status
-    if "--test-only" in options:
-        sys.stderr.write(told.getvalue())
-        return status
     number = job_id.partition(".")[0].removesuffix("[]")
-    print(number if "--parsable" in options else f"Submitted batch job {number}")
+    if "--parsable" in options:
+        print(number)
+    elif "--quiet" not in options:
+        print(f"Submitted batch job {number}")
     return status

@@ -1,57 +1,120 @@
-"""scontrol show job and show config, in Slurm's lines of NAME=VALUE."""
+"""scontrol show job, in Slurm's lines of NAME=VALUE."""
 
+import grp
 import pwd
 from collections.abc import Sequence
+from typing import Final
 
 from gsched.cli.slurm import words as w
+from gsched.cli.slurm.errors import INVALID_JOB, SlurmError
 from gsched.client import Head
+from gsched.errors import UnknownJobError
 from gsched.model.ids import array_of
-from gsched.protocol.api import JobList, JobStory
+from gsched.protocol.api import JobRow, JobStory
 
-_ONE_LINE = frozenset({"-o", "--oneliner"})
+_SOCKETS: Final = "ReqB:S:C:T=0:0:*:*"
 
 
-def show_job(operands: Sequence[str]) -> int:
-    """Print the jobs named, or all unfinished ones; with ``-o`` a line for each."""
+def show_job(operands: Sequence[str], *, one_line: bool) -> int:
+    """Print the jobs named, or all unfinished ones.
+
+    Raises:
+        SlurmError: a job is unknown.
+    """
     head = Head()
-    ids = w.job_ids([word for word in operands if word and not word.startswith("-")])
+    ids = w.job_ids([word for word in operands if not word.startswith("-")])
+    if not all(w.is_job_id(each) for each in ids):
+        raise SlurmError(f"scontrol_print_job error: {INVALID_JOB}", plain=True)
     if not ids:
         ids = [str(row.id) for row in head.jobs().jobs]
+        if not ids:
+            print("No jobs in the system")
     for number in ids:
-        lines = _lines(head.job(number))
-        if _ONE_LINE & set(operands):
-            print(" ".join(lines))
-        else:
-            print("\n   ".join(lines) + "\n")
+        try:
+            lines = _lines(head.job(number))
+        except UnknownJobError:
+            raise SlurmError(f"slurm_load_jobs error: {INVALID_JOB}", plain=True) from None
+        print(" ".join(lines) if one_line else "\n   ".join(lines) + "\n")
     return 0
 
 
 def _lines(story: JobStory) -> list[str]:
     row = story.row
-    array = array_of(row.id)
-    element = f" ArrayJobId={array} ArrayTaskId={w.task_id(row)}" if array else ""
-    listing = JobList(server=story.server, now_s=story.now_s, jobs=(row,))
-    times = {"SubmitTime": row.submitted_s, "StartTime": row.started_s, "EndTime": row.ended_s}
-    batch_host = f" BatchHost={row.nodes[0]}" if row.nodes else ""
-    minimum_mb = row.memory_bytes // 1024**2 // max(1, row.places)
-    state = w.state_of(row)[0]
-    attempts = max(0, row.attempt - 1)
-    limit = _days(row.walltime_s) if row.walltime_s else "UNLIMITED"
+    nodes = len(row.nodes) or row.places
+    memory = row.memory_bytes // 1024**2 // max(1, row.places)
+    limit = w.slurm_days(row.walltime_s) if row.walltime_s else "UNLIMITED"
+    started_s = row.started_s or row.predicted_start_s
+    tasks, cpus = max(1, row.places), row.cpus // max(1, row.places)
+    batch_host = [f"BatchHost={row.nodes[0]}"] if row.nodes else []
+    gpus = [f"TresPerNode=gres:gpu:{_each(row.gpus, row.places)}"] if row.gpus else []
+    is_batch = f"BatchFlag={int(story.interactive is None)} Reboot=0"
+    again = int(story.rerunnable)
+    depends, restarts = story.depends or "(null)", max(0, row.attempt - 1)
     return [
-        f"JobId={row.id}{element} JobName={row.name}",
-        f"UserId={_with_uid(row.user)} Priority={row.priority} QOS=normal",
-        f"Account={row.account or '(null)'}",
-        f"JobState={state} Reason={w.reason_word(row)} Dependency={story.depends or '(null)'}",
-        f"Requeue={int(story.rerunnable)} Restarts={attempts} ExitCode={w.exit_code(row)}",
-        f"RunTime={_days(w.elapsed_s(row, listing.now_s))} TimeLimit={limit}",
-        " ".join(f"{name}={w.slurm_time(at_s)}" for name, at_s in times.items()),
-        f"Partition={row.queue} NodeList={','.join(row.nodes) or '(null)'}{batch_host}",
-        f"NumNodes={len(row.nodes) or row.places} NumCPUs={row.cpus} CPUs/Task=1",
-        f"MinMemoryNode={minimum_mb}M" if minimum_mb else "MinMemoryNode=0",
+        f"JobId={_number(row)} JobName={row.name}",
+        f"UserId={_with_uid(row.user)} GroupId={_with_gid(row.user)} MCS_label=N/A",
+        f"Priority={row.priority} Nice=0 Account={row.account or '(null)'} QOS=normal",
+        f"JobState={w.state_of(row)[0]} Reason={w.reason_word(row)} Dependency={depends}",
+        f"Requeue={again} Restarts={restarts} {is_batch} ExitCode={w.exit_code(row)}",
+        f"RunTime={w.slurm_days(w.elapsed_s(row, story.now_s))} TimeLimit={limit} TimeMin=N/A",
+        f"SubmitTime={w.slurm_time(row.submitted_s)} EligibleTime={_eligible(story)}",
+        f"StartTime={w.slurm_time(started_s, none='Unknown')} EndTime={_end(row)} Deadline=N/A",
+        f"Partition={row.queue} AllocNode:Sid={story.submit_host or 'localhost'}:0",
+        "ReqNodeList=(null) ExcNodeList=(null)",
+        f"NodeList={w.host_list(row.nodes) or '(null)'}",
+        *batch_host,
+        f"NumNodes={nodes} NumCPUs={row.cpus} NumTasks={tasks} CPUs/Task={cpus} ReqB:S:C:T=0:0:*:*",
+        f"TRES={_tres(row, nodes)}",
+        "Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*",
+        f"MinCPUsNode={cpus} MinMemoryNode={f'{memory}M' if memory else 0} MinTmpDiskNode=0",
+        "Features=(null) DelayBoot=00:00:00",
+        "OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null)",
+        f"Command={_command(story)}",
         f"WorkDir={story.workdir}",
+        *([f"Comment={row.comment}"] if row.comment else []),
         f"StdErr={story.stderr_path}",
+        "StdIn=/dev/null",
         f"StdOut={story.stdout_path}",
+        *gpus,
     ]
+
+
+def _number(row: JobRow) -> str:
+    array = array_of(row.id)
+    if array:
+        return f"{row.id} ArrayJobId={array} ArrayTaskId={w.task_id(row)}"
+    if row.array is not None:
+        return f"{row.id} ArrayJobId={row.id} ArrayTaskId={w.task_id(row)}"
+    return str(row.id)
+
+
+def _command(story: JobStory) -> str:
+    return " ".join(story.arguments) or "(null)"
+
+
+def _eligible(story: JobStory) -> str:
+    return w.slurm_time(max(story.row.submitted_s, story.start_after_s))
+
+
+def _end(row: JobRow) -> str:
+    """Return when a job has ended, or ends by its limit at the latest."""
+    if row.ended_s is not None:
+        return w.slurm_time(row.ended_s)
+    if row.started_s is not None and row.walltime_s:
+        return w.slurm_time(row.started_s + row.walltime_s)
+    return "Unknown"
+
+
+def _each(amount: int, places: int) -> int:
+    return -(-amount // max(1, places))
+
+
+def _tres(row: JobRow, nodes: int) -> str:
+    parts = [f"cpu={row.cpus}"]
+    parts += [f"mem={row.memory_bytes >> 20}M"] if row.memory_bytes else []
+    parts += [f"node={nodes}", f"billing={row.cpus}"]
+    parts += [f"gres/gpu={row.gpus}"] if row.gpus else []
+    return ",".join(parts)
 
 
 def _with_uid(user: str) -> str:
@@ -62,15 +125,10 @@ def _with_uid(user: str) -> str:
         return user
 
 
-def _days(seconds: float) -> str:
-    """Return ``[D-]HH:MM:SS``."""
-    days, rest = divmod(int(seconds), 86_400)
-    text = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
-    return f"{days}-{text}" if days else text
-
-
-def show_config() -> int:
-    """Print what tools ask of Slurm's configuration."""
-    print("MinJobAge               = 300 sec")
-    print(f"ClusterName             = {Head().status().server}")
-    return 0
+def _with_gid(user: str) -> str:
+    """Return the group of a user, ``users(100)``."""
+    try:
+        group = pwd.getpwnam(user).pw_gid
+        return f"{grp.getgrgid(group).gr_name}({group})"
+    except KeyError:
+        return "(null)"

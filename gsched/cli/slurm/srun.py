@@ -4,43 +4,43 @@ import fcntl
 import os
 import re
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from gsched.cli.slurm import words as w
+from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.steps.job import JobNodes, job_nodes
 from gsched.cli.steps.tasks import Tasks, Wanted, write_through
+from gsched.cli.submit.slurm_options import OPTIONS, parse
+from gsched.cli.submit.submission import find_program
 from gsched.config import environment, full_environment
 from gsched.errors import UsageError
+from gsched.model.counts import repeated
 
-_FLAGS: Final = {
-    **dict.fromkeys(("-u", "--unbuffered"), "unbuffered"),
-    **dict.fromkeys(("-l", "--label"), "label"),
-    **dict.fromkeys(("-v", "--verbose"), "verbose"),
-    **dict.fromkeys(("-Q", "--quiet"), "quiet"),
-    **dict.fromkeys(("--exclusive", "--exact", "--overlap", "--pty", "-O"), "ignored"),
-    "--overcommit": "ignored",
-}
-_VALUED: Final = {
-    **dict.fromkeys(("-n", "--ntasks"), "tasks"),
-    **dict.fromkeys(("-N", "--nodes"), "nodes"),
-    **dict.fromkeys(("-w", "--nodelist"), "nodelist"),
-    **dict.fromkeys(("-x", "--exclude"), "exclude"),
+#: What an option is called below; the others of Slurm change nothing in a step.
+_NAMES: Final = {
+    "--label": "label",
+    "--ntasks": "tasks",
+    "--nodes": "nodes",
+    "--nodelist": "nodelist",
+    "--exclude": "exclude",
     "--ntasks-per-node": "per_node",
-    **dict.fromkeys(("-i", "--input"), "input"),
-    **dict.fromkeys(("-o", "--output"), "output"),
-    **dict.fromkeys(("-e", "--error"), "error"),
-    **dict.fromkeys(("-D", "--chdir"), "chdir"),
-    **dict.fromkeys(("-c", "--cpus-per-task"), "cpus"),
-    **dict.fromkeys(("--cpu-bind", "--mpi", "--export"), "ignored"),
-    **dict.fromkeys(("-m", "--distribution", "--gres-flags", "--gpu-bind", "-t"), "ignored"),
-    **dict.fromkeys(("--time", "--mem-bind", "--mem-per-cpu", "--gpus-per-task"), "ignored"),
-    **dict.fromkeys(("-J", "--job-name", "--gres", "--gpus", "--mem", "-G"), "other"),
+    "--tasks-per-node": "per_node",
+    "--input": "input",
+    "--output": "output",
+    "--error": "error",
+    "--chdir": "chdir",
+    "--cpus-per-task": "cpus",
     "--open-mode": "open_mode",
-    "--jobid": "other",
+    "--kill-on-bad-exit": "kill",
+    "--mpi": "mpi",
 }
-#: ``-K`` takes a value only with ``=``, so it is read apart.
-_KILL: Final = re.compile(r"-K|--kill-on-bad-exit(=(?P<value>[01]))?")
+_NEXT_PART: Final = ":"
+_NO_PMI: Final = """\
+--mpi={}: steps have no PMI, so that an MPI program would be {} programs of one rank
+start it with mpirun or mpiexec in the job: they use all of its nodes"""
+_MPI_LIBRARIES: Final = (b"libmpi.so", b"libmpich.so", b"libmpi_cxx.so", b"libmpifort.so")
+_LOOKED_AT_BYTES: Final = 32 * 1024 * 1024
 #: gsched sends signals to all processes of a job, tasks included: srun only waits for them.
 _LEFT_TO_TASKS: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 _STEP_FILE: Final = "srun-steps"
@@ -56,10 +56,18 @@ def srun(arguments: Sequence[str]) -> int:
         from gsched.cli.slurm.interactive import srun_pty  # late: most run in a job
 
         return srun_pty(arguments)
-    rest, kills = _without_kill(arguments)
-    options, command = w.parse(rest, flags=_FLAGS, valued=_VALUED, operands_end_options=True)
+    read = parse(arguments, OPTIONS["srun"])
+    options = {_NAMES[name]: value for name, value in read.options if name in _NAMES}
+    stated = {name for name, _ in read.options}
+    kind = options.get("mpi", environment("SLURM_MPI_TYPE"))
+    if kind == "list":
+        print("MPI plugin types are...\n\tnone")
+        return 0
+    command = read.operands
     if not command:
-        raise UsageError("no command given to execute")
+        raise SlurmError("srun: fatal: No command given to execute.", plain=True)
+    if "--multi-prog" in stated or _NEXT_PART in arguments[: len(arguments) - len(command)]:
+        raise SlurmError("--multi-prog and heterogeneous steps are not supported")
     variables = full_environment()
     if "SLURM_JOB_ID" not in variables:
         raise UsageError(
@@ -67,8 +75,27 @@ def srun(arguments: Sequence[str]) -> int:
         )
     job = _job(variables)
     counts = layout(job, options)
+    tasks = sum(counts.values())
+    if kind not in {"", "none", "openmpi"}:
+        raise SlurmError(_NO_PMI.format(kind, tasks))
+    if tasks > 1 and not kind and is_mpi_program(command[0], variables.get("PATH", "")):
+        for line in _NO_PMI.format("none", tasks).split("\n"):
+            print(f"srun: warning: {command[0]} uses MPI; {line}", file=sys.stderr)
     step = _Step(job, counts, command, options, variables, number=_step_number(variables))
-    return step.run(kills=kills)
+    return step.run(kills="kill" in options and options["kill"] != "0")
+
+
+def is_mpi_program(name: str, path: str) -> bool:
+    """Return whether a program is linked with a library of MPI."""
+    found = name if "/" in name else find_program(name, path)
+    try:
+        with open(found, "rb") as file:
+            if file.read(4) != b"\x7fELF":
+                return False
+            data = file.read(_LOOKED_AT_BYTES)
+    except OSError:
+        return False
+    return any(library in data for library in _MPI_LIBRARIES)
 
 
 def _job(variables: Mapping[str, str]) -> JobNodes:
@@ -77,23 +104,6 @@ def _job(variables: Mapping[str, str]) -> JobNodes:
         return job_nodes(variables, command="srun")
     here = variables.get("SLURMD_NODENAME") or os.uname().nodename
     return JobNodes(here=here, hosts=(here,), slots=(here,))
-
-
-def _without_kill(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the arguments without ``-K``, and whether a failing task ends the others."""
-    rest: list[str] = []
-    kills = False
-    for index, word in enumerate(arguments):
-        if word == "--" or not word.startswith("-"):
-            previous = rest[-1] if rest else ""
-            if previous not in _VALUED:  # else it is that option's value
-                return [*rest, *arguments[index:]], kills
-        found = _KILL.fullmatch(word)
-        if found is None:
-            rest.append(word)
-        else:
-            kills = found["value"] != "0"
-    return rest, kills
 
 
 def _count(text: str, option: str) -> int:
@@ -261,7 +271,7 @@ class _Step:
     def _own_variables(self, task: int, rank: int, local: int) -> dict[str, str]:
         total, nodes = str(len(self._places)), list(self._counts)
         first = sum(self._counts[each] for each in nodes[:rank])
-        per_node = ",".join(str(count) for count in self._counts.values())
+        per_node = repeated(self._counts.values())
         cpus = self._options.get("cpus", "")
         return {
             **({"SLURM_CPUS_PER_TASK": cpus} if cpus else {}),
@@ -292,7 +302,7 @@ class _Step:
             "N": node,
             "s": str(self._number),
             "u": variables.get("USER", ""),
-            "x": variables.get("SLURM_JOB_NAME", ""),
+            "x": variables.get("SLURM_JOB_NAME", "").replace("/", "_"),
             "a": variables.get("SLURM_ARRAY_TASK_ID", "0"),
             "A": variables.get("SLURM_ARRAY_JOB_ID", variables["SLURM_JOB_ID"]),
             **dict.fromkeys(("j", "J"), variables["SLURM_JOB_ID"]),

@@ -5,8 +5,9 @@ from typing import Final
 
 from gsched.cli.common import check_width
 from gsched.cli.slurm import words as w
+from gsched.cli.slurm.errors import SlurmError
+from gsched.cli.slurm.sacct import print_table
 from gsched.client import Head
-from gsched.errors import UnknownJobError, UsageError
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.protocol.api import JobRow
@@ -54,15 +55,15 @@ def sstat(words: Sequence[str]) -> int:
     named = [word.partition(".")[0] for each in [options.get("jobs", ""), *operands]
              for word in each.split(",") if word]  # fmt: skip
     if not named:
-        raise UsageError("You didn't give me any jobs to stat.", hint="sstat -j JOB")
+        raise SlurmError("You didn't give me any jobs to stat.")
     fields = [_field(name) for name in options.get("format", _DEFAULT).split(",") if name]
     reply = Head().jobs(w.job_ids(named))
     rows = [row for row in reply.jobs if row.started_s is not None and row.state != JobState.DONE]
     if not rows:
-        raise UnknownJobError("no steps running for the jobs named", hint="for others see sacct")
+        raise SlurmError("\n".join(f"No steps running for job {each}" for each in named))
     lines = [] if "noheader" in options else [[title for title, _, _ in fields]]
     lines += [[read(row) for _, read, _ in fields] for row in rows]
-    w.print_table(lines, [width for _, _, width in fields], options)
+    print_table(lines, [width for _, _, width in fields], options)
     return 0
 
 
@@ -70,7 +71,7 @@ def _field(text: str) -> tuple[str, Callable[[JobRow], str], int]:
     name, _, width = text.partition("%")
     field = FIELDS.get(name.lower())
     if field is None:
-        raise UsageError(f"Invalid field requested: {name!r}", hint=", ".join(FIELDS))
+        raise SlurmError(f'Invalid field requested: "{name}"')
     check_width(width, "--format")
     size = width.strip("-")
     return (*field, int(size) if size.isdecimal() else 10)

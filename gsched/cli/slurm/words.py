@@ -7,11 +7,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from gsched.cli.common import check_width
-from gsched.errors import UsageError
+from gsched.cli.slurm.errors import SlurmError
+from gsched.cli.submit.slurm_options import NONE, REQUIRED, Option
+from gsched.cli.submit.slurm_options import parse as getopt
 from gsched.model.ids import ELEMENT_BASE, array_of, index_of, short_job_id
 from gsched.model.states import JobState, OutcomeKind
-from gsched.model.units import format_duration
-from gsched.protocol.api import JobList, JobRow, NodeRow, QueueRow
+from gsched.protocol.api import JobList, JobRow
 
 _OUTCOMES: Final[Mapping[str, tuple[str, str]]] = {
     OutcomeKind.CANCELLED: ("CANCELLED", "CA"),
@@ -70,37 +71,13 @@ def parse(
         operands_end_options: the first operand ends the options, as of sbatch and srun.
 
     Raises:
-        UsageError: an option is unknown, or lacks its value.
+        OptionError: an option is unknown, or lacks its value.
     """
-    options: dict[str, str] = {}
-    operands: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if word == "--":
-            operands += rest
-            break
-        if not word.startswith("-") or word == "-":
-            operands.append(word)
-            if operands_end_options:
-                operands += rest
-                break
-            continue
-        name, equals, value = word.partition("=")
-        if not word.startswith("--"):
-            name, equals, value = word[:2], word[2:3], word[2:]
-            if name in flags and value:  # -hn: flags in one word
-                rest.insert(0, f"-{value}")
-                equals = value = ""
-        if name in flags:
-            options[flags[name]] = value if equals else ""
-        elif name in valued:
-            if not equals and not rest:
-                raise UsageError(f"option {name} needs a value")
-            options[valued[name]] = value if equals else rest.pop(0)
-        else:
-            raise UsageError(f"unknown option {name!r}", hint="see gsched-slurm(7)")
-    return Parsed(options, tuple(operands))
+    table = {name: Option(name, NONE) for name in flags}
+    table |= {name: Option(name, REQUIRED) for name in valued}
+    read = getopt(words, table, ends=operands_end_options)
+    names = {**flags, **valued}
+    return Parsed({names[name]: value for name, value in read.options}, read.operands)
 
 
 def job_ids(texts: Sequence[str]) -> list[str]:
@@ -117,6 +94,46 @@ def _job_id(word: str) -> str:
     if word.isdecimal() and int(word) >= ELEMENT_BASE:
         return short_job_id(int(word))
     return re.sub(r"_(?:([0-9]+)|(\[[-0-9,:]+\]))$", lambda m: m[2] or f"[{m[1]}]", word)
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether a text of `job_ids` has the form of a job's number."""
+    return re.fullmatch(r"[0-9]{1,18}(\[[-0-9,:]*\])?", text) is not None
+
+
+def slurm_name(text: str) -> str:
+    """Return an id of `job_ids` as Slurm writes it: ``12_3`` for ``12[3]``."""
+    return re.sub(r"\[([0-9]+)\]", r"_\1", text.partition(".")[0])
+
+
+def host_list(names: Iterable[str]) -> str:
+    """Return ``n[1-3,7],x`` of names that differ in their last number."""
+    numbers: dict[tuple[str, int], set[int]] = {}
+    plain: dict[str, None] = {}
+    for name in names:
+        match = re.fullmatch(r"(.*?)([0-9]{1,9})", name)
+        if match is None:
+            plain[name] = None
+        else:
+            digits = match[2]
+            width = len(digits) if digits.startswith("0") else 0
+            numbers.setdefault((match[1], width), set()).add(int(digits))
+    found = []
+    for (prefix, width), values in numbers.items():
+        parts = _ranges(sorted(values), width)
+        single = len(values) == 1
+        found.append(f"{prefix}{parts}" if single else f"{prefix}[{parts}]")
+    return ",".join([*found, *plain])
+
+
+def _ranges(values: Sequence[int], width: int) -> str:
+    parts: list[list[int]] = []
+    for value in values:
+        if parts and value == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], value]
+        else:
+            parts.append([value])
+    return ",".join("-".join(f"{each:0{width}d}" for each in part) for part in parts)
 
 
 def slurm_id(row: JobRow) -> str:
@@ -139,6 +156,35 @@ def task_id(row: JobRow) -> str:
     return str(index_of(row.id)) if array_of(row.id) else "N/A"
 
 
+#: All states, as an error lists them.
+ALL_STATES: Final = (
+    "PENDING,RUNNING,SUSPENDED,COMPLETED,CANCELLED,FAILED,TIMEOUT,NODE_FAIL,PREEMPTED,BOOT_FAIL,"
+    "DEADLINE,OUT_OF_MEMORY,COMPLETING,CONFIGURING,RESIZING,RESV_DEL_HOLD,REQUEUED,REQUEUE_FED,"
+    "REQUEUE_HOLD,REVOKED,SIGNALING,SPECIAL_EXIT,STAGE_OUT,STOPPED"
+)
+_SHORT_STATES: Final = (
+    *("PD", "R", "S", "CD", "CA", "F", "TO", "NF", "PR", "BF", "DL", "OOM", "CG", "CF", "RS"),
+    *("RD", "RQ", "RF", "RH", "RV", "SI", "SE", "SO", "ST"),
+)
+_KNOWN_STATES: Final = frozenset({"ALL", *ALL_STATES.split(","), *_SHORT_STATES})
+
+
+def read_states(text: str) -> frozenset[str]:
+    """Return the states that a list names, in capitals; empty: all.
+
+    Raises:
+        SlurmError: Slurm has no such state.
+    """
+    names = [each.strip().upper() for each in text.split(",") if each.strip()]
+    for name, stated in zip(names, filter(str.strip, text.split(",")), strict=True):
+        if name not in _KNOWN_STATES:
+            raise SlurmError(
+                f"Invalid job state specified: {stated.strip()}\n"
+                f"Valid job states include: {ALL_STATES}"
+            )
+    return frozenset(names) - {"ALL"}
+
+
 def state_of(row: JobRow) -> tuple[str, str]:
     """Return Slurm's state of a job, long and short."""
     if row.state != JobState.DONE:
@@ -156,7 +202,7 @@ def reason_of(row: JobRow) -> str:
         return "(Dependency)" if "dependenc" in row.reason else "(JobHeldUser)"
     if row.state == JobState.WAITING:
         return "(BeginTime)" if row.next_try_s is None else "(JobLaunchFailure)"
-    return "(Resources)" if row.state == JobState.QUEUED else ",".join(row.nodes)
+    return "(Resources)" if row.state == JobState.QUEUED else host_list(row.nodes)
 
 
 def reason_word(row: JobRow) -> str:
@@ -242,7 +288,7 @@ SQUEUE: Final[Mapping[str, tuple[str, Field]]] = {
     "j": ("NAME", lambda row, _: row.name),
     "l": ("TIME_LIMIT", lambda row, _: limit_of(row)),
     "M": ("TIME", lambda row, reply: elapsed_of(row, reply.now_s)),
-    "N": ("NODELIST", lambda row, _: ",".join(row.nodes)),
+    "N": ("NODELIST", lambda row, _: host_list(row.nodes)),
     "P": ("PARTITION", lambda row, _: row.queue),
     "Q": ("PRIORITY", lambda row, _: str(row.priority)),
     "r": ("REASON", lambda row, _: reason_word(row)),
@@ -250,48 +296,6 @@ SQUEUE: Final[Mapping[str, tuple[str, Field]]] = {
     "t": ("ST", lambda row, _: state_of(row)[1]),
     "T": ("STATE", lambda row, _: state_of(row)[0]),
     "u": ("USER", lambda row, _: row.user),
-}
-#: sacct -o: values by name in lower case.
-SACCT: Final[Mapping[str, tuple[str, Field]]] = {
-    "account": ("Account", lambda row, _: row.account),
-    "avecpu": (
-        "AveCPU",
-        lambda row, _: format_duration(row.cpu_s / max(1, len(row.nodes))),
-    ),
-    "averss": (
-        "AveRSS",
-        lambda row, _: kib(row.memory_mean_bytes // max(1, len(row.nodes))),
-    ),
-    "cputimeraw": ("CPUTimeRAW", lambda row, reply: str(round(_held_cpu_s(row, reply)))),
-    "cputime": ("CPUTime", lambda row, reply: format_duration(_held_cpu_s(row, reply))),
-    "maxrss": ("MaxRSS", lambda row, _: kib(row.memory_peak_bytes)),
-    "maxvmsize": ("MaxVMSize", lambda row, _: kib(row.memory_peak_bytes)),
-    "ncpus": ("NCPUS", lambda row, _: str(row.cpus)),
-    "reqmem": ("ReqMem", lambda row, _: kib(row.memory_bytes)),
-    "totalcpu": ("TotalCPU", lambda row, _: format_duration(row.cpu_s)),
-    "alloccpus": ("AllocCPUS", lambda row, _: str(row.cpus)),
-    "elapsed": (
-        "Elapsed",
-        lambda row, reply: format_duration(
-            row.wall_s
-            or (0.0 if row.started_s is None else (row.ended_s or reply.now_s) - row.started_s)
-        ),
-    ),
-    "exitcode": ("ExitCode", lambda row, _: exit_code(row)),
-    "end": ("End", lambda row, _: slurm_time(row.ended_s, none="Unknown")),
-    "elapsedraw": ("ElapsedRaw", lambda row, reply: str(int(elapsed_s(row, reply.now_s)))),
-    "jobid": ("JobID", lambda row, _: slurm_id(row)),
-    "jobidraw": ("JobIDRaw", lambda row, _: str(row.id)),
-    "jobname": ("JobName", lambda row, _: row.name),
-    "nnodes": ("NNodes", lambda row, _: str(len(row.nodes) or row.places)),
-    "start": ("Start", lambda row, _: slurm_time(row.started_s, none="Unknown")),
-    "submit": ("Submit", lambda row, _: slurm_time(row.submitted_s, none="Unknown")),
-    "timelimit": ("Timelimit", lambda row, _: limit_of(row)),
-    "nodelist": ("NodeList", lambda row, _: ",".join(row.nodes) or "None assigned"),
-    "partition": ("Partition", lambda row, _: row.queue),
-    "reason": ("Reason", lambda row, _: reason_word(row)),
-    "state": ("State", lambda row, _: state_of(row)[0]),
-    "user": ("User", lambda row, _: row.user),
 }
 
 
@@ -305,35 +309,17 @@ def live_bytes(row: JobRow) -> int:
     return row.live.memory_bytes if row.live is not None else row.memory_mean_bytes
 
 
-def _held_cpu_s(row: JobRow, reply: JobList) -> float:
-    """Return for how long a job has had its CPUs, times their number: Slurm's CPUTime."""
-    wall_s = row.wall_s
-    if not wall_s and row.started_s is not None:
-        wall_s = (row.ended_s or reply.now_s) - row.started_s
-    return row.cpus * wall_s
-
-
-def print_table(
-    lines: Iterable[Sequence[str]], widths: Sequence[int], options: Mapping[str, str]
-) -> None:
-    """Print lines in columns or, with -p or -P, with bars between their fields."""
-    for line in lines:
-        if "parsable2" in options or "parsable" in options:
-            print("|".join(line) + ("|" if "parsable" in options else ""))
-        else:
-            cells = zip(line, widths, strict=True)
-            print(" ".join(f"{text[:width]:>{width}}" for text, width in cells) + " ")
-
-
 def exit_code(row: JobRow) -> str:
-    """Return ``CODE:SIGNAL``."""
+    """Return ``CODE:SIGNAL``; ``0:125`` of a job that was killed for memory, as Slurm has it."""
     if row.outcome is None:
         return "0:0"
+    if row.outcome.kind == OutcomeKind.OOM:
+        return "0:125"
     return f"{row.outcome.exit_code or 0}:{row.outcome.signal or 0}"
 
 
 _NONE: Final[Mapping[int, str]] = {}
-_SPEC: Final = re.compile(r"%(\.?)([0-9]*)([A-Za-z])")
+SPEC: Final = re.compile(r"%(\.?)([0-9]*)([A-Za-z])")
 
 
 def squeue_lines(
@@ -348,14 +334,14 @@ def squeue_lines(
         directories: where jobs start, by number, for ``%Z``.
 
     Raises:
-        UsageError: an unknown letter.
+        SlurmError: an unknown letter.
     """
-    for match in _SPEC.finditer(form):
+    for match in SPEC.finditer(form):
         if match[3] not in SQUEUE and match[3] != "Z":
-            raise UsageError(f"-o: unknown field %{match[3]}", hint=f"valid: {', '.join(SQUEUE)}")
+            raise SlurmError(f"Invalid job format specification: {match[3]}")
 
     def line(of: Callable[[str], str]) -> str:
-        return _SPEC.sub(lambda match: _fitted(of(match[3]), match[2], match[1]), form) + "\n"
+        return SPEC.sub(lambda match: fitted(of(match[3]), match[2], match[1]), form) + "\n"
 
     if header:
         yield line(lambda letter: SQUEUE[letter][0] if letter != "Z" else "WORK_DIR")
@@ -369,7 +355,7 @@ def _value(letter: str, *, row: JobRow, reply: JobList, place: str) -> str:
 
 def asks_for_directories(form: str) -> bool:
     """Return whether a format of squeue has ``%Z``, which the list of jobs does not tell."""
-    return any(match[3] == "Z" for match in _SPEC.finditer(form))
+    return any(match[3] == "Z" for match in SPEC.finditer(form))
 
 
 #: Names of squeue -O and their letters.
@@ -406,14 +392,14 @@ def long_form(text: str) -> str:
     """Return the format of ``-o`` that ``-O JobID:12,State`` means; 20 characters each.
 
     Raises:
-        UsageError: an unknown name.
+        SlurmError: an unknown name.
     """
     parts = []
     for word in filter(None, text.split(",")):
         name, _, width = word.partition(":")
         letter = LONG_NAMES.get(name.lower())
         if letter is None:
-            raise UsageError(f"-O: unknown field {name!r}", hint=f"valid: {', '.join(LONG_NAMES)}")
+            raise SlurmError(f"Invalid job format specification: {name}")
         check_width(width, "-O")
         size = width.strip(".-")
         right = "." if width.startswith(".") else ""
@@ -436,7 +422,7 @@ def squeue_json(reply: JobList) -> dict[str, object]:
                 "partition": row.queue,
                 "job_state": [state_of(row)[0]],
                 "state_reason": reason_word(row),
-                "nodes": ",".join(row.nodes),
+                "nodes": host_list(row.nodes),
                 "cpus": _number(row.cpus),
                 "node_count": _number(len(row.nodes) or row.places),
                 "priority": _number(row.priority),
@@ -458,78 +444,23 @@ def _number(value: int | None) -> dict[str, object]:
     return {"set": value is not None, "infinite": False, "number": value or 0}
 
 
-#: sinfo -o: titles by letter.
-SINFO: Final[Mapping[str, str]] = {
-    "a": "AVAIL",
-    "c": "CPUS",
-    "C": "CPUS(A/I/O/T)",
-    "D": "NODES",
-    "e": "FREE_MEM",
-    "f": "AVAIL_FEATURES",
-    "F": "NODES(A/I/O/T)",
-    "G": "GRES",
-    "l": "TIMELIMIT",
-    "m": "MEMORY",
-    "n": "HOSTNAMES",
-    "N": "NODELIST",
-    "O": "CPU_LOAD",
-    "P": "PARTITION",
-    "R": "PARTITION",
-    "t": "STATE",
-    "T": "STATE",
-}
-_WHOLE_STATES: Final = {"drng": "draining", "drain": "drained", "mix": "mixed"}
+def table_lines(
+    rows: Iterable[Mapping[str, str]], form: str, titles: Mapping[str, str], *, header: bool
+) -> Iterator[str]:
+    """Yield lines in a format such as ``%9P %.5a %N``, whose letters are all known."""
+    for row in ([titles] if header else []) + list(rows):
+        yield SPEC.sub(lambda m, row=row: fitted(row[m[3]], m[2], m[1]), form)  # type: ignore[misc]  # bound now
 
 
-def sinfo_rows(
-    queue: QueueRow, groups: Iterable[tuple[str, Sequence[NodeRow]]], *, is_default: bool
-) -> Iterator[dict[str, str]]:
-    """Yield the values of the letters of sinfo, for each group of nodes in one state."""
-    limit = slurm_duration(int(queue.max_walltime_s)) if queue.max_walltime_s else "infinite"
-    for state, nodes in groups:
-        first = nodes[0]
-        cpus = sum(node.cpus for node in nodes)
-        free = sum(node.cpus_free for node in nodes)
-        out = state in {"down", "drain", "drng"}
-        idle = 0 if out else free
-        gpus = f"gpu:{first.gpus}" if first.gpus else "(null)"
-        busy = sum(bool(node.jobs) for node in nodes)
-        counts = (0, 0, len(nodes)) if out else (busy, len(nodes) - busy, 0)
-        yield {
-            "a": "up" if queue.started else "inact",
-            "c": str(first.cpus),
-            "C": f"{cpus - free}/{idle}/{free - idle}/{cpus}",
-            "D": str(len(nodes)),
-            "e": str(first.memory_free_bytes >> 20),
-            "f": ",".join(first.features) or "(null)",
-            "F": "/".join(map(str, (*counts, len(nodes)))),
-            "G": gpus,
-            "l": limit,
-            "m": str(first.memory_bytes >> 20),
-            "n": first.name,
-            "N": ",".join(node.name for node in nodes),
-            "O": f"{first.load.load1:.2f}" if first.load is not None else "N/A",
-            "P": queue.name + "*" * is_default,
-            "R": queue.name,
-            "t": state,
-            "T": _WHOLE_STATES.get(state, state),
-        }
+def slurm_days(seconds: float) -> str:
+    """Return ``[D-]HH:MM:SS``."""
+    days, rest = divmod(int(seconds), 86_400)
+    text = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
+    return f"{days}-{text}" if days else text
 
 
-def sinfo_lines(rows: Iterable[Mapping[str, str]], form: str, *, header: bool) -> Iterator[str]:
-    """Yield the lines of sinfo in a format such as ``%9P %.5a %N``.
-
-    Raises:
-        UsageError: an unknown letter.
-    """
-    for match in _SPEC.finditer(form):
-        if match[3] not in SINFO:
-            raise UsageError(f"-o: unknown field %{match[3]}", hint=f"valid: {', '.join(SINFO)}")
-    for row in ([SINFO] if header else []) + list(rows):
-        yield _SPEC.sub(lambda m, row=row: _fitted(row[m[3]], m[2], m[1]), form) + "\n"  # type: ignore[misc]  # bound now
-
-
-def _fitted(text: str, width: str, right: str) -> str:
+def fitted(text: str, width: str, right: str) -> str:
+    """Return a text in the columns of a format's field; ``.`` puts it to the right."""
     if not width:
         return text
     check_width(width, "-o")

@@ -9,11 +9,15 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from gsched.cli.submit.slurm_options import OPTIONS, parse
 from gsched.errors import UsageError
 from gsched.model.mail import points_of_slurm
 
 _NAMED_TIMES: Final = {"midnight": "00:00", "noon": "12:00", "elevenses": "11:00",
                        "fika": "15:00", "teatime": "16:00"}  # fmt: skip
+#: How a script of Slurm begins the next job of several that start together.
+_NEXT_JOB: Final = frozenset({"hetjob", "packjob"})
+SBATCH: Final = "#SBATCH"
 _UNITS_S: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 NO_NAMED_ARRAYS: Final = "invalid array: write x[1-9], or use #PBS -t RANGE / gsub -t RANGE"
 
@@ -98,8 +102,13 @@ def slurm_dependency(value: str) -> Meaning:
     """Return the meaning of ``afterok:1:2,afterany:3_4``; a bare number is ``afterany``.
 
     Raises:
-        UsageError: alternatives, which gsched does not have.
+        UsageError: what gsched does not have: alternatives, or element after element.
     """
+    if "aftercorr" in value:
+        raise UsageError(
+            f"--dependency={value}: aftercorr is not supported",
+            hint="afterok:JOB waits for all elements of an array, afterok:JOB_INDEX for one",
+        )
     if "?" in value:
         raise UsageError(
             f"--dependency={value}: alternatives (?) are not supported",
@@ -114,11 +123,16 @@ def _walltime(text: str) -> Words:
     return Words(f"-l walltime={text}", f"--walltime {text}")
 
 
+#: Slurm's times; `slurm_time` gives a placeholder for others.
+TIME: Final = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+NO_LIMIT: Final = frozenset({"unlimited", "infinite", "-1"})
+
+
 def slurm_time(value: str) -> Words:
     """Return the meaning of Slurm's ``minutes``, ``MM:SS``, ``H:MM:SS`` or ``D-HH[:MM[:SS]]``."""
-    if value.lower() in {"unlimited", "infinite", "-1"}:
+    if value.lower() in NO_LIMIT:
         return Words("", "")
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", value, re.ASCII)
+    match = TIME.fullmatch(value)
     if match is None:
         return _walltime("HH:MM:SS")
     days, *numbers = (None if each is None else int(each) for each in match.groups())
@@ -247,6 +261,13 @@ def _slurm_mail(value: str) -> Meaning:
     return Words(f"-m {points}", f"-m {points}", note)
 
 
+def _partition(value: str) -> Meaning:
+    """Return the first of several partitions; sbatch itself takes the first that fits."""
+    first, _, others = value.partition(",")
+    note = f"--partition={value}: the queue is {first}" if others else ""
+    return Words(f"-q {first}", f"-q {first}", note)
+
+
 def _sge_mail(value: str) -> Meaning:
     """Read ``-m beas``: Grid Engine's ``s`` is for suspended jobs."""
     points = "".join(each for each in value if each in "aben")
@@ -267,7 +288,7 @@ _SLURM: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("--nodes", "-N"), _resource("nodes", "--nodes")),
     "--mem": _memory,
     "--mem-per-cpu": _remark("use #PBS -l mem=SIZE / gsub --mem SIZE for the memory of the job"),
-    **dict.fromkeys(("--partition", "-p"), _same("-q {}")),
+    **dict.fromkeys(("--partition", "-p"), _partition),
     **dict.fromkeys(("--job-name", "-J"), _same("-N {}")),
     **dict.fromkeys(("--output", "-o"), _output("o")),
     **dict.fromkeys(("--error", "-e"), _output("e")),
@@ -365,9 +386,15 @@ def foreign_lines(script: str, *, own: Sequence[str]) -> list[Line]:
             break
         for mark in DIALECTS:
             text = bare[len(mark) :]
-            if bare.startswith(mark) and mark not in own and text.lstrip().startswith("-"):
+            if not bare.startswith(mark) or mark in own:
+                continue
+            if text.lstrip().startswith("-") or _begins_next_job(mark, text):
                 found.append(Line(number, mark, text.strip()))
     return found
+
+
+def _begins_next_job(mark: str, text: str) -> bool:
+    return mark == SBATCH and text[:1].isspace() and text.split()[:1] in [[e] for e in _NEXT_JOB]
 
 
 def advice(line: Line) -> str:
@@ -388,12 +415,20 @@ def meaning_of(mark: str, name: str, value: str) -> Meaning:
 
 
 def options_of(line: Line) -> list[tuple[str, str]]:
-    """Return the options of a line with their values."""
+    """Return the options of a line with their values; those of Slurm by their long names.
+
+    Raises:
+        UsageError: it begins another job, or Slurm does not know one of its options.
+    """
     text = line.text.split(" #")[0]
     try:
         words = shlex.split(text)
     except ValueError:  # a quotation mark without its partner
         words = text.split()
+    if line.mark == SBATCH:
+        if words[:1] and words[0] in _NEXT_JOB:
+            raise heterogeneous(words[0])
+        return parse(words, OPTIONS["sbatch"], ends=False).options
     values = DIALECTS[line.mark]
     found: list[tuple[str, str]] = []
     for word in words:
@@ -409,6 +444,14 @@ def options_of(line: Line) -> list[tuple[str, str]]:
         else:  # -n4
             found.append((word[:2], word[2:]))
     return found
+
+
+def heterogeneous(word: str) -> UsageError:
+    """Return the refusal of a heterogeneous job."""
+    return UsageError(
+        f"{word}: heterogeneous jobs are not supported",
+        hint="request the largest part on each node, or submit the parts as jobs of their own",
+    )
 
 
 def slurm_option(name: str, value: str) -> tuple[str, str] | None:

@@ -13,13 +13,22 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.cli.submit.directives import Directive
-from gsched.cli.submit.foreign import NO_NAMED_ARRAYS, Line, Words, advice, meaning_of, options_of
+from gsched.cli.submit.foreign import (
+    NO_LIMIT,
+    NO_NAMED_ARRAYS,
+    SBATCH,
+    TIME,
+    Line,
+    Words,
+    advice,
+    meaning_of,
+    options_of,
+)
 from gsched.cli.submit.slurm_request import NAMES, OPTIONS, SYNONYMS, SlurmRequest
-from gsched.errors import BadScriptError, GschedError
+from gsched.errors import BadScriptError, GschedError, UsageError
 from gsched.model.arrays import count, read_array
 from gsched.model.ids import INDICES
 
-SBATCH: Final = "#SBATCH"
 LINES_MOST: Final = 10  # named one by one; more only fill the screen
 #: Options of Slurm without which the job is the same.
 _WITHOUT_EFFECT: Final = frozenset(
@@ -151,12 +160,21 @@ def _read(line: Line, request: SlurmRequest) -> tuple[list[str] | None, bool]:
     """
     others: list[tuple[str, str]] = []
     for name, value in (_named(line, *each) for each in options_of(line)):
+        if line.mark == SBATCH and name == "--time":
+            _check_time(value)
         if line.mark == SBATCH and name in NAMES:
             request.take(name, value)
         else:
             others.append((name, value))
     has_resources = len(others) < len(options_of(line))
     return _words(line, others), has_resources
+
+
+def _check_time(value: str) -> None:
+    if value.lower() not in NO_LIMIT and TIME.fullmatch(value) is None:
+        raise UsageError(
+            f"--time: invalid time {value!r}", hint="write minutes, HH:MM:SS or D-HH:MM:SS"
+        )
 
 
 def _named(line: Line, name: str, value: str) -> tuple[str, str]:

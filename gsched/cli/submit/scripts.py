@@ -17,11 +17,15 @@ class Script:
         text: with newlines only.
         where: its file as the user wrote it, or ``STDIN``.
         warnings: what was put right.
+        has_dos_lines: its lines ended with CR LF.
     """
 
-    __slots__ = ("text", "warnings", "where")
+    __slots__ = ("has_dos_lines", "text", "warnings", "where")
 
-    def __init__(self, text: str, where: str, warnings: tuple[str, ...]):
+    def __init__(
+        self, text: str, where: str, warnings: tuple[str, ...], *, has_dos_lines: bool = False
+    ):
+        self.has_dos_lines = has_dos_lines
         self.text = text
         self.where = where
         self.warnings = warnings
@@ -74,7 +78,8 @@ def _checked(data: bytes, where: str) -> Script:
     if data.startswith(_BYTE_ORDER_MARK):
         data = data.removeprefix(_BYTE_ORDER_MARK)
         warnings.append(f"{where} starts with a byte order mark: removed")
-    if b"\r\n" in data:
+    has_dos_lines = b"\r\n" in data
+    if has_dos_lines:
         data = data.replace(b"\r\n", b"\n")
         warnings.append(f"{where} has DOS line ends (CR LF): changed to LF for the job")
     if not data.strip():
@@ -86,4 +91,4 @@ def _checked(data: bytes, where: str) -> Script:
             f"{where} is not UTF-8 text: byte {data[error.start]:#04x} at offset {error.start}",
             hint="convert it, for example with: iconv -f latin1 -t utf-8",
         ) from None
-    return Script(text, where, tuple(warnings))
+    return Script(text, where, tuple(warnings), has_dos_lines=has_dos_lines)

@@ -27,7 +27,6 @@ OPTIONS: Final[Mapping[str, str]] = {
 SYNONYMS: Final[Mapping[str, str]] = {
     "--tasks-per-node": "--ntasks-per-node",
     "--workdir": "--chdir",
-    "--tasks": "--ntasks",
     "--licences": "--licenses",
 }
 
@@ -45,7 +44,7 @@ class SlurmRequest(Struct, kw_only=True):
     nodes: int = 0
     tasks: int = 0
     tasks_per_node: int = 0
-    cpus_per_task: int = 1
+    cpus_per_task: int = 0
     cpus_per_gpu: int = 0
     gpus: Gpus = Gpus()
     gpus_per_node: Gpus = Gpus()
@@ -99,7 +98,7 @@ class SlurmRequest(Struct, kw_only=True):
         spread = not nodes and not of_node and self.tasks > 1
         count = self.tasks if spread else max(1, nodes)
         tasks = 1 if spread else self._tasks_on_each(count)
-        cpus, gpus = tasks * self.cpus_per_task, self._gpus_on_each(count, tasks)
+        cpus, gpus = tasks * max(1, self.cpus_per_task), self._gpus_on_each(count, tasks)
         cpus = max(cpus, self.cpus_per_gpu * gpus.count)
         terms = [self._chunks(count, cpus, gpus, spread=spread)]
         memory_bytes = self.memory_bytes * count
@@ -153,7 +152,7 @@ class SlurmRequest(Struct, kw_only=True):
             found["SLURM_NTASKS"] = found["SLURM_NPROCS"] = str(tasks)
         if self.tasks_per_node:
             found["SLURM_NTASKS_PER_NODE"] = str(self.tasks_per_node)
-        if self.cpus_per_task > 1:
+        if self.cpus_per_task:
             found["SLURM_CPUS_PER_TASK"] = str(self.cpus_per_task)
         return found
 

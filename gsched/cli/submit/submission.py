@@ -326,15 +326,22 @@ def job_name(stated: str | None, default: str) -> str:
     """Return the job's name: ``-N``, which must be one word, or the default made one.
 
     Raises:
-        UsageError: blanks, slashes or control characters in ``-N``, or too long.
+        UsageError: blanks or control characters in ``-N``, of OpenPBS also slashes, or too long.
     """
     if stated is None:
         words = "".join(each if _is_word(each) else "_" for each in default)
         return words[:_NAME_LENGTH_MOST] or "job"
-    if not _is_word(stated) or len(stated) > _NAME_LENGTH_MOST:
+    refused = spoken().refused_in_names
+    if not stated or not stated.isprintable() or set(refused) & set(stated):
+        slashes = " or slashes" if "/" in refused else ""
         raise UsageError(
             f"-N: invalid job name {stated!r}",
-            hint="use one word of at most 236 characters, without blanks or slashes",
+            hint=f"use one word of at most 236 characters, without blanks{slashes}",
+        )
+    if len(stated) > _NAME_LENGTH_MOST:
+        raise UsageError(
+            f"-N: the job name has {len(stated)} characters",
+            hint="use one word of at most 236 characters",
         )
     return stated
 

@@ -52,7 +52,7 @@ MAX_GRACE_S: Final = 86400.0
 MAX_START_S: Final = 7_258_118_400.0  # 2200-01-01: later is a typing error
 MAX_PARSED: Final = 4096  # different resource lists that are remembered as read
 MAX_REMEMBERED: Final = 256  # characters of a resource list that is remembered
-_NAME: Final = re.compile(r"[^\s/\x00-\x1f\x7f]+")
+_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f]+")
 _LAUNCHES: Final = frozenset(kind.value for kind in LaunchKind)
 _JOINS: Final = frozenset(kind.value for kind in Join)
 MAX_POSSIBLE: Final = 10_000  # requests that are remembered as possible; then it begins anew
@@ -344,7 +344,7 @@ def checked_start(start_after_s: float) -> float:
 
 
 def check_name(name: str) -> None:
-    """Check a job name: anything printable without blanks or slashes goes into file names.
+    """Check a job name: a word; nodes write `_` for its slashes in names of files.
 
     Raises:
         InvalidRequestError: it does not.
@@ -352,7 +352,7 @@ def check_name(name: str) -> None:
     if not name or len(name) > limits.MAX_WORD or not _NAME.fullmatch(name):
         raise InvalidRequestError(
             f"job name {name!r} cannot be used",
-            hint=f"up to {limits.MAX_WORD} characters without blanks, slashes, control characters",
+            hint=f"up to {limits.MAX_WORD} characters without blanks and control characters",
         )
 
 

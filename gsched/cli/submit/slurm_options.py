@@ -1,0 +1,169 @@
+"""The options of sbatch, salloc and srun, of Slurm 22.05 to 25.11, and how a command line has them.
+
+Pure. A line of ``#SBATCH`` is read by this table, too: an option that is not in it is a mistake.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from gsched.errors import UsageError
+
+NONE: Final = 0
+REQUIRED: Final = 1
+OPTIONAL: Final = 2  # only behind =, or in one word with the letter
+
+#: Options with a required value, one without (``0``) or with an optional one (``2``), and after
+#: ``/`` the letter. The first table is of all three commands.
+_ALL: Final = """
+account/A acctg-freq bb bbf begin/b chdir/D cluster-constraint clusters/M comment
+consolidate-segments0 constraint/C container container-id contiguous0 core-spec/S
+cores-per-socket cpu-freq cpus-per-gpu cpus-per-task/c deadline delay-boot dependency/d
+distribution/m exclude/x exclusive2 extra extra-node-info/B gid gpu-bind gpu-freq gpus/G
+gpus-per-node gpus-per-socket gpus-per-task gres gres-flags help/h0 hint hold/H0 job-name/J
+licenses/L mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network
+nice2 no-kill/k2 nodefile/F nodelist/w nodes/N ntasks/n ntasks-per-core ntasks-per-gpu
+ntasks-per-node ntasks-per-socket ntasks-per-tres oom-kill-step2 overcommit/O0 oversubscribe/s0
+partition/p power prefer priority profile qos/q quiet/Q0 reboot0 reservation resv-ports2 segment
+signal sockets-per-node spread-job0 spread-segments0 stepmgr0 switches tasks-per-node
+thread-spec threads-per-core time/t time-min tmp tres-bind tres-freq tres-per-task uid usage0
+use-min-nodes0 verbose/v0 version/V0 wckey container-image container-mounts container-workdir
+workdir licences
+"""
+_OF: Final[Mapping[str, str]] = {
+    "sbatch": """array/a batch error/e export export-file get-user-env2
+        ignore-pbs0 input/i kill-on-invalid-dep no-requeue0 open-mode output/o parsable0 propagate2
+        requeue0 test-only0 wait/W0 wait-all-nodes wrap""",
+    "salloc": """bell0 get-user-env2 immediate/I2 kill-command/K2 no-bell0 no-shell0 wait/W
+        wait-all-nodes x112""",
+    "srun": """accel-bind bcast2 bcast-exclude compress2 cpu-bind cpu_bind debugger-test0
+        disable-status/X0 epilog error/e exact0 export external-launcher2 het-group
+        immediate/I2 input/i interactive0 jobid kill-on-bad-exit/K2 label/l0 mpi msg-timeout
+        multi-prog0 no-allocate/Z0 open-mode output/o overlap0 pack-group preserve-env/E0
+        prolog propagate2 pty2 quit-on-interrupt0 relative/r send-libs2 slurmd-debug
+        task-epilog task-prolog test-only0 threads/T tree-width unbuffered/u0 wait/W whole0
+        x112""",
+}
+#: Of Slurm before 22.05, still in many scripts.
+_OLD: Final = frozenset({"workdir", "licences"})
+
+
+class Option(NamedTuple):
+    """One option: its long name with its dashes, and whether it has a value."""
+
+    name: str
+    value: int
+
+
+class OptionError(UsageError):
+    """A word of a command line is no option of the command, or lacks its value."""
+
+
+class Parsed(NamedTuple):
+    """A command line: options in their order, and the operands."""
+
+    options: list[tuple[str, str]]
+    operands: tuple[str, ...]
+
+
+def _table(text: str) -> dict[str, Option]:
+    found: dict[str, Option] = {}
+    for word in text.split():
+        # container-image and the like end with no digit; x11 takes an optional value.
+        kind = int(word[-1]) if word[-1] in "02" else REQUIRED
+        name, _, letter = word.rstrip("02" if kind != REQUIRED else "").partition("/")
+        option = Option(f"--{name}", kind)
+        found[option.name] = option
+        if letter:
+            found[f"-{letter}"] = option
+    return found
+
+
+#: By command: its options by long name and by letter.
+OPTIONS: Final[Mapping[str, Mapping[str, Option]]] = {
+    command: _table(_ALL + own) for command, own in _OF.items()
+}
+
+
+def parse(words: Sequence[str], options: Mapping[str, Option], *, ends: bool = True) -> Parsed:
+    """Return what a command line says, as GNU getopt reads it: names may be cut short.
+
+    Args:
+        words: without the command's name.
+        options: by long name and by letter.
+        ends: the first operand ends the options, as of sbatch and srun.
+
+    Raises:
+        OptionError: in the words of getopt.
+    """
+    stated: list[tuple[str, str]] = []
+    operands: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            operands += rest
+            break
+        if not word.startswith("-") or word == "-":
+            operands.append(word)
+            if ends:
+                operands += rest
+                break
+        elif word.startswith("--"):
+            stated.append(_long(word, rest, options))
+        else:
+            stated += _letters(word, rest, options)
+    return Parsed(stated, tuple(operands))
+
+
+def _long(word: str, rest: list[str], options: Mapping[str, Option]) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    option = options.get(name) or _begun(name, word, options)
+    if option.value == NONE and equals:
+        raise OptionError(f"option '{option.name}' doesn't allow an argument")
+    if option.value == REQUIRED and not equals:
+        if not rest:
+            raise OptionError(f"option '{option.name}' requires an argument")
+        value = rest.pop(0)
+    return option.name, value
+
+
+def _begun(name: str, word: str, options: Mapping[str, Option]) -> Option:
+    """Return the option whose name begins so.
+
+    Raises:
+        OptionError: none does, or several do.
+    """
+    names = sorted(
+        {
+            each.name
+            for each in options.values()
+            if each.name.startswith(name) and each.name[2:] not in _OLD
+        }
+    )
+    if not names:
+        raise OptionError(f"unrecognized option '{word}'")
+    if len(names) > 1:
+        listed = " ".join(f"'{each}'" for each in names)
+        raise OptionError(f"option '{word}' is ambiguous; possibilities: {listed}")
+    return options[names[0]]
+
+
+def _letters(word: str, rest: list[str], options: Mapping[str, Option]) -> list[tuple[str, str]]:
+    """Return the options of ``-hn`` or ``-n4``; the last one may have a value."""
+    found = []
+    letters = word[1:]
+    while letters:
+        letter, letters = letters[0], letters[1:]
+        option = options.get(f"-{letter}")
+        if option is None:
+            raise OptionError(f"invalid option -- '{letter}'")
+        if option.value == NONE:
+            found.append((option.name, ""))
+            continue
+        if option.value == REQUIRED and not letters:
+            if not rest:
+                raise OptionError(f"option requires an argument -- '{letter}'")
+            letters = rest.pop(0)
+        found.append((option.name, letters.removeprefix("=") if letters[:1] == "=" else letters))
+        break
+    return found
