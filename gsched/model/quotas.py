@@ -174,6 +174,17 @@ LIMITS: Final = (
     ),
     *_of(
         Scope.JOB,
+        "gschedd.core.requests.interactive",
+        (
+            "[limits] max_detach_timeout_s",
+            "detach timeout of an interactive job here",
+            "seconds",
+            "0: it may be none",
+            0,
+        ),
+    ),
+    *_of(
+        Scope.JOB,
         "gsched.model.limits",
         ("MAX_PATH", "path", "characters", "PATH_MAX of Linux"),
         (
@@ -470,6 +481,31 @@ LIMITS: Final = (
             0,
         ),
         ("[limits] snapshots_total", "code snapshots on the head", "files", "inodes", 20_000),
+    ),
+    *_of(
+        Scope.JOB,
+        "gschedd.core.requests.submit",
+        (
+            "[limits] default_memory_per_cpu_bytes",
+            "memory of a job that states none, for each CPU",
+            "bytes",
+            "0: no limit",
+            0,
+        ),
+        (
+            "[limits] default_memory_per_gpu_bytes",
+            "memory of a job that states none, for each GPU",
+            "bytes",
+            "0: as for CPUs",
+            0,
+        ),
+        (
+            "[limits] max_interactive_walltime_s",
+            "walltime of an interactive job",
+            "seconds",
+            "0: no limit but that of its queue",
+            0,
+        ),
     ),
     *_of(
         Scope.JOB,

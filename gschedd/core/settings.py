@@ -72,6 +72,10 @@ class Settings(Struct, frozen=True, kw_only=True):
             cancelled.
         lease_margin_s: for killing and for clocks that drift, beyond lease and grace.
         detach_timeout_s: of interactive jobs that say nothing of it; 0: none.
+        max_detach_timeout_s: of interactive jobs; 0: they may have none.
+        max_interactive_walltime_s: of interactive jobs, and of those that state none; 0: no limit.
+        default_memory_per_cpu_bytes, default_memory_per_gpu_bytes: of chunks that state no memory,
+            for each CPU, or for each GPU where they have some; 0: no limit.
         operators_enter_jobs: operators other than root may have a terminal in others' jobs.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
         notify: who can be told of jobs.
@@ -104,6 +108,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     keep_unsatisfiable: bool = False
     lease_margin_s: float = 30.0
     detach_timeout_s: float = 3600.0
+    max_detach_timeout_s: float = 0.0
+    max_interactive_walltime_s: float = 0.0
+    default_memory_per_cpu_bytes: int = 0
+    default_memory_per_gpu_bytes: int = 0
     operators_enter_jobs: bool = False
     master_port_first: int = 20000
     master_port_last: int = 29999

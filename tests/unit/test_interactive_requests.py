@@ -6,12 +6,17 @@ from msgspec import structs
 
 from gsched.errors import InvalidRequestError, NotPermittedError
 from gsched.model.job import Interactive, JobSpec, Owner
-from gsched.model.resources import Request
+from gsched.model.resources import Chunk, Request
 from gsched.model.states import JobState
+from gsched.protocol import actions as a
 from gsched.protocol.api import SubmitJob
+from gschedd.core import commands as c
 from gschedd.core.requests.interactive import may_enter, with_terminal
+from gschedd.core.requests.submit import checked_walltime, with_memory
 from gschedd.core.settings import Caller, QueueSettings, Settings
 from gschedd.core.state import Job
+from tests.support import world as worlds
+from tests.support.world import ALICE, BEGIN_S, World, submission
 
 SETTINGS = Settings(
     server="test",
@@ -102,3 +107,78 @@ def test_who_may_enter_a_job(
         else:
             with pytest.raises(NotPermittedError):
                 may_enter(who, job, settings)
+
+
+@pytest.mark.parametrize(
+    ("more", "timeout_s"),
+    [
+        ({}, 300.0),
+        ({"queue": "short"}, 60.0),
+        ({"queue": "never"}, 300.0),
+        ({"interactive": {"detach_timeout_s": 300.0}}, 300.0),
+    ],
+)
+def test_a_site_limits_the_detach_timeout(more: dict[str, object], timeout_s: float) -> None:
+    never = {"never": QueueSettings(detach_timeout_s=0.0)}
+    site = structs.replace(
+        SETTINGS, queues=dict(SETTINGS.queues) | never, max_detach_timeout_s=300.0
+    )
+
+    assert with_terminal(asked(**more), site).interactive == Interactive(detach_timeout_s=timeout_s)
+    for stated_s in (0.0, 301.0):
+        with pytest.raises(InvalidRequestError, match="over the limit here, 00:05:00"):
+            with_terminal(asked(interactive={"detach_timeout_s": stated_s}), site)
+
+
+@pytest.mark.parametrize(
+    ("stated_s", "queue", "walltime_s"),
+    [(None, "batch", 600.0), (60.0, "batch", 60.0), (None, "short", 120.0), (None, "most", 500.0)],
+)
+def test_interactive_jobs_have_a_walltime_of_their_own(
+    stated_s: float | None, queue: str, walltime_s: float
+) -> None:
+    queues = {
+        "batch": QueueSettings(),
+        "short": QueueSettings(default_walltime_s=120.0),
+        "most": QueueSettings(max_walltime_s=500.0),
+    }
+    site = structs.replace(SETTINGS, queues=queues, max_interactive_walltime_s=600.0)
+
+    assert checked_walltime(stated_s, queue, site, is_interactive=True) == walltime_s
+    assert checked_walltime(900.0, "batch", site, is_interactive=False) == 900.0
+    with pytest.raises(InvalidRequestError, match="over the limit of interactive jobs"):
+        checked_walltime(900.0, "batch", site, is_interactive=True)
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("request_", "memory_bytes"),
+    [
+        (Request(), 2 * GIB),
+        (Request(chunks=(Chunk(count=2, cpus=3),)), 12 * GIB),
+        (Request(chunks=(Chunk(cpus=3, gpus=2),)), 20 * GIB),
+        (Request(chunks=(Chunk(memory_bytes=5),)), 5),
+        (Request(chunks=(Chunk(memory_bytes=5), Chunk())), 2 * GIB + 5),
+        (Request(exclusive=True), 0),
+    ],
+)
+def test_a_job_that_states_no_memory_gets_the_sites(request_: Request, memory_bytes: int) -> None:
+    site = structs.replace(
+        SETTINGS, default_memory_per_cpu_bytes=2 * GIB, default_memory_per_gpu_bytes=10 * GIB
+    )
+
+    assert with_memory(request_, site).memory_bytes == memory_bytes
+    assert with_memory(request_, SETTINGS) is request_
+
+
+def test_a_submission_gets_the_default_memory_and_an_alteration_too() -> None:
+    world = World(config=worlds.settings(default_memory_per_cpu_bytes=2 * GIB))
+    step = world.head.command(c.Submit(caller=ALICE, asked=submission(), digests=("", "")), BEGIN_S)
+    assert step.error is None
+    assert world.head.state.jobs[1].spec.request.memory_bytes == 2 * GIB
+    change = a.AlterJob(alteration=a.Alteration(resources=("nodes=1:ppn=2",)))
+    step = world.head.command(c.ActOnJob(caller=ALICE, job=1, asked=change), BEGIN_S)
+    assert step.error is None
+    assert world.head.state.jobs[1].spec.request.memory_bytes == 4 * GIB

@@ -44,6 +44,7 @@ from gschedd.core.requests.submit import (
     checked_walltime,
     highest_priority,
     never_fits,
+    with_memory,
 )
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import Job, State
@@ -181,7 +182,9 @@ def _altered(
         **stated,
     )
     if asked.queue is not None:
-        checked_walltime(spec.walltime_s, queue, settings)
+        checked_walltime(
+            spec.walltime_s, queue, settings, is_interactive=spec.interactive is not None
+        )
     if asked.resources is not None:
         spec = _with_resources(
             job, spec, asked.resources, state=state, settings=settings, now_s=now_s
@@ -289,7 +292,9 @@ def _with_resources(
                 hint="give walltime=HH:MM:SS without a sign",
             )
         walltime_s = spec.walltime_s + parsed.walltime_change_s
-    walltime_s = checked_walltime(walltime_s, spec.queue, settings)
+    walltime_s = checked_walltime(
+        walltime_s, spec.queue, settings, is_interactive=spec.interactive is not None
+    )
     started_s = job.attempt.started_s if job.attempt is not None else None
     elapsed_s = now_s - started_s if started_s is not None else 0.0
     if walltime_s is not None and walltime_s <= elapsed_s:
@@ -299,7 +304,9 @@ def _with_resources(
             f"has run for {format_duration(elapsed_s)}",
             hint="give more, or end the job with gdel",
         )
-    request = with_container(parsed.request, spec.container, state, settings)
+    fresh = anew and job.attempt is None
+    request = with_memory(parsed.request, settings) if fresh else parsed.request
+    request = with_container(request, spec.container, state, settings)
     if not anew:
         request = structs.replace(request, places_max=spec.request.places_max)
     if job.attempt is not None and request != spec.request:

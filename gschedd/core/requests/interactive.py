@@ -27,10 +27,19 @@ def with_terminal(asked: SubmitJob, settings: Settings) -> SubmitJob:
             f"an interactive job cannot {refused[0]}", hint=f"omit -I or {refused[1]}"
         )
     timeout_s = asked.interactive.detach_timeout_s
+    most_s = settings.max_detach_timeout_s
     if timeout_s is None:
         queue = settings.queues.get(asked.queue or settings.default_queue)
         of_queue = queue.detach_timeout_s if queue is not None else -1.0
         timeout_s = settings.detach_timeout_s if of_queue < 0 else of_queue
+        if most_s:
+            timeout_s = min(timeout_s or most_s, most_s)
+    elif most_s and not 0 < timeout_s <= most_s:
+        stated = f"a detach timeout of {format_duration(timeout_s)}" if timeout_s else "none"
+        raise InvalidRequestError(
+            f"--detach-timeout: {stated} is over the limit here, {format_duration(most_s)}",
+            hint="specify a shorter time, or omit the option",
+        )
     elif not 0 <= timeout_s <= MAX_DETACH_TIMEOUT_S:
         raise InvalidRequestError(
             f"a detach timeout of {timeout_s:g} s is not between 0 and "

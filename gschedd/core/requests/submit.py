@@ -19,7 +19,7 @@ from gsched.model import limits
 from gsched.model.arrays import Array, read_array
 from gsched.model.job import DEFAULT_GRACE_S, JobSpec, Owner, stated_of
 from gsched.model.request import ResourceList, parse_resources
-from gsched.model.resources import Request
+from gsched.model.resources import Chunk, Request
 from gsched.model.states import STATED_HOLDS, HoldKind, JobState, Join, LaunchKind
 from gsched.model.units import format_duration, format_size
 from gsched.protocol.api import SubmitJob
@@ -104,7 +104,9 @@ def prepare(
         )
     queue = asked.queue or settings.default_queue
     resources = _resources(asked, state, settings)
-    walltime_s = checked_walltime(resources.walltime_s, queue, settings)
+    walltime_s = checked_walltime(
+        resources.walltime_s, queue, settings, is_interactive=asked.interactive is not None
+    )
     warnings = list(resources.warnings)
     aim, notes = aim_of(
         asked, resources.request, walltime_s, state=state, settings=settings, now_s=now_s
@@ -392,18 +394,45 @@ def _resources(asked: SubmitJob, state: State, settings: Settings) -> ResourceLi
             "a walltime with a sign changes one that is there already",
             hint="give walltime=HH:MM:SS without a sign",
         )
-    if asked.container is None:
+    request = with_memory(resources.request, settings)
+    if asked.container is not None:
+        request = with_container(request, asked.container, state, settings)
+    if request is resources.request:
         return resources
-    request = with_container(resources.request, asked.container, state, settings)
     return structs.replace(resources, request=request)
 
 
-def checked_walltime(walltime_s: float | None, queue: str, settings: Settings) -> float | None:
-    """Return the walltime after the queue's default, seconds.
+def with_memory(request: Request, settings: Settings) -> Request:
+    """Return a request whose chunks all have a memory limit, if the site has a default.
+
+    A job that has its nodes for itself harms nobody else there and keeps none.
+    """
+    per_cpu = settings.default_memory_per_cpu_bytes
+    per_gpu = settings.default_memory_per_gpu_bytes
+    if not (per_cpu or per_gpu) or request.exclusive:
+        return request
+
+    def default_of(chunk: Chunk) -> int:
+        gpus = chunk.gpus + (chunk.gpu_share is not None)
+        return gpus * per_gpu if gpus and per_gpu else chunk.cpus * per_cpu
+
+    if all(chunk.memory_bytes for chunk in request.chunks):
+        return request
+    chunks = tuple(
+        chunk if chunk.memory_bytes else structs.replace(chunk, memory_bytes=default_of(chunk))
+        for chunk in request.chunks
+    )
+    return structs.replace(request, chunks=chunks)
+
+
+def checked_walltime(
+    walltime_s: float | None, queue: str, settings: Settings, *, is_interactive: bool
+) -> float | None:
+    """Return the walltime after the defaults of the queue and of interactive jobs, seconds.
 
     Raises:
         UnknownQueueError: no such queue, or it takes no jobs.
-        InvalidRequestError: more than the queue allows.
+        InvalidRequestError: more than the queue allows, or the site for interactive jobs.
     """
     config = settings.queues.get(queue)
     if config is None:
@@ -414,12 +443,22 @@ def checked_walltime(walltime_s: float | None, queue: str, settings: Settings) -
         raise UnknownQueueError(f"queue {queue!r} takes no jobs now", hint="choose another with -q")
     if walltime_s is None:
         walltime_s = config.default_walltime_s or None
+        most_s = settings.max_interactive_walltime_s if is_interactive else 0.0
+        if most_s:
+            walltime_s = min(walltime_s or most_s, config.max_walltime_s or most_s, most_s)
     limit_s = config.max_walltime_s
     if limit_s and (walltime_s is None or walltime_s > limit_s):
         raise InvalidRequestError(
             f"walltime {format_duration(walltime_s)} is over the limit of queue {queue}, "
             f"{format_duration(limit_s)}",
             hint="ask for less, or choose another queue with -q",
+        )
+    most_s = settings.max_interactive_walltime_s if is_interactive else 0.0
+    if most_s and walltime_s is not None and walltime_s > most_s:
+        raise InvalidRequestError(
+            f"walltime {format_duration(walltime_s)} is over the limit of interactive jobs, "
+            f"{format_duration(most_s)}",
+            hint="ask for less, or submit a script",
         )
     return walltime_s
 
