@@ -14,6 +14,8 @@ from gsched.protocol.sessions import OpenSession, SessionFailed
 #: How long a further shell waits for its user when the connection is lost: a restart of the head
 #: or of gnode takes some seconds.
 LINGER_S = 60.0
+#: The same of a relay of ports: a client that is lost begins a new one.
+RELAY_LINGER_S = 10.0
 
 
 def open_session(table: Table, order: OpenSession) -> None:
@@ -33,7 +35,8 @@ def open_session(table: Table, order: OpenSession) -> None:
                 session=order.terminal,
                 argv=order.arguments,
                 env={**order.variables, "PBS_ENVIRONMENT": "PBS_INTERACTIVE"},
-                linger_s=LINGER_S,
+                linger_s=min(LINGER_S, RELAY_LINGER_S) if order.forward else LINGER_S,
+                forward=order.forward,
             )
             size = len(msgspec.json.encode(command))
             full = _full(table, attempt, size)

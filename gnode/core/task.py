@@ -216,12 +216,14 @@ class ShellCommand(Struct, frozen=True, kw_only=True, tag_field="do", tag="shell
         argv: what it runs; none: its user's shell.
         env: variables beside those of the job.
         linger_s: how long it waits for its user when the connection is lost.
+        forward: instead of a program it relays connections to ports of the node.
     """
 
     session: str
     argv: tuple[str, ...]
     env: dict[str, str]
     linger_s: float
+    forward: bool = False
 
 
 Command = StopCommand | SignalCommand | RetimeCommand | LaunchCommand | ShellCommand

@@ -13,7 +13,17 @@ import socket
 from collections.abc import Callable
 from typing import NoReturn, TypeVar, cast
 
-from gnode.supervisor import affinity, cgroup, gate, kernel, output, privilege, staging, terminal
+from gnode.supervisor import (
+    affinity,
+    cgroup,
+    forward,
+    gate,
+    kernel,
+    output,
+    privilege,
+    staging,
+    terminal,
+)
 from gnode.supervisor.errors import LaunchError, Stage, Subject, reason
 from gnode.supervisor.spool import Task
 
@@ -165,15 +175,23 @@ def _hold(
     channel: int,
     detach_timeout_s: float,
     command: str = "gsched",
+    relays: bool = False,
 ) -> NoReturn:
     """Start the program of ``task`` on a terminal, and become its keeper.
 
-    ``command`` is what the user's message begins with if the program cannot be started.
+    Args:
+        task: with the program.
+        listener, channel, detach_timeout_s: see `terminal.hold`.
+        command: what the user's message begins with if the program cannot be started.
+        relays: it is no program, but relays connections to ports.
     """
 
     def start() -> NoReturn:
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            if relays:
+                kernel.set_name(b"gforward")
+                os._exit(forward.serve())
             start_program(task, os.execve)
         except LaunchError as error:
             os.write(2, f"{command}: {error.message}\r\n".encode("utf-8", "surrogateescape"))
@@ -185,7 +203,12 @@ def _hold(
 
 
 def become_shell(
-    task: Task, around: Surroundings, listener: socket.socket, *, linger_s: float
+    task: Task,
+    around: Surroundings,
+    listener: socket.socket,
+    *,
+    linger_s: float,
+    relays: bool = False,
 ) -> NoReturn:
     """Turn this freshly forked process into a further one of a running job, on a terminal.
 
@@ -194,13 +217,21 @@ def become_shell(
         around: see `Surroundings`.
         listener: where gnode reaches the keeper of the terminal, which also says what fails.
         linger_s: how long it waits for its user when the connection is lost.
+        relays: it relays connections to ports of this node instead of the program.
     """
     try:
         terminal.close_all_but(listener.fileno())
         become_member(task, around)
         os.umask(task["umask"])
         _enter(task)
-        _hold(task, listener, channel=-1, detach_timeout_s=linger_s, command="gshell")
+        _hold(
+            task,
+            listener,
+            channel=-1,
+            detach_timeout_s=linger_s,
+            command="gshell",
+            relays=relays,
+        )
     except LaunchError as error:
         terminal.refuse(listener, error.message)
     except OSError as error:

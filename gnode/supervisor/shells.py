@@ -77,24 +77,25 @@ class Shells:
                     changed = task["env"] | {str(name): str(env[name]) for name in env}
                     words = argv or [_shell_of(task)]
                     own: Task = {**task, "argv": words, "env": changed}
-                    self._start(own, session, float(linger_s))
+                    relays = order.get("forward") is True
+                    self._start(own, session, float(linger_s), relays=relays)
                 case _:
                     spool.log(f"not an order for a shell: {order!r}")
 
-    def _start(self, task: Task, session: str, linger_s: float) -> None:
+    def _start(self, task: Task, session: str, linger_s: float, *, relays: bool) -> None:
         try:
             listener = terminal.listen(self._directory, session)
         except OSError as error:  # gnode says that none has come
             spool.log(f"{self._directory}: no terminal for a shell: {reason(error)}")
             return
         with listener:
-            pid = self._fork(task, listener, linger_s)
+            pid = self._fork(task, listener, linger_s, relays=relays)
         if pid:
             self._sessions[pid] = session
         else:  # gnode says that none has come
             self._forget(session)
 
-    def _fork(self, task: Task, listener: socket.socket, linger_s: float) -> int:
+    def _fork(self, task: Task, listener: socket.socket, linger_s: float, *, relays: bool) -> int:
         """Return the process of a further shell, or that refuses it; 0: there is none."""
         too_many = len(self._sessions) >= SHELLS_MAX
         if len(self._sessions) >= 2 * SHELLS_MAX:
@@ -110,5 +111,5 @@ class Shells:
                 listener, f"the job has {SHELLS_MAX} shells on this node, the limit: leave one"
             )
         if pid == 0:
-            child.become_shell(task, self._around, listener, linger_s=linger_s)
+            child.become_shell(task, self._around, listener, linger_s=linger_s, relays=relays)
         return pid

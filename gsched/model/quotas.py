@@ -79,6 +79,8 @@ def _of(scope: Scope, by: str, *rows: _Row) -> Iterator[Limit]:
         yield Limit(name=name, of=of, most=most, unit=unit, scope=scope, by=by, why=why)
 
 
+_PORTS: Final = "gsched.forwarding"
+_AS_SHELL: Final = "a browser opens six; it counts as a shell"
 LIMITS: Final = (
     *_of(
         Scope.REQUEST,
@@ -562,6 +564,12 @@ LIMITS: Final = (
         Scope.ATTEMPT,
         "gnode.supervisor.shells",
         ("gnode.supervisor.shells.SHELLS_MAX", "shells at once", "shells", "`gshell`", 16),
+    ),
+    *_of(
+        Scope.ATTEMPT,
+        "gnode.supervisor.forward",
+        (f"{_PORTS}.CONNECTIONS_MAX", "connections of a `gshell -L`", "connections", _AS_SHELL, 64),
+        (f"{_PORTS}.WINDOW_BYTES", "bytes under way of each", "bytes", "each way", 262_144),
     ),
     *_of(
         Scope.ATTEMPT,

@@ -32,6 +32,8 @@ class OpenSession(Struct, frozen=True, kw_only=True, tag="open_session", omit_de
         terminal: of the attempt: empty for that of an interactive job, else 32 hex digits that
             name a further shell.
         start: start that shell; else it is there.
+        forward: it is no shell but relays connections to ports of the node: see
+            `gsched.forwarding`.
         arguments: what it runs; none: its user's shell.
         variables: beside those of the job.
     """
@@ -42,6 +44,7 @@ class OpenSession(Struct, frozen=True, kw_only=True, tag="open_session", omit_de
     token: str = ""
     terminal: str = ""
     start: bool = False
+    forward: bool = False
     arguments: tuple[str, ...] = ()
     variables: dict[str, str] = {}
 

@@ -79,6 +79,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     terminal: str = ""
     start: bool = False
+    forward: bool = False
     arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = {}
 
@@ -364,6 +365,7 @@ class Sessions:
                     token=job.attempt.token,
                     terminal=asked.terminal,
                     start=asked.start,
+                    forward=asked.forward,
                     arguments=asked.arguments,
                     variables=dict(asked.variables),
                 )
@@ -424,6 +426,7 @@ def _asked(job: str, query: Mapping[str, str]) -> _Asked:
             node=query.get("node", ""),
             terminal=query.get("terminal", ""),
             start=query.get("start", "") == "1",
+            forward=query.get("forward", "") == "1",
             arguments=_words.decode(query.get("arguments", "[]").encode()),
             variables=_variables.decode(query.get("variables", "{}").encode()),
         )

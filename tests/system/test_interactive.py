@@ -1,13 +1,17 @@
 """Interactive jobs from end to end: real commands on a real terminal, a real head and gnode."""
 
 import asyncio
+import contextlib
+import http.client
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 import psutil
@@ -17,8 +21,9 @@ from gsched.client import new_job
 from gsched.model.limits import MAX_USER_SESSIONS
 from gsched.model.states import JobState
 from gsched.protocol.api import JobRow
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, command_environment, run_command
+from tests.support.ports import free_port
 from tests.support.ptys import Sitting
 
 
@@ -223,6 +228,65 @@ def test_a_session_that_is_left_for_good_ends(shared: Cluster, sittings: list[Si
     outcome = shared.head.wait([job])[0].row.outcome
     assert outcome is not None
     assert outcome.signal == signal.SIGHUP
+
+
+SERVER = """
+import http.server, sys
+class Echo(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+open("port", "w").write(str(server.server_port))
+server.serve_forever()
+"""
+
+
+def test_a_port_of_a_job_is_reached_through_its_session(
+    shared: Cluster, sittings: list[Sitting]
+) -> None:
+    """A real HTTP server in a job: several connections, some megabytes both ways, and its end."""
+    (shared.jobs / "server.py").write_text(SERVER)
+    job = run(shared, "gsub", "--", sys.executable, "server.py").stdout.partition(".")[0]
+    wait_until(lambda: (shared.jobs / "port").exists() and (shared.jobs / "port").read_text() != "")
+    remote = (shared.jobs / "port").read_text()
+    local, closed = free_port(), free_port()
+    ports = ("-L", f"{local}:{remote}", "-L", f"{closed}:1")
+    user = sit(shared, sittings, "gshell", "-N", *ports, job)
+    user.until(f"http://127.0.0.1:{local} leads to port {remote} of job {job}.test")
+    user.until(f"http://127.0.0.1:{closed} leads to port 1")
+    data = os.urandom(3 * 1024 * 1024)
+
+    def post(_: int) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", local, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("POST", "/", body=data)
+            return connection.getresponse().read()
+
+    with ThreadPoolExecutor(4) as pool:
+        idle = socket.create_connection(("127.0.0.1", local))  # one that never reads
+        idle.sendall(b"GET /server.py HTTP/1.1\r\n\r\n" * 2000)
+        assert list(pool.map(post, range(4))) == [data] * 4
+        idle.close()
+    with socket.create_connection(("127.0.0.1", closed)) as refused:
+        assert refused.recv(1) == b""
+    user.until("port 1 of the job: connection refused")
+    relays = [each for each in psutil.process_iter(["name"]) if each.name() == "gforward"]
+    assert {each.uids().real for each in relays} == {os.getuid()}
+
+    beside = run(shared, "gshell", "-L", str(free_port()), job, "echo", "ran")
+    assert (beside.status, beside.stdout) == (0, "ran\n"), beside.stderr
+    taken = run(shared, "gshell", "-N", "-L", f"{local}:{remote}", job)
+    assert (taken.status, "address already in use" in taken.stderr) == (73, True)
+    for words in (("-N", job), ("-N", "-L", "9:9", job, "ls"), ("-L", "x", job, "ls")):
+        assert run(shared, "gshell", *words).status == 2
+    assert run(shared, "gshell", "-N", "-L", str(free_port()), "1").status == 170
+    assert run(shared, "gdel", job).status == 0
+    assert user.code() == 0
 
 
 def test_a_shell_beside_a_job(shared: Cluster, sittings: list[Sitting]) -> None:

@@ -84,6 +84,7 @@ class Target(Struct, frozen=True, kw_only=True):
     node: str = ""
     terminal: str = ""
     start: bool = False
+    forward: bool = False
     arguments: tuple[str, ...] = ()
     variables: dict[str, str] = {}
     escapes: frozenset[Escape] = frozenset(Escape)
@@ -100,6 +101,7 @@ class Target(Struct, frozen=True, kw_only=True):
             "node": self.node,
             "terminal": self.terminal,
             "start": "1" if start else "",
+            "forward": "1" if self.forward else "",
             "arguments": msgspec.json.encode(self.arguments).decode() if start else "",
             "variables": msgspec.json.encode(self.variables).decode() if start else "",
         }
@@ -243,7 +245,7 @@ class _Client:
             try:
                 ending = await self._connection()
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                ending = Ending(how=How.LOST, reason=_words(error))
+                ending = Ending(how=How.LOST, reason=lost_words(error))
             if ending.how is not How.LOST:
                 return ending
             if self._is_attached or loop.time() - since_s > PAUSE_LONGEST_S:
@@ -262,7 +264,7 @@ class _Client:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         closing = aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S)
         with contextlib.ExitStack() as stack:
-            connector, base = _connector(self._address, stack)
+            connector, base = connector_of(self._address, stack)
             async with (
                 aiohttp.ClientSession(timeout=timeout, connector=connector) as client,
                 client.ws_connect(
@@ -351,7 +353,7 @@ class _Client:
         return None
 
 
-def _connector(
+def connector_of(
     address: Address, stack: contextlib.ExitStack
 ) -> tuple[aiohttp.BaseConnector | None, str]:
     """Return how to connect to the head, and the beginning of its URLs."""
@@ -364,7 +366,8 @@ def _connector(
     return aiohttp.UnixConnector(f"/proc/self/fd/{place}/{name}"), "http://gschedd"
 
 
-def _words(error: Exception) -> str:
+def lost_words(error: Exception) -> str:
+    """Return why there is no connection to the head."""
     if isinstance(error, aiohttp.WSServerHandshakeError):
         return f"the head refuses sessions: {error.message}"
     if isinstance(error, OSError) and error.strerror:
