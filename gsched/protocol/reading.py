@@ -136,7 +136,9 @@ def named(message: HeadMessage | NodeMessage, reason: str) -> Unreadable:
 
 
 def _salvaged(value: Any) -> Salvaged | None:
-    kind = _TYPES[value["type"]]
+    kind = _TYPES.get(str(value.get("type"))) if isinstance(value, dict) else None
+    if kind is None:
+        raise ValueError("it is of an unknown type")
     lost: list[Part] = []
     message = _mended({k: v for k, v in value.items() if k != "type"}, kind, "$", lost)
     decode_from_node(encode([message]))

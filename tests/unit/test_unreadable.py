@@ -104,6 +104,7 @@ def test_the_head_takes_what_it_can_read_of_a_frame() -> None:
     bad = json.loads(n.encode([n.Exited(record=record(8), usage=Usage(), load=Load())]))[0]
     bad["usage"] = {"wall_s": "long"}
     frame = [json.loads(n.encode([n.Pong(number=1)]))[0], bad, {"type": "started", "job": 9}, 5]
+    frame += [{"type": "of another version", "job": 3}, {}]
 
     read, incomplete, unreadable = read_from_node(json.dumps(frame).encode())
 
@@ -111,7 +112,9 @@ def test_the_head_takes_what_it_can_read_of_a_frame() -> None:
     assert isinstance(read[1], n.Exited)
     assert read[1].record.job == 8
     assert [part.where for part in incomplete[0].lost] == ["$.usage.wall_s"]
-    assert [(each.of, each.job) for each in unreadable] == [("started", 9), ("", 0)]
+    assert [(each.of, each.job) for each in unreadable] == [
+        *(("started", 9), ("", 0), ("of another version", 3), ("", 0))
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "[", "5", '{"type":"pong"}', "[" * 5000, "\udc80"])
