@@ -4,11 +4,12 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import IO
 
 from msgspec import structs
 
 from gsched.cli.common import command_name, print_json, print_note, printable
+from gsched.cli.terminal_text import to_stdout
 from gsched.cli.times import local_times
 from gsched.client import RETRY_S, Head
 from gsched.clock import SystemClock
@@ -55,7 +56,7 @@ def wait_for_one(head: Head, job: int, *, watch: bool, as_json: bool) -> int:
     job_id = str(job)
     try:
         if watch:
-            follow(head, job, stream=STDOUT, out=sys.stdout.buffer)
+            follow(head, job, stream=STDOUT, out=to_stdout(sys.stdout))
         story = head.wait([job])[0]
     except KeyboardInterrupt:
         print_note(
@@ -238,7 +239,7 @@ def follow(
     job: int | str,
     *,
     stream: str,
-    out: BinaryIO,
+    out: IO[bytes],
     lines: int | None = None,
     node: str = "",
 ) -> None:
@@ -275,7 +276,7 @@ def follow(
         pause(_LOOK_S if quiet < _LOOKS_UNTIL_IDLE else _LOOK_IDLE_S)
 
 
-def _copy(out: BinaryIO, data: bytes) -> None:
+def _copy(out: IO[bytes], data: bytes) -> None:
     out.write(data)
     out.flush()
 

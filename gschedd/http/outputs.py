@@ -1,10 +1,12 @@
 """The output files of running jobs: read by users, and written to by them, on the jobs' nodes."""
 
+import re
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from gsched.errors import BadStateError, InvalidRequestError
+from gsched.logs import one_line
 from gsched.model.ids import short_job_id
 from gsched.model.limits import MAX_WORD
 from gsched.model.states import JobState, PartState
@@ -21,6 +23,13 @@ from gschedd.http.links import Links
 from gschedd.http.queries import read_number
 
 MAX_OFFSET = 2**62  # of a byte in a file; the kernel counts in 63 bits
+
+
+def message_line(text: str) -> bytes:
+    """Return a message as it is written into a file: a terminal that shows it obeys no escapes."""
+    parts = re.split(r"([\n\t])", text)
+    shown = "".join(each if each in {"\n", "\t"} else one_line(each) for each in parts)
+    return f"{shown}\n".encode("utf-8", "surrogateescape")
 
 
 class Outputs:
@@ -111,7 +120,7 @@ class Outputs:
         wanted = {"stdout": asked.stdout, "stderr": asked.stderr or not asked.stdout}
         paths = {"stdout": part.stdout_path, "stderr": part.stderr_path}
         streams = {paths[stream]: stream for stream, is_wanted in wanted.items() if is_wanted}
-        line = f"{asked.text}\n".encode("utf-8", "surrogateescape")
+        line = message_line(asked.text)
         for stream in streams.values():  # both may be one file
             await self._ask(job, node, stream, append=line)
         return answer(MessageReply(node=node, paths=tuple(streams)))

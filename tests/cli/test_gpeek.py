@@ -1,5 +1,7 @@
 """gpeek: a job's output, whole, its end, or as it comes."""
 
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +10,7 @@ import pytest
 
 from tests.support.commands import run_command
 from tests.support.fake_api import FakeApi, make_row, serve
+from tests.support.ptys import Sitting
 
 LINES = b"".join(b"line %d\n" % number for number in range(100_000))  # more than one chunk
 
@@ -112,3 +115,23 @@ def test_a_job_that_is_done_elsewhere_says_where_its_file_is(head: Path, fake: F
         f"job 1 has finished, but its stdout is not readable here: {fake.directory}" in ran.stderr
     )
     assert "read it on n1" in ran.stderr
+
+
+def test_a_terminal_gets_no_control_sequences_unless_they_are_requested(
+    fake: FakeApi, head: Path
+) -> None:
+    """In a pipe every byte is as the job wrote it."""
+    fake.output[1, "stdout"] = b"\x1b]0;title\x07 \x1b[31mred\x1b[0m"
+    command = [sys.executable, "-m", "gsched.cli.commands.gpeek", "1"]
+    environment = dict(os.environ) | {"GSCHED_HEAD": str(head)}
+
+    def shown(*more: str) -> bytes:
+        terminal = Sitting([*command, *more], env=environment)
+        assert terminal.code() == 0
+        terminal.close()
+        return terminal.seen
+
+    assert b"\\x1b]0;title\\x07 \x1b[31mred\x1b[0m" in shown()
+    assert b"\x1b]0;title\x07" in shown("--raw")
+    piped = run_command("gpeek", "1", head=head)
+    assert piped.stdout == "\x1b]0;title\x07 \x1b[31mred\x1b[0m"

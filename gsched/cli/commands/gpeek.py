@@ -6,6 +6,7 @@ import click
 
 from gsched.cli.common import command_name, connected, gsched_command, print_json, print_note, run
 from gsched.cli.follow import STDERR, STDOUT, follow, read_output, tail, whole
+from gsched.cli.terminal_text import TerminalOut, to_stdout
 from gsched.client import Head
 
 _EPILOG = """\b
@@ -13,6 +14,7 @@ Examples:
   gpeek 12                               all of its stdout so far
   gpeek -n 20 -e 12                      the last 20 lines of its stderr
   gpeek -f 12                            follow it; Ctrl-C does not affect the job
+  gpeek --raw 12                         with the job's cursor movements, if you trust it
   gpeek -e --node gpu2 12                the stderr of a distributed job on its second node
 """
 
@@ -37,6 +39,11 @@ Examples:
     metavar="NODE",
     help="Node whose output to print [default: the job's first].",
 )
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="Print control sequences to a terminal as they are; by default they are escaped.",
+)
 @connected
 def gpeek(  # noqa: PLR0913 # one for each option
     head: Head,
@@ -46,6 +53,7 @@ def gpeek(  # noqa: PLR0913 # one for each option
     *,
     follows: bool,
     errors: bool,
+    raw: bool,
     as_json: bool,
 ) -> int:
     """Print what JOB has written so far, on whichever node it runs.
@@ -53,7 +61,7 @@ def gpeek(  # noqa: PLR0913 # one for each option
     A job on several nodes has separate output files on each; --node selects the node.
     """
     stream = STDERR if errors else STDOUT
-    out = sys.stdout.buffer
+    out = to_stdout(sys.stdout, raw=raw)
     if as_json:
         print_json(read_output(head, job, stream=stream, offset=0, node=node))
         return 0
@@ -66,9 +74,13 @@ def gpeek(  # noqa: PLR0913 # one for each option
             parts = tail(head, job, stream=stream, lines=lines, node=node)
         for data in parts:
             out.write(data)
+        out.flush()
     except KeyboardInterrupt:
         print_note(f"detached: job {job} is not affected", command=command_name())
         raise
+    finally:
+        if isinstance(out, TerminalOut):
+            out.close()
     return 0
 
 

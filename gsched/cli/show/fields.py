@@ -104,7 +104,11 @@ def shape_options(function: Callable[..., int | None]) -> Callable[..., int | No
     """Add ``--jq`` and ``--template`` to the help; `ShapedCommand` reads them."""
     for name, metavar, text in (
         ("--template", "TEXT", "A line for each row, of the fields of --json: '{job_id} {state}'."),
-        ("--jq", "EXPR", "Filter the JSON document with jq; texts are printed raw."),
+        (
+            "--jq",
+            "EXPR",
+            "Filter the JSON document with jq; texts are printed raw.",
+        ),
     ):
         function = click.option(name, expose_value=False, metavar=metavar, help=text)(function)
     return function

@@ -10,6 +10,7 @@ import msgspec
 
 from gsched.cli.common import check_width, printable
 from gsched.cli.show.fields import Shape
+from gsched.cli.terminal_text import escaped
 from gsched.errors import UsageError
 from gsched.model.wording import counted
 
@@ -116,7 +117,8 @@ def _through_jq(body: bytes, expression: str, out: IO[str]) -> None:
         )
     words = [program, "-r", *(["-C"] if out.isatty() else []), expression]
     done = subprocess.run(words, input=body, capture_output=True, timeout=JQ_S, check=False)
-    out.write(done.stdout.decode(errors="replace"))
+    shown = escaped(done.stdout) if out.isatty() else done.stdout
+    out.write(shown.decode(errors="replace"))
     if done.returncode:
         text = done.stderr.decode(errors="replace").strip()
         raise UsageError(f"--jq: {text or counted(done.returncode, 'error')}", hint="see jq(1)")
