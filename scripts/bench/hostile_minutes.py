@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -44,7 +45,10 @@ JOBS_KEPT = 20_000  # finished ones of a user: the attacker has a thousand a sec
 ATTACKS = Path(__file__).with_name("hostile_attacks.py")
 VICTIM = Path(__file__).with_name("hostile_victim.py")
 #: What may grow between the halves of an attack, as a part of the first half's, and at least.
-GROWTH, GROWTH_LEAST = 0.10, {"rss_mib": 16.0, "descriptors": 32, "inodes": 400, "log_mib": 2.0}
+GROWTH, GROWTH_LEAST = 0.10, {"memory_mib": 16.0, "descriptors": 32, "inodes": 400, "log_mib": 2.0}
+
+#: The module of a daemon, but those of attempts: supervisors come and go with them.
+DAEMON = re.compile(r"(?:gschedd|gnode)\.(?!supervisor)[a-z_.]+|gnode\.supervisor\.launcher")
 
 HOOK = """#!/bin/sh
 cat >/dev/null
@@ -169,15 +173,15 @@ class Siege:
 
     def _needs(self) -> dict[str, float]:
         """Return what the daemons and their directories need now."""
-        needs: dict[str, float] = {"rss_mib": 0, "descriptors": 0, "processes": 0}
+        needs: dict[str, float] = {"memory_mib": 0, "descriptors": 0, "processes": 0}
         for process in processes_of(self._marker, self.cluster.directory):
             with contextlib.suppress(psutil.Error, OSError):
-                words = " ".join(process.cmdline())
                 needs["processes"] += 1
-                if process.uids().real == 0 and ("gschedd" in words or "gnode" in words):
-                    if "supervis" in words or process.uids().effective:
-                        continue
-                    needs["rss_mib"] += process.memory_full_info().pss / 2**20
+                daemon = DAEMON.search(" ".join(process.cmdline()))
+                if daemon is not None and process.uids().real == 0:
+                    pss_mib = process.memory_full_info().pss / 2**20
+                    needs["memory_mib"] += pss_mib
+                    needs[daemon[0]] = needs.get(daemon[0], 0.0) + pss_mib
                     needs["descriptors"] += process.num_fds()
         count = 0
         for place in (self.cluster.state_dir, self.cluster.directory / "nodes"):
@@ -267,9 +271,9 @@ def _growth(siege: Siege) -> list[str]:
     second = [n for at_s, n in siege.samples.taken if at_s > middle_s + (end_s - middle_s) / 2]
     wrong = []
     for name in siege.samples.taken[-1][1]:
-        before = statistics.median(n[name] for n in first)
-        after = statistics.median(n[name] for n in second)
-        print(f"{name:12} first half {before:10.1f}  end {after:10.1f}  ({after - before:+.1f})")
+        before = statistics.median(n.get(name, 0.0) for n in first)
+        after = statistics.median(n.get(name, 0.0) for n in second)
+        print(f"{name:26} first half {before:10.1f}  end {after:10.1f}  ({after - before:+.1f})")
         if name in GROWTH_LEAST and after - before > max(GROWTH_LEAST[name], GROWTH * before):
             wrong.append(f"{name} grew from {before:.1f} to {after:.1f}")
     if siege.left:
