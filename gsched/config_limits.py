@@ -23,6 +23,8 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         snapshots_per_user_bytes: of those of one user; 0: a quarter of ``snapshots_total_bytes``.
         snapshots_total: number of all archives on the head.
         snapshots_per_user: of those of one user.
+        texts_per_user_bytes: of scripts, environments and lines of arrays that jobs of a user have,
+            also finished ones; 0: no limit.
     """
 
     default_memory_per_cpu_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = 0
@@ -35,6 +37,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     snapshots_per_user_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = 0
     snapshots_total: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 20_000
     snapshots_per_user: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1000
+    texts_per_user_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = 4_294_967_296
 
 
 class StagingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -473,6 +473,28 @@ LIMITS: Final = (
         ("[limits] snapshots_per_user", "code snapshots on the head", "files", "inodes", 1000),
     ),
     *_of(
+        Scope.USER,
+        "gschedd.daemon.service",
+        (
+            "[limits] texts_per_user_bytes",
+            "scripts and environments in the database",
+            "bytes",
+            "half a million different environments",
+            4_294_967_296,
+        ),
+    ),
+    *_of(
+        Scope.USER,
+        "gschedd.daemon.setup",
+        (
+            "[history] keep_jobs_per_user",
+            "finished jobs in the database",
+            "jobs",
+            "each has some kilobytes; the oldest are removed",
+            250_000,
+        ),
+    ),
+    *_of(
         Scope.ALL,
         "gschedd.store.code",
         (

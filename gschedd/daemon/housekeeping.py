@@ -8,13 +8,16 @@ store's own thread, which a scheduler would not do for us.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from gsched.clock import Clock
 from gsched.errors import TryAgainError
-from gschedd.store.purge import DAY_S, SLICE, Keep, Purged
+from gschedd.store.purge import DAY_S, Keep, Kept, Purged, beyond
 from gschedd.store.scrub import Place
 from gschedd.store.seals import Damaged
+
+T = TypeVar("T")
 
 log = logging.getLogger("gschedd.housekeeping")
 
@@ -34,8 +37,11 @@ class Purger(Protocol):
     def purge(self, keep: Keep, now_s: float) -> Purged:
         """Remove a slice of what need not be kept."""
 
-    def purge_user(self, after: int, most: int) -> tuple[int | None, int]:
-        """Remove a slice of the next user's finished jobs; return the uid, and how many."""
+    def next_user(self, after: int) -> Kept | None:
+        """Return what the user with the next uid has; None: no further one."""
+
+    def purge_user(self, uid: int, count: int) -> int:
+        """Remove a slice of a user's oldest finished jobs; return how many."""
 
     def code_in_use(self) -> set[tuple[int, str]] | None:
         """Return owner and digest of the code snapshots of all jobs that are kept, if known."""
@@ -90,7 +96,7 @@ class Housekeeping:
                 if self._clock.monotonic_s() >= next_s:
                     await self.purge()
                     next_s = self._clock.monotonic_s() + DAY_S
-                await self.purge_users()
+                await self.purge_users(Keep(jobs_per_user=self._keep.jobs_per_user))
             except TryAgainError as error:  # the disk is full, or another program has the database
                 log.warning("old rows are not removed now: %s", error)
                 await asyncio.sleep(RETRY_S)
@@ -100,61 +106,50 @@ class Housekeeping:
     async def purge(self) -> None:
         """Remove all that need not be kept, slice by slice; commits take their turn between."""
         now_s = await self._time_s()
+        await self.purge_users(self._keep)
         runs = jobs = events = 0
         more = True
         while more:
-            purged = await self._slice(now_s)
+            purged = await self._in_turn(lambda: self._store.purge(self._keep, now_s))
             runs, jobs, events = runs + purged.runs, jobs + purged.jobs, events + purged.events
             more = purged.more
         if runs or jobs or events:
             log.info("removed %d old runs, %d jobs and %d events of nodes", runs, jobs, events)
-        found: list[set[tuple[int, str]] | None] = []
-        await self._in_writer(lambda: found.append(self._store.code_in_use()))
-        in_use = found[0]
+        in_use = await self._in_turn(self._store.code_in_use)
         if in_use is None:
             return  # a spec is damaged: its job may need any of them
         removed = await asyncio.to_thread(self._code.purge, in_use, self._clock.wall_s())
         if removed:
             log.info("removed %d code snapshots", removed)
 
-    async def purge_users(self) -> None:
-        """Remove finished jobs that a user has beyond the number kept, slice by slice."""
-        most = self._keep.jobs_per_user
-        if most <= 0:
-            return
-        after, total = -1, 0
-        while True:
-            uid, removed = await self._slice_of_user(after, most)
-            total += removed
-            if uid is None:
-                return
-            if removed < SLICE:
-                if total:
-                    log.info("removed %d jobs of uid %d beyond the newest %d", total, uid, most)
-                after, total = uid, 0
+    async def purge_users(self, keep: Keep) -> None:
+        """Remove finished jobs of each user beyond what is kept, slice by slice."""
+        kept = await self._in_turn(partial(self._store.next_user, -1))
+        while kept is not None:
+            left = total = beyond(kept, keep)
+            while left > 0:
+                removed = await self._in_turn(partial(self._store.purge_user, kept.uid, left))
+                left = left - removed if removed else 0
+            if total:
+                log.info("removed the %d oldest finished jobs of uid %d", total, kept.uid)
+            kept = await self._in_turn(partial(self._store.next_user, kept.uid))
 
-    async def _slice_of_user(self, after: int, most: int) -> tuple[int | None, int]:
-        done: list[tuple[int | None, int]] = []
-        await self._in_writer(lambda: done.append(self._store.purge_user(after, most)))
+    async def _in_turn(self, work: Callable[[], T]) -> T:
+        done: list[T] = []
+        await self._in_writer(lambda: done.append(work()))
         return done[0]
 
     async def _time_s(self) -> float:
         clock_s = self._clock.wall_s()
-        found: list[float] = []
-        await self._in_writer(lambda: found.append(self._store.purge_time_s(clock_s)))
-        ahead_s = clock_s - found[0]
+        time_s = await self._in_turn(lambda: self._store.purge_time_s(clock_s))
+        ahead_s = clock_s - time_s
         if ahead_s > AHEAD_S:
             log.warning(
                 "the clock is %.0f days ahead of the last events in the database: rows are removed "
                 "as if it were earlier, a day more each day; is the clock right?",
                 ahead_s / DAY_S,
             )
-        return found[0]
-
-    async def _slice(self, now_s: float) -> Purged:
-        done: list[Purged] = []
-        await self._in_writer(lambda: done.append(self._store.purge(self._keep, now_s)))
-        return done[0]
+        return time_s
 
 
 class Check:

@@ -62,6 +62,7 @@ from gschedd.http.bodies import Bodies, watched
 from gschedd.http.callers import Callers, UserNames
 from gschedd.http.code import CodeSnapshots
 from gschedd.http.commands import Commands, Parts
+from gschedd.http.contents import TextQuota
 from gschedd.http.door import Door, Rules, Source
 from gschedd.http.forecasts import Forecasts
 from gschedd.http.handshake import Handshake
@@ -244,6 +245,7 @@ class Service:
         self._check_reader = Reader(self._store.path)
         self._check = Check(self._check_reader, self._clock, self._damaged)
         self._blob_reader = Reader(self._store.path)
+        self._text_reader = Reader(self._store.path)
         blobs = BlobCache(self._blob_reader.blob)
         launches = Launches(
             state=head.state,
@@ -355,6 +357,11 @@ class Service:
                 forecasts=self._forecasts,
                 expect_client=self._sessions.waiting.expect,
                 code=self._code,
+                texts=TextQuota(
+                    self._text_reader.text_bytes,
+                    most_bytes=self._config.limits.texts_per_user_bytes,
+                    clock=self._clock,
+                ),
             )
         )
 
@@ -483,6 +490,7 @@ class Service:
         self._queries.close()
         self._predictions.close()
         self._blob_reader.close()
+        self._text_reader.close()
         self._check_reader.close()
         self._store.close()
         self._space.keep_room()

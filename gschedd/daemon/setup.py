@@ -119,6 +119,7 @@ def keep_from(config: Config) -> Keep:
         rows=history.keep_rows,
         jobs_days=history.keep_jobs_days,
         jobs_per_user=history.keep_jobs_per_user,
+        text_bytes_per_user=config.limits.texts_per_user_bytes // 2,  # there is room for a day
     )
 
 

@@ -90,7 +90,7 @@ class Engine:
         self.begun = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
-        self._blobs: dict[str, bytes] = {}
+        self._blobs: dict[str, tuple[int, bytes]] = {}
         self._changed = asyncio.Condition()
         self._planner = planner
         self._asking: asyncio.Task[None] | None = None
@@ -102,9 +102,9 @@ class Engine:
         self._gathered_s = 0.0
         self.stalled = ""
 
-    def keep_blob(self, digest: str, data: bytes) -> None:
-        """Make a script or environment durable with the next commit."""
-        self._blobs[digest] = data
+    def keep_blob(self, digest: str, data: bytes, uid: int) -> None:
+        """Make a script or environment of a user durable with the next commit."""
+        self._blobs[digest] = (uid, data)
 
     async def ask(self, action: Action, *, is_request: bool = False) -> Sequence[Step]:
         """Have ``action`` run by the owner of the state; return when its facts are durable.

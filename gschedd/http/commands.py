@@ -39,7 +39,7 @@ from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
 from gschedd.http.callers import Callers
 from gschedd.http.code import CodeSnapshots
-from gschedd.http.contents import Content, content_of
+from gschedd.http.contents import Content, TextQuota, content_of
 from gschedd.http.elements import meant
 from gschedd.http.forecasts import Forecasts, with_outlook, with_start
 from gschedd.http.launches import BlobCache
@@ -81,6 +81,7 @@ class Parts:
         forecasts: what would become of jobs.
         expect_client: takes interactive jobs, whose clients are about to wait for them.
         code: the code snapshots of jobs.
+        texts: how much of scripts and environments each user may have.
     """
 
     engine: Engine
@@ -97,6 +98,7 @@ class Parts:
     forecasts: Forecasts
     expect_client: Callable[[int], None]
     code: CodeSnapshots
+    texts: TextQuota
 
 
 _Received = tuple[api.SubmitJob, Content, Mapping[int, bool]]
@@ -186,6 +188,8 @@ class Commands:
             else:
                 contents.append(content_of(job))
             await pace.keep()
+        new = (each for job, each in zip(jobs, contents, strict=True) if job.key not in known)
+        await self._parts.texts.admit(caller.uid, new)
         return known, [(job, each, past) for job, each in zip(jobs, contents, strict=True)]
 
     async def _queue(
@@ -325,7 +329,7 @@ class Commands:
         if step.facts:
             for blob in content.blobs:
                 if blob.digest:
-                    self._engine.keep_blob(blob.digest, blob.data)
+                    self._engine.keep_blob(blob.digest, blob.data, caller.uid)
                     self._parts.blobs.put(blob.digest, blob.data)
         return step
 

@@ -1,11 +1,20 @@
 """What a submission brings that is stored once per content: script, environment, lines."""
 
+import asyncio
 import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
+from gsched.clock import Clock
+from gsched.errors import NoRoomError
+from gsched.model.units import format_size
 from gsched.protocol import api
+
+RECOUNT_S: Final = 60.0  # between two counts of what one user has: each reads an index
+MAX_COUNTED: Final = 10_000  # users whose number is kept
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
@@ -44,3 +53,53 @@ def content_of(job: api.SubmitJob) -> Content:
 
 def _blob(data: bytes) -> Blob:
     return Blob(data=data, digest=hashlib.sha256(data).hexdigest() if data else "")
+
+
+class TextQuota:
+    """How many bytes of scripts, environments and lines the database may keep of each user.
+
+    What a user sends is added to the last number that the database gave, also if the same text is
+    there already. Only if that is too much the database counts again.
+
+    Args:
+        stored_bytes: asks the database, in a thread: a user's bytes.
+        most_bytes: for each user; 0: no limit.
+    """
+
+    def __init__(
+        self, stored_bytes: Callable[[int], int], *, most_bytes: int, clock: Clock
+    ) -> None:
+        self._stored_bytes = stored_bytes
+        self._most_bytes = most_bytes
+        self._clock = clock
+        self._counts: dict[int, tuple[int, float]] = {}  # bytes, and when they were counted
+        self._counting = asyncio.Lock()
+
+    async def admit(self, uid: int, contents: Iterable[Content]) -> None:
+        """Count what new jobs of a user bring.
+
+        Raises:
+            NoRoomError: it is too much; nothing was counted.
+        """
+        if not self._most_bytes:
+            return
+        sizes = {blob.digest: len(blob.data) for each in contents for blob in each.blobs}
+        new_bytes = sum(sizes.values())
+        async with self._counting:
+            now_s = self._clock.monotonic_s()
+            held_bytes, counted_s = self._counts.get(uid, (self._most_bytes, now_s - RECOUNT_S))
+            if held_bytes + new_bytes > self._most_bytes and now_s - counted_s >= RECOUNT_S:
+                held_bytes = await asyncio.to_thread(self._stored_bytes, uid)
+                counted_s = now_s
+                while len(self._counts) >= MAX_COUNTED:
+                    del self._counts[next(iter(self._counts))]
+                self._counts[uid] = (held_bytes, counted_s)
+            if held_bytes + new_bytes > self._most_bytes:
+                raise NoRoomError(
+                    f"the head keeps {format_size(held_bytes)} of scripts and environments of your "
+                    f"jobs, and {format_size(new_bytes)} more are over the limit of "
+                    f"{format_size(self._most_bytes)} a user",
+                    hint="submit scripts that are smaller or the same, without gsub -V; the head "
+                    "removes those of the oldest finished jobs once a day",
+                )
+            self._counts[uid] = (held_bytes + new_bytes, counted_s)

@@ -27,14 +27,12 @@ _OLD_JOBS: Final = (
     "SELECT id FROM jobs WHERE state = 'done' AND ended_s < ? ORDER BY ended_s LIMIT ?"
 )
 _NEXT_USER: Final = "SELECT min(uid) FROM jobs WHERE state = 'done' AND uid > ?"
-#: The newest finished job of a user that is one too many, by the time of its end.
-_FIRST_OF_USER: Final = (
-    "SELECT ended_s FROM jobs WHERE state = 'done' AND uid = ? "
-    "ORDER BY ended_s DESC LIMIT 1 OFFSET ?"
+_FINISHED: Final = "SELECT count(*) FROM jobs WHERE state = 'done' AND uid = ?"
+_OLDEST_OF_USER: Final = (
+    "SELECT id FROM jobs WHERE state = 'done' AND uid = ? ORDER BY ended_s LIMIT ?"
 )
-_OLD_JOBS_OF_USER: Final = (
-    "SELECT id FROM jobs WHERE state = 'done' AND uid = ? AND ended_s <= ? ORDER BY ended_s LIMIT ?"
-)
+#: Of the scripts and environments that a user's jobs were the first to have.
+TEXT_BYTES: Final = "SELECT coalesce(sum(bytes), 0) FROM blobs WHERE uid = ?"
 _OF_JOB: Final = (
     "DELETE FROM events WHERE job = ?",
     "DELETE FROM attempts WHERE job = ?",
@@ -100,12 +98,22 @@ class Keep(Struct, frozen=True, kw_only=True):
         jobs_days: of jobs that are done, with their events and attempts, since they ended; and of
             events of nodes.
         jobs_per_user: of jobs that are done, the newest of each user.
+        text_bytes_per_user: of their scripts and environments.
     """
 
     days: float = 0.0
     rows: int = 0
     jobs_days: float = 0.0
     jobs_per_user: int = 0
+    text_bytes_per_user: int = 0
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """What a user has in the database: the number of finished jobs, and bytes of texts."""
+
+    uid: int
+    finished: int
+    text_bytes: int
 
 
 class Purged(Struct, frozen=True, kw_only=True):
@@ -132,22 +140,37 @@ def purge_some(db: sqlite3.Connection, keep: Keep, now_s: float) -> Purged:
     return Purged(runs=old + extra, jobs=jobs, events=events, more=more)
 
 
-def purge_user(db: sqlite3.Connection, after: int, most: int) -> tuple[int | None, int]:
-    """Remove at most `SLICE` finished jobs beyond the newest ``most`` of one user.
-
-    It is the user with the next uid after ``after``. Scripts stay until `purge_blobs`.
-
-    Returns:
-        That uid, None if no further user has finished jobs, and how many jobs were removed.
-    """
+def next_user(db: sqlite3.Connection, after: int) -> Kept | None:
+    """Return what the user with the next uid after ``after`` has; None: no further one."""
     (uid,) = db.execute(_NEXT_USER, (after,)).fetchone()
-    row = None if uid is None else db.execute(_FIRST_OF_USER, (uid, most)).fetchone()
-    if row is None:
-        return uid, 0
-    ids = db.execute(_OLD_JOBS_OF_USER, (uid, row[0], SLICE)).fetchall()
+    if uid is None:
+        return None
+    (finished,) = db.execute(_FINISHED, (uid,)).fetchone()
+    (text_bytes,) = db.execute(TEXT_BYTES, (uid,)).fetchone()
+    return Kept(uid=uid, finished=finished, text_bytes=text_bytes)
+
+
+def beyond(kept: Kept, keep: Keep) -> int:
+    """Return how many of a user's oldest finished jobs are to go.
+
+    Those beyond their number; and where texts take more than their bytes, the same part of the
+    jobs as of the bytes.
+    """
+    most = keep.jobs_per_user or kept.finished
+    if 0 < keep.text_bytes_per_user < kept.text_bytes:
+        most = min(most, kept.finished * keep.text_bytes_per_user // kept.text_bytes)
+    return max(0, kept.finished - most)
+
+
+def purge_user(db: sqlite3.Connection, uid: int, count: int) -> int:
+    """Remove at most `SLICE` of the ``count`` oldest finished jobs of a user; return how many.
+
+    Their scripts stay until `purge_blobs`.
+    """
+    ids = db.execute(_OLDEST_OF_USER, (uid, min(count, SLICE))).fetchall()
     for statement in _OF_JOB:
         db.executemany(statement, ids)
-    return uid, len(ids)
+    return len(ids)
 
 
 def compact(db: sqlite3.Connection, repeated: Iterable[tuple[int, str]]) -> None:

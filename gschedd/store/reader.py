@@ -15,6 +15,7 @@ from gschedd.core.state import Attempt, Job, Node
 from gschedd.store import rows
 from gschedd.store.damage import text_of
 from gschedd.store.history import Scored, Spreads, node_spreads, scored
+from gschedd.store.purge import TEXT_BYTES
 from gschedd.store.scrub import Place, check_slice
 from gschedd.store.seals import Damaged, DamagedRowError, SqlValue
 
@@ -174,6 +175,10 @@ class Reader:
         if not isinstance(data, bytes) or hashlib.sha256(data).hexdigest() != digest:
             raise StorageError(f"the script or environment {digest} in the database is damaged")
         return data
+
+    def text_bytes(self, uid: int) -> int:
+        """Return how many bytes scripts and environments have that jobs of a user brought."""
+        return int(self._db.execute(TEXT_BYTES, (uid,)).fetchone()[0])
 
     def history(self, wanted: HistoryFilter) -> tuple[list[Job], HistoryTotals]:
         """Return past jobs, newest first, and totals over all that match (the limit aside).

@@ -56,7 +56,7 @@ class Batch(Struct, kw_only=True):
     jobs: list[Job]
     attempts: list[tuple[int, Attempt]]
     nodes: list[Node]
-    blobs: dict[str, bytes]
+    blobs: dict[str, tuple[int, bytes]]
     next_job: int
     runs: list[Run] = []
     removed_nodes: frozenset[str] = frozenset()

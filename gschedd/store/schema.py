@@ -219,7 +219,13 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         SELECT RAISE(ABORT, 'gpu_owners: more than the memory of a GPU');
     END;
     """,
-    "CREATE INDEX ended_jobs_of_user ON jobs (uid, ended_s) WHERE state = 'done';",
+    # Texts of before belong to nobody's quota.
+    """
+    CREATE INDEX ended_jobs_of_user ON jobs (uid, ended_s) WHERE state = 'done';
+    ALTER TABLE blobs ADD COLUMN uid INTEGER NOT NULL DEFAULT -1;
+    ALTER TABLE blobs ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX blobs_of_user ON blobs (uid, bytes);
+    """,
 )
 
 

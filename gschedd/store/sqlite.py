@@ -35,8 +35,10 @@ from gschedd.store.purge import (
     REPEATED,
     UNREADABLE,
     Keep,
+    Kept,
     Purged,
     compact,
+    next_user,
     purge_some,
     purge_user,
 )
@@ -59,7 +61,7 @@ QUICK_CHECK_MAX_BYTES: Final = 512 * 1024 * 1024
 #: How far the time by which rows are old goes on at a time; it is asked for daily, so a head that
 #: was away catches up by a day each day.
 PURGE_STEP_S: Final = 2 * DAY_S
-_BLOBS: Final = Insert("blobs", ("digest", "data"), keep=True)
+_BLOBS: Final = Insert("blobs", ("digest", "data", "uid", "bytes"), keep=True)
 _EVENTS: Final = Insert("events", ("seq", "at_s", "kind", "job", "node", "data", "seal"))
 _JOBS: Final = Insert("jobs", (*rows.JOB_COLUMNS, "seal"), key=("id",))
 _SPECS: Final = Insert("specs", ("job", "spec", "seal"), key=("job",))
@@ -409,9 +411,13 @@ class Store:
         """
         return self._purging(lambda: purge_some(self._db, keep, now_s))
 
-    def purge_user(self, after: int, most: int) -> tuple[int | None, int]:
-        """Remove jobs as `gschedd.store.purge.purge_user` does; it raises what `purge` raises."""
-        return self._purging(lambda: purge_user(self._db, after, most))
+    def next_user(self, after: int) -> Kept | None:
+        """Return what the next user has; it raises what `purge` raises."""
+        return self._purging(lambda: next_user(self._db, after))
+
+    def purge_user(self, uid: int, count: int) -> int:
+        """Remove a slice of a user's ``count`` oldest jobs; it raises what `purge` raises."""
+        return self._purging(lambda: purge_user(self._db, uid, count))
 
     def _purging(self, work: Callable[[], T]) -> T:
         """Do work in a transaction that keeps the newest number, which rows may tell that go."""
@@ -460,7 +466,7 @@ class Store:
 
     def _write(self, batch: rows.Batch) -> None:
         db = self._db
-        _BLOBS.run(db, list(batch.blobs.items()))
+        _BLOBS.run(db, [(name, text, uid, len(text)) for name, (uid, text) in batch.blobs.items()])
         numbered = enumerate(batch.facts, start=self._seq + 1)
         _EVENTS.run(db, [sealed(rows.event_row(number, fact)) for number, fact in numbered])
         compact(db, _repeated(batch.facts))

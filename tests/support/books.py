@@ -35,7 +35,7 @@ def batch_of(
         jobs=list(state.unstored.jobs.values()),
         attempts=[(job, attempt) for (job, _), attempt in state.unstored.attempts.items()],
         nodes=list(state.unstored.nodes.values()),
-        blobs=blobs or {},
+        blobs={digest: (ALICE.uid, data) for digest, data in (blobs or {}).items()},
         next_job=state.next_job,
         runs=list(runs),
     )

@@ -14,7 +14,7 @@ from gschedd.http.predictions import prediction_row
 from gschedd.models.robust import RobustModel
 from gschedd.plan.load import Basis, Kind, NodeRates, Prediction, Use
 from gschedd.store.history import COLUMNS, Scored, run_from_row, run_row, spreads
-from gschedd.store.purge import DAY_S, SLICE, Keep, Purged, purge_blobs
+from gschedd.store.purge import DAY_S, SLICE, Keep, Kept, Purged, beyond, purge_blobs
 from gschedd.store.reader import HistoryFilter, Reader
 from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
 from gschedd.store.sqlite import Store
@@ -395,14 +395,43 @@ def test_the_newest_finished_jobs_of_each_user_are_kept(books: Books) -> None:
     db.commit()
     waiting = books.submit()
 
-    removed = [books.store.purge_user(uid, 1) for uid in (-1, -1, ALICE.uid, ALICE.uid + 1)]
+    kept = [books.store.next_user(uid) for uid in (-1, ALICE.uid, ALICE.uid + 1)]
+    assert kept[0] is not None
+    count = beyond(kept[0], Keep(jobs_per_user=1))
+    removed = books.store.purge_user(ALICE.uid, count)
 
     left = [row[0] for row in db.execute("SELECT id FROM jobs ORDER BY id")]
     events = [row[0] for row in db.execute("SELECT count(*) FROM events WHERE job = ?", (second,))]
     db.close()
-    assert removed == [(ALICE.uid, 1), (ALICE.uid, 0), (ALICE.uid + 1, 0), (None, 0)]
+    assert [each and (each.uid, each.finished) for each in kept] == [
+        *((ALICE.uid, 2), (ALICE.uid + 1, 1)),
+        None,
+    ]
+    assert (count, removed) == (1, 1)
     assert left == [first, third, waiting]
     assert events == [0]
+
+
+def test_texts_beyond_their_bytes_take_the_same_part_of_the_jobs_along() -> None:
+    """A third too much: a third of the finished jobs goes, or what their number demands."""
+    kept = Kept(uid=1, finished=90, text_bytes=600)
+
+    assert beyond(kept, Keep(text_bytes_per_user=400)) == 30
+    assert beyond(kept, Keep(text_bytes_per_user=400, jobs_per_user=50)) == 40
+    assert beyond(kept, Keep(text_bytes_per_user=600, jobs_per_user=90)) == 0
+    assert beyond(kept, Keep()) == 0
+
+
+def test_the_database_counts_the_texts_of_each_user_once(books: Books) -> None:
+    """By who brought them first."""
+    for digests in (("s1", "e1"), ("s1", "e2")):
+        command = c.Submit(caller=ALICE, asked=submission(), digests=digests)
+        texts = {digest: digest.encode() * 10 for digest in digests}
+        books.take(books.head.command(command, books.now_s), texts)
+
+    reader = Reader(books.store.path)
+
+    assert (reader.text_bytes(ALICE.uid), reader.text_bytes(ALICE.uid + 1)) == (60, 0)
 
 
 def test_an_empty_database_still_knows_its_numbers(books: Books) -> None:

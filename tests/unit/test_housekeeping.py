@@ -57,7 +57,7 @@ def test_all_that_is_old_goes_in_steps(books: Books) -> None:
     asyncio.run(housekeeping(books, writer).purge())
 
     assert table(books.store.path) == []
-    assert writer.turns == 5, "once for the time, three slices, once for code snapshots"
+    assert writer.turns == 6, "for the time, users and code snapshots, and three slices"
 
 
 def test_finished_jobs_beyond_a_users_number_go_in_steps(books: Books) -> None:
@@ -73,12 +73,12 @@ def test_finished_jobs_beyond_a_users_number_go_in_steps(books: Books) -> None:
     writer = Writer()
     keep = Keep(jobs_per_user=7)
 
-    asyncio.run(housekeeping(books, writer, keep).purge_users())
+    asyncio.run(housekeeping(books, writer, keep).purge_users(keep))
 
     left = [number for (number,) in db.execute("SELECT id FROM jobs ORDER BY id")]
     db.close()
     assert left == [job, *range(job + SLICE + 5, job + SLICE + 12)]
-    assert writer.turns == 3, "two slices, and once to find no further user"
+    assert writer.turns == 4, "two slices, and twice to look for a user"
 
 
 def test_a_database_that_fails_stops_the_head(books: Books) -> None:
