@@ -22,7 +22,8 @@ class StepTruth(Struct, frozen=True, kw_only=True):
 
     Attributes:
         batching: how it really splits its samples; smaller ones than it was told if they would not
-            fit in memory.
+            fit in memory, or would be more than its largest global batch.
+        fits: the samples per GPU that it was told fit in memory.
         samples: the global batch (count).
         step_s: the whole step, seconds.
         gradient_s: one forward and backward pass without synchronisation, seconds.
@@ -32,6 +33,7 @@ class StepTruth(Struct, frozen=True, kw_only=True):
     samples: int
     step_s: float
     gradient_s: float
+    fits: bool = True
 
 
 class Stretch(NamedTuple):
@@ -130,7 +132,6 @@ class Run:
         self.truth = truth
         self.places = places
         self.outset = outset
-        self._wanted = batching
         self._step = truth.step(places, batching)
         self._first_s: float | None = None
         self._times: list[float] = []  # ends of stretches, seconds since the epoch
@@ -166,7 +167,6 @@ class Run:
     def tune(self, batching: Batching, now_s: float) -> None:
         """Split the samples otherwise from now on."""
         steps, done = self.steps_done(now_s), self.done(now_s)
-        self._wanted = batching
         self._step = self.truth.step(self.places, batching)
         if self._first_s is not None:
             at_s = max(now_s, self._first_s)
@@ -223,7 +223,7 @@ class Run:
             batching=step.batching,
             gradient_sqr=stretch.gradient_sqr,
             gradient_var=stretch.gradient_var,
-            fits=self._wanted is None or self._wanted.per_gpu <= step.batching.per_gpu,
+            fits=step.fits,
         )
 
 

@@ -50,6 +50,7 @@ class ModelledTraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         step_s, gradient_s = max(times)
         return StepTruth(
             batching=split,
+            fits=split == told,
             samples=gpus * split.per_gpu * (split.accumulation + 1),
             step_s=step_s,
             gradient_s=gradient_s,

@@ -1,19 +1,22 @@
 """How short completion times of a list can be at all: each job alone on the whole cluster.
 
 Each job has from its submission on the configuration on which it is fastest, with the best batch
-in each epoch and one start. No scheduler can be better; none comes near where jobs compete.
+in each epoch and one start; a rigid job has its number of GPUs and its batch, on the fastest type.
+No scheduler can be better; none comes near where jobs compete.
 """
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
 
-from scripts.reproduce.sia_lists import Cluster, read_list
+from gsched.model.training import Scaling
+from scripts.reproduce.sia_lists import Cluster, Row, batch_of
 from scripts.reproduce.sia_runs import HOUR_S
-from scripts.reproduce.sia_training import least_run_time_s
+from scripts.reproduce.sia_training import TracedTraining, least_run_time_s, spread
 from scripts.reproduce.sia_truth import Application
 
 
@@ -33,25 +36,60 @@ def floor_s(application: Application, cluster: Cluster) -> float:
     )
 
 
+def rigid_floor_s(application: Application, cluster: Cluster, gpus: int, batch: int) -> float:
+    """Return the completion time of a rigid job alone on a cluster, seconds.
+
+    Infinite where no type has so many GPUs.
+
+    Args:
+        application: its model.
+        cluster: where it runs.
+        gpus: its number of GPUs.
+        batch: its global batch, which is fixed.
+    """
+    training = TracedTraining(application, batch)
+    rates: list[float] = []
+    for count, each, kind in cluster.kinds:
+        if gpus <= count * each:
+            step = training.step(tuple((kind, some) for some in spread(gpus, each)), None)
+            rates += [] if step is None else [step.samples / step.step_s]
+    return application.restart_s + (training.work / max(rates) if rates else math.inf)
+
+
+def floor_of(row: Row, cluster: Cluster, application: Application) -> float:
+    """Return the completion time of the job of a line alone on a cluster, seconds."""
+    if row.scaling is Scaling.RIGID:
+        return rigid_floor_s(application, cluster, row.gpus, batch_of(row, application))
+    return floor_s(application, cluster)
+
+
 def print_floor(
-    path: Path, cluster: Cluster, applications: Mapping[str, Application], console: Console
+    name: str,
+    rows: Sequence[Row],
+    cluster: Cluster,
+    applications: Mapping[str, Application],
+    console: Console,
 ) -> None:
-    """Print the floor of a list: for each model, the mean, and the 99th percentile; hours."""
-    rows = read_list(path)
-    hours = {name: floor_s(applications[name], cluster) / HOUR_S for name in sorted(applications)}
-    table = Table(
-        title=f"{path.parent.name}, {path.stem}, alone on the whole cluster",
-        title_justify="left",
-        show_edge=False,
-    )
+    """Print the floor of a list: for each model and size, the mean, and the 99th percentile; h."""
+    console.print(f"{name}, alone on the whole cluster")
+    table = Table(show_edge=False)
     table.add_column("model")
+    table.add_column("GPUs", justify="right")
     table.add_column("jobs", justify="right")
     table.add_column("JCT, h", justify="right")
-    for name, alone_h in hours.items():
-        jobs = sum(row.application == name for row in rows)
-        if jobs:
-            table.add_row(name, str(jobs), f"{alone_h:.3f}")
-    each = sorted(hours[row.application] for row in rows)
-    table.add_row("all", str(len(rows)), f"{fmean(each):.3f}")
-    table.add_row("p99", "", f"{each[min(int(0.99 * len(each)), len(each) - 1)]:.3f}")
+    hours: list[float] = []
+    for (model, gpus, _), alike in groupby(sorted(rows, key=_size), _size):
+        jobs = list(alike)
+        alone_h = floor_of(jobs[0], cluster, applications[model]) / HOUR_S
+        hours += [alone_h] * len(jobs)
+        table.add_row(model, str(gpus or "any"), str(len(jobs)), f"{alone_h:.3f}")
+    hours.sort()
+    table.add_row("all", "", str(len(rows)), f"{fmean(hours):.3f}")
+    table.add_row("p99", "", "", f"{hours[min(int(0.99 * len(hours)), len(hours) - 1)]:.3f}")
     console.print(table)
+
+
+def _size(row: Row) -> tuple[str, int, int]:
+    """Return the model, and the GPUs and the batch of a rigid job; 0: they are chosen."""
+    is_rigid = row.scaling is Scaling.RIGID
+    return (row.application, row.gpus, row.batch) if is_rigid else (row.application, 0, 0)

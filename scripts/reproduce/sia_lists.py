@@ -135,6 +135,11 @@ def _row(line: Mapping[str, str]) -> Row:
     )
 
 
+def batch_of(row: Row, application: Application) -> int:
+    """Return the global batch of a line, within those that were measured of its model."""
+    return min(max(row.batch, application.batch), application.batch_max)
+
+
 class Cluster:
     """The nodes of an experiment.
 
@@ -231,12 +236,8 @@ class Jobs:
         row = self._rows[name]
         application = self._applications[row.application]
         is_free = self._says is Says.ADAPTIVE and row.scaling is Scaling.ADAPTIVE
-        batch = 0 if is_free else self._batch(row)
+        batch = 0 if is_free else batch_of(row, application)
         return TracedTraining(application, batch, profiled=self._profiled)
-
-    def _batch(self, row: Row) -> int:
-        application = self._applications[row.application]
-        return min(max(row.batch, application.batch), application.batch_max)
 
     def _job(self, row: Row) -> TraceJob:
         plain = TraceJob(
@@ -264,7 +265,8 @@ class Jobs:
                 return self._adaptive(plain, structs.replace(row, scaling=Scaling.RIGID))
 
     def _adaptive(self, plain: TraceJob, row: Row) -> TraceJob:
-        application, batch = self._applications[row.application], self._batch(row)
+        application = self._applications[row.application]
+        batch = batch_of(row, application)
         if row.scaling is Scaling.ADAPTIVE:
             asked = Adaptive(batch=application.batch, batch_max=application.batch_max)
         else:
@@ -278,12 +280,13 @@ class Jobs:
     def _training(self, row: Row) -> Training:
         """Return the size of a training at its own batch, on the slowest type of GPU."""
         application = self._applications[row.application]
-        truth, (each, kind) = TracedTraining(application, self._batch(row)), self._slowest
+        batch, (each, kind) = batch_of(row, application), self._slowest
+        truth = TracedTraining(application, batch)
         rates: list[tuple[int, float]] = []
         for gpus in range(1, min(GPUS_MAX, self._cluster.gpus) + 1):
             places = tuple((kind, count) for count in spread(gpus, each))
             step = truth.step(places, None)
             if step is not None:
                 rates.append((gpus, 1.0 / step.step_s))
-        iterations = truth.work / self._batch(row)
+        iterations = truth.work / batch
         return Training(iterations=iterations, rates=tuple(rates))

@@ -22,7 +22,15 @@ from gschedd.plan.snapshot import Policy
 from gschedd.policies.registry import TRAININGS, choose
 from scripts.reproduce.arguments import shared_data
 from scripts.reproduce.sia_bootstrap import Bootstrap
-from scripts.reproduce.sia_lists import CLUSTERS, Cluster, Says, lists_of, read_list
+from scripts.reproduce.sia_floor import print_floor
+from scripts.reproduce.sia_lists import (
+    CLUSTERS,
+    Cluster,
+    Says,
+    lists_of,
+    read_list,
+    with_rigid,
+)
 from scripts.reproduce.sia_report import CLUSTER as PUBLISHED_ON
 from scripts.reproduce.sia_report import line, lists_said, pooled, print_table
 from scripts.reproduce.sia_runs import Contender, ListFigures, Setup, run_list
@@ -248,6 +256,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         paths: list[Path] = []
         for folder in asked.trace or [DATA / "workloads" / name for name in TRACES]:
             paths += chosen_lists(folder, asked.lists)
+        if asked.floor:
+            for path in paths:
+                rows = with_rigid(read_list(path)[: asked.jobs], asked.rigid)
+                name, cluster = f"{path.parent.name}, {path.stem}", Cluster(asked.cluster)
+                print_floor(name, rows, cluster, _applications(path, asked), _console())
+            return 0
         found = run_all([(path, name) for path in paths for name in asked.policies], asked)
     except (GschedError, OSError) as error:
         print(f"sia: {error}", file=sys.stderr)

@@ -55,12 +55,17 @@ class TracedTraining:
             return None
         if batching is None:
             least = max(device.per_gpu_min for device, _ in laid_out)
-            samples = self._batch or max(application.batch, least * gpus)
-            split = split_of(application, samples, gpus, most)
+            wanted = self._batch or max(application.batch, least * gpus)
+            split = split_of(application, wanted, gpus, most)
         else:
             split = fitted(batching, most)
         passes = split.accumulation + 1
-        per_gpu = max(1, min(split.per_gpu, application.batch_max // (gpus * passes)))
+        per_gpu, samples = split.per_gpu, gpus * split.per_gpu * passes
+        if self._batch:
+            samples = min(samples, self._batch)  # some GPUs have a sample less than others
+        elif samples > application.batch_max:
+            per_gpu = max(1, application.batch_max // (gpus * passes))
+            samples = gpus * per_gpu * passes
         found = [device.times(counts, per_gpu) for device, counts in laid_out]
         times = [each for each in found if each is not None]
         if len(times) < len(found):
@@ -68,7 +73,8 @@ class TracedTraining:
         slowest = max(times, key=lambda each: each.step_s)
         return StepTruth(
             batching=Batching(per_gpu=per_gpu, accumulation=split.accumulation),
-            samples=gpus * per_gpu * passes,
+            fits=batching is None or batching.per_gpu <= most,
+            samples=samples,
             step_s=application.slowdown * _whole_step_s(slowest, split.accumulation),
             gradient_s=application.slowdown * slowest.gradient_s,
         )

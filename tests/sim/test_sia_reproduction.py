@@ -10,9 +10,10 @@ import pytest
 from gsched.errors import UsageError
 from gsched.model.training import Batching, Scaling
 from scripts.reproduce.sia_ablations_main import main as compare
-from scripts.reproduce.sia_lists import Cluster, Jobs, Says, lists_of, read_list, with_rigid
-from scripts.reproduce.sia_main import DATA, main
-from scripts.reproduce.sia_runs import Contention, alone_s
+from scripts.reproduce.sia_floor import floor_of, floor_s, rigid_floor_s
+from scripts.reproduce.sia_lists import Cluster, Jobs, Row, Says, lists_of, read_list, with_rigid
+from scripts.reproduce.sia_main import DATA, contender, main
+from scripts.reproduce.sia_runs import Contention, Setup, alone_s, run_list
 from scripts.reproduce.sia_training import TracedTraining, least_run_time_s, spread
 from scripts.reproduce.sia_truth import Application
 
@@ -118,12 +119,108 @@ def test_a_training_takes_the_steps_of_its_epochs(toy: Application) -> None:
     assert fixed.work == pytest.approx(200 / (2 / 3) + 200 / 0.8)
 
 
+def test_a_fixed_batch_that_its_gpus_do_not_divide_is_not_cut(toy: Application) -> None:
+    """Three GPUs do 40 samples in two passes of seven on each, and some one less."""
+    training = TracedTraining(toy, 40)
+    places = (("t4", 3),)
+    told = training.step(places, Batching(per_gpu=7, accumulation=1))
+    large = training.step(places, Batching(per_gpu=14))
+
+    assert told is not None
+    assert (told.batching, told.samples, told.fits) == (
+        Batching(per_gpu=7, accumulation=1),
+        40,
+        True,
+    )
+    assert training.step(places, None) == told
+    assert large is not None
+    assert (large.batching, large.samples, large.fits) == (
+        Batching(per_gpu=7, accumulation=1),
+        40,
+        False,
+    )
+
+
+def test_a_batch_above_the_largest_global_one_is_cut_and_fits(toy: Application) -> None:
+    """The batch is limited, and not by memory."""
+    cut = TracedTraining(toy).step((("t4", 3),), Batching(per_gpu=7, accumulation=1))
+
+    assert cut is not None
+    assert (cut.batching.per_gpu, cut.samples, cut.fits) == (6, 36, True)
+
+
+#: A job alone starts on a type on which it is not fastest, and may migrate; of its floor.
+ALONE: float = 1.2
+
+
+def _alone_s(folder: Path, row: Row, application: Application, policy: str) -> float:
+    """Return the completion time of a rigid job alone on the cluster, seconds."""
+    path = folder / "alone-1.csv"
+    path.write_text(
+        f"{LIST.splitlines()[0]}\n{row.name},0,{row.application},{row.gpus},{row.batch}\n", "utf-8"
+    )
+    setup = Setup(
+        cluster=Cluster("hetero64"), applications={row.application: application}, rigid=1.0
+    )
+    found = run_list(path, contender(policy), setup)
+    assert found.unfinished == 0
+    return 3600 * found.jct_h
+
+
+def test_each_model_and_size_of_the_lists_alone_takes_as_long_as_its_floor(tmp_path: Path) -> None:
+    """On the empty cluster, under `goodput`: no rigid job of Sia's lists is slowed down."""
+    if not DATA.is_dir():
+        pytest.skip("the traces of Sia's artifact are not here")
+    sizes: dict[tuple[str, int, int], Row] = {}
+    for path in lists_of([DATA / "workloads" / "philly"]):
+        for row in with_rigid(read_list(path), 1.0):
+            sizes[row.application, row.gpus, row.batch] = row
+    models = {model: Application(model, DATA / "traces") for model, _, _ in sizes}
+    cluster = Cluster("hetero64")
+    over: dict[tuple[str, int, int], float] = {}
+    for size, row in sizes.items():
+        floor = floor_of(row, cluster, models[row.application])
+        took = _alone_s(tmp_path, row, models[row.application], "goodput") / floor
+        assert took == pytest.approx(1) or took > 1
+        over |= {size: took} if took > ALONE else {}
+
+    assert len(sizes) >= 15
+    assert over == {}
+
+
 def test_isolated_run_times_use_the_best_batch_in_each_epoch(toy: Application) -> None:
     """Four GPUs do 40 samples in the time of 20, which count as 4/3 and 8/5 steps of 20."""
     four_s = 1.2 * 1.6 * (10 / (4 / 3) + 10 / (8 / 5))
 
     assert least_run_time_s(toy, "t4", (1,)) == pytest.approx(1.2 * 2.0 * 20)
     assert least_run_time_s(toy, "t4", (4,)) == pytest.approx(four_s)
+
+
+def test_the_floor_of_a_rigid_job_is_on_the_fastest_type_that_has_its_gpus(
+    toy: Application,
+) -> None:
+    """Its batch and its GPUs are fixed: 40 samples in 13.75 steps; the A100 is the fastest type."""
+    hetero, homo = Cluster("hetero64"), Cluster("homo64")
+
+    assert rigid_floor_s(toy, homo, 2, 40) == pytest.approx(30 + 13.75 * 1.2 * 2.5)
+    assert rigid_floor_s(toy, hetero, 2, 40) == pytest.approx(30 + 13.75 * 1.2 * 2.5 / 4)
+    assert rigid_floor_s(toy, hetero, 25, 40) == float("inf")
+    assert floor_s(toy, hetero) <= rigid_floor_s(toy, hetero, 2, 40)
+
+
+def test_the_floor_is_printed_and_nothing_is_run(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for each model, or for each size of rigid jobs."""
+    arguments = ["--trace", str(data / "lists"), "--truth", str(data / "traces"), "--floor"]
+    assert main(arguments) == 0
+    free = capsys.readouterr().out
+    assert main([*arguments, "--rigid", "1"]) == 0
+    rigid = capsys.readouterr().out
+
+    assert "alone on the whole" in free
+    assert [line.split("│")[0].strip() for line in free.splitlines()].count("toy") == 1
+    assert [line.split("│")[0].strip() for line in rigid.splitlines()].count("toy") == 2
 
 
 def test_the_share_of_a_job_is_taken_on_each_type(toy: Application) -> None:
