@@ -179,6 +179,13 @@ def test_up_changes_policy_and_shares_of_a_running_cluster(site: Site) -> None:
     before = site.pids()
     site.up("--policy", "goodput", "--share")
     assert site.pids() == before, "nothing differs"
+    shown = run_command("gsched", "config", "show", str(site.layout.config), "--diff")
+    assert ("has not read" in shown.stderr, 'policy = "goodput"' in shown.stdout) == (False, True)
+    cluster.change(site.layout.config, ("history", "learn"), value=False)
+    shown = run_command("gsched", "config", "show", str(site.layout.config), "--diff")
+    assert "has not read the file as it is now: restart the head" in shown.stderr
+    site.up()
+    assert site.pids()["head"] != before["head"], "an edited configuration restarts it"
 
 
 def test_up_adds_nodes_to_a_running_cluster(site: Site) -> None:

@@ -1,20 +1,22 @@
 """``gsched config check``: whether a configuration can be used."""
 
+import os
 import pwd
 
 import click
 from msgspec import UNSET, structs
 
 from gsched.cli.common import print_json
+from gsched.cli.local.config_show import load_found, show
 from gsched.cli.local.options import SETTINGS, HelpfulGroup, subcommand
-from gsched.config import Config, load_config
+from gsched.config import Config
 from gsched.config_rules import deprecations
 from gsched.errors import ConfigError
 
 
 @click.group("config", cls=HelpfulGroup, context_settings=SETTINGS)
 def config() -> None:
-    """Check configuration files."""
+    """Show or check the configuration."""
 
 
 @subcommand("check")
@@ -22,20 +24,26 @@ def config() -> None:
 def check(*, file: str | None, as_json: bool) -> int:
     """Validate a configuration file and show the resulting settings.
 
-    Without FILE, checks the file that the commands use: $GSCHED_CONFIG or /etc/gsched/gsched.toml.
+    Without FILE, checks the file that the commands use: that of the gsched up cluster which
+    $GSCHED_HEAD names, $GSCHED_CONFIG or /etc/gsched/gsched.toml.
     Exits with 78 if it is invalid; the message names the line and the key.
     """
-    loaded = load_config(file)
-    name = file or "the configuration"
+    name, loaded = load_found(file)
     _check_operators(loaded, name)
     outdated = deprecations(loaded)
     if as_json:
         print_json(
-            {"ok": True, "config": structs.replace(loaded, deadline=UNSET), "warnings": outdated}
+            {
+                "ok": True,
+                "file": name,
+                "config": structs.replace(loaded, deadline=UNSET),
+                "warnings": outdated,
+            }
         )
         return 0
     queues = ", ".join(f"{queue.name} ({queue.policy})" for queue in loaded.queue)
-    print(f"{name} is valid")
+    exists = os.path.exists(name)
+    print(f"{name} is valid" if exists else f"{name} does not exist: the defaults are valid")
     for text in outdated:
         print(f"warning: {text}")
     print(
@@ -65,3 +73,4 @@ def _check_operators(loaded: Config, name: str) -> None:
 
 
 config.add_command(check)
+config.add_command(show)

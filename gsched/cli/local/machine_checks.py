@@ -15,7 +15,7 @@ from gsched.cli.local.cluster import head_daemon, node_daemon
 from gsched.cli.local.daemons import Daemon, read_pid, running_process
 from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.cli.local.layout import ClusterLayout
-from gsched.config import DEFAULT_NODE_STATE_DIR, Config, load_config
+from gsched.config import DEFAULT_NODE_STATE_DIR, Config, config_path, load_config
 from gsched.config_gpu_share import SHARE_COMPILERS, SHARE_DRIVERS
 from gsched.config_rules import deprecations
 from gsched.errors import ConfigError
@@ -49,7 +49,9 @@ def check_config(path: str | None) -> tuple[Finding, Config | None]:
         config = load_config(path)
     except ConfigError as error:
         return fail("configuration", error.message, error.hint or "see gsched.toml(5)"), None
-    name = path or "the default one"
+    name = config_path(path)
+    if not os.path.exists(name):
+        return ok("configuration", f"{name} does not exist: all values are defaults"), config
     if outdated := deprecations(config):
         return warn("configuration", f"{name} has deprecated keys", "; ".join(outdated)), config
     return ok("configuration", f"{name} is valid"), config

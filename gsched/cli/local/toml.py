@@ -25,7 +25,7 @@ def node_toml(node: NodeConfig) -> str:
     plain = msgspec.structs.replace(node, gpu=(), resources={})
     sections = ["# Made by gsched; see gsched.toml(5).", _table("[node]", plain)]
     if node.resources:
-        rows = [f"{_value(name)} = {count}" for name, count in sorted(node.resources.items())]
+        rows = [f"{value_text(name)} = {count}" for name, count in sorted(node.resources.items())]
         sections.append("\n".join(["[node.resources]", *rows, ""]))
     sections.extend(_table("[[node.gpu]]", gpu) for gpu in node.gpu)
     return "\n".join(sections)
@@ -38,11 +38,11 @@ def _table(heading: str, struct: HeadConfig | QueueConfig | NodeConfig | GpuConf
         if field.required or value != field.default:
             if isinstance(value, Struct) or (value == {} and field.default is msgspec.NODEFAULT):
                 continue
-            lines.append(f"{field.name} = {_value(value)}")
+            lines.append(f"{field.name} = {value_text(value)}")
     return "\n".join([*lines, ""])
 
 
-def _value(value: object) -> str:
+def value_text(value: object) -> str:
     """Return one TOML value. JSON's strings are TOML basic strings, except for DEL."""
     match value:
         case bool():
@@ -52,7 +52,10 @@ def _value(value: object) -> str:
         case str():
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case tuple():
-            return "[" + ", ".join(_value(item) for item in value) + "]"
+            return "[" + ", ".join(value_text(item) for item in value) + "]"
+        case dict():
+            rows = (f"{value_text(str(name))} = {value_text(item)}" for name, item in value.items())
+            return "{ " + ", ".join(rows) + " }" if value else "{}"
         case _:
             raise TypeError(f"no TOML for {value!r}")
 
@@ -71,7 +74,7 @@ def with_value(text: str, keys: Keys, value: object, *, where: str) -> str:
         ConfigError: the key is stated in a way that is not looked through, as in an inline table.
     """
     names = [key for key in keys if isinstance(key, str)]
-    row = f"{names[-1]} = {_value(value)}"
+    row = f"{names[-1]} = {value_text(value)}"
     lines = text.splitlines()
     number = line_of(keys, text)
     if not number:
@@ -87,7 +90,7 @@ def with_value(text: str, keys: Keys, value: object, *, where: str) -> str:
                 f"{where}:{number}: {key.strip()} is stated in a form that gsched does not change",
                 hint=f"write [{'.'.join(names[:-1])}] as a table of its own, or edit it by hand",
             )
-        lines[number - 1] = f"{key.rstrip()} = {_value(value)}"
+        lines[number - 1] = f"{key.rstrip()} = {value_text(value)}"
     return "\n".join([*lines, ""])
 
 
