@@ -63,6 +63,16 @@ def closed(cluster: Cluster) -> Desk:
     return Desk(cluster)
 
 
+def test_the_line_of_an_array_names_the_elements_that_have_failed(desk: Desk) -> None:
+    """Of one that is done, too; without its id the list stays short."""
+    desk.submit("-t", "1-9", script='case "$PBS_ARRAYID" in 3|7|8|9) exit 2;; esac')
+    assert desk.run("gwait", "1[]").status == 2
+
+    [cells] = desk.cells("1[]")
+    assert cells[-1].startswith("failed: 3,7-9; failed with exit code 2")
+    assert not any("failed: " in cells[-1] for cells in desk.cells("-x"))
+
+
 def test_an_array_runs_and_each_element_knows_its_index(desk: Desk) -> None:
     """Its variables, its files, and gwait's exit code, that of the worst element."""
     script = 'echo "$PBS_ARRAYID $PBS_ARRAY_INDEX $GSCHED_ARRAY_INDEX $PBS_JOBID $PBS_ARRAY_ID"\n'

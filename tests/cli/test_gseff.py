@@ -87,7 +87,7 @@ def test_the_walltime_of_an_array_is_that_of_its_elements(head: CannedHead) -> N
 
     assert lines[0] == "17[].fake (a): finished with exit code 0"
     assert "    Walltime        00:05:00    00:00:06 max          2 %" in lines
-    assert "                               00:00:05 mean (2 elements)" in lines
+    assert "                               00:00:05 mean         of 2" in lines
 
 
 def test_json_has_the_numbers(head: CannedHead) -> None:

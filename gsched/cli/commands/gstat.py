@@ -106,6 +106,10 @@ def gstat(head: Head, /, jobs: tuple[str, ...], **given: object) -> int:
     if options.as_json:
         print_json(reply)
     elif reply.jobs or not reply.errors:
+        if jobs and any(row.array is not None and row.array.failed for row in reply.jobs):
+            from gsched.cli.show.arrays import with_failed  # late: few name arrays
+
+            reply = with_failed(head, reply)
         _print_list(reply, options)
     return report_errors(reply.errors.items(), as_json=options.as_json)
 

@@ -244,7 +244,7 @@ def lines_of(one: Efficiency) -> Iterator[str]:
         longest = f"{format_duration(used.wall_max_s)} max"
         rows.append(("Walltime", limit, longest, _percent(one.walltime)))
         mean = f"{format_duration(used.wall_s)} mean"
-        rows.append(("", "", mean, f"({counted(used.elements, 'element')})"))
+        rows.append(("", "", mean, f"of {used.elements}"))
     else:
         rows.append(("Walltime", limit, format_duration(used.wall_s), _percent(one.walltime)))
     for title, requested, use, ratio in rows:
