@@ -9,6 +9,7 @@ from gsched.errors import BadStateError, InvalidRequestError
 from gsched.logs import one_line
 from gsched.model.ids import short_job_id
 from gsched.model.limits import MAX_WORD
+from gsched.model.numbers import MAX_NUMBER
 from gsched.model.states import JobState, PartState
 from gsched.protocol import api
 from gsched.protocol import node as n
@@ -21,8 +22,6 @@ from gschedd.http.bodies import Bodies, read_body
 from gschedd.http.callers import Callers
 from gschedd.http.links import Links
 from gschedd.http.queries import read_number
-
-MAX_OFFSET = 2**62  # of a byte in a file; the kernel counts in 63 bits
 
 
 def message_line(text: str) -> bytes:
@@ -68,9 +67,10 @@ class Outputs:
         stream = query.get("stream", "stdout")
         if stream not in {"stdout", "stderr"}:
             raise InvalidRequestError(f"stream {stream!r} is not known: stdout or stderr")
-        offset = int(read_number(query.get("offset", "0"), "offset"))
-        if abs(offset) > MAX_OFFSET:
-            raise InvalidRequestError(f"offset {offset} lies beyond any file")
+        stated = read_number(query.get("offset", "0"), "offset")
+        if abs(stated) > MAX_NUMBER:
+            raise InvalidRequestError(f"offset {stated:g} lies beyond any file")
+        offset = int(stated)
         limit = int(read_number(query.get("max", str(api.MAX_OUTPUT_CHUNK_BYTES)), "max"))
         job = await self._find(request.match_info["id"])
         authorize(caller, job)

@@ -161,13 +161,19 @@ class FrameFuzz:
             job["resources"] = [self.random.choice(RESOURCES).format(wild)]
         return self._changed({"jobs": [job]}, self.random.randrange(3))
 
-    def wild_request(self, spared: int) -> tuple[str, bytes]:
-        """Return the path and body of a request to a real head; it leaves one job alone."""
+    def wild_request(self, spared: int) -> tuple[str, str, bytes]:
+        """Return method, path and body of a request to a real head.
+
+        It only reads the output of the running job ``spared``.
+        """
+        if self.random.random() < 0.1:
+            offset, most = self.random.choices(WILD_NUMBERS, k=2)
+            return "GET", f"/v1/jobs/{spared}/output?offset={offset}&max={most}", b""
         if self.random.random() < 0.6:
-            return "/v1/jobs", self.wild_submission()
+            return "POST", "/v1/jobs", self.wild_submission()
         asked = copy.deepcopy(self.random.choice(ACTIONS))
         asked["ids"] = [str(spared + 1 + self.random.randrange(50))]
-        return "/v1/jobs/actions", self._changed(asked, self.random.randrange(2))
+        return "POST", "/v1/jobs/actions", self._changed(asked, self.random.randrange(2))
 
     def wild_line(self) -> bytes:
         """Return a line for the socket of trainings, step agents and code snapshots."""

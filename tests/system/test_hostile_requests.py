@@ -42,14 +42,15 @@ def submit(cluster: Cluster, changes: Mapping[str, object]) -> dict[str, object]
     return result
 
 
-@pytest.mark.parametrize("offset", ["1e30", "-1e30", "nan", "inf", "x"])
+@pytest.mark.parametrize("offset", ["1e30", "-1e30", "9007199254740994", "1e17", "nan", "inf", "x"])
 def test_an_offset_beyond_any_file_is_refused_and_the_node_lives(
     cluster: Cluster, running: int, offset: str
 ) -> None:
-    """It once ended gnode."""
+    """It once ended gnode, and then made an order that gnode could not read."""
     status, text = ask(cluster, "GET", f"/v1/jobs/{running}/output?offset={offset}")
 
     assert (status, "offset" in text) == (400, True)
+    assert "message_unreadable" not in cluster.head.status().dropped
     assert cluster.head.nodes().nodes[0].state == "up"
 
 

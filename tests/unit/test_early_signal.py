@@ -64,6 +64,7 @@ def test_the_head_says_when_the_signal_has_no_effect() -> None:
         EarlySignal(signal=65),
         EarlySignal(signal=9),
         EarlySignal(signal=10, before_s=1e6),
+        EarlySignal(signal=10, before_s=-1.0),
     ],
 )
 def test_the_head_refuses_what_no_node_can_send(early: EarlySignal) -> None:

@@ -130,10 +130,10 @@ def early_notes(asked: SubmitJob, walltime_s: float | None) -> list[str]:
     if early is None:
         return []
     _checked_signal(early.signal)
-    if not early.signal or early.before_s > EARLY_MOST_S:
+    if not early.signal or not 0 <= early.before_s <= EARLY_MOST_S:
         raise InvalidRequestError(
             f"signal {early.signal}, {early.before_s:g} s before the end of the walltime: at least "
-            f"signal 1, and at most {EARLY_MOST_S:g} s",
+            f"signal 1, and 0 to {EARLY_MOST_S:g} s",
             hint="write --signal USR1@60, for example",
         )
     if walltime_s is None:
