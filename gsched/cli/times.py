@@ -14,8 +14,9 @@ _DAY_S = 86400
 #: Not what a user wrote, which messages show between quotes.
 _UTC_MOMENT = re.compile(r"(?<!['\"])(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 
-#: How a head begins that has no forecast yet.
+#: How a head begins that has no forecast, and that has none yet.
 NOT_KNOWN: Final = "not known"
+COMPUTING: Final = "not known yet"
 #: The year 9999: a training whose numbers are wrong may be expected to end still later.
 LAST_S = 253_402_214_400.0
 
@@ -157,13 +158,15 @@ def short_start(start: StartRow | None, predicted_s: float | None, *, now_s: flo
         early_s = start.not_before_s if start.early_s is None else start.early_s
         return f"after {_minutes(early_s, now_s)}"
     if expected_s is None:
-        return "unknown"
+        return "computing" if start.unknown.startswith(COMPUTING) else "unknown"
     if expected_s <= now_s:
         return "any moment"
     if start.early_s is None:
         return _minutes(expected_s, now_s)
+    early = _minutes(start.early_s, now_s)
     late = "?" if start.late_s is None else _minutes(start.late_s, now_s)
-    return f"{_minutes(expected_s, now_s)} ({_minutes(start.early_s, now_s)}-{late})"
+    between = "" if early == late else f" ({early}-{late})"
+    return _minutes(expected_s, now_s) + between
 
 
 def _between(start: StartRow, now_s: float) -> str:
@@ -172,9 +175,10 @@ def _between(start: StartRow, now_s: float) -> str:
     early = "now" if start.early_s <= now_s else format_clock(start.early_s, now_s=now_s)
     if start.late_s is None:
         return f" ({early} or later)"
-    if start.late_s <= now_s:
+    late = format_clock(start.late_s, now_s=now_s)
+    if start.late_s <= now_s or early == late:
         return ""
-    return f" (between {early} and {format_clock(start.late_s, now_s=now_s)})"
+    return f" (between {early} and {late})"
 
 
 def _minutes(at_s: float, now_s: float) -> str:
@@ -183,16 +187,22 @@ def _minutes(at_s: float, now_s: float) -> str:
 
 
 def basis_words(start: StartRow) -> str:
-    """Return on what a prediction stands: how many run times were learned."""
+    """Return on what a prediction stands: past runs, walltimes, or both.
+
+    ``learned from 12 runs``, ``from 3 runs of other jobs and walltimes``, ``from walltimes``; where
+    jobs differ, how many of them each.
+    """
     if not start.scenarios or not start.counted:
         return ""
-    if start.learned == start.counted:
-        return f"from learned run times of {counted(start.counted, 'job')} ahead or running"
-    if not start.learned:
-        return "from walltimes alone: no run time of jobs ahead or running is learned"
-    return (
-        f"from learned run times of {start.learned} of {start.counted} jobs ahead or running, "
-        "and walltimes of the others"
+    learned = f"learned from {counted(start.runs, 'run')}"
+    blended = f"from {counted(start.other_runs, 'run')} of other jobs and walltimes"
+    rest = start.counted - start.learned - start.blended
+    parts = [(start.learned, learned), (start.blended, blended), (rest, "from walltimes")]
+    named = [(jobs, words) for jobs, words in parts if jobs]
+    if len(named) == 1:
+        return f"run times {named[0][1]}"
+    return "run times of jobs ahead or running: " + ", ".join(
+        f"{jobs} {words}" for jobs, words in named
     )
 
 

@@ -16,7 +16,12 @@ class StartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         planned_s: by when it starts if every job runs as long as is planned for it: its limit, or
             what nine in ten jobs of its kind do not exceed.
         unknown: why nothing better can be said, in words.
-        learned: of so many of the ``counted`` jobs that run or are ahead run times were learned.
+        counted: jobs that run or are ahead, elements of arrays included.
+        learned: of so many of them run times are learned: enough jobs of their kind have finished.
+        blended: of so many only some jobs of their kind have finished, or other jobs: their
+            walltimes count as well. Of the others only walltimes are known.
+        runs: past runs from which run times are learned.
+        other_runs: past runs that count beside walltimes.
     """
 
     expected_s: float | None = None
@@ -26,8 +31,11 @@ class StartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     planned_s: float | None = None
     unknown: str = ""
     scenarios: int = 0
-    learned: int = 0
     counted: int = 0
+    learned: int = 0
+    blended: int = 0
+    runs: int = 0
+    other_runs: int = 0
 
 
 class AheadRow(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -24,6 +24,7 @@ from gsched.daemon_files import read_key
 from gsched.errors import NO_ROOM, FencedError, StorageError
 from gsched.logs import HANGUP, Complaints
 from gsched.model.ids import short_job_id
+from gsched.model.states import JobState
 from gsched.protocol import api
 from gsched.protocol.notify import NotifyRow
 from gsched.version import VERSION
@@ -31,6 +32,7 @@ from gschedd.core.head import Head
 from gschedd.core.queues import overridden
 from gschedd.core.requests.followers import awaited, recall
 from gschedd.core.state import State
+from gschedd.core.views.ahead import waiting_elements
 from gschedd.core.views.jobs import queue_row
 from gschedd.daemon.housekeeping import Check, Housekeeping
 from gschedd.daemon.listening import (
@@ -510,7 +512,10 @@ class Service:
             state = job.state.value
             counts[state] = counts.get(state, 0) + 1
             inside = by_queue.setdefault(job.spec.queue, {})
-            inside[state] = inside.get(state, 0) + 1
+            jobs, held = waiting_elements(job) if job.elements is not None else (1, 0)
+            for name, more in ((state, jobs), (JobState.HELD.value, held)):
+                if more:
+                    inside[name] = inside.get(name, 0) + more
         config = self._config.head
         return api.StatusReply(
             server=head.settings.server,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from functools import lru_cache
 from operator import add
+from statistics import median
 from typing import Final
 
 from msgspec import Struct, field, structs
@@ -42,6 +43,10 @@ LEVELS: Final = (Basis.KIND, Basis.PROGRAM, Basis.REQUEST, Basis.OWNER, Basis.AL
 HIGH_QUANTILE: Final = 0.9
 #: A family's own misses tell its spread from this many on; before, those of all families do.
 ENOUGH_MISSES: Final = 10
+#: A family's own misses tell how runs scatter from this many on: half of them, not nine in ten.
+FEW_MISSES: Final = 5
+#: The median of the absolute deviations of a normal distribution, in standard deviations.
+MEDIAN_MISS: Final = 0.6745
 #: Misses of all families remembered for each basis.
 MAX_MISSES: Final = 128
 #: How far a high value lies above the expected one when nothing was ever missed: a factor of 3.
@@ -186,6 +191,13 @@ class RobustModel:
         """Return what a job of a kind will cost on a node."""
         return _predicted(kind, self._known_of(kind), self._nodes, node)
 
+    def spread(self, kind: Kind) -> float | None:
+        """Return by how much run times of a kind are missed: standard deviation of the logarithm.
+
+        Runs that fail early or straggle hardly count. None: too few runs are known.
+        """
+        return self._known_of(kind).spread
+
     def detach(self, kinds: Collection[Kind]) -> "Known":
         """Return what is known of some kinds now."""
         known = {kind: self._known_of(kind).detach(self._nodes) for kind in kinds}
@@ -221,7 +233,17 @@ class RobustModel:
             records=len(nearest),
             ways=tuple([(views[family], way) for family, way in believed]),
             margins=_margins(misses),
+            spread=self._spread(basis, nearest),
         )
+
+    def _spread(self, basis: Basis, family: Family) -> float | None:
+        """Return by how much run times of a family are missed."""
+        own = [abs(each[WALL]) for each in family.misses]
+        others = [abs(each[WALL]) for each in self._misses[basis]]
+        misses = own if len(own) >= FEW_MISSES else others
+        if len(misses) < FEW_MISSES:
+            return None
+        return median(misses) / MEDIAN_MISS
 
 
 class _Estimate(Struct, frozen=True, kw_only=True):
@@ -229,6 +251,7 @@ class _Estimate(Struct, frozen=True, kw_only=True):
 
     Attributes:
         ways: which view to believe of each quantity, and by which way; empty if nothing is known.
+        spread: by how much run times are missed, a standard deviation; None: unknown.
         margins: by how much high values lie above the expected ones, logarithms.
         said: what was predicted already, by the logarithm of a node's speed, and its rates.
     """
@@ -239,6 +262,7 @@ class _Estimate(Struct, frozen=True, kw_only=True):
     records: int = 0
     ways: tuple[tuple[View, int], ...] = ()
     margins: Logs = ()
+    spread: float | None = None
     said: dict[tuple[float, NodeRates], Prediction] = field(default_factory=dict)
 
     def detach(self, nodes: NodeSpeeds) -> "_Estimate":
@@ -273,6 +297,10 @@ class Known:
     def __init__(self, *, kinds: Mapping[Kind, _Estimate], nodes: NodeSpeeds) -> None:
         self._kinds = kinds
         self._nodes = nodes
+
+    def spread(self, kind: Kind) -> float | None:
+        """Return the same as `RobustModel.spread`."""
+        return self._kinds[kind].spread
 
     def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- as of the model
         """Return what a job of a kind will cost on a node.

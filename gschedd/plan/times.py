@@ -87,6 +87,12 @@ class JobPredictions:
             said = self._said[kind, node] = predictor.predict(kind, load, snapshot.now_s)
         return said
 
+    def spread(self, job: int) -> float | None:
+        """Return by how much run times of a job's kind are missed, as far as that is known."""
+        kind = self._snapshot.kinds.get(job)
+        spread_of = getattr(self._snapshot.predictor, "spread", None)
+        return None if kind is None or spread_of is None else spread_of(kind)
+
     def run_time_s(self, job: int, job_class: JobClass, allocation: Allocation) -> float | None:
         """Return how long a waiting job is planned to run there, seconds; None for no end."""
         walltime_s = job_class.walltime_s

@@ -132,7 +132,7 @@ def case_of(world: World, said: Said) -> Case | None:
         early_s=spread.early_s - zero_s,
         late_s=spread.late_s - zero_s,
         planned_s=planned_s - zero_s,
-        learned=spread.learned / max(spread.counted, 1),
+        learned=spread.known.learned / max(spread.known.counted, 1),
     )
 
 

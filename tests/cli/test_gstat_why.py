@@ -68,8 +68,9 @@ def test_every_waiting_job_has_a_start_or_a_reason(desk: Desk) -> None:
     assert set(lines) == {
         *(desk.next, desk.last, desk.held, desk.late, desk.after, desk.never, desk.array)
     }
-    for job in (desk.next, desk.last, desk.late, desk.after, desk.array):
+    for job in (desk.next, desk.last, desk.after, desk.array):
         assert "(" in lines[job][4], lines[job]
+    assert lines[desk.late][4] == "2030-01-01 00:00", "an interval without a width is none"
     assert lines[desk.held][4] == lines[desk.never][4] == "unknown"
     assert f"it starts only if job {desk.next} fails" in lines[desk.never][5]
 
@@ -79,7 +80,7 @@ def test_every_waiting_job_has_a_start_or_a_reason(desk: Desk) -> None:
     assert "1 CPU, walltime 00:10:00" in last
     assert "expected start: " in last
     assert "(between " in last
-    assert "from walltimes alone" in last
+    assert "run times from walltimes" in last
     held = desk.told("--why", desk.held)
     assert "expected start: cannot be predicted: the job is held by user" in held
     assert f"galter -W depend= {desk.after}" in desk.told("--why", desk.after)
@@ -89,7 +90,7 @@ def test_every_waiting_job_has_a_start_or_a_reason(desk: Desk) -> None:
 
     full = desk.told("-f", desk.last)
     assert "predicted_start_between = " in full
-    assert "predicted_start_basis = from walltimes alone" in full
+    assert "predicted_start_basis = run times from walltimes" in full
     assert "predicted_start_unknown = the job is held" in desk.told("-f", desk.held)
 
     rows = desk.rows()

@@ -288,6 +288,11 @@ class World:
 
     # --- what one sees ---
 
+    def program_of(self, number: int) -> Program:
+        """Return what a job does; of an element its own program, or that of all elements."""
+        own = self.programs.get(number)
+        return self.programs[submitted_number(number)] if own is None else own
+
     def job(self, number: int) -> Job:
         """Return a job, done or not."""
         return self.done.get(number) or self.head.state.jobs[number]
@@ -444,7 +449,7 @@ class World:
         job = self.head.state.jobs[order.job]
         assert job.attempt is not None
         share = job.attempt.parts[machine.name].share
-        program = self.programs[submitted_number(order.job)]
+        program = self.program_of(order.job)
         if machine.launch_fault or program.user_error:
             message = machine.launch_fault or "no such directory"
             self._end(
@@ -471,7 +476,7 @@ class World:
             return
         part.turn += 1
         turn = part.turn
-        program = self.programs[submitted_number(key[0])]
+        program = self.program_of(key[0])
         runs_s = program.runs_on_s.get(machine.name, program.runs_s)
         over = walltime_s is not None and walltime_s < runs_s
         lasts_s = walltime_s if over and walltime_s is not None else runs_s
@@ -492,7 +497,7 @@ class World:
     def leave(self, machine: Machine, key: tuple[int, int], part: Running) -> None:
         """Let a part end by itself, as it was asked to by its signal."""
         if machine.running.get(key) is part and not part.stopping:
-            program = self.programs[submitted_number(key[0])]
+            program = self.program_of(key[0])
             code = program.exit_codes.get(machine.name, program.exit_code)
             self._end(
                 machine,
@@ -514,7 +519,7 @@ class World:
         part.stopping = True
         part.turn += 1
         turn = part.turn
-        stubborn = self.programs[submitted_number(order.job)].ignores_term
+        stubborn = self.program_of(order.job).ignores_term
 
         def end() -> None:
             if machine.running.get(key) is part and part.turn == turn:

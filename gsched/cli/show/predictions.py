@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from gsched.cli.common import is_terminal, print_note
 from gsched.cli.show.columns import Column
@@ -147,10 +148,10 @@ def _node_line(row: NodePredictionRow, now_s: float) -> Sequence[str]:
         *(gpu_cells if row.has.gpus else [""] * len(gpu_cells)),
         "" if row.heartbeat_s is None else format_clock(row.heartbeat_s, now_s=now_s),
         str(_runs(errors)),
-        _spread(errors.cpu),
-        _spread(errors.memory),
-        _spread(errors.gpu),
-        _spread(errors.wall),
+        _enough(errors.cpu),
+        _enough(errors.memory),
+        _enough(errors.gpu) if row.has.gpus else "",
+        _enough(errors.wall),
     )
 
 
@@ -168,6 +169,8 @@ def _cells(use: UseRow | None) -> tuple[str, str, str, str]:
     return _count(use.cpu_cores), sizes[0], _count(use.gpus), sizes[1]
 
 
+#: Runs from which on the errors of a node are shown.
+ENOUGH_RUNS: Final = 5
 #: Next to nothing was measured, as of the memory of a declared GPU: by how much says no more.
 _LARGE = 10.0
 
@@ -190,6 +193,11 @@ def _error(error: float | None) -> str:
 
 def _spread(spread: SpreadRow | None) -> str:
     return "" if spread is None else f"{_share(spread.median)}/{_share(spread.p90)}"
+
+
+def _enough(spread: SpreadRow | None) -> str:
+    """Return the same of a node; of few runs a median and a percentile say nothing."""
+    return "-" if spread is None or spread.runs < ENOUGH_RUNS else _spread(spread)
 
 
 def _share(error: float) -> str:

@@ -1,23 +1,24 @@
 """What to ask for the start of any job that waits, or why it cannot be predicted."""
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Final
 
-from gsched.model.arrays import indices
+from gsched.model.arrays import Span, Spans, common, indices
 from gsched.model.dependency import Dependency, DependencyKind
-from gsched.model.ids import array_of, element_number, short_job_id
+from gsched.model.ids import array_of, element_number, index_of, short_job_id
 from gsched.model.states import HoldKind, JobState
 from gsched.model.wording import counted
 from gschedd.core.arrays.elements import element_spec, waiting_element
 from gschedd.core.forecast.runtimes import of_running
 from gschedd.core.forecast.simulate import Cast, Coming
 from gschedd.core.forecast.start import MAX_AHEAD, TOO_MANY, AskStart, start_question
+from gschedd.core.forecast.unmade import UnmadeElements
 from gschedd.core.settings import Settings
 from gschedd.core.state import ArrayIndex, Job, State
 from gschedd.models.kinds import kind_of
 from gschedd.plan.load import Kind
-from gschedd.plan.snapshot import OrderKey, Snapshot
+from gschedd.plan.snapshot import JobClass, OrderKey, Snapshot
+from gschedd.plan.times import JobPredictions
 
 #: With more unfinished jobs, those that come later are not looked for.
 MAX_LOOKED: Final = 5000
@@ -77,6 +78,7 @@ class _Question:
         self._coming: dict[int, Coming] = {}
         self._kinds: dict[int, Kind] = {}
         self._arrays: dict[int, ArrayIndex] = {}
+        self._unmade: list[UnmadeElements] = []
         self._waits: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # of arrays
         self._last: OrderKey = (-(2**62), 0)
 
@@ -124,16 +126,17 @@ class _Question:
         self._add_elements()
         if len(self._coming) > MAX_AHEAD:
             raise UnpredictableError(TOO_MANY)
-        running = state.running.items()
+        predictions = JobPredictions(seen)
+        runs = {
+            number: of_running(each, self._settings, predictions)
+            for number, each in state.running.items()
+        }
         cast = Cast(
-            runs={number: of_running(each, self._settings) for number, each in running},
+            runs=runs,
+            classes=self._classes(seen),
             coming=tuple(sorted(self._coming.values(), key=lambda each: each.key)),
-            slots={
-                number: array.at_once
-                for number, each in self._arrays.items()
-                if (array := each.job.spec.array) is not None and array.at_once
-            },
-            elements={number: len(each.made) for number, each in self._arrays.items()},
+            unmade=tuple(self._unmade),
+            arrays=frozenset(self._arrays),
         )
         first, *others = dict.fromkeys(job.id for job in jobs)
         question = start_question(
@@ -174,6 +177,10 @@ class _Question:
             self._take_array(self._state.arrays[job.id])
             return
         index = self._state.arrays.get(array_of(job.id))
+        if index is not None and job.id not in self._state.jobs:
+            self._waits_of_array(index)  # it is among the elements that are no jobs yet
+            self._reach(self._state.order_key(job))
+            return
         self._come(job)  # before its dependencies: no circle
         ends, starts = self._waits_of(job) if index is None else self._waits_of_array(index)
         self._come(job, ends, starts)
@@ -275,20 +282,45 @@ class _Question:
             array, elements = index.job, index.job.elements
             if elements is None or set(array.holds) - {HoldKind.DEPENDENCY}:
                 continue
-            room = MAX_AHEAD + 1 - len(self._coming)
+            left = self._before(index, elements.left)
             try:
                 ends, starts = self._waits_of_array(index)
             except UnpredictableError:
                 continue
-            added = False
-            for number in islice(indices(elements.left), max(room, 0)):
-                job = _element(index, number)
-                if state.order_key(job) > self._last:
-                    break
-                self._come(job, ends, starts)
-                added = True
-            if added or index.made:
+            if left or index.made:
                 self._arrays.setdefault(array.id, index)
+            if left:
+                self._unmade.append(
+                    UnmadeElements(
+                        array=array.id,
+                        job_class=state.class_of(array),
+                        place=state.order_key(array)[0],
+                        left=left,
+                        at_s=max(array.eligible_s, array.spec.start_after_s),
+                        ends=ends,
+                        starts=starts,
+                        slots=array.spec.array.at_once if array.spec.array is not None else 0,
+                        made=len(index.made),
+                    )
+                )
+
+    def _before(self, index: ArrayIndex, left: Spans) -> Spans:
+        """Return the indices of an array of which the elements are before it, or are meant."""
+        place, last = self._state.order_key(index.job)[0], self._last
+        if place != last[0]:
+            return left if place < last[0] else ()
+        if array_of(last[1]) != index.job.id:
+            return left if array_of(last[1]) > index.job.id else ()
+        return common(left, (Span(0, index_of(last[1])),))
+
+    def _classes(self, seen: Snapshot) -> dict[int, JobClass]:
+        """Return the classes of running jobs of which others wait."""
+        waiting = {group.job_class: group.job_class for group in seen.groups}
+        waiting |= {each.job_class: each.job_class for each in self._unmade}
+        waiting |= {each.job_class: each.job_class for each in self._coming.values()}
+        state = self._state
+        classes = ((number, state.class_of(job)) for number, job in state.running.items())
+        return {number: waiting[each] for number, each in classes if each in waiting}
 
 
 def _element(index: ArrayIndex, number: int) -> Job:

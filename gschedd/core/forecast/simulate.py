@@ -2,26 +2,53 @@
 
 One play is one scenario: it says how long each job runs. What is not in the queue yet, but will be
 (a job with a start time, with dependencies, an element of an array), comes when it may.
+
+Where a job ends and the first job of the queue is one of the same class, that job takes over its
+allocation without a question to the policy: there is nothing to decide. Of arrays whole blocks of
+elements take over, the smaller the fewer elements are left, so that an array of a hundred thousand
+elements costs some hundred steps (guided self-scheduling: Polychronopoulos & Kuck, IEEE Trans.
+Computers C-36(12):1425-1439, 1987).
 """
 
 import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from statistics import NormalDist
 from typing import Final
 
 from msgspec import Struct, structs
 
 from gsched.model.ids import array_of
 from gsched.model.resources import Allocation
-from gschedd.core.forecast.runtimes import RunTime, learned, share_of
+from gschedd.core.forecast.runtimes import (
+    OF_ONE,
+    Chances,
+    Pinned,
+    RunTime,
+    believed,
+    kind_share,
+    share_of,
+)
 from gschedd.core.forecast.trainings import Course, course_of
-from gschedd.plan.snapshot import Group, JobClass, OrderKey, Policy, RunningJob, Snapshot, Start
+from gschedd.core.forecast.unmade import SHOWN, ElementKinds, Unmade, UnmadeElements
+from gschedd.plan.load import Kind
+from gschedd.plan.snapshot import Group, JobClass, OrderKey, Policy, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.times import JobPredictions, planned_end_s
 
 #: A round of a policy that asks to be asked again is at least this long, seconds.
 LEAST_STEP_S: Final = 1e-3
+#: So often a job takes over from another one in a play; beyond, the queue is too long.
+MAX_TAKEN_OVER: Final = 20_000
+#: With fewer jobs of its class in the queue the policy is asked at each end, as it may then start
+#: jobs behind them as well.
+LEAST_LIKE: Final = 32
+#: Jobs that take over before it is asked whether there is time to go on.
+TAKEN_AT_ONCE: Final = 500
+#: A block is this part of what each place of an array would get of the elements that are left.
+BLOCK_PART: Final = 2
+_NORMAL: Final = NormalDist()
 
 
 class TooLongError(Exception):
@@ -49,15 +76,31 @@ class Cast(Struct, frozen=True, kw_only=True):
 
     Attributes:
         runs: how long running jobs run, by job.
+        classes: of running jobs, as far as some of the same class wait, by job.
         coming: jobs that are not in the queue yet, in its order.
-        slots: how many elements of an array may be unfinished jobs at once, by array.
-        elements: how many are, of each array that is not over.
+        unmade: elements of arrays that are no jobs yet.
+        arrays: those that are not over.
     """
 
     runs: Mapping[int, RunTime] = {}
+    classes: Mapping[int, JobClass] = {}
     coming: tuple[Coming, ...] = ()
-    slots: Mapping[int, int] = {}
-    elements: Mapping[int, int] = {}
+    unmade: tuple[UnmadeElements, ...] = ()
+    arrays: frozenset[int] = frozenset()
+
+
+class Beliefs(Struct, frozen=True, kw_only=True):
+    """What all scenarios of a question share.
+
+    Attributes:
+        chances: of the hypotheses about kinds of which jobs run, by kind.
+        owners: those of several kinds.
+        alone: kinds of which there is only one job.
+    """
+
+    chances: Mapping[str, Chances] = {}
+    owners: frozenset[int] = frozenset()
+    alone: frozenset[str] = frozenset()
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
@@ -86,12 +129,20 @@ class Played(Struct, frozen=True, kw_only=True):
 
 
 class _Runs(Struct, kw_only=True):
-    """A running job: ``end_s`` is when it really ends, ``limit_s`` what the policy counts with."""
+    """A running job: ``end_s`` is when it really ends, ``limit_s`` what the policy counts with.
+
+    Attributes:
+        elements: of an array that run one after the other, from the job on.
+        planned_s: run time that is planned for each of them, where there are several.
+    """
 
     seen: RunningJob
     end_s: float | None
     limit_s: float | None
+    job_class: JobClass | None = None
     course: Course | None = None
+    elements: int = 1
+    planned_s: float = 0.0
 
 
 def play(  # noqa: PLR0913 -- what a play is made of
@@ -101,6 +152,7 @@ def play(  # noqa: PLR0913 -- what a play is made of
     *,
     groups: Iterable[Group],
     cast: Cast,
+    beliefs: Beliefs,
     scenario: Scenario,
     asks: int,
     may_go_on: Callable[[], bool] = lambda: True,
@@ -111,72 +163,100 @@ def play(  # noqa: PLR0913 -- what a play is made of
         seen: the present.
         jobs: in question; it is played until all have started.
         groups: the queue, as far as it is looked at.
+        beliefs: what is known of run times.
         asks: the policy is asked so often at most.
         may_go_on: whether there is time to ask it again.
 
     Raises:
         TooLongError: there is not.
     """
-    return _Play(seen, policy, groups, cast, scenario).run(frozenset(jobs), asks, may_go_on)
+    played = _Play(seen, policy, groups, cast, beliefs, scenario, frozenset(jobs))
+    return played.run(asks, may_go_on)
 
 
 class _Play:
     """One scenario while it is played; lives only inside `play`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 -- what a play is made of
         self,
         seen: Snapshot,
         policy: Policy,
         groups: Iterable[Group],
         cast: Cast,
+        beliefs: Beliefs,
         scenario: Scenario,
+        jobs: frozenset[int],
     ) -> None:
+        if cast.unmade:
+            seen = structs.replace(seen, kinds=ElementKinds(seen.kinds))
         self._seen = seen
         self._policy = policy
+        self._beliefs = beliefs
         self._scenario = scenario
+        self._jobs = jobs
+        self._found: dict[int, float] = {}
         self._now_s = seen.now_s
         self._spaces = Spaces(seen.nodes)
         self._groups = {group.job_class: list(group.order) for group in groups}
         self._coming = list(cast.coming)
-        self._slots = cast.slots
-        self._elements = dict(cast.elements)
+        later: list[Coming | UnmadeElements] = [*cast.coming, *cast.unmade]
+        awaited = [job for each in later for job in each.ends + each.starts]
+        self._awaited = frozenset(awaited)
+        named = jobs | self._awaited
+        self._unmade = {each.array: Unmade(each, named) for each in cast.unmade}
         self._predictions = JobPredictions(seen)
+        self._told: dict[tuple[Kind | None, tuple[str, ...], float | None], RunTime] = {}
+        self._pins: dict[RunTime, Pinned] = {}
         self._courses: dict[int, Course] = {}
         self._again_s: float | None = None
         self._started: set[int] = set()
+        self._ends: list[tuple[float, int]] = []  # of running jobs; a heap, with ends that are over
+        self._at_once: Counter[JobClass] = Counter()  # running jobs
         waiting = {key[1] for order in self._groups.values() for key in order}
         self._running: dict[int, _Runs] = {}
         for each in seen.running:
-            self._running[each.job] = self._known(each, cast.runs.get(each.job))
-            self._started.update((each.job, array_of(each.job)))
-        jobs = waiting | {each.job for each in self._coming} | set(self._running)
-        self._left = Counter(array_of(job) for job in jobs)  # of each array
-        self._unended = jobs | set(cast.elements)
+            runs = self._known(each, cast.runs.get(each.job), cast.classes.get(each.job))
+            self._begin(each.job, runs)
+        jobs_known = waiting | {each.job for each in self._coming} | set(self._running)
+        self._left = Counter(array_of(job) for job in jobs_known)  # of each array
+        for array, unmade in self._unmade.items():
+            self._left[array] += unmade.count
+        unmade_named = {job for job in self._awaited if array_of(job) in self._unmade}
+        self._unended = jobs_known | unmade_named | set(cast.arrays)
 
-    def run(self, jobs: Collection[int], asks: int, may_go_on: Callable[[], bool]) -> Played:
-        found: dict[int, float] = {}
-        asked = 0
+    def run(self, asks: int, may_go_on: Callable[[], bool]) -> Played:
+        asked = taken = 0
         self._come()
-        while asked < asks:
+        while asked < asks and taken < MAX_TAKEN_OVER:
             left = asks - asked
             if self._groups or self._courses:
                 asked += 1
-                self._ask(jobs, found)
-            if len(found) == len(jobs):
-                return Played(starts_s=found, until_s=self._now_s, asked=asked)
+                self._ask()
+            if self._is_answered():
+                return self._played(asked)
             if self._come():
                 continue  # at the same moment: what has started was waited for
+            while (more := self._take_over()) and taken < MAX_TAKEN_OVER:
+                taken += more
+                if not may_go_on():
+                    raise TooLongError
+            if self._is_answered():
+                return self._played(asked)
             next_s = self._next_s(left, asks)
             if next_s is None:
                 endless = tuple(job for job, each in self._running.items() if each.end_s is None)
-                return Played(
-                    starts_s=found, until_s=self._now_s, asked=asked, stuck=True, endless=endless
-                )
+                return structs.replace(self._played(asked), stuck=True, endless=endless)
             if not may_go_on():
                 raise TooLongError
             self._go_to(next_s)
             self._come()
-        return Played(starts_s=found, until_s=self._now_s, asked=asked)
+        return self._played(asked)
+
+    def _is_answered(self) -> bool:
+        return len(self._found) == len(self._jobs)
+
+    def _played(self, asked: int) -> Played:
+        return Played(starts_s=self._found, until_s=self._now_s, asked=asked)
 
     # --- what happens at one moment ---
 
@@ -184,30 +264,34 @@ class _Play:
         """Let jobs into the queue that may be there now; return whether there were any."""
         staying: list[Coming] = []
         for each in self._coming:
-            if not self._may_come(each):
+            if self._may_come(each):
+                self._queue(each.job_class, [each.key])
+            else:
                 staying.append(each)
-                continue
-            array = array_of(each.job)
-            if array in self._slots:
-                self._elements[array] = self._elements.get(array, 0) + 1
-            order = self._groups.setdefault(each.job_class, [])
-            order.append(each.key)
-            order.sort()
         some = len(staying) < len(self._coming)
         self._coming = staying
+        for unmade in self._unmade.values():
+            if unmade.count and unmade.has_slot and self._may_come(unmade.elements):
+                order = self._groups.get(unmade.job_class, ())
+                if any(array_of(job) == unmade.array for _, job in order):
+                    continue
+                self._queue(unmade.job_class, unmade.take(SHOWN))
+                some = True
         return some
 
-    def _may_come(self, each: Coming) -> bool:
-        array = array_of(each.job)
-        slots = self._slots.get(array)
+    def _queue(self, job_class: JobClass, keys: Iterable[OrderKey]) -> None:
+        order = self._groups.setdefault(job_class, [])
+        order.extend(keys)
+        order.sort()
+
+    def _may_come(self, each: Coming | UnmadeElements) -> bool:
         return (
             each.at_s <= self._now_s
             and not any(job in self._unended for job in each.ends)
             and not any(job in self._unended and job not in self._started for job in each.starts)
-            and (slots is None or self._elements.get(array, 0) < slots)
         )
 
-    def _ask(self, jobs: Collection[int], found: dict[int, float]) -> None:
+    def _ask(self) -> None:
         """Ask the policy, and carry out what it plans."""
         plan = self._policy(self._moment())
         self._again_s = plan.again_s
@@ -217,15 +301,21 @@ class _Play:
             self._move(self._running[move.job], move.allocation)
         for start in plan.starts:
             self._spaces.take(start.allocation)
-            self._running[start.job] = self._start(start)
-            self._started.update((start.job, array_of(start.job)))
+            self._begin(start.job, self._start(start.job, start.job_class, start.allocation))
             self._leave_queue(start.job_class, start.job)
-            if start.job in jobs:
-                found.setdefault(start.job, self._now_s)
+
+    def _begin(self, job: int, runs: _Runs) -> None:
+        self._running[job] = runs
+        self._started.update((job, array_of(job)))
+        if runs.end_s is not None and runs.course is None:
+            heapq.heappush(self._ends, (runs.end_s, job))
+        if runs.job_class is not None:
+            self._at_once[runs.job_class] += 1
+        if job in self._jobs:
+            self._found.setdefault(job, self._now_s)
 
     def _move(self, runs: _Runs, allocation: Allocation) -> None:
         if not allocation:  # it waits again, and nobody asks when it starts the next time
-            del self._running[runs.seen.job]
             self._ended(runs.seen.job)
             return
         self._spaces.take(allocation)
@@ -241,6 +331,92 @@ class _Play:
         else:
             del self._groups[job_class]
 
+    # --- jobs that take over from others of their class ---
+
+    def _take_over(self) -> int:
+        """Let the first of the queue take over from those that end, until something else happens.
+
+        Returns:
+            How many did.
+        """
+        if self._courses:
+            return 0
+        times_s = [each.at_s for each in self._coming if each.at_s > self._now_s]
+        times_s += [
+            each.elements.at_s
+            for each in self._unmade.values()
+            if each.count and each.elements.at_s > self._now_s
+        ]
+        times_s += [] if self._again_s is None else [self._again_s]
+        until_s = min(times_s, default=math.inf)
+        taken = 0
+        while taken < TAKEN_AT_ONCE and not self._is_answered():
+            ending = self._first_end()
+            if ending is None or ending[0] > until_s:
+                return taken
+            end_s, job = ending
+            runs = self._running[job]
+            first = self._first_waiting(array_of(job))
+            if first is None or runs.job_class is None or first[1] != runs.job_class:
+                return taken
+            if self._like(first[1]) < LEAST_LIKE or not self._are_open(runs.seen.allocation):
+                return taken
+            if job in self._awaited or array_of(job) in self._awaited:
+                return taken  # its end may let others into the queue
+            self._now_s = end_s
+            self._follow(runs, *first)
+            taken += 1
+        return taken
+
+    def _like(self, job_class: JobClass) -> int:
+        """Return how many jobs of a class wait, elements that are no jobs yet included."""
+        unmade = sum(e.count for e in self._unmade.values() if e.job_class == job_class)
+        return len(self._groups.get(job_class, ())) + unmade
+
+    def _are_open(self, allocation: Allocation) -> bool:
+        nodes = (self._seen.nodes.get(share.node) for share in allocation)
+        return all(node is not None and node.open for node in nodes)
+
+    def _first_end(self) -> tuple[float, int] | None:
+        """Return which running job ends next, and when."""
+        while self._ends:
+            end_s, job = self._ends[0]
+            runs = self._running.get(job)
+            if runs is not None and runs.end_s == end_s:
+                return self._ends[0]
+            heapq.heappop(self._ends)
+        return None
+
+    def _first_waiting(self, array: int) -> tuple[OrderKey, JobClass, Unmade | None] | None:
+        """Return the first job of the queue if an element of an array ends now; 0: none does."""
+        firsts: list[tuple[OrderKey, JobClass, Unmade | None]] = [
+            (order[0], job_class, None) for job_class, order in self._groups.items()
+        ]
+        firsts += [
+            (unmade.next_key, unmade.job_class, unmade)
+            for unmade in self._unmade.values()
+            if unmade.count
+            and (unmade.has_slot or unmade.array == array)
+            and self._may_come(unmade.elements)
+        ]
+        return min(firsts, key=lambda each: each[0], default=None)
+
+    def _follow(
+        self, runs: _Runs, key: OrderKey, job_class: JobClass, unmade: Unmade | None
+    ) -> None:
+        """Let a job, or a block of elements, take over from a job that ends now."""
+        allocation = runs.seen.allocation
+        places = self._at_once[job_class]
+        self._spaces.give(allocation)
+        self._ended(runs.seen.job)
+        self._spaces.take(allocation)
+        job, size = key[1], 1
+        if unmade is None:
+            self._leave_queue(job_class, job)
+        else:
+            job, size = unmade.take_block(unmade.count // (BLOCK_PART * places))
+        self._begin(job, self._start(job, job_class, allocation, size))
+
     # --- time ---
 
     def _next_s(self, left: int, asks: int) -> float | None:
@@ -252,6 +428,11 @@ class _Play:
         together = 1 if left > asks / 2 else math.ceil(len(ends_s) / max(left - 1, 1))
         times_s = [heapq.nsmallest(together, ends_s)[-1]] if ends_s else []
         times_s += [each.at_s for each in self._coming if each.at_s > self._now_s]
+        times_s += [
+            each.elements.at_s
+            for each in self._unmade.values()
+            if each.count and each.elements.at_s > self._now_s
+        ]
         if self._again_s is not None and (self._groups or ends_s):
             times_s.append(max(self._again_s, self._now_s + LEAST_STEP_S))
         return max(self._now_s, min(times_s)) if times_s else None
@@ -266,26 +447,32 @@ class _Play:
             if each.end_s is not None and each.end_s <= now_s
         ]
         for job in over:
-            self._spaces.give(self._running.pop(job).seen.allocation)
+            self._spaces.give(self._running[job].seen.allocation)
             self._ended(job)
         for each in self._running.values():
             end_s = each.seen.end_s
             if each.course is None and end_s is not None and end_s <= now_s:
-                each.seen = structs.replace(each.seen, end_s=_outlived(each, now_s))
+                end_s = now_s + each.planned_s if each.elements > 1 else _outlived(each, now_s)
+                each.seen = structs.replace(each.seen, end_s=end_s)
 
     def _ended(self, job: int) -> None:
+        runs = self._running.pop(job)
+        if runs.job_class is not None:
+            self._at_once[runs.job_class] -= 1
         self._courses.pop(job, None)
         self._unended.discard(job)
         array = array_of(job)
         if array:
-            self._elements[array] = self._elements.get(array, 0) - 1
-            self._left[array] -= 1
+            unmade = self._unmade.get(array)
+            if unmade is not None:
+                unmade.made -= 1
+            self._left[array] -= runs.elements
             if not self._left[array]:
                 self._unended.discard(array)
 
     # --- run times ---
 
-    def _known(self, running: RunningJob, runs: RunTime | None) -> _Runs:
+    def _known(self, running: RunningJob, run: RunTime | None, job_class: JobClass | None) -> _Runs:
         """Return a job that runs already."""
         course = course_of(running.job, running.allocation, self._seen)
         if course is not None:
@@ -294,42 +481,82 @@ class _Play:
             seen = structs.replace(running, end_s=end_s)
             return _Runs(seen=seen, end_s=end_s, limit_s=None, course=course)
         end_s = running.end_s
-        if self._scenario.of and runs is not None:
-            end_s = self._sampled_end_s(running, runs)
-        limit_s = None if runs is None else runs.limit_s
-        return _Runs(seen=running, end_s=end_s, limit_s=limit_s)
+        if self._scenario.of and run is not None:
+            end_s = self._sampled_end_s(running, run)
+        limit_s = None if run is None else run.limit_s
+        return _Runs(seen=running, end_s=end_s, limit_s=limit_s, job_class=job_class)
 
-    def _sampled_end_s(self, running: RunningJob, runs: RunTime) -> float | None:
+    def _sampled_end_s(self, running: RunningJob, run: RunTime) -> float | None:
+        if run.is_unknown:
+            return None
         age_s = max(self._now_s - running.started_s, 0.0)
-        run_s = runs.at(self._share(running.job), age_s)
-        return None if run_s is None else max(running.started_s + run_s, self._now_s)
+        run_s = self._pinned(run).at(self._share(running.job), age_s)
+        return max(running.started_s + run_s, self._now_s)
 
     def _share(self, job: int) -> float:
         return share_of(job, self._scenario.number, self._scenario.of)
 
-    def _start(self, start: Start) -> _Runs:
-        course = course_of(start.job, start.allocation, self._seen, starts=True)
-        planned_s = self._predictions.run_time_s(start.job, start.job_class, start.allocation)
-        run_s = planned_s
-        limit_s = start.job_class.walltime_s or self._seen.default_walltime_s
+    def _pinned(self, run: RunTime) -> Pinned:
+        """Return what jobs of a kind are like in this scenario."""
+        pinned = self._pins.get(run)
+        if pinned is None:
+            scenario, beliefs = self._scenario, self._beliefs
+            share = kind_share(run, scenario.number, scenario.of, beliefs.owners)
+            pinned = run.pinned(share, beliefs.chances.get(run.kind, ()))
+            if pinned.by_walltime and run.kind in beliefs.alone:
+                pinned = structs.replace(pinned, sigma=OF_ONE)
+            self._pins[run] = pinned
+        return pinned
+
+    def _start(
+        self, job: int, job_class: JobClass, allocation: Allocation, elements: int = 1
+    ) -> _Runs:
+        """Return a job that starts now, or a block of elements, one after the other."""
+        course = course_of(job, allocation, self._seen, starts=True)
+        planned_s = self._predictions.run_time_s(job, job_class, allocation)
+        run_s = None if planned_s is None else planned_s * elements
+        limit_s = job_class.walltime_s or self._seen.default_walltime_s
         if course is not None:
-            self._courses[start.job] = course
+            self._courses[job] = course
             end_s = course.end_s(self._now_s)
             run_s = planned_s = None if end_s is None else end_s - self._now_s
         elif self._scenario.of:
-            said = (self._predictions.prediction(start.job, s.node) for s in start.allocation)
-            run_s = learned(said, limit_s).at(self._share(start.job))
+            run = self._run_time(job, allocation, limit_s)
+            run_s = None if run.is_unknown else self._sampled_s(run, job, elements)
         return _Runs(
             seen=RunningJob(
-                job=start.job,
-                allocation=start.allocation,
+                job=job,
+                allocation=allocation,
                 started_s=self._now_s,
                 end_s=None if planned_s is None else self._now_s + planned_s,
             ),
             end_s=None if run_s is None else self._now_s + run_s,
             limit_s=limit_s,
+            job_class=job_class,
             course=course,
+            elements=elements,
+            planned_s=planned_s or 0.0,
         )
+
+    def _run_time(self, job: int, allocation: Allocation, limit_s: float | None) -> RunTime:
+        kind = self._seen.kinds.get(job)
+        nodes = tuple(share.node for share in allocation)
+        run = self._told.get((kind, nodes, limit_s))
+        if run is None:
+            said = [self._predictions.prediction(job, node) for node in nodes]
+            run = self._told[kind, nodes, limit_s] = believed(
+                said, limit_s, kind, self._predictions.spread(job)
+            )
+        return run
+
+    def _sampled_s(self, run: RunTime, job: int, elements: int) -> float:
+        """Return how long a job runs, or elements of its kind do one after the other, seconds."""
+        pinned, share = self._pinned(run), self._share(job)
+        if elements == 1:
+            return pinned.at(share)
+        mean_s, spread_s = pinned.moments()
+        off_s = math.sqrt(elements) * spread_s * _NORMAL.inv_cdf(share)
+        return max(elements * mean_s + off_s, mean_s)
 
     def _moment(self) -> Snapshot:
         """Return the present moved on; loads and predictions stay what they are."""

@@ -12,15 +12,17 @@ few, nothing is said rather than something wrong.
 """
 
 import math
-from collections import ChainMap
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, assert_never
 
 from msgspec import Struct, structs
 
-from gsched.model.ids import short_job_id
-from gschedd.core.forecast.runtimes import learned
+from gsched.model.arrays import count
+from gsched.model.ids import element_number, short_job_id
+from gschedd.core.forecast.runtimes import RunTime, believed, refuted
 from gschedd.core.forecast.simulate import (
+    Beliefs,
     Cast,
     Played,
     Scenario,
@@ -55,6 +57,24 @@ NEW_JOB: Final = 2**62  # behind every job there is
 MAX_NAMED: Final = 3  # jobs that a reason names
 
 
+class Known(Struct, frozen=True, kw_only=True):
+    """On what the run times of those jobs stand that run or are ahead.
+
+    Attributes:
+        counted: how many these are.
+        learned: of so many enough runs of their kind are known.
+        blended: of so many only some are, or runs of other jobs: walltimes count as well.
+        runs: past runs of the kinds of the learned ones.
+        other_runs: past runs for the blended ones, at most.
+    """
+
+    counted: int = 0
+    learned: int = 0
+    blended: int = 0
+    runs: int = 0
+    other_runs: int = 0
+
+
 class Spread(Struct, frozen=True, kw_only=True):
     """When a job starts over all scenarios, seconds since the epoch.
 
@@ -64,7 +84,7 @@ class Spread(Struct, frozen=True, kw_only=True):
             played.
         not_before_s: where a percentile is unknown: it is later than this.
         scenarios: how many were played.
-        learned: of the jobs whose run times matter, how many have learned ones; of all ``counted``.
+        known: on what the run times of the jobs that matter stand.
     """
 
     early_s: float
@@ -72,8 +92,7 @@ class Spread(Struct, frozen=True, kw_only=True):
     late_s: float | None = None
     not_before_s: float | None = None
     scenarios: int = 0
-    learned: int = 0
-    counted: int = 0
+    known: Known = Known()
 
 
 class StartForecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -147,6 +166,7 @@ class _Inquest:
         self._groups = _before(question.seen, question.key)
         self._jobs = (question.job, *question.others)
         self._cost = _cost(question, self._groups)
+        self._beliefs = Beliefs()
         self._asked = 0
 
     def planned(self) -> dict[int, StartForecast]:
@@ -161,7 +181,7 @@ class _Inquest:
         if not asks:
             return dict.fromkeys(self._jobs, StartForecast(why=TOO_COSTLY))
         played = self._play(Scenario(), asks)
-        self._asked = played.asked
+        self._asked = max(played.asked, 1)
         missing = StartForecast(why=TOO_FAR, not_before_s=played.until_s)
         if played.stuck:
             missing = StartForecast(why=_stuck_words(played))
@@ -173,7 +193,8 @@ class _Inquest:
 
     def spreads(self) -> dict[int, Spread]:
         """Return when jobs start over scenarios, as far as that is known."""
-        each = max(self._asked, 1) * self._cost
+        self._beliefs = _beliefs(self._question, self._groups)
+        each = self._asked * self._cost
         scenarios = next((n for n in SCENARIOS if n * each <= SPREAD_COST), SCENARIOS[-1])
         asks = _affordable(self._cost * scenarios, SPREAD_COST) if self._asked else 0
         if not asks:
@@ -188,7 +209,7 @@ class _Inquest:
             if len(played) < SCENARIOS[-1]:
                 return {}
         known = _knowledge(self._question, self._groups)
-        found = {job: _summary(job, played, known.get(job, (0, 0))) for job in self._jobs}
+        found = {job: _summary(job, played, known.get(job, Known())) for job in self._jobs}
         return {job: spread for job, spread in found.items() if spread is not None}
 
     def _play(self, scenario: Scenario, asks: int) -> Played:
@@ -198,13 +219,14 @@ class _Inquest:
             self._jobs,
             groups=self._groups,
             cast=self._question.cast,
+            beliefs=self._beliefs,
             scenario=scenario,
             asks=asks,
             may_go_on=self._may_go_on,
         )
 
 
-def _summary(job: int, played: Sequence[Played], known: tuple[int, int]) -> Spread | None:
+def _summary(job: int, played: Sequence[Played], known: Known) -> Spread | None:
     """Return when a job starts over scenarios; None: later than was played in nearly all."""
     starts_s = sorted(each.starts_s.get(job, math.inf) for each in played)
     if not math.isfinite(starts_s[0]):
@@ -221,30 +243,107 @@ def _summary(job: int, played: Sequence[Played], known: tuple[int, int]) -> Spre
         late_s=late_s if math.isfinite(late_s) else None,
         not_before_s=until_s if math.isfinite(until_s) else None,
         scenarios=len(played),
-        learned=known[0],
-        counted=known[1],
+        known=known,
     )
 
 
-def _knowledge(question: "AskStart", groups: Sequence[Group]) -> dict[int, tuple[int, int]]:
-    """Return by job of how many of those that run or are ahead the run time is learned.
+class _Tally:
+    """Counts on what run times stand."""
 
-    Beside it: how many these are.
+    def __init__(self) -> None:
+        self._counted = self._learned = self._blended = 0
+        self._runs: dict[str, int] = {}
+        self._other_runs = 0
+
+    def add(self, run: RunTime, jobs: int = 1) -> None:
+        self._counted += jobs
+        if run.is_learned:
+            self._learned += jobs
+            self._runs[run.kind] = run.runs
+        elif run.median_s is not None:
+            self._blended += jobs
+            self._other_runs = max(self._other_runs, run.runs)
+
+    def known(self) -> Known:
+        return Known(
+            counted=self._counted,
+            learned=self._learned,
+            blended=self._blended,
+            runs=sum(self._runs.values()),
+            other_runs=self._other_runs,
+        )
+
+
+def _waiting_runs(
+    question: "AskStart", groups: Sequence[Group]
+) -> list[tuple[OrderKey, int, RunTime]]:
+    """Return what is known of jobs that wait, in their order: place, how many, run time.
+
+    A run time is that on some node; elements that are no jobs yet count at the place of the first.
     """
-    seen, runs = question.seen, question.cast.runs
+    seen, cast = question.seen, question.cast
     predictions = JobPredictions(seen)
-    known = sum(each.median_s is not None for each in runs.values())
-    counted = len(runs)
     node = next(iter(seen.loads), None)
-    found: dict[int, tuple[int, int]] = {}
-    keys = [key for group in groups for key in group.order]
-    keys += [each.key for each in question.cast.coming]
-    for _, job in sorted(keys):
-        found[job] = (known, counted)
-        said = None if node is None else predictions.prediction(job, node)
-        known += learned([said], None).median_s is not None
-        counted += 1
+    told: dict[tuple[Kind | None, float | None], RunTime] = {}
+
+    def run_of(job: int, walltime_s: float | None) -> RunTime:
+        kind = seen.kinds.get(job)
+        limit_s = walltime_s or seen.default_walltime_s
+        if (kind, limit_s) not in told:
+            said = None if node is None else predictions.prediction(job, node)
+            told[kind, limit_s] = believed([said], limit_s, kind, predictions.spread(job))
+        return told[kind, limit_s]
+
+    found = [
+        (key, 1, run_of(key[1], group.job_class.walltime_s))
+        for group in groups
+        for key in group.order
+    ]
+    found += [(each.key, 1, run_of(each.job, each.job_class.walltime_s)) for each in cast.coming]
+    for each in cast.unmade:
+        key = (each.place, element_number(each.array, each.left[0].first))
+        found.append((key, count(each.left), run_of(each.array, each.job_class.walltime_s)))
+    found.sort(key=lambda each: each[0])
     return found
+
+
+def _knowledge(question: "AskStart", groups: Sequence[Group]) -> dict[int, Known]:
+    """Return by job on what the run times of those that run or are ahead stand."""
+    tally = _Tally()
+    for run in question.cast.runs.values():
+        tally.add(run)
+    asked = {question.job, *question.others}
+    found: dict[int, Known] = {}
+    for (_, job), jobs, run in _waiting_runs(question, groups):
+        if job in asked:
+            found[job] = tally.known()
+        tally.add(run, jobs)
+    return {job: found.get(job, tally.known()) for job in asked}
+
+
+def _beliefs(question: "AskStart", groups: Sequence[Group]) -> Beliefs:
+    """Return what all scenarios share."""
+    seen, runs = question.seen, question.cast.runs
+    running = [
+        (runs[each.job], max(seen.now_s - each.started_s, 0.0))
+        for each in seen.running
+        if each.job in runs and each.job not in seen.profiles
+    ]
+    known = [(run, 1) for run, _ in running]
+    known += [
+        (run, jobs)
+        for (_, job), jobs, run in _waiting_runs(question, groups)
+        if job != question.job or question.others  # how long it runs itself does not matter
+    ]
+    kinds: dict[int, Counter[str]] = defaultdict(Counter)
+    for run, jobs in known:
+        if not run.is_learned:
+            kinds[run.owner][run.kind] += jobs
+    return Beliefs(
+        chances=refuted(running),
+        owners=frozenset(owner for owner, each in kinds.items() if len(each) > 1),
+        alone=frozenset(kind for each in kinds.values() for kind, jobs in each.items() if jobs < 2),
+    )
 
 
 def _cost(question: "AskStart", groups: Sequence[Group]) -> int:
@@ -252,6 +351,7 @@ def _cost(question: "AskStart", groups: Sequence[Group]) -> int:
     seen = question.seen
     classes = {group.job_class for group in groups}
     classes |= {each.job_class for each in question.cast.coming}
+    classes |= {each.job_class for each in question.cast.unmade}
     trainings = {each.training for each in classes if each.training} & set(seen.profiles)
     cost = len(classes)
     if trainings:
@@ -359,6 +459,9 @@ def start_question(
     if cast is None:
         return AskStart(seen=structs.replace(seen, groups=groups).detach(), job=job, key=key)
     coming = [Group(job_class=each.job_class, order=(each.key,)) for each in cast.coming]
+    coming += [
+        Group(job_class=each.job_class, order=((each.place, each.array),)) for each in cast.unmade
+    ]
     known = ChainMap({}, dict(kinds or {}), seen.kinds)  # type: ignore[arg-type]  # it is only read
     detached = structs.replace(seen, groups=[*groups, *coming], kinds=known).detach()
     seen = structs.replace(detached, groups=tuple(groups))

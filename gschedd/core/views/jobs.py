@@ -341,8 +341,11 @@ def start_row(start: StartForecast, *, planned_s: float | None = None) -> StartR
         planned_s=planned_s,
         unknown=start.why if spread.expected_s is None else "",
         scenarios=spread.scenarios,
-        learned=spread.learned,
-        counted=spread.counted,
+        counted=spread.known.counted,
+        learned=spread.known.learned,
+        blended=spread.known.blended,
+        runs=spread.known.runs,
+        other_runs=spread.known.other_runs,
     )
 
 
