@@ -72,15 +72,30 @@ class Complaints:
 
         A complaint is about what a source did; it never comes with a traceback.
         """
+        if self._has_room(source):
+            self._log.log(level, "%s: %s", source, one_line(text[:LONGEST]))
+
+    def fault(self, source: str, text: str) -> None:
+        """Log the exception that is handled now with its traceback, or count it: a fault of ours.
+
+        Args:
+            source: what has met it, such as a route: somebody may be able to repeat it.
+            text: about it.
+        """
+        if self._has_room(source):
+            self._log.exception("%s: %s", source, one_line(text[:LONGEST]))
+
+    def _has_room(self, source: str) -> bool:
+        """Count a line about a source; return whether it is to be logged."""
         self._begin_anew()
         if source not in self._said and len(self._said) >= SOURCES_COUNTED:
             source = OTHERS
         self._said[source] += 1
         if self._lines >= MAX_LINES or self._said[source] > MAX_SOURCE_LINES:
             self._left_out[source] += 1
-            return
+            return False
         self._lines += 1
-        self._log.log(level, "%s: %s", source, one_line(text[:LONGEST]))
+        return True
 
     def _begin_anew(self) -> None:
         """Begin a period if the last one is over, and say how many lines it left out."""

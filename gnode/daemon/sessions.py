@@ -19,6 +19,8 @@ from gnode.core.task import AttemptKey
 from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
 from gnode.supervisor.terminal import socket_name
 from gsched import terminal as t
+from gsched.clock import SystemClock
+from gsched.logs import Complaints
 from gsched.model.limits import MAX_SESSIONS_OF_NODE
 from gsched.protocol.endpoint import endpoint
 from gsched.protocol.node import (
@@ -84,6 +86,7 @@ class Sessions:
         self._node, self._key = node, key
         self._directory = directory
         self._send = send
+        self._complaints = Complaints(log, SystemClock())
         self._open: set[asyncio.Task[None]] = set()
 
     async def connect(self, effect: ConnectTerminal) -> None:
@@ -124,7 +127,7 @@ class Sessions:
             TimeoutError,
             t.FrameError,
         ) as error:
-            log.warning("a session of attempt %s is broken: %r", effect.key.name, error)
+            self._complaints.say(f"attempt {effect.key.name}", f"a session is broken: {error!r}")
         finally:
             terminal.close()
 

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from gsched.clock import SystemClock
 from gsched.errors import (
     NO_ROOM,
     GschedError,
@@ -15,10 +16,12 @@ from gsched.errors import (
     NoRoomError,
     TryAgainError,
 )
+from gsched.logs import Complaints
 from gsched.protocol.api import ErrorBody, ErrorReply
 
 log = logging.getLogger("gschedd.http")
 
+_faults = Complaints(log, SystemClock())
 _encoder = msgspec.json.Encoder()
 #: Characters of a message or hint: it may quote what somebody wrote.
 MAX_ERROR_TEXT: Final = 2000
@@ -75,6 +78,7 @@ async def errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Turn errors into answers; an unknown one is our fault: logged, told without details."""
+    source = getattr(handler, "__qualname__", "a request")
     try:
         return await handler(request)
     except GschedError as error:
@@ -86,9 +90,9 @@ async def errors(
         raise
     except OSError as error:
         if error.errno not in NO_ROOM:
-            log.exception("%s %s failed", request.method, request.path)
+            _faults.fault(source, f"{request.method} {request.path} failed")
             return refusal(InternalError("a fault inside the head; its log says more"))
         return refusal(NoRoomError("the head's disk is full", hint="try again when it has room"))
-    except Exception:
-        log.exception("%s %s failed", request.method, request.path)
+    except Exception:  # noqa: BLE001 - it is logged
+        _faults.fault(source, f"{request.method} {request.path} failed")
         return refusal(InternalError("a fault inside the head; its log says more"))

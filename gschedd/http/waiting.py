@@ -14,6 +14,7 @@ from typing import Final
 
 from gsched.clock import Clock
 from gsched.errors import GschedError
+from gsched.logs import Complaints
 from gsched.model.ids import short_job_id
 from gsched.model.states import JobState
 from gsched.protocol.actions import DeleteJob
@@ -38,6 +39,7 @@ class Waiting:
         self._clock = clock
         self._clients: Counter[int] = Counter()
         self._alone_since_s: dict[int, float] = {}
+        self._complaints = Complaints(log, clock)
 
     def expect(self, job: int) -> None:
         """Note that an interactive job was submitted: its client is about to come."""
@@ -94,7 +96,10 @@ class Waiting:
         try:
             (step,) = await self._engine.ask(lambda now_s: [head.command(command, now_s)])
         except GschedError as error:  # the database cannot be written now: later
-            log.warning("job %s waits for nobody: %s", short_job_id(number), error)
+            self._complaints.say(
+                f"uid {owner.uid}", f"job {short_job_id(number)} waits for nobody: {error}"
+            )
             return
         if step.error is None:
-            log.info("job %s is deleted: %s", short_job_id(number), MESSAGE)
+            text = f"job {short_job_id(number)} is deleted: {MESSAGE}"
+            self._complaints.say(f"uid {owner.uid}", text, level=logging.INFO)
