@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +21,8 @@ BOOT = (
     "from gnode.daemon.read_as_owner import main; main()"
 )
 ROOT = str(Path(gnode.__file__).resolve().parent.parent)
-READERS_MAX = 8  # file servers may hang: the others go on
+READERS_MAX = 16  # file servers may hang: the others go on
+READERS_OF_USER = 4
 
 
 class _Head(Struct, frozen=True):
@@ -30,15 +32,24 @@ class _Head(Struct, frozen=True):
 
 
 class Reader:
-    """Reads pieces of output, a bounded number at a time."""
+    """Reads pieces of output, a bounded number at a time, of one user and of one attempt.
+
+    Its owner can stop a reader, which then holds its place until the time is over. A reader is in
+    the attempt's control group, which is to be empty at its end: with one at a time it is between
+    two of them, however many are asked for.
+    """
 
     def __init__(self) -> None:
         self._slots = asyncio.Semaphore(READERS_MAX)
+        self._of_user: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()
+        self._of_attempt: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, order: ReadFile) -> OutputRead:
         """Return the answer to one order; what goes wrong is said in it."""
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._slots:
+            of_user = self._of_user.setdefault(order.uid, asyncio.Semaphore(READERS_OF_USER))
+            of_attempt = self._of_attempt.setdefault(order.cgroup or order.path, asyncio.Lock())
+            async with asyncio.timeout(TIMEOUT_S), of_attempt, of_user, self._slots:
                 head, data = await _read(order)
         except TimeoutError:
             error = f"{order.path}: no answer within {TIMEOUT_S:.0f} s from its file system"

@@ -182,7 +182,9 @@ class _Supervisor:
             return ""
         limit_s = staging.limit_s(task) + staging.SLACK_S
         fault = self._run_errand(around, lambda: staging.take_away(task), limit_s)
-        return "stage-out failed: it was stopped" if fault is None else fault
+        if fault is None:
+            return f"stage-out failed: it was stopped, or not done within {limit_s:.0f} s"
+        return fault
 
     def _remove_container(self, around: Surroundings) -> None:
         task = self._task

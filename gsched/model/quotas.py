@@ -541,6 +541,26 @@ LIMITS: Final = (
         ("gnode.supervisor.shells.SHELLS_MAX", "shells: shells at once", "`gshell`", 16),
     ),
     *_of(
+        Scope.USER,
+        "gnode.daemon.reading",
+        (
+            "gnode.daemon.reading.READERS_OF_USER",
+            "processes: processes of a node that read output or write messages at once",
+            "`gpeek`, `gmsg`; of one attempt one at a time",
+            4,
+        ),
+    ),
+    *_of(
+        Scope.NODE,
+        "gnode.daemon.reading",
+        (
+            "gnode.daemon.reading.READERS_MAX",
+            "processes: processes of a node that read output or write messages at once",
+            "each ends after 10 s",
+            16,
+        ),
+    ),
+    *_of(
         Scope.ATTEMPT,
         "gnode.supervisor.forward",
         (f"{_PORTS}.CONNECTIONS_MAX", "connections: connections of a `gshell -L`", _AS_SHELL, 64),

@@ -1,14 +1,17 @@
 """Reading output for `gpeek`: whose files gnode opens itself."""
 
 import asyncio
+import contextlib
 import os
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from msgspec import structs
 
 from gnode.core.effects import ReadFile
-from gnode.daemon.reading import Reader
+from gnode.daemon.reading import READERS_MAX, READERS_OF_USER, Reader
 from gnode.hw.cgroups import cpu_s, find_roots, remove_if_empty
 
 SECRET = b"only root may read this"
@@ -68,6 +71,45 @@ def test_a_reader_is_in_the_control_group_of_the_attempt(tmp_path: Path) -> None
     assert (said.data, said.error) == (path.read_bytes()[:100], "")
     assert used_s
     assert again.data == said.data
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reads for other users")
+def test_a_user_who_stops_readers_keeps_nobody_else_from_reading() -> None:
+    """They are the owner's processes: the owner may send them any signal."""
+    path = Path("/etc/passwd")
+
+    async def run() -> tuple[int, str]:
+        reader = Reader()
+        mean = structs.replace(order(path, 65534), user="nobody", switch_user=True)
+        asked = [
+            asyncio.create_task(reader.read(structs.replace(mean, cgroup=f"/no/such/{number}")))
+            for number in range(READERS_MAX + 4)
+        ]
+        stopped: set[int] = set()
+        for _ in range(500):
+            for each in psutil.Process().children():
+                with contextlib.suppress(psutil.Error):
+                    if each.uids().real == mean.uid and each.pid not in stopped:
+                        each.send_signal(signal.SIGSTOP)
+                        stopped.add(each.pid)
+            await asyncio.sleep(0.001)
+        other = structs.replace(order(path, 1), user="daemon", switch_user=True)
+        async with asyncio.timeout(5.0):
+            said = await reader.read(other)
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        for _ in range(500):  # they have been killed: until the event loop has noticed
+            await asyncio.sleep(0.01)
+            if not psutil.Process().children():
+                break
+        await asyncio.sleep(0.1)
+        return len(stopped), said.error
+
+    stopped, error = asyncio.run(run())
+
+    assert (stopped, error) == (READERS_OF_USER, "")
 
 
 def test_own_output_is_read_without_another_process(tmp_path: Path) -> None:
