@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import IO
 
 from msgspec import structs
@@ -19,15 +20,20 @@ from gsched.errors import (
     InvalidRequestError,
     TryAgainError,
 )
-from gsched.model.states import JobState
+from gsched.model.arrays import indices, read_spans
+from gsched.model.ids import short_job_id
+from gsched.model.limits import MAX_STORIES
+from gsched.model.states import JobState, OutcomeKind
 from gsched.model.wording import outcome_words
-from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, JobStory, OutputChunk
+from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, JobRow, JobStory, OutputChunk
 from gsched.transport import pause
 
 STDOUT, STDERR = "stdout", "stderr"
 SEARCHED_LINES = 300  # of a failed job's error output, in which its error is looked for
 _TITLE = "Traceback (most recent call last):"
 _RANK = re.compile(r"\[rank\d+\]:")
+SEARCHED_ELEMENTS = 2000  # of an array, of which the failed ones are looked for
+SHOWN_ELEMENTS = 5
 TAIL_LINES = 10  # of a failing job: enough for the last lines of a Python traceback
 _LOOK_S = 0.5  # how often a growing file is looked at; the head asks the node each time
 _LOOK_IDLE_S = 2.0  # and a job that has not started
@@ -78,6 +84,9 @@ def report_failure(head: Head, story: JobStory, *, told: bool = False) -> None:
     name = command_name()
     if not told:
         print_note(f"job {story.row.shown_id(story.server)}: {ending_words(story)}", command=name)
+    if story.row.array is not None:
+        _report_elements(head, story)
+        return
     stream = STDOUT if story.join == "oe" else STDERR
     outcome = story.row.outcome
     node = outcome.node if outcome is not None and len(story.row.nodes) > 1 else ""
@@ -93,6 +102,33 @@ def report_failure(head: Head, story: JobStory, *, told: bool = False) -> None:
         print_note(f"last lines of {stream}{where}:", command=name)
         for line in lines:
             print(f"  | {printable(line.replace(chr(9), '    '))}", file=sys.stderr)
+
+
+def _report_elements(head: Head, story: JobStory) -> None:
+    """Say which elements of an array failed, the first ones, and what the first has written."""
+    assert story.row.array is not None, "it is an array"
+    failed: list[JobRow] = []
+    every = islice(indices(read_spans(story.row.array.indices)), SEARCHED_ELEMENTS)
+    while chunk := list(islice(every, MAX_STORIES)):
+        rows = head.jobs([f"{story.row.id}[{index}]" for index in chunk]).jobs
+        failed += [row for row in rows if _has_failed(row)]
+        if len(failed) >= min(SHOWN_ELEMENTS, story.row.array.failed):
+            break
+    for row in failed[1:SHOWN_ELEMENTS]:
+        assert row.outcome is not None, "it has failed"
+        words = f"{short_job_id(row.id)} {outcome_words(row.outcome, walltime_s=row.walltime_s)}"
+        print_note(words, command=command_name())
+    for row in failed[:1]:
+        first = head.job(short_job_id(row.id))
+        print_note(f"{short_job_id(row.id)} {ending_words(first)}", command=command_name())
+        report_failure(head, first, told=True)
+
+
+def _has_failed(row: JobRow) -> bool:
+    ended = row.outcome
+    if row.state != JobState.DONE or ended is None:
+        return False
+    return bool(ended.shell_status) and ended.kind != OutcomeKind.CANCELLED
 
 
 def telling_lines(text: str, *, rank: int | None = None) -> list[str]:

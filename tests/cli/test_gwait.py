@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gsched.model.ids import element_number
 from tests.support.commands import run_command
 from tests.support.fake_api import FakeApi, make_row, serve
 
@@ -119,3 +120,48 @@ def test_progress_is_written_as_lines_to_stderr_and_the_end_to_stdout(
         "2.fake\tfailed with exit code 5",
     ]
     assert run_command("gwait", "--progress", "--timeout", "0.2", "9", head=head).status == 124
+
+
+HELD = "held after 5 failed starts; last: no; release it with grls -h u 9"
+
+
+def test_it_says_once_that_a_job_is_held(head: Path, fake: FakeApi) -> None:
+    polls: list[int] = []
+
+    def third_poll_ends(job: int) -> None:
+        polls.append(job)
+        if len(polls) == 3:
+            fake.add(make_row(9, **ended(9, 0)))
+
+    fake.on_wait = third_poll_ends
+    fake.add(make_row(9, state="held", letter="H", reason=HELD), holds=("user",))
+    ran = run_command("gwait", "9", head=head)
+
+    assert ran.status == 0
+    assert ran.stderr == f"gwait: job 9 is {HELD}\n"
+
+
+def test_with_fail_held_it_does_not_wait_for_a_held_job(head: Path, fake: FakeApi) -> None:
+    fake.add(make_row(9, state="held", letter="H", reason=HELD), holds=("user",))
+
+    ran = run_command("gwait", "--fail-held", "9", "1", head=head)
+
+    assert ran.status == 125
+    assert f"job 9 is {HELD}" in ran.stderr
+    assert ran.stdout.startswith("1.fake\t0\t")
+
+
+def test_of_an_array_it_names_the_failed_elements(head: Path, fake: FakeApi) -> None:
+    array = {"indices": "0-2", "elements": 3, "succeeded": 1, "failed": 2}
+    fake.add(make_row(22, **ended(22, 1), array=array))
+    for index, code in ((0, 0), (1, 3), (2, 4)):
+        fake.add(make_row(element_number(22, index), **ended(22, code)))
+    fake.output[element_number(22, 1), "stderr"] = b"bad data\n"
+
+    ran = run_command("gwait", "22", head=head)
+
+    assert ran.status == 1
+    assert "gwait: 22[1] failed with exit code 3" in ran.stderr
+    assert "gwait: 22[2] failed with exit code 4" in ran.stderr
+    assert "  | bad data" in ran.stderr
+    assert "cannot be read" not in ran.stderr
