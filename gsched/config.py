@@ -143,7 +143,7 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         policy: how its jobs are chosen: one of `POLICIES`; the same for all queues.
         priority: added to the priority of its jobs.
         max_walltime_s: jobs that ask for more are refused; 0: no limit.
-        default_walltime_s: limit of jobs that state none; 0: no limit.
+        default_walltime_s: limit of jobs that state none; 0: ``max_walltime_s``.
         walltime_extension: by how much users can extend a running job in all, as ``4h`` or
             ``50%`` of its walltime; ``0``: not at all; empty: up to ``max_walltime_s``.
         walltime_extensions_per_user: running jobs that a user can have extended; 0: any number.

@@ -323,7 +323,7 @@ class Channel:
                         raise HandshakeError("the head welcomes a node that has not registered")
                     self._welcomed = True
                     self._last_error = ""
-                    log.info("the head at %s has taken us in, epoch %d", self._shown, message.epoch)
+                    log.info("registered with the head at %s, epoch %d", self._shown, message.epoch)
                     self._post(
                         WelcomedInput(
                             cluster=message.cluster,

@@ -32,6 +32,7 @@ MESSAGE_BYTES_MAX = 16384  # two paths of 4096 bytes, or a message about one
 
 _FIRST_PAUSE_S = 0.02  # before the second look for a directory that does not exist; then doubled
 _LONGEST_PAUSE_S = 0.25
+_FIRST_LINE_BYTES = 256  # as the kernel
 _OPEN_FILES = 1024  # what programs expect: select(2) can watch no more
 _NEVER_STARTED = 254  # of a process that nobody asks for its code
 
@@ -414,12 +415,30 @@ def start_program(
     ) from failure
 
 
+def _interpreter_of(program: str) -> str:
+    """Return the interpreter that the first line of a script names; empty: it names none."""
+    try:
+        with open(program, "rb") as file:
+            line = file.readline(_FIRST_LINE_BYTES)
+    except OSError:
+        return ""
+    if not line.startswith(b"#!"):
+        return ""
+    words = line[2:].strip(b" \t\n").split(None, 1)
+    if line.endswith(b"\r\n"):  # the kernel takes it for a part of the name
+        return f"{words[0].decode('utf-8', 'backslashreplace')} with a Windows line end (CR)"
+    return words[0].decode("utf-8", "backslashreplace") if words else ""
+
+
 def _explain(program: str, error: OSError) -> str:
     if error.errno == errno.ENOEXEC:
         return (
             f"cannot run {program}: it is no program: a script begins with #!/bin/bash or the like"
         )
     if error.errno == errno.ENOENT and "/" in program and os.path.exists(program):
+        named = _interpreter_of(program)
+        if named:
+            return f"cannot run {program}: line 1 names {named}, which does not exist on this node"
         return (
             f"cannot run {program}: its interpreter does not exist: "
             "check its first line (#!), also for a Windows line end"

@@ -512,7 +512,7 @@ class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         started: its jobs are started.
         priority: added to the priority of its jobs.
         max_walltime_s: jobs that request more are refused; 0: no limit.
-        default_walltime_s: limit of jobs that state none; 0: no limit.
+        default_walltime_s: limit of jobs that state none; 0: ``max_walltime_s``.
         jobs: number of unfinished jobs by state.
     """
 

@@ -51,6 +51,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             given to another user since is no operator's.
         min_uid: users below it, but root, are system accounts and may not submit.
         only_uid: the one user who may submit, or None for all.
+        node_timeout_s: silence after which a node is unreachable.
         default_walltime_s: of jobs that state none, for planning only; 0: unknown.
         predicted_times: jobs are planned to run as long as their kind did before.
         max_queued_per_user: unfinished jobs of one user.
@@ -91,6 +92,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     allow_root_jobs: bool = False
     only_uid: int | None = None
     warn_unknown_resource: bool = False
+    node_timeout_s: float = 15.0
     default_walltime_s: float = 0.0
     predicted_times: bool = True
     max_queued_per_user: int = 1_000_000

@@ -51,6 +51,7 @@ def settings_from(config: Config) -> Settings:
         allow_root_jobs=head.allow_root_jobs,
         only_uid=os.getuid() if head.single_user else None,
         warn_unknown_resource=head.unknown_resource == "warn",
+        node_timeout_s=head.node_timeout_s,
         default_walltime_s=head.default_walltime_s,
         predicted_times=config.balance.predicted_times and chosen_policy(config).predicts_run_times,
         max_queued_per_user=head.max_queued_per_user,

@@ -462,7 +462,9 @@ class Commands:
         if job is None or job.attempt is None:
             return ""
         name = format_job_id(job.id, self._head.settings.server)
-        return f"job {name} is {job.state} and runs on; the hold takes effect if it is requeued"
+        return (
+            f"job {name} is {job.state} and keeps running; the hold takes effect if it is requeued"
+        )
 
     async def _expand(self, ids: tuple[str, ...], caller: Caller) -> list[str]:
         """Replace ``all`` by the ids of all of the caller's jobs."""

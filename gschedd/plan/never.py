@@ -111,6 +111,12 @@ def _words(part: Chunk, needed: int, fitting: int, idle: Spaces) -> str:
 
 
 def _too_many_places(request: Request, idle: Spaces) -> tuple[str, str]:
+    if request.placement is Placement.SCATTER and request.places > len(idle):
+        there = "there is 1" if len(idle) == 1 else f"there are {len(idle)}"
+        return (
+            f"place=scatter needs {request.places} nodes, {there}",
+            "request fewer chunks, or place=free, which puts several of them on one node",
+        )
     cpus = sum(space.cpus for space in idle)
     gpus = sum(len(space.gpus) for space in idle)
     wanted = f"{request.places} chunks with {request.cpus} CPUs and {request.gpus} GPUs in total"

@@ -232,7 +232,8 @@ def test_a_hold_of_a_running_job_says_when_it_takes_effect(desk: Desk) -> None:
 
     assert (held.status, held.stdout) == (0, "")
     assert held.stderr == (
-        f"ghold: job {job}.test is running and runs on; the hold takes effect if it is requeued\n"
+        f"ghold: job {job}.test is running and keeps running; "
+        "the hold takes effect if it is requeued\n"
     )
     document = json.loads(desk.run("ghold", "--json", job).stdout)
     assert "takes effect if it is requeued" in document["results"][0]["note"]

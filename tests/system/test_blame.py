@@ -169,7 +169,7 @@ def test_every_way_at_once_drains_nothing(site: tuple[Cluster, Users]) -> None:
     ways = {
         "Permission denied": ("-d", str(home / "closed"), "--", "true"),
         "neither a file nor": ("-o", str(home / "pipe"), "--", "true"),
-        "interpreter does not exist": ("--", "./odd"),
+        "line 1 names /no/such/shell": ("--", "./odd"),
         "chmod +x": ("--", "./plain"),
         "it is no program": ("--", "./text"),
         "No such file": ("--", "/no/such-program"),

@@ -89,4 +89,4 @@ def test_a_program_that_cannot_be_started_says_why_in_its_error_file(
     number = cluster.head.submit([job]).results[0].id
     cluster.head.wait([number], timeout_s=90)
 
-    assert "its interpreter does not exist" in error_file(cluster, number).read_text()
+    assert "which does not exist on this node" in error_file(cluster, number).read_text()

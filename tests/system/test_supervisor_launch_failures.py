@@ -187,7 +187,7 @@ def test_c16_program_that_is_not_on_the_path(launcher: Launcher, nice: int) -> N
     ("content", "mode", "words"),
     [
         ("echo hi\n", 0o700, "it is no program"),
-        ("#!/no/such/shell\n", 0o700, "its interpreter does not exist"),
+        ("#!/no/such/shell -x\n", 0o700, "line 1 names /no/such/shell, which does not exist"),
         ("#!/bin/bash\r\necho\r\n", 0o700, "Windows line end"),
         ("#!/bin/bash\n", 0o600, "chmod +x"),
     ],

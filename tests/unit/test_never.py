@@ -124,3 +124,14 @@ def test_the_term_that_fails_is_named_with_the_largest_node(
 
     assert said[0] == message
     assert hint in said[1]
+
+
+def test_a_scattered_job_of_more_chunks_than_nodes_says_so() -> None:
+    """Each chunk fits; smaller ones would not help."""
+    asked = parse_resources(["select=1:ncpus=1+2:ncpus=2,place=scatter"], generic_names=()).request
+    assert asked is not None
+
+    message, hint = explain_never(asked, IDLE)
+
+    assert message == "place=scatter needs 3 nodes, there are 2"
+    assert "place=free" in hint

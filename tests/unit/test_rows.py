@@ -225,6 +225,13 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
 }
 
 
+def test_an_attempt_that_was_stopped_to_migrate_has_not_failed() -> None:
+    record = structs.replace(RECORD, exit_code=143, rank=None, stop_reason=StopReason.MOVE)
+    fact = f.PartEnded(**ATTEMPT, node="n1", record=record, usage=Usage())  # type: ignore[arg-type] # common fields
+
+    assert describe(fact) == "attempt 2 ended on n1: stopped for the migration"
+
+
 @pytest.mark.parametrize("kind", get_args(f.AnyFact))
 def test_every_fact_is_kept_and_told(kind: type[f.Fact]) -> None:
     """It reads back as it was, and a history has words for it."""

@@ -195,6 +195,19 @@ def test_a_job_on_a_node_that_does_not_answer_says_so_and_what_can_be_done() -> 
     assert teller(world).row(world.job(healthy)).reason == ""
 
 
+def test_a_node_that_has_just_gone_is_reconnecting() -> None:
+    """As after a restart of the head: nobody is to confirm its death then."""
+    world = World(node("n1"))
+    job = world.submit(runs_s=1000)
+    world.run_until(5)
+    world.disconnect("n1")
+    world.run_for(1)
+
+    reason = teller(world).row(world.job(job)).reason
+
+    assert reason == "reconnecting: no connection to node n1 for 1 s"
+
+
 def test_a_deleted_job_on_a_node_that_does_not_answer_says_what_it_waits_for() -> None:
     world = World(node("n1"), node("n2"))
     job = world.torchrun("nodes=n1+n2", program=Program(runs_s=1000))

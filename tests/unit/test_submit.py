@@ -181,11 +181,12 @@ def test_the_extremes_of_the_ranges_are_taken() -> None:
         assert submit(settings(queues=QUEUES), **changes)[0].job == 1, changes
 
 
-def test_an_unlimited_job_is_refused_by_a_queue_with_a_limit() -> None:
-    """No walltime is more than any."""
+def test_a_job_without_walltime_gets_the_most_that_its_queue_allows() -> None:
     queues = {"batch": QueueSettings(max_walltime_s=60.0)}
 
-    assert "walltime -- is over the limit" in str(refused(settings(queues=queues)))
+    step, head = submit(settings(queues=queues))
+
+    assert head.state.jobs[step.job].spec.walltime_s == 60.0
 
 
 def test_who_may_submit() -> None:

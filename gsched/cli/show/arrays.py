@@ -112,7 +112,7 @@ def unmade(row: JobRow) -> Iterator[JobRow]:
     array = row.array
     assert array is not None, "it is an array"
     waits = JobState.QUEUED if row.state == JobState.RUNNING else JobState(row.state)
-    why = f"other elements of job {row.id}[] are before it"
+    why = f"waits for earlier elements of job {row.id}[]"
     for text, state, reason in (
         (array.left, waits, why if waits is JobState.QUEUED else row.reason),
         (array.held, JobState.HELD, "held by user"),

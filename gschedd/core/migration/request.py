@@ -73,7 +73,8 @@ def _movable(state: State, job: Job) -> Movable:
         raise BadStateError(
             f"job {short_job_id(job.id)} does not say that it can save its state, so it cannot "
             "be moved",
-            hint="submit such jobs with --elastic or --checkpoint-signal; grerun begins it anew",
+            hint="submit such jobs with --elastic or --checkpoint-signal; grerun restarts it from "
+            "the beginning",
         )
     assert job.attempt is not None, "a running job has an attempt"
     if job.attempt.state is not AttemptState.RUNNING:

@@ -442,12 +442,12 @@ def checked_walltime(
     if not config.enabled:
         raise UnknownQueueError(f"queue {queue!r} takes no jobs now", hint="choose another with -q")
     if walltime_s is None:
-        walltime_s = config.default_walltime_s or None
+        walltime_s = config.default_walltime_s or config.max_walltime_s or None
         most_s = settings.max_interactive_walltime_s if is_interactive else 0.0
         if most_s:
             walltime_s = min(walltime_s or most_s, config.max_walltime_s or most_s, most_s)
     limit_s = config.max_walltime_s
-    if limit_s and (walltime_s is None or walltime_s > limit_s):
+    if limit_s and walltime_s is not None and walltime_s > limit_s:
         raise InvalidRequestError(
             f"walltime {format_duration(walltime_s)} is over the limit of queue {queue}, "
             f"{format_duration(limit_s)}",

@@ -153,7 +153,8 @@ class JobViews:
 
     def _unanswered(self, job: Job) -> str:
         requeued_s = self._leases.requeued_s(job, self._settings)
-        return unanswered_reason(job, self._state, self._now_s, requeued_s)
+        patience_s = self._settings.node_timeout_s
+        return unanswered_reason(job, self._state, self._now_s, requeued_s, patience_s)
 
     def _present_wall_s(self, attempt: Attempt | None) -> float:
         """Return for how long an attempt has run; what ended is charged already."""

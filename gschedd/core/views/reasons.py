@@ -7,7 +7,7 @@ from gsched.model.arrays import format_spans
 from gsched.model.ids import array_of, short_job_id
 from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
-from gsched.model.states import HoldKind, JobState, NodeState, PartState
+from gsched.model.states import HoldKind, JobState, NodeState, PartState, StopReason
 from gsched.model.units import format_duration, format_gpus, format_size
 from gsched.model.wording import batching_words, counted, outcome_words, share_words
 from gschedd.core import facts as f
@@ -79,7 +79,7 @@ class Reasons:
         if index is not None:
             return self._of_array(index)
         if array_of(job.id) in state.arrays and job.id not in state.jobs:
-            return f"other elements of job {array_of(job.id)}[] are before it", None
+            return f"waits for earlier elements of job {array_of(job.id)}[]", None
         job_class = state.class_of(job)
         wait = self._waits.get(job_class)
         group = state.groups.get(job_class)
@@ -118,10 +118,13 @@ class Reasons:
         return "waiting for the next scheduling cycle", None
 
 
-def unanswered_reason(job: Job, state: State, now_s: float, requeued_s: float | None = None) -> str:
+def unanswered_reason(
+    job: Job, state: State, now_s: float, requeued_s: float | None = None, patience_s: float = 0.0
+) -> str:
     """Return that nodes of a running job do not answer, and what that means; else nothing.
 
     Args:
+        patience_s: a node that has been silent for less than this may just connect again.
         requeued_s: when its lease has expired there, seconds since the epoch; None: it has none.
     """
     if job.attempt is None:
@@ -137,6 +140,9 @@ def unanswered_reason(job: Job, state: State, now_s: float, requeued_s: float | 
         return ""
     first = min(silent, key=lambda node: node.since_s)
     others = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
+    silent_s = now_s - first.since_s
+    if silent_s < patience_s:
+        return f"reconnecting: no connection to node {first.name}{others} for {silent_s:.0f} s"
     ends = job.state is JobState.EXITING
     then = "the job ends once it answers" if ends else "the job may still run there"
     if requeued_s is not None:
@@ -278,6 +284,8 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
             return f"stop requested by {fact.by} ({fact.reason.replace('_', ' ')}){note}"
         case f.PartEnded():
             ending = outcome_words(fact.record.outcome())
+            if fact.record.stop_reason is StopReason.MOVE:
+                ending = "stopped for the migration"
             return f"attempt {fact.attempt} ended on {fact.node}: {ending}"
         case f.AttemptEnded():
             wall = format_duration(fact.usage.wall_s)
