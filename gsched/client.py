@@ -437,7 +437,7 @@ class Head:
     def _post_again(self, target: str, body: bytes) -> bytes | bytearray:
         """Post a request that is safe to repeat, until there is an answer."""
         clock = SystemClock()
-        give_up_s = clock.monotonic_s() + RETRY_S
+        give_up_s = clock.monotonic_s() + (RETRY_S if self.transport.patience_s else 0.0)
         sent = False
         while True:
             try:

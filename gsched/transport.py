@@ -10,6 +10,7 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Callable
 
 from gsched.clock import SystemClock
 from gsched.config import DEFAULT_SOCKET, environment, load_config
@@ -126,12 +127,18 @@ class Transport:
 
     Args:
         address: of the head.
-        patience_s: how long to keep trying to connect while the head may be starting.
+        patience_s: how long to keep trying to connect while the head may be starting; a socket in
+            a directory that does not exist was never a head's.
+
+    Attributes:
+        on_wait: called with ``patience_s`` once, if the head has not answered for
+            CONNECT_PATIENCE_S; None: nobody waits for it.
     """
 
     def __init__(self, address: Address, *, patience_s: float = CONNECT_PATIENCE_S):
         self.address = address
         self.patience_s = patience_s
+        self.on_wait: Callable[[float], None] | None = None
 
     def exchange(
         self, method: str, target: str, body: bytes = b"", *, timeout_s: float = DEFAULT_TIMEOUT_S
@@ -173,14 +180,18 @@ class Transport:
 
     def _connect_patiently(self, timeout_s: float) -> socket.socket:
         clock = SystemClock()
-        give_up_s = clock.monotonic_s() + self.patience_s
+        begin_s = clock.monotonic_s()
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
                 return self._connect(timeout_s)
             except OSError as error:
-                if not self._may_pass(error) or clock.monotonic_s() >= give_up_s:
+                waited_s = clock.monotonic_s() - begin_s
+                if not self._may_pass(error) or waited_s >= self.patience_s:
                     raise _unreachable(self.address, error) from error
+            if self.on_wait is not None and waited_s >= CONNECT_PATIENCE_S:
+                self.on_wait(self.patience_s)
+                self.on_wait = None
             pause(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
@@ -190,6 +201,8 @@ class Transport:
         A socket that nobody but its owner may write to was bound by a head that has yet to open it
         to all.
         """
+        if error.errno == errno.ENOENT and self.address.path:
+            return os.path.isdir(os.path.dirname(self.address.path))
         if error.errno in _PASSING:
             return True
         if error.errno != errno.EACCES or not self.address.path:

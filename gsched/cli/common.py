@@ -151,9 +151,49 @@ def connected(
 
     def with_head(*args: P.args, **kwargs: P.kwargs) -> int | None:
         address = str(kwargs.pop("head_address", ""))
-        return function(Head(address), *args, **kwargs)
+        return function(patient_head(address), *args, **kwargs)
 
     return update_wrapper(with_head, function)
+
+
+#: How long a command waits for a head that does not answer, seconds: it may be restarted.
+PATIENCE_S = 30.0
+#: The same of commands that only show something.
+READ_PATIENCE_S = 5.0
+_READING = frozenset(
+    {
+        *("gstat", "ghist", "gnodes", "gpeek", "greport", "gseff", "gselect", "qstat", "qselect"),
+        *("pbsnodes", "tracejob", "squeue", "sinfo", "sacct", "sstat"),
+    }
+)
+
+
+def patient_head(address: str = "", *, command: str = "") -> Head:
+    """Return the head, for which a command waits while it is restarted, with a line on stderr.
+
+    Args:
+        address: what ``--head`` says.
+        command: the name of the command; empty: as click has it.
+
+    Raises:
+        UsageError: $GSCHED_PATIENCE_S is invalid.
+    """
+    name = command or command_name()
+    usual_s = READ_PATIENCE_S if name in _READING else PATIENCE_S
+    text = environment("GSCHED_PATIENCE_S")
+    try:
+        patience_s = float(text) if text else usual_s
+    except ValueError:
+        patience_s = -1.0
+    if not 0 <= patience_s < float("inf"):
+        raise UsageError(
+            f"$GSCHED_PATIENCE_S: invalid number of seconds {text!r}", hint="0: do not wait"
+        )
+    head = Head(address, patience_s=patience_s)
+    head.transport.on_wait = lambda wait_s: print_note(
+        f"the head does not answer; waiting up to {wait_s:g} s", command=name
+    )
+    return head
 
 
 # --- printing ---

@@ -27,7 +27,7 @@ def command_environment(head: Path | str = "", **more: str) -> dict[str, str]:
 
     The machine's own installation is nobody's business here: its configuration is not read.
     """
-    own = {"PYTHONPATH": str(ROOT), "GSCHED_CONFIG": str(NOWHERE)}
+    own = {"PYTHONPATH": str(ROOT), "GSCHED_CONFIG": str(NOWHERE), "GSCHED_PATIENCE_S": "1"}
     environment = {**os.environ, **own, **more}
     environment.pop("GSCHED_HEAD", None)
     if head:

@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
+from gsched.cli.common import patient_head
 from gsched.cli.dialect import speak
 from gsched.cli.show.arrays import all_elements
 from gsched.cli.slurm import words as w
@@ -169,7 +170,7 @@ def scancel(words: Sequence[str]) -> int:
     options, operands = w.parse(words, flags=_SCANCEL_FLAGS, valued=_SCANCEL_VALUED)
     ids = w.job_ids(operands)
     _check_ids(ids, "Invalid job id {}")
-    head = Head()
+    head = patient_head(command="scancel")
     if not ids:
         if not _CHOOSING & set(options):
             raise SlurmError("No job identification provided")

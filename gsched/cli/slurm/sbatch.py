@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from gsched.cli.common import status_of
+from gsched.cli.common import patient_head, status_of
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError, failed
 from gsched.cli.slurm.values import check_values
@@ -21,7 +21,6 @@ from gsched.cli.submit.foreign_directives import translated
 from gsched.cli.submit.scripts import read_script
 from gsched.cli.submit.slurm_options import OPTIONS, REQUIRED, parse
 from gsched.cli.submit.slurm_request import SYNONYMS
-from gsched.client import Head
 from gsched.config import environment
 from gsched.errors import BadScriptError, UnreadableScriptError
 from gsched.model.request import parse_resources
@@ -134,7 +133,9 @@ def check_gres(options: Mapping[str, str]) -> None:
     """
     items = [each.partition(":")[0] for each in options.get("--gres", "").split(",") if each]
     names = {each.removeprefix("gres/") for each in items} - {"gpu", "none"}
-    if names and names - {name for node in Head().nodes().nodes for name in node.generic}:
+    if names and names - {
+        name for node in patient_head(command="sbatch").nodes().nodes for name in node.generic
+    }:
         raise SlurmError("Invalid generic resource (gres) specification")
 
 
@@ -149,7 +150,7 @@ def with_queue(
     named = [each for each in queues if each]
     if len(named) < 2:
         return [*arguments, *(["-q", named[0]] if named else [])]
-    known = set(Head().status().queues)
+    known = set(patient_head(command="sbatch").status().queues)
     for name in named:
         if name not in known:
             raise SlurmError(
@@ -243,7 +244,7 @@ def _test(arguments: Sequence[str]) -> int:
     start_s = plan.get("predicted_start_s")
     at = w.slurm_time(start_s, none="an unknown time")
     job = plan["job"]
-    queue = job.get("queue") or Head().status().queues[0]
+    queue = job.get("queue") or patient_head(command="sbatch").status().queues[0]
     resources = parse_resources(job.get("resources", ()), generic_names=(), warn_unknown=True)
     count = sum(chunk.count * chunk.cpus for chunk in resources.request.chunks)
     print(

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from gsched.cli.common import patient_head
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import (
     INVALID_JOB,
@@ -18,7 +19,6 @@ from gsched.cli.slurm.sinfo import state_of, whole_state
 from gsched.cli.submit.foreign import NO_LIMIT, TIME, Words, meaning_of, slurm_time
 from gsched.cli.submit.slurm_request import hosts_of
 from gsched.cli.times import parse_start_time
-from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.config import environment
 from gsched.errors import HeadUnreachableError
@@ -76,7 +76,7 @@ def scontrol(words: Sequence[str]) -> int:
 def _ping() -> int:
     """Print whether the head answers."""
     try:
-        Head().status()
+        patient_head(command="scontrol").status()
     except HeadUnreachableError:
         print(f"Slurmctld(primary) at {os.uname().nodename} is DOWN")
         return 1
@@ -86,8 +86,8 @@ def _ping() -> int:
 
 def _show_config() -> int:
     """Print what is Slurm's configuration here, in Slurm's names."""
-    status = Head().status()
-    nodes = Head().nodes().nodes
+    status = patient_head(command="scontrol").status()
+    nodes = patient_head(command="scontrol").nodes().nodes
     gpus = any(node.gpus for node in nodes)
     values = {
         "AccountingStorageEnforce": "none",
@@ -160,7 +160,7 @@ def print_record(lines: Sequence[str], *, one_line: bool) -> None:
 
 
 def _show_nodes(name: str, *, one_line: bool) -> int:
-    head = Head()
+    head = patient_head(command="scontrol")
     wanted = hosts_of("nodes", name) if name else ()
     rows = {row.name: row for row in head.nodes().nodes}
     for each in wanted:
@@ -201,7 +201,7 @@ def _tres(cpus: int, memory_mib: int, gpus: int) -> str:
 
 
 def _show_partitions(name: str, *, one_line: bool) -> int:
-    head = Head()
+    head = patient_head(command="scontrol")
     nodes = head.nodes().nodes
     rows = head.status().queue_rows
     if name and name not in {row.name for row in rows}:
@@ -255,7 +255,7 @@ def _act(verb: str, operands: Sequence[str]) -> int:
 
 def _carry_out(requests: Sequence[_OnJobs], *, behind: str = "") -> int:
     """Carry out actions; tell of each job that refuses one, in Slurm's words."""
-    head = Head()
+    head = patient_head(command="scontrol")
     status = 0
     for request in requests:
         for result in head.act(request).results:
@@ -351,7 +351,7 @@ def _new_limit(numbers: Sequence[str], value: str) -> str:
     meaning = slurm_time(text).pbs.rpartition("=")[2]
     if not sign:
         return meaning
-    rows = Head().jobs([numbers[0]]).jobs
+    rows = patient_head(command="scontrol").jobs([numbers[0]]).jobs
     if not rows or rows[0].walltime_s is None:
         raise SlurmError(f"{INVALID_JOB} for job {numbers[0]}", plain=True)
     seconds = parse_duration_s(meaning) * (1 if sign == "+" else -1)
@@ -429,7 +429,11 @@ def _update_nodes(names: str, stated: Assignments) -> int:
     elif state in _RESUMED:
         request = ResumeNode(nodes=nodes)
     elif not state and reason:
-        drained = {node.name for node in Head().nodes().nodes if "dr" in state_of(node)}
+        drained = {
+            node.name
+            for node in patient_head(command="scontrol").nodes().nodes
+            if "dr" in state_of(node)
+        }
         if set(nodes) - drained:
             raise SlurmError("a reason is kept with state=drain only", plain=True)
         request = DrainNode(nodes=nodes, reason=reason)
@@ -439,7 +443,7 @@ def _update_nodes(names: str, stated: Assignments) -> int:
             plain=True,
         )
     status = 0
-    for result in Head().node_action(request).results:
+    for result in patient_head(command="scontrol").node_action(request).results:
         if result.error is not None:
             print(f"slurm_update error: {error_words(result.error)}", file=sys.stderr)
             status = 1

@@ -1,0 +1,69 @@
+"""Commands wait for a head that is restarted, and say so."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched.errors import HeadUnreachableError
+from gsched.transport import CONNECT_PATIENCE_S, Address, Transport
+from tests.support.commands import run_command
+from tests.support.fake_api import FakeApi, serve
+
+
+@pytest.fixture
+def late_head(tmp_path: Path) -> Iterator[tuple[Path, FakeApi]]:
+    """Return a socket that a head begins to serve after commands have begun to wait for it."""
+    fake = FakeApi(tmp_path)
+    over = threading.Event()
+
+    def run() -> None:
+        if not over.wait(2 * CONNECT_PATIENCE_S):
+            with serve(fake.application(), tmp_path / "s"):
+                over.wait()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield tmp_path / "s", fake
+    over.set()
+    thread.join()
+
+
+def test_a_submission_waits_for_the_head_and_is_made_once(
+    late_head: tuple[Path, FakeApi], tmp_path: Path
+) -> None:
+    head, fake = late_head
+
+    ran = run_command(
+        "gsub", "--", "true", head=head, cwd=tmp_path, env={"GSCHED_PATIENCE_S": "60"}
+    )
+
+    assert ran.status == 0, ran.stderr
+    assert ran.stderr == "gsub: the head does not answer; waiting up to 60 s\n"
+    assert len(fake.submitted) == 1
+
+
+@pytest.mark.parametrize("name", ["gdel", "ghold", "gstat"])
+def test_without_patience_a_command_gives_up_at_once(tmp_path: Path, name: str) -> None:
+    ran = run_command(name, "1", head=tmp_path / "s", env={"GSCHED_PATIENCE_S": "0"})
+
+    assert ran.status == 69
+    assert ran.stderr.startswith(f"{name}: no head answers at {tmp_path}/s")
+    assert "waiting" not in ran.stderr
+
+
+def test_a_head_that_never_was_is_not_waited_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "nowhere" / "s")
+    transport = Transport(Address(path, source="test", path=path), patience_s=1e9)
+
+    with pytest.raises(HeadUnreachableError, match="no head answers"):
+        transport.exchange("POST", "/v1/jobs")
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "inf", "nan"])
+def test_a_patience_that_is_no_number_is_refused(tmp_path: Path, text: str) -> None:
+    ran = run_command("gdel", "1", head=tmp_path / "s", env={"GSCHED_PATIENCE_S": text})
+
+    assert ran.status == 2
+    assert f"$GSCHED_PATIENCE_S: invalid number of seconds '{text}'" in ran.stderr
