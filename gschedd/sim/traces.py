@@ -10,6 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -235,6 +236,26 @@ def _fault_of(job: TraceJob) -> str:
             return f"{name} is {value}: it can be {least} to {most:g}"
     if job.walltime_s is not None and not 0 < job.walltime_s <= MAX_S:
         return f"walltime_s is {job.walltime_s}: above 0, to {MAX_S:g}"
+    return _behaviour_fault(job)
+
+
+def _behaviour_fault(job: TraceJob) -> str:
+    """Return what cannot be about an adaptive training job, or the empty string."""
+    behaviour = job.behaviour
+    if (job.adaptive is None) != (behaviour is None):
+        return (
+            "adaptive and behaviour go together: the former is what the user requests, the latter "
+            "how fast the job is on its GPUs"
+        )
+    if behaviour is None:
+        return ""
+    ends = [end for end, _ in behaviour.noise_scales]
+    if not behaviour.models:
+        return 'behaviour has no models: name one for each GPU type, or one for all as ""'
+    if not 0 < behaviour.work <= MAX_S or not 1 <= behaviour.batch <= MAX_COUNT:
+        return f"behaviour: work must be above 0, to {MAX_S:g}, and batch from 1 to {MAX_COUNT}"
+    if not ends or ends[0] <= 0 or any(b <= a for a, b in pairwise(ends)):
+        return "behaviour.noise_scales must be pairs whose first numbers ascend from above 0"
     return ""
 
 

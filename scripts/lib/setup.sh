@@ -1,6 +1,7 @@
 # Sets the checkout up in .venv; sourced by scripts/test, scripts/demo and .ci/run.
 #
 # gsched_setup            gsched itself with what its tests need
+# gsched_setup_optimum    SciPy beside it, for the experiments that need it
 # gsched_setup_training   torch and scikit-learn beside it, for the distributed training
 # gsched_setup_frameworks transformers, accelerate and lightning beside those, for their callbacks
 #
@@ -115,6 +116,15 @@ gsched_setup_steps() {
 
 gsched_setup() {
     gsched_locked gsched_setup_steps || exit 1
+}
+
+gsched_setup_optimum_steps() {
+    gsched_step optimum "$(sha256sum <"$gsched_root/pyproject.toml")" \
+        gsched_pip "SciPy" --config-settings editable_mode=compat --editable "$gsched_root[optimum]"
+}
+
+gsched_setup_optimum() {
+    gsched_locked gsched_setup_optimum_steps || exit 1
 }
 
 gsched_setup_training_steps() {

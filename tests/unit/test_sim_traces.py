@@ -281,3 +281,33 @@ def test_jobs_are_spread_as_the_nodes_demand(job: dict[str, object], text: str) 
     traced = TraceJob(submit_s=0, duration_s=1, **job)  # type: ignore[arg-type] # as parametrised
 
     assert classifier.submission(traced).resources == (text,)
+
+
+ADAPTIVE = '"adaptive":{"batch":32,"batch_max":256}'
+BEHAVIOUR = '"behaviour":{"work":1000,"batch":32,"models":{"":{"compute_s":0.01}}}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        (f"{ADAPTIVE},{BEHAVIOUR}", ""),
+        (ADAPTIVE, "adaptive and behaviour go together"),
+        (BEHAVIOUR, "adaptive and behaviour go together"),
+        (f"{ADAPTIVE},{BEHAVIOUR.replace('1000', '0')}", "work must be above 0"),
+        (f'{ADAPTIVE},"behaviour":{{"work":1,"batch":1,"models":{{}}}}', "has no models"),
+        (
+            f'{ADAPTIVE},{BEHAVIOUR[:-1]},"noise_scales":[[0.5,1],[0.5,2]]}}',
+            "noise_scales must be pairs",
+        ),
+    ],
+)
+def test_an_adaptive_job_needs_its_behaviour(tmp_path: Path, fields: str, fault: str) -> None:
+    """Without it the job would take its duration on any number of GPUs."""
+    plain = '{"submit_s":0,"duration_s":1}'
+    line = f'{{"submit_s":0,"duration_s":0,"gpus":1,"gpus_max":4,{fields}}}'
+
+    trace = read_trace(write(tmp_path / "a.jsonl", f"{plain}\n{line}\n"))
+
+    assert [each.message for each in trace.faults if fault not in each.message] == []
+    assert len(trace.faults) == (1 if fault else 0)
+    assert len(trace.jobs) == (1 if fault else 2)
