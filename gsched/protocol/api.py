@@ -270,13 +270,14 @@ class PartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An attempt on one of its nodes.
 
     Attributes:
-        live: what it uses there at the moment.
+        pid, live: its first process, 0 before the start; what it uses there at the moment.
         gpu_tokens: how it takes turns on the GPU that it shares, as the node has told last.
     """
 
     node: str
     state: str
     cpus: int
+    pid: int = 0
     gpu_indices: tuple[int, ...] = ()
     gpu_shares: tuple[ShareRow, ...] = ()
     memory_bytes: int = 0
@@ -317,8 +318,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         resources: the request in PBS words, as it was understood.
         environment_names: names only; values are the owner's business.
-        ahead: number of jobs before it in its queue, if it waits.
-        ahead_jobs: these jobs.
+        ahead, ahead_jobs: how many jobs are before it in its queue, if it waits, and these.
         remedy: what its user can do to have it start earlier, in words.
         urgency: from which its deadline was computed, if it was.
         training: what its user said of its size.

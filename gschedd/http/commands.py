@@ -19,7 +19,7 @@ from gsched.errors import (
 )
 from gsched.failpoint import failpoint
 from gsched.model import limits
-from gsched.model.ids import array_of, format_job_id, own_job, short_job_id
+from gsched.model.ids import array_of, format_array_id, format_job_id, own_job, short_job_id
 from gsched.model.limits import MAX_JOBS_PER_REQUEST
 from gsched.model.states import STATED_HOLDS
 from gsched.protocol import actions as a
@@ -446,10 +446,11 @@ class Commands:
             return error
         if item.job in self._head.state.jobs:
             return error  # an array without these elements
-        name = format_job_id(item.job, self._head.settings.server)
-        return BadStateError(
-            f"job {name} has already finished", hint=f"see ghist {short_job_id(item.job)}"
-        )
+        server = self._head.settings.server
+        whole = "[]" in item.text.partition(".")[0]
+        name = (format_array_id if whole else format_job_id)(item.job, server)
+        shown = f"{item.job}[]" if whole else short_job_id(item.job)
+        return BadStateError(f"job {name} has already finished", hint=f"see ghist {shown}")
 
     def _note(self, asked: a.AnyJobAction, number: int) -> str:
         """Return what the user should know of an action that was carried out, empty if nothing.

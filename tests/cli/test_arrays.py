@@ -193,6 +193,10 @@ def test_elements_are_acted_on_by_index_and_range(closed: Desk) -> None:
     assert again.status != 0
     assert "have already finished" in again.stderr
     assert "job 1[9].test has already finished" in again.stderr
+    ended = closed.submit("-t", "0")
+    closed.here("gdel", ended)
+    closed.cluster.head.wait([ended], timeout_s=60)
+    assert f"job {ended} has already finished" in closed.here("gdel", ended).stderr
     assert len(closed.cells("-t")) == 7
     full = closed.here("gstat", "-f", "1[7]")
     assert "Job Id: 1[7].test" in full.stdout

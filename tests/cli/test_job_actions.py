@@ -16,6 +16,7 @@ from gsched.protocol.api import (
 )
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.commands import run_at_terminal, run_command
+from tests.support.fake_api import FakeApi, make_row, serve
 
 ACTIONS = "POST /v1/jobs/actions"
 UNKNOWN = ErrorBody(code="unknown_job", message="Unknown Job Id 999.head", hint="see gstat")
@@ -260,3 +261,16 @@ def test_what_another_user_wrote_cannot_move_the_cursor(head: CannedHead) -> Non
 
     assert "\x1b" not in ran.stdout
     assert "evil" in ran.stdout
+
+
+def test_gdel_deletes_all_jobs_of_users(tmp_path: Path) -> None:
+    fake = FakeApi(tmp_path)
+    fake.add(make_row(1))
+    fake.add(make_row(2, user="bob"))
+    with serve(fake.application(), tmp_path / "s"):
+        for arguments in (["-u", "bob"], ["-u", "nobody-here"], ["--me", "4"]):
+            assert run_command("gdel", *arguments, head=tmp_path / "s").status in {0, 153}
+        refused = run_command("gdel", head=tmp_path / "s")
+
+    assert fake.acted == [a.DeleteJob(ids=("2",)), a.DeleteJob(ids=("4",))]
+    assert (refused.status, "missing argument 'JOB...'" in refused.stderr) == (2, True)

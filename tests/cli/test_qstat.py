@@ -14,7 +14,7 @@ from tests.support.in_process import run_here
 
 EXITED_3 = {"kind": "exited", "exit_status": 3, "shell_status": 3, "exit_code": 3, "node": "n2"}
 PARTS = (
-    api.PartRow(node="n1", state="running", cpus=2, gpu_indices=(0,)),
+    api.PartRow(node="n1", state="running", cpus=2, gpu_indices=(0,), pid=4711),
     api.PartRow(node="n2", state="running", cpus=1),
 )
 TORQUE_TITLES = (
@@ -49,7 +49,7 @@ LONG_1 = TORQUE_LONG % (
     "1.fake", "alice", "batch", "train", NONE, "1", "1", NONE, NONE, "Q", NONE
 )  # fmt: skip
 LONG_2 = TORQUE_LONG % (
-    "2.fake", "bob", "batch", "parsl.e.block-0.179", NONE, "2", "3", "4gb", "01:00:00", "R",
+    "2.fake", "bob", "batch", "parsl.e.block-0.179", "4711", "2", "3", "4gb", "01:00:00", "R",
     "00:01:01",
 )  # fmt: skip
 LONG_4 = TORQUE_LONG % (
@@ -134,7 +134,7 @@ OPENPBS_LONG_TITLES = (
     "--------------- -------- -------- ---------- ------ --- --- ------ ----- - -----\n"
 )
 OPENPBS_2 = OPENPBS_LONG % (
-    "2.fake", "bob", "batch", "parsl.e.block-0.179", NONE, "2", "3", "4096mb", "01:00:00", "R",
+    "2.fake", "bob", "batch", "parsl.e.block-0.179", "4711", "2", "3", "4096mb", "01:00:00", "R",
     "00:01:01",
 )  # fmt: skip
 
@@ -190,7 +190,8 @@ def test_wide_columns_show_whole_names(head: Path) -> None:
 
     line = ran.stdout.splitlines()[-1]
     assert line == OPENPBS_WIDE % (
-        "2.fake", "bob", "batch", "parsl.e.block-0.179", NONE, "2", "3", "4096mb", "01:00:00", "R",
+        "2.fake", "bob", "batch", "parsl.e.block-0.179",
+        "4711", "2", "3", "4096mb", "01:00:00", "R",
         "00:01:01",
     )  # fmt: skip
 
@@ -235,6 +236,9 @@ def test_all_attributes_are_written_as_prt_attr_writes_them(head: Path) -> None:
         "    resources_used.cput = 00:01:12",
         "    resources_used.walltime = 00:01:01",
         "    job_state = R",
+        "    session_id = 4711",
+        "    substate = 42",
+        "    Walltime.Remaining = 3539",
         "    exec_host = n1/0+n1/1+n2/0",
         "    exec_gpus = n1-gpu/0",
         "    Resource_List.nodect = 2",

@@ -1,5 +1,7 @@
 """``gdel``: end jobs."""
 
+import os
+import pwd
 import sys
 
 import click
@@ -16,7 +18,6 @@ from gsched.cli.operands import (
     ALL,
     carry_out,
     grace_option,
-    jobs_argument,
     normal_ids,
     parse_grace_s,
     tasks_option,
@@ -24,6 +25,7 @@ from gsched.cli.operands import (
     with_tasks,
 )
 from gsched.client import Head
+from gsched.errors import UsageError
 from gsched.protocol.actions import DeleteJob
 
 ASK_ABOVE = 10  # jobs that one slip of the finger may cost
@@ -33,11 +35,14 @@ Examples:
   gdel 17 18.head
   gdel -W 300 -m "wrong data" 17      five minutes between TERM and KILL
   gdel -y all
+  gdel -u alice                       all jobs of alice
 """
 
 
 @gsched_command("gdel", epilog=EPILOG)
-@jobs_argument
+@click.argument("jobs", nargs=-1, metavar="[JOB...]")
+@click.option("-u", "users", default="", metavar="USERS", help="All jobs of these users.")
+@click.option("--me", "me", is_flag=True, help="All of your jobs.")
 @click.option("-m", "--message", default="", metavar="MSG", help="Message for the job's history.")
 @grace_option
 @click.option(
@@ -57,6 +62,8 @@ def gdel(  # noqa: PLR0913 - one parameter for each option
     /,
     *,
     jobs: tuple[str, ...],
+    users: str,
+    me: bool,
     message: str,
     grace: str,
     purge: bool,
@@ -72,7 +79,9 @@ def gdel(  # noqa: PLR0913 - one parameter for each option
     Returns as soon as the head has accepted the request. JOB is 17 or 17.server, or 17[3] or
     17[5-10] for elements of an array; all stands for all of your jobs.
     """
-    jobs = with_tasks(normal_ids(jobs), tasks)
+    jobs = _all_named(head, with_tasks(normal_ids(jobs), tasks), users, me=me)
+    if not jobs:
+        return 0
     grace_s = 0.0 if purge else parse_grace_s(grace)
     request = DeleteJob(ids=jobs, message=message, grace_s=grace_s, dry_run=dry_run)
     if not (yes or dry_run) and not _agreed(head, request):
@@ -82,6 +91,20 @@ def gdel(  # noqa: PLR0913 - one parameter for each option
     if wait and not dry_run:
         head.wait([whole(result.id) for result in reply.results if result.error is None])
     return status
+
+
+def _all_named(head: Head, jobs: tuple[str, ...], users: str, *, me: bool) -> tuple[str, ...]:
+    """Return the jobs that are named, with those of the users that are.
+
+    Raises:
+        UsageError: nothing is named.
+    """
+    names = [each for each in users.split(",") if each]
+    if not (jobs or names or me):
+        raise UsageError("missing argument 'JOB...'", hint=f"see `{command_name()} --help`")
+    names += [pwd.getpwuid(os.getuid()).pw_name] if me else []
+    of_users = [row for name in names for row in head.jobs(user=name).jobs]
+    return (*jobs, *dict.fromkeys(str(row.id) for row in of_users))
 
 
 def _agreed(head: Head, request: DeleteJob) -> bool:

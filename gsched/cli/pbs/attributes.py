@@ -1,5 +1,7 @@
 """A job's attributes by the names of PBS, once for ``qstat -f``, XML, JSON and DSV. Pure."""
 
+import grp
+import pwd
 import time
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -14,6 +16,10 @@ from gsched.protocol.api import JobStory
 
 LINE_SIZE: Final = 80  # Torque's linesize, OpenPBS's too
 _HELD_LETTERS: Final = {"user": "u", "operator": "o", "system": "s", "dependency": "s"}
+
+
+#: JOB_SUBSTATE_* of Torque and OpenPBS, by the letter of the state.
+_SUBSTATES: Final = {"Q": 10, "H": 20, "W": 30, "R": 42, "E": 51, "C": 59, "F": 92}
 
 
 class Attribute(NamedTuple):
@@ -74,6 +80,13 @@ def _last_attributes(story: JobStory, *, openpbs: bool) -> Iterator[Attribute]:
     yield Attribute("Shell_Path_List", "", story.shell)
     yield Attribute("Variable_List", "", ",".join(f"{n}={v}" for n, v in variables(story)))
     yield Attribute("euser", "", row.user)
+    yield Attribute("egroup", "", _group(row.user))
+    if (session := session_id(story)) and row.state != JobState.DONE:
+        yield Attribute("session_id", "", session)
+    yield Attribute("substate", "", str(_SUBSTATES.get(row.letter, 10)))
+    if not openpbs and row.walltime_s and row.started_s is not None and row.ended_s is None:
+        left_s = max(0.0, row.walltime_s - walltime_s(story))
+        yield Attribute("Walltime", "Remaining", str(int(left_s)))
     yield Attribute("comment", "", _comment(story))
     yield _moment("etime", row.submitted_s)
     if row.outcome is not None:
@@ -177,10 +190,36 @@ def resource_list(story: JobStory) -> Iterator[Attribute]:
             yield Attribute("Resource_List", name, value)
 
 
+def session_id(story: JobStory) -> str:
+    """Return the session of a job's first process; empty before its start."""
+    if not story.attempts or not story.attempts[-1].parts:
+        return ""
+    pid = story.attempts[-1].parts[0].pid
+    return str(pid) if pid else ""
+
+
+def _group(user: str) -> str:
+    """Return the name of a user's group; empty where the user is unknown here."""
+    try:
+        return grp.getgrgid(pwd.getpwnam(user).pw_gid).gr_name
+    except KeyError:
+        return ""
+
+
+def _account(user: str) -> list[tuple[str, str]]:
+    """Return what the user's account says; the values of a submission are the owner's business."""
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        return []
+    return [("PBS_O_HOME", entry.pw_dir), ("PBS_O_SHELL", entry.pw_shell)]
+
+
 def variables(story: JobStory) -> Sequence[tuple[str, str]]:
     """Return the variables of the submission that the head tells: not the user's own values."""
     found = [
         ("PBS_O_QUEUE", story.row.queue),
+        *_account(story.row.user),
         ("PBS_O_LOGNAME", story.row.user),
         ("PBS_O_WORKDIR", story.submit_dir or story.workdir),
         ("PBS_O_HOST", story.submit_host),

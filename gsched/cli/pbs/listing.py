@@ -90,6 +90,7 @@ class Line(NamedTuple):
     job_id: str
     elapsed: str
     exec_host: str = ""
+    session: str = ""
     comment: str = ""
     start: str = ""
 
@@ -195,8 +196,9 @@ def _torque_long(line: Line, asked: Long) -> str:
             f"{head}{nodes:>5} {tasks:>6} {memory:>9} {walltime[:9]:>9} {row.letter} "
             f"{elapsed[:9]:>9} {blanks}"
         )
+    session = line.session[:6] or BLANK
     return (
-        f"{head}{row.name[:16]:<16} {BLANK:>6} {nodes:>5} {tasks:>6} {memory:>9} "
+        f"{head}{row.name[:16]:<16} {session:>6} {nodes:>5} {tasks:>6} {memory:>9} "
         f"{walltime[:9]:>9} {row.letter} {elapsed[:9]:>9}"
     )
 
@@ -211,14 +213,15 @@ def _openpbs_long(line: Line, asked: Long) -> str:
         widths = iter(_WIDE)
         texts = (line.job_id, row.user, row.queue, row.name)
         left = " ".join(f"{text[:width]:<{width}}" for text, width in zip(texts, widths))  # noqa: B905 - the other widths are of numbers
-        numbers = (BLANK, str(row.places), str(row.cpus))
+        numbers = (line.session or BLANK, str(row.places), str(row.cpus))
         right = " ".join(
             f"{text[:width]:>{width}}" for text, width in zip(numbers, _WIDE[4:], strict=True)
         )
         return f"{left} {right} {memory[:6]:>6} {walltime[:5]:>5} {letter} {used}"
+    session = line.session[:6] or BLANK
     return (
         f"{line.job_id[:15]:<15} {row.user[:8]:<8} {row.queue[:8]:<8} {row.name[:10]:<10} "
-        f"{BLANK:>6} {str(row.places)[:3]:>3} {str(row.cpus)[:3]:>3} {memory[:6]:>6} "
+        f"{session:>6} {str(row.places)[:3]:>3} {str(row.cpus)[:3]:>3} {memory[:6]:>6} "
         f"{walltime[:5]:>5} {letter} {used[:5]:>5}"
     )
 

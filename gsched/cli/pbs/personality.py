@@ -39,6 +39,12 @@ _OPENPBS_ERRORS: Final[Mapping[str, PbsError]] = {
     "unknown_queue": PbsError(170, "Unknown queue"),
     "bad_dependency": PbsError(206, "Invalid dependency specification"),
 }
+#: PBSE_HISTJOBID: OpenPBS keeps jobs that have finished, and refuses to change them.
+_FINISHED: Final = PbsError(35, "Job has finished")
+_FINISHED_JOB: Final = re.compile(r"job (\S+) has already finished")
+#: A job's name begins with a digit; qstat takes other words as queues.
+_NO_JOB: Final = re.compile(r"Unknown Job Id '?([^0-9\s:'][^\s:']*)")
+_NO_NUMBER: Final = PbsError(1, "illegally formed job identifier")
 _HINT_ALONE: Final = frozenset({"qsub"})  # commands without operands that could be named
 
 
@@ -64,12 +70,18 @@ class PbsDialect(Dialect):
 
     def exit_code(self, error: GschedError) -> int:
         """Return ``PBSE_* & 255`` where PBS has this error, else that of `gsched.errors`."""
-        known = self._errors.get(error.code)
+        known = self._known(error)
         return error.exit_code if known is None else known.exit_code
 
     def lines(self, error: GschedError, *, command: str, operand: str) -> tuple[str, ...] | None:
         """Return ``TEXT OPERAND`` as ``prt_job_err`` prints it, what gsched says behind MSG=."""
-        known = self._errors.get(error.code)
+        known = self._known(error)
+        match = _FINISHED_JOB.search(error.message)
+        if known is _FINISHED and match is not None:
+            return (f"{known.text} {match[1]}",)
+        match = _NO_JOB.match(error.message)
+        if known is _NO_NUMBER and match is not None:
+            return (f"{known.text}: {operand or match[1]}",)
         if known is None:
             hint = (f"hint: {error.hint}",) if error.hint else ()
             return (*(error.message.splitlines() or [error.code]), *hint)
@@ -80,6 +92,14 @@ class PbsDialect(Dialect):
             return (f"submit error ({known.text.rstrip()}{detail})",)
         behind = f" {operand}" if operand and command not in _HINT_ALONE else ""
         return (f"{known.text.rstrip()}{detail}{behind}",)
+
+    def _known(self, error: GschedError) -> PbsError | None:
+        if error.code == "unknown_job" and _NO_JOB.match(error.message):
+            return _NO_NUMBER
+        if self.is_openpbs and error.code == "bad_state":
+            found = _FINISHED_JOB.search(error.message)
+            return _FINISHED if found is not None else self._errors[error.code]
+        return self._errors.get(error.code)
 
     def _unknown_job(self, error: GschedError, known: PbsError, operand: str) -> str:
         """Return the error of an unknown job: Torque names it as the user did."""

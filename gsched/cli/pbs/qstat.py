@@ -11,7 +11,13 @@ import msgspec
 from gsched.cli.common import connected, gsched_command, print_error
 from gsched.cli.dialect import spoken
 from gsched.cli.pbs import listing
-from gsched.cli.pbs.attributes import LINE_SIZE, attributes_of, exec_host, wrapped
+from gsched.cli.pbs.attributes import (
+    LINE_SIZE,
+    attributes_of,
+    exec_host,
+    session_id,
+    wrapped,
+)
 from gsched.cli.pbs.documents import job_dsv, jobs_json, jobs_xml
 from gsched.cli.pbs.personality import OPENPBS, TORQUE
 from gsched.cli.pbs.queues import (
@@ -365,11 +371,13 @@ def _lines(
     head: Head, asked: Asked, found: _Found, rows: Sequence[JobRow]
 ) -> Iterator[listing.Line]:
     """Yield the jobs with what only their details tell; these are fetched where they are shown."""
-    started = [row.id for row in rows if asked.nodes and row.started_s is not None]
-    hosts_of = {story.row.id: exec_host(story) for story in head.stories(started).jobs}
+    detailed = asked.nodes or asked.is_long
+    started = [row.id for row in rows if detailed and row.started_s is not None]
+    stories = {story.row.id: story for story in head.stories(started).jobs}
     for row in rows:
         shown = _as_shown(row, asked)
-        hosts = hosts_of.get(row.id, "")
+        story = stories.get(row.id)
+        is_done = row.state == JobState.DONE
         start = ""
         if asked.start and row.predicted_start_s is not None:
             start = format_duration(max(0.0, row.predicted_start_s - found.now_s))
@@ -377,7 +385,8 @@ def _lines(
             row=shown,
             job_id=row.shown_id(found.server),
             elapsed=_elapsed(row, found.now_s),
-            exec_host=hosts,
+            exec_host=exec_host(story) if story is not None and asked.nodes else "",
+            session=session_id(story) if story is not None and not is_done else "",
             comment=local_times(row.reason),
             start=start,
         )

@@ -72,9 +72,9 @@ def _lines(story: JobStory) -> list[str]:
         f"Command={_command(story)}",
         f"WorkDir={story.workdir}",
         *([f"Comment={row.comment}"] if row.comment else []),
-        f"StdErr={story.stderr_path}",
+        f"StdErr={w.output_path(story, 'e')}",
         "StdIn=/dev/null",
-        f"StdOut={story.stdout_path}",
+        f"StdOut={w.output_path(story, 'o')}",
         *gpus,
     ]
 

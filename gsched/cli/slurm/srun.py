@@ -37,7 +37,7 @@ _NAMES: Final = {
 }
 _NEXT_PART: Final = ":"
 _NO_PMI: Final = """\
---mpi={}: steps have no PMI, so that an MPI program would be {} programs of one rank
+--mpi={}: steps have no PMI: each task of an MPI program would be a program of one rank
 start it with mpirun or mpiexec in the job: they use all of its nodes"""
 _MPI_LIBRARIES: Final = (b"libmpi.so", b"libmpich.so", b"libmpi_cxx.so", b"libmpifort.so")
 _LOOKED_AT_BYTES: Final = 32 * 1024 * 1024
@@ -77,9 +77,9 @@ def srun(arguments: Sequence[str]) -> int:
     counts = layout(job, options)
     tasks = sum(counts.values())
     if kind not in {"", "none", "openmpi"}:
-        raise SlurmError(_NO_PMI.format(kind, tasks))
+        raise SlurmError(_NO_PMI.format(kind))
     if tasks > 1 and not kind and is_mpi_program(command[0], variables.get("PATH", "")):
-        for line in _NO_PMI.format("none", tasks).split("\n"):
+        for line in _NO_PMI.format("none").split("\n"):
             print(f"srun: warning: {command[0]} uses MPI; {line}", file=sys.stderr)
     step = _Step(job, counts, command, options, variables, number=_step_number(variables))
     return step.run(kills="kill" in options and options["kill"] != "0")

@@ -10,9 +10,9 @@ from gsched.cli.common import check_width
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.submit.slurm_options import NONE, REQUIRED, Option
 from gsched.cli.submit.slurm_options import parse as getopt
-from gsched.model.ids import ELEMENT_BASE, array_of, index_of, short_job_id
+from gsched.model.ids import ELEMENT_BASE, array_of, index_of, job_file_suffix, short_job_id
 from gsched.model.states import JobState, OutcomeKind
-from gsched.protocol.api import JobList, JobRow
+from gsched.protocol.api import JobList, JobRow, JobStory
 
 _OUTCOMES: Final[Mapping[str, tuple[str, str]]] = {
     OutcomeKind.CANCELLED: ("CANCELLED", "CA"),
@@ -442,6 +442,29 @@ def squeue_json(reply: JobList) -> dict[str, object]:
 def _number(value: int | None) -> dict[str, object]:
     """Return a number as Slurm's JSON has it."""
     return {"set": value is not None, "infinite": False, "number": value or 0}
+
+
+def output_path(story: JobStory, stream: str) -> str:
+    """Return the file of a job's stdout (``o``) or stderr (``e``), as its node names it."""
+    row = story.row
+    joined = story.join == ("oe" if stream == "e" else "eo")
+    use_out = (stream == "o") != joined
+    path = story.stdout_path if use_out else story.stderr_path
+    name = row.name.replace("/", "_")
+    if not path or path.endswith("/"):
+        base = path or f"{story.workdir.rstrip('/')}/"
+        return f"{base}{name}.{'o' if use_out else 'e'}{job_file_suffix(row.id)}"
+    index = str(index_of(row.id)) if array_of(row.id) else "0"
+    values = {
+        "GSCHED_JOB_NUMBER": job_file_suffix(row.id),
+        "GSCHED_ARRAY_NUMBER": array_id(row),
+        "GSCHED_ARRAY_INDEX": index,
+        "PBS_JOBNAME": name,
+        "USER": row.user,
+    }
+    for variable, value in values.items():
+        path = path.replace(f"${{{variable}}}", value).replace(f"${variable}", value)
+    return path
 
 
 def table_lines(

@@ -395,6 +395,7 @@ def part_row(node: str, part: Part, tokens: TokenUse | None = None) -> api.PartR
         node=node,
         state=part.state.value,
         cpus=part.share.cpus,
+        pid=part.pid,
         gpu_indices=part.share.gpu_indices,
         gpu_shares=tuple(map(share_row, part.share.gpu_shares)),
         memory_bytes=part.share.memory_bytes,
