@@ -41,6 +41,7 @@ SAMPLE_S = 5.0
 LATE_S = 2.0
 ALONE_PART = 0.2
 ENDED_S = 30.0
+CODE_KEPT = "200mb"  # reached within a minute: a quota that the attack never meets shows nothing
 JOBS_KEPT = 20_000  # finished ones of a user: the attacker has a thousand a second
 ATTACKS = Path(__file__).with_name("hostile_attacks.py")
 VICTIM = Path(__file__).with_name("hostile_victim.py")
@@ -97,6 +98,7 @@ class Siege:
             f'[notify]\ncommand = "{hook}"\nhook_jobs = "requested"\nsmtp_host = "127.0.0.1"\n'
             f'smtp_port = {mail_port}\nsender = "head@example.invalid"\n'
             f"[history]\nkeep_jobs_per_user = {JOBS_KEPT}\n"
+            f'[limits]\nsnapshots_per_user_bytes = "{CODE_KEPT}"\n'
         )
         self.cluster.start_head()
         for name in NODES:

@@ -194,7 +194,7 @@ def test_after_five_faults_in_a_row_the_system_holds_the_job() -> None:
     assert delays_s[:4] == [2, 4, 8, 16]
     assert world.state(job) == "held"
     assert world.job(job).holds == (HoldKind.SYSTEM,)
-    assert "5 attempts failed in a row" in world.why(job)
+    assert "held after 5 failed attempts" in world.why(job)
     release = c.ActOnJob(caller=ALICE, job=job, asked=a.ReleaseJob(holds=("system",)))
     refused = world.refusal(release)
     assert isinstance(refused, NotPermittedError)

@@ -13,4 +13,4 @@ module purge
 module load openmpi/4.1
 echo "tasks: $SLURM_NTASKS"
 mpirun sh -c 'echo rank $OMPI_COMM_WORLD_RANK'
-srun --mpi=pmix sh -c 'echo task $SLURM_PROCID of $SLURM_NTASKS'
+srun sh -c 'echo task $SLURM_PROCID of $SLURM_NTASKS'
