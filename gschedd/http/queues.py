@@ -55,13 +55,17 @@ class Queues:
         return [web.post("/v1/queues", self.change)]
 
     async def change(self, request: web.Request) -> web.StreamResponse:
-        """``POST /v1/queues``: all changes are durable before any of them counts."""
+        """``POST /v1/queues``: all changes are durable before any of them counts.
+
+        They count when it answers: the next request of the caller sees them.
+        """
         caller = self._callers.of(request)
         if not caller.operator:
             raise NotPermittedError("only an operator changes queues")
         asked = await read_body(request, self._bodies, QueueRequest)
         head = self._engine.head
         async with self._turn:
+            await self._engine.settled()
             overrides = self._overrides
             for each in asked.changes:
                 overrides = changed(overrides, each, configured=self._configured, state=head.state)
@@ -76,7 +80,7 @@ class Queues:
                 head.state.dirty.mark_all()
                 return []
 
-            await self._engine.tell(take)
+            await self._engine.ask(take, is_request=True)
         for each in asked.changes:
             log.info("%s by %s: %s", each.verb, caller.user, each)
         return answer(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gsched.protocol.queues import QueueChange
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
 from tests.support.desk import PLENTY_S
@@ -99,3 +100,13 @@ def test_who_may_not_and_what_may_not(desk: Desk) -> None:
         ran = run_here("qmgr", "-c", command, head=desk.cluster.socket)
         assert ran.status != 0
         assert words in ran.stderr, ran.stderr
+
+
+def test_a_change_counts_when_its_command_ends(desk: Desk) -> None:
+    """However busy the head is: its next answer has the change."""
+    head = desk.cluster.head
+    for _ in range(60):
+        head.change_queues([QueueChange(verb="create", queue="night")])
+        assert "night" in head.status().queues
+        head.change_queues([QueueChange(verb="delete", queue="night")])
+        assert "night" not in head.status().queues

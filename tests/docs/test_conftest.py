@@ -28,14 +28,19 @@ def run_tests(
     """Run one file of tests in a project's folder."""
     (project / "tests" / folder).mkdir(exist_ok=True)
     (project / "tests" / folder / "test_it.py").write_text(code, encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "tests"],
-        cwd=project,
-        env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    quiet = ["-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60"]
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", *quiet, *options, "tests"],
+            cwd=project,
+            env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST")},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"the tests did not end in 100 s: {error.stdout!r} {error.stderr!r}")
 
 
 CONNECTS = """
@@ -69,10 +74,10 @@ def test_pure_tests_open_no_network_connection(
 
 
 LEAVES = """
-import subprocess
+import subprocess, sys
 def test_leaves(tmp_path):
     code = "import os, subprocess; print(subprocess.Popen(['sleep', '77'], {how}).pid)"
-    done = subprocess.run(["python3", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     open({pids!r}, "w").write(done.stdout)
 """
 
