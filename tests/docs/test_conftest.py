@@ -77,7 +77,8 @@ LEAVES = """
 import subprocess, sys
 def test_leaves(tmp_path):
     code = "import os, subprocess; print(subprocess.Popen(['sleep', '77'], {how}).pid)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     open({pids!r}, "w").write(done.stdout)
 """
 
