@@ -168,7 +168,7 @@ def test_a_refusal_of_the_head_without_a_directive_is_as_it_is(bench: Bench) -> 
 def test_a_container_is_stated_by_options_and_by_those_of_pyxis(bench: Bench) -> None:
     bench.write(
         "train.sh",
-        "#!/bin/sh\n#SBATCH --container-image=nvcr.io#nvidia/x:1\n"
+        "#!/bin/sh\n#SBATCH --container-image=nvcr.io\\#nvidia/x:1\n"
         "#SBATCH --container-mounts=/a:/b,/c:/c:ro --container-workdir=/b\ndate\n",
     )
     assert bench.gsub("train.sh").status == 0

@@ -33,6 +33,7 @@ No valid entity in update command
 Input line must include "NodeName", "PartitionName", "Reservation", "JobId", or "SlurmctldDebug"
 """
 UNRECOGNIZED = "sbatch: unrecognized option '--gers=gpu:1'\n"
+LINE = "error: s1: line 3: #SBATCH LINE"
 TRY = 'Try "sbatch --help" for more information\n'
 
 
@@ -48,13 +49,6 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
 @pytest.mark.parametrize(
     ("script", "status", "message"),
     [
-        (SCRIPT + "#SBATCH --gers=gpu:1\necho\n", 255, UNRECOGNIZED + TRY),
-        (SCRIPT + "#SBATCH -Y 3\necho\n", 255, f"sbatch: invalid option -- 'Y'\n{TRY}"),
-        (
-            SCRIPT + "#SBATCH -n foo\necho\n",
-            1,
-            'sbatch: error: Invalid numeric value "foo" for --ntasks.\n',
-        ),
         ("echo hi\n", 1, NO_INTERPRETER),
         ("#!/bin/sh\r\necho\r\n", 1, DOS),
         ("#!/bin/sh\necho\r\n", 1, DOS),
@@ -73,6 +67,70 @@ def test_a_script_is_refused_in_the_words_of_sbatch(
 
     assert (ran.status, ran.stderr) == (status, message)
     assert fake.submitted == []
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "lines"),
+    [
+        ("--gers=gpu:1", 255, ["unrecognized option '--gers=gpu:1'", LINE, TRY]),
+        ("-Y 3", 255, ["invalid option -- 'Y'", LINE, TRY]),
+        ("-n", 255, ["option requires an argument -- 'n'", LINE, TRY]),
+        ("--hold=1", 255, ["option '--hold' doesn't allow an argument", LINE, TRY]),
+        (
+            "--tim=1",
+            255,
+            ["option '--tim=1' is ambiguous; possibilities: '--time' '--time-min'", LINE, TRY],
+        ),
+        ("-n foo", 1, ['error: Invalid numeric value "foo" for --ntasks.', LINE]),
+        ("-t foo", 255, ["error: Invalid --time specification", LINE]),
+        ("foo", 255, ["error: Invalid directive found in batch script: foo", LINE]),
+        ("-n 1 -- x", 255, ["error: Invalid directive found in batch script: x", LINE]),
+        ("-J a b", 255, ["error: Invalid directive found in batch script: b", LINE]),
+        ("foo --gers", 255, ["error: Invalid directive found in batch script: foo", LINE]),
+        (": -n1", 1, ["fatal: s1: line 3: Unexpected `:` in [: -n1]"]),
+        ('-n "1', 1, ['fatal: s1: line 3: Unmatched `"` in [ "1]']),
+    ],
+)
+def test_a_line_of_a_script_is_refused_in_the_words_of_sbatch_and_named(
+    fake: FakeApi, line: str, status: int, lines: list[str]
+) -> None:
+    """Slurm names the line only where it ends with ``fatal``."""
+    Path("s1").write_text(f"{SCRIPT}\n#SBATCH {line}\necho\n")
+
+    ran = slurm("sbatch", "s1")
+
+    expected = "".join(
+        each if each == TRY else f"sbatch: {each.replace('LINE', line)}\n" for each in lines
+    )
+    assert (ran.status, ran.stderr) == (status, expected)
+    assert fake.submitted == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SCRIPT + "echo\n#SBATCH --gers\n",
+        SCRIPT + "# x\n #SBATCH --gers\n##SBATCH --gers\n#sbatch --gers\necho\n",
+        SCRIPT + "#SBATCH\n#SBATCH # --gers\n#SBATCH -n1 #--gers\necho\n",
+    ],
+    ids=["behind the first command", "not at the beginning", "comments"],
+)
+def test_other_lines_of_a_script_are_none_of_sbatch(fake: FakeApi, text: str) -> None:
+    Path("s1").write_text(text)
+
+    ran = slurm("sbatch", "s1")
+
+    assert (ran.status, ran.stderr) == (0, "")
+
+
+def test_sbatch_tells_of_a_script_for_pbs(fake: FakeApi) -> None:
+    """Its lines would be lost without a word; in a script for both, they are meant to be."""
+    Path("s1").write_text(SCRIPT + "#PBS -l nodes=2\necho\n")
+    Path("s2").write_text(SCRIPT + "#PBS -l nodes=2\n#SBATCH -N2\necho\n")
+
+    warning = "sbatch: s1: #PBS lines are ignored; submit it with qsub or gsub\n"
+    assert slurm("sbatch", "s1").stderr == warning
+    assert slurm("sbatch", "s2").stderr == ""
 
 
 @pytest.mark.parametrize(

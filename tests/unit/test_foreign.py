@@ -15,7 +15,9 @@ from gsched.cli.submit.foreign import (
     slurm_option,
     slurm_time,
 )
-from gsched.cli.submit.slurm_options import OptionError
+from gsched.cli.submit.foreign_directives import translated
+from gsched.cli.submit.slurm_options import DirectiveError, OptionError, directive_words
+from gsched.errors import GschedError
 
 OWN = ("#PBS", "#GSUB", "#GSCHED")
 
@@ -107,7 +109,7 @@ def test_times_of_slurm_have_minutes_where_pbs_has_seconds(text: str, walltime: 
     "script",
     [
         "#!/bin/sh\necho\n#SBATCH -n 4\n",  # behind the first command Slurm ignores it, too
-        "#SBATCHED -n\n# SBATCH -n 4\n#$HOME is nice\n#$\n#SBATCH\necho\n",
+        " #SBATCH -n\n# SBATCH -n 4\n#$HOME is nice\n#$\n#SBATCH\necho\n",
         "cat <<X\n#SBATCH -n 4\nX\n",
         "",
     ],
@@ -123,14 +125,59 @@ def test_nothing_is_said_where_directives_are_not_read_or_these_are_read() -> No
     assert foreign_lines("#SBATCH -n 4\n", own=("#SBATCH",)) == []
 
 
-@pytest.mark.parametrize("value", ["", "x", "1", "gpu:", ",", "[1-2]", "%j", "=", "a=b=c", "-"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("-n 2 # tasks", ["-n", "2"]),
+        ("-n2# tasks", ["-n2"]),
+        ("--comment=a#b -n2", ["--comment=a"]),
+        (r"-J a\#b", ["-J", "a#b"]),
+        ("-J 'a # b'", ["-J", "a # b"]),
+        ('-J a"b c"d', ["-J", "ab cd"]),
+        (r'-J "a\"b"', ["-J", 'a"b']),
+        (r"-J 'a\'b'", ["-J", "a'b"]),
+        (r"-J a\ b", ["-J", "a", "b"]),
+        ("-J a\\", ["-J", "a"]),
+        ('-J ""', ["-J"]),
+        ("-J $USER;", ["-J", "$USER;"]),
+        ("\t-n\t2 ", ["-n", "2"]),
+    ],
+)
+def test_a_line_has_the_words_that_slurm_reads(text: str, words: list[str]) -> None:
+    """As Slurm 22.05.8 has split them: not as a shell does."""
+    assert directive_words(text) == words
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "x",
+        "1",
+        "gpu:",
+        ",",
+        "[1-2]",
+        "%j",
+        "=",
+        "a=b=c",
+        "-",
+        "a'b",
+        'a"',
+        "\\",
+        "#",
+        ":",
+        "a b",
+    ],
+)
 def test_no_value_is_too_strange(value: str) -> None:
     """A mistake in another scheduler's line must not end in a fault of ours."""
     for mark, readers in DIALECTS.items():
         for name in readers:
             for text in (f"{name} {value}", f"{name}={value}"):
-                with contextlib.suppress(OptionError):  # as --hold=x, which Slurm refuses, too
+                with contextlib.suppress(OptionError, DirectiveError):  # --hold=x: as Slurm
                     assert advice(Line(1, mark, text)) != ""
+                with contextlib.suppress(GschedError):
+                    translated([Line(1, mark, text)], where="s.sh", submit_dir="/here")
 
 
 def test_every_option_that_is_named_as_ours_is_ours() -> None:

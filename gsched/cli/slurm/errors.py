@@ -6,7 +6,8 @@ from typing import Final
 
 from gsched.cli.common import print_error
 from gsched.cli.dialect import Dialect
-from gsched.cli.submit.slurm_options import OptionError
+from gsched.cli.submit.foreign import Line
+from gsched.cli.submit.slurm_options import INVALID_DIRECTIVE, DirectiveError, OptionError
 from gsched.errors import GschedError, UsageError
 from gsched.protocol.api import ErrorBody
 
@@ -24,6 +25,7 @@ _REFUSED: Final = {
 }
 _ARRAY: Final = "Invalid job array specification"
 _QUEUE: Final = re.compile(r"unknown queue '([^']*)'")
+TRY: Final = 'Try "{} --help" for more information'
 INVALID_JOB: Final = "Invalid job id specified"
 FINISHED: Final = "Job has already finished"
 VERSION: Final = "slurm 23.11 (gsched)"
@@ -63,6 +65,22 @@ class SlurmError(UsageError):
 def invalid(option: str) -> SlurmError:
     """Return the refusal of an option's value."""
     return SlurmError(f"Invalid {option} specification", status=UNREADABLE)
+
+
+def line_refused(error: UsageError, line: Line, where: str) -> SlurmError:
+    """Return the refusal of a line of a batch script, in Slurm's words, and which line it is."""
+    name, stated = "sbatch: error: ", f"{where}: line {line.number}: {line.mark} {line.text}"
+    if isinstance(error, DirectiveError) and not error.message.startswith(INVALID_DIRECTIVE):
+        fatal = f"sbatch: fatal: {where}: line {line.number}: {error.message}"
+        return SlurmError(fatal, plain=True)
+    status = UNREADABLE if isinstance(error, (OptionError, DirectiveError)) else 1
+    status = error.status if isinstance(error, SlurmError) else status
+    if isinstance(error, OptionError):
+        lines = [f"sbatch: {error.message}", name + stated, TRY.format("sbatch")]
+    else:
+        words = [*error.message.split("\n"), stated, *([error.hint] if error.hint else [])]
+        lines = [name + each for each in words]
+    return SlurmError("\n".join(lines), status=status, plain=True)
 
 
 class SlurmDialect(Dialect):
@@ -114,7 +132,7 @@ def report(error: GschedError, command: str) -> int:
     if isinstance(error, OptionError):
         print(f"{command}: {error.message}", file=sys.stderr)
         if command != "sacct":
-            print(f'Try "{command} --help" for more information', file=sys.stderr)
+            print(TRY.format(command), file=sys.stderr)
         return UNREADABLE if command in SUBMITTING else 1
     if isinstance(error, SlurmError):
         start = "" if error.plain else f"{command}: error: "

@@ -5,6 +5,7 @@ import copy
 import io
 import json
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -13,16 +14,16 @@ from typing import Final, NamedTuple
 
 from gsched.cli.common import patient_head, status_of
 from gsched.cli.slurm import words as w
-from gsched.cli.slurm.errors import SlurmError, failed
+from gsched.cli.slurm.errors import SlurmError, failed, line_refused
 from gsched.cli.slurm.values import check_values
 from gsched.cli.submit.directives import DEFAULT_PREFIXES
-from gsched.cli.submit.foreign import Line, foreign_lines, heterogeneous, options_of
+from gsched.cli.submit.foreign import SBATCH, Line, foreign_lines, heterogeneous, options_of
 from gsched.cli.submit.foreign_directives import translated
 from gsched.cli.submit.scripts import read_script
 from gsched.cli.submit.slurm_options import OPTIONS, REQUIRED, parse
 from gsched.cli.submit.slurm_request import SYNONYMS
 from gsched.config import environment
-from gsched.errors import BadScriptError, UnreadableScriptError
+from gsched.errors import BadScriptError, UnreadableScriptError, UsageError
 from gsched.model.request import parse_resources
 
 _NO_INTERPRETER: Final = """\
@@ -73,7 +74,7 @@ def sbatch(words: Sequence[str]) -> int:
     options, operands = parsed_options(words, "sbatch")
     with contextlib.ExitStack() as files:
         path, text = _script(options, operands, files)
-        merged = _merged(text, options)
+        merged = _merged(text, options, where=operands[0] if operands else "-")
         check_values(merged)
         check_gres(merged)
         queues = merged.pop("--partition", "").split(",")
@@ -110,8 +111,8 @@ def requested(command: str, options: Mapping[str, str]) -> Requested:
         SlurmError: gsched does not have what one of them requests.
     """
     lines = [
-        Line(0, "#SBATCH", shlex.join([f"{name}={value}" if value else name]))
-        for name, value in options.items()
+        Line(0, SBATCH, shlex.join([word]), (word,))
+        for word in (f"{name}={value}" if value else name for name, value in options.items())
     ]
     try:
         result = translated(lines, where=command, submit_dir=os.getcwd())
@@ -203,13 +204,24 @@ def _checked(operand: str) -> str:
     return script.text
 
 
-def _merged(text: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of the script's lines and of the command line, which beats them."""
+def _merged(text: str, options: Mapping[str, str], *, where: str) -> dict[str, str]:
+    """Return the options of the script's lines and of the command line, which beats them.
+
+    Raises:
+        SlurmError: a line cannot be read.
+    """
     merged: dict[str, str] = {}
-    for line in foreign_lines(text, own=DEFAULT_PREFIXES):
-        if line.mark == "#SBATCH":
-            for name, value in options_of(line):
-                merged[SYNONYMS.get(name, name)] = value
+    lines = foreign_lines(text, own=DEFAULT_PREFIXES)
+    if not any(line.mark == SBATCH for line in lines) and "--ignore-pbs" not in options:
+        _tell_of_pbs(text, where)
+    for line in lines:
+        if line.mark == SBATCH:
+            try:
+                stated = {SYNONYMS.get(name, name): value for name, value in options_of(line)}
+                check_values(stated)
+            except UsageError as error:
+                raise line_refused(error, line, where) from None
+            merged |= stated
     merged |= {
         name: environment(variable)
         for variable, name in _VARIABLES.items()
@@ -219,6 +231,15 @@ def _merged(text: str, options: Mapping[str, str]) -> dict[str, str]:
     # As Slurm has it: --partition= without a value says nothing.
     valued = {each.name for each in OPTIONS["sbatch"].values() if each.value == REQUIRED}
     return {name: value for name, value in merged.items() if value or name not in valued}
+
+
+def _tell_of_pbs(text: str, where: str) -> None:
+    """Warn of directives that sbatch does not read in a script that has no others."""
+    for mark in DEFAULT_PREFIXES:
+        if re.search(rf"^{mark}[ \t]+-", text, re.MULTILINE):
+            note = f"{mark} lines are ignored; submit it with qsub or gsub"
+            print(f"sbatch: {where}: {note}", file=sys.stderr)
+            return
 
 
 def _run(arguments: Sequence[str], *, shown: bool = True) -> tuple[int, str]:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from gsched.cli.submit.slurm_options import OPTIONS, parse
+from gsched.cli.submit.slurm_options import OPTIONS, directive_options, parse
 from gsched.errors import UsageError
 from gsched.model.mail import points_of_slurm
 
@@ -38,11 +38,18 @@ Reader = Callable[[str], Meaning]
 
 
 class Line(NamedTuple):
-    """A line of another scheduler: its number, from 1, its mark, and what follows that."""
+    """A line of another scheduler: its number, from 1, its mark, and what follows that.
+
+    An option of Slurm's command line is a line of its own, number 0, with its words.
+    """
 
     number: int
     mark: str
     text: str
+    words: tuple[str, ...] = ()
+
+
+_SPECIAL: Final = r"[\s\"'\\]"  # what a line of #PBS does not hold without quotation marks
 
 
 def _quoted(value: str) -> str:
@@ -79,16 +86,16 @@ def _open_mode(value: str) -> str:
 
 
 def _same(form: str) -> Reader:
-    return lambda value: Words(form.format(value), form.format(value))
+    return lambda value: Words(*[form.format(_quoted(value))] * 2)
 
 
 def _resource(name: str, option: str) -> Reader:
-    return lambda value: Words(f"-l {name}={value}", f"{option} {value}")
+    return lambda value: Words(f"-l {name}={_quoted(value)}", f"{option} {_quoted(value)}")
 
 
 def _dependency(form: str) -> Reader:
     def read(value: str) -> Meaning:
-        stated = value if form == "{}" else form.format(value.replace(",", ":"))
+        stated = _quoted(form.format(value.replace(",", ":")))
         return Words(f"-W depend={stated}", f"--dependency {stated}")
 
     return read
@@ -116,6 +123,7 @@ def slurm_dependency(value: str) -> Meaning:
         )
     items = [f"afterany:{item}" if item[:1].isdecimal() else item for item in value.split(",")]
     stated = re.sub(r":([0-9]+)_([0-9]+)", r":\1[\2]", ",".join(items))
+    stated = _quoted(stated) if re.search(_SPECIAL, stated) else stated
     return Words(f"-W depend={stated}", f"--dependency {stated}")
 
 
@@ -160,11 +168,11 @@ def slurm_gres(value: str) -> Words:
     """Return the meaning of ``gpu``, ``gpu:2`` or ``gpu:a100:2``."""
     name, *rest = value.split(",", maxsplit=1)[0].split(":")
     if name != "gpu":
-        return Words(f"-l {name}=N", f"-l {name}=N")
+        return Words(*[f"-l {_quoted(name)}=N"] * 2)
     count = rest[-1] if rest and rest[-1].isdecimal() else "1"
     kind = rest[0] if rest and not rest[0].isdecimal() else ""
     if kind:
-        place = f"-l nodes=1:gpus={count}:gpu_type={kind}"
+        place = f"-l nodes=1:gpus={count}:gpu_type={_quoted(kind)}"
         return Words(place, place)
     return Words(f"-l gpus={count}", f"--gpus {count}")
 
@@ -183,8 +191,8 @@ def _memory(value: str) -> Words:
 def _output(option: str) -> Reader:
     def read(value: str) -> Meaning:
         path = re.sub(r"%[0-9]*([jJAxNu%at])|\$(JOB_ID)", _expanded, value)
-        quoted = f"'{path}'" if "$" in path or " " in path else path
-        return Words(f"-{option} {quoted if ' ' in path else path}", f"-{option} {quoted}")
+        bare = _quoted(path) if re.search(_SPECIAL, path) else path
+        return Words(f"-{option} {bare}", f"-{option} {_quoted(path)}")
 
     return read
 
@@ -209,11 +217,11 @@ _PATTERNS: Final[Mapping[str, str]] = {
 def _lsf_name(value: str) -> Meaning:
     """Return the meaning of a name, which states the indices of an array too: ``x[1-9:2]%3``."""
     if "[" not in value:
-        return Words(f"-N {value}", f"-N {value}")
+        return Words(*[f"-N {_quoted(value)}"] * 2)
     match = re.fullmatch(r"([^\[\]]+)\[([-0-9,: ]+)\](%[0-9]+)?", value)
     if match is None:
         return NO_NAMED_ARRAYS
-    words = f"-N {match[1]} -t {match[2].replace(' ', '')}{match[3] or ''}"
+    words = f"-N {_quoted(match[1])} -t {match[2].replace(' ', '')}{match[3] or ''}"
     return Words(words, words)
 
 
@@ -236,12 +244,12 @@ def _sge_resource(term: str) -> Words:
         return _gpu_count(amount or "1")
     if name in {"h_vmem", "mem_free", "s_vmem", "h_rss"}:
         return _memory(amount)
-    return Words(f"-l {term}", f"-l {term}")
+    return Words(*[f"-l {_quoted(term)}"] * 2)
 
 
 def _sge_slots(value: str) -> Meaning:
     count = value.rsplit(maxsplit=1)[-1].partition("-")[0] if value.split() else "N"
-    return Words(f"-l ncpus={count}", f"--cpus {count}")
+    return _CPUS(count)
 
 
 _GPUS: Final = _resource("gpus", "--gpus")
@@ -265,7 +273,8 @@ def _partition(value: str) -> Meaning:
     """Return the first of several partitions; sbatch itself takes the first that fits."""
     first, _, others = value.partition(",")
     note = f"--partition={value}: the queue is {first}" if others else ""
-    return Words(f"-q {first}", f"-q {first}", note)
+    words = f"-q {_quoted(first)}"
+    return Words(words, words, note)
 
 
 def _sge_mail(value: str) -> Meaning:
@@ -308,12 +317,12 @@ _SLURM: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("--hold", "-H"), lambda _: Words("-h", "-h")),
     **dict.fromkeys(("--wait", "-W"), lambda _: Words("-W block=true", "--wait")),
     "--comment": lambda value: Words(*[f"--comment {_quoted(value)}"] * 2),
-    "--nice": lambda value: Words(*[f"-p -{value or '100'}"] * 2),
+    "--nice": lambda value: Words(*[f"-p -{_quoted(value or '100')}"] * 2),
     "--export": lambda value: Words(*[_export(value)] * 2),
     **dict.fromkeys(("--begin", "-b"), _begin),
     "--signal": _same("--signal {}"),
     "--container-image": _same("--container {}"),
-    "--container-mounts": lambda value: Words(*[f"--container-mount {value}"] * 2),
+    "--container-mounts": lambda value: Words(*[f"--container-mount {_quoted(value)}"] * 2),
     "--container-workdir": _same("--container-workdir {}"),
     "--open-mode": lambda value: Words(*[f"--open-mode {_open_mode(value)}"] * 2),
     "--requeue": _same("-r y"),
@@ -368,6 +377,7 @@ DIALECTS: Final[Mapping[str, Mapping[str, Reader]]] = {
     "#BSUB": _LSF,
     "#$": _GRID_ENGINE,
 }
+_OTHERS: Final = ("#BSUB", "#$")
 
 
 def foreign_lines(script: str, *, own: Sequence[str]) -> list[Line]:
@@ -384,17 +394,15 @@ def foreign_lines(script: str, *, own: Sequence[str]) -> list[Line]:
         bare = line.strip()
         if bare and not bare.startswith("#") and not (number == 1 and bare.startswith(":")):
             break
-        for mark in DIALECTS:
-            text = bare[len(mark) :]
-            if not bare.startswith(mark) or mark in own:
-                continue
-            if text.lstrip().startswith("-") or _begins_next_job(mark, text):
-                found.append(Line(number, mark, text.strip()))
+        if line.startswith(SBATCH) and SBATCH not in own:  # at its beginning only, as in Slurm
+            text = line[len(SBATCH) :].strip()
+            found += [Line(number, SBATCH, text)] if text.partition("#")[0] else []
+            continue
+        for mark in _OTHERS:
+            text = bare[len(mark) :].strip()
+            if bare.startswith(mark) and mark not in own and text.startswith("-"):
+                found.append(Line(number, mark, text))
     return found
-
-
-def _begins_next_job(mark: str, text: str) -> bool:
-    return mark == SBATCH and text[:1].isspace() and text.split()[:1] in [[e] for e in _NEXT_JOB]
 
 
 def advice(line: Line) -> str:
@@ -418,17 +426,15 @@ def options_of(line: Line) -> list[tuple[str, str]]:
     """Return the options of a line with their values; those of Slurm by their long names.
 
     Raises:
-        UsageError: it begins another job, or Slurm does not know one of its options.
+        UsageError: it begins another job, or Slurm cannot read it.
     """
+    if line.mark == SBATCH:
+        return _options_of_slurm(line)
     text = line.text.split(" #")[0]
     try:
         words = shlex.split(text)
     except ValueError:  # a quotation mark without its partner
         words = text.split()
-    if line.mark == SBATCH:
-        if words[:1] and words[0] in _NEXT_JOB:
-            raise heterogeneous(words[0])
-        return parse(words, OPTIONS["sbatch"], ends=False).options
     values = DIALECTS[line.mark]
     found: list[tuple[str, str]] = []
     for word in words:
@@ -444,6 +450,15 @@ def options_of(line: Line) -> list[tuple[str, str]]:
         else:  # -n4
             found.append((word[:2], word[2:]))
     return found
+
+
+def _options_of_slurm(line: Line) -> list[tuple[str, str]]:
+    if line.words:
+        return parse(line.words, OPTIONS["sbatch"]).options
+    first = line.text.split(maxsplit=1)[0]
+    if first in _NEXT_JOB:
+        raise heterogeneous(first)
+    return directive_options(line.text)
 
 
 def heterogeneous(word: str) -> UsageError:

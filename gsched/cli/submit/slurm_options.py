@@ -3,6 +3,7 @@
 Pure. A line of ``#SBATCH`` is read by this table, too: an option that is not in it is a mistake.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -11,6 +12,7 @@ from gsched.errors import UsageError
 NONE: Final = 0
 REQUIRED: Final = 1
 OPTIONAL: Final = 2  # only behind =, or in one word with the letter
+INVALID_DIRECTIVE: Final = "Invalid directive found in batch script"
 
 #: Options with a required value, one without (``0``) or with an optional one (``2``), and after
 #: ``/`` the letter. The first table is of all three commands.
@@ -58,6 +60,10 @@ class OptionError(UsageError):
     """A word of a command line is no option of the command, or lacks its value."""
 
 
+class DirectiveError(UsageError):
+    """A line of ``#SBATCH`` has a word that is no option, or cannot be split into words."""
+
+
 class Parsed(NamedTuple):
     """A command line: options in their order, and the operands."""
 
@@ -82,6 +88,55 @@ def _table(text: str) -> dict[str, Option]:
 OPTIONS: Final[Mapping[str, Mapping[str, Option]]] = {
     command: _table(_ALL + own) for command, own in _OF.items()
 }
+
+
+#: A part of a word: in quotation marks, behind a backslash, or one letter.
+_PIECE: Final = re.compile(
+    r""""((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|\\(\S?)|([^\s#"'\\])""", re.DOTALL
+)
+
+
+def directive_words(text: str) -> list[str]:
+    """Return the words of a line of ``#SBATCH``, split as Slurm does, which is not as a shell does.
+
+    A backslash quotes within quotation marks, too, but no blank outside of them; ``#`` outside of
+    them ends the line, also within a word; an empty word is none.
+
+    Args:
+        text: what follows the mark.
+
+    Raises:
+        DirectiveError: a colon begins a word, or a quotation mark lacks its partner.
+    """
+    words, at, begun = [""], 0, 0
+    while at < len(text) and text[at] != "#":
+        if text[at].isspace():
+            begun = begun if not words[-1] else at
+            words.append("")
+            at += 1
+            continue
+        if text[at] == ":" and not words[-1]:
+            raise DirectiveError(f"Unexpected `:` in [{text[begun:]}]")
+        piece = _PIECE.match(text, at)
+        if piece is None:
+            raise DirectiveError(f"Unmatched `{text[at]}` in [{text[begun:]}]")
+        quoted = re.sub(r"\\(.)", r"\1", piece[1] or piece[2] or "")
+        words[-1] += quoted or piece[3] or piece[4] or ""
+        at = piece.end()
+    return [word for word in words if word]
+
+
+def directive_options(text: str) -> list[tuple[str, str]]:
+    """Return the options of a line of ``#SBATCH``, by their long names.
+
+    Raises:
+        OptionError: an option is unknown, or lacks its value.
+        DirectiveError: a word is no option.
+    """
+    read = parse(directive_words(text), OPTIONS["sbatch"])
+    if read.operands:
+        raise DirectiveError(f"{INVALID_DIRECTIVE}: {read.operands[0]}")
+    return read.options
 
 
 def parse(words: Sequence[str], options: Mapping[str, Option], *, ends: bool = True) -> Parsed:
