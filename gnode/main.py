@@ -52,6 +52,7 @@ from gsched.logs import HANGUP, Complaints, LineFormatter, survive_hangups
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
 from gsched.model.resources import Inventory
 from gsched.model.units import format_size, parse_size_bytes
+from gsched.model.wording import binding_words
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +224,7 @@ def _compose(
         roots.tracking or "none",
     )
     _log_confinement(confinement)
-    log.info("binding of jobs to CPUs: %s", binding.words)
+    log.info("binding of jobs to CPUs: %s", binding_words(binding.words))
     clock = SystemClock()
     return Shell(
         identity=identity,

@@ -279,7 +279,11 @@ class Table:
         chosen = self.cpu_map.choose(launch.job, count)
         if not chosen:
             name = AttemptKey(launch.job, launch.attempt).name
-            self.out.append(Warn(text=f"attempt {name}: no {count} CPUs are free: it is not bound"))
+            text = (
+                f"attempt {name} is not bound to CPUs: it needs {count}, and fewer are free of "
+                "other attempts; it runs on all CPUs of the node"
+            )
+            self.out.append(Warn(text=text))
         return chosen
 
     @property

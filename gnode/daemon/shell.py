@@ -54,6 +54,7 @@ from gsched.clock import Clock
 from gsched.failpoint import failpoint
 from gsched.model.job import LaunchFailure
 from gsched.model.states import LaunchStage, Subject
+from gsched.model.wording import binding_words
 from gsched.protocol.framing import known_pieces
 from gsched.protocol.node import Register
 
@@ -228,9 +229,9 @@ class Shell:
         if count == 1:
             reason = f"{others} on this machine uses the same CPUs"
         if reason:
-            log.info("jobs are not bound to CPUs: %s", reason)
+            log.info("new jobs are not bound to CPUs: %s", binding_words(f"none: {reason}"))
         else:
-            log.info("jobs are bound to CPUs again")
+            log.info("new jobs are bound to CPUs again")
         self.post(BindingChanged(reason=reason))
 
     def finish(self) -> None:

@@ -78,7 +78,7 @@ def find_binding(
         ConfigError: ``cpu_binding`` is ``cpuset``, and no group can be made for that.
     """
     if config.cpu_binding == "none":
-        return CpuBinding(method="none", reason="cpu_binding in [node] says so")
+        return CpuBinding(method="none", reason='cpu_binding = "none" in [node]')
     if config.cpu_binding == "cpuset" and roots.cpuset is None:
         raise ConfigError(
             'cpu_binding = "cpuset" in [node]: gnode cannot make cpuset control groups here',
@@ -88,11 +88,14 @@ def find_binding(
     if offered > len(numbers):
         return CpuBinding(
             method="none",
-            reason=f"the node offers {offered} CPUs, and gnode can use {len(numbers)}",
+            reason=f"the node offers {offered} CPUs, but gnode can use only {len(numbers)} of its "
+            "machine",
         )
     if confinement.cpu is not None:
         return CpuBinding(
-            method="none", reason=f"a quota of {confinement.cpu.cores:.2f} cores confines this node"
+            method="none",
+            reason=f"a CPU quota limits this node to {confinement.cpu.cores:.2f} cores, not to "
+            "particular CPUs",
         )
     uses_groups = roots.cpuset is not None and config.cpu_binding != "affinity"
     return CpuBinding(method="cpuset" if uses_groups else "affinity", cpus=read_cpus(numbers))

@@ -17,6 +17,28 @@ OVER_WALLTIME: Final = "exceeded its walltime limit"
 #: The same, in rows of earlier versions. Neither says more than the kind of the outcome.
 _SAYS_NOTHING: Final = frozenset({OVER_WALLTIME, "reached its walltime"})
 _SIGKILL: Final = 9
+#: What each way to bind jobs to CPUs means to a user.
+_BINDINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "cpuset": "each job runs only on its own CPUs",
+        "affinity": "each job runs on its own CPUs unless its program changes its affinity",
+        "none": "jobs run on all CPUs of the node, and a job that uses more CPUs than it requested "
+        "slows the others down",
+    }
+)
+
+
+def binding_words(told: str) -> str:
+    """Return in a sentence how a node binds jobs to CPUs, what that means, and why.
+
+    Args:
+        told: by the node: a method, or ``none: `` and the reason.
+    """
+    method, _, reason = told.partition(": ")
+    meaning = _BINDINGS.get(method)
+    if meaning is None:  # of a newer node
+        return told
+    return f"{method}: {meaning}; reason: {reason}" if reason else f"{method}: {meaning}"
 
 
 class Ended(Protocol):

@@ -29,6 +29,7 @@ ROWS = (
         heartbeat_s=990.0,
         jobs=(17, 18),
         address="10.0.0.1",
+        cpu_binding="none: the node offers 8 CPUs",
     ),
     node("n2", state="unreachable", reason="no word for 40 s"),
     node("n3", drained=True, reason="new driver", jobs=(19,)),
@@ -88,6 +89,8 @@ def test_named_nodes_are_shown_in_full(head: CannedHead) -> None:
     assert "    jobs = 17 18\n" in ran.stdout
     assert "    licence = 2 of 3 in use\n" in ran.stdout
     assert "(10 s ago)" in ran.stdout
+    assert "cpu_binding = none: jobs run on all CPUs of the node, and a job " in ran.stdout
+    assert "reason: the node offers 8 CPUs\n" in ran.stdout
     assert ran.stderr.startswith("gnodes: Unknown node nope\n")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from gsched.cli.show.formats import table_of
 from gsched.cli.show.joblist import USE_COLUMNS, use_rows
 from gsched.cli.show.pager import page, pager_command
 from gsched.cli.show.terminal import print_rich_table
@@ -99,6 +100,35 @@ def test_what_jobs_use_is_a_table_with_titles_that_fits(fake: FakeApi, head: Pat
     assert shown[0].split()[:2] == ["Job", "ID"]
     assert "CPU use" in shown[0]
     assert "train_resnet50_imagenet" not in shown[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "titles", "row"),
+    [
+        ("short", "Job ID|S|Name", "2.fake|R|a"),
+        (
+            "long",
+            "Job ID|Name|User|S|Queue|CPUs|GPUs|Elapsed|Limit|Nodes|Reason",
+            "2.fake|a|alice|R|batch|1|10|00:01:01|01:00:00|n1+n2|-",
+        ),
+        ("start", "Job ID|Name|S|Expected start|Reason", "2.fake|a|R|-|-"),
+    ],
+)
+def test_each_column_of_a_named_format_has_a_title(
+    fake: FakeApi, head: Path, name: str, titles: str, row: str
+) -> None:
+    """In a pipe by TABs, and on a terminal that is as wide as the whole table."""
+    piped = run_here("gstat", "--format", name, "2", head=head).stdout
+    assert piped == f"{titles}\n{row}\n".replace("|", "\t")
+
+    table = table_of(api.JobList(server="fake", now_s=NOW_S, jobs=(fake.stories[2].row,)), name)
+    assert table is not None
+    out = io.StringIO()
+    print_rich_table(*table, colored=False, out=out, width=80)
+    first, *lines = out.getvalue().splitlines()
+    assert first.split()[:2] == ["Job", "ID"]
+    assert titles.rsplit("|", maxsplit=1)[-1] in first
+    assert all(len(line) <= 80 for line in (first, *lines))
 
 
 def test_a_format_may_stand_in_the_environment(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:

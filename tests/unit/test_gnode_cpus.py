@@ -162,7 +162,10 @@ def test_a_job_that_finds_too_few_free_cpus_runs_unbound_and_it_is_said() -> Non
     driver = Driver(cpus=SMALL)
     bound(driver, 1, 3)
     assert bound(driver, 2).cpus == ()
-    assert any("no 2 CPUs are free" in each.text for each in only(driver.done, do.Warn))
+    assert any(
+        "attempt 2.1 is not bound to CPUs: it needs 2" in each.text
+        for each in only(driver.done, do.Warn)
+    )
 
 
 def test_while_other_nodes_use_the_cpus_nothing_is_bound_and_the_head_hears_it() -> None:
@@ -209,8 +212,10 @@ def test_the_strongest_way_that_works_is_taken() -> None:
 
 def test_no_binding_where_more_cpus_are_offered_than_there_are_or_a_quota_confines() -> None:
     words = found_binding(NodeConfig(), offered=8, roots=Roots(cpuset=(1, "/g")))
-    assert words == "none: the node offers 8 CPUs, and gnode can use 2"
-    assert found_binding(NodeConfig(), quota=1.5).startswith("none: a quota of 1.50 cores")
+    assert words == "none: the node offers 8 CPUs, but gnode can use only 2 of its machine"
+    assert found_binding(NodeConfig(), quota=1.5).startswith(
+        "none: a CPU quota limits this node to 1.50"
+    )
 
 
 def test_a_binding_that_is_required_and_impossible_is_an_error() -> None:

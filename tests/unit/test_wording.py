@@ -4,7 +4,7 @@ import pytest
 
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.states import OutcomeKind
-from gsched.model.wording import counted, outcome_word, outcome_words
+from gsched.model.wording import binding_words, counted, outcome_word, outcome_words
 from gsched.protocol.api import OutcomeRow
 
 K = OutcomeKind
@@ -119,3 +119,14 @@ def test_counts_agree_with_their_noun() -> None:
     """Of none there are several, as in English."""
     assert [counted(count, "job") for count in (0, 1, 2)] == ["0 jobs", "1 job", "2 jobs"]
     assert counted(2, "index", "indices") == "2 indices"
+
+
+def test_the_binding_of_jobs_to_cpus_is_told_with_its_meaning_and_its_reason() -> None:
+    """A method of a newer node is shown as it stands; one that does not tell gives nothing."""
+    assert binding_words("none: the node offers 4 CPUs") == (
+        "none: jobs run on all CPUs of the node, and a job that uses more CPUs than it requested "
+        "slows the others down; reason: the node offers 4 CPUs"
+    )
+    assert binding_words("cpuset") == "cpuset: each job runs only on its own CPUs"
+    assert binding_words("rings: of 4") == "rings: of 4"
+    assert binding_words("") == ""

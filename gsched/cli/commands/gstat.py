@@ -19,11 +19,9 @@ from gsched.cli.common import (
 from gsched.cli.show.columns import Column
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.joblist import (
-    USE_COLUMNS,
     WHY_COLUMNS,
     plain_list,
     terminal_list,
-    use_rows,
     why_rows,
 )
 from gsched.cli.show.render import drawn_table, print_table, terminal_lines, write_plain
@@ -128,12 +126,13 @@ def _print_list(reply: JobList, options: "_Options") -> None:
     columns: Sequence[Column]
     rows: Iterable[Sequence[str]]
     if options.form:
-        from gsched.cli.show.formats import TABLE, formatted  # late: few choose their own form
+        from gsched.cli.show.formats import formatted, table_of  # late: few choose their own form
 
-        if options.form != TABLE:
+        table = table_of(reply, options.form)
+        if table is None:
             sys.stdout.write("".join(formatted(reply, options.form)))
             return
-        columns, rows = USE_COLUMNS, use_rows(reply)
+        columns, rows = table
     elif options.why:
         columns, rows = WHY_COLUMNS, why_rows(reply)
     else:

@@ -20,6 +20,7 @@ from gsched.config_gpu_share import SHARE_COMPILERS, SHARE_DRIVERS
 from gsched.config_rules import deprecations
 from gsched.errors import ConfigError
 from gsched.model.units import format_size
+from gsched.model.wording import binding_words
 
 BAD_PYTHON = (3, 12, 0)
 OLDEST_PYTHON = (3, 11)
@@ -228,10 +229,14 @@ def check_cpu_binding(config: Config, root: Path = CGROUP_ROOT) -> Finding:
     subject = "CPU binding"
     asked, usable = config.node.cpu_binding, len(os.sched_getaffinity(0))
     if asked == "none":
-        return ok(subject, "none: cpu_binding in [node] says so")
+        return ok(subject, binding_words('none: cpu_binding = "none" in [node]'))
     if config.node.cpus > usable:
-        text = f"none: the node offers {config.node.cpus} CPUs, and this machine has {usable}"
-        return warn(subject, text, f"set cpus in [node] to {usable} or less, or leave it out")
+        reason = f"the node offers {config.node.cpus} CPUs, but this machine has only {usable}"
+        return warn(
+            subject,
+            binding_words(f"none: {reason}"),
+            f"set cpus in [node] to {usable} or less, or leave it out",
+        )
     if asked == "affinity":
         return ok(subject, "by affinity: programs can change it")
     if config.node.cgroup != "none" and _has_cpusets(root):

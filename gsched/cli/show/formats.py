@@ -11,7 +11,15 @@ from types import MappingProxyType
 from typing import Final
 
 from gsched.cli.common import check_width, printable
-from gsched.cli.show.joblist import cpu_time, elapsed, reason_words, slack
+from gsched.cli.show.columns import Column
+from gsched.cli.show.joblist import (
+    USE_COLUMNS,
+    cpu_time,
+    elapsed,
+    reason_words,
+    slack,
+    use_rows,
+)
 from gsched.cli.times import format_time
 from gsched.errors import UsageError
 from gsched.model.units import format_duration, format_size
@@ -85,18 +93,51 @@ _SORTED: Final[Mapping[str, Callable[[JobRow, JobList], float | str]]] = Mapping
         "exit": lambda row, _: 0 if row.outcome is None else row.outcome.exit_status,
     }
 )
-#: Formats with a name, for ``--format NAME``.
-NAMED: Final[Mapping[str, str]] = MappingProxyType(
+#: Formats with a name that are lines, for programs.
+LINES: Final[Mapping[str, str]] = MappingProxyType({"ids": "{id}"})
+_ID = (Column("Job ID", style="bold"), "id")
+_REASON = (Column("Reason", wraps=True, least=32), "reason")
+#: Formats with a name that are tables: with titles, and fitted to a terminal. Each column with its
+#: field; ``usage`` has rows of its own.
+_TABLES: Final[Mapping[str, Sequence[tuple[Column, str]]]] = MappingProxyType(
     {
-        "ids": "{id}",
-        "short": "{id:<20} {letter} {name}",
-        "long": "{id:<20} {name:<16} {user:<12} {letter} {queue:<10} {cpus:>5} {gpus:>5} "
-        "{elapsed:>9} {limit:>9} {nodes} {reason}",
-        "start": "{id:<20} {name:<16} {letter} {start:<24} {reason}",
+        "short": (_ID, (Column("S"), "letter"), (Column("Name", least=10), "name")),
+        "long": (
+            _ID,
+            (Column("Name", least=10), "name"),
+            (Column("User", least=8, drop=3), "user"),
+            (Column("S"), "letter"),
+            (Column("Queue", least=8, drop=4), "queue"),
+            (Column("CPUs", right=True, drop=2), "cpus"),
+            (Column("GPUs", right=True), "gpus"),
+            (Column("Elapsed", right=True), "elapsed"),
+            (Column("Limit", right=True, drop=1), "limit"),
+            (Column("Nodes", least=8), "nodes"),
+            (Column("Reason", wraps=True, least=20), "reason"),
+        ),
+        "start": (
+            _ID,
+            (Column("Name", least=10), "name"),
+            (Column("S"), "letter"),
+            (Column("Expected start", right=True), "start"),
+            _REASON,
+        ),
     }
 )
-#: The format that is a table: with titles, and fitted to a terminal.
-TABLE: Final = "usage"
+_USAGE: Final = "usage"
+_NAMES: Final = (*LINES, *_TABLES, _USAGE)
+
+
+def table_of(reply: JobList, form: str) -> tuple[Sequence[Column], Iterator[Sequence[str]]] | None:
+    """Return columns and rows of a format that is a table; None: it is a format of lines."""
+    if form == _USAGE:
+        return USE_COLUMNS, use_rows(reply)
+    table = _TABLES.get(form)
+    if table is None:
+        return None
+    readers = [FIELDS[field] for _, field in table]
+    rows = (tuple(str(read(row, reply)) for read in readers) for row in reply.jobs)
+    return [column for column, _ in table], rows
 
 
 def _gpu_use(row: JobRow) -> str:
@@ -112,7 +153,7 @@ def _moment(at_s: float | None) -> str:
 def checked_format(text: str, option: str) -> str:
     r"""Return a format that can be applied, of a name or as it stands; ``\t`` and ``\n`` are read.
 
-    `TABLE` stays as it is: it is no format of lines.
+    The name of a table stays as it is: see `table_of`.
 
     Args:
         option: or the variable that states it, for messages.
@@ -120,19 +161,19 @@ def checked_format(text: str, option: str) -> str:
     Raises:
         UsageError: it cannot be read, or has a field that there is not.
     """
-    if text == TABLE:
+    if text in _TABLES or text == _USAGE:
         return text
-    form = NAMED.get(text, text).replace("\\t", "\t").replace("\\n", "\n")
+    form = LINES.get(text, text).replace("\\t", "\t").replace("\\n", "\n")
     try:
         parts = list(string.Formatter().parse(form))
     except ValueError as error:
         raise UsageError(f"{option}: {error}: {text!r}", hint="write '{id} {name}'") from None
     if all(name is None for _, name, _, _ in parts):
-        close = difflib.get_close_matches(text, [*NAMED, TABLE], n=1)
+        close = difflib.get_close_matches(text, _NAMES, n=1)
         meant = f"did you mean {close[0]!r}? " if close else ""
         raise UsageError(
             f"{option}: unknown format {text!r}",
-            hint=f"{meant}valid: {', '.join((*NAMED, TABLE))}, or fields such as '{{id}} {{name}}'",
+            hint=f"{meant}valid: {', '.join(_NAMES)}, or fields such as '{{id}} {{name}}'",
         )
     for _, name, spec, _ in parts:
         if name is not None:

@@ -10,7 +10,7 @@ from gsched.model.gpu_tokens import GpuSharing, TokenGpu
 from gsched.model.ids import short_job_id
 from gsched.model.states import NodeState
 from gsched.model.units import format_size
-from gsched.model.wording import counted
+from gsched.model.wording import binding_words, counted
 from gsched.protocol.api import NodeRow
 from gsched.protocol.shares import SharedGpuRow
 
@@ -151,7 +151,7 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         ("refused", row.refused),
         ("jobs", " ".join(map(short_job_id, row.jobs))),
         ("cpus", f"{row.cpus - row.cpus_free} of {row.cpus} in use"),
-        ("cpu_binding", row.cpu_binding),
+        ("cpu_binding", binding_words(row.cpu_binding)),
         ("gpus", f"{row.gpus - row.gpus_free} of {row.gpus} in use"),
         *((f"gpu_{each.index}", _shared(each)) for each in row.shared_gpus),
         ("gpu_sharing", (row.gpu_tokens and row.gpu_tokens.words) or row.sharing),
