@@ -11,6 +11,7 @@ from gsched.config_gpu_share import GpuShareConfig
 from gsched.config_history import HistoryConfig
 from gsched.config_limits import LimitsConfig, StagingConfig
 from gsched.config_notify import NotifyConfig
+from gsched.config_queues import QueueConfig
 from gsched.config_units import BadValueError, plain_numbers
 from gsched.errors import ConfigError
 from gsched.model.container import RUNTIMES
@@ -133,35 +134,6 @@ CPU_BINDINGS: Final = ("auto", "cpuset", "affinity", "none")
 
 #: What ``[training] profile`` may say; a test holds it against the head's.
 PROFILING: Final = ("auto", "asked", "never")
-
-
-class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[[queue]]``: one queue.
-
-    Attributes:
-        name: what users write after ``-q``.
-        policy: how its jobs are chosen: one of `POLICIES`; the same for all queues.
-        priority: added to the priority of its jobs.
-        max_walltime_s: jobs that ask for more are refused; 0: no limit.
-        default_walltime_s: limit of jobs that state none; 0: ``max_walltime_s``.
-        walltime_extension: by how much users can extend a running job in all, as ``4h`` or
-            ``50%`` of its walltime; ``0``: not at all; empty: up to ``max_walltime_s``.
-        walltime_extensions_per_user: running jobs that a user can have extended; 0: any number.
-        enabled: whether it takes jobs.
-        started: whether its jobs are started.
-        detach_timeout_s: as in ``[head]``, for its jobs; -1: that of ``[head]``.
-    """
-
-    name: str
-    policy: str = "balance"
-    priority: Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)] = 0
-    max_walltime_s: Seconds = 0.0
-    default_walltime_s: Seconds = 0.0
-    walltime_extension: str = ""
-    walltime_extensions_per_user: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
-    enabled: bool = True
-    started: bool = True
-    detach_timeout_s: Annotated[float, msgspec.Meta(ge=-1, le=MAX_DETACH_TIMEOUT_S)] = -1.0
 
 
 class WeightsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

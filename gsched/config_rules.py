@@ -26,7 +26,6 @@ from gsched.config import (
     FabricConfig,
     HeadConfig,
     NodeConfig,
-    QueueConfig,
     SiaConfig,
     TrainingConfig,
 )
@@ -36,6 +35,7 @@ from gsched.config_gpu_share import (
     SHARE_RUNTIMES,
     GpuShareConfig,
 )
+from gsched.config_queues import QueueConfig
 from gsched.errors import BadResourceError
 from gsched.model.container import MOUNT_RULE, RUNTIMES, mount_problem
 from gsched.model.limits import MIN_LEASE_S
@@ -236,6 +236,25 @@ def _check_queues(queues: Sequence[QueueConfig]) -> None:
                 f"{queue.max_walltime_s:g}: jobs without a walltime would be refused",
                 hint="lower default_walltime_s",
             )
+        _check_interactive(at, queue)
+
+
+def _check_interactive(at: int, queue: QueueConfig) -> None:
+    """Check that the limits of a queue for interactive jobs agree with its other limits."""
+    if 0 < queue.max_walltime_s < queue.max_interactive_walltime_s:
+        raise BrokenRuleError(
+            ("queue", at, "max_interactive_walltime_s"),
+            f"= {queue.max_interactive_walltime_s:g} exceeds max_walltime_s = "
+            f"{queue.max_walltime_s:g}, which limits interactive jobs, too",
+            hint="lower max_interactive_walltime_s, or set it to 0 for no limit of its own",
+        )
+    if 0 < queue.max_detach_timeout_s < queue.detach_timeout_s:
+        raise BrokenRuleError(
+            ("queue", at, "detach_timeout_s"),
+            f"= {queue.detach_timeout_s:g} exceeds max_detach_timeout_s = "
+            f"{queue.max_detach_timeout_s:g}",
+            hint="lower detach_timeout_s",
+        )
 
 
 def _hint_for_queue(policy: str) -> str:

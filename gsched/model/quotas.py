@@ -172,7 +172,7 @@ LIMITS: Final = (
         (
             "[limits] max_detach_timeout_s",
             "seconds: detach timeout of an interactive job here",
-            "0: it may be none",
+            "0: it may be none; a queue can have its own",
             0,
         ),
     ),
@@ -473,19 +473,19 @@ LIMITS: Final = (
         (
             "[limits] default_memory_per_cpu_bytes",
             "bytes: memory of a job that states none, for each CPU",
-            "0: no limit",
+            "0: no limit; a queue can have its own",
             0,
         ),
         (
             "[limits] default_memory_per_gpu_bytes",
             "bytes: memory of a job that states none, for each GPU",
-            "0: as for CPUs",
+            "0: as for CPUs; a queue can have its own",
             0,
         ),
         (
             "[limits] max_interactive_walltime_s",
             "seconds: walltime of an interactive job",
-            "0: no limit but that of its queue",
+            "0: no limit but those of its queue",
             0,
         ),
     ),

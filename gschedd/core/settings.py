@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from msgspec import Struct
 
@@ -11,7 +12,7 @@ from gschedd.plan.training import Fabric
 
 
 class QueueSettings(Struct, frozen=True, kw_only=True):
-    """One queue: see `gsched.config.QueueConfig` for the meaning of each.
+    """One queue: see `gsched.config_queues.QueueConfig` for the meaning of each.
 
     Attributes:
         extension_s, extension_part: by how much users can extend a running job, seconds or a part
@@ -27,6 +28,30 @@ class QueueSettings(Struct, frozen=True, kw_only=True):
     extension_part: float | None = None
     extensions_per_user: int = 0
     detach_timeout_s: float = -1.0
+    max_interactive_walltime_s: float = -1.0
+    max_detach_timeout_s: float = -1.0
+    default_memory_per_cpu_bytes: int = -1
+    default_memory_per_gpu_bytes: int = -1
+
+
+class QueueLimits(Struct, frozen=True, kw_only=True):
+    """What counts for the jobs of one queue: its own numbers, or the site's where it has none.
+
+    Attributes:
+        max_interactive_walltime_s, max_detach_timeout_s, default_memory_per_cpu_bytes,
+            default_memory_per_gpu_bytes: as in `Settings`.
+        where_walltime, where_detach: whose limit that is, for messages: ``here`` or ``in queue x``.
+    """
+
+    max_interactive_walltime_s: float
+    max_detach_timeout_s: float
+    default_memory_per_cpu_bytes: int
+    default_memory_per_gpu_bytes: int
+    where_walltime: str
+    where_detach: str
+
+
+_NO_QUEUE: Final = QueueSettings()
 
 
 class NotifySettings(Struct, frozen=True, kw_only=True):
@@ -125,6 +150,22 @@ class Settings(Struct, frozen=True, kw_only=True):
     def default_queue(self) -> str:
         """Return the queue of jobs that name none."""
         return next(iter(self.queues))
+
+    def limits_of(self, queue: str) -> QueueLimits:
+        """Return what counts for the jobs of a queue; for an unknown one the site's numbers."""
+        own = self.queues.get(queue, _NO_QUEUE)
+        own_walltime = own.max_interactive_walltime_s >= 0
+        own_detach = own.max_detach_timeout_s >= 0
+        own_cpu = own.default_memory_per_cpu_bytes >= 0
+        own_gpu = own.default_memory_per_gpu_bytes >= 0
+        return QueueLimits(
+            max_interactive_walltime_s=(own if own_walltime else self).max_interactive_walltime_s,
+            max_detach_timeout_s=(own if own_detach else self).max_detach_timeout_s,
+            default_memory_per_cpu_bytes=(own if own_cpu else self).default_memory_per_cpu_bytes,
+            default_memory_per_gpu_bytes=(own if own_gpu else self).default_memory_per_gpu_bytes,
+            where_walltime=f"in queue {queue}" if own_walltime else "here",
+            where_detach=f"in queue {queue}" if own_detach else "here",
+        )
 
 
 class Caller(Struct, frozen=True, kw_only=True):

@@ -40,6 +40,10 @@ def settings_from(config: Config) -> Settings:
                     extension_part=extension[1],
                     extensions_per_user=queue.walltime_extensions_per_user,
                     detach_timeout_s=queue.detach_timeout_s,
+                    max_interactive_walltime_s=queue.max_interactive_walltime_s,
+                    max_detach_timeout_s=queue.max_detach_timeout_s,
+                    default_memory_per_cpu_bytes=queue.default_memory_per_cpu_bytes,
+                    default_memory_per_gpu_bytes=queue.default_memory_per_gpu_bytes,
                 )
                 for queue in config.queue
                 for extension in (read_extension(queue.walltime_extension),)

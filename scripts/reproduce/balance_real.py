@@ -23,7 +23,8 @@ from msgspec import Struct
 
 from gsched.cli.local.toml import head_toml, node_toml
 from gsched.client import Head, new_job
-from gsched.config import HeadConfig, NodeConfig, QueueConfig
+from gsched.config import HeadConfig, NodeConfig
+from gsched.config_queues import QueueConfig
 from gsched.errors import GschedError, TryAgainError, UsageError
 from gsched.protocol.api import JobRow
 from scripts.reproduce.balance_groups import NodeGroups, parents, remove_leftovers

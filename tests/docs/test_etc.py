@@ -22,7 +22,6 @@ from gsched.config import (
     LinkConfig,
     MovesConfig,
     NodeConfig,
-    QueueConfig,
     SiaConfig,
     ThemisConfig,
     TrainingConfig,
@@ -32,6 +31,7 @@ from gsched.config_containers import ContainersConfig
 from gsched.config_gpu_share import GpuShareConfig
 from gsched.config_history import HistoryConfig
 from gsched.config_notify import NotifyConfig
+from gsched.config_queues import QueueConfig
 
 ETC = Path(__file__).resolve().parents[2] / "etc"
 TEXT = (ETC / "gsched.toml").read_text(encoding="utf-8")

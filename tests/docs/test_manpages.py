@@ -24,7 +24,6 @@ from gsched.config import (
     LinkConfig,
     MovesConfig,
     NodeConfig,
-    QueueConfig,
     ThemisConfig,
     TrainingConfig,
 )
@@ -33,6 +32,7 @@ from gsched.config_gpu_share import GpuShareConfig
 from gsched.config_history import HistoryConfig
 from gsched.config_limits import LimitsConfig, StagingConfig
 from gsched.config_notify import NotifyConfig
+from gsched.config_queues import QueueConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 MAN = ROOT / "man"

@@ -123,6 +123,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             "the same policy in every [[queue]]",
         ),
         (
+            "[[queue]]\nname='a'\nmax_walltime_s=10\nmax_interactive_walltime_s=20\n",
+            ":4: [[queue]] max_interactive_walltime_s = 20 exceeds max_walltime_s = 10",
+            "lower max_interactive_walltime_s",
+        ),
+        (
+            "[[queue]]\nname='a'\nmax_detach_timeout_s=10\ndetach_timeout_s=20\n",
+            ":4: [[queue]] detach_timeout_s = 20 exceeds max_detach_timeout_s = 10",
+            "lower detach_timeout_s",
+        ),
+        (
             "[[queue]]\nname='a'\nmax_walltime_s=10\ndefault_walltime_s=20\n",
             ":4: [[queue]] default_walltime_s = 20 exceeds max_walltime_s = 10",
             "lower default_walltime_s",

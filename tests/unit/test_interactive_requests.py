@@ -169,8 +169,8 @@ def test_a_job_that_states_no_memory_gets_the_sites(request_: Request, memory_by
         SETTINGS, default_memory_per_cpu_bytes=2 * GIB, default_memory_per_gpu_bytes=10 * GIB
     )
 
-    assert with_memory(request_, site).memory_bytes == memory_bytes
-    assert with_memory(request_, SETTINGS) is request_
+    assert with_memory(request_, site.limits_of("batch")).memory_bytes == memory_bytes
+    assert with_memory(request_, SETTINGS.limits_of("batch")) is request_
 
 
 def test_a_submission_gets_the_default_memory_and_an_alteration_too() -> None:
@@ -182,3 +182,75 @@ def test_a_submission_gets_the_default_memory_and_an_alteration_too() -> None:
     step = world.head.command(c.ActOnJob(caller=ALICE, job=1, asked=change), BEGIN_S)
     assert step.error is None
     assert world.head.state.jobs[1].spec.request.memory_bytes == 4 * GIB
+
+
+OWN = {
+    "batch": QueueSettings(),
+    "debug": QueueSettings(
+        max_interactive_walltime_s=300.0,
+        max_detach_timeout_s=60.0,
+        default_memory_per_cpu_bytes=GIB,
+        default_memory_per_gpu_bytes=0,
+    ),
+    "free": QueueSettings(
+        max_interactive_walltime_s=0.0,
+        max_detach_timeout_s=0.0,
+        default_memory_per_cpu_bytes=0,
+        default_memory_per_gpu_bytes=0,
+    ),
+}
+LIMITED = structs.replace(
+    SETTINGS,
+    queues=OWN,
+    max_interactive_walltime_s=600.0,
+    max_detach_timeout_s=120.0,
+    default_memory_per_cpu_bytes=2 * GIB,
+    default_memory_per_gpu_bytes=10 * GIB,
+)
+
+
+@pytest.mark.parametrize(
+    ("queue", "walltime_s", "timeout_s", "memory_bytes"),
+    [("batch", 600.0, 120.0, 20 * GIB), ("debug", 300.0, 60.0, 3 * GIB), ("free", None, 600.0, 0)],
+)
+def test_a_queue_has_limits_and_defaults_of_its_own_or_the_sites(
+    queue: str, walltime_s: float | None, timeout_s: float, memory_bytes: int
+) -> None:
+    made = with_terminal(asked(queue=queue), LIMITED)
+    request = Request(chunks=(Chunk(cpus=3, gpus=2),))
+
+    assert made.interactive == Interactive(detach_timeout_s=timeout_s)
+    assert checked_walltime(None, queue, LIMITED, is_interactive=True) == walltime_s
+    assert with_memory(request, LIMITED.limits_of(queue)).memory_bytes == memory_bytes
+
+
+@pytest.mark.parametrize(("queue", "where"), [("batch", "here"), ("debug", "in queue debug")])
+def test_a_refusal_tells_whose_limit_it_is(queue: str, where: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"of interactive jobs {where}, 00:"):
+        checked_walltime(900.0, queue, LIMITED, is_interactive=True)
+    with pytest.raises(InvalidRequestError, match=f"none is over the limit {where}, 00:"):
+        with_terminal(asked(queue=queue, interactive={"detach_timeout_s": 0.0}), LIMITED)
+
+
+def test_a_job_that_is_moved_gets_the_limits_and_defaults_of_the_queue() -> None:
+    """And is refused where it exceeds them; a running one keeps what it has."""
+    world = World(config=worlds.settings(queues=OWN))
+
+    def submit(**more: object) -> None:
+        made = asked(**more) if more else submission()
+        step = world.head.command(c.Submit(caller=ALICE, asked=made, digests=("", "")), BEGIN_S)
+        assert step.error is None
+
+    def move(job: int) -> str:
+        change = a.AlterJob(alteration=a.Alteration(queue="debug"))
+        step = world.head.command(c.ActOnJob(caller=ALICE, job=job, asked=change), BEGIN_S)
+        return "" if step.error is None else step.error.message
+
+    submit()
+    submit(key="i", interactive={"detach_timeout_s": 30.0})
+    submit(key="j", interactive={"detach_timeout_s": 90.0})
+    assert [move(job) for job in (1, 2)] == ["", ""]
+    jobs = world.head.state.jobs
+    assert [jobs[job].spec.request.memory_bytes for job in (1, 2)] == [GIB, GIB]
+    assert [jobs[job].spec.walltime_s for job in (1, 2)] == [None, 300.0]
+    assert "a detach timeout of 00:01:30 is over the limit in queue debug, 00:01:00" in move(3)

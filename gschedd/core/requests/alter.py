@@ -31,6 +31,7 @@ from gschedd.core.requests.dependencies import (
     with_start,
 )
 from gschedd.core.requests.extension import extended_s
+from gschedd.core.requests.interactive import check_detach_timeout
 from gschedd.core.requests.notify import altered_notify
 from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.requests.submit import (
@@ -182,9 +183,7 @@ def _altered(
         **stated,
     )
     if asked.queue is not None:
-        checked_walltime(
-            spec.walltime_s, queue, settings, is_interactive=spec.interactive is not None
-        )
+        spec = _in_queue(job, spec, state, settings)
     if asked.resources is not None:
         spec = _with_resources(
             job, spec, asked.resources, state=state, settings=settings, now_s=now_s
@@ -194,6 +193,27 @@ def _altered(
     spec = _with_deadline(job, spec, asked, state=state, settings=settings, now_s=now_s)
     check_sharing(spec)
     return spec
+
+
+def _in_queue(job: Job, spec: JobSpec, state: State, settings: Settings) -> JobSpec:
+    """Return a job as another queue takes it: within its limits, with its defaults before a start.
+
+    Raises:
+        GschedError: the queue does not take it.
+    """
+    limits = settings.limits_of(spec.queue)
+    if spec.interactive is not None:
+        check_detach_timeout(spec.interactive.detach_timeout_s or 0.0, limits)
+    walltime_s = checked_walltime(
+        spec.walltime_s, spec.queue, settings, is_interactive=spec.interactive is not None
+    )
+    if job.attempt is not None:
+        return spec
+    request = with_memory(spec.request, limits)
+    refusal = never_fits(request, state)
+    if refusal and request is not spec.request:
+        raise RequestTooLargeError(refusal[0], hint=refusal[1])
+    return structs.replace(spec, request=request, walltime_s=walltime_s)
 
 
 def _check_rerunnable(job: Job, asked: Alteration) -> None:
@@ -305,7 +325,8 @@ def _with_resources(
             hint="give more, or end the job with gdel",
         )
     fresh = anew and job.attempt is None
-    request = with_memory(parsed.request, settings) if fresh else parsed.request
+    limits = settings.limits_of(spec.queue)
+    request = with_memory(parsed.request, limits) if fresh else parsed.request
     request = with_container(request, spec.container, state, settings)
     if not anew:
         request = structs.replace(request, places_max=spec.request.places_max)

@@ -9,7 +9,7 @@ from gsched.model.limits import MAX_DETACH_TIMEOUT_S
 from gsched.model.states import LaunchKind
 from gsched.model.units import format_duration
 from gsched.protocol.api import SubmitJob
-from gschedd.core.settings import Caller, Settings
+from gschedd.core.settings import Caller, QueueLimits, Settings
 from gschedd.core.state import Job
 
 
@@ -27,20 +27,17 @@ def with_terminal(asked: SubmitJob, settings: Settings) -> SubmitJob:
             f"an interactive job cannot {refused[0]}", hint=f"omit -I or {refused[1]}"
         )
     timeout_s = asked.interactive.detach_timeout_s
-    most_s = settings.max_detach_timeout_s
+    name = asked.queue or settings.default_queue
+    limits = settings.limits_of(name)
+    most_s = limits.max_detach_timeout_s
     if timeout_s is None:
-        queue = settings.queues.get(asked.queue or settings.default_queue)
+        queue = settings.queues.get(name)
         of_queue = queue.detach_timeout_s if queue is not None else -1.0
         timeout_s = settings.detach_timeout_s if of_queue < 0 else of_queue
         if most_s:
             timeout_s = min(timeout_s or most_s, most_s)
-    elif most_s and not 0 < timeout_s <= most_s:
-        stated = f"a detach timeout of {format_duration(timeout_s)}" if timeout_s else "none"
-        raise InvalidRequestError(
-            f"--detach-timeout: {stated} is over the limit here, {format_duration(most_s)}",
-            hint="specify a shorter time, or omit the option",
-        )
-    elif not 0 <= timeout_s <= MAX_DETACH_TIMEOUT_S:
+    check_detach_timeout(timeout_s, limits)
+    if not 0 <= timeout_s <= MAX_DETACH_TIMEOUT_S:
         raise InvalidRequestError(
             f"a detach timeout of {timeout_s:g} s is not between 0 and "
             f"{format_duration(MAX_DETACH_TIMEOUT_S)}",
@@ -48,6 +45,23 @@ def with_terminal(asked: SubmitJob, settings: Settings) -> SubmitJob:
         )
     return structs.replace(
         asked, rerunnable=False, interactive=Interactive(detach_timeout_s=timeout_s)
+    )
+
+
+def check_detach_timeout(timeout_s: float, limits: QueueLimits) -> None:
+    """Check the detach timeout of an interactive job; 0: it has none.
+
+    Raises:
+        InvalidRequestError: it is longer than the queue or the site allows.
+    """
+    most_s = limits.max_detach_timeout_s
+    if not most_s or 0 < timeout_s <= most_s:
+        return
+    stated = f"a detach timeout of {format_duration(timeout_s)}" if timeout_s else "none"
+    raise InvalidRequestError(
+        f"--detach-timeout: {stated} is over the limit {limits.where_detach}, "
+        f"{format_duration(most_s)}",
+        hint="specify a shorter time, or omit the option",
     )
 
 

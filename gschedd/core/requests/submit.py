@@ -39,7 +39,7 @@ from gschedd.core.requests.interactive import with_terminal
 from gschedd.core.requests.notify import checked_notify
 from gschedd.core.requests.sharing import check_sharing, with_node_words
 from gschedd.core.requests.staging import check_staging
-from gschedd.core.settings import Caller, Settings
+from gschedd.core.settings import Caller, QueueLimits, Settings
 from gschedd.core.state import State, client_key
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.never import explain_never
@@ -103,7 +103,7 @@ def prepare(
             hint="give long lists in a file, or wait until some jobs have ended",
         )
     queue = asked.queue or settings.default_queue
-    resources = _resources(asked, state, settings)
+    resources = _resources(asked, queue, state, settings)
     walltime_s = checked_walltime(
         resources.walltime_s, queue, settings, is_interactive=asked.interactive is not None
     )
@@ -373,7 +373,7 @@ def _read_resources(
 _read_before: Final = lru_cache(MAX_PARSED)(_read_resources)
 
 
-def _resources(asked: SubmitJob, state: State, settings: Settings) -> ResourceList:
+def _resources(asked: SubmitJob, queue: str, state: State, settings: Settings) -> ResourceList:
     # Many jobs say the same, and reading is half the work; long lists are not worth the memory.
     is_short = sum(map(len, asked.resources)) <= MAX_REMEMBERED
     read = _read_before if is_short else _read_resources
@@ -394,7 +394,7 @@ def _resources(asked: SubmitJob, state: State, settings: Settings) -> ResourceLi
             "a walltime with a sign changes one that is there already",
             hint="give walltime=HH:MM:SS without a sign",
         )
-    request = with_memory(resources.request, settings)
+    request = with_memory(resources.request, settings.limits_of(queue))
     if asked.container is not None:
         request = with_container(request, asked.container, state, settings)
     if request is resources.request:
@@ -402,13 +402,13 @@ def _resources(asked: SubmitJob, state: State, settings: Settings) -> ResourceLi
     return structs.replace(resources, request=request)
 
 
-def with_memory(request: Request, settings: Settings) -> Request:
-    """Return a request whose chunks all have a memory limit, if the site has a default.
+def with_memory(request: Request, queue: QueueLimits) -> Request:
+    """Return a request whose chunks all have a memory limit, if the queue or site has a default.
 
     A job that has its nodes for itself harms nobody else there and keeps none.
     """
-    per_cpu = settings.default_memory_per_cpu_bytes
-    per_gpu = settings.default_memory_per_gpu_bytes
+    per_cpu = queue.default_memory_per_cpu_bytes
+    per_gpu = queue.default_memory_per_gpu_bytes
     if not (per_cpu or per_gpu) or request.exclusive:
         return request
 
@@ -432,7 +432,7 @@ def checked_walltime(
 
     Raises:
         UnknownQueueError: no such queue, or it takes no jobs.
-        InvalidRequestError: more than the queue allows, or the site for interactive jobs.
+        InvalidRequestError: more than the queue allows, or queue or site for interactive jobs.
     """
     config = settings.queues.get(queue)
     if config is None:
@@ -441,9 +441,10 @@ def checked_walltime(
         )
     if not config.enabled:
         raise UnknownQueueError(f"queue {queue!r} takes no jobs now", hint="choose another with -q")
+    queue_limits = settings.limits_of(queue)
+    most_s = queue_limits.max_interactive_walltime_s if is_interactive else 0.0
     if walltime_s is None:
         walltime_s = config.default_walltime_s or config.max_walltime_s or None
-        most_s = settings.max_interactive_walltime_s if is_interactive else 0.0
         if most_s:
             walltime_s = min(walltime_s or most_s, config.max_walltime_s or most_s, most_s)
     limit_s = config.max_walltime_s
@@ -453,11 +454,10 @@ def checked_walltime(
             f"{format_duration(limit_s)}",
             hint="ask for less, or choose another queue with -q",
         )
-    most_s = settings.max_interactive_walltime_s if is_interactive else 0.0
     if most_s and walltime_s is not None and walltime_s > most_s:
         raise InvalidRequestError(
-            f"walltime {format_duration(walltime_s)} is over the limit of interactive jobs, "
-            f"{format_duration(most_s)}",
+            f"walltime {format_duration(walltime_s)} is over the limit of interactive jobs "
+            f"{queue_limits.where_walltime}, {format_duration(most_s)}",
             hint="ask for less, or submit a script",
         )
     return walltime_s
