@@ -48,6 +48,7 @@ from gsched.transport import (
 if TYPE_CHECKING:
     from gsched.protocol.predictions import NodePredictions, PredictionsReply
     from gsched.protocol.recover import RecoverReply
+    from gsched.protocol.running import RunningConfig
 
 POLL_S = 30.0  # one long poll of `wait`; the head answers earlier when the job ends
 RETRY_S = 30.0  # how long a submission whose answer was lost is tried again: a head's restart
@@ -357,6 +358,12 @@ class Head:
     def status(self) -> api.StatusReply:
         """Return how the head is."""
         return self._get("/v1/status", api.StatusReply)
+
+    def running_config(self) -> "RunningConfig":
+        """Return the configuration with which the head runs (operators only)."""
+        from gsched.protocol.running import RunningConfig  # late: few commands need it
+
+        return self._get("/v1/config", RunningConfig)
 
     def snapshot(self) -> bytes:
         """Return what the policies see now (operators only), as ``gsim plan`` reads it."""

@@ -74,6 +74,7 @@ from gschedd.http.outputs import Outputs
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.queues import Queues
+from gschedd.http.running import Running
 from gschedd.http.schema import openapi
 from gschedd.http.sessions import Sessions
 from gschedd.http.snapshots import Snapshots
@@ -327,6 +328,13 @@ class Service:
             overrides=self._overrides,
             write=partial(write_overrides, self._config.head.state_dir),
         )
+        self._running = Running(
+            callers=callers,
+            config=self._config,
+            settings=lambda: head.settings,
+            node_port=lambda: self._node_port,
+            started_s=self._started_s,
+        )
         self._outputs = Outputs(
             state=head.state,
             find=self._queries.find,
@@ -395,7 +403,7 @@ class Service:
         commands = web.Application(middlewares=[watched(self._bodies), errors], logger=log)
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
-            *(self._queues, self._commands, self._code, self._outputs),
+            *(self._queues, self._running, self._commands, self._code, self._outputs),
         ):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)

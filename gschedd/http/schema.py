@@ -12,6 +12,7 @@ from gsched.protocol import predictions as p
 from gsched.protocol.code import CodePiece, CodeReply
 from gsched.protocol.messages import JobMessage, MessageReply
 from gsched.protocol.queues import QueueRequest
+from gsched.protocol.running import RunningConfig
 from gsched.protocol.stories import JobStories
 from gsched.version import VERSION
 from gschedd.http.answers import answer
@@ -36,6 +37,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("post", "/v1/queues", "change queues", QueueRequest, api.ActionReply),
     ("get", "/v1/history", "past jobs and totals", None, api.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),
+    ("get", "/v1/config", "the configuration of the running head", None, RunningConfig),
     ("get", "/v1/snapshot", "what the policies see, to be replayed", None, Saved),
     ("post", "/v1/recover", "end safe mode", recover.RecoverRequest, api.Health),
     ("get", "/v1/recover", "what nodes know that the database lacks", None, recover.RecoverReply),

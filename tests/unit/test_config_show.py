@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gsched.cli.local.config_show import found_file, settings_of
+from gsched.cli.local.config_show import found_file
 from gsched.config import parse_config
+from gsched.config_settings import settings_of
 from tests.support.commands import Ran, run_command
 
 TEXT = """

@@ -2,14 +2,13 @@
 
 import hashlib
 import time
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any, Final
 
 import click
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
 from gsched.cli.common import print_json, print_note
 from gsched.cli.local.layout import ClusterLayout
@@ -17,29 +16,12 @@ from gsched.cli.local.options import subcommand
 from gsched.cli.local.toml import value_text
 from gsched.client import Head
 from gsched.config import Config, config_path, environment, load_config
-from gsched.config_errors import Keys, line_of
-from gsched.errors import GschedError
+from gsched.config_settings import Setting, settings_of
+from gsched.errors import GschedError, HeadUnreachableError, NotPermittedError
+from gsched.model.wording import counted
+from gsched.protocol.running import RunningConfig, RunningSetting
 
-#: Keys whose values hold secrets: an URL may have a token in its path.
-_SECRET = frozenset({("notify", "url")})
-
-
-class Setting(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One key.
-
-    Attributes:
-        table: as the file writes it, ``training.sia`` or ``queue[0]``.
-        value: redacted where it holds a secret.
-        default: None for keys that have none, as the name of a queue.
-        line: of the file; 0: the file does not state it.
-    """
-
-    table: str
-    key: str
-    value: object
-    default: object = None
-    line: int = 0
-    differs: bool = False
+_RESTART: Final = "restart the head to use it"
 
 
 def found_file(given: str | None) -> str:
@@ -62,75 +44,6 @@ def load_found(given: str | None) -> tuple[str, Config]:
     path = found_file(given)
     is_usual = path == config_path(None) and not environment("GSCHED_CONFIG")
     return path, load_config(None if is_usual and not given else path)
-
-
-def settings_of(config: Config, text: str) -> Iterator[Setting]:
-    """Yield all keys of a configuration in the order of their tables.
-
-    Args:
-        config: as it is in effect.
-        text: the file.
-    """
-    yield from _of_table(config, Config(), (), tomllib.loads(text), text)
-
-
-def _of_table(
-    struct: Struct, default: Struct | None, way: Keys, document: object, text: str
-) -> Iterator[Setting]:
-    inner: list[tuple[Struct, Struct | None, Keys, object]] = []
-    for field in msgspec.structs.fields(type(struct)):
-        value = getattr(struct, field.name)
-        if value is UNSET:  # a deprecated table: its keys are those of its new name
-            continue
-        keys = (*way, field.name)
-        stated = _at(document, field.name)
-        usual = getattr(default, field.name) if default is not None else _default_of(field)
-        if isinstance(value, Struct):
-            inner.append((value, usual if isinstance(usual, Struct) else None, keys, stated))
-        elif isinstance(value, tuple) and value and isinstance(value[0], Struct):
-            many = stated if isinstance(stated, list) else []
-            for at, each in enumerate(value):
-                own = many[at] if at < len(many) else None
-                inner.append((each, None, (*keys, at), own))
-        else:
-            yield _setting(keys, value, usual, text if stated is not None else "")
-    for each, usual, keys, stated in inner:
-        yield from _of_table(each, usual, keys, stated, text)
-
-
-def _default_of(field: msgspec.structs.FieldInfo) -> object:
-    if field.default_factory is not msgspec.NODEFAULT:
-        return field.default_factory()
-    return None if field.default is msgspec.NODEFAULT else field.default
-
-
-def _at(document: object, name: str) -> object:
-    found = document.get(name) if isinstance(document, dict) else None
-    if found is None and name == "training" and isinstance(document, dict):
-        return document.get("deadline")  # the deprecated name of the table
-    return found
-
-
-def _setting(keys: Keys, value: object, usual: object, text: str) -> Setting:
-    table = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys[:-1])
-    line = 0
-    if text:
-        line = line_of(keys, text) or line_of(("deadline", *keys[1:]), text)
-    return Setting(
-        table=table.removeprefix("."),
-        key=str(keys[-1]),
-        value=_redacted(keys, value),
-        default=usual,
-        line=line or (1 if text else 0),
-        differs=value != usual,
-    )
-
-
-def _redacted(keys: Keys, value: object) -> object:
-    if keys not in _SECRET or not value:
-        return value
-    parts = urlsplit(str(value))
-    return f"{parts.scheme}://{parts.hostname}/..."
 
 
 def changed_since(path: str, head: Head) -> str:
@@ -158,39 +71,180 @@ def changed_since(path: str, head: Head) -> str:
     return words if read != hashlib.sha256(content).hexdigest() else ""
 
 
+class Shown(Setting, frozen=True, kw_only=True, omit_defaults=True):
+    """One key as it is shown.
+
+    Attributes:
+        running: the value is that of the running head; else it is that of the file.
+        changed: an operator has changed it on the running head, with qmgr.
+        pending: what the head will have after a restart; UNSET: the same.
+        removed: the file does not have it any more.
+        added: the running head does not have it yet.
+    """
+
+    running: bool = False
+    changed: bool = False
+    pending: Any = UNSET
+    removed: bool = False
+    added: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Return whether a restart of the head changes it."""
+        return self.pending is not UNSET or self.removed or self.added
+
+
+def with_running(rows: Sequence[Setting], running: Sequence[RunningSetting]) -> Iterator[Shown]:
+    """Yield the keys with the values of the running head, and what the file says else.
+
+    Queues are the same by name; what else there can be several of by position.
+
+    Args:
+        rows: of the file.
+        running: of the head.
+    """
+    there = dict(zip(_identities(running), running, strict=True))
+    names = _identities(rows)
+    tables = {row.table.partition("[")[0].partition(".")[0] for row in running}
+    for name, row in zip(names, rows, strict=True):
+        plain = msgspec.structs.asdict(row)
+        here = there.pop(name, None)
+        if here is None:
+            of_head = row.table.partition("[")[0].partition(".")[0] in tables
+            yield Shown(**plain, added=of_head)
+            continue
+        stated = _as_told(row.value)
+        is_same = stated in (here.value, here.stated) or here.changed
+        plain["value"] = row.value if here.value == stated else here.value
+        plain["differs"] = here.value != _as_told(row.default)
+        yield Shown(
+            **plain,
+            running=True,
+            changed=here.changed,
+            pending=UNSET if is_same else row.value,
+        )
+    yield from (
+        Shown(
+            table=row.table,
+            key=row.key,
+            value=row.value,
+            differs=True,
+            running=True,
+            changed=row.changed,
+            removed=not row.changed,
+        )
+        for row in there.values()
+    )
+
+
+def _as_told(value: object) -> object:
+    """Return a value as the head tells it: JSON has no tuples."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def _identities(rows: Sequence[Setting] | Sequence[RunningSetting]) -> list[tuple[str, str]]:
+    named = {row.table: f"queue {row.value}" for row in rows if row.key == "name"}
+    return [
+        (named[row.table] if row.table.startswith("queue[") else row.table, row.key) for row in rows
+    ]
+
+
 @subcommand("show")
 @click.argument("file", required=False)
-@click.option("--diff", is_flag=True, help="Show only what differs from the defaults.")
+@click.option("--diff", is_flag=True, help="Show only what differs from the defaults or the file.")
 def show(*, file: str | None, diff: bool, as_json: bool) -> int:
     """Show the configuration in effect, with the line of the file or the default of each key.
 
-    Without FILE, shows the file that the commands use: that of the gsched up cluster which
-    $GSCHED_HEAD names, $GSCHED_CONFIG or /etc/gsched/gsched.toml.
+    Without FILE, shows the values of the running head, and which of them the file states
+    otherwise; where no head runs, or the caller is not an operator, the file that the commands use:
+    that of the gsched up cluster which $GSCHED_HEAD names, $GSCHED_CONFIG or
+    /etc/gsched/gsched.toml. With FILE, shows this file. Secrets are never shown.
     """
     path, config = load_found(file)
     exists = Path(path).is_file()
     text = Path(path).read_text(encoding="utf-8") if exists else ""
-    rows = [each for each in settings_of(config, text) if each.differs or not diff]
-    note = _note(path, config) if exists else ""
+    stated = list(settings_of(config, text))
+    running, why_not = _ask(config) if file is None else (None, "")
+    if running is None:
+        rows = [Shown(**msgspec.structs.asdict(row)) for row in stated]
+        note = " ".join(filter(None, (why_not, _note(path, config) if exists else "")))
+    else:
+        rows = list(with_running(stated, running.settings))
+        note = _pending_note(rows)
+        if not note and config.notify.url:  # of which a difference cannot be seen
+            note = _note(path, config) if exists else ""
+    rows = [each for each in rows if each.differs or each.waits or not diff]
     if as_json:
-        print_json({"file": path, "exists": exists, "settings": rows, "head": note})
+        head = None
+        if running is not None:
+            head = {"server": running.server, "started_s": running.started_s}
+        print_json(
+            {"file": path, "exists": exists, "running": head, "settings": rows, "head": note}
+        )
         return 0
+    if running is not None:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(running.started_s))
+        print(f"# running head {running.server}, started {at}")
     print(f"# {path}" + ("" if exists else " does not exist: all values are defaults"))
-    table = ""
-    for each in rows:
-        if each.table != table:
-            table = each.table
-            name, bracket, _ = table.partition("[")
-            print(f"\n[[{name}]]" if bracket else f"\n[{name}]")
-        source = f"line {each.line}" if each.line else "default"
-        if each.line and each.default is not None and each.differs:
-            source += f"; default {value_text(each.default)}"
-        print(f"{each.key} = {value_text(each.value)}  # {source}")
+    _print(rows, is_running=running is not None)
     if diff and not rows:
         print("# nothing differs from the defaults")
     if note:
         print_note(f"note: {note}", command="gsched")
     return 0
+
+
+def _print(rows: Sequence[Shown], *, is_running: bool) -> None:
+    table = ""
+    for each in rows:
+        if each.table != table:
+            table = each.table
+            name, bracket, _ = table.partition("[")
+            title = f"[[{name}]]" if bracket else f"[{name}]"
+            of_file = is_running and not each.running and not each.added
+            print(f"\n{title}" + ("  # of the file; gnode reads it when it starts" * of_file))
+        print(f"{each.key} = {value_text(each.value)}  # {_source(each)}")
+
+
+def _source(row: Shown) -> str:
+    """Return where a value comes from, and what a restart of the head will make of it."""
+    line = f"line {row.line}" if row.line else "default"
+    if row.added:
+        return f"{line}; not in the running head: {_RESTART}"
+    if row.removed:
+        return f"not in the file: {_RESTART}"
+    if row.pending is not UNSET:
+        stated = f"line {row.line} of the file has" if row.line else "the default is"
+        return f"running head; {stated} {value_text(row.pending)}: {_RESTART}"
+    if row.changed:
+        return "changed on the running head: qmgr unset takes it back"
+    if row.line and row.default is not None and row.differs:
+        line += f"; default {value_text(row.default)}"
+    return line
+
+
+def _ask(config: Config) -> tuple[RunningConfig | None, str]:
+    """Return what the head has, or why it does not tell; neither: no head runs."""
+    if not Path(config.head.socket).exists():
+        return None, ""
+    try:
+        return Head(config.head.socket, patience_s=0.0).running_config(), ""
+    except NotPermittedError:
+        return None, "these are the values of the file: the head shows its own only to operators"
+    except HeadUnreachableError:
+        return None, ""
+    except GschedError as error:
+        return None, f"these are the values of the file: the running head shows none: {error}"
+
+
+def _pending_note(rows: Sequence[Shown]) -> str:
+    count = sum(row.waits for row in rows)
+    if not count:
+        return ""
+    return (
+        f"{counted(count, 'key')} of the file differ{'s' * (count == 1)} from the running head: "
+        "restart the head to use the file; jobs keep running"
+    )
 
 
 def _note(path: str, config: Config) -> str:

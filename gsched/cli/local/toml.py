@@ -52,7 +52,7 @@ def value_text(value: object) -> str:
             return repr(value)
         case str():
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        case tuple():
+        case tuple() | list():
             return "[" + ", ".join(value_text(item) for item in value) + "]"
         case dict():
             rows = (f"{value_text(str(name))} = {value_text(item)}" for name, item in value.items())
