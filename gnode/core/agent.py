@@ -42,6 +42,7 @@ from gnode.core.inputs import (
     SharingTold,
     SpoolFound,
     StopAllAsked,
+    SupervisorAnswered,
     SurveyAsked,
     Welcomed,
 )
@@ -229,7 +230,7 @@ class Agent:
         if isinstance(event, LauncherUp | LauncherDown):
             lives.supervisor_event(self._table, event, wall_s)
             self._prober.on_launcher_up()
-        elif isinstance(event, Admitted) or event.key.job != probe.JOB:
+        elif isinstance(event, Admitted | SupervisorAnswered) or event.key.job != probe.JOB:
             lives.supervisor_event(self._table, event, wall_s)
         else:
             self._prober.on_event(event)

@@ -75,6 +75,14 @@ class AwaitStart(Struct, frozen=True, kw_only=True):
     key: AttemptKey
 
 
+class AwaitAnswer(Struct, frozen=True, kw_only=True):
+    """Tell whether a supervisor has sent a job the signal of a migration: `SupervisorAnswered`."""
+
+    key: AttemptKey
+    request: int
+    signal: int
+
+
 class CommandSupervisor(Struct, frozen=True, kw_only=True):
     """Append a command for the supervisor and wake it."""
 
@@ -249,6 +257,7 @@ Effect = (
     | AskLaunch
     | LookAtSpool
     | AwaitStart
+    | AwaitAnswer
     | CommandSupervisor
     | KillLeftover
     | WriteExit

@@ -147,6 +147,15 @@ class Launched(Struct, frozen=True, kw_only=True):
     start_ticks: int
 
 
+class SupervisorAnswered(Struct, frozen=True, kw_only=True):
+    """A supervisor has sent a job the signal of a migration, or no process handles that."""
+
+    key: AttemptKey
+    request: int
+    signal: int
+    sent: bool
+
+
 class Admitted(Struct, frozen=True, kw_only=True):
     """A task was admitted to the runtime for shared GPUs, which has added to its environment."""
 
@@ -299,6 +308,7 @@ Input = (
     | LaunchFailed
     | SupervisorSeen
     | SupervisorEnded
+    | SupervisorAnswered
     | LeftoverGone
     | SpoolFound
     | Measured

@@ -1,6 +1,6 @@
 """What becomes of attempts on this machine: launcher, supervisors, and the spool at a restart."""
 
-from gnode.core import preparing
+from gnode.core import preparing, trainings
 from gnode.core.effects import (
     AwaitStart,
     KillLeftover,
@@ -17,6 +17,7 @@ from gnode.core.inputs import (
     LauncherUp,
     LaunchFailed,
     LeftoverGone,
+    SupervisorAnswered,
     SupervisorEnded,
     SupervisorSeen,
 )
@@ -43,6 +44,7 @@ SupervisorEvent = (
     | Admitted
     | SupervisorSeen
     | SupervisorEnded
+    | SupervisorAnswered
     | LeftoverGone
 )
 
@@ -56,6 +58,8 @@ def supervisor_event(table: Table, event: SupervisorEvent, wall_s: float) -> Non
             supervisor_ended(table, event)
         case SupervisorSeen():
             supervisor_seen(table, event)
+        case SupervisorAnswered():
+            trainings.answered(table, event)
         case Admitted():
             admitted(table, event)
         case LaunchFailed():

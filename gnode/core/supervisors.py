@@ -2,9 +2,9 @@
 
 from msgspec import structs
 
-from gnode.core.effects import CommandSupervisor, KeepLaunched
+from gnode.core.effects import AwaitAnswer, CommandSupervisor, KeepLaunched
 from gnode.core.table import Attempt, Table
-from gnode.core.task import Command, LaunchCommand, Task
+from gnode.core.task import Command, LaunchCommand, SignalCommand, Task
 from gnode.core.transitions import Phase
 from gsched.model.job import ExitRecord
 from gsched.model.states import OutcomeKind, StopReason
@@ -34,6 +34,10 @@ def give(table: Table, attempt: Attempt, command: Command) -> None:
                 start_ticks=attempt.start_ticks,
             )
         )
+        if isinstance(command, SignalCommand) and command.request:
+            table.out.append(
+                AwaitAnswer(key=attempt.key, request=command.request, signal=command.signal)
+            )
 
 
 def hand_over(table: Table, attempt: Attempt) -> None:

@@ -5,10 +5,12 @@ loses nothing; the head drops what it knows already.
 """
 
 from gnode.core.effects import Send, TellJob
+from gnode.core.inputs import SupervisorAnswered
 from gnode.core.preparing import said_ready
 from gnode.core.supervisors import give
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey, SignalCommand
+from gsched.model.signals import describe_signal
 from gsched.protocol.node import (
     Checkpoint,
     Checkpointed,
@@ -62,6 +64,25 @@ def said(table: Table, message: Prepared | Checkpointed | CheckpointFailed | Pro
             pass
     if table.welcomed:
         table.out.append(Send(message=message))
+
+
+def answered(table: Table, event: SupervisorAnswered) -> None:
+    """Tell the head that no process of a job handles its signal: it cannot save its state.
+
+    One whose signal was sent answers by its end.
+    """
+    if event.sent or event.key not in table.attempts:
+        return
+    message = (
+        f"no process of the job handles signal {describe_signal(event.signal)}, so that no "
+        "checkpoint can be made: have the program install a handler that saves its state and "
+        "exits, or submit the job without --checkpoint-signal"
+    )
+    key = event.key
+    failed = CheckpointFailed(
+        job=key.job, attempt=key.attempt, request=event.request, message=message
+    )
+    said(table, failed)
 
 
 def repeat(table: Table, attempt: Attempt) -> None:

@@ -110,6 +110,7 @@ class Shell:
         self._doubts = Doubts()
         self._carry_out = self._do  # looking it up each time would build a function each time
         self._starts = starts.Starts(spool, self.post)
+        self._answers = starts.Answers(spool, self.post)
         self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended, identity.rules)
         self._steps = StepServer(
             node=identity.node,
@@ -192,6 +193,7 @@ class Shell:
         self._launcher.stop()
         self._writes.close()
         self._starts.close()
+        self._answers.close()
         self._sharing.close()
         self._neighbours.close()
         self._steps.close()
@@ -317,6 +319,7 @@ class Shell:
             meter.note_end(cores, record.wall_s, attempt.gpu_indices)
         self.post(Measured(load=meter.load(), usage={}))
         info = self._spool.read_info(key) if self._starts.forget(key) else None
+        self._answers.forget(key)
         self.post(SupervisorEnded(key=key, record=record, info=info))
 
     # --- effects ---
@@ -370,6 +373,10 @@ class Shell:
     @_do.register
     def _(self, effect: do.AwaitStart) -> None:
         self._starts.await_start(effect.key)
+
+    @_do.register
+    def _(self, effect: do.AwaitAnswer) -> None:
+        self._answers.await_answer(effect)
 
     @_do.register
     def _(self, effect: do.CommandSupervisor) -> None:

@@ -227,6 +227,17 @@ class Spool:
             log.warning("a record is ignored: %s", error)
             return None
 
+    def read_answer(self, key: AttemptKey, request: int) -> bool | None:
+        """Return whether the signal of a migration was sent to a job; None: not known yet."""
+        try:
+            story = journal.read_story(self.directory(key))
+        except OSError as error:
+            log.warning("a record is ignored: %s", error)
+            return None
+        if story.asked >= request:
+            return True
+        return False if story.unasked >= request else None
+
     def was_cleaned(self, key: AttemptKey) -> bool:
         """Return whether nothing is left of the container of an attempt; no if that is unknown."""
         try:

@@ -1,11 +1,12 @@
-"""Finds out when supervisors have started their jobs, and wakes them for a command."""
+"""Finds out what supervisors have written down, and wakes them for a command."""
 
 import asyncio
 import os
 import signal
 from collections.abc import Callable
 
-from gnode.core.inputs import Input, SupervisorSeen
+from gnode.core.effects import AwaitAnswer
+from gnode.core.inputs import Input, SupervisorAnswered, SupervisorSeen
 from gnode.core.task import AttemptKey
 from gnode.daemon.spool import Spool
 from gnode.supervisor import proc
@@ -14,6 +15,49 @@ from gnode.supervisor import proc
 # that is over by the first look is reported by its end, which is half the work for everybody.
 FIRST_LOOK_S = 0.05
 LONGEST_LOOK_S = 1.0
+#: How long the answer to an order is looked for: a supervisor of an older version gives none.
+ANSWER_S = 60.0
+
+
+class Looks:
+    """Looks again and again at the records of attempts, ever less often.
+
+    Args:
+        look: takes an attempt and for how long it was looked for, seconds; returns whether that is
+            enough.
+    """
+
+    def __init__(self, look: Callable[[AttemptKey, float], bool]) -> None:
+        self._look = look
+        self._planned: dict[AttemptKey, asyncio.TimerHandle] = {}
+
+    def begin(self, key: AttemptKey) -> None:
+        """Look for something of an attempt until it is there or `forget` is called."""
+        self.forget(key)
+        self._plan(key, FIRST_LOOK_S, FIRST_LOOK_S)
+
+    def forget(self, key: AttemptKey) -> bool:
+        """Stop looking; return whether it was still being looked for."""
+        look = self._planned.pop(key, None)
+        if look is None:
+            return False
+        look.cancel()
+        return True
+
+    def close(self) -> None:
+        """Stop looking for all."""
+        for key in list(self._planned):
+            self.forget(key)
+
+    def _plan(self, key: AttemptKey, pause_s: float, waited_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._planned[key] = loop.call_later(pause_s, self._try, key, pause_s, waited_s)
+
+    def _try(self, key: AttemptKey, pause_s: float, waited_s: float) -> None:
+        del self._planned[key]
+        if not self._look(key, waited_s):
+            pause_s = min(2 * pause_s, LONGEST_LOOK_S)
+            self._plan(key, pause_s, waited_s + pause_s)
 
 
 class Starts:
@@ -22,36 +66,52 @@ class Starts:
     def __init__(self, spool: Spool, post: Callable[[Input], None]) -> None:
         self._spool = spool
         self._post = post
-        self._looks: dict[AttemptKey, asyncio.TimerHandle] = {}
+        looks = Looks(self._look)
+        self.await_start, self.forget, self.close = looks.begin, looks.forget, looks.close
 
-    def await_start(self, key: AttemptKey) -> None:
-        """Look for an attempt's start until it is there or `forget` is called."""
-        self._plan(key, FIRST_LOOK_S)
+    def _look(self, key: AttemptKey, _waited_s: float) -> bool:
+        info = self._spool.read_info(key)
+        if info is not None:
+            self._post(SupervisorSeen(key=key, info=info))
+        return info is not None
 
-    def forget(self, key: AttemptKey) -> bool:
-        """Stop looking; return whether the start was still being looked for."""
-        look = self._looks.pop(key, None)
-        if look is None:
-            return False
-        look.cancel()
-        return True
+
+class Answers:
+    """Looks for the answers of supervisors that were to send a job its checkpoint signal."""
+
+    def __init__(self, spool: Spool, post: Callable[[Input], None]) -> None:
+        self._spool = spool
+        self._post = post
+        self._awaited: dict[AttemptKey, AwaitAnswer] = {}
+        self._looks = Looks(self._look)
+
+    def await_answer(self, effect: AwaitAnswer) -> None:
+        """Look for the answer to an order until it is there, or `forget` is called."""
+        self._awaited[effect.key] = effect
+        self._looks.begin(effect.key)
+
+    def forget(self, key: AttemptKey) -> None:
+        """Stop looking: the attempt has ended."""
+        self._awaited.pop(key, None)
+        self._looks.forget(key)
 
     def close(self) -> None:
         """Stop looking for all."""
-        for key in list(self._looks):
-            self.forget(key)
+        self._looks.close()
 
-    def _plan(self, key: AttemptKey, pause_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._looks[key] = loop.call_later(pause_s, self._look, key, pause_s)
-
-    def _look(self, key: AttemptKey, waited_s: float) -> None:
-        info = self._spool.read_info(key)
-        if info is None:
-            self._plan(key, min(2 * waited_s, LONGEST_LOOK_S))
-            return
-        del self._looks[key]
-        self._post(SupervisorSeen(key=key, info=info))
+    def _look(self, key: AttemptKey, waited_s: float) -> bool:
+        awaited = self._awaited[key]
+        sent = self._spool.read_answer(key, awaited.request)
+        if sent is None and waited_s < ANSWER_S:
+            return False
+        del self._awaited[key]
+        if sent is not None:
+            self._post(
+                SupervisorAnswered(
+                    key=key, request=awaited.request, signal=awaited.signal, sent=sent
+                )
+            )
+        return True
 
 
 def wake(pid: int, start_ticks: int) -> None:

@@ -10,6 +10,8 @@ half a line spoils no other. The kinds of lines:
 ``staging {...}``      who runs the attempt, whose files are being copied: no program runs yet
 ``may run``            its program may run from now on
 ``started {...}``      who runs the attempt
+``asked N``            the signal of migration N was sent to the processes that handle it
+``unasked N``          no process handles it, so it was not sent
 ``cleaned``            what the attempt's container has left is removed
 ``ended CHECK {...}``  the exit record with its CRC-32; flushed, and the first one counts
 
@@ -35,7 +37,8 @@ RESERVED_BYTES = 4096
 _STARTED_BYTES = 5 * RESERVED_BYTES  # two paths of 4096 bytes, twice
 _STARTING, _MAY_RUN, _STARTED, _ENDED = b"starting", b"may run", b"started ", b"ended "
 _STAGING, _CLEANED = b"staging ", b"cleaned"
-_FACTS = (_STARTING, _STAGING, _MAY_RUN, _STARTED, _CLEANED, _ENDED)
+_ASKED, _UNASKED = b"asked ", b"unasked "
+_FACTS = (_STARTING, _STAGING, _MAY_RUN, _STARTED, _ASKED, _UNASKED, _CLEANED, _ENDED)
 _CHECK_BYTES = 9  # eight hexadecimal digits and a space
 _READ_BYTES = 1 << 16
 
@@ -47,15 +50,27 @@ class Story:
         begun: a supervisor was about to start the job, or did.
         may_have_run: the program may have been started, recorded or not.
         started: who runs the attempt, JSON.
+        asked: the last migration for which it was sent its signal, 0: none.
+        unasked: the last migration whose signal no process handled, 0: none.
         cleaned: nothing is left of its container.
         ended: the exit record, JSON.
         size_bytes: of all lines.
     """
 
-    __slots__ = ("begun", "cleaned", "ended", "may_have_run", "size_bytes", "started")
+    __slots__ = (
+        "asked",
+        "begun",
+        "cleaned",
+        "ended",
+        "may_have_run",
+        "size_bytes",
+        "started",
+        "unasked",
+    )
 
     def __init__(self, content: bytes = b"") -> None:
         self.begun = self.may_have_run = self.cleaned = False
+        self.asked = self.unasked = 0
         self.size_bytes = len(content)
         self.started: bytes | None = None
         self.ended: bytes | None = None
@@ -70,6 +85,10 @@ class Story:
             self.started = line[len(_STAGING) :]
         elif line == _CLEANED:
             self.cleaned = True
+        elif line.startswith(_ASKED):
+            self.asked = max(self.asked, _number_after(_ASKED, line))
+        elif line.startswith(_UNASKED):
+            self.unasked = max(self.unasked, _number_after(_UNASKED, line))
         elif line == _MAY_RUN:
             self.begun = self.may_have_run = True
         elif line.startswith(_STARTED):
@@ -79,6 +98,11 @@ class Story:
             text = line[len(_ENDED) + _CHECK_BYTES :]
             if line == _ended_line(text):
                 self.ended = text
+
+
+def _number_after(start: bytes, line: bytes) -> int:
+    number = line[len(start) :]
+    return int(number) if number.isdigit() else 0
 
 
 def _ended_line(text: bytes) -> bytes:
@@ -151,6 +175,14 @@ class Journal:
     def write_staging(self, started: Mapping[str, object]) -> None:
         """Publish who copies files for the attempt, before its program may run."""
         self._append(_STAGING + json.dumps(started).encode())
+
+    def write_answer(self, request: int, *, sent: bool) -> None:
+        """Say whether the signal of a migration was sent: whether a process handles it.
+
+        Raises:
+            OSError: there is no space for it.
+        """
+        self._append(b"%s%d" % (_ASKED if sent else _UNASKED, request))
 
     def announce_cleaned(self) -> None:
         """Say that nothing is left of the attempt's container."""

@@ -1,9 +1,10 @@
 """gnode's orders to one attempt: stop, signal, retime, launch."""
 
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from gnode.supervisor import spool
+from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import Ending
 
 _STOP_REASONS = frozenset(
@@ -11,22 +12,16 @@ _STOP_REASONS = frozenset(
 )
 
 
-def obey(
-    orders: Iterable[object],
-    ending: Ending,
-    now_s: float,
-    handlers_of: Callable[[int], set[int]],
-) -> list[tuple[int, set[int] | None]]:
-    """Apply orders in turn and return the signals to send, each with its processes (None: all).
+def obey(orders: Iterable[object], ending: Ending, asking: Asking, now_s: float) -> list[int]:
+    """Apply orders in turn and return the signals to send to all processes of the job.
 
-    The signal by which a job saves its state for a migration goes to those of its processes that
-    have a handler for it, as it would kill the others. Where none has, it is not sent, and the job
-    counts as not asked.
+    The signal by which a job saves its state for a migration is ``asking``'s: it goes to the
+    processes that handle it only.
 
     An order that makes no sense is left out with a word in the log: ending the supervisor for it
     would cost the job.
     """
-    signals: list[tuple[int, set[int] | None]] = []
+    signals: list[int] = []
     for order in orders:
         match order:
             case {"do": "stop", "reason": str(reason), "grace_s": int() | float() as grace_s} if (
@@ -36,13 +31,9 @@ def obey(
             case {"do": "signal", "signal": int(number), "request": int(request)} if (
                 0 < number < signal.NSIG and request
             ):
-                handlers = handlers_of(number)
-                if not handlers:
-                    spool.log(f"no process of the job handles signal {number}: it is not sent")
-                elif ending.ask(request, now_s):
-                    signals.append((number, handlers))
+                asking.take(number, request, ending, now_s)
             case {"do": "signal", "signal": int(number)} if 0 < number < signal.NSIG:
-                signals.append((number, None))
+                signals.append(number)
             case {"do": "retime", "walltime_s": None | int() | float() as walltime_s}:
                 ending.retime(walltime_s)
             case {

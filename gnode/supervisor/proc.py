@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterable
 
 _PPID, _SESSION, _START_TICKS = 1, 3, 19  # places after the command's closing bracket in stat
+_MASKS = frozenset({b"SigBlk", b"SigIgn", b"SigCgt"})
 
 
 class Process:
@@ -126,17 +127,50 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def handlers_of(pids: Iterable[int], number: int) -> set[int]:
-    """Return the processes that have a handler for a signal; it would end the others."""
-    return {pid for pid in pids if _catches(pid, number)}
+    """Return the processes that have a handler for a signal; it would end most of the others."""
+    return {pid for pid in pids if b"SigCgt" in _masks_with(f"/proc/{pid}", number)}
 
 
-def _catches(pid: int, number: int) -> bool:
+def blockers_of(pids: Iterable[int], number: int) -> set[int]:
+    """Return the processes that a signal does not end now, as each of their threads blocks it."""
+    return {pid for pid in pids if _is_blocked(f"/proc/{pid}/task", number)}
+
+
+def _is_blocked(directory: str, number: int) -> bool:
+    """Return whether the threads below a directory block a signal and do not ignore it.
+
+    The kernel shows no signal as blocked by a thread for which that waits in ``sigwait``.
+    """
+    found = False
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            caught = next((line for line in file if line.startswith(b"SigCgt:")), b"SigCgt: 0")
+        for thread in os.listdir(directory):
+            masks = _masks_with(f"{directory}/{thread}", number)
+            if masks & {b"SigBlk", b"SigIgn"} == {b"SigBlk"}:
+                found = True
+            elif b"SigIgn" in masks or not _waits_for_signal(f"{directory}/{thread}"):
+                return False
     except OSError:  # it has ended
         return False
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+    return found
+
+
+def _waits_for_signal(thread: str) -> bool:
+    with open(f"{thread}/wchan", "rb") as file:
+        return b"sigtimedwait" in file.read()
+
+
+def _masks_with(directory: str, number: int) -> set[bytes]:
+    """Return the names of the masks of signals of a process or thread that have this one."""
+    found: set[bytes] = set()
+    try:
+        with open(f"{directory}/status", "rb") as file:
+            for line in file:
+                name, _, mask = line.partition(b":")
+                if name in _MASKS and int(mask, 16) >> number - 1 & 1:
+                    found.add(name)
+    except OSError:  # it has ended
+        return set()
+    return found
 
 
 def ask_to_end(pids: Iterable[int]) -> None:

@@ -9,6 +9,7 @@ import time
 from typing import TypeVar
 
 from gnode.supervisor import cgroup, gate, kernel
+from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import Ending
 from gnode.supervisor.errors import LaunchError, printable
 from gnode.supervisor.spool import Task
@@ -82,7 +83,7 @@ def never_ran(task: Task, error: LaunchError, seen: Seen | None = None) -> dict[
     return record
 
 
-def ended(task: Task, seen: Seen, ending: Ending) -> dict[str, object]:
+def ended(task: Task, seen: Seen, ending: Ending, asking: Asking) -> dict[str, object]:
     """Return the record of an attempt of which nothing is left."""
     record: dict[str, object] = {
         "job": task["job"],
@@ -94,6 +95,8 @@ def ended(task: Task, seen: Seen, ending: Ending) -> dict[str, object]:
     if ending.asked:
         record["asked"] = ending.asked
         record["asked_s"] = seen.started_s + ending.asked_s - seen.started_boottime_s
+    if asking.refused:
+        record["unasked"] = asking.refused
     record.update(_outcome(seen.status))
     merge_lease(task, ending, record)
     if seen.status not in (None, 0):

@@ -31,6 +31,7 @@ from gnode.supervisor import (
     staging,
     terminal,
 )
+from gnode.supervisor.asking import Asking
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError, Stage, reason
@@ -80,6 +81,7 @@ class _Supervisor:
     """One attempt's part on this node, from the fork to the exit record."""
 
     __slots__ = (
+        "_asking",
         "_commands",
         "_directory",
         "_ending",
@@ -108,6 +110,7 @@ class _Supervisor:
         self._task = task = claim.task
         self._journal = claim.journal
         self._commands = claim.commands
+        self._asking = Asking()
         self._gate: Gate | None = None
         self._shells: shells.Shells | None = None
         self._job_pid = 0
@@ -147,7 +150,7 @@ class _Supervisor:
             self._note_cleaned()
         else:
             self._watch()
-            result = record.ended(self._task, self._seen, self._ending)
+            result = record.ended(self._task, self._seen, self._ending, self._asking)
             words = last_words.words(self._task, result)
             fault = self._stage_out(around)
             self._remove_container(around)
@@ -467,8 +470,9 @@ class _Supervisor:
             self._look_after_spool()
             lease.look(self._directory, self._task, self._ending, kernel.boottime_s())
             self._act(self._ending.step(kernel.boottime_s()))
-            deadline_s = self._ending.deadline_s()
-            self._timer.arm(self._look_s if deadline_s is None else min(deadline_s, self._look_s))
+            self._ask()
+            times_s = (self._look_s, self._ending.deadline_s(), self._asking.due_s)
+            self._timer.arm(min(time_s for time_s in times_s if time_s is not None))
             number = signal.sigwaitinfo(WATCHED).si_signo
             if number == signal.SIGUSR1:
                 self._obey()
@@ -523,9 +527,9 @@ class _Supervisor:
         if self._shells is not None:
             asked = self._shells.take(asked)
         now_s = kernel.boottime_s()
-        for number, pids in orders.obey(asked, self._ending, now_s, self._handlers_of):
+        for number in orders.obey(asked, self._ending, self._asking, now_s):
             if self._job_pid:
-                proc.send(self._members() if pids is None else pids, number)
+                proc.send(self._members(), number)
         if self._ending.launched_s is not None and self._gate is not None and self._job_pid:
             self._open_gate(self._gate, self._ending.launched_s)
         if self._shells is not None and self._job_pid and self._seen.status is None:
@@ -553,8 +557,12 @@ class _Supervisor:
         gate.raise_priority(self._job_pid, self._members(), task["nice"])
         gate.open(before, task["env"])
 
-    def _handlers_of(self, number: int) -> set[int]:
-        return proc.handlers_of(self._members(), number) if self._job_pid else set()
+    def _ask(self) -> None:
+        if self._seen.status is not None:
+            self._asking.drop()
+        self._asking.step(
+            self._members, self._ending, self._journal, self._task["grace_s"], kernel.boottime_s()
+        )
 
     def _act(self, what: Do) -> None:
         if what is Do.EARLY:

@@ -14,6 +14,7 @@ import signal
 import time
 
 from gnode.supervisor import cgroup, early, gate, kernel, lease, orders, proc, record, spool
+from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.journal import Journal, make_journal, open_journal
@@ -37,6 +38,7 @@ class LostAttempt:
     """
 
     __slots__ = (
+        "_asking",
         "_commands",
         "_directory",
         "_ending",
@@ -85,9 +87,13 @@ class LostAttempt:
         )
         self._journal, is_old = _journal_of(directory)
         self._commands = spool.Commands(directory, None if is_old else self._journal)
-        # Stops and limits hold on; signals in the file were sent by the supervisor already.
-        sent = {self.job_pid}
-        orders.obey(self._commands.read(), self._ending, kernel.boottime_s(), lambda _: sent)
+        # Stops and limits hold on; signals in the file were sent by the supervisor already, but for
+        # one of a migration that it has not answered yet.
+        told = self._journal.story()
+        self._asking = Asking(told.unasked)
+        if told.asked:
+            self._ending.ask(told.asked, kernel.boottime_s())
+        orders.obey(self._commands.read(), self._ending, self._asking, kernel.boottime_s())
         if started and not self._may_have_run:  # its files were being copied: it is tried again
             self._ending.allow(0.0, kernel.boottime_s())
         if gate.is_shut(task, self._ending):  # its gate went with its supervisor
@@ -169,22 +175,21 @@ class LostAttempt:
         mark = f"{self._task['user_dir']}/".encode("utf-8", "surrogateescape")
         return proc.has_environment_text(process.pid, mark)
 
-    def _handlers_of(self, number: int) -> set[int]:
-        return proc.handlers_of(self._members, number)
-
     def step(self) -> bool:
         """Obey orders and limits; return True once nothing is left and the record is written."""
         now_s = kernel.boottime_s()
-        for number, pids in orders.obey(
-            self._commands.read(), self._ending, now_s, self._handlers_of
-        ):
-            proc.send(self._members if pids is None else pids, number)
+        for number in orders.obey(self._commands.read(), self._ending, self._asking, now_s):
+            proc.send(self._members, number)
         if self._ending.reason is None and not spool.exists(self._directory, spool.TASK):
             self._ending.stop("node_stop", 0.0, now_s)  # as its supervisor would have
         lease.look(self._directory, self._task, self._ending, now_s)
         gone = not self._main_may_be_waited_for()
         if gone:
+            self._asking.drop()
             self._ending.main_exited(now_s)
+        self._asking.step(
+            lambda: set(self._members), self._ending, self._journal, self._task["grace_s"], now_s
+        )
         if gone and not self._members and cgroup.is_empty(self._task):
             return self._write_down()
         what = self._ending.step(now_s)
@@ -246,7 +251,7 @@ class LostAttempt:
             never = record.never_ran(self._task, error, seen)
             shut = gate.is_shut(self._task, self._ending)
             return gate.never_launched(never) if shut else never
-        return record.ended(self._task, self._seen, self._ending)
+        return record.ended(self._task, self._seen, self._ending, self._asking)
 
 
 def _journal_of(directory: str) -> tuple[Journal, bool]:

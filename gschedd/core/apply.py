@@ -35,6 +35,7 @@ from gschedd.core.indexing import (
 )
 from gschedd.core.ledger import disown, own, refresh_space, reserve
 from gschedd.core.migration import apply as apply_moves
+from gschedd.core.migration.backoff import forget_refusals
 from gschedd.core.nodes import apply as apply_nodes
 from gschedd.core.recovery.apply import recovered
 from gschedd.core.state import (
@@ -333,6 +334,7 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     state.reached.pop(job.id, None)
     state.volatile.paces.pop(job.id, None)
     state.volatile.stuck.pop(job.id, None)
+    state.volatile.unasked.pop(job.id, None)
     _charge(job, attempt, fact.usage)
     job.spent_s = spent_by(job, attempt, fact.usage.wall_s, fact.ended_s)
     job.work_done = max(job.work_done, fact.work_done)
@@ -345,6 +347,8 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
             job.migration = structs.replace(job.migration, left_s=fact.at_s, lost=lost)
     elif job.move is not None:
         give_up_move(state, job)
+    if not moved:
+        forget_refusals(state, job.id)
     state.dirty.mark_nodes(attempt.parts)
 
 
@@ -386,6 +390,7 @@ def _ended(state: State, fact: f.JobEnded) -> None:
     state.trainings.pop(job.id, None)
     state.caches.sizes.pop(job.id, None)
     forget_dependencies(state, job)
+    forget_refusals(state, job.id)
     del state.jobs[job.id]
     apply_arrays.note_ended(state, job)
     state.unstored.finished[job.id] = job

@@ -91,6 +91,13 @@ class PreparedThere(Struct, kw_only=True):
     missing: set[str]
 
 
+class PartsUnasked(Struct, kw_only=True):
+    """The nodes on which no process of a job handles the signal of the migration ``request``."""
+
+    request: int
+    nodes: set[str]
+
+
 class LiveParts:
     """What the parts of an attempt use at the moment.
 
@@ -210,7 +217,9 @@ class Volatile:
 
     Attributes:
         turns: how many jobs of each user have left nodes that are vacated, or are about to.
-        stuck: when jobs that run could not be moved, seconds since the epoch.
+        stuck: until when jobs that could not be moved are left alone, seconds since the epoch.
+        refusals: how often in a row that was so.
+        unasked: parts of migrating jobs that do not handle their signal, by job.
         unwritten: checkpoints for which nobody has asked, and when they become facts, by job.
         paces: since when, and how many, checkpoints of a job have become facts.
         rivals: gnodes that were refused, by the node whose place they wanted.
@@ -230,6 +239,8 @@ class Volatile:
     def __init__(self) -> None:
         self.turns: Counter[int] = Counter()
         self.stuck: dict[int, float] = {}
+        self.refusals: Counter[int] = Counter()
+        self.unasked: dict[int, PartsUnasked] = {}
         self.unwritten: dict[int, tuple[float, CheckpointTaken]] = {}
         self.paces: dict[int, tuple[float, int]] = {}
         self.rivals: dict[str, dict[object, Rival]] = {}

@@ -101,6 +101,7 @@ class NodeProcess:
             do.AskLaunch: self._ask_launch,
             do.LookAtSpool: self._look_at_spool,
             do.AwaitStart: self._await_start,
+            do.AwaitAnswer: self._pass,
             do.CommandSupervisor: self._command,
             do.KillLeftover: self._kill_leftover,
             do.WriteExit: self._write_exit,

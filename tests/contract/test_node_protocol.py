@@ -18,6 +18,7 @@ from gnode.core.task import (
 )
 from gnode.supervisor import orders
 from gnode.supervisor import spool as reader
+from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import Do, Ending
 from gsched.model.job import ExitRecord, LaunchFailure, Owner
 from gsched.model.machine import Machine
@@ -311,23 +312,13 @@ def test_what_the_supervisor_says_of_itself_is_what_gnode_reads() -> None:
     assert msgspec.json.decode(msgspec.json.encode(info()), type=SupervisorInfo) == info()
 
 
-def nobody(_number: int) -> set[int]:
-    """No process of the job has a handler."""
-    return set()
-
-
-def rank(_number: int) -> set[int]:
-    """One of them has."""
-    return {7}
-
-
 @pytest.mark.parametrize("reason", list(StopReason))
 def test_the_supervisor_obeys_every_stop_that_gnode_writes(reason: StopReason) -> None:
     ending = Ending(walltime_s=None, grace_s=5.0, leftover_grace_s=1.0)
     ending.started(100.0)
 
     stop = _words(StopCommand(reason=reason, grace_s=2.0))
-    assert orders.obey([stop], ending, 110.0, nobody) == []
+    assert orders.obey([stop], ending, Asking(), 110.0) == []
 
     assert ending.reason == reason
     assert ending.step(110.0) is Do.TERM
@@ -339,26 +330,26 @@ def test_the_supervisor_obeys_signals_and_new_limits_that_gnode_writes() -> None
     ending.started(100.0)
     words = [_words(SignalCommand(signal=12)), _words(RetimeCommand(walltime_s=30.0))]
 
-    assert orders.obey(words, ending, 110.0, nobody) == [(12, None)], "to all processes"
+    assert orders.obey(words, ending, Asking(), 110.0) == [12], "to all processes"
 
     assert ending.deadline_s() == pytest.approx(130.0)
-    orders.obey([_words(RetimeCommand(walltime_s=None))], ending, 111.0, nobody)
+    orders.obey([_words(RetimeCommand(walltime_s=None))], ending, Asking(), 111.0)
     assert ending.deadline_s() is None
 
 
-def test_the_supervisor_sends_the_signal_of_a_move_once() -> None:
-    ending = Ending(walltime_s=None, grace_s=5.0, leftover_grace_s=1.0)
-    word = _words(SignalCommand(signal=10, request=2))
+def test_the_supervisor_takes_the_signal_of_a_move_once() -> None:
+    ending, asking = Ending(walltime_s=None, grace_s=5.0, leftover_grace_s=1.0), Asking(refused=1)
+    ending.ask(3, 100.0)
 
-    assert orders.obey([word], ending, 109.0, nobody) == [], "it would only kill the job"
-    assert ending.asked == 0
-    assert orders.obey([word, word], ending, 110.0, rank) == [(10, {7})]
-    assert orders.obey([_words(SignalCommand(signal=10, request=1))], ending, 120.0, rank) == []
+    for request, due_s in ((1, None), (3, None), (4, 110.0)):
+        word = _words(SignalCommand(signal=10, request=request))
+        assert orders.obey([word, word], ending, asking, 110.0) == [], "not to all processes"
+        assert asking.due_s == due_s
 
-    assert (ending.asked, ending.asked_s) == (2, 110.0)
-    third = _words(SignalCommand(signal=10, request=3))
-    assert orders.obey([third], ending, 130.0, rank) == [(10, {7})]
-    assert ending.asked == 3
+    asking.drop()
+    word = _words(SignalCommand(signal=10, request=4))
+    assert orders.obey([word], ending, asking, 111.0) == []
+    assert asking.due_s is None
 
 
 def _words(command: Command) -> object:

@@ -164,6 +164,81 @@ def test_one_that_does_not_end_within_the_grace_stays_where_it_is() -> None:
     assert story.job(job).attempts == 1
 
 
+def wide(story: Story, deaf_on: tuple[str, ...]) -> int:
+    """Submit a job with ranks on both nodes; on some no process handles its signal."""
+    return story.submit(
+        "select=2:ncpus=1:ngpus=3,place=scatter",
+        program=Program(runs_s=1000.0, saves_s=20.0, deaf_on=deaf_on),
+        launch="torchrun",
+        checkpoint_signal=USR1,
+        grace_s=60.0,
+        deadline_after_s=1e6,
+    )
+
+
+def test_one_that_does_not_handle_its_signal_stays_at_once_and_is_left_alone() -> None:
+    """For longer each time: it will not handle it next time either."""
+    story = Story()
+    job = deaf(story, deaf_on=("a",), runs_s=1e6)
+    story.run_for(5.0)
+    state = story.head.state
+    for pause_s in (ASK_AGAIN_S, 2 * ASK_AGAIN_S, 4 * ASK_AGAIN_S):
+        story.move((job, gpus("b", 0, 1)))
+        story.run_for(1.0)
+
+        assert story.state(job) == "running"
+        assert not state.targets
+        assert not state.volatile.unasked
+        abandoned = story.told(f.MoveAbandoned, job)[-1]
+        assert abandoned.reason == "no process of the job handles signal 10"  # type: ignore[attr-defined] # of that kind
+        assert is_left_alone(state, job, abandoned.at_s + pause_s - 1.0)
+        assert not is_left_alone(state, job, abandoned.at_s + pause_s)
+        story.run_for(pause_s)
+    assert story.machines["a"].signals == []
+    story.do(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob()))
+    story.run_for(30.0)
+    assert not state.volatile.refusals
+
+
+def test_one_part_that_handles_the_signal_is_enough_and_the_others_are_stopped() -> None:
+    """When the one has left, at once; what they did is in the state that it has saved."""
+    story = Story()
+    job = wide(story, ("b",))
+    story.run_for(5.0)
+    story.move((job, (place("b"), place("a"))))
+    story.run_for(10.0)
+    assert story.state(job) == "migrating"
+    assert (story.machines["a"].signals, story.machines["b"].signals) == ([(job, USR1)], [])
+
+    story.run_for(15.0)
+
+    (stop,) = story.told(f.StopRequested, job)
+    assert stop.reason is StopReason.MOVE  # type: ignore[attr-defined] # of that kind
+    assert story.machine_of(job) == ("b", "a")
+    now = story.job(job)
+    assert (now.attempts, now.moves, now.moves_lost) == (2, 1, 0)
+    story.check_history()
+
+
+def test_parts_of_which_none_handles_the_signal_stay() -> None:
+    """At once, also if one of them has to be asked again."""
+    story = Story()
+    job = wide(story, ("a", "b"))
+    story.run_for(5.0)
+    story.lost[n.CheckpointFailed] = 1
+    story.move((job, (place("b"), place("a"))))
+    story.run_for(4.0)
+    assert story.state(job) == "migrating"
+    story.disconnect("a")
+    story.connect("a")
+
+    story.run_for(1.0)
+
+    assert story.state(job) == "running"
+    assert len(story.told(f.MoveAbandoned, job)) == 1
+    assert story.job(job).attempts == 1
+
+
 def test_one_that_left_although_its_move_was_given_up_goes_on_from_its_queue() -> None:
     """The signal came late, since its node was away; nobody may take its end for its success."""
     story = Story()

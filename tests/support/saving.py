@@ -25,6 +25,7 @@ class Program(Struct, kw_only=True):
         oom: it is killed for memory instead of ending by itself.
         saves_s: how long it takes to save its state; None: it never answers.
         save_fault: why it cannot save its state.
+        deaf_on: nodes on which no process handles the signal that asks for its state.
         killed_by: the signal that ends it when it has been asked to save its state by a signal.
     """
 
@@ -37,6 +38,7 @@ class Program(Struct, kw_only=True):
     oom: bool = False
     saves_s: float | None = 0.5
     save_fault: str = ""
+    deaf_on: tuple[str, ...] = ()
     killed_by: int | None = None
 
 
@@ -51,6 +53,7 @@ class Running(Struct, kw_only=True):
     stopping: bool = False
     asked: int = 0
     asked_s: float = 0.0
+    unasked: int = 0
 
 
 def save_state(world: World, machine: Machine, order: e.SendCheckpoint) -> None:
@@ -88,6 +91,14 @@ def _leave(world: World, machine: Machine, order: e.SendCheckpoint) -> None:
     """Let a job that only knows a signal save its state and end; it hears each request once."""
     part = machine.running.get((order.job, order.attempt))
     if part is None or order.request <= part.asked:
+        return
+    if machine.name in world.programs[order.job].deaf_on:
+        part.unasked = order.request
+        message = f"no process of the job handles signal {order.signal}"
+        failed = n.CheckpointFailed(
+            job=order.job, attempt=order.attempt, request=order.request, message=message
+        )
+        world.tell(machine, failed)
         return
     part.asked, part.asked_s = order.request, world.now_s
     machine.signals.append((order.job, order.signal))

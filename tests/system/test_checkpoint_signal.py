@@ -1,10 +1,13 @@
 """Jobs that are migrated by a signal: it goes to who handles it, and kills nobody."""
 
+import os
+import signal
 import sys
 
 import pytest
 
 from gsched.client import error_from, new_job
+from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 
@@ -28,13 +31,16 @@ time.sleep(600)
 """
 
 
-def submit(cluster: Cluster, script: str, signal: int = USR1) -> int:
+def submit(
+    cluster: Cluster, script: str, *, number: int = USR1, grace_s: float = 3.0, **more: object
+) -> int:
     job = new_job(
         name="signalled",
         workdir=str(cluster.jobs),
         script=script,
-        grace_s=3.0,
-        checkpoint_signal=signal,
+        grace_s=grace_s,
+        checkpoint_signal=number,
+        **more,
     )
     result = cluster.head.submit([job]).results[0]
     if result.error is not None:
@@ -48,20 +54,86 @@ def start(cluster: Cluster) -> None:
         cluster.start_node(name)
 
 
-def test_a_job_without_a_handler_is_not_killed_by_its_signal(cluster: Cluster) -> None:
-    """It is not sent; the migration is off after the grace period, and the job runs on."""
+#: It takes the signal in a thread of its own; all threads block it.
+SIGWAIT = """
+import os, pathlib, signal, threading, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+def leave():
+    signal.sigwait({signal.SIGUSR1})
+    pathlib.Path("saved").touch()
+    os._exit(0)
+threading.Thread(target=leave).start()
+pathlib.Path("began").open("a").write("x")
+time.sleep(600)
+"""
+#: It needs some time to install its handler, as a program that imports a framework.
+SLOW = """
+import pathlib
+pathlib.Path("began").open("a").write("x")
+""" + HANDLES.replace("signal.signal", "time.sleep(1.0); signal.signal")
+
+
+@pytest.mark.parametrize("line", ["sleep 600", "trap '' USR1; exec sleep 600"])
+def test_a_job_that_does_not_handle_its_signal_keeps_running_and_the_reason_is_told_at_once(
+    cluster: Cluster, line: str
+) -> None:
+    """The signal would kill it, or it ignores it: it is not sent, and nobody waits for its end."""
     start(cluster)
-    job = submit(cluster, "#!/bin/sh\necho x >> began\nexec sleep 600\n")
+    job = submit(cluster, f"#!/bin/sh\necho x >> began\n{line}\n", grace_s=8.0)
+    wait_until((cluster.jobs / "began").exists)
+    head = str(cluster.socket)
+
+    moved = run_command("gmigrate", "--wait", str(job), head=head)
+
+    assert moved.status == 170
+    assert "migration abandoned: no process of the job handles signal 10 (USR1)" in moved.stderr
+    assert "have the program install a handler" in moved.stderr
+    story = cluster.head.job(job)
+    assert (story.row.state, story.row.attempt, story.move) == ("running", 1, None)
+    assert (cluster.jobs / "began").read_text() == "x\n"
+    assert run_command("gdel", "-W", "0", str(job), head=head).status == 0
+
+
+@pytest.mark.parametrize("program", [SIGWAIT, SLOW], ids=["sigwait", "slow"])
+def test_a_job_that_waits_for_its_signal_or_has_just_started_is_migrated(
+    cluster: Cluster, program: str
+) -> None:
+    """A blocked signal kills nobody, and a handler may need a moment."""
+    start(cluster)
+    (cluster.jobs / "program.py").write_text(program)
+    job = submit(cluster, f"#!/bin/sh\nexec {sys.executable} program.py\n", grace_s=30.0)
     wait_until((cluster.jobs / "began").exists)
 
     moved = run_command("gmigrate", "--wait", str(job), head=str(cluster.socket))
 
-    assert moved.status != 0
-    assert "USR1" in moved.stderr
+    assert moved.status == 0, moved.stderr
+    assert (cluster.jobs / "saved").exists()
     row = cluster.head.job(job).row
-    assert (row.state, row.attempt) == ("running", 1)
-    assert (cluster.jobs / "began").read_text() == "x\n"
+    assert (row.attempt, row.moves, row.moves_lost) == (2, 1, 0)
     assert run_command("gdel", "-W", "0", str(job), head=str(cluster.socket)).status == 0
+
+
+def test_an_answer_outlives_the_supervisor_and_gnode(cluster: Cluster) -> None:
+    """A supervisor is killed, the launcher takes over: what was answered stays answered."""
+    start(cluster)
+    job = submit(cluster, "#!/bin/sh\necho x >> began\nexec sleep 600\n", grace_s=8.0)
+    wait_until((cluster.jobs / "began").exists)
+    head = str(cluster.socket)
+    assert run_command("gmigrate", "--wait", str(job), head=head).status == 170
+    (node,) = cluster.head.job(job).row.nodes
+    info = records.started(cluster.node_dir(node) / "attempts" / f"{job}.1")
+    assert info is not None
+    os.kill(info["pid"], signal.SIGKILL)
+    cluster.kill_node(node)
+    cluster.start_node(node)
+
+    again = run_command("gmigrate", "--wait", str(job), head=head)
+
+    assert again.status == 170
+    assert "no process of the job handles signal 10 (USR1)" in again.stderr
+    story = cluster.head.job(job)
+    assert (story.row.state, story.row.attempt, story.moves_asked) == ("running", 1, 2)
+    assert run_command("gdel", "-W", "0", str(job), head=head).status == 0
 
 
 def test_the_signal_goes_to_the_processes_that_handle_it(cluster: Cluster) -> None:
@@ -91,7 +163,7 @@ def test_a_program_that_its_signal_kills_is_restarted_and_not_migrated(
     """Below a shell, which tells of it by its exit code, and without one."""
     start(cluster)
     (cluster.jobs / "program.py").write_text(PLAIN)
-    job = submit(cluster, f"#!/bin/sh\n{below}{sys.executable} program.py\n", signal=INT)
+    job = submit(cluster, f"#!/bin/sh\n{below}{sys.executable} program.py\n", number=INT)
     wait_until((cluster.jobs / "began").exists)
     (before,) = cluster.head.job(job).row.nodes
     head = str(cluster.socket)

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import Do, Ending
 from gnode.supervisor.orders import obey
 
@@ -143,11 +144,11 @@ def test_orders_change_the_limit_and_hand_signals_back() -> None:
             {"do": "signal", "signal": 9},
         ],
         ending,
+        Asking(),
         1000,
-        lambda _number: set(),
     )
 
-    assert signals == [(12, None), (9, None)]
+    assert signals == [12, 9]
     assert ending.deadline_s() == 1100
     assert ending.reason is None
 

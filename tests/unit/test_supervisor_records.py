@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gnode.supervisor import errors, journal, record, spool
+from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import Ending
 from gnode.supervisor.spool import Commands, Task
 from gsched.model.job import ExitRecord, LaunchFailure
@@ -32,7 +33,9 @@ def task(**changes: Any) -> Task:
 def ended(status: int | None, ending: Ending | None = None, **changes: Any) -> ExitRecord:
     seen = record.Seen(started_s=5000.0, started_boottime_s=100.0)
     seen.status = status
-    made = record.ended(task(**changes), seen, ending or Ending(walltime_s=None, grace_s=1))
+    made = record.ended(
+        task(**changes), seen, ending or Ending(walltime_s=None, grace_s=1), Asking()
+    )
     assert set(made) <= set(ExitRecord.__struct_fields__)
     return msgspec.json.decode(json.dumps(made).encode(), type=ExitRecord)
 

@@ -4,15 +4,21 @@ Such a job saves its state to its own files, and gsched sees only its end. One t
 with whatever code, has saved it. One that was killed has not, as far as is known: by the signal
 itself, since it lost its handler or never had one of its own; by another signal, or for memory,
 while it was saving; or by gsched, since it did not exit within its grace period.
+
+A part none of whose processes handles the signal is not asked. One that is asked is enough: the
+ranks of a job work together, and it is its program's choice which of them save the state of all.
+So the migration is off only if no part can be asked, and a part that cannot is stopped when the
+others have left.
 """
 
 from typing import Final
 
 from gsched.model.job import ExitRecord
 from gsched.model.signals import SIGNAL_NAMES, describe_signal
-from gsched.model.states import OutcomeKind, StopReason
+from gsched.model.states import OutcomeKind, PartState, StopReason
 from gsched.model.wording import outcome_words
-from gschedd.core.state import Attempt, Job
+from gschedd.core.state import Attempt, Job, State
+from gschedd.core.transient import PartsUnasked
 
 #: A shell, torchrun and others say so with their exit code that a signal ended their program.
 _SIGNAL_CODE: Final = 128
@@ -24,6 +30,30 @@ _KILLED: Final = frozenset(
         OutcomeKind.SUPERVISOR_LOST,
     }
 )
+
+
+def note_unasked(state: State, job: Job, node: str) -> None:
+    """Note that no process of a moving job's part on a node handles its signal."""
+    assert job.move is not None, "it moves"
+    there = state.volatile.unasked.get(job.id)
+    if there is None or there.request != job.move.request:
+        there = PartsUnasked(request=job.move.request, nodes=set())
+        state.volatile.unasked[job.id] = there
+    there.nodes.add(node)
+
+
+def is_unasked(state: State, job: Job) -> bool:
+    """Return whether none of the parts that are left of a moving job handles its signal."""
+    there = state.volatile.unasked.get(job.id)
+    if there is None or job.attempt is None or job.move is None:
+        return False
+    if there.request != job.move.request:
+        return False
+    return all(
+        node in there.nodes
+        for node, part in job.attempt.parts.items()
+        if part.state in {PartState.PENDING, PartState.RUNNING}
+    )
 
 
 def has_left(job: Job, attempt: Attempt) -> bool:
@@ -47,13 +77,20 @@ def lost_by(job: Job, attempt: Attempt) -> str:
     if job.saved is not None and job.saved.at_s >= _asked_s(job, attempt):
         return ""
     for node, part in attempt.parts.items():
-        words = _killed(part.record, node, job) if part.record is not None else ""
+        if part.record is None or _is_left_to_others(part.record, job):
+            continue
+        words = _killed(part.record, node, job)
         if words:
             return (
                 f"{words} after its checkpoint signal: its work since its own last checkpoint "
                 "is lost"
             )
     return ""
+
+
+def _is_left_to_others(record: ExitRecord, job: Job) -> bool:
+    """Return whether a part was stopped that could not be asked, when the others had left."""
+    return record.stop_reason is StopReason.MOVE and record.unasked == job.moves_asked
 
 
 def _asked_s(job: Job, attempt: Attempt) -> float:

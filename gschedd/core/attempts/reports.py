@@ -19,6 +19,7 @@ from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.apply import note_damaged
 from gschedd.core.attempts.blame import is_exhausted
+from gschedd.core.attempts.leaving import is_unasked, note_unasked
 from gschedd.core.decide import lost_part
 from gschedd.core.migration.apply import note_progress
 from gschedd.core.migration.costs import told_by_resuming
@@ -385,13 +386,21 @@ def _is_newer(said: n.Checkpointed, job: Job) -> bool:
 
 
 def on_checkpoint_failed(state: State, node: str, said: n.CheckpointFailed, now_s: float) -> Heard:
-    """A training could not save its state: the move is off."""
+    """A training could not save its state: the migration is off.
+
+    Of a job that is asked by its signal each node speaks for its own part. One part that handles
+    the signal is enough, as one rank may save the state of all.
+    """
     heard = nothing()
     found = _part(state, node, said.job, said.attempt)
     job = found[0] if found is not None else None
     if job is None or job.move is None or job.move.request != said.request or is_saved(job):
         heard.oddities.append("failed_checkpoint_of_no_move")
         return heard
+    if job.spec.checkpoint_signal:
+        note_unasked(state, job, node)
+        if not is_unasked(state, job):
+            return heard
     heard.facts.append(
         f.MoveAbandoned(at_s=now_s, job=job.id, attempt=said.attempt, reason=said.message)
     )

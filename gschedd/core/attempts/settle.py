@@ -16,7 +16,7 @@ from gsched.model.wording import OVER_WALLTIME, outcome_words
 from gschedd.core import facts as f
 from gschedd.core.arrays.elements import after_element
 from gschedd.core.attempts.blame import suspect
-from gschedd.core.attempts.leaving import has_left, lost_by
+from gschedd.core.attempts.leaving import has_left, is_unasked, lost_by
 from gschedd.core.attempts.requeue import LOST, after_fault
 from gschedd.core.attempts.steps import counts_for_outcome, is_script_over
 from gschedd.core.ledger import crowded_out
@@ -84,6 +84,8 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
         facts.append(attempt_ended(job, fact.at_s))
     elif attempt.stop is None and is_script_over(job, attempt):
         facts.append(_stop_agents(job, fact.at_s))
+    elif attempt.stop is None and _leaves_by_itself(job) and is_unasked(state, job):
+        facts.append(stop_to_move(job, fact.at_s))
     elif not counts_for_outcome(job, attempt, fact.node):
         pass  # a step agent that could not be started: the program that wanted it is told
     elif _failed(fact.record) and attempt.stop is None and not _leaves_by_itself(job):
@@ -150,7 +152,7 @@ def _outcome(job: Job, attempt: Attempt) -> Outcome:
     the signal reached it has just ended.
     """
     if attempt.stop in {None, StopReason.MOVE} and has_left(job, attempt):
-        lost = lost_by(job, attempt)
+        lost = lost_by(job, _without_agents(job, attempt))
         if lost:
             return Outcome(kind=OutcomeKind.RERUN, message=lost)
         why = f": {job.move.why}" if job.move is not None and job.move.why else ""

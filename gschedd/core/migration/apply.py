@@ -7,6 +7,7 @@ from gschedd.core import facts as f
 from gschedd.core.indexing import give_up_move, move, touch, touch_attempt
 from gschedd.core.ledger import release, reserve
 from gschedd.core.migration import costs as movecosts
+from gschedd.core.migration.backoff import forget_refusals, leave_alone
 from gschedd.core.state import Job, MigrationProgress, MigrationTarget, Reached, Saved, State
 from gschedd.core.training import step_times as steptimes
 from gschedd.core.training.startups import learn
@@ -77,7 +78,8 @@ def move_abandoned(state: State, fact: f.MoveAbandoned) -> None:
     state.note_moved(job.id)
     move(state, job, fact, JobState.RUNNING)
     job.migration = None
-    state.volatile.stuck[job.id] = fact.at_s
+    leave_alone(state, job.id, fact.at_s)
+    state.volatile.unasked.pop(job.id, None)
     give_up_move(state, job)
 
 
@@ -89,9 +91,10 @@ def note_arrival(state: State, job: Job, at_s: float, *, warm: bool) -> None:
     """
     if job.migration is None or not job.migration.lost:
         job.moves += 1
+        forget_refusals(state, job.id)
     else:
         job.moves_lost += 1
-        state.volatile.stuck[job.id] = at_s
+        leave_alone(state, job.id, at_s)
     if job.migration is not None:
         job.migration = structs.replace(job.migration, placed_s=at_s, warm=warm)
 
