@@ -5,6 +5,7 @@ from typing import Final
 
 from gnode.core.inputs import Account
 from gsched.model.counts import repeated
+from gsched.model.host_lists import compact
 from gsched.model.ids import array_of, index_of
 from gsched.protocol.node import Launch
 
@@ -36,12 +37,11 @@ def slurm_variables(launch: Launch, account: Account, *, node_cpus: int = 0) -> 
         "SLURM_JOBID": str(launch.job),
         "SLURM_JOB_NAME": launch.name,
         "SLURM_JOB_PARTITION": launch.queue,
-        "SLURM_JOB_ACCOUNT": launch.account,
         "SLURM_JOB_USER": account.user,
         "SLURM_JOB_UID": str(account.uid),
         "SLURM_CLUSTER_NAME": launch.server,
-        "SLURM_JOB_NODELIST": ",".join(launch.hosts),
-        "SLURM_NODELIST": ",".join(launch.hosts),
+        "SLURM_JOB_NODELIST": compact(launch.hosts),
+        "SLURM_NODELIST": compact(launch.hosts),
         "SLURM_JOB_NUM_NODES": str(nodes),
         "SLURM_NNODES": str(nodes),
         "SLURM_NODEID": str(rank),
@@ -56,8 +56,11 @@ def slurm_variables(launch: Launch, account: Account, *, node_cpus: int = 0) -> 
         "SLURM_SUBMIT_HOST": stated.get("PBS_O_HOST", ""),
         "SLURM_GTIDS": str(rank),
         "SLURM_JOB_GID": str(launch.owner.gid),
-        "SLURM_RESTART_COUNT": str(launch.restart_count),
     }
+    if launch.account:
+        found["SLURM_JOB_ACCOUNT"] = launch.account
+    if launch.restart_count:
+        found["SLURM_RESTART_COUNT"] = str(launch.restart_count)
     if array_of(launch.job):
         found["SLURM_ARRAY_JOB_ID"] = str(array_of(launch.job))
         found["SLURM_ARRAY_TASK_ID"] = str(index_of(launch.job))

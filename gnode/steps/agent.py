@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from gsched import step_process
 from gsched.protocol import steps as wire
 from gsched.protocol.sealing import Opener, Sealer, SealError, challenge_key, session_keys
 
@@ -470,13 +471,15 @@ def start_task(spawn: wire.Spawn) -> "subprocess.Popen[bytes]":
     spawn = spawn._replace(cwd=_own_directory(spawn))
     out, err = (_opened(spawn, path) for path in (spawn.stdout_path, spawn.stderr_path))
     try:
-        return subprocess.Popen(
+        return step_process.start(
             spawn.argv,
-            env=env,
+            env,
             cwd=spawn.cwd,
-            stdin=subprocess.PIPE if spawn.has_input else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if out is None else out,
-            stderr=err if err is not None else (out if out is not None else subprocess.PIPE),
+            streams=(
+                subprocess.PIPE if spawn.has_input else subprocess.DEVNULL,
+                subprocess.PIPE if out is None else out,
+                err if err is not None else (out if out is not None else subprocess.PIPE),
+            ),
             start_new_session=True,
         )
     finally:

@@ -139,6 +139,7 @@ def _run(
         timeout_s = task.get("detach_timeout_s") or 0.0
         _hold(task, listener, channel=channel, detach_timeout_s=timeout_s)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _tell_pid(task)
     start_program(task, os.execve)
 
 
@@ -193,6 +194,7 @@ def _hold(
             if relays:
                 kernel.set_name(b"gforward")
                 os._exit(forward.serve())
+            _tell_pid(task)
             start_program(task, os.execve)
         except LaunchError as error:
             os.write(2, f"{command}: {error.message}\r\n".encode("utf-8", "surrogateescape"))
@@ -386,6 +388,12 @@ def _is_there(directory: str) -> bool:
 
 
 Started = TypeVar("Started")
+
+
+def _tell_pid(task: Task) -> None:
+    """Let the program that this process becomes read its process id, in a job of Slurm."""
+    if "SLURM_JOB_ID" in task["env"]:
+        task["env"]["SLURM_TASK_PID"] = str(os.getpid())
 
 
 def start_program(

@@ -30,6 +30,8 @@ def is_possible(task: Task, around: Surroundings) -> bool:
         return False  # they cannot be taken back
     if task.get("detach_timeout_s") is not None:
         return False  # its process stays as the keeper of its terminal
+    if "SLURM_JOB_ID" in task["env"]:
+        return False  # only its own process knows SLURM_TASK_PID before the program starts
     if task.get("stage_in"):
         return False  # the job's process copies them before it starts
     if task["cgroup"] and not around.home.is_known:

@@ -173,6 +173,32 @@ def test_actions_on_jobs(fake: FakeApi, arguments: list[str], asked: a.AnyJobAct
     assert (ran.status, ran.stdout) == (0, "")
 
 
+def test_scontrol_shows_lists_of_nodes_as_slurm(
+    fake: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "hosts").write_text("n1\nn2,n5\n\n n9\n")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[2,1]")
+
+    def told(*words: str) -> str:
+        return slurm("scontrol", "show", *words).stdout
+
+    assert told("hostnames") == "n2\nn1\n"
+    assert told("hostlist", "n3,n1,n2,a") == "n[3,1-2],a\n"
+    assert told("hostlistsorted", "n3,n1,n2,a") == "a,n[1-3]\n"
+    assert told("hostlist", str(tmp_path / "hosts")) == "n[1-2,5,9]\n"
+    for words, message in (
+        (["hostnames", "n[3-1]"], "Invalid hostlist: n[3-1]\n"),
+        (["hostlist", "/no/file"], "Can not open /no/file\n"),
+        (["hostlist"], "invalid encode argument\n"),
+        (["hostnames", "n1", "n2"], "too many arguments for keyword:show\n"),
+    ):
+        ran = slurm("scontrol", "show", *words)
+        assert (ran.status, ran.stderr) == (1, message)
+    monkeypatch.delenv("SLURM_JOB_NODELIST")
+    ran = slurm("scontrol", "show", "hostnames")
+    assert (ran.status, ran.stderr) == (0, "scontrol: error: host list is empty\n")
+
+
 def test_scontrol_shows_hostnames_and_a_job(fake: FakeApi) -> None:
     assert slurm("scontrol", "show", "hostnames", "n[01-03],x").stdout.split() == [
         "n01", "n02", "n03", "x",

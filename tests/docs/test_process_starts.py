@@ -71,7 +71,8 @@ def starts_in(text: str, module: str) -> set[str]:
 
 
 def modules() -> Iterator[tuple[str, str]]:
-    for path in sorted(ROOT.joinpath("gnode").rglob("*.py")):
+    of_steps = ROOT / "gsched" / "step_process.py"  # gnode's step agent and srun have it in common
+    for path in (*sorted(ROOT.joinpath("gnode").rglob("*.py")), of_steps):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         yield name, path.read_text(encoding="utf-8")
 

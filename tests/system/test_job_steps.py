@@ -192,6 +192,29 @@ def test_large_output_waits_for_its_reader(two: Cluster) -> None:
     assert (two.jobs / "written").exists()
 
 
+def test_tasks_of_slurm_are_told_their_process_ids(two: Cluster) -> None:
+    """And the script its own; functions of bash in the environment reach them."""
+    job = submit(
+        two,
+        "#!/bin/bash\n"
+        "echo $(($$ - SLURM_TASK_PID)) $SLURM_JOB_NODELIST\n"
+        "f() { echo f; }; export -f f\n"
+        "srun bash -c 'echo $SLURM_PROCID $(($$ - SLURM_TASK_PID)) $(f) $SLURM_STEP_NODELIST'"
+        " | sort\n"
+        "mkdir -p own; printf '#!/bin/sh\\necho own\\n' > own/prog; chmod +x own/prog\n"
+        "PATH=own:$PATH srun -N2 --ntasks-per-node=1 prog\n"
+        "printf 'x' > own/no; PATH=own:$PATH srun -n1 no; srun -n1 -w n2 nowhere\n",
+        slurm=True,
+    )
+
+    _, out, err = ended(two, job)
+
+    lines = [f"{rank} 0 f n[1-2]" for rank in range(4)]
+    assert out.splitlines() == ["0 n[1-2]", *lines, "own", "own"]
+    assert "cannot run no: Permission denied" in err
+    assert "nowhere: No such file or directory" in err
+
+
 def test_srun_starts_a_step_on_all_nodes(two: Cluster) -> None:
     """With ranks that are consecutive on a node, steps one after another, files and labels."""
     show = "sh -c 'echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURMD_NODENAME $SLURM_NTASKS'"
@@ -200,7 +223,7 @@ def test_srun_starts_a_step_on_all_nodes(two: Cluster) -> None:
         f"srun {show} | sort\n"
         f"srun -N 2 --ntasks-per-node=1 {show} | sort\n"
         f"srun -n 3 {show} | sort\n"
-        f"srun -N1 -w n2 -n 1 {show}\n"
+        f"srun -N1 -w 'n[2]' -n 1 {show}\n"
         "srun -l -n 4 sh -c 'echo $SLURM_STEP_ID' | sort\n"
         "srun -o step.%s.%t sh -c 'echo $SLURM_PROCID'\n"
         "cat step.5.3\n"

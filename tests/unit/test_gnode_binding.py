@@ -11,6 +11,7 @@ from msgspec import structs
 from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, Limits, bind, processes_per_node
 from gnode.core.inputs import Account
 from gnode.core.task import MemoryCgroup
+from gsched.model.host_lists import compact
 from gsched.model.ids import element_number
 from gsched.model.job import JobSpec, Owner
 from gsched.model.origin import Origin
@@ -318,7 +319,7 @@ def test_a_job_that_came_as_one_of_slurms_has_its_variables_too() -> None:
         >= {
             "SLURM_JOB_ID": str(launch.job),
             "SLURM_JOB_NAME": launch.name,
-            "SLURM_JOB_NODELIST": ",".join(launch.hosts),
+            "SLURM_JOB_NODELIST": compact(launch.hosts),
             "SLURM_NNODES": "2",
             "SLURM_NODEID": "1",
             "SLURM_PROCID": "1",
@@ -329,6 +330,8 @@ def test_a_job_that_came_as_one_of_slurms_has_its_variables_too() -> None:
         }.items()
     )
     assert found["PBS_JOBID"], "beside those of PBS"
+    first = env(two_nodes(environment=came))
+    assert not {"SLURM_RESTART_COUNT", "SLURM_JOB_ACCOUNT"} & set(first), "there is none"
     assert not any(name.startswith("SLURM") for name in env(two_nodes()))
 
 

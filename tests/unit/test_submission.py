@@ -173,6 +173,19 @@ def test_the_whole_environment_goes_along_and_a_list_beats_it() -> None:
     assert (made["A"], made["B"]) == ("9", "2")
 
 
+def test_a_job_of_a_job_is_not_told_what_the_other_was_told_of_itself() -> None:
+    """The inner one would take itself for an element, or start as many tasks."""
+    outer = {
+        **dict.fromkeys(("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_STEP_ID"), "3"),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_RESTART_COUNT"), "4"),
+    }
+
+    made = environment_of({**outer, "SLURM_CPU_BIND": "none"}, "SLURM_NTASKS=2", export_all=True)
+
+    stated = {name: value for name, value in made.items() if name.startswith("SLURM")}
+    assert stated == {"SLURM_CPU_BIND": "none", "SLURM_NTASKS": "2"}
+
+
 def test_a_variable_that_is_not_there_is_told() -> None:
     _, notes = job_environment(
         environment={}, lists=("NOPE",), export_all=False, workdir="/", queue=""

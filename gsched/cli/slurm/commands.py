@@ -34,6 +34,7 @@ from gsched.cli.slurm.sstat import sstat
 from gsched.client import Head
 from gsched.config import environment
 from gsched.errors import GschedError, UsageError
+from gsched.model.host_lists import expanded
 from gsched.model.states import JobState
 from gsched.protocol.actions import DeleteJob, SignalJob
 from gsched.protocol.api import JobList, JobRow
@@ -144,7 +145,7 @@ def _is_wanted(row: JobRow, options: Mapping[str, str], states: frozenset[str]) 
     names = set(options.get("name", "").split(",")) - {""}
     queues = set(options.get("partition", "").split(",")) - {""}
     accounts = set(options.get("account", "").split(",")) - {""}
-    nodes = set(options.get("nodelist", "").split(",")) - {""}
+    nodes = set(expanded(options.get("nodelist", ""), option="--nodelist"))
     return (
         (not users or row.user in users)
         and (not accounts or row.account in accounts)

@@ -13,6 +13,7 @@ from gsched.cli.slurm import words as w
 from gsched.cli.slurm.elements import with_elements
 from gsched.cli.slurm.errors import SlurmError
 from gsched.client import Head
+from gsched.model.host_lists import compact
 from gsched.model.ids import array_of, index_of, submitted_number
 from gsched.model.units import format_duration
 from gsched.protocol.api import JobList, JobRow, JobStory
@@ -142,7 +143,7 @@ _FIELDS: Final = (
     Field("MaxVMSize", 10, _row(lambda row: w.kib(row.memory_peak_bytes))),
     Field("NCPUS", 10, _row(lambda row: str(row.cpus))),
     Field("NNodes", 8, _row(lambda row: str(len(row.nodes) or row.places))),
-    Field("NodeList", 15, _row(lambda row: w.host_list(row.nodes) or "None assigned")),
+    Field("NodeList", 15, _row(lambda row: compact(row.nodes) or "None assigned")),
     Field("NTasks", 8, None),  # of steps; a job's own line has none
     Field("Partition", 10, _row(lambda row: row.queue)),
     Field("Planned", 10, _waited),

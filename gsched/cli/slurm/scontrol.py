@@ -17,11 +17,11 @@ from gsched.cli.slurm.errors import (
 from gsched.cli.slurm.show_job import show_job
 from gsched.cli.slurm.sinfo import state_of, whole_state
 from gsched.cli.submit.foreign import NO_LIMIT, TIME, Words, meaning_of, slurm_time
-from gsched.cli.submit.slurm_request import hosts_of
 from gsched.cli.times import parse_start_time
 from gsched.clock import SystemClock
 from gsched.config import environment
-from gsched.errors import HeadUnreachableError
+from gsched.errors import HeadUnreachableError, UsageError
+from gsched.model.host_lists import compact, expanded, in_order
 from gsched.model.units import parse_duration_s
 from gsched.protocol.actions import (
     Alteration,
@@ -124,14 +124,10 @@ def _show(operands: Sequence[str], *, one_line: bool) -> int:
     found = [each for each in _ENTITIES if asked and each.startswith(asked.lower())]
     if asked.lower() in {"job", "jobid", "jobs"}:
         return show_job(names, one_line=one_line)
-    if asked.lower() == "hostlist" and names:
-        print(w.host_list(_names(names[0])))
-        return 0
     entity = found[0] if found else ""
     name = names[0] if names else ""
-    if entity == "hostnames":
-        print("\n".join(hosts_of("hostnames", name or environment("SLURM_JOB_NODELIST"))))
-        return 0
+    if entity in {"hostlist", "hostnames", "hostlistsorted"}:
+        return _show_hosts(entity, names)
     if entity == "config":
         return _show_config()
     if entity in {"jobs", "nodes", "partitions"}:
@@ -147,11 +143,44 @@ def _show(operands: Sequence[str], *, one_line: bool) -> int:
     raise SlurmError(f"invalid entity:{asked} for keyword:show ", plain=True)
 
 
-def _names(text: str) -> list[str]:
-    if "/" in text:
+def _show_hosts(entity: str, names: Sequence[str]) -> int:
+    """Print a list of nodes, one on a line or in its short form.
+
+    Raises:
+        SlurmError: there is no list, or it cannot be read.
+    """
+    if len(names) > 1:
+        raise SlurmError("too many arguments for keyword:show", plain=True)
+    if entity == "hostnames":
+        text = names[0] if names else environment("SLURM_JOB_NODELIST")
+        if not text:
+            print("scontrol: error: host list is empty", file=sys.stderr)
+            return 0
+        print("\n".join(_hosts(text)))
+        return 0
+    if not names:
+        raise SlurmError("invalid encode argument", plain=True)
+    found: Sequence[str] = _hosts(_listed(names[0]))
+    print(compact(in_order(found) if entity == "hostlistsorted" else found))
+    return 0
+
+
+def _listed(text: str) -> str:
+    """Return a list, or what the file of that absolute path lists."""
+    if not text.startswith("/"):
+        return text
+    try:
         with open(text, encoding="utf-8") as file:
-            return file.read().split()
-    return text.split(",")
+            return ",".join(file.read().split())
+    except (OSError, UnicodeDecodeError):
+        raise SlurmError(f"Can not open {text}", plain=True) from None
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    try:
+        return expanded(text, option="hostnames")
+    except UsageError:
+        raise SlurmError(f"Invalid hostlist: {text}", plain=True) from None
 
 
 def print_record(lines: Sequence[str], *, one_line: bool) -> None:
@@ -161,7 +190,7 @@ def print_record(lines: Sequence[str], *, one_line: bool) -> None:
 
 def _show_nodes(name: str, *, one_line: bool) -> int:
     head = patient_head(command="scontrol")
-    wanted = hosts_of("nodes", name) if name else ()
+    wanted = expanded(name, option="nodes") if name else ()
     rows = {row.name: row for row in head.nodes().nodes}
     for each in wanted:
         if each not in rows:
@@ -220,7 +249,7 @@ def _show_partitions(name: str, *, one_line: bool) -> int:
             f"AllocNodes=ALL Default={'NO' if index else 'YES'} QoS=N/A",
             f"DefaultTime={default} DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO",
             f"MaxNodes=UNLIMITED MaxTime={limit} MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED",
-            f"Nodes={w.host_list(node.name for node in nodes)}",
+            f"Nodes={compact(in_order(node.name for node in nodes))}",
             f"PriorityJobFactor=1 PriorityTier={row.priority} {_PARTITION_FLAGS}",
             "OverTimeLimit=NONE PreemptMode=OFF",
             f"State={state} TotalCPUs={cpus} TotalNodes={len(nodes)} SelectTypeParameters=NONE",
@@ -412,7 +441,7 @@ def _update_nodes(names: str, stated: Assignments) -> int:
     Raises:
         SlurmError: another change, no reason, or the head refuses it.
     """
-    nodes = hosts_of("nodename", names)
+    nodes = expanded(names, option="nodename")
     for name, (word, _) in stated.items():
         if name not in {"state", "reason"}:
             raise _refused(word)

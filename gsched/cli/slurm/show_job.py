@@ -9,6 +9,7 @@ from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import INVALID_JOB, SlurmError
 from gsched.client import Head
 from gsched.errors import UnknownJobError
+from gsched.model.host_lists import compact
 from gsched.model.ids import array_of
 from gsched.protocol.api import JobRow, JobStory
 
@@ -61,7 +62,7 @@ def _lines(story: JobStory) -> list[str]:
         f"StartTime={w.slurm_time(started_s, none='Unknown')} EndTime={_end(row)} Deadline=N/A",
         f"Partition={row.queue} AllocNode:Sid={story.submit_host or 'localhost'}:0",
         "ReqNodeList=(null) ExcNodeList=(null)",
-        f"NodeList={w.host_list(row.nodes) or '(null)'}",
+        f"NodeList={compact(row.nodes) or '(null)'}",
         *batch_host,
         f"NumNodes={nodes} NumCPUs={row.cpus} NumTasks={tasks} CPUs/Task={cpus} ReqB:S:C:T=0:0:*:*",
         f"TRES={_tres(row, nodes)}",

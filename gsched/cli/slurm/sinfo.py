@@ -8,6 +8,7 @@ from typing import Final
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
 from gsched.client import Head
+from gsched.model.host_lists import compact, expanded, in_order
 from gsched.model.states import NodeState
 from gsched.protocol.api import NodeRow, QueueRow
 
@@ -143,9 +144,7 @@ def check_form(form: str) -> None:
 
 
 def _is_wanted(node: NodeRow, options: Mapping[str, str]) -> bool:
-    from gsched.cli.submit.slurm_request import hosts_of  # late: few name nodes
-
-    names = set(hosts_of("--nodes", options["names"])) if options.get("names") else set()
+    names = set(expanded(options["names"], option="--nodes")) if options.get("names") else set()
     states = read_states(options.get("states", ""))
     state = state_of(node)
     is_dead = state == "down"
@@ -252,7 +251,7 @@ def _values(queue: QueueRow, nodes: Sequence[NodeRow], *, is_default: bool) -> d
         "g": "all",
         "h": "NO",
         "l": limit,
-        "N": w.host_list(node.name for node in nodes),
+        "N": compact(in_order(node.name for node in nodes)),
         "P": queue.name + "*" * is_default,
         "r": "no",
         "R": queue.name,

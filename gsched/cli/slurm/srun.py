@@ -16,6 +16,7 @@ from gsched.cli.submit.submission import find_program
 from gsched.config import environment, full_environment
 from gsched.errors import UsageError
 from gsched.model.counts import repeated
+from gsched.model.host_lists import compact, expanded
 
 #: What an option is called below; the others of Slurm change nothing in a step.
 _NAMES: Final = {
@@ -144,10 +145,10 @@ def layout(job: JobNodes, options: Mapping[str, str]) -> dict[str, int]:
 def _step_hosts(job: JobNodes, options: Mapping[str, str]) -> list[str]:
     hosts = list(job.hosts)
     if "nodelist" in options:
-        hosts = [job.find(name) for name in options["nodelist"].split(",") if name]
+        hosts = [job.find(name) for name in expanded(options["nodelist"], option="--nodelist")]
         hosts = list(dict.fromkeys(hosts))
     if "exclude" in options:
-        left_out = {job.find(name) for name in options["exclude"].split(",") if name}
+        left_out = {job.find(name) for name in expanded(options["exclude"], option="--exclude")}
         hosts = [host for host in hosts if host not in left_out]
     if "nodes" in options:
         wanted = _count(options["nodes"].partition("-")[0], "--nodes")
@@ -285,7 +286,7 @@ class _Step:
             "SLURM_TASKS_PER_NODE": per_node,
             "SLURM_STEP_NUM_TASKS": total,
             "SLURM_STEP_NUM_NODES": str(len(nodes)),
-            "SLURM_STEP_NODELIST": ",".join(nodes),
+            "SLURM_STEP_NODELIST": compact(nodes),
             "SLURM_STEP_TASKS_PER_NODE": per_node,
             "SLURM_STEP_ID": str(self._number),
             "SLURM_STEPID": str(self._number),

@@ -8,6 +8,7 @@ from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.slurm.sacct import print_table
 from gsched.client import Head
+from gsched.model.host_lists import compact
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.protocol.api import JobRow
@@ -28,7 +29,7 @@ def _tres(row: JobRow) -> str:
 FIELDS: Final[Mapping[str, tuple[str, Callable[[JobRow], str]]]] = {
     "jobid": ("JobID", lambda row: f"{row.id}.batch"),
     "ntasks": ("NTasks", lambda row: str(max(1, len(row.nodes)))),
-    "nodelist": ("Nodelist", lambda row: ",".join(row.nodes)),
+    "nodelist": ("Nodelist", lambda row: compact(row.nodes)),
     "avecpu": ("AveCPU", lambda row: format_duration(row.cpu_s / max(1, len(row.nodes)))),
     "mincpu": ("MinCPU", lambda row: format_duration(row.cpu_s / max(1, len(row.nodes)))),
     "averss": ("AveRSS", lambda row: w.kib(w.live_bytes(row) // max(1, len(row.nodes)))),

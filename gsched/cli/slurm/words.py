@@ -10,6 +10,7 @@ from gsched.cli.common import check_width
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.submit.slurm_options import NONE, REQUIRED, Option
 from gsched.cli.submit.slurm_options import parse as getopt
+from gsched.model.host_lists import compact
 from gsched.model.ids import ELEMENT_BASE, array_of, index_of, job_file_suffix, short_job_id
 from gsched.model.states import JobState, OutcomeKind
 from gsched.protocol.api import JobList, JobRow, JobStory
@@ -106,36 +107,6 @@ def slurm_name(text: str) -> str:
     return re.sub(r"\[([0-9]+)\]", r"_\1", text.partition(".")[0])
 
 
-def host_list(names: Iterable[str]) -> str:
-    """Return ``n[1-3,7],x`` of names that differ in their last number."""
-    numbers: dict[tuple[str, int], set[int]] = {}
-    plain: dict[str, None] = {}
-    for name in names:
-        match = re.fullmatch(r"(.*?)([0-9]{1,9})", name)
-        if match is None:
-            plain[name] = None
-        else:
-            digits = match[2]
-            width = len(digits) if digits.startswith("0") else 0
-            numbers.setdefault((match[1], width), set()).add(int(digits))
-    found = []
-    for (prefix, width), values in numbers.items():
-        parts = _ranges(sorted(values), width)
-        single = len(values) == 1
-        found.append(f"{prefix}{parts}" if single else f"{prefix}[{parts}]")
-    return ",".join([*found, *plain])
-
-
-def _ranges(values: Sequence[int], width: int) -> str:
-    parts: list[list[int]] = []
-    for value in values:
-        if parts and value == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], value]
-        else:
-            parts.append([value])
-    return ",".join("-".join(f"{each:0{width}d}" for each in part) for part in parts)
-
-
 def slurm_id(row: JobRow) -> str:
     """Return ``12``, ``12_3`` of an element, or ``12_[4-9]`` of the elements that wait."""
     if row.array is not None and row.state != JobState.DONE:
@@ -202,7 +173,7 @@ def reason_of(row: JobRow) -> str:
         return "(Dependency)" if "dependenc" in row.reason else "(JobHeldUser)"
     if row.state == JobState.WAITING:
         return "(BeginTime)" if row.next_try_s is None else "(JobLaunchFailure)"
-    return "(Resources)" if row.state == JobState.QUEUED else host_list(row.nodes)
+    return "(Resources)" if row.state == JobState.QUEUED else compact(row.nodes)
 
 
 def reason_word(row: JobRow) -> str:
@@ -288,7 +259,7 @@ SQUEUE: Final[Mapping[str, tuple[str, Field]]] = {
     "j": ("NAME", lambda row, _: row.name),
     "l": ("TIME_LIMIT", lambda row, _: limit_of(row)),
     "M": ("TIME", lambda row, reply: elapsed_of(row, reply.now_s)),
-    "N": ("NODELIST", lambda row, _: host_list(row.nodes)),
+    "N": ("NODELIST", lambda row, _: compact(row.nodes)),
     "P": ("PARTITION", lambda row, _: row.queue),
     "Q": ("PRIORITY", lambda row, _: str(row.priority)),
     "r": ("REASON", lambda row, _: reason_word(row)),
@@ -422,7 +393,7 @@ def squeue_json(reply: JobList) -> dict[str, object]:
                 "partition": row.queue,
                 "job_state": [state_of(row)[0]],
                 "state_reason": reason_word(row),
-                "nodes": host_list(row.nodes),
+                "nodes": compact(row.nodes),
                 "cpus": _number(row.cpus),
                 "node_count": _number(len(row.nodes) or row.places),
                 "priority": _number(row.priority),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from gsched import step_process
 from gsched.cli.steps.job import JobNodes
 from gsched.cli.steps.reach import AGENTS_S, Link, reach
 from gsched.errors import UsageError
@@ -164,13 +165,15 @@ class Tasks:
         piped = subprocess.PIPE if self._relay else None
         beside = piped if out is None else subprocess.STDOUT
         try:
-            process = subprocess.Popen(
-                list(wanted.argv),
-                env=dict(wanted.env),
+            process = step_process.start(
+                wanted.argv,
+                wanted.env,
                 cwd=wanted.cwd or None,
-                stdin=None if wanted.has_input else subprocess.DEVNULL,
-                stdout=piped if out is None else out,
-                stderr=beside if err is None else err,
+                streams=(
+                    None if wanted.has_input else subprocess.DEVNULL,
+                    piped if out is None else out,
+                    beside if err is None else err,
+                ),
             )
         except OSError as error:
             what = wanted.cwd if error.filename == wanted.cwd else wanted.argv[0]

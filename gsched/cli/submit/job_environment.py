@@ -20,6 +20,11 @@ _VARIABLE = re.compile(
     r"""|(?P<plain>(?:\\,|[^,])*)))?(?:,|$)"""
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # what a shell can read
+#: What Slurm tells a job of itself, which is not true of a job that it submits.
+_OF_SLURM_JOB = re.compile(
+    r"SLURM_(?:ARRAY_|STEP)\w+|SLURM_(?:JOB_(?:ID|ACCOUNT|GPUS)|JOBID|NTASKS|NPROCS|NTASKS_PER_NODE"
+    r"|CPUS_PER_TASK|RESTART_COUNT|TASK_PID|GPUS_ON_NODE|MEM_PER_NODE)"
+)
 _ORIGIN = ("HOME", "LANG", "PATH", "MAIL", "SHELL", "TZ")  # as PBS_O_*, from POSIX qsub
 
 
@@ -47,6 +52,8 @@ def job_environment(
     variables = {name: environment[name] for name in ALWAYS_TAKEN if name in environment}
     if export_all:
         variables = dict(environment)
+        if "SLURM_JOB_ID" in environment:
+            variables = {n: v for n, v in environment.items() if not _OF_SLURM_JOB.fullmatch(n)}
     for text in lists:
         for name, value in parse_variables(text):
             if value is not None:

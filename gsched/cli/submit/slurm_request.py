@@ -5,12 +5,13 @@ of each node. So they cannot be translated one by one.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
 
 from gsched.errors import UsageError
+from gsched.model.host_lists import expanded
 from gsched.model.units import exact_size, parse_size_bytes
 
 #: Options that are read here, by their short names; all have a value.
@@ -194,23 +195,8 @@ def slurm_size(name: str, value: str) -> int:
     return parse_size_bytes(f"{match[1]}{(match[2] or 'm').lower()}b")
 
 
-def hosts_of(name: str, value: str) -> tuple[str, ...]:
-    """Return the names in ``n1,n[2-4,7]``."""
-    found: list[str] = []
-    for item in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", value):
-        match = re.fullmatch(r"([^\[]*)\[([^\]]*)\]", item)
-        if match is None:
-            found.append(item)
-            continue
-        for part in match[2].split(","):
-            first, dash, last = part.partition("-")
-            if not first.isdecimal() or (dash and not last.isdecimal()):
-                raise UsageError(f"{name}: invalid range {item!r}")
-            numbers: Sequence[int] = range(int(first), int(last or first) + 1)
-            if len(numbers) > 1000:
-                raise UsageError(f"{name}: {item!r} names too many nodes")
-            found.extend(f"{match[1]}{number:0{len(first)}d}" for number in numbers)
-    return tuple(found)
+def _hosts(name: str, value: str) -> tuple[str, ...]:
+    return expanded(value, option=name)
 
 
 _READERS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
@@ -225,7 +211,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
     "--mem": ("memory_bytes", slurm_size),
     "--mem-per-cpu": ("memory_per_cpu_bytes", slurm_size),
     "--mem-per-gpu": ("memory_per_gpu_bytes", slurm_size),
-    "--nodelist": ("hosts", hosts_of),
+    "--nodelist": ("hosts", _hosts),
     "--constraint": ("features", _features),
 }
 NAMES: Final = frozenset({*_READERS, "--gres", "--licenses"})
