@@ -16,7 +16,7 @@ _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK
 
 #: By the reason for which gsched stopped it; others are no news for the owner.
 _WORDS = {
-    "walltime": "killed: exceeded its walltime limit of {walltime}",
+    "walltime": "terminated: exceeded its walltime limit of {walltime}",
     "delete": "cancelled by request; see gstat -f",
     "rerun": "stopped to be requeued",
     "peer_failed": "stopped: its part on another node has ended",
@@ -44,7 +44,8 @@ def append(task: Task, stderr_path: str, lines: Sequence[str]) -> str:
     Returns:
         What went wrong, which nobody is told: the outcome is recorded anyway.
     """
-    text = "".join(f"gsched: job {task['job']}: {line}\n" for line in lines)
+    job = task["env"].get("GSCHED_JOB_ID", str(task["job"])).partition(".")[0]
+    text = "".join(f"gsched: job {job}: {line}\n" for line in lines)
     fd = os.open(stderr_path, _FLAGS)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         os.write(fd, text.encode("utf-8", "backslashreplace"))

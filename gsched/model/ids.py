@@ -102,9 +102,9 @@ def short_job_id(number: int) -> str:
     return f"{array}[{number % INDICES}]" if array else str(number)
 
 
-def format_array_id(number: int, server: str) -> str:
-    """Return ``123[].server``, the identifier of a whole array."""
-    return f"{number}[].{server}"
+def format_array_id(number: int, server: str, elements: str = "") -> str:
+    """Return ``123[].server``, the identifier of a whole array, or of some of its elements."""
+    return f"{number}[{elements}].{server}"
 
 
 def job_file_suffix(number: int) -> str:

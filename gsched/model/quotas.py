@@ -213,7 +213,7 @@ LIMITS: Final = (
         (
             "MAX_ARRAY_SPANS",
             "count: ranges of an array's indices",
-            "also the ranges that remain after single elements are deleted or held",
+            "also the ranges that remain after single elements are cancelled or held",
         ),
     ),
     *_of(

@@ -128,7 +128,7 @@ def outcome_word(ended: Ended) -> str:
 #: What somebody asked for; the message says who and why.
 _ASKED_FOR: Final[Mapping[str, str]] = MappingProxyType(
     {
-        OutcomeKind.CANCELLED: "deleted",
+        OutcomeKind.CANCELLED: "cancelled",
         OutcomeKind.RERUN: "requeued",
         OutcomeKind.MOVED: "migrated",
     }
@@ -172,13 +172,12 @@ def _who_and_where(ended: Ended, what: str) -> str:
 
 def _over_walltime(ended: Ended, walltime_s: float | None, grace_s: float | None) -> str:
     limit = f" of {format_duration(walltime_s)}" if walltime_s is not None else ""
-    verb = "killed" if ended.signal == _SIGKILL else "terminated"
     by = ""
     if ended.signal is not None:
         by = f"SIG{_signal_name(ended.signal)}"
         if ended.signal == _SIGKILL and grace_s:
             by += f" after the {grace_s:g} s grace period"
-    return f"{verb}: {OVER_WALLTIME}{limit}" + (f" ({by})" if by else "")
+    return f"terminated: {OVER_WALLTIME}{limit}" + (f" ({by})" if by else "")
 
 
 def _rank(ended: Ended) -> str:

@@ -16,6 +16,7 @@ from gsched.model.numbers import Amount, Count, Number
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Load, Usage
 from gsched.model.training import Training
+from gsched.protocol.arrays import ArrayRow
 from gsched.protocol.moves import MoveRow
 from gsched.protocol.notify import NotifyRow
 from gsched.protocol.shares import SharedGpuRow, ShareRow
@@ -154,31 +155,6 @@ class OutcomeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
 
 
-class ArrayRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How many elements of an array are in which state.
-
-    Attributes:
-        indices: of all elements, as they were stated: ``0-99:2``.
-        at_once: so many may be unfinished jobs at once; 0: any number.
-        elements: how many there are.
-        left, held, cancelled: indices of those that are no jobs: yet, until they are released, and
-            for good.
-        waiting: neither running nor done, jobs or not.
-    """
-
-    indices: str
-    elements: int
-    at_once: int = 0
-    left: str = ""
-    held: str = ""
-    cancelled: str = ""
-    waiting: int = 0
-    running: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    deleted: int = 0
-
-
 class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     """One line of ``gstat`` or ``ghist``.
 
@@ -249,8 +225,16 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
 
     def shown_id(self, server: str) -> str:
         """Return the job's identifier as users see it: ``12.server``; ``12[].server``: an array."""
-        form = format_job_id if self.array is None else format_array_id
-        return form(self.id, server)
+        if self.array is None:
+            return format_job_id(self.id, server)
+        return format_array_id(self.id, server, self.array.indices if self.array.unstarted else "")
+
+    @property
+    def jobs(self) -> int:
+        """Return how many jobs of a history the row stands for: of an array its elements do."""
+        if self.array is None:
+            return 1
+        return self.array.elements if self.array.unstarted else 0
 
 
 class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):

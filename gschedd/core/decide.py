@@ -81,8 +81,8 @@ def delete_job(
     by = command.caller.user
     if job.attempt is None:
         why = f": {asked.message}" if asked.message else ""
-        when = "while it moved" if job.move is not None else "before it ran"
-        message = f"deleted by {by} {when}{why}"
+        when = "while it migrated" if job.move is not None else "before it started"
+        message = f"cancelled by {by} {when}{why}"
         outcome = Outcome(kind=OutcomeKind.CANCELLED, message=message)
         return [f.JobEnded(at_s=now_s, job=job.id, outcome=outcome, ended_s=now_s, by=by)]
     grace_s = job.spec.grace_s if asked.grace_s is None else checked_grace(asked.grace_s)
@@ -184,7 +184,7 @@ def rerun_job(
     """Return the stop after which the job is requeued.
 
     Raises:
-        BadStateError: it does not run, is being deleted, or may not be rerun.
+        BadStateError: it does not run, is being cancelled, or may not be rerun.
     """
     job = own_job(state, settings, command)
     if job.attempt is None:
@@ -192,7 +192,7 @@ def rerun_job(
             f"job {short_job_id(job.id)} is {job.state}: only a running job can be rerun"
         )
     if job.attempt.stop is StopReason.DELETE:
-        raise BadStateError(f"job {short_job_id(job.id)} is being deleted")
+        raise BadStateError(f"job {short_job_id(job.id)} is being cancelled")
     if not job.spec.rerunnable and not (asked.force and command.caller.operator):
         raise BadStateError(
             f"job {short_job_id(job.id)} says that it cannot be rerun (-r n)",

@@ -68,10 +68,11 @@ class ElementsMade(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=T
 
 
 class ElementsDropped(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """Elements of the array that are no jobs yet will never be any."""
+    """Elements of the array that are no jobs yet will never be any; ``message`` says why."""
 
     elements: Spans
     by: str
+    message: str = ""
 
 
 class ElementsHeld(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

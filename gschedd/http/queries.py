@@ -41,7 +41,7 @@ from gschedd.core.forecast.start import StartForecast
 from gschedd.core.head import Head
 from gschedd.core.settings import Caller
 from gschedd.core.state import Job
-from gschedd.core.views.arrays import shown_state
+from gschedd.core.views.arrays import shown_state, unstarted_row
 from gschedd.core.views.jobs import JobViews
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer, error_body
@@ -52,7 +52,8 @@ from gschedd.http.forecasts import Forecasts
 from gschedd.http.links import Links
 from gschedd.http.pace import Pace
 from gschedd.http.stories import Recorded, all_at_one_moment, at_one_moment
-from gschedd.store.reader import HistoryFilter, Reader
+from gschedd.store.reader import Entry, HistoryFilter, Reader
+from gschedd.store.unstarted import Unstarted
 
 T = TypeVar("T")
 
@@ -116,12 +117,15 @@ class Queries:
         """Run a read that takes long in a thread of its own, so that no short one waits for it."""
         return await asyncio.get_running_loop().run_in_executor(self._long_thread, work)
 
-    async def _rows(self, teller: JobViews, jobs: Sequence[Job]) -> list[api.JobRow]:
-        """Return a row for each job, slice by slice, so that nobody else waits for all."""
+    async def _rows(self, teller: JobViews, past: Sequence[Entry]) -> list[api.JobRow]:
+        """Return a row for each entry, slice by slice, so that nobody else waits for all."""
         rows: list[api.JobRow] = []
         pace = Pace()
-        for job in jobs:
-            rows.append(teller.row(job))
+        for each in past:
+            if isinstance(each, Unstarted):
+                rows.append(unstarted_row(teller.row(each.job), each.elements))
+            else:
+                rows.append(teller.row(each))
             await pace.keep()
         return rows
 
@@ -163,7 +167,8 @@ class Queries:
             done, _ = await self._read_long(
                 lambda: self._long_reader.history(HistoryFilter(user=user, limit=limit))
             )
-            chosen = sorted([*done, *chosen], key=lambda job: job.id)
+            jobs = [each for each in done if isinstance(each, Job)]  # arrays tell of the others
+            chosen = sorted([*jobs, *chosen], key=lambda job: job.id)
         starts: dict[int, StartForecast] = {}
         if query.get("forecast", "") == "1":
             teller = self._teller()
@@ -406,7 +411,7 @@ class Queries:
                 total_gpu_s=totals.gpu_s,
                 total_failed=totals.failed,
                 total_cancelled=totals.cancelled,
-                more=totals.jobs > len(jobs) + len(totals.damaged),
+                more=totals.more,
                 damaged=totals.damaged,
             )
         )

@@ -101,5 +101,5 @@ class Waiting:
             )
             return
         if step.error is None:
-            text = f"job {short_job_id(number)} is deleted: {MESSAGE}"
+            text = f"job {short_job_id(number)} is cancelled: {MESSAGE}"
             self._complaints.say(f"uid {owner.uid}", text, level=logging.INFO)

@@ -72,7 +72,9 @@ def read_history(
         ) from error
     trace = Trace(path=path, form="history")
     for job in past:
-        if since_s <= job.submitted_s and (until_s is None or job.submitted_s < until_s):
+        if not isinstance(job, Job):
+            trace.skip("never ran", job.count)
+        elif since_s <= job.submitted_s and (until_s is None or job.submitted_s < until_s):
             _take(trace, job)
     if not trace.jobs:
         raise UsageError(

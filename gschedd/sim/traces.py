@@ -67,9 +67,9 @@ class Trace(Struct, kw_only=True):
         if len(self.faults) < MAX_SHOWN:
             self.faults.append(Fault(path=self.path, line=line, message=message))
 
-    def skip(self, reason: str) -> None:
-        """Note a job that is left out."""
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+    def skip(self, reason: str, jobs: int = 1) -> None:
+        """Note jobs that are left out."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + jobs
 
 
 def read_trace(path: str, *, form: str = "", limit: int | None = None) -> Trace:

@@ -9,7 +9,9 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from gsched.errors import StorageError
-from gsched.model.ids import short_job_id
+from gsched.model.arrays import count
+from gsched.model.ids import array_of, short_job_id
+from gsched.model.states import OutcomeKind
 from gschedd.core import facts as f
 from gschedd.core.state import Attempt, Job, Node
 from gschedd.store import rows
@@ -18,7 +20,10 @@ from gschedd.store.history import Scored, Spreads, node_spreads, scored
 from gschedd.store.purge import TEXT_BYTES
 from gschedd.store.scrub import Place, check_slice
 from gschedd.store.seals import Damaged, DamagedRowError, SqlValue
+from gschedd.store.unstarted import STARTED, Dropped, Ranges, Unstarted, dropped_between
 
+#: An entry of the history.
+Entry = Job | Unstarted
 T = TypeVar("T")
 
 
@@ -45,8 +50,10 @@ class HistoryTotals(Struct, frozen=True, kw_only=True):
     """Sums over all past jobs that match a filter.
 
     Attributes:
-        failed: jobs that did not succeed, without those that somebody deleted.
-        cancelled: jobs that somebody deleted.
+        jobs: also elements of arrays that were cancelled before they became jobs.
+        failed: jobs that did not succeed, without those that were cancelled.
+        cancelled: jobs that were cancelled.
+        more: the limit has cut the list.
         damaged: those of the listed jobs whose records cannot be read.
     """
 
@@ -56,6 +63,7 @@ class HistoryTotals(Struct, frozen=True, kw_only=True):
     gpu_s: float
     failed: int
     cancelled: int
+    more: bool = False
     damaged: tuple[int, ...] = ()
 
 
@@ -180,9 +188,10 @@ class Reader:
         """Return how many bytes scripts and environments have that jobs of a user brought."""
         return int(self._db.execute(TEXT_BYTES, (uid,)).fetchone()[0])
 
-    def history(self, wanted: HistoryFilter) -> tuple[list[Job], HistoryTotals]:
+    def history(self, wanted: HistoryFilter) -> tuple[list[Entry], HistoryTotals]:
         """Return past jobs, newest first, and totals over all that match (the limit aside).
 
+        Elements of an array that were cancelled together before any of them started are one entry.
         Jobs with damaged records are left out of the list and named with the totals.
         """
         where, values = _conditions(wanted)
@@ -193,18 +202,38 @@ class Reader:
             "coalesce(sum(outcome = 'cancelled' AND failed IS NOT NULL), 0) FROM jobs" + where,
             values,
         ).fetchone()
-        query = rows.SELECT_JOBS + where + " ORDER BY ended_s DESC, id DESC LIMIT ?"
+        most = wanted.limit + 1
+        dropped = self._dropped(wanted)
+        unseen = sum(count(each.elements) for each in dropped)
+        query = f"{rows.SELECT_JOBS}{where}{STARTED} ORDER BY ended_s DESC, id DESC LIMIT ?"
         damaged: list[Damaged] = []
-        found = list(_whole(self._job, self._db.execute(query, (*values, wanted.limit)), damaged))
-        return found, HistoryTotals(
-            jobs=totals[0],
+        jobs = list(_whole(self._job, self._db.execute(query, (*values, most)), damaged))
+        cut = len(jobs) + len(damaged)
+        ranges = Ranges(self._db, self._job, damaged).newest(where, values, dropped, most)
+        entries: list[Entry] = [*jobs, *(each.job if each.count == 1 else each for each in ranges)]
+        entries.sort(key=_newest_first)
+        return entries[: wanted.limit], HistoryTotals(
+            jobs=totals[0] + unseen,
             cpu_s=totals[1],
             wall_s=totals[2],
             gpu_s=totals[3],
             failed=totals[4],
-            cancelled=totals[5],
+            cancelled=totals[5] + unseen,
+            more=cut + len(ranges) > wanted.limit,
             damaged=tuple(each.job for each in damaged),
         )
+
+    def _dropped(self, wanted: HistoryFilter) -> list[Dropped]:
+        """Return the elements of arrays that match and were cancelled before they became jobs."""
+        if wanted.failed or wanted.outcome not in {"", OutcomeKind.CANCELLED}:
+            return []
+        named = None
+        if wanted.ids:
+            own = ((number, number) for number in wanted.ids if array_of(number))
+            named = [*wanted.elements, *own]
+        where, values = _of_whom(wanted)
+        array = "".join(f" AND {term}" for term in where)
+        return list(dropped_between(self._db, wanted.since_s, wanted.until_s, array, values, named))
 
     def check(self, place: Place) -> tuple[list[Damaged], Place | None]:
         """Compare a slice of all rows with their checksums; see `check_slice`."""
@@ -239,6 +268,11 @@ def _whole(
                 damaged.append(error.damaged)
 
 
+def _newest_first(entry: Entry) -> tuple[float, int]:
+    job = entry if isinstance(entry, Job) else entry.job
+    return (-(job.ended_s or 0.0), -job.id)
+
+
 def _conditions(wanted: HistoryFilter, *, done_only: bool = True) -> tuple[str, list[SqlValue]]:
     """Return the WHERE clause and its values; every value of a user's is bound, never pasted."""
     terms = ["jobs.state = 'done'"] if done_only else []
@@ -253,12 +287,11 @@ def _conditions(wanted: HistoryFilter, *, done_only: bool = True) -> tuple[str, 
         spans = [" OR jobs.id BETWEEN ? AND ?" for _ in wanted.elements]
         bounds = (number for pair in wanted.elements for number in pair)
         term(f"({named}{''.join(spans)})", *wanted.ids, *bounds)
-    for column in ("user", "queue", "outcome"):
-        value = getattr(wanted, column)
-        if value:
-            term(f"jobs.{column} = ?", value)
-    if wanted.name:
-        term("jobs.name GLOB ?", wanted.name)
+    whose, given = _of_whom(wanted)
+    for text, value in zip(whose, given, strict=True):
+        term(text, value)
+    if wanted.outcome:
+        term("jobs.outcome = ?", wanted.outcome)
     if wanted.failed:
         term("jobs.failed = 1 AND jobs.outcome != 'cancelled'")
     if wanted.since_s is not None:
@@ -266,3 +299,17 @@ def _conditions(wanted: HistoryFilter, *, done_only: bool = True) -> tuple[str, 
     if wanted.until_s is not None:
         term("jobs.ended_s < ?", wanted.until_s)
     return " WHERE " + " AND ".join(terms), values
+
+
+def _of_whom(wanted: HistoryFilter) -> tuple[list[str], list[SqlValue]]:
+    """Return conditions that hold for an array and its elements alike, with a value each."""
+    found = [
+        (text, value)
+        for text, value in (
+            ("jobs.user = ?", wanted.user),
+            ("jobs.queue = ?", wanted.queue),
+            ("jobs.name GLOB ?", wanted.name),
+        )
+        if value
+    ]
+    return [text for text, _ in found], [value for _, value in found]

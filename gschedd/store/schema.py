@@ -226,6 +226,12 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ALTER TABLE blobs ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX blobs_of_user ON blobs (uid, bytes);
     """,
+    # Elements of arrays that were cancelled before they started; see gschedd.store.unstarted.
+    """
+    CREATE INDEX dropped_elements ON events (at_s) WHERE kind = 'ElementsDropped';
+    CREATE INDEX unstarted_elements ON jobs (ended_s)
+    WHERE state = 'done' AND outcome = 'cancelled' AND attempts = 0 AND id >= 1099511627776;
+    """,
 )
 
 

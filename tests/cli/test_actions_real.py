@@ -263,9 +263,9 @@ def test_ghist_filters_and_counts(desk: Desk) -> None:
     assert "3 jobs, 2 failed" in desk.run("ghist", "--limit", "0").stderr
     unwanted = desk.submit("sleep 600", name="unwanted")
     assert desk.run("gdel", "-W", "0", "--wait", unwanted).status == 0
-    assert "4 jobs, 2 failed, 1 deleted" in desk.run("ghist", "--limit", "0").stderr
+    assert "4 jobs, 2 failed, 1 cancelled" in desk.run("ghist", "--limit", "0").stderr
     assert "2 jobs, 2 failed" in desk.run("ghist", "--failed").stderr
-    assert "1 job, 0 failed, 1 deleted" in desk.run("ghist", unwanted).stderr
+    assert "1 job, 0 failed, 1 cancelled" in desk.run("ghist", unwanted).stderr
     named = json.loads(desk.run("ghist", "--name", "bad-*", "--json").stdout)
     assert sorted(row["name"] for row in named["jobs"]) == ["bad-1", "bad-2"]
     assert json.loads(desk.run("ghist", "--until", "1h", "--json").stdout)["jobs"] == []

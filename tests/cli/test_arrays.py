@@ -8,6 +8,7 @@ from gsched.client import new_job
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
 from tests.support.in_process import run_here
+from tests.support.slurm_commands import slurm
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -204,8 +205,8 @@ def test_elements_are_acted_on_by_index_and_range(closed: Desk) -> None:
     assert "Job Id: 1[].test" in told
     assert "array_indices = 0-9\n" in told
     assert "array_slot_limit = 2\n" in told
-    assert "array_elements = 10: 7 waiting, 3 deleted\n" in told
-    assert "array_indices_deleted = 2-3,9\n" in told
+    assert "array_elements = 10: 7 waiting, 3 cancelled\n" in told
+    assert "array_indices_cancelled = 2-3,9\n" in told
 
 
 MISTAKEN = (
@@ -255,3 +256,63 @@ def test_qstat_shows_an_array_in_its_formats(closed: Desk) -> None:
         said = closed.here("qstat", *arguments)
         assert said.status == 0, said
         assert [line.split()[0] for line in said.stdout.splitlines()[2:]] == ids
+
+
+def ended(desk: Desk) -> int:
+    """Return how many elements of the first array have succeeded or failed."""
+    array = desk.cluster.head.job("1").row.array
+    assert array is not None
+    return array.succeeded + array.failed if array.running == 4 else 0
+
+
+def test_every_element_of_an_array_is_accounted_for(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some succeed, some fail, the rest is cancelled: all figures agree, and come to 2,000."""
+    script = 'case "$PBS_ARRAYID" in 1|2) exit 3;; 4|5|6|7) exec sleep 600;; esac'
+    array = desk.submit("-A", "physics", "-t", "0-1999", script=script)
+    wait_until(lambda: ended(desk) == 4, what="the end of four, and four that sleep")
+    assert desk.run("gdel", "1[1000-1999]").status == 0
+    assert desk.run("gdel", array).status == 0
+    assert desk.run("gwait", array).status != 0
+
+    total = desk.run("ghist", "--limit", "0")
+    assert "2000 jobs, 2 failed, 1996 cancelled" in total.stderr
+    ids = [line.split("\t")[0] for line in total.stdout.splitlines()[1:]]
+    assert sorted(ids) == sorted(
+        ["1[].test", "1[8-999].test", "1[1000-1999].test", *(f"1[{n}].test" for n in range(8))]
+    )
+    document = json.loads(desk.run("ghist", "--json", "--limit", "1").stdout)
+    assert (document["total_jobs"], document["total_failed"]) == (2000, 2)
+    assert document["total_cancelled"] == 1996
+    assert "2000 jobs, 2 failed, 1996 cancelled" in desk.run("ghist", "1").stderr
+    assert "2000 jobs, 2 failed, 1996 cancelled" in desk.run("ghist", "1[]").stderr
+    assert "3 jobs, 0 failed, 3 cancelled" in desk.run("ghist", "1[7-9]").stderr
+    assert (
+        "1996 jobs, 0 failed, 1996 cancelled" in desk.run("ghist", "--outcome", "cancelled").stderr
+    )
+
+    for by in ("user", "account", "queue", "outcome"):
+        rows = json.loads(desk.here("greport", "--by", by, "--json").stdout)["rows"]
+        *groups, whole = rows
+        for name, expected in (
+            ("jobs", 2000),
+            ("succeeded", 2),
+            ("failed", 2),
+            ("cancelled", 1996),
+        ):
+            assert sum(row[name] for row in groups) == whole[name] == expected, (by, name)
+        assert whole["wait_mean_s"] < 600, "only of those that have started"
+    line = desk.here("greport", "--by", "account").stdout.splitlines()[1].split("\t")
+    assert line[:4] == ["physics", "2000", "2", "1996"]
+
+    assert "gsched: job 1[4]: cancelled by" in desk.jobs.joinpath("a.sh.e1-4").read_text()
+
+    monkeypatch.setenv("GSCHED_HEAD", str(desk.cluster.socket))
+    lines = slurm("sacct", "-a", "-n", "-P", "-o", "jobid,state").stdout.splitlines()
+    assert "1_[8-999]|CANCELLED" in lines
+    assert "1_[1000-1999]|CANCELLED" in lines
+    assert len(lines) == 10
+    told = desk.here("tracejob", "1").stdout
+    assert "elements 1000-1999 cancelled by" in told
+    assert "2 of 2000 elements succeeded, 2 failed, 1996 cancelled" in told

@@ -9,6 +9,7 @@ import pytest
 from gsched.model.ids import element_number
 from gsched.model.resources import Usage
 from gsched.protocol import api
+from gsched.protocol.arrays import ArrayRow
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.fake_api import NOW_S, SERVER, make_row, make_story
 from tests.support.in_process import run_here
@@ -78,7 +79,7 @@ def test_the_walltime_of_an_array_is_that_of_its_elements(head: CannedHead) -> N
         make_row(element_number(17, index), name="a", wall_s=wall_s, cpu_s=2.0, **ran)
         for index, wall_s in ((1, 4.0), (2, 6.0), (3, 0.0))
     ]
-    array = api.ArrayRow(indices="1-3", elements=3, succeeded=3)
+    array = ArrayRow(indices="1-3", elements=3, succeeded=3)
     story = make_story(make_row(17, name="a", wall_s=93.0, cpu_s=6.0, array=array, **ran))
     head.answers["GET /v1/jobs/17"] = story
     head.answers["GET /v1/jobs"] = api.JobList(server=SERVER, now_s=NOW_S, jobs=tuple(rows))

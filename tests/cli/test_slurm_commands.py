@@ -396,7 +396,7 @@ def test_a_job_that_has_ended_is_no_error_for_scancel(
     with canned_head(tmp_path / "c") as canned:
         monkeypatch.setenv("GSCHED_HEAD", str(tmp_path / "c"))
         ended = api.ErrorBody(code="bad_state", message="job 1.head has already finished")
-        running = api.ErrorBody(code="bad_state", message="job 2.head is being deleted")
+        running = api.ErrorBody(code="bad_state", message="job 2.head is being cancelled")
         first = api.ActionReply(results=(api.ActionResult(id="1", error=ended),))
         canned.answers["POST /v1/jobs/actions"] = first
         assert slurm("scancel", "1") == Ran(status=0, stdout="", stderr="")

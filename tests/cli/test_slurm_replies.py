@@ -10,6 +10,7 @@ import pytest
 
 from gsched.protocol import actions as a
 from gsched.protocol import api
+from gsched.protocol.arrays import ArrayRow
 from tests.support.canned_head import node
 from tests.support.fake_api import NOW_S, FakeApi
 from tests.support.slurm_commands import BAD, OK, row, slurm, slurm_head
@@ -405,7 +406,7 @@ def test_sacct_lists_each_element_once_in_the_order_of_submission(
     fake: FakeApi,
 ) -> None:
     fake.stories.clear()
-    counts = api.ArrayRow(indices="0-2", elements=3, left="2", waiting=1, succeeded=1, failed=1)
+    counts = ArrayRow(indices="0-2", elements=3, left="2", waiting=1, succeeded=1, failed=1)
     fake.add(row(7, state="running", letter="R", array=counts, user="alice"))
     fake.add(row(9, outcome=OK, user="alice"))
     from gsched.model.ids import element_number

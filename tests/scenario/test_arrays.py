@@ -110,7 +110,7 @@ def test_an_array_ends_as_the_worst_of_its_elements() -> None:
 
     end = outcome(world, array)
     assert (end.kind, end.exit_code, end.shell_status) == (OutcomeKind.EXITED, 3, 3)
-    assert end.message == "0 of 4 elements succeeded, 3 failed, 1 deleted"
+    assert end.message == "0 of 4 elements succeeded, 3 failed, 1 cancelled"
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
@@ -196,7 +196,7 @@ def test_a_large_array_is_deleted_by_one_command() -> None:
     world.run_until(100)
     end = outcome(world, array)
     assert end.kind is OutcomeKind.CANCELLED
-    assert end.message == "0 of 100000 elements succeeded, 100000 deleted"
+    assert end.message == "0 of 100000 elements succeeded, 100000 cancelled"
     assert not world.head.state.jobs
     world.check_history()
 
@@ -225,7 +225,7 @@ def test_elements_are_deleted_by_index_and_range() -> None:
     world.run_until(1000)
     ran = {fact.job for fact in world.facts if isinstance(fact, f.AttemptAssigned)}
     assert ran == {element_number(array, index) for index in (0, 2, 6, 8)}
-    assert outcome(world, array).message == "4 of 10 elements succeeded, 6 deleted"
+    assert outcome(world, array).message == "4 of 10 elements succeeded, 6 cancelled"
     assert outcome(world, array).kind is OutcomeKind.CANCELLED
 
 
@@ -472,7 +472,7 @@ def test_a_head_that_restarts_knows_its_arrays() -> None:
     world.release(element_number(array, 15))
     world.run_until(1000)
 
-    assert outcome(world, array).message == "18 of 20 elements succeeded, 2 deleted"
+    assert outcome(world, array).message == "18 of 20 elements succeeded, 2 cancelled"
     world.check_history()
 
 

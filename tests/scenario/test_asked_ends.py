@@ -17,7 +17,7 @@ def test_a_deleted_job_whose_node_dies_is_cancelled_all_the_same() -> None:
     outcome = world.done[job].outcome
     assert outcome is not None
     assert outcome.kind is OutcomeKind.CANCELLED
-    assert outcome.message == "deleted by alice"
+    assert outcome.message == "cancelled by alice"
 
 
 def test_a_job_to_be_rerun_whose_node_dies_runs_again() -> None:

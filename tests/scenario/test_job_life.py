@@ -197,7 +197,7 @@ def test_deleting_a_queued_job_ends_it_at_once() -> None:
     world.delete(job)
 
     assert outcome_kind(world, job) is OutcomeKind.CANCELLED
-    assert world.job(job).outcome.message == "deleted by alice before it ran"  # type: ignore[union-attr] # outcome_kind has looked
+    assert world.job(job).outcome.message == "cancelled by alice before it started"  # type: ignore[union-attr] # outcome_kind has looked
     assert isinstance(
         world.refusal(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob())), UnknownJobError
     )
@@ -243,7 +243,7 @@ def test_deleting_a_running_job_asks_it_to_end() -> None:
     outcome = world.job(job).outcome
     assert outcome is not None
     assert (outcome.kind, outcome.pbs_status) == (OutcomeKind.CANCELLED, 256 + 15)
-    assert outcome.message == "deleted by alice: wrong data"
+    assert outcome.message == "cancelled by alice: wrong data"
 
 
 def test_a_program_that_ignores_term_is_killed_after_the_grace() -> None:
@@ -341,7 +341,7 @@ def test_a_rerun_job_starts_anew_with_the_next_attempt() -> None:
 
 
 def test_what_cannot_be_rerun_says_why() -> None:
-    """Queued, not rerunnable, being deleted; an operator may force the second."""
+    """Queued, not rerunnable, being cancelled; an operator may force the second."""
     world = World(node("n1", cpus=2))
     queued = world.submit(holds=("user",))
     fixed = world.submit(runs_s=1000, rerunnable=False)
@@ -359,7 +359,7 @@ def test_what_cannot_be_rerun_says_why() -> None:
     assert reasons == [
         f"job {queued} is held: only a running job can be rerun",
         f"job {fixed} says that it cannot be rerun (-r n)",
-        f"job {deleted} is being deleted",
+        f"job {deleted} is being cancelled",
     ]
     assert world.job(fixed).attempts == 2
 

@@ -146,7 +146,7 @@ def test_a_request_that_makes_no_sense_is_answered(
 
 
 def test_nodes_that_cannot_are_told_so() -> None:
-    """One that is away, one that is too old, and a job that is being deleted."""
+    """One that is away, one that is too old, and a job that is being cancelled."""
     world = world_of_three()
     job = wide(world)
     world.disconnect("n2")

@@ -125,7 +125,7 @@ def test_a_delete_wins() -> None:
 
     story.delete(first)
 
-    assert story.outcome(first).message == "deleted by alice while it moved"
+    assert story.outcome(first).message == "cancelled by alice while it migrated"
     story.run_for(60.0)
     assert story.place(second) == gpus("a", 0, 1, 2, 3)
     assert len(story.head.state.spaces["b"].gpus) == 4

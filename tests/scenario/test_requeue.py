@@ -120,7 +120,7 @@ def test_a_rank_that_complains_of_a_dead_peer_has_not_failed_by_itself() -> None
 
 
 def test_a_delete_wins_over_a_restart() -> None:
-    """Also when the node dies while it is being deleted."""
+    """Also when the node dies while it is being cancelled."""
     story = Story()
     job = stubborn(story, program=Program(runs_s=1000.0, ignores_term=True))
     story.run_for(5.0)

@@ -153,7 +153,7 @@ def test_leaving_coming_again_and_taking_over(shared: Cluster, sittings: list[Si
     assert "another client has attached" in second.text
     third.type("~~\n~.")
     assert third.code() != 0
-    assert f"job {job}.test is deleted" in third.text
+    assert f"job {job}.test is cancelled" in third.text
     assert row_of(shared, job).state == JobState.DONE
 
 
@@ -201,7 +201,7 @@ def test_who_does_not_wait_does_not_get_a_job(shared: Cluster, sittings: list[Si
     interrupted.type("\x03")
 
     assert interrupted.code() == 130
-    assert f"job {second}.test is deleted: it had not started" in interrupted.text
+    assert f"job {second}.test is cancelled: it had not started" in interrupted.text
     assert row_of(shared, second).state == JobState.DONE
     assert row_of(shared, first).state == JobState.HELD
     killed.kill()

@@ -152,7 +152,7 @@ def test_a_deleted_job_ends_on_all_of_its_nodes(two: Cluster) -> None:
     assert ended(two, job)[0] == 143
     assert not [each for each in pids if Path(f"/proc/{each.read_text().strip()}").exists()]
     story = run_command("gstat", "-f", str(job), head=str(two.socket)).stdout
-    assert "deleted by" in story
+    assert "cancelled by" in story
 
 
 def written_bytes(pid: str) -> str:

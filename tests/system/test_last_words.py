@@ -35,7 +35,7 @@ def test_a_job_over_its_walltime_is_told_so_in_its_error_file(cluster_of_one: Cl
 
     assert error_file(cluster, job).read_text().splitlines()[0] == "before"
     assert error_file(cluster, job).read_text().splitlines()[-1] == (
-        f"gsched: job {job}: killed: exceeded its walltime limit of 00:00:01"
+        f"gsched: job {job}: terminated: exceeded its walltime limit of 00:00:01"
     )
 
 

@@ -10,6 +10,7 @@ from gsched.cli.show.progress import Bars, Reached, reached_of, watch_progress
 from gsched.clock import SystemClock
 from gsched.model.reports import Progress
 from gsched.protocol import api
+from gsched.protocol.arrays import ArrayRow
 from tests.support.fake_api import make_row, make_story
 
 NOW_S = 1000.0
@@ -48,7 +49,7 @@ def test_time_stands_still_while_a_training_does_not_run() -> None:
 
 def test_an_array_has_its_elements() -> None:
     """3 of 12 in 100 s: 9 more in 300 s."""
-    array = api.ArrayRow(indices="0-11", elements=12, succeeded=1, failed=1, deleted=1, running=2)
+    array = ArrayRow(indices="0-11", elements=12, succeeded=1, failed=1, deleted=1, running=2)
     found = reached(running(array=array))
     assert (found.part, found.counts, found.left_s) == (0.25, "3 of 12 elements, 1 failed", 300.0)
 

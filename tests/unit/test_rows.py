@@ -43,7 +43,7 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
         ),
         (
             f.ElementsDropped(at_s=5.0, job=1, elements=(Span(0, 9),), by="alice"),
-            "elements 0-9 deleted by alice",
+            "elements 0-9 cancelled by alice",
         ),
         (
             f.ElementsHeld(at_s=5.0, job=1, elements=(Span(5, 5),), by="alice"),

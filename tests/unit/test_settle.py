@@ -101,7 +101,7 @@ STOPPED = {"signal": 15}
                 by="alice",
                 message="why not",
             ),
-            Outcome(kind=K.CANCELLED, signal=9, message="deleted by alice: why not"),
+            Outcome(kind=K.CANCELLED, signal=9, message="cancelled by alice: why not"),
         ),
         (
             attempt(
@@ -123,7 +123,7 @@ STOPPED = {"signal": 15}
                 record(K.SIGNALLED, signal=15, stop_reason=StopReason.WALLTIME),
                 stop=StopReason.DELETE,
             ),
-            Outcome(kind=K.CANCELLED, signal=15, message="deleted"),
+            Outcome(kind=K.CANCELLED, signal=15, message="cancelled"),
         ),
         (
             attempt(record(K.SIGNALLED, signal=15, stop_reason=StopReason.NODE_STOP)),

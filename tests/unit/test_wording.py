@@ -4,7 +4,13 @@ import pytest
 
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.states import OutcomeKind
-from gsched.model.wording import binding_words, counted, outcome_word, outcome_words
+from gsched.model.wording import (
+    OVER_WALLTIME,
+    binding_words,
+    counted,
+    outcome_word,
+    outcome_words,
+)
 from gsched.protocol.api import OutcomeRow
 
 K = OutcomeKind
@@ -43,10 +49,10 @@ K = OutcomeKind
             "signal KILL, rank 2 on n1",
         ),
         (Outcome(kind=K.OOM, node="n1", message="9gb"), "killed: out of memory on n1: 9gb", "oom"),
-        (Outcome(kind=K.CANCELLED), "deleted", "cancelled"),
+        (Outcome(kind=K.CANCELLED), "cancelled", "cancelled"),
         (
-            Outcome(kind=K.CANCELLED, signal=15, message="deleted by bob: wrong data"),
-            "deleted by bob: wrong data",
+            Outcome(kind=K.CANCELLED, signal=15, message="cancelled by bob: wrong data"),
+            "cancelled by bob: wrong data",
             "cancelled",
         ),
         (
@@ -80,9 +86,9 @@ def test_an_outcome_in_words(outcome: Outcome, words: str, word: str) -> None:
         (
             9,
             30.0,
-            "killed: exceeded its walltime limit of 00:00:03 (SIGKILL after the 30 s grace period)",
+            f"terminated: {OVER_WALLTIME} of 00:00:03 (SIGKILL after the 30 s grace period)",
         ),
-        (9, 0.0, "killed: exceeded its walltime limit of 00:00:03 (SIGKILL)"),
+        (9, 0.0, "terminated: exceeded its walltime limit of 00:00:03 (SIGKILL)"),
         (15, 30.0, "terminated: exceeded its walltime limit of 00:00:03 (SIGTERM)"),
         (None, None, "terminated: exceeded its walltime limit of 00:00:03"),
     ],

@@ -1,5 +1,7 @@
 """``ghist``: past jobs, and what was predicted of them, from the database."""
 
+from collections.abc import Iterable
+
 import click
 
 from gsched.cli.common import (
@@ -22,7 +24,7 @@ from gsched.protocol.api import ErrorBody, HistoryReply, JobRow
 
 DEFAULT_LIMIT = 50
 NO_LIMIT = 10**9  # the head gives as many as it can in one answer
-FAILED = "failed"  # the head's word for every outcome but exit code 0 and a deletion
+FAILED = "failed"  # the head's word for every outcome but exit code 0 and a cancellation
 
 EPILOG = """\b
 Examples:
@@ -57,7 +59,7 @@ _PREDICTED = (
     help=f"Show only jobs with this outcome: {', '.join(OutcomeKind)}.",
 )
 @click.option(
-    "--failed", is_flag=True, help="Show only jobs that failed; deleted jobs do not count."
+    "--failed", is_flag=True, help="Show only jobs that failed; cancelled jobs do not count."
 )
 @click.option("-q", "--queue", metavar="QUEUE", help="Show only jobs of this queue.")
 @click.option(
@@ -141,7 +143,12 @@ def _ask_ids(
     if several:
         return _with_elements(head, several, [job for job in jobs if job not in several])
     listing = head.jobs(jobs, finished=True)
-    reply = totals_of(listing.jobs, server=listing.server, now_s=listing.now_s)
+    reply = totals_of(
+        listing.jobs,
+        server=listing.server,
+        now_s=listing.now_s,
+        arrays=_arrays(listing.jobs),
+    )
     return reply, [listing.errors[job] for job in jobs if job in listing.errors]
 
 
@@ -159,12 +166,20 @@ def _with_elements(
 ) -> tuple[HistoryReply, list[ErrorBody]]:
     """Return arrays with their elements that have ended, and other jobs."""
     past = head.history(ids=",".join(several), limit=str(NO_LIMIT))
-    rows = {row.id: row for row in past.jobs}
     arrays = [str(read_job_id(text)._replace(elements="")) for text in several]
     listing = head.jobs([*arrays, *others], finished=True)
-    rows.update((row.id, row) for row in listing.jobs)
-    reply = totals_of(tuple(rows.values()), server=listing.server, now_s=listing.now_s)
+    rows = {row.shown_id(past.server): row for row in (*past.jobs, *listing.jobs)}
+    reply = totals_of(
+        tuple(rows.values()),
+        server=listing.server,
+        now_s=listing.now_s,
+        arrays=_arrays(listing.jobs) - {read_job_id(text).number for text in several},
+    )
     return reply, list(listing.errors.values())
+
+
+def _arrays(rows: Iterable[JobRow]) -> set[int]:
+    return {row.id for row in rows if row.array is not None}
 
 
 def _check_no_filter(filters: "dict[str, str | int | bool | None]") -> None:

@@ -119,7 +119,7 @@ def past_jobs(
 ) -> tuple[list[JobRow], int]:
     """Return the jobs that ended in a period, page by page, and how many cannot be read."""
     usual = page
-    found: dict[int, JobRow] = {}
+    found: dict[str, JobRow] = {}
     damaged: set[int] = set()
     end_s = until_s
     while True:
@@ -127,7 +127,7 @@ def past_jobs(
         before = len(found)
         for row in reply.jobs:
             if row.ended_s is not None and since_s <= row.ended_s < until_s:
-                found.setdefault(row.id, row)
+                found.setdefault(row.shown_id(reply.server), row)
         damaged.update(reply.damaged)
         if not reply.more or not reply.jobs:
             return list(found.values()), len(damaged)

@@ -53,7 +53,7 @@ def attach(head: Head, job: int | str, *, shown: str, is_own: bool) -> int:
             return _report(head.wait([job])[0], begun=ending.begun, is_own=is_own)
         case How.ABORTED:
             head.act(DeleteJob(ids=(str(job),), message="aborted by ~."))
-            print_note(f"job {shown} is deleted", command=name)
+            print_note(f"job {shown} is cancelled", command=name)
             return exit_status(head.wait([job])[0])
         case How.INTERRUPTED:
             return _interrupted(head, job, ending, shown=shown, is_own=is_own)
@@ -99,7 +99,7 @@ def _interrupted(head: Head, job: int | str, ending: "Ending", *, shown: str, is
     """Leave before the start: a job that nobody waits for is not wanted."""
     if is_own:
         head.act(DeleteJob(ids=(str(job),), message="interrupted before it started"))
-        print_note(f"job {shown} is deleted: it had not started", command=command_name())
+        print_note(f"job {shown} is cancelled: it had not started", command=command_name())
     return 128 + ending.signal
 
 

@@ -1,7 +1,7 @@
 """How ``ghist`` shows past jobs."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gsched.cli.common import is_terminal, print_note
 from gsched.cli.show.columns import Column
@@ -113,10 +113,10 @@ def _deadline(reply: HistoryReply, row: JobRow) -> Sequence[str]:
 def describe_totals(reply: HistoryReply) -> str:
     """Return one line about all jobs that matched, also those that the limit left out."""
     cut = f" (showing the newest {len(reply.jobs)}: see --limit)" if reply.more else ""
-    deleted = f", {reply.total_cancelled} deleted" if reply.total_cancelled else ""
+    cancelled = f", {reply.total_cancelled} cancelled" if reply.total_cancelled else ""
     jobs = counted(reply.total_jobs, "job")
     return (
-        f"{jobs}{cut}, {reply.total_failed} failed{deleted}, "
+        f"{jobs}{cut}, {reply.total_failed} failed{cancelled}, "
         f"{reply.total_cpu_s / 3600:.2f} CPU hours used, {reply.total_gpu_s / 3600:.2f} GPU hours"
     )
 
@@ -129,19 +129,29 @@ def _failed(row: JobRow) -> bool:
     return row.outcome is not None and row.outcome.exit_status != 0 and not _cancelled(row)
 
 
-def totals_of(rows: Sequence[JobRow], *, server: str, now_s: float) -> HistoryReply:
-    """Return jobs that were asked for by id as a history, newest first."""
+def totals_of(
+    rows: Sequence[JobRow], *, server: str, now_s: float, arrays: Collection[int] = ()
+) -> HistoryReply:
+    """Return jobs that were asked for by id as a history, newest first.
+
+    Args:
+        arrays: numbers of arrays whose row stands for all their elements; that of another one
+            stands beside those of its elements.
+    """
     ordered = sorted(rows, key=lambda row: (row.ended_s or now_s, row.id), reverse=True)
-    single = [row for row in ordered if row.array is None]  # an array is its elements
-    done = [row for row in single if row.outcome is not None]
+    whole = [row for row in ordered if row.id in arrays and row.array is not None]
+    counts = [row.array for row in whole if row.array is not None]
+    rest = [row for row in ordered if row.jobs]
+    used = [*rest, *whole]
     return HistoryReply(
         server=server,
         now_s=now_s,
         jobs=tuple(ordered),
-        total_jobs=len(single),
-        total_cpu_s=sum(row.cpu_s for row in single),
-        total_wall_s=sum(elapsed_s(row) or 0.0 for row in single),
-        total_gpu_s=sum((elapsed_s(row) or 0.0) * row.gpus for row in single),
-        total_failed=sum(_failed(row) for row in done),
-        total_cancelled=sum(_cancelled(row) for row in done),
+        total_jobs=sum(row.jobs for row in rest) + sum(each.elements for each in counts),
+        total_cpu_s=sum(row.cpu_s for row in used),
+        total_wall_s=sum(elapsed_s(row) or 0.0 for row in used),
+        total_gpu_s=sum((elapsed_s(row) or 0.0) * row.gpus for row in used),
+        total_failed=sum(map(_failed, rest)) + sum(each.failed for each in counts),
+        total_cancelled=sum(row.jobs for row in rest if _cancelled(row))
+        + sum(each.deleted for each in counts),
     )

@@ -7,7 +7,8 @@ from gsched.cli.times import format_clock, local_times, short_start
 from gsched.model.states import JobState
 from gsched.model.units import format_duration, format_size
 from gsched.model.wording import outcome_words
-from gsched.protocol.api import ArrayRow, JobList, JobRow
+from gsched.protocol.api import JobList, JobRow
+from gsched.protocol.arrays import ArrayRow
 
 #: The first six are Torque's, in its order: id, name, owner, CPU time, state, queue.
 LIST_COLUMNS = (
@@ -182,7 +183,7 @@ def array_summary(array: ArrayRow) -> str:
         (array.running, "running"),
         (array.succeeded, "succeeded"),
         (array.failed, "failed"),
-        (array.deleted, "deleted"),
+        (array.deleted, "cancelled"),
     )
     return ", ".join(f"{count} {word}" for count, word in counts if count)
 

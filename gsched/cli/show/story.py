@@ -20,13 +20,13 @@ from gsched.model.training import Adaptive, Scaling, Training
 from gsched.model.units import format_duration, format_size
 from gsched.model.wording import batching_words, counted, outcome_words, share_words
 from gsched.protocol.api import (
-    ArrayRow,
     AttemptRow,
     JobRow,
     JobStory,
     OutcomeRow,
     PartRow,
 )
+from gsched.protocol.arrays import ArrayRow
 from gsched.protocol.moves import MoveRow
 from gsched.protocol.starts import AheadRow
 from gsched.protocol.uses import LiveRow
@@ -153,7 +153,7 @@ def _array_fields(array: ArrayRow | None) -> Iterator[tuple[str, str]]:
     yield "array_indices", array.indices
     yield "array_slot_limit", str(array.at_once) if array.at_once else ""
     yield "array_elements", f"{array.elements}: {array_summary(array)}"
-    for name, spans in (("left", array.left), ("held", array.held), ("deleted", array.cancelled)):
+    for name, spans in (("left", array.left), ("held", array.held), ("cancelled", array.cancelled)):
         yield f"array_indices_{name}", spans
 
 

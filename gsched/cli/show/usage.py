@@ -72,13 +72,14 @@ class UsageRow(Struct, kw_only=True):
 def usage_of(rows: Iterable[JobRow], by: str) -> list[UsageRow]:
     """Return the usage of past jobs in groups, those with the most CPU- and GPU-hours first.
 
-    The last one is the total. Arrays are left out, as their elements are jobs of their own.
+    The last one is the total. An array counts as its elements: those that were jobs have rows of
+    their own, and those that never started are together in rows that stand for them.
     """
     of = GROUPS[by]
     groups: dict[str, _Sum] = {}
     total = _Sum("total")
     for row in rows:
-        if row.array is not None:
+        if not row.jobs:
             continue
         group = groups.setdefault(of(row), _Sum(of(row)))
         group.add(row)
@@ -101,15 +102,15 @@ class _Sum:
 
     def add(self, job: JobRow) -> None:
         row = self._row
-        row.jobs += 1
+        row.jobs += job.jobs
         cause = _cause(job)
         if not cause:
-            row.succeeded += 1
+            row.succeeded += job.jobs
         elif cause == OutcomeKind.CANCELLED:
-            row.cancelled += 1
+            row.cancelled += job.jobs
         else:
-            row.failed += 1
-            row.causes[cause] = row.causes.get(cause, 0) + 1
+            row.failed += job.jobs
+            row.causes[cause] = row.causes.get(cause, 0) + job.jobs
         gpus = job.gpus if job.gpu_share is None else job.gpu_share.percent / 100
         row.wall_s += job.wall_s
         row.cpu_hours += job.cpus * job.wall_s / HOUR_S

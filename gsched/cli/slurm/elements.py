@@ -36,8 +36,14 @@ def with_elements(head: Head, reply: JobList) -> JobList:
     if not arrays:
         return reply
     past = head.history(ids=",".join(f"{row.id}[]" for row in arrays), limit=str(MAX_HISTORY_ROWS))
-    ended = sorted((r for r in past.jobs if array_of(r.id)), key=lambda each: each.id)
+    ended = sorted((row for row in past.jobs if _is_element(row)), key=lambda each: each.id)
     seen = with_running_elements(head, reply)
-    known = {array_of(row.id) for row in ended}
+    known = {array_of(row.id) or row.id for row in ended}
     rows = [r for r in seen.jobs if r.state != JobState.DONE or r.id not in known]
-    return structs.replace(reply, jobs=tuple({r.id: r for r in (*rows, *ended)}.values()))
+    every = {row.shown_id(past.server): row for row in (*rows, *ended)}
+    return structs.replace(reply, jobs=tuple(every.values()))
+
+
+def _is_element(row: JobRow) -> bool:
+    """Return whether a row stands for an element of an array, or for several of them."""
+    return array_of(row.id) > 0 or (row.array is not None and row.array.unstarted)

@@ -108,8 +108,8 @@ def slurm_name(text: str) -> str:
 
 
 def slurm_id(row: JobRow) -> str:
-    """Return ``12``, ``12_3`` of an element, or ``12_[4-9]`` of the elements that wait."""
-    if row.array is not None and row.state != JobState.DONE:
+    """Return ``12``, ``12_3``: an element, ``12_[4-9]``: those that wait or never started."""
+    if row.array is not None and (row.state != JobState.DONE or row.array.unstarted):
         return f"{row.id}_[{row.array.left or row.array.indices}]"
     array = array_of(row.id)
     return f"{array}_{index_of(row.id)}" if array else str(row.id)

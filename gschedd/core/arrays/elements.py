@@ -55,9 +55,19 @@ def unmade_element(array: Job, index: int) -> Job | None:
         job.holds = tuple(sorted({*array.holds, HoldKind.USER}))
     elif holds(elements.cancelled, index):
         job.state, job.ended_s = JobState.DONE, array.ended_s
-        job.outcome = Outcome(kind=OutcomeKind.CANCELLED, message="deleted before it ran")
+        job.outcome = Outcome(kind=OutcomeKind.CANCELLED, message="cancelled before it started")
     else:
         return None
+    return job
+
+
+def dropped_element(array: Job, index: int, fact: f.ElementsDropped) -> Job:
+    """Return an element that was cancelled before it became a job, as if it had been one."""
+    job = new_element(array, index, element_spec(array.spec), fact.at_s)
+    job.state, job.ended_s = JobState.DONE, fact.at_s
+    because = f": {fact.message}" if fact.message else ""
+    message = f"cancelled by {fact.by} before it started{because}"
+    job.outcome = Outcome(kind=OutcomeKind.CANCELLED, message=message)
     return job
 
 
@@ -139,6 +149,8 @@ def after_element(state: State, fact: f.JobEnded | f.ElementsDropped) -> list[f.
     ended_s = fact.ended_s if isinstance(fact, f.JobEnded) else fact.at_s
     by = fact.by
     outcome = array_outcome(elements)
+    if isinstance(fact, f.ElementsDropped) and fact.message:
+        outcome = structs.replace(outcome, message=f"{outcome.message}: {fact.message}")
     return [f.JobEnded(at_s=fact.at_s, job=number, outcome=outcome, ended_s=ended_s, by=by)]
 
 
@@ -150,7 +162,7 @@ def array_outcome(elements: Elements) -> Outcome:
     if elements.failed:
         parts.append(f"{elements.failed} failed")
     if gone:
-        parts.append(f"{gone} deleted")
+        parts.append(f"{gone} cancelled")
     message = ", ".join(parts)
     if elements.failed and elements.worst is not None:
         return structs.replace(elements.worst, message=message)

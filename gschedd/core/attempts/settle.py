@@ -42,7 +42,7 @@ _STOPPED: Final = MappingProxyType(
 _DIED: Final = frozenset({OutcomeKind.EXITED, OutcomeKind.SIGNALLED, OutcomeKind.OOM})
 _STOP_WORDS: Final = MappingProxyType(
     {
-        StopReason.DELETE: "deleted",
+        StopReason.DELETE: "cancelled",
         StopReason.RERUN: "requeued",
         StopReason.MOVE: "migrated",
     }

@@ -157,7 +157,13 @@ class _Action:
             dropped = (*left, *held)
             self._check_parts(dropped)
             facts.append(
-                f.ElementsDropped(at_s=self.now_s, job=self.array.id, elements=dropped, by=self.by)
+                f.ElementsDropped(
+                    at_s=self.now_s,
+                    job=self.array.id,
+                    elements=dropped,
+                    by=self.by,
+                    message=asked.message,
+                )
             )
         for number in made:
             facts.extend(delete_job(self.state, self.settings, self._on(number), asked, self.now_s))

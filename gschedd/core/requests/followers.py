@@ -166,5 +166,9 @@ def _never(
         return []
     if settings.keep_unsatisfiable:
         return [f.JobHeld(at_s=at_s, job=job.id, holds=HELD, by="gsched", reason=why)]
+    elements = job.elements
+    if elements is not None and (elements.left or elements.held):
+        gone = (*elements.left, *elements.held)
+        return [f.ElementsDropped(at_s=at_s, job=job.id, elements=gone, by="gsched", message=why)]
     outcome = Outcome(kind=OutcomeKind.CANCELLED, message=f"cancelled: {why}")
     return [f.JobEnded(at_s=at_s, job=job.id, outcome=outcome, ended_s=at_s, by="gsched")]

@@ -2,20 +2,22 @@
 
 from msgspec import structs
 
-from gsched.model.arrays import count, format_spans
+from gsched.model.arrays import Spans, count, format_spans
+from gsched.model.ids import array_of
 from gsched.model.states import JobState
 from gsched.protocol import api
+from gsched.protocol.arrays import ArrayRow
 from gschedd.core.state import Job, State
 
 
-def array_row(job: Job, state: State) -> api.ArrayRow | None:
+def array_row(job: Job, state: State) -> ArrayRow | None:
     """Return the summary of an array, unfinished or done; None: the job is none."""
     stated, elements = job.spec.array, job.elements
     if stated is None or elements is None:
         return None
     index = state.arrays.get(job.id)
     made, waiting = (len(index.made), index.waiting) if index is not None else (0, 0)
-    return api.ArrayRow(
+    return ArrayRow(
         indices=format_spans(stated.spans),
         at_once=stated.at_once,
         elements=count(stated.spans),
@@ -28,6 +30,15 @@ def array_row(job: Job, state: State) -> api.ArrayRow | None:
         failed=elements.failed,
         deleted=elements.deleted + count(elements.cancelled),
     )
+
+
+def unstarted_row(row: api.JobRow, elements: Spans) -> api.JobRow:
+    """Return the line of elements that were cancelled together; ``row``: that of the first one."""
+    indices, number = format_spans(elements), count(elements)
+    array = ArrayRow(
+        indices=indices, elements=number, cancelled=indices, deleted=number, unstarted=True
+    )
+    return structs.replace(row, id=array_of(row.id), array=array)
 
 
 def shown_state(job: Job, state: State) -> JobState:

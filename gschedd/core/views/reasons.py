@@ -216,7 +216,9 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
         case f.ElementsMade():
             return f"elements {format_spans(fact.elements)[:MAX_SHOWN]} became jobs"
         case f.ElementsDropped():
-            return f"elements {format_spans(fact.elements)[:MAX_SHOWN]} deleted by {fact.by}"
+            because = f": {fact.message}" if fact.message else ""
+            gone = format_spans(fact.elements)[:MAX_SHOWN]
+            return f"elements {gone} cancelled by {fact.by}{because}"
         case f.ElementsHeld():
             return f"elements {format_spans(fact.elements)[:MAX_SHOWN]} held by {fact.by}"
         case f.ElementsReleased():

@@ -1,0 +1,161 @@
+"""Elements of arrays that were cancelled before they started: ranges of them, each as one entry.
+
+Most have never been jobs, and the event that dropped them is all that is stored of them. Some had
+become jobs and waited for their first start: they have rows. Users see no difference.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, cast
+
+from msgspec import Struct
+
+from gsched.model.arrays import Span, Spans, common, compressed, count, indices, merged
+from gsched.model.ids import ELEMENT_BASE, INDICES, array_of, element_number, index_of
+from gschedd.core import facts as f
+from gschedd.core.arrays.elements import dropped_element
+from gschedd.core.state import Job
+from gschedd.store import rows
+from gschedd.store.seals import Damaged, DamagedRowError, SqlValue
+
+#: Of rows of elements; the index ``unstarted_elements`` has the same words.
+_CANCELLED: Final = (
+    f"jobs.outcome = 'cancelled' AND jobs.attempts = 0 AND jobs.id >= {ELEMENT_BASE}"
+)
+#: What selects all other jobs.
+STARTED: Final = f" AND NOT ({_CANCELLED})"
+#: Elements of one array that were cancelled at one moment, newest first.
+_GROUPS: Final = (
+    f"SELECT group_concat(jobs.id % {INDICES}), min(jobs.id), jobs.ended_s "  # noqa: S608 # constants
+    f"FROM jobs INDEXED BY unstarted_elements {{where}} AND {_CANCELLED} "
+    f"GROUP BY (jobs.id - {ELEMENT_BASE}) / {INDICES}, jobs.ended_s "
+    "ORDER BY jobs.ended_s DESC LIMIT ?"
+)
+_DROPPED: Final = rows.SELECT_EVENTS + "WHERE kind = 'ElementsDropped' AND "
+
+
+class Unstarted(Struct, frozen=True, kw_only=True):
+    """Elements of an array that were cancelled together before any of them started.
+
+    Attributes:
+        job: the first of them.
+        elements: all of them.
+    """
+
+    job: Job
+    elements: Spans
+
+    @property
+    def count(self) -> int:
+        """Return how many elements there are."""
+        return count(self.elements)
+
+
+class Dropped(Struct, frozen=True, kw_only=True):
+    """Elements that were never jobs, by an event; ``elements``: those of them that are wanted."""
+
+    fact: f.ElementsDropped
+    elements: Spans
+
+
+def dropped_between(
+    db: sqlite3.Connection, since_s: float | None, until_s: float | None, where: str,
+    values: Sequence[SqlValue], named: Sequence[tuple[int, int]] | None,
+) -> Iterator[Dropped]:  # fmt: skip
+    """Yield the elements that were dropped in a span of time, newest first.
+
+    Args:
+        where, values: a condition for the row of their array.
+        named: first and last numbers of the elements that are wanted; None: all.
+    """
+    terms = [f"EXISTS (SELECT 1 FROM jobs WHERE jobs.id = events.job{where})"]  # noqa: S608 # bound
+    given = [*values]
+    if since_s is not None:
+        terms.append("events.at_s >= ?")
+        given.append(since_s)
+    if until_s is not None:
+        terms.append("events.at_s < ?")
+        given.append(until_s)
+    wanted: dict[int, Spans] = {}
+    for first, last in named or ():
+        span = Span(index_of(first), index_of(last))
+        wanted[array_of(first)] = (*wanted.get(array_of(first), ()), span)
+    if named is not None:
+        terms.append(f"events.job IN ({', '.join('?' * len(wanted))})")
+        given.extend(wanted)
+    query = f"{_DROPPED}{' AND '.join(terms)} ORDER BY events.at_s DESC, events.seq DESC"
+    for row in db.execute(query, given):
+        try:
+            fact = cast("f.ElementsDropped", rows.read_event(row))
+        except DamagedRowError:
+            continue  # the array is still there, and says how many of its elements are gone
+        spans = fact.elements if named is None else common(fact.elements, wanted[fact.job])
+        if spans:
+            yield Dropped(fact=fact, elements=spans)
+
+
+class Ranges:
+    """Puts together what was cancelled at one moment: rows of elements, and what was dropped.
+
+    Args:
+        db: the database.
+        read: reads the job of a row of `rows.SELECT_JOBS`.
+        damaged: takes what cannot be read.
+    """
+
+    def __init__(
+        self, db: sqlite3.Connection, read: Callable[[rows.Row], Job], damaged: list[Damaged]
+    ) -> None:
+        self._db = db
+        self._read = read
+        self._damaged = damaged
+
+    def newest(
+        self, where: str, values: Sequence[SqlValue], dropped: Sequence[Dropped], most: int
+    ) -> list[Unstarted]:
+        """Return the newest ranges, newest first.
+
+        Args:
+            where, values: a condition for the rows of elements.
+            dropped: elements that were never jobs, newest first.
+        """
+        spans: dict[tuple[int, float], Spans] = {}
+        facts: dict[tuple[int, float], f.ElementsDropped] = {}
+        for listed, first, ended_s in self._db.execute(
+            _GROUPS.format(where=where), (*values, most)
+        ):
+            single = (Span(index, index) for index in map(int, cast("str", listed).split(",")))
+            spans[array_of(cast("int", first)), cast("float", ended_s)] = _joined(tuple(single))
+        for each in dropped[:most]:
+            key = (each.fact.job, each.fact.at_s)
+            facts[key] = each.fact
+            spans[key] = _joined((*spans.get(key, ()), *each.elements))
+        newest = sorted(spans, key=lambda key: (-key[1], -key[0]))[:most]
+        found = (self._range(key, spans[key], facts.get(key)) for key in newest)
+        return [each for each in found if each is not None]
+
+    def _range(
+        self, key: tuple[int, float], spans: Spans, fact: f.ElementsDropped | None
+    ) -> Unstarted | None:
+        first = min(span.first for span in spans)
+        number, array = element_number(key[0], first), key[0]
+        if fact is not None and (found := self._job(array)) is not None:
+            return Unstarted(job=dropped_element(found, first, fact), elements=spans)
+        job = self._job(number)
+        return None if job is None else Unstarted(job=job, elements=spans)
+
+    def _job(self, number: int) -> Job | None:
+        row = self._db.execute(rows.SELECT_JOBS + "WHERE jobs.id = ?", (number,)).fetchone()
+        try:
+            return None if row is None else self._read(row)
+        except DamagedRowError as error:
+            self._damaged.append(error.damaged)
+            return None
+
+
+def _joined(spans: Spans) -> Spans:
+    """Return the same indices in ascending order, in few spans."""
+    runs = merged((), spans)
+    if len(runs) == 1:
+        return runs
+    return min(runs, compressed(sorted(indices(spans))), key=len)
