@@ -369,11 +369,14 @@ class ActionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         note: what the user should know although it was done.
+        migration: that was requested: its number among those of the job, as ``moves_asked``
+            counts them; 0: none was.
     """
 
     id: str
     text: str = ""
     note: str = ""
+    migration: int = 0
     error: ErrorBody | None = None
 
 

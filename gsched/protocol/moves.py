@@ -10,6 +10,7 @@ class MoveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         to: the nodes that it goes to; empty once it is there, or if it goes to its queue.
+        gpus: how many it will have there; 0 where ``to`` is empty.
         phase: ``requested``, ``prepared``, ``checkpointed``, ``stopped``, ``placed`` or ``done``.
         asked_s: when it was decided.
         prepared_s: when the processes of its next attempt waited for the launch; None: they do not.
@@ -27,6 +28,7 @@ class MoveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     phase: str
     asked_s: float
     to: tuple[str, ...] = ()
+    gpus: int = 0
     why: str = ""
     by: str = ""
     prepared_s: float | None = None

@@ -1,9 +1,23 @@
 """What a command says of an action that was carried out, or would be."""
 
+from gsched.errors import GschedError
 from gsched.protocol import actions as a
+from gsched.protocol import api
 from gschedd.core import facts as f
 from gschedd.core.step import Step
 from gschedd.core.views.reasons import describe_place
+from gschedd.http.answers import error_body
+
+
+def action_result(
+    text: str, error: GschedError | None, words: str, note: str = "", step: Step | None = None
+) -> api.ActionResult:
+    """Return what has become of one id, ``text``, by a step."""
+    if error is not None:
+        return api.ActionResult(id=text, error=error_body(error))
+    moves = [fact for fact in step.facts if isinstance(fact, f.MoveRequested)] if step else []
+    migration = moves[0].request if moves else 0
+    return api.ActionResult(id=text, text=words, note=note, migration=migration)
 
 
 def action_words(asked: a.AnyJobAction, step: Step, *, dry_run: bool = False) -> str:

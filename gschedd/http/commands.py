@@ -34,7 +34,7 @@ from gschedd.core.step import Step
 from gschedd.engine.inbox import Action
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
-from gschedd.http.action_words import action_words
+from gschedd.http.action_words import action_result, action_words
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
 from gschedd.http.callers import Callers
@@ -418,7 +418,8 @@ class Commands:
             failure = self._explain(each, gone)
             words = action_words(asked, each.step, dry_run=asked.dry_run)
             note = self._note(asked, each.job) if failure is None else ""
-            results.append(_action_result(each.text, failure, words, note))
+            done = None if asked.dry_run else each.step
+            results.append(action_result(each.text, failure, words, note, done))
             await pace.keep()
         return tuple(results)
 
@@ -517,7 +518,7 @@ class Commands:
         async with self._bodies.turn_if(len(commands) > FEW, caller.uid) as pace:
             steps = await self._carry_out(commands, pace, dry_run=False)
         results = tuple(
-            _action_result(node, step.error, asked.done + self._leaving(node, asked))
+            action_result(node, step.error, asked.done + self._leaving(node, asked))
             for node, step in zip(asked.nodes, steps, strict=True)
         )
         return answer(api.ActionReply(results=results))
@@ -589,11 +590,3 @@ def _result(step: Step) -> api.SubmitResult:
     if step.error is not None:
         return api.SubmitResult(error=error_body(step.error))
     return api.SubmitResult(id=step.job, warnings=step.warnings)
-
-
-def _action_result(
-    text: str, error: GschedError | None, words: str, note: str = ""
-) -> api.ActionResult:
-    if error is not None:
-        return api.ActionResult(id=text, error=error_body(error))
-    return api.ActionResult(id=text, text=words, note=note)

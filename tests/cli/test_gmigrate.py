@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from gsched.client import new_job
 from gsched.protocol.api import JobStory
 from tests.support import stand_in_training
 from tests.support.cluster import Cluster, wait_until
-from tests.support.commands import Ran, run_command
+from tests.support.commands import Ran, command_environment, run_command
 
 pytestmark = pytest.mark.timeout(180)
 PROGRAM = Path(stand_in_training.__file__)
@@ -116,6 +118,53 @@ def test_a_job_that_cannot_save_its_state_runs_on_and_the_reason_is_told(desk: D
     assert "the job keeps running where it was" in ran.stderr
     story = desk.story(job)
     assert (story.row.state, story.row.attempt, story.row.nodes) == ("running", 1, ("n1",))
+
+
+def test_a_migration_that_is_under_way_is_waited_for_if_it_leads_there(desk: Desk) -> None:
+    """A drain moves the job at the same moment as its user."""
+    job = desk.train("--save-s", "8")
+    assert desk.run("gnodes", "drain", "n1", "--migrate", "-m", "fan").status == 0
+    wait_until(lambda: desk.story(job).moves_asked == 1, what="the drain's migration")
+
+    other = desk.run("gmigrate", job, "--to", "n1", "--wait")
+    plain = desk.run("gmigrate", job)
+    ran = desk.run("gmigrate", job, "--to", "n2", "--wait")
+
+    under_way = f"job {job} already migrates to n2, requested by gsched (n1 is drained: fan)"
+    assert (other.status, plain.status) == (170, 170)
+    assert under_way in plain.stderr
+    assert f"hint: gmigrate --wait {job} waits for that migration" in plain.stderr
+    assert ran.status == 0, ran.stderr
+    assert f"{under_way}; waiting for that migration" in ran.stderr
+    assert ran.stdout.splitlines()[-1].split()[1:3] == ["first", "step"]
+    assert (desk.nodes(job), desk.story(job).moves_asked) == (("n2",), 1)
+
+
+def test_the_own_migration_is_waited_for_and_not_a_later_one(desk: Desk) -> None:
+    """It is stopped while its migration completes and the next one is requested."""
+    job = desk.train()
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "gsched.cli.commands.gmigrate", job, "--to", "n2", "--wait"],
+        env=command_environment(desk.cluster.socket),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert waiting.stdout is not None
+    first = waiting.stdout.readline()
+    waiting.send_signal(signal.SIGSTOP)
+    assert first.endswith("requested\n")
+    wait_until(lambda: (move := desk.story(job).move) and move.resumed_s, what="its first step")
+    asked = desk.run("gmigrate", job, "--to", "n1", "-m", "again")
+    assert asked.status == 0, asked.stderr
+    waiting.send_signal(signal.SIGCONT)
+
+    out, told = waiting.communicate(timeout=60)
+
+    assert waiting.returncode == 0, told
+    assert out.splitlines()[-1].split()[1] in {"complete", "first"}
+    assert "since then: migration to n1 (1 CPU, GPU 0) requested by " in told
+    assert ": again; see gstat -f" in told
 
 
 def test_what_cannot_be_is_refused(desk: Desk) -> None:

@@ -110,7 +110,9 @@ def test_a_job_in_another_state_cannot_be_moved() -> None:
     assert "still starting" in refusal(story, job).message
     story.run_for(5.0)
     migrate(story, job)
-    assert "on its way to b already" in refusal(story, job).message
+    refused = refusal(story, job)
+    assert refused.message == f"job {job} already migrates to b, requested by alice (gmigrate)"
+    assert refused.hint.startswith(f"gmigrate --wait {job} waits for that migration")
     story.run_for(5.0)
     story.delete(job)
     assert "only a running job" in refusal(story, job).message

@@ -3,7 +3,8 @@
 It stands on the standard library alone, as what a user runs may not have gsched at hand. Each step
 takes some milliseconds; a line of its output says what it has heard and done.
 
-Usage: ``python stand_in_training.py [--fails MESSAGE] [--late SECONDS] [--first-step N]``
+Usage: ``python stand_in_training.py [--fails MESSAGE] [--late SECONDS] [--first-step N]
+[--save-s SECONDS]``
 """
 
 import argparse
@@ -90,6 +91,7 @@ class Training:
             self.say(checkpoint_failed={"request": request, "message": self.given.fails})
             return
         if self.saved is None or self.saved["request"] != request:
+            time.sleep(self.given.save_s)
             self.saved = {
                 "request": request,
                 "step": self.step,
@@ -124,6 +126,7 @@ def main() -> None:
     parser.add_argument("--fails", default="")
     parser.add_argument("--late", type=float, default=0.0)
     parser.add_argument("--first-step", type=int, default=0)
+    parser.add_argument("--save-s", type=float, default=0.0)
     Training(parser.parse_args()).run()
 
 

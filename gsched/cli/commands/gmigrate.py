@@ -1,9 +1,9 @@
 """``gmigrate``: migrate a running job, or change its number of GPUs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
-from msgspec import structs
+from msgspec import Struct, structs
 
 from gsched.cli.common import (
     command_name,
@@ -24,13 +24,15 @@ from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, JobState
 from gsched.model.units import format_size
 from gsched.protocol.actions import MigrateJob
-from gsched.protocol.api import JobStory
+from gsched.protocol.api import EventRow, JobStory
 from gsched.protocol.moves import MoveRow
 from gsched.transport import pause
 
 _LOOK_S = 0.25  # the phases of a move take from a tenth of a second to minutes
 _WAITING = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 _RESTARTED = "restarted"
+_REQUESTED, _ABANDONED, _REQUEUED = "MoveRequested", "MoveAbandoned", "JobRequeued"
+_RESUMED, _ENDED = "TrainingResumed", "JobEnded"
 _PHASES = ("requested", "prepared", "checkpointed", "stopped", "placed", "starting", "first step")
 
 EPILOG = """\b
@@ -90,7 +92,12 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
     results = head.act(request).results
     if not as_json:
         results = tuple(structs.replace(each, text=f"{each.id}: {each.text}") for each in results)
-    if before is None or results[0].error is not None:
+    course, refused = None, results[0].error
+    if before is not None and refused is None:
+        course = _Course(results[0].migration, before.row.attempt)
+    elif before is not None and refused is not None and refused.code == BadStateError.code:
+        course = _under_way(head.job(job), request)
+    if course is None:
         status = report_results(results, as_json=as_json, show_text=True)
         if not (dry_run or as_json) and any(each.error is None for each in results):
             print_note(
@@ -99,25 +106,57 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
                 command=command_name(),
             )
         return status
-    if not as_json:
+    if refused is not None:
+        print_note(f"{refused.message}; waiting for that migration", command=command_name())
+    elif not as_json:
         print(printable(results[0].text), flush=True)
-    story = _follow(head, before, quiet=as_json)
+    story = _follow(head, job, course, quiet=as_json)
     if as_json:
-        print_json({"job": story.row, "move": story.move, "moves": story.row.moves})
+        move = story.move if story.moves_asked == course.number else None
+        print_json({"job": story.row, "move": move, "moves": story.row.moves})
     return 0
 
 
-def _follow(head: Head, before: JobStory, *, quiet: bool) -> JobStory:
-    """Tell the phases of a move as they come; return the job's story after its first step.
+class _Course(Struct, frozen=True):
+    """The migration that is waited for.
+
+    Attributes:
+        number: among those of its job.
+        from_attempt: with which the job began it.
+    """
+
+    number: int
+    from_attempt: int
+
+
+def _under_way(story: JobStory, request: MigrateJob) -> _Course | None:
+    """Return the migration that a job does already, if it leads where it was requested."""
+    move = story.move
+    if move is None or move.resumed_s is not None:
+        return None
+    nodes, gpus = (move.to, move.gpus) if move.to else (story.row.nodes, story.row.gpus)
+    if request.nodes and set(request.nodes) != set(nodes):
+        return None
+    if request.gpus and request.gpus != gpus:
+        return None
+    begun = move.placed_s is not None
+    return _Course(story.moves_asked, story.row.attempt - begun)
+
+
+def _follow(head: Head, job: str, course: _Course, *, quiet: bool) -> JobStory:
+    """Tell the phases of a migration as they come; return the job's story when it is complete.
 
     Raises:
-        BadStateError: the job does not move after all; the message says why.
+        BadStateError: the job does not migrate after all; the message says why.
     """
     told = 0
     try:
         while True:
-            story = head.job(before.row.id)
-            phases = list(_phases(story, before.row.attempt))
+            story = head.job(job)
+            if story.moves_asked > course.number:
+                _tell_past(story, course.number, quiet=quiet)
+                return story
+            phases = list(_phases(story, course.from_attempt))
             if not quiet:
                 for words in phases[told:]:
                     print(words, flush=True)
@@ -125,11 +164,44 @@ def _follow(head: Head, before: JobStory, *, quiet: bool) -> JobStory:
             if story.move is not None and story.move.resumed_s is not None:
                 _check_state_kept(story, story.move)
                 return story
-            check_moves(story, before.row.attempt)
+            check_moves(story, course.from_attempt)
             pause(_LOOK_S)
     except KeyboardInterrupt:
         print_note("no longer waiting; the migration continues", command=command_name())
         raise
+
+
+def _tell_past(story: JobStory, number: int, *, quiet: bool) -> None:
+    """Tell how a migration ended after which another one was requested.
+
+    Raises:
+        BadStateError: the job has not migrated; the message says why.
+    """
+    events = events_of(story, number)
+    job_id = story.row.shown_id(story.server)
+    *_, newest = [event for event in story.events if event.kind == _REQUESTED]
+    since = f"since then: {local_times(newest.text)}; see gstat -f {short_job_id(story.row.id)}"
+    for event in events:
+        text = local_times(event.text)
+        if event.kind in {_ABANDONED, _REQUEUED, _ENDED} or "restarted from" in text:
+            raise BadStateError(f"job {job_id}: {text}", hint=since)
+        if event.kind == _RESUMED:
+            if not quiet:
+                after_s = max(0.0, event.at_s - events[0].at_s)
+                print(f"{job_id}  {'complete':<13}{after_s:8.1f} s  {text}", flush=True)
+            print_note(since, command=command_name())
+            return
+    raise BadStateError(f"job {job_id}: the result of the migration is not known", hint=since)
+
+
+def events_of(story: JobStory, number: int) -> Sequence[EventRow]:
+    """Return what happened from the request of a migration to that of the next one."""
+    starts = [at for at, event in enumerate(story.events) if event.kind == _REQUESTED]
+    place = len(starts) - 1 - (story.moves_asked - number)
+    if not 0 <= place < len(starts):
+        return ()
+    end = starts[place + 1] if place + 1 < len(starts) else len(story.events)
+    return story.events[starts[place] : end]
 
 
 def _phases(story: JobStory, from_attempt: int) -> Iterator[str]:
@@ -209,15 +281,15 @@ def check_moves(story: JobStory, from_attempt: int) -> None:
             f"job {job_id} ended during the migration", hint=f"ghist {short_job_id(story.row.id)}"
         )
     if state in _WAITING:
-        why = _last(story, "JobRequeued").removeprefix("requeued: ")
+        why = _last(story, _REQUEUED).removeprefix("requeued: ")
         raise BadStateError(
             f"job {job_id} was requeued: {why}", hint=f"gstat --why {short_job_id(story.row.id)}"
         )
     if story.move is None and story.row.attempt == from_attempt:
-        why = _last(story, "MoveAbandoned")
+        why = _last(story, _ABANDONED)
         raise BadStateError(f"job {job_id}: {why}", hint="the job keeps running where it was")
     if story.move is None:
-        why = _last(story, "JobRequeued").removeprefix("requeued: ")
+        why = _last(story, _REQUEUED).removeprefix("requeued: ")
         raise BadStateError(
             f"job {job_id} was requeued: {why}",
             hint=f"it restarted from its checkpoint: see gstat -f {short_job_id(story.row.id)}",

@@ -61,9 +61,11 @@ def _movable(state: State, job: Job) -> Movable:
     if job.state is JobState.MIGRATING:
         assert job.move is not None, "it moves"
         to = ", ".join(share.node for share in job.move.allocation) or "its queue"
+        why = f" ({job.move.why})" if job.move.why else ""
         raise BadStateError(
-            f"job {short_job_id(job.id)} is on its way to {to} already",
-            hint=f"gwait or gstat -f {short_job_id(job.id)}",
+            f"job {short_job_id(job.id)} already migrates to {to}, requested by {job.move.by}{why}",
+            hint=f"gmigrate --wait {short_job_id(job.id)} waits for that migration; another one "
+            "can be requested when it is complete",
         )
     if job.state is not JobState.RUNNING:
         raise BadStateError(

@@ -15,6 +15,7 @@ def move_row(job: Job) -> MoveRow | None:
         phase=_phase(migration),
         asked_s=migration.asked_s,
         to=tuple(share.node for share in move.allocation) if move is not None else (),
+        gpus=sum(len(share.gpu_indices) for share in move.allocation) if move is not None else 0,
         why=move.why if move is not None else "",
         by=move.by if move is not None else "",
         prepared_s=migration.prepared_s or None,
