@@ -48,6 +48,7 @@ from gsched.transport import (
 if TYPE_CHECKING:
     from gsched.protocol.predictions import NodePredictions, PredictionsReply
     from gsched.protocol.recover import RecoverReply
+    from gsched.protocol.rerun import RerunReply
     from gsched.protocol.running import RunningConfig
 
 POLL_S = 30.0  # one long poll of `wait`; the head answers earlier when the job ends
@@ -236,6 +237,21 @@ class Head:
     def act(self, request: AnyJobAction) -> api.ActionReply:
         """Delete, hold, release, signal, rerun or alter jobs: one result for each, in order."""
         return self._post("/v1/jobs/actions", request, api.ActionReply)
+
+    def rerun_failed(self, job: str, *, key: str = "", dry_run: bool = False) -> "RerunReply":
+        """Submit the failed elements of an array again, or a failed job, as a new job.
+
+        Args:
+            job: as users write it: ``56[]``, ``56[0-10]`` for some elements, ``57``.
+            key: the client's own id of this submission; empty: a fresh one. With the same key the
+                head gives the same job, so it is sent again if the answer is lost.
+            dry_run: everything is checked and nothing is queued.
+        """
+        from gsched.protocol.rerun import RerunFailed, RerunReply  # late: few commands need it
+
+        target = "/v1/jobs/rerun-failed"
+        body = _encoded(RerunFailed(job=job, key=key or new_key(), dry_run=dry_run))
+        return self._decode(self._post_again(target, body), RerunReply, target)
 
     def output(
         self,

@@ -24,12 +24,14 @@ from typing import Final, NoReturn
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
+from msgspec import structs
 
 from gsched.client import Head
 from gsched.config import environment, full_environment
 from gsched.errors import GschedError
-from gsched.model.ids import short_job_id
+from gsched.model.ids import short_job_id, submitted_number
 from gsched.model.states import HoldKind, JobState
+from gsched.protocol.api import JobRow
 
 LIMIT_S: Final = 1.0  # from the import of this module; a person waits at the keyboard
 NEWEST: Final = 50  # so many past jobs are offered
@@ -181,7 +183,10 @@ def _jobs(context: click.Context, incomplete: str) -> Found:
     user = pwd.getpwuid(os.getuid()).pw_name
     name = context.info_name or ""
     for whose in (user, ""):
-        rows = list(head.jobs(user=whose, states=_STATES.get(name, ())).jobs)
+        if name == "grerun" and context.params.get("failed"):
+            rows = _failed_jobs(head, whose)
+        else:
+            rows = list(head.jobs(user=whose, states=_STATES.get(name, ())).jobs)
         if name in _PAST:
             rows += head.history(user=whose, limit=NEWEST).jobs
         found = [
@@ -192,6 +197,13 @@ def _jobs(context: click.Context, incomplete: str) -> Found:
         if found:
             return found
     return ()
+
+
+def _failed_jobs(head: Head, user: str) -> list[JobRow]:
+    """Return the newest jobs that have failed; in the place of elements their arrays."""
+    past = head.history(user=user, outcome="failed", limit=NEWEST).jobs
+    rows = {submitted_number(row.id): row for row in past}
+    return [structs.replace(row, id=number) for number, row in rows.items()]
 
 
 def _from_head(source: Source) -> Source:

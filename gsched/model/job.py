@@ -182,6 +182,7 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
         depends: on which jobs it still depends; what has come about is left out.
         array: its elements, if it is an array: it is never started itself.
         lines_digest: of the text of which each element of the array has one line, by its index.
+        rerun_of: the finished job, or the array, of which it is the rerun; 0: of none.
     """
 
     owner: Owner
@@ -213,6 +214,7 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     depends: tuple[Dependency, ...] = ()
     array: Array | None = None
     lines_digest: str = ""
+    rerun_of: Count = 0
 
     @property
     def is_training(self) -> bool:

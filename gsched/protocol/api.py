@@ -162,8 +162,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         reason: why it waits, or that a node it runs on does not answer, in words; else empty.
         next_try_s: when it is tried again after a start that failed, or an attempt that ended by no
             fault of its own; None: it does not wait for that.
-        predicted_start_s: when it starts if all runs as long as is expected; no promise, and None
-            if nothing can be said.
+        predicted_start_s: when it starts if all runs as long as is expected; None: unknown.
         nodes: names of the nodes of the present (or last) attempt.
         cpu_s: CPU time used by all attempts so far.
         wall_s: for how long its attempts have run so far, without the time between them.
@@ -307,8 +306,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
         urgency: from which its deadline was computed, if it was.
         training: what its user said of its size.
         movable: it can migrate: stop at a checkpoint and resume on other nodes.
-        startup_s: how long it is expected to take from a start to its first step, seconds; 0: that
-            is not known.
+        startup_s: expected time from a start to its first step, seconds; 0: unknown.
         promised: whether it was promised that its deadline will be met; None: nothing was said.
         late_reason: why it will be late, where that is known.
         start_unknown: why it is not known yet when it starts; empty: it is, or it cannot be known.
@@ -319,10 +317,11 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
         advice: what keeps an adaptive training from adapting, and what to do.
         checkpoint_dir: where it keeps its checkpoints.
         checkpoint_signal: by which it is asked to save its state; 0: over its socket.
-        restarts_max: how often in a row it is restarted after a node or rank of it has died.
-        restarts: how often in a row that was so.
+        restarts_max, restarts: how often in a row it is, and was, restarted after a node or rank
+            of it has died.
         lease_s: how long it may run on a node that does not reach the head; 0: for ever.
         depends: on which jobs it still depends, as after ``-W depend=``.
+        rerun_of: the finished job of which it is the rerun: ``56[]``, ``56[3]`` or ``57``.
     """
 
     server: str
@@ -362,6 +361,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     start_unknown: str = ""
     lease_s: float = 0.0
     depends: str = ""
+    rerun_of: str = ""
 
 
 class ActionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):

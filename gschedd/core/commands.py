@@ -9,6 +9,7 @@ from gsched.model.arrays import Spans
 from gsched.protocol.actions import AnyJobAction, AnyNodeAction
 from gsched.protocol.api import SubmitJob
 from gschedd.core.settings import Caller
+from gschedd.core.state import Job
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -32,6 +33,20 @@ class Submit(Command, frozen=True, kw_only=True):
     past: Mapping[int, bool] = MappingProxyType({})
 
 
+class Resubmit(Command, frozen=True, kw_only=True):
+    """Queue a job again that has failed, or elements of an array, as a new job of its owner.
+
+    Attributes:
+        original: the job, or the array.
+        elements: indices of those elements; empty: it is no array.
+        key: the client's own id of this submission.
+    """
+
+    original: Job
+    elements: Spans = ()
+    key: str = ""
+
+
 class ActOnJob(Command, frozen=True, kw_only=True):
     """Do to one job what was asked, of this and perhaps of others.
 
@@ -53,4 +68,4 @@ class ActOnNode(Command, frozen=True, kw_only=True):
     asked: AnyNodeAction
 
 
-AnyCommand = Submit | ActOnJob | ActOnNode
+AnyCommand = Submit | Resubmit | ActOnJob | ActOnNode

@@ -51,8 +51,9 @@ from gschedd.core.recovery.adopting import adopted
 from gschedd.core.requests.actions import act_on_job, act_on_node
 from gschedd.core.requests.dependencies import made_to_wait
 from gschedd.core.requests.followers import begin_step, more_followers, resolved
-from gschedd.core.requests.submit import first_state, known_submission, prepare
-from gschedd.core.settings import Settings
+from gschedd.core.requests.resubmit import prepare_again
+from gschedd.core.requests.submit import Submission, first_state, known_submission, prepare
+from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import State
 from gschedd.core.step import NOTHING, Step, refused_step, together
 from gschedd.core.training import checkpoints as coalescing
@@ -132,6 +133,8 @@ class Head:
                 )
             if isinstance(command, c.Submit):
                 return self._submit(command, now_s, outlook)
+            if isinstance(command, c.Resubmit):
+                return self._resubmit(command, now_s)
             return self._advance(self._decide(command, now_s))
         except InvalidTransitionError:
             raise  # a fault of ours, half way through a change: nothing may go on from here
@@ -151,13 +154,13 @@ class Head:
                 return act_on_job(self.state, self.settings, command, now_s)
             case c.ActOnNode():
                 return act_on_node(self.state, command, now_s)
-            case c.Submit():
+            case c.Submit() | c.Resubmit():
                 raise AssertionError("submissions take another way")
             case _:
                 assert_never(command)
 
     def _submit(self, command: c.Submit, now_s: float, outlook: Outlook | None) -> Step:
-        known = known_submission(self.state, command.caller, command.asked.key)
+        known = known_submission(self.state, command.caller.uid, command.asked.key)
         if known is not None:
             return Step(job=known)
         submission = prepare(
@@ -167,16 +170,31 @@ class Head:
             intern=self._intern,
             now_s=now_s,
         )
-        job = self.state.next_job
-        spec = submission.spec
+        promises: list[f.AnyFact] = []
+        if command.asked.reject_if_late:
+            spec = submission.spec
+            outlook = outlook or self.foresee(spec, now_s)
+            promise = promise_of(self.state.next_job, spec, outlook, now_s=now_s)
+            if self.state.plans_training:
+                promises.append(promise)  # else nobody plans for it, so it would bind nobody
+        return self._queue(submission, command.caller, now_s, promises)
+
+    def _resubmit(self, command: c.Resubmit, now_s: float) -> Step:
+        known = known_submission(self.state, command.original.spec.owner.uid, command.key)
+        if known is not None:
+            return Step(job=known)
+        submission = prepare_again(command, self.state, self.settings, now_s)
+        return self._queue(submission, command.caller, now_s)
+
+    def _queue(
+        self, submission: Submission, caller: Caller, now_s: float, more: Iterable[f.AnyFact] = ()
+    ) -> Step:
+        """Queue a job under the next number; ``more`` is what is known of it already."""
+        job, spec = self.state.next_job, submission.spec
         begins = first_state(spec, now_s)
         facts: list[f.AnyFact] = [f.JobSubmitted(at_s=now_s, job=job, spec=spec, state=begins)]
-        facts += made_to_wait(submission.depends, job, self.state, command.caller, now_s)
-        if command.asked.reject_if_late:
-            promise = promise_of(job, spec, outlook or self.foresee(spec, now_s), now_s=now_s)
-            if self.state.plans_training:
-                facts.append(promise)  # else nobody plans for it, so it would bind nobody
-        step = self._advance(facts)
+        facts += made_to_wait(submission.depends, job, self.state, caller, now_s)
+        step = self._advance([*facts, *more])
         return structs.replace(step, job=job, warnings=submission.warnings)
 
     def foresee(self, spec: JobSpec, now_s: float) -> Outlook:

@@ -74,6 +74,7 @@ from gschedd.http.outputs import Outputs
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.queues import Queues
+from gschedd.http.resubmit import Resubmissions
 from gschedd.http.running import Running
 from gschedd.http.schema import openapi
 from gschedd.http.sessions import Sessions
@@ -351,29 +352,29 @@ class Service:
             most_files=self._config.limits.snapshot_files,
         )
         self._links.code = self._code
-        self._commands = Commands(
-            Parts(
-                engine=self._engine,
-                callers=callers,
-                bodies=self._bodies,
-                blobs=blobs,
-                space=self._space,
-                store=self._store,
+        parts = Parts(
+            engine=self._engine,
+            callers=callers,
+            bodies=self._bodies,
+            blobs=blobs,
+            space=self._space,
+            store=self._store,
+            clock=self._clock,
+            known_of=self._queries.known_of,
+            ended_well=self._queries.ended_well,
+            jobs_of_keys=self._queries.jobs_of_keys,
+            safe_mode=self._safe_mode,
+            forecasts=self._forecasts,
+            expect_client=self._sessions.waiting.expect,
+            code=self._code,
+            texts=TextQuota(
+                self._text_reader.text_bytes,
+                most_bytes=self._config.limits.texts_per_user_bytes,
                 clock=self._clock,
-                known_of=self._queries.known_of,
-                ended_well=self._queries.ended_well,
-                jobs_of_keys=self._queries.jobs_of_keys,
-                safe_mode=self._safe_mode,
-                forecasts=self._forecasts,
-                expect_client=self._sessions.waiting.expect,
-                code=self._code,
-                texts=TextQuota(
-                    self._text_reader.text_bytes,
-                    most_bytes=self._config.limits.texts_per_user_bytes,
-                    clock=self._clock,
-                ),
-            )
+            ),
         )
+        self._commands = Commands(parts)
+        self._resubmissions = Resubmissions(parts, self._queries)
 
     def _make_notifier(self) -> Notifier | None:
         """Return the process that tells of jobs, not started yet; None where the site has none."""
@@ -403,7 +404,8 @@ class Service:
         commands = web.Application(middlewares=[watched(self._bodies), errors], logger=log)
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
-            *(self._queues, self._running, self._commands, self._code, self._outputs),
+            *(self._queues, self._running, self._commands, self._resubmissions),
+            *(self._code, self._outputs),
         ):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)

@@ -4,6 +4,7 @@ import logging
 import os
 from typing import Final
 
+from gsched.errors import TryAgainError
 from gsched.protocol.api import DiskRow
 
 log = logging.getLogger("gschedd.space")
@@ -55,6 +56,15 @@ class DiskSpace:
     def is_low(self) -> bool:
         """Return whether new jobs should be refused; as `row`."""
         return self.row().is_low
+
+    def check(self) -> None:
+        """Refuse a new job where the disk is full.
+
+        Raises:
+            TryAgainError: it is.
+        """
+        if self.is_low():
+            raise TryAgainError("the head's disk is full: no new jobs are taken", hint="free space")
 
     def _make_ballast(self, size_bytes: int) -> bool:
         part = self._ballast + ".part"

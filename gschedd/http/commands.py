@@ -174,8 +174,7 @@ class Commands:
         self, jobs: Sequence[api.SubmitJob], caller: Caller, pace: Pace
     ) -> tuple[Mapping[str, int], Sequence[_Received]]:
         """Return which jobs are known, and all of them with what they bring."""
-        if self._parts.space.is_low():
-            raise TryAgainError("the head's disk is full: no new jobs are taken", hint="free space")
+        self._parts.space.check()
         known = await self._known(jobs, caller, pace)
         texts = [text for job in jobs for text in job.depends]
         past = await past_of(texts, self._head.state, self._parts.ended_well)
@@ -245,7 +244,7 @@ class Commands:
         Raises:
             GschedError: it would be refused in any case.
         """
-        if known_submission(self._head.state, caller, job.key) is not None:
+        if known_submission(self._head.state, caller.uid, job.key) is not None:
             return None
         spec = self._prepared(job, caller, self._parts.clock.wall_s()).spec
         return await self._parts.forecasts.outlook(spec, uid=caller.uid)
@@ -297,7 +296,7 @@ class Commands:
         known: dict[str, int] = {}
         forgotten: list[str] = []
         for job in jobs:
-            number = known_submission(self._head.state, caller, job.key)
+            number = known_submission(self._head.state, caller.uid, job.key)
             if number is not None:
                 known[job.key] = number
             elif job.key:
@@ -346,7 +345,7 @@ class Commands:
     async def _dry_run(self, job: api.SubmitJob, caller: Caller) -> api.SubmitResult:
         now_s = self._parts.clock.wall_s()
         try:
-            known = known_submission(self._head.state, caller, job.key)
+            known = known_submission(self._head.state, caller.uid, job.key)
             if known is not None:
                 return api.SubmitResult(id=known)
             submission = self._prepared(job, caller, now_s)

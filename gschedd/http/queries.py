@@ -24,6 +24,7 @@ from gsched.model.ids import (
     JobId,
     array_of,
     element_number,
+    index_of,
     own_job,
     own_job_number,
 )
@@ -439,6 +440,20 @@ class Queries:
                 if job.outcome is not None and job.state is JobState.DONE:
                     found[job.id] = job.outcome.succeeded
         return found
+
+    async def failed_elements(self, array: int) -> list[int]:
+        """Return the indices of the elements of an array that have failed, ascending."""
+        first, last = element_number(array, 0), element_number(array, INDICES - 1)
+        found = await self._read_long(partial(self._long_reader.failed, first, last))
+        return [index_of(number) for number in found]
+
+    async def blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        """Return scripts and environments by their digests.
+
+        Raises:
+            StorageError: one is not there, or damaged.
+        """
+        return {each: await self._read(partial(self._reader.blob, each)) for each in digests}
 
     async def jobs_of_keys(self, uid: int, keys: Sequence[str]) -> Mapping[str, int]:
         """Return the jobs of a user's client keys that the database knows."""

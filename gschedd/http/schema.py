@@ -12,6 +12,7 @@ from gsched.protocol import predictions as p
 from gsched.protocol.code import CodePiece, CodeReply
 from gsched.protocol.messages import JobMessage, MessageReply
 from gsched.protocol.queues import QueueRequest
+from gsched.protocol.rerun import RerunFailed, RerunReply
 from gsched.protocol.running import RunningConfig
 from gsched.protocol.stories import JobStories
 from gsched.version import VERSION
@@ -31,6 +32,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("get", "/v1/jobs/{id}/output", "read a running job's output", None, api.OutputChunk),
     ("post", "/v1/jobs/{id}/message", "write into output files", JobMessage, MessageReply),
     ("post", "/v1/jobs/actions", "act on jobs", a.JOB_ACTION, api.ActionReply),
+    ("post", "/v1/jobs/rerun-failed", "submit what has failed again", RerunFailed, RerunReply),
     ("get", "/v1/nodes", "list nodes", None, api.NodeList),
     ("post", "/v1/nodes/actions", "act on nodes", a.NODE_ACTION, api.ActionReply),
     ("get", "/v1/nodes/predictions", "nodes beside predictions", None, p.NodePredictions),

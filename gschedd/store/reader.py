@@ -115,6 +115,17 @@ class Reader:
         job.attempt = attempts[-1] if attempts else None
         return job
 
+    def failed(self, first: int, last: int) -> list[int]:
+        """Return the jobs with numbers from ``first`` to ``last`` that have failed, ascending.
+
+        Those that somebody deleted have not.
+        """
+        query = (
+            "SELECT id FROM jobs WHERE id BETWEEN ? AND ? AND state = 'done' AND failed = 1 "
+            "AND outcome != 'cancelled' ORDER BY id"
+        )
+        return [row[0] for row in self._db.execute(query, (first, last))]
+
     def nodes(self) -> list[Node]:
         """Return every node that has ever registered, by name."""
         return [

@@ -194,6 +194,8 @@ async def _questions(script: Script) -> None:
         "gsub -l nodes=1:nonsense=1 job.sh",
         f"gsub --reject-if-late --deadline 1m --gpus 1 {' '.join(SIZE)} --torchrun train.py",
         "gmigrate 1",
+        "grerun --failed --dry-run 2",
+        "grerun --failed 1 77",
         "gstat --nonsense",
     ):
         await script.do(line)

@@ -102,6 +102,23 @@ def test_job_ids_and_node_and_queue_names_come_from_the_head(
     assert len(cluster.head.jobs().jobs) == 1  # and nothing was submitted
 
 
+def test_a_rerun_is_offered_what_has_failed(cluster: Cluster) -> None:
+    """In the place of elements their array, once; without the option what runs."""
+    cluster.start_head()
+    cluster.start_node("n1", cpus=4)
+    fails = new_job(name="fails", workdir="/tmp", script="exit 1", array="0-2")
+    single = new_job(name="fails", workdir="/tmp", script="exit 1")
+    works = new_job(name="works", workdir="/tmp", script="true")
+    cluster.head.submit([fails, single, works])
+    cluster.head.wait([1, 2, 3], timeout_s=60)
+
+    assert sorted(answer("grerun", "grerun --failed ", head=cluster.socket)) == [
+        "plain 1",
+        "plain 2",
+    ]
+    assert answer("grerun", "grerun ", head=cluster.socket) == []
+
+
 def deletion(job: int) -> a.DeleteJob:
     return a.DeleteJob(ids=(str(job),))
 

@@ -180,6 +180,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("Priority", str(row.priority)),
         ("Hold_Types", ", ".join(story.holds)),
         ("depend", story.depends),
+        ("rerun_of", story.rerun_of),
         ("Join_Path", story.join),
         ("Output_Path", story.stdout_path),
         ("Error_Path", story.stderr_path),

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import structs
 
-from gsched.model.arrays import Span, count, holds, take
+from gsched.model.arrays import Span, count, holds, indices, take
 from gsched.model.ids import array_of, element_number, index_of
 from gsched.model.job import JobSpec, Outcome
 from gsched.model.states import HoldKind, JobState, OutcomeKind
@@ -83,6 +83,14 @@ def waiting_element(state: State, index: ArrayIndex) -> Job | None:
     """Return the first element of an array that is a job and waits; None: there is none."""
     waiting = (state.jobs[number] for number in sorted(index.made))
     return next((job for job in waiting if job.state in RESTING), None)
+
+
+def unfinished_elements(index: ArrayIndex) -> Iterator[int]:
+    """Yield the indices of the elements of an array that have not ended, in no order."""
+    elements = index.job.elements
+    assert elements is not None, "it is an array"
+    yield from indices((*elements.left, *elements.held))
+    yield from map(index_of, index.made)
 
 
 # --- making jobs of elements ---

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from gsched.errors import InvalidRequestError
 from gsched.model import limits
+from gsched.model.job import JobSpec
 from gsched.model.mail import checked_points, checked_recipients, domain_of, wants_mail
 from gsched.protocol.actions import Alteration
 from gsched.protocol.api import SubmitJob
@@ -45,6 +46,20 @@ def checked_notify(asked: SubmitJob, settings: NotifySettings) -> Notify:
     stated: dict[str, object] = {"mail_points": points, "mail_to": recipients}
     stated["notify_url"] = _url(asked.notify_url, settings)
     return Notify(stated=stated, warnings=warnings)
+
+
+def kept_notify(spec: JobSpec, settings: NotifySettings) -> Notify:
+    """Return what a job keeps of it that is submitted again: nothing that is no longer allowed."""
+    stated: dict[str, object] = {}
+    warnings: list[str] = []
+    checks = (("mail_to", _recipients, spec.mail_to), ("notify_url", _url, spec.notify_url))
+    for name, checked, text in checks:
+        try:
+            checked(text, settings)
+        except InvalidRequestError as error:
+            stated[name] = ""
+            warnings.append(f"{error.message}: it is ignored")
+    return Notify(stated=stated, warnings=tuple(warnings))
 
 
 def altered_notify(asked: Alteration, settings: NotifySettings) -> dict[str, object]:

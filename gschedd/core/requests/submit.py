@@ -1,7 +1,7 @@
 """From what a user sent to a `JobSpec`: defaults, limits, and refusals in words."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -66,9 +66,9 @@ class Submission(Struct, frozen=True, kw_only=True):
     depends: Depends = Depends()
 
 
-def known_submission(state: State, caller: Caller, key: str) -> int | None:
-    """Return the job that an earlier try of the same submission made, or None."""
-    return state.keys.get(client_key(caller.uid, key)) if key else None
+def known_submission(state: State, uid: int, key: str) -> int | None:
+    """Return the job of a user that an earlier try of the same submission made, or None."""
+    return state.keys.get(client_key(uid, key)) if key else None
 
 
 def prepare(
@@ -89,19 +89,12 @@ def prepare(
         GschedError: the job cannot be taken; the message says what, why and what to do.
     """
     asked, caller, digests = command.asked, command.caller, command.digests
-    _check_caller(caller, state, settings)
+    check_caller(caller, state, settings)
     check_size(asked)
     asked = with_terminal(asked, settings)
     _check_content(asked)
     check_staging(asked)
-    held_bytes = state.argument_bytes_by_user.get(caller.uid, 0) + argument_bytes(asked.arguments)
-    most_bytes = limits.MAX_USER_ARGUMENT_BYTES
-    if held_bytes > most_bytes:
-        raise TryAgainError(
-            f"the arguments of {caller.user}'s unfinished jobs would take {format_size(held_bytes)}"
-            f" of the head's memory, and {format_size(most_bytes)} is the limit",
-            hint="give long lists in a file, or wait until some jobs have ended",
-        )
+    check_arguments(asked.arguments, caller, state)
     queue = asked.queue or settings.default_queue
     resources = _resources(asked, queue, state, settings)
     walltime_s = checked_walltime(
@@ -120,14 +113,8 @@ def prepare(
         raise RequestTooLargeError(refusal[0], hint=refusal[1])
     if not state.nodes:
         warnings.append("no node has registered yet: the job waits for one")
-    priority = checked_priority(asked.priority)
-    highest = highest_priority(caller, settings)
-    if priority > highest:
-        warnings.append(
-            f"priority {priority} is above the limit for users, {highest}: the job has priority "
-            f"{highest}"
-        )
-        priority = highest
+    priority, notes = capped_priority(checked_priority(asked.priority), caller, settings)
+    warnings.extend(notes)
     spec = JobSpec(
         owner=Owner(
             user=caller.user,
@@ -216,7 +203,13 @@ def _array_of(asked: SubmitJob, settings: Settings) -> Array | None:
     return array
 
 
-def _check_caller(caller: Caller, state: State, settings: Settings) -> None:
+def check_caller(caller: Caller, state: State, settings: Settings) -> None:
+    """Check that a user may have one more job.
+
+    Raises:
+        NotPermittedError: this user may have none here.
+        TryAgainError: there are too many, or the user has no name now.
+    """
     if caller.uid == OVERFLOW_UID:
         raise NotPermittedError(
             "the caller's user id is 65534 (nobody, or a user of another namespace)",
@@ -247,6 +240,22 @@ def _check_caller(caller: Caller, state: State, settings: Settings) -> None:
         raise TryAgainError(
             f"{caller.user} has {settings.max_queued_per_user} unfinished jobs, the limit here",
             hint="wait until some have ended, or delete some",
+        )
+
+
+def check_arguments(arguments: Sequence[str], caller: Caller, state: State) -> None:
+    """Check that the head has memory for the arguments of one more job of a user.
+
+    Raises:
+        TryAgainError: the user's jobs would take too much.
+    """
+    held_bytes = state.argument_bytes_by_user.get(caller.uid, 0) + argument_bytes(arguments)
+    most_bytes = limits.MAX_USER_ARGUMENT_BYTES
+    if held_bytes > most_bytes:
+        raise TryAgainError(
+            f"the arguments of {caller.user}'s unfinished jobs would take {format_size(held_bytes)}"
+            f" of the head's memory, and {format_size(most_bytes)} is the limit",
+            hint="give long lists in a file, or wait until some jobs have ended",
         )
 
 
@@ -478,6 +487,20 @@ def checked_priority(priority: int) -> int:
 def highest_priority(caller: Caller, settings: Settings) -> int:
     """Return the highest priority that the caller can give a job."""
     return PRIORITY_RANGE[1] if caller.operator else settings.max_user_priority
+
+
+def capped_priority(
+    priority: int, caller: Caller, settings: Settings
+) -> tuple[int, tuple[str, ...]]:
+    """Return the priority that a new job gets, and what its user should know of it."""
+    highest = highest_priority(caller, settings)
+    if priority <= highest:
+        return priority, ()
+    words = (
+        f"priority {priority} is above the limit for users, {highest}: the job has priority "
+        f"{highest}"
+    )
+    return highest, (words,)
 
 
 def checked_grace(grace_s: float | None) -> float:

@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from gsched.model.arrays import Spans, count, format_spans
-from gsched.model.ids import array_of
+from gsched.model.ids import array_of, element_number, index_of, short_job_id
 from gsched.model.states import JobState
 from gsched.protocol import api
 from gsched.protocol.arrays import ArrayRow
@@ -39,6 +39,16 @@ def unstarted_row(row: api.JobRow, elements: Spans) -> api.JobRow:
         indices=indices, elements=number, cancelled=indices, deleted=number, unstarted=True
     )
     return structs.replace(row, id=array_of(row.id), array=array)
+
+
+def original_id(job: Job) -> str:
+    """Return the identifier of the job of which one is the rerun: ``56[]``; empty: of none."""
+    original = job.spec.rerun_of
+    if not original:
+        return ""
+    if array_of(job.id):
+        return short_job_id(element_number(original, index_of(job.id)))
+    return f"{original}[]" if job.spec.array is not None else short_job_id(original)
 
 
 def shown_state(job: Job, state: State) -> JobState:

@@ -26,7 +26,7 @@ from gschedd.core.training.checkpoints import checkpoint_dir
 from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.views.adaptive import advice
 from gschedd.core.views.ahead import jobs_ahead
-from gschedd.core.views.arrays import with_array
+from gschedd.core.views.arrays import original_id, with_array
 from gschedd.core.views.live import live_parts, live_row, used_so_far
 from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
 from gschedd.core.views.reasons import Reasons, describe, next_try_s, unanswered_reason
@@ -202,6 +202,7 @@ class JobViews:
             start_after_s=spec.start_after_s,
             holds=tuple(hold.value for hold in job.holds),
             depends=format_dependencies(job.spec.depends),
+            rerun_of=original_id(job),
             ahead=None if ahead is None else ahead.jobs,
             ahead_jobs=ahead,
             remedy=self._remedies.of(job),
