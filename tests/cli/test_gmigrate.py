@@ -173,6 +173,8 @@ def test_what_cannot_be_is_refused(desk: Desk) -> None:
     for words, said in (
         ([job, "--to", "n3"], "unknown node 'n3'"),
         ([job, "--to", "n2"], f"n2 has no room for job {job} now"),
+        ([job, "--to", "n2"], f"; GPUs 0,1 of n2 are in use by job {full} of "),
+        ([job, "--to", "n2"], "hint: request it again when one of these jobs has ended, or name"),
         ([job, "--gpus", "1"], "runs on no other number"),
         ([job, "--gpus", "0"], "--gpus"),
         (["999"], "Unknown Job Id 999"),

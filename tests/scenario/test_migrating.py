@@ -5,6 +5,7 @@ import pytest
 from gsched.errors import GschedError
 from gsched.protocol import actions as a
 from gschedd.core import commands as c
+from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.migration.backoff import ASK_AGAIN_S
 from gschedd.core.state import State
@@ -89,6 +90,46 @@ def test_what_cannot_be_is_refused_with_the_reason_and_nothing_happens() -> None
     assert "node b is not connected" in refusal(story, job, "b").message
     assert {story.state(each) for each in (job, full, rigid, ranged)} == {"running"}
     assert not story.told(f.MoveRequested, job)
+
+
+def test_a_refusal_names_who_holds_what_is_needed_and_what_to_do() -> None:
+    """Jobs that run there, and first of all migrations: gnodes shows what is kept as free."""
+    story = Story()
+    job, other = story.training(1, most=4), story.training(2, by=BOB)
+    story.run_for(5.0)
+    assert (story.place(job), story.place(other)) == (gpus("a", 0), gpus("a", 1, 2))
+    last = story.submit("select=1:ncpus=1:ngpus=1", runs_s=1000.0)
+    story.run_for(5.0)
+    assert story.place(last) == gpus("a", 3)
+    story.lost[e.SendCheckpoint] = 1
+    story.do(c.ActOnJob(caller=BOB, job=other, asked=a.MigrateJob(nodes=("b",))))
+    story.run_for(1.0)
+
+    named = refusal(story, job, "b", count=3)
+    assert named.message.startswith("b has no room for job 1 now: needs ")
+    assert named.message.endswith(
+        "; GPUs 0,1 of b are reserved for job 2 of bob, which migrates there"
+    )
+    assert named.hint == (
+        "request it again when job 2 has migrated (see gstat -f 2), or request --gpus 2, "
+        "or name other nodes with --to"
+    )
+    resized = refusal(story, job, count=4)
+    assert resized.message.startswith("job 1 cannot have 4 GPUs now: needs 4 chunks")
+    assert "GPUs 0,1 of b are reserved for job 2 of bob, which migrates there; " in resized.message
+    assert resized.message.endswith(
+        "; GPUs 1,2 of a are in use by job 2 of bob, which migrates away; "
+        "GPU 3 of a is in use by job 3 of alice"
+    )
+    assert "or request --gpus 3" in resized.hint
+    full = story.training(2)
+    story.run_for(5.0)
+    assert story.place(full) == gpus("b", 2, 3)
+    elsewhere = refusal(story, job)
+    assert elsewhere.message.startswith("no other node has room for job 1 now: ")
+    assert elsewhere.message.endswith("GPUs 2,3 of b are in use by job 4 of alice")
+    assert elsewhere.hint == "request it again when job 2 has migrated (see gstat -f 2)"
+    story.do(c.ActOnJob(caller=ALICE, job=full, asked=a.DeleteJob()))
 
 
 def test_a_node_that_could_never_hold_it_is_told_apart_from_one_that_is_busy() -> None:

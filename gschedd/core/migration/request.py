@@ -18,6 +18,7 @@ from gsched.protocol.actions import MigrateJob
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.decide import own_job
+from gschedd.core.migration.holders import holder_words, holders, remedies
 from gschedd.core.migration.progress import movable, requested
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, Node, State
@@ -170,7 +171,8 @@ def _place_for(
     chosen = _only(spaces, names)
     found = _best(request, chosen)
     if isinstance(found, NoFit):
-        raise _refusal(job, request, chosen, found, named=bool(nodes))
+        names = [node.name for node in nodes]
+        raise _refusal(state, job, request, chosen, found, nodes=names, resized=resized)
     move = Move(job=job.id, allocation=found, why="gmigrate")
     objection = validate(
         Plan(moves=(move,)),
@@ -179,29 +181,64 @@ def _place_for(
         lambda number: movable(state, number),
     ).objection
     if objection:
-        raise BadStateError(f"job {short_job_id(job.id)} cannot be moved there now: {objection}")
+        holding, kind = holders(state, job, request, chosen)
+        who = holder_words(holding, kind)
+        raise BadStateError(
+            f"job {short_job_id(job.id)} cannot be moved there now: {objection}"
+            f"{'; ' if who else ''}{who}",
+            hint=", or ".join(remedies(holding)),
+        )
     return found
 
 
-def _refusal(
-    job: Job, request: Request, chosen: Spaces, found: NoFit, *, named: bool
+def _refusal(  # noqa: PLR0913 # what was requested, and what was found
+    state: State,
+    job: Job,
+    request: Request,
+    chosen: Spaces,
+    found: NoFit,
+    *,
+    nodes: list[str],
+    resized: bool,
 ) -> BadStateError | RequestTooLargeError:
-    names = [space.name for space in chosen]
-    where = ", ".join(sorted(names)) if named else "another node"
-    if not names:
-        return BadStateError(f"job {short_job_id(job.id)} cannot be moved: there is no other node")
-    idle = Spaces({space.name: emptied(space) for space in chosen})
-    never = place(request, idle)
-    if isinstance(never, NoFit) and named:
+    """Return why a job cannot migrate: who holds what it needs, and what to do."""
+    job_id, where = short_job_id(job.id), ", ".join(sorted(nodes))
+    if not len(chosen):
+        return BadStateError(f"job {job_id} cannot be moved: there is no other node")
+    never = _best(request, Spaces({space.name: emptied(space) for space in chosen}))
+    if isinstance(never, NoFit) and nodes:
         return RequestTooLargeError(
-            f"{where} cannot hold job {short_job_id(job.id)}, even with nothing else there: "
-            f"{never.text}",
+            f"{where} cannot hold job {job_id}, even with nothing else there: {never.text}",
             hint="name another node or more of them, or another number of GPUs",
         )
+    if nodes:
+        lead = f"{where} has no room for job {job_id} now"
+    elif resized:
+        lead = f"job {job_id} cannot have {format_gpus(request.gpus)} now"
+    else:
+        lead = f"no other node has room for job {job_id} now"
+    holding, kind = holders(state, job, request, chosen)
+    who = holder_words(holding, kind)
+    advice = [*remedies(holding)]
+    fewer = _fewer(state, job, request, chosen) if resized else 0
+    if fewer:
+        advice.append(f"request --gpus {fewer}")
+    if nodes:
+        advice.append("name other nodes with --to")
     return BadStateError(
-        f"{where} has no room for job {short_job_id(job.id)} now: {found.text}",
-        hint="see gnodes for what is free, or try again later",
+        f"{lead}: {found.text}{'; ' if who else ''}{who}", hint=", or ".join(advice)
     )
+
+
+def _fewer(state: State, job: Job, request: Request, spaces: Spaces) -> int:
+    """Return the most GPUs, fewer than requested and more than it has, that a job can have now."""
+    assert job.attempt is not None, "it runs"
+    has = sum(share.slots for share in job.attempt.allocation)
+    for places in range(request.places - 1, has, -1):
+        less = at_count(job.spec.request, places)
+        if takes_gpus(state, job, less.gpus) and not isinstance(_best(less, spaces), NoFit):
+            return less.gpus
+    return 0
 
 
 def _best(request: Request, spaces: Spaces) -> Allocation | NoFit:
