@@ -3,6 +3,7 @@
 import pytest
 
 from gsched.errors import RequestTooLargeError
+from gsched.model.ids import element_number
 from gsched.protocol import actions as a
 from gschedd.core.settings import QueueSettings
 from tests.support.world import ADMIN, BOB, GIB, World, node, settings
@@ -134,6 +135,37 @@ def test_jobs_of_one_class_share_a_reason_and_know_their_place() -> None:
     assert world.why(first).startswith("needs 1 CPU on one node; no node has enough free")
     assert world.why(second).startswith(
         f"1 job with the same request ahead in the queue (next: job {first}); needs 1 CPU"
+    )
+
+
+def test_elements_of_arrays_that_are_no_jobs_yet_are_counted_ahead() -> None:
+    """Those of the same class and before the job; not 256 of 2,000, and not those behind it."""
+    world = World(node("n1", cpus=1))
+    array = world.submit(array="0-1999", runs_s=10)
+    other = world.submit("nodes=1,walltime=60", array="0-999", runs_s=10)
+    job = world.submit(by=BOB, runs_s=10)
+    world.submit(array="0-999", runs_s=10)
+    last = world.submit(by=BOB, runs_s=10)
+
+    state = world.head.state
+    for number in (array, other):
+        element = state.jobs[element_number(number, 255)]
+        assert state.class_of(state.jobs[number]) == state.class_of(element)
+    next_job = f"ahead in the queue (next: job {array}[1]); needs 1 CPU"
+    assert world.why(job).startswith(f"1999 jobs with the same request {next_job}")
+    assert world.why(last).startswith(f"3000 jobs with the same request {next_job}")
+    inside = element_number(array, 200)
+    assert world.why(inside).startswith(f"199 jobs with the same request {next_job}")
+
+
+def test_an_array_at_its_limit_is_ahead_with_all_its_elements() -> None:
+    """None of them waits as a job; the next one is named all the same."""
+    world = World(node("n1", cpus=1))
+    array = world.submit(array="0-9%1", runs_s=10)
+    job = world.submit(by=BOB, runs_s=10)
+
+    assert world.why(job).startswith(
+        f"9 jobs with the same request ahead in the queue (next: job {array}[1]);"
     )
 
 

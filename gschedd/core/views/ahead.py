@@ -1,13 +1,17 @@
 """Which jobs are ahead of one that waits: who, and how much they request."""
 
 import heapq
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Final
 
-from gsched.model.arrays import Span, common, count
-from gsched.model.ids import array_of, index_of
+from gsched.model.arrays import Span, Spans, common, count
+from gsched.model.ids import array_of, element_number, index_of
 from gsched.model.states import JobState
 from gsched.protocol.starts import AheadRow, AheadRows
 from gschedd.core.state import Job, State
+from gschedd.plan.snapshot import JobClass, OrderKey
 
 #: Jobs ahead that are named.
 MAX_NAMED: Final = 10
@@ -28,22 +32,75 @@ def jobs_ahead(job: Job, state: State) -> AheadRows:
         gpus += before * request.gpus
         first.extend(group.order[: min(before, MAX_NAMED)])
     place, number = key
-    for index in state.arrays.values():  # elements that are no jobs yet
-        array, elements = index.job, index.job.elements
-        if array.state is not JobState.QUEUED or array.spec.queue != job.spec.queue:
-            continue
+    for array, left in _unmade(state):
         array_place = state.order_key(array)[0]
-        if elements is None or array_place > place:
+        if array.spec.queue != job.spec.queue or array_place > place:
             continue
-        left = elements.left
-        if array_place == place:  # of its own array
-            left = common(left, (Span(0, index_of(number)),)) if array_of(number) else ()
-        more = count(left)
+        more = count(_before(left, number) if array_place == place else left)
         jobs += more
         cpus += more * array.spec.request.cpus
         gpus += more * array.spec.request.gpus
     named = (state.jobs[number] for _, number in heapq.nsmallest(MAX_NAMED, first))
     return AheadRows(jobs=jobs, cpus=cpus, gpus=gpus, first=tuple(map(_ahead_row, named)))
+
+
+def _unmade(state: State) -> Iterator[tuple[Job, Spans]]:
+    """Yield queued arrays with their elements that are no jobs yet."""
+    for index in state.arrays.values():
+        array, elements = index.job, index.job.elements
+        if elements is not None and elements.left and array.state is JobState.QUEUED:
+            yield array, elements.left
+
+
+def _before(left: Spans, number: int) -> Spans:
+    """Return which elements of its own array are before a job; of no array: none."""
+    if not array_of(number) or all(span.first >= index_of(number) for span in left):
+        return ()
+    return common(left, (Span(0, index_of(number)),))
+
+
+class _Places:
+    """Elements of the arrays of one class that are no jobs yet, in the order of the queue."""
+
+    def __init__(self, arrays: list[tuple[OrderKey, Spans]]) -> None:
+        self.arrays = sorted(arrays)
+        self.places = [key[0] for key, _ in self.arrays]
+        self.sums = list(accumulate((count(left) for _, left in self.arrays), initial=0))
+
+
+class ElementsAhead:
+    """Counts elements of queued arrays that are no jobs yet ahead of jobs of their class.
+
+    The arrays are looked at once, when the first job asks.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._places: dict[JobClass, _Places] | None = None
+
+    def of(self, job: Job, job_class: JobClass) -> tuple[int, OrderKey | None]:
+        """Return how many of a job's class are ahead of it, and the place of the first of them."""
+        if self._places is None:
+            self._places = self._by_class()
+        known = self._places.get(job_class)
+        if known is None:
+            return 0, None
+        place, number = self._state.order_key(job)
+        at = bisect_left(known.places, place)
+        ahead = known.sums[at]
+        if at < len(known.places) and known.places[at] == place:
+            ahead += count(_before(known.arrays[at][1], number))
+        if not ahead:
+            return 0, None
+        (first, array), left = known.arrays[0]
+        return ahead, (first, element_number(array, left[0].first))
+
+    def _by_class(self) -> dict[JobClass, _Places]:
+        found: dict[JobClass, list[tuple[OrderKey, Spans]]] = {}
+        for array, left in _unmade(self._state):
+            key = self._state.order_key(array)
+            found.setdefault(self._state.class_of(array), []).append((key, left))
+        return {job_class: _Places(arrays) for job_class, arrays in found.items()}
 
 
 def _ahead_row(job: Job) -> AheadRow:

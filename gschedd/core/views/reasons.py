@@ -16,6 +16,7 @@ from gschedd.core.attempts.relaunch import AFTER
 from gschedd.core.requests.dependencies import dependency_reason
 from gschedd.core.settings import Settings
 from gschedd.core.state import ArrayIndex, Job, State
+from gschedd.core.views.ahead import ElementsAhead
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import JobClass, Wait
 
@@ -30,7 +31,7 @@ class Reasons:
     node. So it is done once for each class, and kept as long as this object: for one query.
     """
 
-    __slots__ = ("_safe_mode", "_settings", "_state", "_waits", "_words")
+    __slots__ = ("_elements", "_safe_mode", "_settings", "_state", "_waits", "_words")
 
     def __init__(
         self, state: State, settings: Settings, waits: Mapping[JobClass, Wait], safe_mode: str = ""
@@ -40,6 +41,7 @@ class Reasons:
         self._waits = waits
         self._safe_mode = safe_mode
         self._words: dict[JobClass, str] = {}
+        self._elements = ElementsAhead(state)
 
     def of(self, job: Job) -> str:
         """Return why a job that is neither running nor done waits; never empty: no silent wait."""
@@ -89,12 +91,13 @@ class Reasons:
         if words is None:
             words = self._words[job_class] = str(wait.reason)
         start_s = wait.predicted_start_s if wait.first == job.id else None
-        ahead = group.position(state.order_key(job))
+        unmade, first = self._elements.of(job, job_class)
+        ahead = group.position(state.order_key(job)) + unmade
         if ahead == 0:
             return words, start_s
-        jobs = "job" if ahead == 1 else "jobs"
-        before = f"{ahead} {jobs} with the same request ahead in the queue"
-        return f"{before} (next: job {short_job_id(group.order[0][1])}); {words}", start_s
+        following = min(group.order[0], first or group.order[0])[1]
+        before = f"{counted(ahead, 'job')} with the same request ahead in the queue"
+        return f"{before} (next: job {short_job_id(following)}); {words}", start_s
 
     def _closed(self, name: str) -> str:
         """Return why no job of a queue is started, or nothing."""
