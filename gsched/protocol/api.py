@@ -302,6 +302,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
         resources: the request in PBS words, as it was understood.
         environment_names: names only; values are the owner's business.
         ahead, ahead_jobs: how many jobs are before it in its queue, if it waits, and these.
+        cause: what it waits for itself, in words: its reason without who is ahead and the remedy.
         remedy: what its user can do to have it start earlier, in words.
         urgency: from which its deadline was computed, if it was.
         training: what its user said of its size.
@@ -342,6 +343,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     holds: tuple[str, ...] = ()
     ahead: int | None = None
     ahead_jobs: AheadRows | None = None
+    cause: str = ""
     remedy: str = ""
     urgency: str = ""
     training: Training | None = None

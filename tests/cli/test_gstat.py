@@ -141,9 +141,23 @@ def test_why_says_reason_place_and_start_of_one_job(head: Path, fake: FakeApi) -
     told = run_command("gstat", "--why", "1", head=head).stdout
 
     assert LONG_REASON in told
-    assert "position 8 in queue batch: 7 jobs ahead" in told
+    assert told.splitlines()[1] == "    position:       8 in queue batch, 7 jobs ahead"
     assert "expected start: " in told
     assert "any moment" not in told
+
+
+def test_why_at_a_terminal_wraps_under_its_column(head: Path, fake: FakeApi) -> None:
+    """The reason is longer than the terminal is wide."""
+    reason = f"needs 4 GPUs on one node; {'no node has enough free; ' * 8}"
+    fake.add(fake.stories[1].row, cause=reason, remedy="ask for less " * 12)
+
+    lines = run_at_terminal("gstat", "--why", "1", typed="", head=head).stdout.splitlines()
+
+    at = next(n for n, line in enumerate(lines) if line.startswith("    remedy:"))
+    assert max(map(len, lines)) <= 100
+    assert lines[0].startswith("Job 1.fake (train) needs 4 GPUs")
+    assert lines[1].startswith("    ")
+    assert lines[at + 1].startswith(" " * 20 + "less") or lines[at + 1].startswith(" " * 20 + "ask")
 
 
 def test_a_start_that_should_have_been_by_now_may_be_any_moment(head: Path, fake: FakeApi) -> None:

@@ -72,19 +72,34 @@ def test_every_waiting_job_has_a_start_or_a_reason(desk: Desk) -> None:
         assert "(" in lines[job][4], lines[job]
     assert lines[desk.late][4] == "2030-01-01 00:00", "an interval without a width is none"
     assert lines[desk.held][4] == lines[desk.never][4] == "unknown"
+    assert lines[desk.held][5] == f"held by user; release it with grls -h u {desk.held}"
     assert f"it starts only if job {desk.next} fails" in lines[desk.never][5]
 
     last = desk.told("--why", desk.last)
-    assert "position 2 in queue batch: 1 job ahead, 1 CPU in total" in last
-    assert f"    {desk.next} next (" in last
-    assert "1 CPU, walltime 00:10:00" in last
-    assert "expected start: " in last
-    assert "(between " in last
-    assert "run times from walltimes" in last
-    held = desk.told("--why", desk.held)
-    assert "expected start: cannot be predicted: the job is held by user" in held
-    assert f"galter -W depend= {desk.after}" in desk.told("--why", desk.after)
+    sentence, *rest = last.splitlines()
+    assert sentence.startswith(f"Job {desk.last}.test (last) needs 1 CPU on one node; no node")
+    assert [line[4:19].strip() for line in rest][:4] == [
+        *("position:", "", "expected start:", "based on:"),
+    ]
+    texts = [line[20:] for line in rest]
+    assert texts[0] == "2 in queue batch, 1 job ahead with 1 CPU in total"
+    assert texts[1].split()[:2] == [desk.next, "next"]
+    assert texts[1].endswith("1 CPU, walltime 00:10:00")
+    assert "(between " in texts[2]
+    assert texts[3] == "run times from walltimes"
+    held = desk.told("--why", desk.held).splitlines()
+    assert held == [
+        f"Job {desk.held}.test (true) is held by user",
+        "    expected start: cannot be predicted before it is released",
+        f"    remedy:         release it with grls -h u {desk.held}",
+    ]
+    after = desk.told("--why", desk.after)
+    assert after.startswith(f"Job {desk.after}.test (true) waits for its dependencies: afterok:")
+    assert f"galter -W depend= {desk.after}" in after
     assert f"galter -a [CCYYMMDD]hhmm {desk.late}" in desk.told("--why", desk.late)
+    array = desk.told("--why", desk.array)
+    next_one = f"its next element {desk.array}[0] needs 1 CPU"
+    assert array.startswith(f"Job {desk.array}[].test (true) is queued: {next_one}")
     element = desk.told("--why", f"{desk.array}[7]")
     assert "(between " in element
 

@@ -305,7 +305,8 @@ def _jobs(head: Head, jobs: Sequence[str], options: _Options) -> JobList:
 def _stories(head: Head, jobs: Sequence[str], options: _Options) -> int:
     """Print the full story of each job; the reasons only, with --why."""
     wanted: Iterable[int | str] = jobs or [row.id for row in _jobs(head, (), options).jobs]
-    from gsched.cli.show.story import print_story, print_why  # late: the list is what must be quick
+    from gsched.cli.show.story import print_story  # late: the list is what must be quick
+    from gsched.cli.show.why import print_why
 
     reply = head.stories(wanted, forecast=True)
     stories, errors = reply.jobs, reply.errors

@@ -13,7 +13,7 @@ from gsched.model.wording import counted, outcome_word
 from gsched.protocol.api import HistoryReply, JobRow
 
 COLUMNS = (
-    Column("Job ID", style="bold"),
+    Column("Job ID", style="bold", least=24),  # ranges of elements may have many holes
     Column("Name", least=10),
     Column("User", least=8, drop=6),
     Column("Queue", least=8, drop=1),

@@ -193,9 +193,15 @@ def why_rows(reply: JobList) -> Iterator[Sequence[str]]:
     for job in reply.jobs:
         starts = short_start(job.start, job.predicted_start_s, now_s=reply.now_s)
         reason = reason_words(job)
-        if job.start is not None and job.start.unknown and job.start.unknown not in reason:
-            reason = f"{reason}; start unknown: {job.start.unknown}"
+        unknown = "" if job.start is None else job.start.unknown
+        if unknown and unknown not in reason and not is_for_its_hold(job.state, unknown):
+            reason = f"{reason}; start unknown: {unknown}"
         yield (job.shown_id(reply.server), job.name, job.user, job.letter, starts, reason)
+
+
+def is_for_its_hold(state: str, unknown: str) -> bool:
+    """Return whether a start is unknown because the job is held, which its reason says."""
+    return state == JobState.HELD and unknown.startswith("the job is held")
 
 
 def use_rows(reply: JobList) -> Iterator[Sequence[str]]:

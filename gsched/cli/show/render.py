@@ -60,7 +60,7 @@ def drawn_table(
     from gsched.cli.show.terminal import print_rich_table  # late, as above
 
     colored = wants_color(color, sys.stdout)
-    print_rich_table(columns, drawn, colored=colored, out=stream, width=_terminal_width())
+    print_rich_table(columns, drawn, colored=colored, out=stream, width=terminal_width())
     return stream.getvalue()
 
 
@@ -69,7 +69,8 @@ def terminal_lines() -> int:
     return _size("LINES") or os.get_terminal_size(sys.stdout.fileno()).lines or 24
 
 
-def _terminal_width() -> int:
+def terminal_width() -> int:
+    """Return how many columns the terminal of stdout has; ``$COLUMNS`` says more."""
     return _size("COLUMNS") or os.get_terminal_size(sys.stdout.fileno()).columns or 80
 
 

@@ -7,10 +7,9 @@ from typing import Final
 from gsched.cli.common import printable
 from gsched.cli.show.joblist import array_summary, slack
 from gsched.cli.show.render import print_fields
-from gsched.cli.times import basis_words, format_clock, format_start, format_time, local_times
+from gsched.cli.times import basis_words, format_clock, format_time, local_times
 from gsched.model.container import Container
 from gsched.model.gpu_tokens import TokenUse
-from gsched.model.ids import short_job_id
 from gsched.model.job import CodeSnapshot
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Usage
@@ -28,7 +27,6 @@ from gsched.protocol.api import (
 )
 from gsched.protocol.arrays import ArrayRow
 from gsched.protocol.moves import MoveRow
-from gsched.protocol.starts import AheadRow
 from gsched.protocol.uses import LiveRow
 
 #: Characters from which on a cause is told once.
@@ -77,73 +75,6 @@ def _events(story: JobStory) -> Iterator[tuple[str, str]]:
             text = f"{what}: as above"
         told.add(cause)
         yield format_clock(event.at_s, now_s=story.now_s), text
-
-
-def print_why(story: JobStory) -> None:
-    """Print why a job waits, how many are before it, and when it should start."""
-    row = story.row
-    print(f"{row.shown_id(story.server)} ({printable(row.name)}) is {row.state}")
-    if row.reason:
-        print(f"    {printable(local_times(row.reason))}")
-    if story.advice:
-        print(f"    {printable(story.advice)}")
-    if story.remedy:
-        print(f"    {printable(story.remedy)}")
-    if story.ahead is not None and row.state == JobState.QUEUED:
-        for line in _ahead(story):
-            print(f"    {printable(line)}")
-    for line in _start_lines(story):
-        print(f"    {printable(line)}")
-    if row.outcome is not None:
-        print(f"    {_outcome(story, row.outcome)}")
-
-
-def _ahead(story: JobStory) -> Iterator[str]:
-    """Yield the position in the queue, and which jobs are ahead: who, and how much."""
-    row, ahead = story.row, story.ahead_jobs
-    if not story.ahead:
-        yield f"position 1 in queue {row.queue}: no jobs ahead"
-        return
-    if ahead is None:  # of a head that does not name them
-        many = counted(story.ahead, "job")
-        yield f"position {story.ahead + 1} in queue {row.queue}: {many} ahead"
-        return
-    gpus = f", {counted(ahead.gpus, 'GPU')}" if ahead.gpus else ""
-    total = f"{counted(ahead.cpus, 'CPU')}{gpus}"
-    yield (
-        f"position {story.ahead + 1} in queue {row.queue}: {counted(story.ahead, 'job')} ahead, "
-        f"{total} in total"
-    )
-    for each in ahead.first:
-        yield f"    {short_job_id(each.id)} {each.name} ({each.user}): {_request(each)}"
-    if story.ahead > len(ahead.first):
-        yield f"    and {story.ahead - len(ahead.first)} more"
-
-
-def _request(each: AheadRow) -> str:
-    words = [counted(each.cpus, "CPU")]
-    if each.gpus:
-        words.append(counted(each.gpus, "GPU"))
-    if each.places > 1:
-        words.append(counted(each.places, "chunk"))
-    if each.walltime_s:
-        words.append(f"walltime {format_duration(each.walltime_s)}")
-    if each.priority:
-        words.append(f"priority {each.priority}")
-    return ", ".join(words)
-
-
-def _start_lines(story: JobStory) -> Iterator[str]:
-    """Yield when the job starts, with the uncertainty, and on what that stands."""
-    row = story.row
-    words = format_start(row.start, row.predicted_start_s, now_s=story.now_s)
-    if not words:
-        return
-    yield f"expected start: {local_times(words)}"
-    if row.start is not None:
-        basis = basis_words(row.start)
-        if basis:
-            yield f"    {basis}"
 
 
 def _array_fields(array: ArrayRow | None) -> Iterator[tuple[str, str]]:
@@ -196,7 +127,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("user_comment", story.comment),
         ("snapshot", _snapshot(story.snapshot)),
         ("jobs_ahead", "" if story.ahead is None else str(story.ahead)),
-        ("remedy", story.remedy),
+        ("remedy", "" if story.remedy in row.reason else story.remedy),
         *_predicted(story),
         *_profile(story),
         *_course(story),

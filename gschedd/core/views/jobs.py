@@ -111,7 +111,8 @@ class JobViews:
             cpus = sum(share.cpus for share in attempt.allocation)
         state, letter, waits = _SHOWN_STATES[job.state]
         if waits:
-            reason, predicted_start_s = self._reasons.with_start(job)
+            why = self._reasons.why(job)
+            reason, predicted_start_s = why.words, why.start_s
         else:
             reason, predicted_start_s = self._unanswered(job), None
         used = used_so_far(self._state, job.id, attempt)
@@ -180,6 +181,7 @@ class JobViews:
         told = tuple(attempts)
         row = self.row_with_start(job, start) if start is not None else self.row(job)
         ahead = jobs_ahead(job, self._state) if self._is_in_queue(job) else None
+        why = self._reasons.why(job)
         first = next(iter(told[-1].parts.values())) if told else None
         story = api.JobStory(
             server=self._settings.server,
@@ -205,7 +207,8 @@ class JobViews:
             rerun_of=original_id(job),
             ahead=None if ahead is None else ahead.jobs,
             ahead_jobs=ahead,
-            remedy=self._remedies.of(job),
+            cause=why.own,
+            remedy=self._remedies.of(job) or why.remedy,
             urgency=spec.urgency.value if spec.urgency is not None else "",
             training=spec.training,
             movable=spec.movable,

@@ -1,7 +1,7 @@
 """Why a job waits and what happened to it, in words."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from gsched.model.arrays import format_spans
 from gsched.model.ids import array_of, short_job_id
@@ -22,6 +22,35 @@ from gschedd.plan.snapshot import JobClass, Wait
 
 SCHEDULING_STOPPED: Final = "an operator has stopped scheduling: no job is started"
 MAX_SHOWN: Final = 200  # characters of a list of indices
+
+
+class Why(NamedTuple):
+    """Why a job waits, in parts.
+
+    Attributes:
+        cause: what it waits for itself.
+        ahead: how many jobs with its request are ahead of it; empty: none.
+        remedy: what lets it start, where that is part of the reason.
+        element: which element of an array this is about; empty: the job itself.
+        start_s: when it is predicted to start, where its last plan says so.
+    """
+
+    cause: str
+    ahead: str = ""
+    remedy: str = ""
+    element: str = ""
+    start_s: float | None = None
+
+    @property
+    def words(self) -> str:
+        """Return all of it."""
+        words = "; ".join(filter(None, (self.ahead, self.cause, self.remedy)))
+        return f"{self.element}: {words}" if self.element else words
+
+    @property
+    def own(self) -> str:
+        """Return what it waits for itself, and of an array which of its elements does."""
+        return f"its next element {self.element} {self.cause}" if self.element else self.cause
 
 
 class Reasons:
@@ -45,48 +74,46 @@ class Reasons:
 
     def of(self, job: Job) -> str:
         """Return why a job that is neither running nor done waits; never empty: no silent wait."""
-        return self.with_start(job)[0]
+        return self.why(job).words
 
-    def with_start(self, job: Job) -> tuple[str, float | None]:
-        """Return the same, and when the job is predicted to start, where its last plan says so."""
+    def why(self, job: Job) -> Why:
+        """Return the same in parts, and when the job is predicted to start by its last plan."""
         match job.state:
             case JobState.QUEUED:
                 return self._of_queued(job)
             case JobState.HELD if set(job.holds) == {HoldKind.DEPENDENCY}:
-                return dependency_reason(job), None
+                return Why(dependency_reason(job))
             case JobState.HELD:
                 who = "" if set(job.holds) == {HoldKind.USER} else " as an operator"
                 command = f"grls -h {_hold_letters(job)} {short_job_id(job.id)}{who}"
                 held = _held_words(job)
                 if HoldKind.DEPENDENCY in job.holds:
                     held += f"; {dependency_reason(job)}"
-                return f"{held}; release it with {command}", None
+                return Why(held, remedy=f"release it with {command}")
             case JobState.WAITING:
-                return _delayed_reason(job), None
+                return Why(_delayed_reason(job))
             case _:
-                return "", None
+                return Why("")
 
-    def _of_queued(  # a line a reason
-        self, job: Job
-    ) -> tuple[str, float | None]:
+    def _of_queued(self, job: Job) -> Why:  # a line a reason
         state = self._state
         if self._safe_mode:
-            return f"no job is started: {self._safe_mode}", None
+            return Why(f"no job is started: {self._safe_mode}")
         closed = self._closed(job.spec.queue)
-        if closed:
-            return closed, None
+        if closed is not None:
+            return closed
         if not state.nodes:
-            return "no node has registered yet", None
+            return Why("no node has registered yet")
         index = state.arrays.get(job.id)
         if index is not None:
             return self._of_array(index)
         if array_of(job.id) in state.arrays and job.id not in state.jobs:
-            return f"waits for earlier elements of job {array_of(job.id)}[]", None
+            return Why(f"waits for earlier elements of job {array_of(job.id)}[]")
         job_class = state.class_of(job)
         wait = self._waits.get(job_class)
         group = state.groups.get(job_class)
         if wait is None or group is None:
-            return "waiting for the next scheduling cycle", None
+            return Why("waiting for the next scheduling cycle")
         words = self._words.get(job_class)
         if words is None:
             words = self._words[job_class] = str(wait.reason)
@@ -94,31 +121,30 @@ class Reasons:
         unmade, first = self._elements.of(job, job_class)
         ahead = group.position(state.order_key(job)) + unmade
         if ahead == 0:
-            return words, start_s
+            return Why(words, start_s=start_s)
         following = min(group.order[0], first or group.order[0])[1]
         before = f"{counted(ahead, 'job')} with the same request ahead in the queue"
-        return f"{before} (next: job {short_job_id(following)}); {words}", start_s
+        return Why(words, ahead=f"{before} (next: job {short_job_id(following)})", start_s=start_s)
 
-    def _closed(self, name: str) -> str:
-        """Return why no job of a queue is started, or nothing."""
+    def _closed(self, name: str) -> Why | None:
+        """Return why no job of a queue is started; None: they are."""
         queue = self._settings.queues.get(name)
         if queue is None:
-            return f"queue {name} is no longer configured; galter -q moves the job"
+            return Why(f"queue {name} is no longer configured", remedy="galter -q moves the job")
         if not queue.started:
-            return f"queue {name} is stopped"
-        return "" if self._settings.scheduling else SCHEDULING_STOPPED
+            return Why(f"queue {name} is stopped")
+        return None if self._settings.scheduling else Why(SCHEDULING_STOPPED)
 
-    def _of_array(self, index: ArrayIndex) -> tuple[str, float | None]:
+    def _of_array(self, index: ArrayIndex) -> Why:
         first = waiting_element(self._state, index)
         if first is not None:
-            words, start_s = self.with_start(first)
-            return f"{short_job_id(first.id)}: {words}", start_s
+            return self.why(first)._replace(element=short_job_id(first.id))
         free = free_slots(index)
         if free <= 0:
-            return f"{counted(len(index.made), 'element')} at once is the array's limit", None
+            return Why(f"{counted(len(index.made), 'element')} at once is the array's limit")
         if index.made:
-            return "all elements that may start have started", None
-        return "waiting for the next scheduling cycle", None
+            return Why("all elements that may start have started")
+        return Why("waiting for the next scheduling cycle")
 
 
 def unanswered_reason(
