@@ -13,7 +13,7 @@ from msgspec import Struct
 from gsched.model.arrays import Span, Spans, common, compressed, count, indices, merged
 from gsched.model.ids import ELEMENT_BASE, INDICES, array_of, element_number, index_of
 from gschedd.core import facts as f
-from gschedd.core.arrays.elements import dropped_element
+from gschedd.core.arrays.elements import dropped_element, element_spec
 from gschedd.core.state import Job
 from gschedd.store import rows
 from gschedd.store.seals import Damaged, DamagedRowError, SqlValue
@@ -24,14 +24,20 @@ _CANCELLED: Final = (
 )
 #: What selects all other jobs.
 STARTED: Final = f" AND NOT ({_CANCELLED})"
-#: Elements of one array that were cancelled at one moment, newest first.
+#: Elements of one array that were cancelled at one moment and request the same, newest first. Those
+#: that were altered by themselves do not.
 _GROUPS: Final = (
-    f"SELECT group_concat(jobs.id % {INDICES}), min(jobs.id), jobs.ended_s "  # noqa: S608 # constants
-    f"FROM jobs INDEXED BY unstarted_elements {{where}} AND {_CANCELLED} "
-    f"GROUP BY (jobs.id - {ELEMENT_BASE}) / {INDICES}, jobs.ended_s "
+    f"SELECT group_concat(jobs.id % {INDICES}), min(jobs.id), jobs.ended_s, specs.spec "  # noqa: S608 # constants
+    "FROM jobs INDEXED BY unstarted_elements LEFT JOIN specs ON specs.job = jobs.id "
+    f"{{where}} AND {_CANCELLED} "
+    f"GROUP BY (jobs.id - {ELEMENT_BASE}) / {INDICES}, jobs.ended_s, specs.spec "
     "ORDER BY jobs.ended_s DESC LIMIT ?"
 )
 _DROPPED: Final = rows.SELECT_EVENTS + "WHERE kind = 'ElementsDropped' AND "
+
+
+#: When elements were cancelled, of which array, and what they request, as it is stored.
+_Key = tuple[float, int, bytes]
 
 
 class Unstarted(Struct, frozen=True, kw_only=True):
@@ -119,29 +125,32 @@ class Ranges:
             where, values: a condition for the rows of elements.
             dropped: elements that were never jobs, newest first.
         """
-        spans: dict[tuple[int, float], Spans] = {}
-        facts: dict[tuple[int, float], f.ElementsDropped] = {}
-        for listed, first, ended_s in self._db.execute(
-            _GROUPS.format(where=where), (*values, most)
-        ):
-            single = (Span(index, index) for index in map(int, cast("str", listed).split(",")))
-            spans[array_of(cast("int", first)), cast("float", ended_s)] = _joined(tuple(single))
+        spans: dict[_Key, Spans] = {}
+        facts: dict[_Key, tuple[Job, f.ElementsDropped]] = {}
+        rows_found = self._db.execute(_GROUPS.format(where=where), (*values, most))
+        for listed, first, ended_s, spec in rows_found:
+            single = (Span(index, index) for index in map(int, listed.split(",")))
+            spans[(ended_s, array_of(first), spec or b"")] = _joined(tuple(single))
+        arrays = {each.fact.job: self._job(each.fact.job) for each in dropped[:most]}
         for each in dropped[:most]:
-            key = (each.fact.job, each.fact.at_s)
-            facts[key] = each.fact
-            spans[key] = _joined((*spans.get(key, ()), *each.elements))
-        newest = sorted(spans, key=lambda key: (-key[1], -key[0]))[:most]
+            array = arrays[each.fact.job]
+            if array is not None:
+                spec = rows.spec_blob(element_spec(array.spec))
+                key = (each.fact.at_s, array.id, spec)
+                facts[key] = (array, each.fact)
+                spans[key] = _joined((*spans.get(key, ()), *each.elements))
+        newest = sorted(spans, reverse=True)[:most]
         found = (self._range(key, spans[key], facts.get(key)) for key in newest)
         return [each for each in found if each is not None]
 
     def _range(
-        self, key: tuple[int, float], spans: Spans, fact: f.ElementsDropped | None
+        self, key: _Key, spans: Spans, dropped: tuple[Job, f.ElementsDropped] | None
     ) -> Unstarted | None:
         first = min(span.first for span in spans)
-        number, array = element_number(key[0], first), key[0]
-        if fact is not None and (found := self._job(array)) is not None:
-            return Unstarted(job=dropped_element(found, first, fact), elements=spans)
-        job = self._job(number)
+        if dropped is not None:
+            array, fact = dropped
+            return Unstarted(job=dropped_element(array, first, fact), elements=spans)
+        job = self._job(element_number(key[1], first))
         return None if job is None else Unstarted(job=job, elements=spans)
 
     def _job(self, number: int) -> Job | None:

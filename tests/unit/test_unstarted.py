@@ -160,6 +160,20 @@ def test_ranges_have_few_spans(desk: Desk) -> None:
     assert desk.history()[0] == ["1[8-1998:2]"]
 
 
+def test_an_element_that_was_altered_is_not_among_the_others(desk: Desk) -> None:
+    """It has a name of its own, also in reports by name."""
+    array = desk.array("0-999%8", name="many")
+    changed = a.AlterJob(alteration=a.Alteration(name="odd"))
+    command = c.ActOnJob(caller=ALICE, job=element_number(array, 5), asked=changed)
+    desk.books.take(desk.books.head.command(command, desk.books.now_s))
+    desk.delete(array)
+
+    assert sorted(desk.history()[0]) == ["1[4,6-999]", "1[5]"]
+    assert desk.history(name="odd")[0] == ["1[5]"]
+    assert desk.history(name="many")[0] == ["1[4,6-999]"]
+    assert desk.history()[1].jobs == 996
+
+
 def test_an_array_whose_dependency_fails_is_cancelled_as_its_elements(desk: Desk) -> None:
     first = desk.books.submit()
     desk.books.schedule()
