@@ -93,7 +93,7 @@ class JobAction(_Action, frozen=True, kw_only=True, omit_defaults=True, forbid_u
 class DeleteJob(JobAction, tag="delete", frozen=True, kw_only=True, omit_defaults=True):
     """End the job for good; ``grace_s`` from TERM to KILL, None: the job's own."""
 
-    done: ClassVar[str] = "deleted"
+    done: ClassVar[str] = "cancelled"
 
     message: str = ""
     grace_s: Amount | None = None

@@ -21,14 +21,14 @@ def action_result(
 
 
 def action_words(asked: a.AnyJobAction, step: Step, *, dry_run: bool = False) -> str:
-    """Return what has become of one job: ``deleted``, ``would hold``."""
+    """Return what has become of one job: ``cancelled``, ``would hold``."""
     if not step.facts:
         return "nothing to change"
     if isinstance(asked, a.MigrateJob):
         where = _where(step)
         return f"would migrate to {where}" if dry_run else f"migration to {where} requested"
     if dry_run:
-        return f"would {asked.action}"
+        return f"would {'cancel' if isinstance(asked, a.DeleteJob) else asked.action}"
     if isinstance(asked, a.DeleteJob) and any(isinstance(x, f.StopRequested) for x in step.facts):
         return "ending"
     return asked.done_words()

@@ -106,7 +106,7 @@ def test_a_dry_run_changes_nothing(desk: Desk) -> None:
     desk.wait_for("runs")
     ran = desk.run("gdel", "--dry-run", "all")
 
-    assert (ran.status, ran.stdout) == (0, f"{job}.test: would delete\n")
+    assert (ran.status, ran.stdout) == (0, f"{job}.test: would cancel\n")
     assert desk.row(job).state == "running"
 
 

@@ -224,7 +224,7 @@ def test_gdel_asks_a_person_before_ending_many_jobs(
     ran = run_at_terminal("gdel", "all", typed=typed, head=head.path)
 
     asked = head.bodies(a.JOB_ACTION)
-    assert "delete 11 jobs?" in ran.stdout
+    assert "cancel 11 jobs?" in ran.stdout
     assert asked[0].dry_run
     assert [request.dry_run for request in asked[1:]] == ([False] if deleted else [])
     assert ran.status == (0 if deleted else 1)

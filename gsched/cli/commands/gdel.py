@@ -74,7 +74,7 @@ def gdel(  # noqa: PLR0913 - one parameter for each option
     as_json: bool,
     **_ignored: object,
 ) -> int:
-    """Delete jobs: TERM to all of their processes, a grace period, then KILL.
+    """Cancel jobs: TERM to all of their processes, a grace period, then KILL.
 
     Returns as soon as the head has accepted the request. JOB is 17 or 17.server, or 17[3] or
     17[5-10] for elements of an array; all stands for all of your jobs.
@@ -115,7 +115,7 @@ def _agreed(head: Head, request: DeleteJob) -> bool:
         return True
     trial = head.act(_as_trial(request))
     count = sum(result.error is None for result in trial.results)
-    return count <= ASK_ABOVE or click.confirm(f"{command_name()}: delete {count} jobs?", err=True)
+    return count <= ASK_ABOVE or click.confirm(f"{command_name()}: cancel {count} jobs?", err=True)
 
 
 def _as_trial(request: DeleteJob) -> DeleteJob:

@@ -16,7 +16,7 @@ from gsched.cli.local.takedown import Report, take_down
 @click.option(
     "--kill-jobs",
     is_flag=True,
-    help="First delete all jobs, waiting ones included (TERM, 5 s, KILL).",
+    help="First cancel all jobs, waiting ones included (TERM, 5 s, KILL).",
 )
 @click.option(
     "--timeout",

@@ -121,7 +121,7 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
             fail(
                 "database",
                 f"rows of {status.database} are damaged: {shown}{more}",
-                "restore a backup, or delete the jobs with gdel; see gsched(1), Damaged records",
+                "restore a backup, or cancel the jobs with gdel; see gsched(1), Damaged records",
             )
         )
     if status.planner:
