@@ -202,6 +202,8 @@ class TrainingProfile(Struct, frozen=True, kw_only=True):
         whole_startup_s: from its start to its first step, also of one that runs.
         movable: it can migrate: stop at a checkpoint and resume on other nodes or on another
             number of GPUs.
+        movable_later: it cannot migrate now, but it can once its start, or a pause after a failed
+            migration, is over.
         move_s: from the order to stop to its first further step, seconds: the cost of a move.
         promised: whether it was promised that the deadline will be met; None: nothing was said.
         request: what it asks for: one chunk, of which every place has a GPU or more. A move of what
@@ -219,6 +221,7 @@ class TrainingProfile(Struct, frozen=True, kw_only=True):
     startup_s: float = 0.0
     whole_startup_s: float = 0.0
     movable: bool = False
+    movable_later: bool = False
     move_s: float = 0.0
     promised: bool | None = None
     request: Request | None = None

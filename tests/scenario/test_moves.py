@@ -323,7 +323,8 @@ def test_one_that_starts_is_not_to_be_moved_yet() -> None:
         "select=1:ncpus=1:ngpus=1,walltime=5000", movable=True, deadline_after_s=1e6, runs_s=1000.0
     )
     seen = TrainingProfiles(story.head.state, story.settings, story.now_s)
-    assert not seen[job].movable
+    assert (seen[job].movable, seen[job].movable_later) == (False, True)
     story.run_for(5.0)
 
-    assert TrainingProfiles(story.head.state, story.settings, story.now_s)[job].movable
+    seen = TrainingProfiles(story.head.state, story.settings, story.now_s)
+    assert (seen[job].movable, seen[job].movable_later) == (True, False)

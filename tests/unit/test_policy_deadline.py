@@ -171,6 +171,34 @@ def test_what_was_just_started_is_left_alone() -> None:
     assert plan.again_s == NOW_S + 20
 
 
+def test_a_job_that_starts_is_planned_with_more_gpus_later() -> None:
+    """On four GPUs it takes 1000 s of 950: with the other four after its start it is in time.
+
+    Another job would need those: it is predicted to be late, since the first one is guaranteed.
+    """
+    first = training(1, 4000, 950.0, promised=True, movable=False, movable_later=True)
+    other = training(2, 3500, 890.0)
+    seen = snapshot_of(gpu_nodes(8), [other], [(first, on("n1", 0, 1, 2, 3))])
+    running = [structs.replace(each, starting=True) for each in seen.running]
+
+    verdicts = said(deadline.plan(structs.replace(seen, running=running)))
+
+    assert verdicts[1].meets
+    assert not verdicts[2].meets
+
+
+@pytest.mark.parametrize(("since_s", "meets"), [(2.0, False), (20.0, True)])
+def test_a_job_does_nothing_until_its_migration_is_over(*, since_s: float, meets: bool) -> None:
+    """400 of work on four GPUs take 100 s of 105; its migration takes 10 s from its new start."""
+    moved = training(1, 400, 105.0, total_work=4000.0, move_s=10.0)
+    seen = snapshot_of(gpu_nodes(4), (), [(moved, on("n1", 0, 1, 2, 3))])
+    running = [structs.replace(each, started_s=NOW_S - since_s) for each in seen.running]
+
+    verdicts = said(deadline.plan(structs.replace(seen, running=running)))
+
+    assert verdicts[1].meets is meets
+
+
 def test_without_trainings_nothing_is_said() -> None:
     assert deadline.plan(snapshot_of(gpu_nodes(4))) == Plan()
 

@@ -148,6 +148,7 @@ def profile_of(
             now_s=now_s,
         )
     counts = _gpus(job, state, settings)
+    movable = _is_movable(job, state, now_s)
     return TrainingProfile(
         job=job.id,
         arrived_s=job.submitted_s,
@@ -158,7 +159,8 @@ def profile_of(
         gpus=counts,
         startup_s=rest.startup_s,
         whole_startup_s=whole_startup_s,
-        movable=_is_movable(job, state, now_s),
+        movable=movable,
+        movable_later=job.spec.movable and not movable and job.state is not JobState.EXITING,
         move_s=move_s,
         promised=job.promised,
         request=job.spec.request if has_alike_gpus(job.spec.request) else None,

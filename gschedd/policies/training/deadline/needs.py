@@ -46,7 +46,8 @@ class Needs(Struct, frozen=True, kw_only=True):
         late: jobs that cannot be in time, or have no deadline, in the order in which they run.
         levels: numbers of GPUs that each of them all may have, by job.
         has: GPUs that those that run have, by job.
-        held: jobs that start or move just now: they keep what they have, and need more later.
+        held: jobs that start or move just now, or cannot migrate for the moment: they keep what
+            they have, and may have other GPUs later.
     """
 
     candidates: tuple[Candidate, ...]
@@ -68,7 +69,7 @@ def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
         running = trainings.movable.get(job) or held.get(job)
         has[job] = gpu_count(running.allocation) if running else 0
         levels[job] = _levels(profile, running, speeds)
-        need = _need(profile, levels[job], has[job])
+        need = _need(profile, levels[job], running, snapshot.now_s)
         if need is not None and job in held:
             rate = 0.0 if held[job].leaving else _rate(profile, held[job], speeds)
             need = structs.replace(need, held=True, held_rate=rate)
@@ -100,7 +101,8 @@ def _waited(profile: TrainingProfile, levels: Levels, now_s: float) -> float:
 
 def _is_held(snapshot: Snapshot, running: RunningJob) -> bool:
     """Return whether one that keeps what it has now may be given other GPUs later."""
-    if not snapshot.profiles[running.job].movable:
+    profile = snapshot.profiles[running.job]
+    if not (profile.movable or profile.movable_later):
         return False
     return running.leaving or on_open_nodes(snapshot, running.allocation)
 
@@ -127,9 +129,12 @@ def _rate(profile: TrainingProfile, running: RunningJob, speeds: Speeds) -> floa
     return profile.speed.rate(speeds.layout_of(running.allocation))
 
 
-def _need(profile: TrainingProfile, levels: Levels, has: int) -> Need | None:
+def _need(
+    profile: TrainingProfile, levels: Levels, running: RunningJob | None, now_s: float
+) -> Need | None:
     if profile.deadline_s is None or not levels.gpus:
         return None
+    has = 0 if running is None else gpu_count(running.allocation)
     return Need(
         job=profile.job,
         deadline_s=profile.deadline_s,
@@ -137,10 +142,21 @@ def _need(profile: TrainingProfile, levels: Levels, has: int) -> Need | None:
         levels=levels,
         has=has,
         move_s=profile.move_s,
-        startup_s=profile.startup_s,
+        startup_s=_startup_s(profile, running, now_s),
         begun=has > 0 or profile.work < profile.total_work,
-        rigid=not profile.movable,
+        rigid=not (profile.movable or profile.movable_later),
     )
+
+
+def _startup_s(profile: TrainingProfile, running: RunningJob | None, now_s: float) -> float:
+    """Return how long a training does no step from now on, if it starts or runs; seconds.
+
+    One that has been stopped before takes the time of a migration until its first step.
+    """
+    if running is None or profile.work >= profile.total_work or running.leaving:
+        return profile.startup_s
+    begun_s = now_s if running.starting else running.started_s
+    return max(profile.startup_s, begun_s + profile.move_s - now_s)
 
 
 def _candidate(profile: TrainingProfile, need: Need, now_s: float) -> Candidate | None:

@@ -31,7 +31,8 @@ class Round:
         self.trainings = _left_alone(Trainings.of(snapshot), snapshot.now_s - settings.hold_s)
         self.speeds = Speeds(snapshot)
         self.needs = needs_of(snapshot, self.trainings, self.speeds)
-        self.hopeless = frozenset(self.needs.late)
+        could_be = {each.need.job for each in self.needs.candidates}
+        self.hopeless = frozenset(self.needs.late) | (self.needs.held - could_be)
         grid = grid_for(snapshot, self.trainings, self.speeds, self.needs, settings)
         usable = int(grid.free[0])
         self.kept = keep(self.needs.candidates, grid, settings)
@@ -122,7 +123,10 @@ class Round:
         for job, running in self.trainings.fixed.items():
             if job in looked_at:
                 continue
-            yield stays(self.snapshot, self.speeds, running)
+            if job in self.needs.held and self.snapshot.profiles[job].deadline_s is not None:
+                yield self._late(job, self.needs.has[job])
+            else:
+                yield stays(self.snapshot, self.speeds, running)
 
     def _safe_gpu_s(self) -> float:
         """Return how much a training may still need at most to be promised its deadline."""
