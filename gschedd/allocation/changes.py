@@ -1,7 +1,7 @@
 """What policies that resize trainings share: who may be changed, and a plan from their numbers."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct, structs
 
@@ -128,6 +128,7 @@ def carry_out(
     trainings: Trainings,
     numbers: Mapping[int, int],
     reasons: Mapping[int, str],
+    pinned: Collection[int] = (),
 ) -> Changes:
     """Return what has to be done so that trainings have so many GPUs.
 
@@ -139,8 +140,9 @@ def carry_out(
         trainings: of the snapshot.
         numbers: of GPUs, by job; who is missing gets none.
         reasons: why those that wait do so, by job.
+        pinned: jobs that run and do not migrate while their number stays the same.
     """
-    places = _places(snapshot, trainings, numbers)
+    places = _places(snapshot, trainings, numbers, pinned)
     free = Spaces(snapshot.nodes)
     starts: list[Start] = []
     waits: list[Wait] = []
@@ -171,13 +173,17 @@ def carry_out(
 
 
 def _places(
-    snapshot: Snapshot, trainings: Trainings, numbers: Mapping[int, int]
+    snapshot: Snapshot,
+    trainings: Trainings,
+    numbers: Mapping[int, int],
+    pinned: Collection[int],
 ) -> dict[int, Allocation]:
     wanted: dict[int, Wanted] = {}
     for job, running in trainings.movable.items():
         request = snapshot.profiles[job].request
         assert request is not None, "what cannot be moved is fixed"
-        wanted[job] = _wanted(job, numbers, request, running.allocation)
+        found = _wanted(job, numbers, request, running.allocation)
+        wanted[job] = structs.replace(found, pinned=job in pinned and found.gpus == found.has)
     for job, job_class in trainings.waiting.items():
         if numbers.get(job):
             wanted[job] = _wanted(job, numbers, job_class.request, ())

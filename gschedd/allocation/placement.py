@@ -3,7 +3,8 @@
 Trainings whose number does not change stay where they are while the others find room beside them,
 on as few nodes as such a number needs. Where they do not, everything movable is packed anew, the
 largest first: with numbers that are powers of two and nodes alike that always succeeds, as in a
-buddy system, and whoever can stays. Only where that fails, too, is a training spread further.
+buddy system, and whoever can stays. Only where that fails, too, is a training spread further. One
+that is pinned always stays.
 
 Source: buddy placement with migration, Gu et al., "ElasticFlow", ASPLOS 2023.
 """
@@ -27,12 +28,14 @@ class Wanted(Struct, frozen=True, kw_only=True):
         gpus: as many as it may have by its profile; 0: none.
         request: with one chunk, of which every place has a GPU or more.
         allocation: what it has; empty where it waits.
+        pinned: it keeps what it has, even if others find no room beside it.
     """
 
     job: int
     gpus: int
     request: Request
     allocation: Allocation = ()
+    pinned: bool = False
 
     @property
     def has(self) -> int:
@@ -48,7 +51,9 @@ def settle(spaces: Spaces, wanted: Collection[Wanted]) -> dict[int, Allocation]:
         wanted: of all trainings that run and may be moved, and of those that are to start, each on
             nodes that are known. Their order makes no difference.
     """
-    ordered = sorted(wanted, key=lambda each: (-each.gpus, not each.allocation, each.job))
+    ordered = sorted(
+        wanted, key=lambda each: (not each.pinned, -each.gpus, not each.allocation, each.job)
+    )
     places = {each.job: each.allocation for each in ordered if each.gpus == each.has}
     best: dict[int, Allocation] = {}
     for trainings, spread in (
@@ -105,9 +110,8 @@ class _Packing:
             return None
         for share in each.allocation:
             self.held[share.node].difference_update(share.gpu_indices)
-        if not self._few(each, len(each.allocation)) or not fits(each.allocation, self.spaces):
-            return None
-        return each.allocation
+        stays = each.pinned or self._few(each, len(each.allocation))
+        return each.allocation if stays and fits(each.allocation, self.spaces) else None
 
     def _node(self, each: Wanted) -> Allocation | None:
         """Return a place on one node: where fewest that would stay are pushed out, best fit."""

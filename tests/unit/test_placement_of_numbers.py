@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gsched.model.resources import Allocation, Request, Share
 from gsched.model.states import Placement
@@ -67,6 +68,20 @@ def test_fragments_are_joined_by_moving_the_fewest() -> None:
     found = places(nodes, [*running, wanted(3, 4)])
 
     assert found == {1: on("n1", 0, 1), 2: on("n1", 2), 3: on("n2", 0, 1, 2, 3)}
+
+
+def test_a_pinned_job_stays_and_the_other_is_spread() -> None:
+    """A whole node is needed, and neither job may leave its own: the third one gets two of each."""
+    nodes = gpu_nodes(4, 4)
+    running = [
+        structs.replace(wanted(1, 2, on("n1", 0, 1)), pinned=True),
+        structs.replace(wanted(2, 1, on("n2", 3)), pinned=True),
+    ]
+
+    found = places(nodes, [*running, wanted(3, 4)])
+
+    assert (found[1], found[2]) == (on("n1", 0, 1), on("n2", 3))
+    assert sum(gpus_by_node(found[3]).values()) == 4
 
 
 def test_more_than_a_node_has_goes_to_whole_nodes() -> None:

@@ -199,6 +199,26 @@ def test_a_job_does_nothing_until_its_migration_is_over(*, since_s: float, meets
     assert verdicts[1].meets is meets
 
 
+@pytest.mark.parametrize(("left_s", "migrates"), [(105.0, 0), (2000.0, 1)])
+def test_a_job_does_not_make_room_for_others_if_that_costs_its_deadline(
+    *, left_s: float, migrates: int
+) -> None:
+    """Both nodes are half empty and the third job needs four GPUs; a migration takes 10 s.
+
+    If nobody has 10 s to spare, it gets two GPUs of each node.
+    """
+    near = [training(job, 200, left_s, total_work=900.0, move_s=10.0, gpus=(2,)) for job in (1, 2)]
+    wide = training(3, 1000, 255.0, gpus=(4,))
+    seen = snapshot_of(
+        gpu_nodes(4, 4), [wide], [(near[0], on("n1", 0, 1)), (near[1], on("n2", 0, 1))]
+    )
+
+    plan = deadline.plan(seen)
+
+    assert len(plan.moves) == migrates
+    assert started(plan) == ({} if migrates else {3: 4})
+
+
 def test_without_trainings_nothing_is_said() -> None:
     assert deadline.plan(snapshot_of(gpu_nodes(4))) == Plan()
 

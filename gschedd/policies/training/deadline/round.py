@@ -49,7 +49,7 @@ class Round:
         """Return what to do."""
         self._share_idle()
         numbers = self.idle.numbers
-        changes = carry_out(self.snapshot, self.trainings, numbers, self._reasons())
+        changes = carry_out(self.snapshot, self.trainings, numbers, self._reasons(), self._pinned())
         return Plan(
             starts=changes.starts,
             waits=changes.waits,
@@ -83,6 +83,16 @@ class Round:
     def _may_change(self, job: int) -> bool:
         """Return whether a training may have more: one that cannot be moved starts as planned."""
         return self.snapshot.profiles[job].movable or job in self.idle.numbers
+
+    def _pinned(self) -> frozenset[int]:
+        """Return the running jobs that would miss their deadlines if they migrated once more."""
+        return frozenset(
+            each.need.job
+            for each in self.needs.candidates
+            if (share := self.kept.shares.get(each.need.job)) is not None
+            and each.need.has > 0
+            and share.end_s + each.need.move_s > each.need.deadline_s
+        )
 
     def _reasons(self) -> Mapping[int, str]:
         reasons: dict[int, str] = {}
