@@ -77,6 +77,21 @@ def test_a_promise_is_kept_against_earlier_deadlines() -> None:
     assert said(plan)[1].meets
 
 
+def test_promises_are_kept_in_another_order_than_that_of_their_deadlines() -> None:
+    """One GPU for 900 s would do for the first, but leaves four to the second: 4200 of its 4800.
+
+    With all eight GPUs the second takes 800 s, and then the first 150 s.
+    """
+    narrow = training(1, 900, 999.0, promised=True)
+    wide = training(2, 4800, 1000.0, promised=True)
+    other = training(3, 100, 900.0)
+
+    plan = deadline.plan(snapshot_of(gpu_nodes(8), [narrow, wide, other]))
+
+    assert {job for job, verdict in said(plan).items() if verdict.meets} >= {1, 2}
+    assert started(plan) == {2: 8}
+
+
 _SIZES = st.tuples(st.integers(1, 2000), st.integers(50, 3000))  # work, seconds to the deadline
 
 

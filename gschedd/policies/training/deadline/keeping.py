@@ -1,7 +1,7 @@
 """Who is kept in time: the most trainings that can be, those first that need least."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -13,6 +13,8 @@ from gschedd.policies.training.deadline.settings import Settings
 
 #: How many can be in time is looked for to one part in so many.
 PRECISION: Final = 50
+#: So many orders are tried in which all promised deadlines may be met.
+ORDERS: Final = 16
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -36,15 +38,16 @@ def keep(candidates: Sequence[Candidate], grid: Grid, settings: Settings) -> Kep
         settings: how much is kept for those to come, if not all can be in time.
     """
     after_s = grid.starts_s[0] + settings.reserve_after_s
-    broken = _broken(candidates, grid)
+    guaranteed = _guaranteed(candidates, grid)
     left, shares = grid.copy(), dict[int, Share]()
-    if not _fill(candidates, left, shares, broken):
+    if not _fill(candidates, left, shares, guaranteed):
         reserved = grid.kept_back(settings.reserve_share, after_s)
-        if _broken(candidates, reserved) != broken:
-            reserved = grid  # nothing is kept back where a promise needs it
-        count = _largest_prefix(candidates, reserved, broken)
+        beside = _guaranteed(candidates, reserved)
+        if beside.broken != guaranteed.broken:
+            reserved, beside = grid, guaranteed  # nothing is kept back where a promise needs it
+        count = _largest_prefix(candidates, reserved, beside)
         left, shares = reserved.copy(), {}
-        _fill(candidates[:count], left, shares, broken)
+        _fill(candidates[:count], left, shares, beside)
         left = grid.without(reserved, left)
     grid = left
     given_up: list[Candidate] = []
@@ -59,15 +62,60 @@ def keep(candidates: Sequence[Candidate], grid: Grid, settings: Settings) -> Kep
     return Kept(shares=shares, given_up=tuple(given_up))
 
 
-def _broken(candidates: Sequence[Candidate], grid: Grid) -> frozenset[int]:
-    """Return those that were promised their deadlines and cannot meet them, whoever gives way."""
-    promised = [each for each in candidates if each.promised]
+class _Guaranteed(Struct, frozen=True, kw_only=True):
+    """How the jobs are planned whose deadlines were promised.
+
+    Attributes:
+        ahead: those that take their shares before all others, in this order; empty where all of
+            them can be in time by deadline.
+        broken: those that cannot be in time, whoever gives way.
+    """
+
+    ahead: tuple[Candidate, ...] = ()
+    broken: frozenset[int] = frozenset()
+
+    def order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the order in which jobs take their shares."""
+        jobs = {each.need.job for each in self.ahead}
+        return [
+            *self.ahead,
+            *_by_deadline(each for each in candidates if each.need.job not in jobs),
+        ]
+
+
+def _guaranteed(candidates: Sequence[Candidate], grid: Grid) -> _Guaranteed:
+    """Return how those are planned that were promised their deadlines.
+
+    By deadline, a job on few GPUs can leave too few for a wider one that is due later. Then the one
+    that is late takes its share earlier, and so on.
+
+    Source: D. E. Joslin & D. P. Clements, "Squeaky wheel" optimization, JAIR 10:353-373, 1999.
+    """
+    order = _by_deadline(each for each in candidates if each.promised)
+    ahead: tuple[Candidate, ...] = ()
+    for _ in range(ORDERS):
+        failed = _first_late(order, grid)
+        if failed is None:
+            return _Guaranteed(ahead=ahead)
+        if not failed:
+            break
+        order.insert(failed // 2, order.pop(failed))
+        ahead = tuple(order)
+    promised = _by_deadline(each for each in candidates if each.promised)
     shares: dict[int, Share] = {}
-    _fill(promised, grid.copy(), shares, frozenset(each.need.job for each in promised))
-    return frozenset(each.need.job for each in promised if each.need.job not in shares)
+    all_of_them = _Guaranteed(broken=frozenset(each.need.job for each in promised))
+    _fill(promised, grid.copy(), shares, all_of_them)
+    return _Guaranteed(broken=all_of_them.broken - shares.keys())
 
 
-def _largest_prefix(candidates: Sequence[Candidate], grid: Grid, broken: frozenset[int]) -> int:
+def _first_late(ordered: Sequence[Candidate], grid: Grid) -> int | None:
+    """Return the index of the first job that cannot be in time after those before it, if any."""
+    left = grid.copy()
+    late = (index for index, each in enumerate(ordered) if left.take_share(each.need) is None)
+    return next(late, None)
+
+
+def _largest_prefix(candidates: Sequence[Candidate], grid: Grid, guaranteed: _Guaranteed) -> int:
     """Return how many of the first candidates can all be in time; those promised always count.
 
     Of many it is told to one part in `PRECISION` only: who is missed is looked at one by one later.
@@ -77,7 +125,7 @@ def _largest_prefix(candidates: Sequence[Candidate], grid: Grid, broken: frozens
     enough = most // PRECISION
     while most - least > enough:
         middle = (least + most + 1) // 2
-        if _fill(candidates[:middle], grid.copy(), {}, broken):
+        if _fill(candidates[:middle], grid.copy(), {}, guaranteed):
             least = middle
         else:
             most = middle - 1
@@ -109,7 +157,7 @@ def _fill(
     candidates: Sequence[Candidate],
     grid: Grid,
     shares: dict[int, Share],
-    broken: frozenset[int],
+    guaranteed: _Guaranteed,
 ) -> bool:
     """Let trainings take their shares, by deadline; stop at the first that cannot be in time.
 
@@ -117,19 +165,19 @@ def _fill(
         candidates: who takes them.
         grid: what is free; the shares are taken from it.
         shares: what each has taken is added to it.
-        broken: who is passed over without a share.
+        guaranteed: who takes a share before the others, and who is passed over without one.
 
     Returns:
         Whether all others are in time.
     """
-    for each in _by_deadline(candidates):
+    for each in guaranteed.order(candidates):
         share = grid.take_share(each.need)
         if share is not None:
             shares[each.need.job] = share
-        elif each.need.job not in broken:
+        elif each.need.job not in guaranteed.broken:
             return False
     return True
 
 
-def _by_deadline(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _by_deadline(candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=lambda each: (each.need.deadline_s, each.need.job))
