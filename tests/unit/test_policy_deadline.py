@@ -92,6 +92,20 @@ def test_promises_are_kept_in_another_order_than_that_of_their_deadlines() -> No
     assert started(plan) == {2: 8}
 
 
+def test_long_steps_break_no_promise() -> None:
+    """In four steps the first job does not fit beside the others; in shorter ones all three do."""
+    coarse = deadline.deadline(Settings(steps_max=4, steps_min=2))
+    waiting = [
+        training(1, 2800, 600.0, promised=True),
+        training(2, 1200, 300.0, promised=True),
+        training(3, 2400, 2000.0, promised=True),
+    ]
+
+    plan = coarse(snapshot_of(gpu_nodes(8), waiting))
+
+    assert all(verdict.meets for verdict in said(plan).values())
+
+
 _SIZES = st.tuples(st.integers(1, 2000), st.integers(50, 3000))  # work, seconds to the deadline
 
 

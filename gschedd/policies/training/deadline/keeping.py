@@ -23,10 +23,12 @@ class Kept(Struct, frozen=True, kw_only=True):
     Attributes:
         shares: of those that are kept in time, by job, in the order in which they were looked at.
         given_up: those that could be in time, but not beside the others; who needs least first.
+        broken: jobs whose promised deadlines cannot be met in these steps, whoever gives way.
     """
 
     shares: dict[int, Share]
     given_up: tuple[Candidate, ...]
+    broken: frozenset[int]
 
 
 def keep(candidates: Sequence[Candidate], grid: Grid, settings: Settings) -> Kept:
@@ -59,7 +61,7 @@ def keep(candidates: Sequence[Candidate], grid: Grid, settings: Settings) -> Kep
             given_up.append(each)
         else:
             shares[each.need.job] = share
-    return Kept(shares=shares, given_up=tuple(given_up))
+    return Kept(shares=shares, given_up=tuple(given_up), broken=guaranteed.broken)
 
 
 class _Guaranteed(Struct, frozen=True, kw_only=True):

@@ -7,15 +7,18 @@ from typing import Final
 from msgspec import structs
 
 from gschedd.allocation.changes import Changes, Speeds, carry_out, stays
+from gschedd.allocation.fluid import Grid
 from gschedd.allocation.running import Trainings
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
 from gschedd.policies.training.deadline.idle import Idle
-from gschedd.policies.training.deadline.keeping import keep
+from gschedd.policies.training.deadline.keeping import Kept, keep
 from gschedd.policies.training.deadline.needs import grid_for, needs_of
 from gschedd.policies.training.deadline.settings import Settings
 
 #: A promise leaves room for so many changes of the number of GPUs that nobody has planned yet.
 CHANGES_TO_SPARE: Final = 2
+#: Where a promise would be broken, the plan ahead is made again with so many times more steps.
+FINER: Final = 4
 
 HOPELESS: Final = "the deadline can no longer be met, even on all GPUs"
 GIVEN_UP: Final = "deadline given up: other jobs need less GPU time to meet theirs"
@@ -33,9 +36,11 @@ class Round:
         self.needs = needs_of(snapshot, self.trainings, self.speeds)
         could_be = {each.need.job for each in self.needs.candidates}
         self.hopeless = frozenset(self.needs.late) | (self.needs.held - could_be)
-        grid = grid_for(snapshot, self.trainings, self.speeds, self.needs, settings)
+        grid = self._grid(settings)
         usable = int(grid.free[0])
         self.kept = keep(self.needs.candidates, grid, settings)
+        if self.kept.broken:
+            self.kept = self._finer()
         numbers = {
             job: share.gpus
             for job, share in self.kept.shares.items()
@@ -44,6 +49,19 @@ class Round:
         self.idle = Idle(
             self.needs, numbers, usable - sum(numbers.values()), self.snapshot.profiles.__getitem__
         )
+
+    def _grid(self, settings: Settings) -> Grid:
+        return grid_for(self.snapshot, self.trainings, self.speeds, self.needs, settings)
+
+    def _finer(self) -> Kept:
+        """Return the plan ahead in shorter steps if fewer promises are broken in them."""
+        settings = structs.replace(
+            self.settings,
+            steps_max=self.settings.steps_max * FINER,
+            steps_min=self.settings.steps_min * FINER,
+        )
+        found = keep(self.needs.candidates, self._grid(settings), settings)
+        return found if len(found.broken) < len(self.kept.broken) else self.kept
 
     def plan(self) -> Plan:
         """Return what to do."""
