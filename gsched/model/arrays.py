@@ -230,6 +230,18 @@ def compressed(ascending: Iterable[int]) -> Spans:
     return tuple(found)
 
 
+def shortest(ascending: Iterable[int]) -> Spans:
+    """Return spans of indices that are given in ascending order, as few words as possible.
+
+    Of ``3,7-9`` no step is read out, of ``1-99:2`` it is.
+    """
+    singles = tuple(Span(index, index) for index in ascending)
+    plain, stepped = merged((), singles), compressed(span.first for span in singles)
+    if len(plain) > MAX_ARRAY_SPANS:
+        return stepped
+    return min(plain, stepped, key=lambda spans: len(format_spans(spans)))
+
+
 def format_spans(spans: Spans) -> str:
     """Return ``0-9,20,30-40:2``."""
     return ",".join(

@@ -9,7 +9,7 @@ from typing import Final, TypeVar, cast
 
 from msgspec import structs
 
-from gsched.model.ids import submitted_number
+from gsched.model.ids import array_of, submitted_number
 from gsched.model.resources import WHOLE_PERCENT, Load, Share, Usage, percent_held
 from gsched.model.states import (
     AttemptState,
@@ -136,6 +136,8 @@ def add_job(state: State, job: Job) -> None:
     state.argument_bytes_by_user[uid] = held_bytes + argument_bytes(job.spec.arguments)
     if job.spec.is_training:
         state.trainings[job.id] = job
+    if job.spec.rerun_of and not array_of(job.id):
+        state.reruns.setdefault(job.spec.rerun_of, set()).add(job.id)
     note_dependencies(state, job)
     enter(state, job)
     if job.attempt is not None:
@@ -400,6 +402,10 @@ def _ended(state: State, fact: f.JobEnded) -> None:
     if not state.jobs_by_user[uid]:
         del state.jobs_by_user[uid]
         del state.argument_bytes_by_user[uid]
+    reruns = state.reruns.get(job.spec.rerun_of, set())
+    reruns.discard(job.id)
+    if not reruns:
+        state.reruns.pop(job.spec.rerun_of, None)
     while len(state.keys) > len(state.jobs) + MAX_ENDED_KEYS:
         _forget_oldest_key(state)
 

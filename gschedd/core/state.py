@@ -425,6 +425,7 @@ class State:
         jobs_by_user, argument_bytes_by_user: what limits per user count.
         dependants: jobs that depend on a job, by that job.
         arrays: unfinished arrays by number, with their elements that are jobs.
+        reruns: unfinished jobs and arrays that are reruns of a finished one, by that one.
 
         dirty: marks of what has changed, for the next scheduling cycle.
         caches: what follows from the state and is slow to work out.
@@ -480,6 +481,7 @@ class State:
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
         self.argument_bytes_by_user: dict[int, int] = {}
+        self.reruns: dict[int, set[int]] = {}
         self.dependants: dict[int, set[int]] = {}
         self.arrays: dict[int, ArrayIndex] = {}
 

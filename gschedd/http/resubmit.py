@@ -18,12 +18,11 @@ from gsched.model import limits
 from gsched.model.arrays import (
     Span,
     Spans,
-    compressed,
     count,
     format_spans,
     indices,
-    merged,
     read_spans,
+    shortest,
 )
 from gsched.model.ids import JobId, array_of, index_of, own_job, short_job_id
 from gsched.model.job import JobSpec
@@ -260,10 +259,7 @@ def _failed_elements(
         rest = f" so far; {left} {'has' if left == 1 else 'have'} not finished" if left else ""
         words = f"no element of job {name} has failed{rest}"
         return _Failed(unfinished=left, nothing=words)
-    spans = merged((), tuple(Span(index, index) for index in again))
-    if len(spans) > limits.MAX_ARRAY_SPANS:
-        spans = compressed(again)  # every second one, say, is one range with a step
-    return _Failed(elements=spans, count=len(again), unfinished=left)
+    return _Failed(elements=shortest(again), count=len(again), unfinished=left)
 
 
 def _are(number: int) -> str:

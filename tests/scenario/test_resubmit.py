@@ -182,6 +182,25 @@ def test_elements_of_an_unfinished_rerun_are_refused() -> None:
     done(world, again(world, array, "2-3"))
 
 
+def test_a_job_has_one_unfinished_rerun() -> None:
+    """Also after a restart of the head; its key still gives it."""
+    world = World(node("n1", cpus=64))
+    job = world.submit(program=Program(exit_code=1))
+    world.run_until(100)
+    new = done(world, again(world, job, key="k")).job
+
+    for _ in range(2):
+        refusal = refused(world, again(world, job))
+        assert isinstance(refusal, BadStateError)
+        assert refusal.message == f"job {new}, a rerun of job {job}, has not finished"
+        assert world.do(again(world, job, key="k")) == Step(job=new)
+        world.restart_head()
+    world.run_until(300)
+    assert world.state(new) == "done"
+    assert not world.head.state.reruns
+    done(world, again(world, job))
+
+
 LIMITS: tuple[tuple[dict[str, object], type[GschedError], str], ...] = (
     ({"max_queued_per_user": 0}, TryAgainError, "0 unfinished jobs, the limit"),
     ({"min_uid": 5000}, NotPermittedError, "system account"),

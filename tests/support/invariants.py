@@ -35,6 +35,7 @@ def content(state: State) -> dict[str, object]:
         "on_probation": state.on_probation,
         "users": state.jobs_by_user,
         "arguments": state.argument_bytes_by_user,
+        "reruns": state.reruns,
         "dependants": state.dependants,
         "arrays": {
             number: (sorted(index.made), index.waiting) for number, index in state.arrays.items()

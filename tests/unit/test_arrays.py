@@ -1,5 +1,7 @@
 """Indices of the elements of an array."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -19,9 +21,11 @@ from gsched.model.arrays import (
     merged,
     read_array,
     read_spans,
+    shortest,
     take,
     without,
 )
+from gsched.model.limits import MAX_ARRAY_SPANS
 
 
 @pytest.mark.parametrize(
@@ -92,6 +96,29 @@ SPANS = st.lists(st.integers(0, 60), unique=True).map(lambda found: compressed(s
 def test_compressed_indices_are_the_same(found: list[int]) -> None:
     """No one is lost, and none is added."""
     assert list(indices(compressed(found))) == found
+    assert sorted(indices(shortest(found))) == found
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ([], ""),
+        ([3, 7, 8, 9], "3,7-9"),
+        (range(1, 200, 2), "1-199:2"),
+        ([1, 3, 10, 12], "1,3,10,12"),
+        ([4], "4"),
+    ],
+)
+def test_the_shortest_list_is_the_plain_one_unless_a_step_says_more(
+    found: Sequence[int], text: str
+) -> None:
+    assert format_spans(shortest(found)) == text
+
+
+def test_no_list_has_more_ranges_than_needed_where_these_are_limited() -> None:
+    """Pairs with a step are half as many ranges as single indices."""
+    found = [index * 100 + more for index in range(MAX_ARRAY_SPANS) for more in (0, 7)]
+    assert len(shortest(found)) == MAX_ARRAY_SPANS
 
 
 @given(SPANS, SPANS)

@@ -1,6 +1,6 @@
 """Arrays expanded into their elements: those that are no jobs yet follow from their ranges."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import structs
@@ -10,13 +10,11 @@ from gsched.cli.times import local_times
 from gsched.client import Head
 from gsched.errors import UnknownJobError, UsageError
 from gsched.model.arrays import (
-    Span,
-    Spans,
     count,
     format_spans,
     indices,
-    merged,
     read_spans,
+    shortest,
 )
 from gsched.model.ids import array_of, element_number, index_of, read_job_id
 from gsched.model.limits import MAX_JOBS_PER_REQUEST
@@ -86,17 +84,13 @@ def with_failed(head: Head, reply: JobList) -> JobList:
 def _failed_words(head: Head, row: JobRow) -> str:
     """Return ``failed: 3,7-9``, before what else is told of an array."""
     past = head.history(ids=f"{row.id}[]", outcome="failed", limit=MAX_FAILED).jobs
-    spans = merged((), _spans(index_of(each.id) for each in past if array_of(each.id) == row.id))
+    spans = shortest(sorted(index_of(each.id) for each in past if array_of(each.id) == row.id))
     if not spans:
         return row.reason
     more = " and others" if len(past) >= MAX_FAILED else ""
     rest = local_times(row.reason) or ending(row)
     words = f"failed: {format_spans(spans)}{more}"
     return f"{words}; {rest}" if rest else words
-
-
-def _spans(found: Iterable[int]) -> Spans:
-    return tuple(Span(index, index) for index in sorted(found))
 
 
 def _expanded(rows: Sequence[JobRow], made: dict[int, list[JobRow]]) -> Iterator[JobRow]:

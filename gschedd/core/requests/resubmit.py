@@ -108,20 +108,25 @@ def _array_of(command: Resubmit, settings: Settings) -> Array | None:
 
 
 def _check_not_under_way(original: Job, elements: Spans, state: State) -> None:
-    """Refuse elements of an array that an unfinished rerun of it has: both would write the same.
+    """Refuse what an unfinished rerun has: both would write the same files.
 
     Raises:
         BadStateError: there is one.
     """
-    for number, index in state.arrays.items():
-        spec = index.job.spec
-        if spec.rerun_of != original.id or spec.array is None:
-            continue
-        both = common(elements, spec.array.spans)
+    for number in sorted(state.reruns.get(original.id, ())):
+        array = state.jobs[number].spec.array
+        if array is None:
+            raise BadStateError(
+                f"job {number}, a rerun of job {short_job_id(original.id)}, has not finished",
+                hint=f"wait for it with gwait {number}, or cancel it",
+            )
+        both = common(elements, array.spans)
         if both:
+            listed = format_spans(both)
+            listed = listed if len(listed) <= _SHOWN else f"{listed[:_SHOWN]}..."
             raise BadStateError(
                 f"job {number}[], a rerun of job {original.id}[], has not finished and has "
-                f"{count(both)} of these elements: {format_spans(both)[:_SHOWN]}",
+                f"{count(both)} of these elements: {listed}",
                 hint=f"wait for it with gwait '{number}[]', then: grerun --failed '{number}[]'",
             )
 
