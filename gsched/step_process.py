@@ -1,18 +1,32 @@
-"""Starts the process of a task, which may be told its own process id.
+"""Starts the process of a task, which may be told its own process id, and leaves signals to it.
 
 Only the standard library is used here, as step agents start quickly.
 """
 
+import contextlib
 import errno
 import os
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 #: A step of Slurm's has this variable, and its tasks read their process ids in the other.
 _STEP: Final = "SLURM_STEP_ID"
 TASK_PID: Final = "SLURM_TASK_PID"
+
+
+def leave_signals(numbers: Iterable[signal.Signals]) -> None:
+    """Leave the signals of the job to its tasks: this process catches them and does nothing.
+
+    It has a handler, and does not ignore them, so that tasks do not inherit that. Its name tells
+    the supervisor that it saves nothing at them (`gnode.supervisor.proc`).
+    """
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    with contextlib.suppress(OSError), open("/proc/self/comm", "wb") as file:
+        file.write(b"gsv steps")
 
 
 def start(

@@ -34,8 +34,7 @@ DIALS_AT_ONCE = 64
 _READ_BYTES = 1 << 16
 _LINE_BYTES_MAX = 1 << 16
 _NEVER_RAN = 127
-#: A job's signals go to all of its processes; these are for its tasks and not for the agent. With a
-#: handler, and not ignored, so that tasks do not inherit it.
+#: A job's signals go to all of its processes; these are for its tasks and not for the agent.
 _LEFT_TO_TASKS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 
 
@@ -104,8 +103,7 @@ class Agent:
 
     def run(self) -> None:
         """Serve until TERM has come and no task is left."""
-        for number in _LEFT_TO_TASKS:
-            signal.signal(number, lambda *_: None)
+        step_process.leave_signals(_LEFT_TO_TASKS)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._terminated)
         signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)

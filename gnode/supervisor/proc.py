@@ -8,6 +8,8 @@ import signal
 from collections.abc import Iterable
 
 _PPID, _SESSION, _START_TICKS = 1, 3, 19  # places after the command's closing bracket in stat
+#: With this the names of gsched's own processes begin, in jobs, too.
+OWN_NAME = b"gsv "
 _MASKS = frozenset({b"SigBlk", b"SigIgn", b"SigCgt"})
 
 
@@ -127,13 +129,27 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def handlers_of(pids: Iterable[int], number: int) -> set[int]:
-    """Return the processes that have a handler for a signal; it would end most of the others."""
-    return {pid for pid in pids if b"SigCgt" in _masks_with(f"/proc/{pid}", number)}
+    """Return the processes that have a handler for a signal; it would end most of the others.
+
+    Not gsched's own among them, which catch the signals of a job to leave them to its programs.
+    """
+    found = {pid for pid in pids if b"SigCgt" in _masks_with(f"/proc/{pid}", number)}
+    return {pid for pid in found if not _is_own(pid)}
 
 
 def blockers_of(pids: Iterable[int], number: int) -> set[int]:
     """Return the processes that a signal does not end now, as each of their threads blocks it."""
-    return {pid for pid in pids if _is_blocked(f"/proc/{pid}/task", number)}
+    found = {pid for pid in pids if _is_blocked(f"/proc/{pid}/task", number)}
+    return {pid for pid in found if not _is_own(pid)}
+
+
+def _is_own(pid: int) -> bool:
+    """Return whether a process is one of gsched's within a job: of its ranks, steps or terminal."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read().startswith(OWN_NAME)
+    except OSError:  # it has ended
+        return False
 
 
 def _is_blocked(directory: str, number: int) -> bool:

@@ -220,6 +220,24 @@ def test_one_part_that_handles_the_signal_is_enough_and_the_others_are_stopped()
     story.check_history()
 
 
+def test_a_part_that_tells_too_late_that_it_handles_no_signal_is_stopped_then() -> None:
+    """The other one has left by then, and its state is saved."""
+    story = Story()
+    job = wide(story, ("b",))
+    story.run_for(5.0)
+    story.delayed_s[n.CheckpointFailed] = 30.0
+    story.move((job, (place("b"), place("a"))))
+    story.run_for(29.0)
+    assert story.state(job) == "migrating"
+
+    story.run_for(5.0)
+
+    assert not story.told(f.MoveAbandoned, job)
+    now = story.job(job)
+    assert (now.attempts, now.moves, now.moves_lost) == (2, 1, 0)
+    assert story.machine_of(job) == ("b", "a")
+
+
 def test_parts_of_which_none_handles_the_signal_stay() -> None:
     """At once, also if one of them has to be asked again."""
     story = Story()

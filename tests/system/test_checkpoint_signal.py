@@ -184,3 +184,53 @@ def test_a_program_that_its_signal_kills_is_restarted_and_not_migrated(
     assert "attempt 2 restarted from the job's own last checkpoint, if any" in story
     assert run_command("gdel", "-W", "0", str(job), head=head).status == 0
     wait_until(lambda: "1 restart instead" in run_command("ghist", head=head).stdout)
+
+
+@pytest.mark.parametrize(
+    ("script", "leaves"),
+    [
+        ("trap 'exit 0' USR1; pbsdsh -u sleep 600 & wait", True),
+        (f"pbsdsh -u {sys.executable} $PWD/program.py", True),
+        ("pbsdsh -u sleep 600", False),
+    ],
+    ids=["script", "tasks", "none"],
+)
+def test_a_job_with_tasks_on_two_nodes_is_migrated_if_one_process_handles_its_signal(
+    cluster: Cluster, script: str, *, leaves: bool
+) -> None:
+    """gsched's own processes among those of the job do not count, nor does their end."""
+    start(cluster)
+    cluster.start_node("n3")
+    (cluster.jobs / "program.py").write_text(HANDLES)
+    shims = str(cluster.jobs / "shims")
+    installed = run_command("gsched", "install-shims", "--personality", "torque", shims)
+    assert installed.status == 0, installed.stderr
+    job = submit(
+        cluster,
+        f"#!/bin/bash\nPATH={shims}:$PATH\n{script}\n",
+        grace_s=20.0,
+        resources=("select=2:ncpus=1,place=scatter",),
+        environment={"PATH": os.environ["PATH"]},
+    )
+    wait_until(lambda: sum(each.state == "running" for each in cluster.head.job(job).attempts))
+    wait_until(lambda: agents(cluster, job) == 2, what="the step agent")
+    here = cluster.head.job(job).row.nodes
+    there = ",".join(sorted({"n1", "n2", "n3"} - {here[0]}))
+    head = str(cluster.socket)
+
+    moved = run_command("gmigrate", str(job), "--to", there, "--wait", head=head)
+
+    row = cluster.head.job(job).row
+    if leaves:
+        assert moved.status == 0, moved.stderr
+        assert (row.state, row.attempt, row.moves, row.moves_lost) == ("running", 2, 1, 0)
+    else:
+        assert "no process of the job handles signal 10 (USR1)" in moved.stderr
+        assert (row.state, row.attempt, row.nodes) == ("running", 1, here)
+    assert run_command("gdel", "-W", "0", str(job), head=head).status == 0
+
+
+def agents(cluster: Cluster, job: int) -> int:
+    """Return on how many nodes supervisors of a job's first attempt run."""
+    places = (cluster.node_dir(name) / "attempts" / f"{job}.1" for name in ("n1", "n2", "n3"))
+    return sum(records.started(place) is not None for place in places)

@@ -20,6 +20,8 @@ WAITING = (
     "threading.Thread(target=lambda: (signal.sigwait({10}), print('got', flush=True))).start(); "
     "time.sleep(0.1)"
 )
+#: As a step agent is called, which catches signals and leaves them to its tasks.
+OWN = "open('/proc/self/comm', 'w').write('gsv steps')"
 CAUGHT = "signal.signal(10, lambda *_: print('got', flush=True))"
 PROGRAM = """
 import signal, sys
@@ -95,6 +97,8 @@ def job(tmp_path: Path) -> Iterator[Job]:
         (f"{BLOCKED}; signal.signal(10, signal.SIG_IGN)", ()),
         (f"{CAUGHT}; {BLOCKED}", ("catches", "blocks")),
         (WAITING, ("blocks",)),
+        (f"{CAUGHT}; {OWN}", ()),
+        (f"{BLOCKED}; {OWN}", ()),
         (f"import threading; threading.Thread(target=input).start(); {BLOCKED}", ()),
     ],
 )

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from gsched import step_process
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.steps.job import JobNodes, job_nodes
 from gsched.cli.steps.tasks import Tasks, Wanted, write_through
@@ -229,8 +230,7 @@ class _Step:
             relay=label,
         )
         self._tasks = tasks
-        for number in _LEFT_TO_TASKS:
-            signal.signal(number, lambda *_: None)
+        step_process.leave_signals(_LEFT_TO_TASKS)
         tasks.open(self._counts)
         try:
             for task in range(len(self._places)):

@@ -17,9 +17,12 @@ from gsched.model.job import ExitRecord
 from gsched.model.signals import SIGNAL_NAMES, describe_signal
 from gsched.model.states import OutcomeKind, PartState, StopReason
 from gsched.model.wording import outcome_words
+from gschedd.core import facts as f
 from gschedd.core.state import Attempt, Job, State
 from gschedd.core.transient import PartsUnasked
 
+#: Grace for a training that has saved its state, seconds: it has nothing left to do.
+MOVE_GRACE_S: Final = 5.0
 #: A shell, torchrun and others say so with their exit code that a signal ended their program.
 _SIGNAL_CODE: Final = 128
 _KILLED: Final = frozenset(
@@ -30,6 +33,32 @@ _KILLED: Final = frozenset(
         OutcomeKind.SUPERVISOR_LOST,
     }
 )
+
+
+def leaves_by_itself(job: Job) -> bool:
+    """Return whether a moving job has been asked to end by its signal: its parts need not agree."""
+    return job.move is not None and job.spec.checkpoint_signal > 0
+
+
+def has_begun_to_leave(job: Job) -> bool:
+    """Return whether a part of a moving job has ended after its signal, and others have not."""
+    if job.attempt is None or not leaves_by_itself(job):
+        return False
+    return any(part.state is PartState.ENDED for part in job.attempt.parts.values())
+
+
+def stop_to_move(job: Job, at_s: float) -> f.StopRequested:
+    """Return the stop of a moving job that has saved its state."""
+    assert job.move is not None, "it moves"
+    return f.StopRequested(
+        at_s=at_s,
+        job=job.id,
+        attempt=job.attempts,
+        reason=StopReason.MOVE,
+        grace_s=min(job.spec.grace_s, MOVE_GRACE_S),
+        by=job.move.by,
+        message=job.move.why,
+    )
 
 
 def note_unasked(state: State, job: Job, node: str) -> None:

@@ -19,7 +19,12 @@ from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.apply import note_damaged
 from gschedd.core.attempts.blame import is_exhausted
-from gschedd.core.attempts.leaving import is_unasked, note_unasked
+from gschedd.core.attempts.leaving import (
+    has_begun_to_leave,
+    is_unasked,
+    note_unasked,
+    stop_to_move,
+)
 from gschedd.core.decide import lost_part
 from gschedd.core.migration.apply import note_progress
 from gschedd.core.migration.costs import told_by_resuming
@@ -400,6 +405,9 @@ def on_checkpoint_failed(state: State, node: str, said: n.CheckpointFailed, now_
     if job.spec.checkpoint_signal:
         note_unasked(state, job, node)
         if not is_unasked(state, job):
+            return heard
+        if has_begun_to_leave(job):  # the others have left already
+            heard.facts.append(stop_to_move(job, now_s))
             return heard
     heard.facts.append(
         f.MoveAbandoned(at_s=now_s, job=job.id, attempt=said.attempt, reason=said.message)

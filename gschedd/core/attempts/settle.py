@@ -16,7 +16,13 @@ from gsched.model.wording import OVER_WALLTIME, outcome_words
 from gschedd.core import facts as f
 from gschedd.core.arrays.elements import after_element
 from gschedd.core.attempts.blame import suspect
-from gschedd.core.attempts.leaving import has_left, is_unasked, lost_by
+from gschedd.core.attempts.leaving import (
+    has_left,
+    is_unasked,
+    leaves_by_itself,
+    lost_by,
+    stop_to_move,
+)
 from gschedd.core.attempts.requeue import LOST, after_fault
 from gschedd.core.attempts.steps import counts_for_outcome, is_script_over
 from gschedd.core.ledger import crowded_out
@@ -27,9 +33,6 @@ from gschedd.core.training.startups import told_by_end
 #: Grace for the other parts when one has failed, at most; seconds.
 PEER_GRACE_S: Final = 10.0
 
-
-#: Grace for a training that has saved its state, seconds: it has nothing left to do.
-MOVE_GRACE_S: Final = 5.0
 
 _ASKED: Final = frozenset(
     {StopReason.DELETE, StopReason.RERUN, StopReason.MOVE, StopReason.NODE_STOP}
@@ -83,12 +86,13 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
     if not left:
         facts.append(attempt_ended(job, fact.at_s))
     elif attempt.stop is None and is_script_over(job, attempt):
-        facts.append(_stop_agents(job, fact.at_s))
-    elif attempt.stop is None and _leaves_by_itself(job) and is_unasked(state, job):
+        leaves = leaves_by_itself(job)
+        facts.append(stop_to_move(job, fact.at_s) if leaves else _stop_agents(job, fact.at_s))
+    elif attempt.stop is None and leaves_by_itself(job) and is_unasked(state, job):
         facts.append(stop_to_move(job, fact.at_s))
     elif not counts_for_outcome(job, attempt, fact.node):
         pass  # a step agent that could not be started: the program that wanted it is told
-    elif _failed(fact.record) and attempt.stop is None and not _leaves_by_itself(job):
+    elif _failed(fact.record) and attempt.stop is None and not leaves_by_itself(job):
         ending = outcome_words(fact.record.outcome())
         facts.append(
             f.StopRequested(
@@ -130,18 +134,6 @@ def attempt_ended(job: Job, at_s: float) -> f.AttemptEnded:
         ended_s=ended_s(attempt, at_s),
         work_done=_work_done(attempt),
     )
-
-
-def _leaves_by_itself(job: Job) -> bool:
-    """Return whether a moving job has been asked to end by its signal: its parts need not agree."""
-    return job.move is not None and job.spec.checkpoint_signal > 0
-
-
-def has_begun_to_leave(job: Job) -> bool:
-    """Return whether a part of a moving job has ended after its signal, and others have not."""
-    if job.attempt is None or not _leaves_by_itself(job):
-        return False
-    return any(part.state is PartState.ENDED for part in job.attempt.parts.values())
 
 
 def _outcome(job: Job, attempt: Attempt) -> Outcome:
@@ -296,20 +288,6 @@ def _after_checkpoint(state: State, fact: f.CheckpointTaken) -> list[f.AnyFact]:
     if move is None or attempt is None or attempt.stop is not None or fact.request != move.request:
         return []
     return [stop_to_move(job, fact.at_s)]
-
-
-def stop_to_move(job: Job, at_s: float) -> f.StopRequested:
-    """Return the stop of a moving job that has saved its state."""
-    assert job.move is not None, "it moves"
-    return f.StopRequested(
-        at_s=at_s,
-        job=job.id,
-        attempt=job.attempts,
-        reason=StopReason.MOVE,
-        grace_s=min(job.spec.grace_s, MOVE_GRACE_S),
-        by=job.move.by,
-        message=job.move.why,
-    )
 
 
 def _after_start(state: State, fact: f.PartStarted) -> list[f.AnyFact]:

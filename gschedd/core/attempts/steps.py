@@ -146,13 +146,15 @@ def is_script_over(job: Job, attempt: Attempt) -> bool:
 def counts_for_outcome(job: Job, attempt: Attempt, node: str) -> bool:
     """Return whether the end of a part says how the attempt has ended.
 
-    A step agent that was stopped as the script had ended, or that could not be started, does not:
-    the program that requested it has been told.
+    A step agent that was stopped as the script had ended, or had left for a migration, or that
+    could not be started, does not: the program that requested it has been told.
     """
     part = attempt.parts[node]
     record = part.record
     if record is None or not is_step_agent(job, attempt.allocation, node):
         return True
-    return not (
-        record.kind is OutcomeKind.LAUNCH_FAILED or record.stop_reason is StopReason.PEER_FAILED
-    )
+    if record.kind is OutcomeKind.LAUNCH_FAILED or record.stop_reason is StopReason.PEER_FAILED:
+        return False
+    script = next(iter(attempt.parts.values())).record
+    left = script is not None and script.stop_reason is None
+    return not (record.stop_reason is StopReason.MOVE and left)

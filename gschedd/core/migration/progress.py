@@ -7,7 +7,7 @@ from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, JobState
 from gschedd.core import facts as f
 from gschedd.core.attempts.assign import Assigner
-from gschedd.core.attempts.settle import has_begun_to_leave, stop_to_move
+from gschedd.core.attempts.leaving import has_begun_to_leave, stop_to_move
 from gschedd.core.ledger import going, owned_space
 from gschedd.core.migration.warm import given_up, is_preparing, overdue_s, preparation
 from gschedd.core.settings import Settings
