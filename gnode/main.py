@@ -13,11 +13,13 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from gnode.core import containers
 from gnode.core.agent import Agent
 from gnode.core.binding import REMOVE_DELAY_S, Limits, Site
+from gnode.core.gpu_access import GpuAccess
 from gnode.core.inputs import Account
 from gnode.core.staging import Staging
 from gnode.daemon import leftovers, neighbours, spool
@@ -36,6 +38,7 @@ from gnode.gpushare import make_runtime
 from gnode.hw import cgroups
 from gnode.hw.confinement import Confinement, find_confinement
 from gnode.hw.containers import find_runtimes
+from gnode.hw.gpu_files import find_gpu_access
 from gnode.hw.inventory import take_inventory, usable_cores
 from gnode.hw.load import LoadMeter
 from gnode.hw.machine import own_names, read_machine
@@ -43,6 +46,7 @@ from gnode.hw.nvml import Nvml
 from gnode.hw.sampling import Sampler
 from gnode.hw.topology import find_binding
 from gnode.supervisor import __file__ as supervisor_file
+from gnode.supervisor import fence
 from gsched.clock import SystemClock
 from gsched.config import DEFAULT_NODE_STATE_DIR, HEAD_ACCOUNT, Config, environment, load_config
 from gsched.config_gpu_share import GpuShareConfig
@@ -119,6 +123,8 @@ def serve(config: Config) -> None:
             state.state_dir,
             limit_processes=node.job_processes > 0,
             limit_cpus=node.cpu_binding in {"auto", "cpuset"},
+            gpu_fence=node.gpu_fence,
+            attach=fence.attach,
         )
         shell = _compose(config, state, roots, lambda: state.is_locked_by(lock_fd))
         _raise_open_files()
@@ -150,7 +156,9 @@ def _compose(
     )
     inventory = take_inventory(node, nvml, confinement, runtimes)
     binding = find_binding(node, offered=inventory.cpus, roots=roots, confinement=confinement)
-    sharing = _sharing(config.gpu_share, state, nvml, inventory)
+    find_access = partial(find_gpu_access, node, nvml, inventory.gpus, roots)
+    access = find_access()
+    sharing = _sharing(config.gpu_share, state, nvml, inventory, find_access)
     _kill_strays(roots, state)
     rules = Rules(allow_root=node.allow_root_jobs, uid_min=node.min_uid)
     site = Site(
@@ -182,6 +190,7 @@ def _compose(
         cpus=binding.cpus,
         cpu_binding=binding.words,
         cpuset_root=roots.cpuset if binding.method == "cpuset" else None,
+        gpu_access=access,
         cpu_count=inventory.cpus,
         step_agent=(sys.executable, "-I", "-c", STEP_BOOT.format("agent"), _own_root()),
         unpacker=(sys.executable, "-I", "-c", STEP_BOOT.format("code"), _own_root()),
@@ -210,6 +219,7 @@ def _compose(
         elastic_socket=site.elastic_socket,
         rules=rules,
         sharing=sharing,
+        gpu_fence=access.words,
         cpus=tuple(cpu.number for cpu in binding.cpus),
         neighbours=environment("GSCHED_TEST_NEIGHBOURS") or neighbours.PREFIX,
     )
@@ -225,6 +235,8 @@ def _compose(
     )
     _log_confinement(confinement)
     log.info("binding of jobs to CPUs: %s", binding_words(binding.words))
+    if access.words:
+        log.info("fence around the GPUs of each job: %s", access.words)
     clock = SystemClock()
     return Shell(
         identity=identity,
@@ -260,12 +272,18 @@ def _launch_agent() -> str:
     return str(path) if path.exists() and " " not in str(path) else ""
 
 
-def _sharing(config: GpuShareConfig, state: Spool, nvml: Nvml, inventory: Inventory) -> Sharing:
+def _sharing(
+    config: GpuShareConfig,
+    state: Spool,
+    nvml: Nvml,
+    inventory: Inventory,
+    access: Callable[[], GpuAccess],
+) -> Sharing:
     """Return how jobs share GPUs of this node, if they do."""
     runtime = None
     if config.runtime != "none":
         runtime = make_runtime(config, state_dir=state.state_dir, nvml=nvml)
-    return Sharing(config.runtime, runtime, inventory.gpus)
+    return Sharing(config.runtime, runtime, inventory.gpus, access)
 
 
 def node_name(config: Config) -> str:

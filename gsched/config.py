@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from gsched.config_containers import ContainersConfig
 from gsched.config_gpu_share import GpuShareConfig
+from gsched.config_gpus import GpuConfig
 from gsched.config_history import HistoryConfig
 from gsched.config_limits import LimitsConfig, StagingConfig
 from gsched.config_notify import NotifyConfig
@@ -169,20 +170,6 @@ class BalanceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     newest_weight: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.6
 
 
-class GpuConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[[node.gpu]]``: declared GPUs, for a machine that has none that NVML sees.
-
-    Attributes:
-        rate_mhz: multiprocessors times their highest clock, of each; 0: as ``gpu_rate_mhz`` of
-            the node.
-    """
-
-    count: Annotated[int, msgspec.Meta(ge=0, le=1024)]
-    type: str = "declared"
-    memory: str = "16gb"
-    rate_mhz: Quantity = 0.0
-
-
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[node]``: the node daemon.
 
@@ -208,6 +195,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             tracks processes by descent.
         cpu_binding: how jobs are kept on the CPUs that they were given: ``cpuset`` (control
             groups), ``affinity``, ``none``, or ``auto``: the strongest that works.
+        gpu_fence: what keeps jobs from GPUs of others: ``bpf`` or ``devices`` (control groups of
+            version 2 or 1), ``none``, or ``auto``: the first of them that works.
         container_runtimes: those that jobs may use here, in order of preference, if installed.
         tmp_dir: below which each job gets a directory of its own, its TMPDIR, which is removed at
             its end; empty: ``/tmp``.
@@ -242,6 +231,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     resources: dict[str, Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]] = {}
     cgroup: str = "auto"
     cpu_binding: str = "auto"
+    gpu_fence: str = "auto"
     container_runtimes: tuple[str, ...] = RUNTIMES
     tmp_dir: str = ""
     least_spool: str = "32mb"

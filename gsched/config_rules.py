@@ -35,8 +35,9 @@ from gsched.config_gpu_share import (
     SHARE_RUNTIMES,
     GpuShareConfig,
 )
+from gsched.config_gpus import GPU_FENCES, expanded
 from gsched.config_queues import QueueConfig
-from gsched.errors import BadResourceError
+from gsched.errors import BadResourceError, ConfigError
 from gsched.model.container import MOUNT_RULE, RUNTIMES, mount_problem
 from gsched.model.limits import MIN_LEASE_S
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
@@ -288,6 +289,11 @@ def _check_node(node: NodeConfig) -> None:
     _check_size(("node", "least_spool"), node.least_spool)
     for at, gpu in enumerate(node.gpu):
         _check_size(("node", "gpu", at, "memory"), gpu.memory)
+        try:
+            expanded(gpu)
+        except ConfigError as error:
+            where = ("node", "gpu", at, "files")
+            raise BrokenRuleError(where, f": {error.message}", hint=error.hint) from None
     if node.cgroup not in {"auto", "none"} and not node.cgroup.startswith("/"):
         raise BrokenRuleError(
             ("node", "cgroup"),
@@ -295,6 +301,7 @@ def _check_node(node: NodeConfig) -> None:
             hint='use "auto", "none" or a full path',
         )
     check_word(("node", "cpu_binding"), node.cpu_binding, CPU_BINDINGS)
+    check_word(("node", "gpu_fence"), node.gpu_fence, GPU_FENCES)
     for at, runtime in enumerate(node.container_runtimes):
         check_word(("node", "container_runtimes", at), runtime, RUNTIMES)
     for feature in node.features:

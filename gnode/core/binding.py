@@ -8,6 +8,7 @@ from msgspec import structs
 from gnode.core.contained import container_of, in_container
 from gnode.core.containers import Rules as ContainerRules
 from gnode.core.cpus import Cpu
+from gnode.core.gpu_access import OPEN_ACCESS, GpuAccess
 from gnode.core.inputs import Account
 from gnode.core.job_steps import in_snapshot, mpi_variables, step_variables
 from gnode.core.ranks import ranks_on_hosts, threads_of
@@ -86,6 +87,7 @@ class Site:
         cpus: that attempts are bound to; empty: they are not.
         cpu_binding: how attempts are bound to CPUs, in words; empty: nothing is said of it.
         cpuset_root: version and directory below which CPUs are limited; None: by affinity.
+        gpu_access: the names of its GPUs, and what keeps jobs from those of others.
         cpu_count: CPUs that the node offers; 0: unknown.
         containers: the runtimes of containers here, and what all containers have.
         step_agent: the command that runs a step agent.
@@ -113,6 +115,7 @@ class Site:
     cpus: tuple[Cpu, ...] = ()
     cpu_binding: str = ""
     cpuset_root: tuple[int, str] | None = None
+    gpu_access: GpuAccess = OPEN_ACCESS
     cpu_count: int = 0
     containers: ContainerRules = field(default_factory=ContainerRules)
     step_agent: tuple[str, ...] = ()
@@ -139,6 +142,7 @@ def bind_prepared(
         env={**_without_launch(task.env), GATE_VARIABLE: "stdin"},
         gpu_indices=(),
         gpu_shares=(),
+        fence=site.gpu_access.fence(task.key),
         walltime_s=limit_s,
         lease_s=0.0,
         early_signal=None,
@@ -215,6 +219,7 @@ def bind(
         directory_wait_s=site.limits.directory_wait_s,
         cpus=cpus,
         cpuset=_cpuset(site, key),
+        fence=site.gpu_access.fence(key, launch.share.gpu_indices, launch.share.gpu_shares),
         detach_timeout_s=_detach_timeout_s(launch),
     )
     return _in_container(task, launch, account, site)
@@ -426,7 +431,7 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
         SHELL=account.shell or FALLBACK_SHELL,
         HOSTNAME=site.node,
         TMPDIR=user_dir if len(user_dir.encode()) <= TMPDIR_BYTES_MAX else "/tmp",  # noqa: S108 - the system's own, where ours is too long
-        CUDA_VISIBLE_DEVICES=",".join(str(held.index) for held in launch.share.gpus_held),
+        CUDA_VISIBLE_DEVICES=site.gpu_access.visible(launch.share.gpus_held),
         CUDA_DEVICE_ORDER="PCI_BUS_ID",
     )
     environment.update(_pbs(launch, site, user_dir))

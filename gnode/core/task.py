@@ -61,6 +61,22 @@ class CpusetCgroup(Struct, frozen=True, kw_only=True):
     path: str
 
 
+class GpuFence(Struct, frozen=True, kw_only=True):
+    """The control group that keeps the attempt from the GPUs of others.
+
+    Attributes:
+        version: 1 (devices controller) or 2 (BPF); the group of 2 is the one for tracking.
+        path: its directory.
+        denied, allowed: character devices, ``MAJOR:MINOR`` or ``MAJOR:FIRST-LAST``; all that are in
+            neither stay allowed.
+    """
+
+    version: int
+    path: str
+    denied: tuple[str, ...]
+    allowed: tuple[str, ...]
+
+
 class ContainerRemoval(Struct, frozen=True, kw_only=True):
     """The command that removes what the attempt's container has left, as its owner.
 
@@ -97,6 +113,7 @@ class Task(Struct, frozen=True, kw_only=True):
         lease_grace_s: from TERM to KILL when its lease has expired.
         cpus: CPUs that are the attempt's alone, ascending; empty: those of the node.
         cpuset: the control group that confines it to them; None: its processes' affinity does.
+        fence: of its GPUs; None: it can open all of the machine.
         removal: of its container, once nothing of it runs; None: there is nothing to remove.
         gate: it is started before its attempt is launched, and waits for that.
         yields: it has a lower priority until then.
@@ -148,6 +165,7 @@ class Task(Struct, frozen=True, kw_only=True):
     yields: bool = False
     cpus: tuple[int, ...] = ()
     cpuset: CpusetCgroup | None = None
+    fence: GpuFence | None = None
     detach_timeout_s: float | None = None
     removal: ContainerRemoval | None = None
     stage_in: tuple[tuple[str, ...], ...] = ()

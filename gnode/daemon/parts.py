@@ -23,6 +23,7 @@ class Identity:
         incarnation: of this start of gnode.
         rules: whose jobs run here.
         sharing: how they share its GPUs.
+        gpu_fence: what keeps jobs from the GPUs of others, in words.
         cpus: to which its jobs are bound; empty: they are not.
         neighbours: how names of sockets begin on which nodes of this machine find each other.
     """
@@ -41,5 +42,6 @@ class Identity:
     elastic_socket: str
     rules: Rules
     sharing: Sharing
+    gpu_fence: str = ""
     cpus: tuple[int, ...] = ()
     neighbours: str = PREFIX

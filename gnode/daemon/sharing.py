@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import structs
 
 from gnode.core.effects import EndSharing
+from gnode.core.gpu_access import OPEN_ACCESS, GpuAccess
 from gnode.core.task import AttemptKey, Task, parse_key
 from gnode.gpushare import Runtime, SharedTask, ShareRefusedError
 from gsched.model.gpu_tokens import MAX_WORDS, UNSHARED, GpuSharing
@@ -26,14 +27,22 @@ class Sharing:
         name: of the runtime, as the configuration has it.
         runtime: isolates the jobs; None: no GPU is shared.
         gpus: of this node.
+        access: asks what keeps jobs from the GPUs of others: MIG instances come and go.
 
     Attributes:
         offered: the runtime that the head is told of; empty: jobs share no GPU here.
         words: how jobs share GPUs here, for people; empty: they do not, and nobody wants them to.
     """
 
-    def __init__(self, name: str, runtime: Runtime | None, gpus: Iterable[Gpu]) -> None:
+    def __init__(
+        self,
+        name: str,
+        runtime: Runtime | None,
+        gpus: Iterable[Gpu],
+        access: Callable[[], GpuAccess] = lambda: OPEN_ACCESS,
+    ) -> None:
         self._name = name
+        self._access = access
         self._runtime = runtime
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self.offered = self.words = ""
@@ -77,7 +86,9 @@ class Sharing:
         """
         for shared in self._tasks(task.key, task.gpu_shares):
             environment = _merged(task.env, self._admit(shared))
-            task = structs.replace(task, env=environment)
+            visible = environment["CUDA_VISIBLE_DEVICES"]
+            fence = self._access().fence(task.key, task.gpu_indices, task.gpu_shares, visible)
+            task = structs.replace(task, env=environment, fence=fence)
         return task
 
     def admit_again(self, task: Task) -> None:

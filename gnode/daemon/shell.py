@@ -476,6 +476,7 @@ class Shell:
                 prepares=True,
                 sharing=self._sharing.offered,
                 cpu_binding=effect.cpu_binding,
+                gpu_fence=identity.gpu_fence,
                 steps=True,
                 sessions=True,
                 gpu_sharing=effect.gpu_sharing,

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,12 +27,14 @@ class Roots:
         processes: of either version, for the limit on processes; None: there is no controller for
             it, or no limit is wanted.
         cpuset: version and directory for the limit to particular CPUs, or None.
+        devices: version and directory for the fence around GPUs, or None.
     """
 
     tracking: str | None = None
     memory: tuple[int, str] | None = None
     processes: str | None = None
     cpuset: tuple[int, str] | None = None
+    devices: tuple[int, str] | None = None
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -42,12 +44,19 @@ class Roots:
             self.memory[1] if self.memory else None,
             self.processes,
             self.cpuset[1] if self.cpuset else None,
+            self.devices[1] if self.devices else None,
         )
         return tuple(dict.fromkeys(path for path in found if path))
 
 
 def find_roots(
-    setting: str, state_dir: str, *, limit_processes: bool = False, limit_cpus: bool = False
+    setting: str,
+    state_dir: str,
+    *,
+    limit_processes: bool = False,
+    limit_cpus: bool = False,
+    gpu_fence: str = "none",
+    attach: Callable[[str, Sequence[str]], None] | None = None,
 ) -> Roots:
     """Make and return the groups of this node.
 
@@ -56,6 +65,9 @@ def find_roots(
         state_dir: of the node; two nodes on one machine get different groups.
         limit_processes: jobs have a limit on their processes.
         limit_cpus: jobs are confined to CPUs.
+        gpu_fence: ``bpf``, ``devices``, ``auto`` for the first of them that works, or ``none``.
+        attach: attaches a BPF program that denies these devices to a group, see
+            `gnode.supervisor.fence`; None: that is not tried.
     """
     if setting == "none":
         return Roots()
@@ -75,7 +87,32 @@ def find_roots(
     cpuset = _cpuset(setting, name, paths, tracking) if limit_cpus else None
     if tracking is None:
         log.warning("no control groups (%s): jobs' processes are tracked by descent", setting)
-    return Roots(tracking=tracking, memory=memory, processes=processes, cpuset=cpuset)
+    devices = None
+    if tracking and attach is not None and gpu_fence in {"auto", "bpf"}:
+        devices = _bpf(tracking, attach)
+    if devices is None and gpu_fence in {"auto", "devices"} and setting == "auto":
+        devices = _version1_devices(name, paths)
+    return Roots(
+        tracking=tracking, memory=memory, processes=processes, cpuset=cpuset, devices=devices
+    )
+
+
+def _bpf(tracking: str, attach: Callable[[str, Sequence[str]], None]) -> tuple[int, str] | None:
+    """Return version and directory of the group below which BPF keeps attempts from devices."""
+    try:
+        attach(tracking, ())  # it denies nothing; each attempt has a program of its own
+    except OSError as error:
+        log.debug("%s: BPF programs for devices: %s", tracking, error)
+        return None
+    return 2, tracking
+
+
+def _version1_devices(name: str, paths: dict[str, str]) -> tuple[int, str] | None:
+    """Return the same of the devices controller."""
+    if "devices" not in paths:
+        return None
+    made = _make(MOUNT / "devices" / paths["devices"].lstrip("/") / name)
+    return (1, made) if made and os.access(f"{made}/devices.deny", os.W_OK) else None
 
 
 def _cpuset(

@@ -43,6 +43,25 @@ class MigInstance:
     memory_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPlace:
+    """Where a GPU is found on its machine.
+
+    Attributes:
+        index: as in the inventory.
+        minor: number of its device file.
+        pci: its address, as in /sys/bus/pci/devices; empty: not known.
+        mig: whether it can have MIG instances.
+        instances: UUID, GPU instance and compute instance of each MIG instance of it.
+    """
+
+    index: int
+    minor: int
+    pci: str
+    mig: bool
+    instances: tuple[tuple[str, int, int], ...] = ()
+
+
 class Nvml:
     """The library, opened once; a machine without it has no GPUs.
 
@@ -127,24 +146,63 @@ class Nvml:
         found: list[MigInstance] = []
         for index in range(int(library.nvmlDeviceGetCount())):
             handle = library.nvmlDeviceGetHandleByIndex(index)
-            try:
-                enabled = library.nvmlDeviceGetMigMode(handle)[0] == library.NVML_DEVICE_MIG_ENABLE
-                slots = int(library.nvmlDeviceGetMaxMigDeviceCount(handle)) if enabled else 0
-            except library.NVMLError:  # a GPU without MIG
-                continue
-            for slot in range(slots):
-                try:
-                    instance = library.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
-                except library.NVMLError:  # no instance in this slot
-                    continue
-                found.append(
-                    MigInstance(
-                        uuid=str(library.nvmlDeviceGetUUID(instance)),
-                        gpu_uuid=str(library.nvmlDeviceGetUUID(handle)),
-                        memory_bytes=int(library.nvmlDeviceGetMemoryInfo(instance).total),
-                    )
+            found += [
+                MigInstance(
+                    uuid=str(library.nvmlDeviceGetUUID(instance)),
+                    gpu_uuid=str(library.nvmlDeviceGetUUID(handle)),
+                    memory_bytes=int(library.nvmlDeviceGetMemoryInfo(instance).total),
                 )
+                for instance in self._mig_handles(handle)
+            ]
         return tuple(found)
+
+    def places(self) -> tuple[GpuPlace, ...]:
+        """Return where each GPU is found; none where there is no NVML.
+
+        Raises:
+            NVMLError: the driver does not tell: nobody could be kept from that GPU alone.
+        """
+        if not self._open:
+            return ()
+        library = self._library
+        found: list[GpuPlace] = []
+        for index in range(int(library.nvmlDeviceGetCount())):
+            handle = library.nvmlDeviceGetHandleByIndex(index)
+            found.append(
+                GpuPlace(
+                    index=index,
+                    minor=int(library.nvmlDeviceGetMinorNumber(handle)),
+                    pci=_pci_address(library.nvmlDeviceGetPciInfo(handle).busId),
+                    mig=self._mig_slots(handle) > 0,
+                    instances=tuple(
+                        (
+                            str(library.nvmlDeviceGetUUID(each)),
+                            int(library.nvmlDeviceGetGpuInstanceId(each)),
+                            int(library.nvmlDeviceGetComputeInstanceId(each)),
+                        )
+                        for each in self._mig_handles(handle)
+                    ),
+                )
+            )
+        return tuple(found)
+
+    def _mig_handles(self, handle: object) -> list[object]:
+        """Return the MIG instances of one GPU, none where MIG is off or unknown."""
+        library, found = self._library, list[object]()
+        for slot in range(self._mig_slots(handle)):
+            try:
+                found.append(library.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot))
+            except library.NVMLError:  # no instance in this slot
+                continue
+        return found
+
+    def _mig_slots(self, handle: object) -> int:
+        library = self._library
+        try:
+            enabled = library.nvmlDeviceGetMigMode(handle)[0] == library.NVML_DEVICE_MIG_ENABLE
+            return int(library.nvmlDeviceGetMaxMigDeviceCount(handle)) if enabled else 0
+        except library.NVMLError:  # a GPU without MIG
+            return 0
 
     def _process_util(self, index: int, handle: object, *, wanted: bool) -> dict[int, float] | None:
         """Return the mean utilisation by process since the call before; None: it is not told."""
@@ -189,6 +247,13 @@ class Nvml:
 def _type_word(name: str) -> str:
     """Return a GPU's name as one word that a request can name: ``nvidia-h200`` becomes ``h200``."""
     return name.lower().removeprefix("nvidia ").strip().replace(" ", "-")
+
+
+def _pci_address(bus: str | bytes) -> str:
+    """Return NVML's ``00000000:3B:00.0`` as the kernel writes it: ``0000:3b:00.0``."""
+    text = (bus if isinstance(bus, str) else bus.decode()).lower()
+    domain, _, rest = text.partition(":")
+    return f"{domain[-4:]}:{rest}"
 
 
 def _cores_of_one(major: int, minor: int) -> int:

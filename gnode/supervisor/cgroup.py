@@ -1,8 +1,9 @@
-"""Control groups of one attempt: tracking and killing (version 2), limits of memory and CPUs."""
+"""Control groups of one attempt: tracking, killing, limits of memory and CPUs, the GPU fence."""
 
 import contextlib
 import os
 
+from gnode.supervisor import fence
 from gnode.supervisor.errors import LaunchError, reason
 from gnode.supervisor.spool import MemoryCgroup, Task
 
@@ -43,12 +44,13 @@ def _field(text: str, name: str) -> int:
 
 def _groups(task: Task) -> list[str]:
     memory = task["memory_cgroup"]
-    cpuset = task.get("cpuset")
+    cpuset, kept = task.get("cpuset"), task.get("fence")
     found = [
         task["cgroup"],
         memory["path"] if memory else None,
         task.get("processes_cgroup"),
         cpuset["path"] if cpuset else None,
+        kept["path"] if kept else None,
     ]
     return list(dict.fromkeys(path for path in found if path))
 
@@ -70,6 +72,7 @@ def prepare(task: Task) -> None:
             if cpuset["version"] == 1:
                 _inherit_cpuset(cpuset["path"])
             confine(task)
+        fence.set_up(task)
     except OSError as error:
         raise LaunchError(
             f"cannot set up the control group {error.filename}: {reason(error)}: see gsched doctor",

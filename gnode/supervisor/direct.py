@@ -36,8 +36,10 @@ def is_possible(task: Task, around: Surroundings) -> bool:
         return False  # the job's process copies them before it starts
     if task["cgroup"] and not around.home.is_known:
         return False
-    cpuset = task.get("cpuset")
-    if cpuset and cpuset["path"] != task["cgroup"]:
+    if any(
+        group and group["path"] != task["cgroup"]
+        for group in (task.get("cpuset"), task.get("fence"))
+    ):
         return False  # a supervisor that joined it would have to find its way back
     return not needs_fork and not around.oom_protected and task["uid"] == os.getuid()
 

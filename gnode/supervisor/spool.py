@@ -52,6 +52,15 @@ class CpusetCgroup(TypedDict):
     path: str
 
 
+class GpuFence(TypedDict):
+    """The control group that keeps the job from devices, ``MAJOR:FIRST-LAST``: see `fence`."""
+
+    version: Literal[1, 2]
+    path: str
+    denied: list[str]
+    allowed: list[str]
+
+
 class Removal(TypedDict):
     """The command that removes what a container has left, and its environment."""
 
@@ -88,6 +97,7 @@ class Task(TypedDict):
             (CLOCK_BOOTTIME) or the last renewal; 0: for ever.
         lease_grace_s: from TERM to KILL when that is over.
         cpus: that the job may use, empty: all; ``cpuset``: the control group that enforces it.
+        fence: what keeps it from the GPUs of others; None: nothing does.
         early_signal: sent once, or again if its supervisor was lost meanwhile.
         gate: it was started before its attempt was launched, and waits for that; see `gate`.
         yields: until then it has a lower priority.
@@ -139,6 +149,7 @@ class Task(TypedDict):
     detach_timeout_s: NotRequired[float | None]
     cpus: NotRequired[list[int]]
     cpuset: NotRequired[CpusetCgroup | None]
+    fence: NotRequired[GpuFence | None]
     stage_in: NotRequired[list[list[str]]]
     stage_out: NotRequired[list[list[str]]]
     stage_timeout_s: NotRequired[float]

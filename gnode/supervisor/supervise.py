@@ -19,6 +19,7 @@ from gnode.supervisor import (
     direct,
     early,
     errand,
+    fence,
     filled,
     kernel,
     last_words,
@@ -553,6 +554,12 @@ class _Supervisor:
             lease.until_s(task, lease.read(self._directory)), task.get("lease_grace_s", 0.0)
         )
         affinity.confine(task, self._members)
+        try:
+            fence.set_up(task)
+        except LaunchError as error:
+            spool.log(str(error))
+            self._ending.stop("node_stop", 0.0, kernel.boottime_s())
+            return
         self._ending.early_s = early.before_s(task)
         gate.raise_priority(self._job_pid, self._members(), task["nice"])
         gate.open(before, task["env"])

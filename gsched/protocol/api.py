@@ -414,12 +414,11 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         sharing: the runtime by which jobs share its GPUs; empty: they cannot.
         load_s: when ``load`` was told: with a heartbeat, or since.
         gpu_tokens: how jobs take turns on its shared GPUs, as it has told last.
-        cpu_binding: how it binds jobs to CPUs: ``cpuset``, ``affinity``, or ``none: `` and why;
-            empty: it does not tell.
+        cpu_binding: how it binds jobs to CPUs, or why not; empty: it does not tell.
+        gpu_fence: what keeps jobs from the GPUs of others, likewise.
         faults: starts in a row that failed through the node's own fault.
         automatic: gsched has drained it itself.
-        probe_due_s: when it is probed next, seconds since the epoch; 0: it is not.
-        probes_failed: probes in a row that failed.
+        probe_due_s: when it is probed next; 0: not. ``probes_failed``: in a row.
         resumptions: how often it was resumed without an operator within a day.
         problem: why the node takes no new jobs by its own word; empty: it does.
         reason: why it takes no jobs, whoever said so.
@@ -460,6 +459,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     probes_failed: int = 0
     resumptions: int = 0
     cpu_binding: str = ""
+    gpu_fence: str = ""
     gpu_tokens: GpuSharing | None = None
 
 

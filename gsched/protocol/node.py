@@ -128,6 +128,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         seq, next_job: how far the head of that epoch had come, as it said last.
         gpu_sharing: how jobs share GPUs here; None: nobody wants to share any.
         cpu_binding: how jobs are bound to CPUs, and why they are not; empty: not told.
+        gpu_fence: what keeps jobs from the GPUs of others, or why nothing does; empty: no GPUs.
     """
 
     boot_id: str
@@ -151,6 +152,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     prepares: bool = False
     sharing: str = ""
     cpu_binding: str = ""
+    gpu_fence: str = ""
     steps: bool = False
     sessions: bool = False
     gpu_sharing: GpuSharing | None = None

@@ -231,6 +231,7 @@ class Volatile:
         live: what running jobs use at the moment, by job.
         loads: how busy nodes are and when they said so, by node; policies see heartbeats alone.
         cpu_bindings: how nodes bind jobs to CPUs, by node, in their words.
+        gpu_fences: what keeps jobs from the GPUs of others, by node, likewise.
         gpu_sharing: how jobs share GPUs on nodes, by node, as these have told last.
         coming: what jobs have not been told yet of those that they depend on.
         ended: whether jobs that have ended lately succeeded, by number; the oldest first.
@@ -250,6 +251,7 @@ class Volatile:
         self.live: dict[int, LiveParts] = {}
         self.loads: dict[str, tuple[Load, float]] = {}
         self.cpu_bindings: dict[str, str] = {}
+        self.gpu_fences: dict[str, str] = {}
         self.gpu_sharing: dict[str, GpuSharing] = {}
         self.coming = Coming()
         self.ended: dict[int, bool] = {}

@@ -29,7 +29,7 @@ from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
 from gschedd.core import effects as e
 from gschedd.core.attempts.reports import MAX_PROBLEM
-from gschedd.core.nodes.live import note_binding, note_sharing, note_uses
+from gschedd.core.nodes.live import note_binding, note_gpu_fence, note_sharing, note_uses
 from gschedd.core.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.code import CodeSnapshots
@@ -323,6 +323,7 @@ class Links:
         if not link.asked:
             self.witnesses.note_obeyed(link.node)
         note_binding(self._engine.head.state, link.node, said.cpu_binding)
+        note_gpu_fence(self._engine.head.state, link.node, said.gpu_fence)
         note_sharing(self._engine.head.state, link.node, said.gpu_sharing)
         self._unreadables.log_reports(link.node, link.incomplete, ())
         log.info("%s registered: %d attempts in its spool", link.node, len(said.attempts))

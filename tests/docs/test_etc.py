@@ -17,7 +17,6 @@ from gsched.config import (
     ElasticflowConfig,
     FabricConfig,
     GoodputConfig,
-    GpuConfig,
     HeadConfig,
     LinkConfig,
     MovesConfig,
@@ -29,6 +28,7 @@ from gsched.config import (
 )
 from gsched.config_containers import ContainersConfig
 from gsched.config_gpu_share import GpuShareConfig
+from gsched.config_gpus import GpuConfig
 from gsched.config_history import HistoryConfig
 from gsched.config_notify import NotifyConfig
 from gsched.config_queues import QueueConfig

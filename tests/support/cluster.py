@@ -5,7 +5,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -154,13 +154,14 @@ class Cluster:
         cpus: int = 4,
         gpus: int = 0,
         gpu_type: str = "",
+        gpu_files: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         wait: bool = True,
         **settings: object,
     ) -> None:
         """Start a node (again) with ``cpus`` and ``gpus`` declared; ``settings`` are of ``[node]``.
 
-        Its GPUs are of ``gpu_type``, if that is given.
+        Its GPUs are of ``gpu_type`` and have device files ``gpu_files``, if these are given.
 
         With ``wait`` the head counts it as up when this returns.
         """
@@ -183,6 +184,7 @@ class Cluster:
         if gpus:
             text += f"[[node.gpu]]\ncount = {gpus}\n"
             text += f'type = "{gpu_type}"\n' if gpu_type else ""
+            text += f"files = {_toml(list(gpu_files))}\n" if gpu_files else ""
         if name in self.share_runtimes:
             text += f'[gpu_share]\nruntime = "{self.share_runtimes[name]}"\n'
             text += f'driver = "{self.cuda_driver}"\n'

@@ -186,7 +186,9 @@ def _own_groups(state: Path) -> list[str]:
     """Return the control groups that a killed gnode has left, children first."""
     from gnode.hw import cgroups
 
-    roots = cgroups.find_roots("auto", str(state), limit_processes=True, limit_cpus=True)
+    roots = cgroups.find_roots(
+        "auto", str(state), limit_processes=True, limit_cpus=True, gpu_fence="devices"
+    )
     found: list[str] = []
     for root in roots.all:
         found += [os.path.join(root, name) for name in cgroups.children(root)]

@@ -143,6 +143,12 @@ class Launcher:
         }
         return task | changes
 
+    def launch_prepared(self, launched: dict[str, Any]) -> None:
+        """Launch job 1's task, which waits at its gate, as gnode does."""
+        (self.directory(1) / "launched.json").write_text(json.dumps(launched))
+        at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self.order(1, {"do": "launch", "at_s": at_s, "walltime_s": launched["walltime_s"]})
+
     def directory(self, job: int, attempt: int = 1) -> pathlib.Path:
         """Return the spool directory of an attempt."""
         return self.state / "attempts" / f"{job}.{attempt}"

@@ -44,12 +44,7 @@ def waiting(launcher: Launcher, **changes: Any) -> dict[str, Any]:
 def launch(launcher: Launcher, task: dict[str, Any], **changes: Any) -> None:
     """Launch a task that waits, as gnode does."""
     env = {"PATH": task["env"]["PATH"], "SAME": "1", "OTHER": "after", "MASTER_PORT": "20001"}
-    launched = {**task, "env": env, "walltime_s": None, **changes}
-    directory = launcher.directory(1)
-    (directory / "launched.json").write_text(json.dumps(launched))
-    at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-    order = {"do": "launch", "at_s": at_s, "walltime_s": launched["walltime_s"]}
-    launcher.order(1, order)
+    launcher.launch_prepared({**task, "env": env, "walltime_s": None, **changes})
 
 
 def test_it_hears_nothing_before_its_launch_and_then_what_has_changed(launcher: Launcher) -> None:

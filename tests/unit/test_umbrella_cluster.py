@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from gsched.cli.local import cluster
 from gsched.cli.local.layout import ClusterLayout, default_directory, layout_of
 from gsched.cli.local.toml import head_toml, node_toml, with_value, write_file
-from gsched.config import Config, GpuConfig, HeadConfig, NodeConfig
+from gsched.config import Config, HeadConfig, NodeConfig
+from gsched.config_gpus import GpuConfig
 from gsched.config_queues import QueueConfig
 from gsched.errors import BadResourceError, CannotWriteError, ConfigError, UsageError
 from gsched.model.units import parse_size_bytes

@@ -21,7 +21,6 @@ from gsched.config import (
     POLICIES,
     TRAINING_POLICIES,
     Config,
-    GpuConfig,
     HeadConfig,
     NodeConfig,
     load_config,
@@ -29,6 +28,7 @@ from gsched.config import (
 )
 from gsched.config_errors import Keys
 from gsched.config_gpu_share import SHARE_RUNTIMES
+from gsched.config_gpus import GpuConfig
 from gsched.config_rules import closest
 from gsched.errors import CannotWriteError, ConfigError, UsageError
 from gsched.model.units import format_size, parse_size_bytes

@@ -114,6 +114,7 @@ def examine(
         findings.extend(_check_head_files(config))
     if config is not None:
         findings.append(machine_checks.check_cpu_binding(config))
+        findings.extend(machine_checks.check_gpu_fence(config))
         findings.extend(machine_checks.check_gpu_share(config))
         if layout is not None or _is_head_here(config):
             findings.extend(notify_checks.check_ways(config.notify))

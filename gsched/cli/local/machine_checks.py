@@ -28,6 +28,7 @@ INODES_WARN = 10_000
 DISK_WARN_BYTES = 1024**3
 DISK_FAIL_BYTES = 50 * 1024**2  # SQLite's log and one backup of a middling database
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+DEV = Path("/dev")
 
 
 def check_python(version: tuple[int, int, int]) -> Finding:
@@ -245,6 +246,27 @@ def check_cpu_binding(config: Config, root: Path = CGROUP_ROOT) -> Finding:
     if asked == "cpuset":
         return fail(subject, "cpuset control groups cannot be made here", todo)
     return ok(subject, "by affinity: programs can change it; no cpuset control groups here")
+
+
+def check_gpu_fence(config: Config, root: Path = CGROUP_ROOT, dev: Path = DEV) -> list[Finding]:
+    """Say what keeps the jobs of a node here from GPUs of others; nothing where there are none."""
+    subject = "GPU fence"
+    asked, declared = config.node.gpu_fence, config.node.gpu
+    if not (any(each.count for each in declared) if declared else any(dev.glob("nvidia[0-9]*"))):
+        return []
+    if asked == "none":
+        return [warn(subject, "none: gpu_fence in [node] is none", "leave gpu_fence out")]
+    if any(each.count and not each.files for each in declared):
+        return [ok(subject, "none: the GPUs are declared, and their files are not")]
+    if os.geteuid() != 0 or config.node.cgroup == "none":
+        todo = "run gnode as root, with control groups"
+        return [warn(subject, "none: any job can open every GPU of this machine", todo)]
+    trees = [tree for tree in (root, root / "unified") if (tree / "cgroup.procs").exists()]
+    if trees and asked != "devices":
+        return [ok(subject, f"BPF programs at control groups below {trees[0]}")]
+    if (root / "devices" / "devices.deny").exists() and asked != "bpf":
+        return [ok(subject, f"control groups below {root / 'devices'}")]
+    return [fail(subject, f"no control groups for it at {root}", "mount cgroup2")]
 
 
 def _has_cpusets(root: Path) -> bool:

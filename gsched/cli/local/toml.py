@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from gsched.config import GpuConfig, HeadConfig, NodeConfig
+from gsched.config import HeadConfig, NodeConfig
 from gsched.config_errors import Keys, line_of
+from gsched.config_gpus import GpuConfig
 from gsched.config_queues import QueueConfig
 from gsched.errors import CannotWriteError, ConfigError
 

@@ -152,6 +152,7 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         ("jobs", " ".join(map(short_job_id, row.jobs))),
         ("cpus", f"{row.cpus - row.cpus_free} of {row.cpus} in use"),
         ("cpu_binding", binding_words(row.cpu_binding)),
+        ("gpu_fence", row.gpu_fence),
         ("gpus", f"{row.gpus - row.gpus_free} of {row.gpus} in use"),
         *((f"gpu_{each.index}", _shared(each)) for each in row.shared_gpus),
         ("gpu_sharing", (row.gpu_tokens and row.gpu_tokens.words) or row.sharing),

@@ -120,6 +120,7 @@ def removed(state: State, fact: f.NodeRemoved) -> None:
     state.on_probation.discard(fact.node)
     state.volatile.rivals.pop(fact.node, None)
     state.volatile.cpu_bindings.pop(fact.node, None)
+    state.volatile.gpu_fences.pop(fact.node, None)
     state.volatile.loads.pop(fact.node, None)
     state.volatile.gpu_sharing.pop(fact.node, None)
     state.unstored.nodes.pop(fact.node, None)

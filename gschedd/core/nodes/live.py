@@ -29,6 +29,12 @@ def note_binding(state: State, node: str, words: str) -> None:
         state.volatile.cpu_bindings[node] = words[:MAX_PROBLEM]
 
 
+def note_gpu_fence(state: State, node: str, words: str) -> None:
+    """Note what keeps jobs on a node from the GPUs of others, in its words."""
+    if node in state.nodes:
+        state.volatile.gpu_fences[node] = words[:MAX_PROBLEM]
+
+
 def note_uses(state: State, node: str, said: Uses, now_s: float) -> None:
     """Note what attempts on a node use at the moment, and how busy it is."""
     if node not in state.nodes:
