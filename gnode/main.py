@@ -43,6 +43,7 @@ from gnode.hw.inventory import take_inventory, usable_cores
 from gnode.hw.load import LoadMeter
 from gnode.hw.machine import own_names, read_machine
 from gnode.hw.nvml import Nvml
+from gnode.hw.outside import OutsideWatch
 from gnode.hw.sampling import Sampler
 from gnode.hw.topology import find_binding
 from gnode.supervisor import __file__ as supervisor_file
@@ -252,6 +253,9 @@ def _compose(
             attempts=Sampler(nvml),
             sample_s=node.sample_s,
             space=SpoolSpace(state.state_dir, parse_size_bytes(node.least_spool)),
+            outside=OutsideWatch(
+                config.outside_gpu_use, cgroups.group_name(roots.tracking) if roots.tracking else ""
+            ),
         ),
         clock=clock,
         has_spool=has_spool,

@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from gsched.config_containers import ContainersConfig
 from gsched.config_gpu_share import GpuShareConfig
-from gsched.config_gpus import GpuConfig
+from gsched.config_gpus import GpuConfig, OutsideConfig
 from gsched.config_history import HistoryConfig
 from gsched.config_limits import LimitsConfig, StagingConfig
 from gsched.config_notify import NotifyConfig
@@ -476,6 +476,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deadline: DeadlineConfig | UnsetType = UNSET
     moves: MovesConfig = MovesConfig()
     gpu_share: GpuShareConfig = GpuShareConfig()
+    outside_gpu_use: OutsideConfig = OutsideConfig()
     notify: NotifyConfig = NotifyConfig()
     limits: LimitsConfig = LimitsConfig()
     containers: ContainersConfig = ContainersConfig()

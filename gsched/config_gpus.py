@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from gsched.errors import ConfigError
 
+#: What ``[outside_gpu_use] action`` may say.
+OUTSIDE_ACTIONS: Final = ("ignore", "warn", "avoid", "end")
 #: What ``[node] gpu_fence`` may say.
 GPU_FENCES: Final = ("auto", "bpf", "devices", "none")
 _FILES_MAX = 16 * 1024
@@ -29,6 +31,23 @@ class GpuConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory: str = "16gb"
     rate_mhz: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     files: tuple[str, ...] = ()
+
+
+class OutsideConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[outside_gpu_use]``: processes on the GPUs of a node that belong to none of its jobs.
+
+    Attributes:
+        action: ``ignore`` them, ``warn`` (show them), ``avoid`` their GPUs, or ``end`` them.
+        grace_s: for how long a process may stay that is ended; seconds.
+        ignored: names of programs that may use GPUs in no job.
+        unused_s: a GPU of a job is shown as unused after so long without a process on it; 0:
+            never; seconds.
+    """
+
+    action: str = "avoid"
+    grace_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 300.0
+    ignored: tuple[str, ...] = ("nvidia-cuda-mps-server",)
+    unused_s: Annotated[float, msgspec.Meta(ge=0, le=604800)] = 600.0
 
 
 def expanded(declared: GpuConfig) -> tuple[str, ...]:

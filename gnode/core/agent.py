@@ -51,6 +51,7 @@ from gnode.core.mark import HeadMark, objection_to
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import Phase
+from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import sharing_state
 from gsched.model.resources import Inventory, Usage
 from gsched.protocol.node import (
@@ -299,6 +300,7 @@ class Agent:
                 problem=table.problem,
                 cpu_binding=table.cpu_binding,
                 gpu_sharing=table.gpu_sharing,
+                gpu_use=table.gpu_use,
             )
         )
 
@@ -428,6 +430,9 @@ class Agent:
             news = self._live.due(event.live, event.load, now_s)
             if news is not None:
                 table.out.append(Send(message=news))
+        known, table.gpu_use = table.gpu_use, event.gpu_use
+        if table.welcomed and _places(known) != _places(event.gpu_use):
+            self._beat(now_s)
 
     def _on_condition(
         self, event: ProblemChanged | BindingChanged | SharingTold, now_s: float
@@ -514,8 +519,18 @@ class Agent:
             problem=table.problem,
             cpu_binding=table.cpu_binding,
             gpu_sharing=table.gpu_sharing,
+            gpu_use=table.gpu_use,
         )
         table.out.append(Send(message=message))
+
+
+def _places(use: GpuUse | None) -> tuple[object, ...]:
+    """Return what the head hears at once: who is on GPUs, whether that counts, what is unused."""
+    if use is None:
+        return ()
+    outside = tuple((each.index, each.pid, each.ends_s) for each in use.outside)
+    unused = tuple((each.index, each.job, each.attempt) for each in use.unused)
+    return (outside, unused, use.avoid)
 
 
 def _on_question(table: Table, order: ReadOutput | OpenSession) -> None:

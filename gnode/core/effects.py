@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, Task
+from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.job import ExitRecord
 from gsched.model.resources import GpuShare
@@ -164,6 +165,7 @@ class SendRegister(Struct, frozen=True, kw_only=True):
     problem: str = ""
     cpu_binding: str = ""
     gpu_sharing: GpuSharing | None = None
+    gpu_use: GpuUse | None = None
 
 
 class RefuseHead(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from gnode.core.task import AttemptKey, SupervisorInfo, Task
+from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Inventory, LiveUse, Load, Usage
@@ -240,12 +241,14 @@ class SpoolFound(Struct, frozen=True, kw_only=True):
 class Measured(Struct, frozen=True, kw_only=True):
     """How busy the machine is, and what each sampled attempt has used so far.
 
-    ``live``: what it uses at the moment; None: attempts were not sampled.
+    ``live``: what it uses at the moment; None: attempts were not sampled. ``gpu_use``: who else is
+    on the GPUs; None: that is not known.
     """
 
     load: Load
     usage: dict[AttemptKey, Usage]
     live: dict[AttemptKey, LiveUse] | None = None
+    gpu_use: GpuUse | None = None
 
 
 class ProblemChanged(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from gnode.core.leases import Leases
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, SupervisorInfo
 from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
+from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.ids import submitted_number
 from gsched.model.job import ExitRecord
@@ -220,6 +221,7 @@ class Table:
         removals: when which spool is removed, in order of time.
         problem: why the machine takes no new jobs; empty: it does.
         gpu_sharing: how jobs share GPUs here; None: nothing is known of it.
+        gpu_use: who is on the GPUs beside the jobs; None: likewise.
         leases: how far the leases of attempts reach.
         out: effects of the step that is going on.
         launches: prepared attempts whose launch has waited for an end that has just come.
@@ -245,6 +247,7 @@ class Table:
     load: Load = field(default_factory=Load)
     problem: str = ""
     gpu_sharing: GpuSharing | None = None
+    gpu_use: GpuUse | None = None
     leases: Leases = field(default_factory=Leases)
     out: list[Effect] = field(default_factory=list)
     launches: list[AttemptKey] = field(default_factory=list)

@@ -12,6 +12,7 @@ from gnode.daemon.sharing import Sharing
 from gnode.daemon.space import SpoolSpace
 from gnode.hw.load import LoadMeter
 from gnode.hw.nvml import GpuSample
+from gnode.hw.outside import Held, OutsideWatch
 from gnode.hw.sampling import Sampler, Target
 from gsched.clock import Clock
 from gsched.model.resources import Usage
@@ -24,12 +25,14 @@ class Meters:
     Attributes:
         sample_s: seconds between two samples of the attempts.
         space: what is left of the spool's file system.
+        outside: who is on the GPUs beside the jobs.
     """
 
     load: LoadMeter
     attempts: Sampler[AttemptKey]
     sample_s: float
     space: SpoolSpace
+    outside: OutsideWatch
 
 
 async def measure(
@@ -51,9 +54,16 @@ async def measure(
             for attempt in agent.live()
             if attempt.phase is Phase.RUNNING and attempt.info is not None
         ]
+        supervisors = {attempt.pid for attempt in agent.live() if attempt.pid}
         usage, gpus = await asyncio.to_thread(_sample, meters, sharing, targets)
         meters.load.note_gpus(gpus)
-        post(Measured(load=meters.load.load(), usage=usage, live=meters.attempts.live))
+        held = {
+            Held(index=index, job=target.key.job, attempt=target.key.attempt): pids
+            for target, pids in meters.attempts.processes
+            for index in target.gpu_indices
+        }
+        use = await asyncio.to_thread(meters.outside.look, gpus, held, supervisors, wall_s)
+        post(Measured(load=meters.load.load(), usage=usage, live=meters.attempts.live, gpu_use=use))
         await look_at_sharing(sharing, post)
 
 

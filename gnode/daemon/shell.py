@@ -480,6 +480,7 @@ class Shell:
                 steps=True,
                 sessions=True,
                 gpu_sharing=effect.gpu_sharing,
+                gpu_use=effect.gpu_use,
             )
 
         self._channel.register(register)

@@ -157,6 +157,14 @@ def own_paths(proc: Path = Path("/proc/self")) -> dict[str, str]:
     return paths
 
 
+def group_name(directory: str) -> str:
+    """Return a version 2 group as /proc/PID/cgroup names it, by its directory."""
+    for mount in (MOUNT / "unified", MOUNT):
+        if (mount / "cgroup.procs").exists() and Path(directory).is_relative_to(mount):
+            return f"/{Path(directory).relative_to(mount)}"
+    return ""
+
+
 def _version2_parent(paths: dict[str, str]) -> Path | None:
     for mount in (MOUNT, MOUNT / "unified"):
         if (mount / "cgroup.procs").exists() and (mount / "cgroup.controllers").exists():

@@ -24,7 +24,8 @@ class GpuSample:
     """How busy one GPU is now.
 
     Attributes:
-        process_memory_bytes: by process id.
+        process_memory_bytes: by process id, where the GPU tells.
+        pids: of all compute processes.
         process_util_percent: likewise, since the sample before; None: the GPU does not tell.
     """
 
@@ -32,6 +33,7 @@ class GpuSample:
     memory_used_bytes: int
     process_memory_bytes: dict[int, int]
     process_util_percent: dict[int, float] | None = None
+    pids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +243,7 @@ class Nvml:
                 if process.usedGpuMemory is not None
             },
             process_util_percent=process_util,
+            pids=frozenset(int(process.pid) for process in processes),
         )
 
 

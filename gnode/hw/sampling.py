@@ -111,6 +111,8 @@ class Sampler(Generic[KeyT]):
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
         self._sums: dict[KeyT, _Sum] = {}
+        #: The targets of the last sample, and the processes of each.
+        self.processes: list[tuple[Target[KeyT], set[int]]] = []
 
     @property
     def live(self) -> dict[KeyT, LiveUse]:
@@ -137,9 +139,9 @@ class Sampler(Generic[KeyT]):
         self._sums = {target.key: self._sums.get(target.key, _Sum()) for target in targets}
         below = _descendants_of() if targets else {}
         usage: dict[KeyT, Usage] = {}
-        for target in targets:
+        self.processes = [(target, _processes(target, below)) for target in targets]
+        for target, pids in self.processes:
             total = self._sums[target.key]
-            pids = _processes(target, below)
             self._add(total, target, pids, gpus, tokens.get(target.key))
             usage[target.key] = total.usage(target.wall_s)
         return usage, gpus

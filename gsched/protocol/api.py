@@ -7,6 +7,7 @@ it from the kernel. Times are seconds since the epoch, sizes bytes, durations se
 
 from msgspec import Struct
 
+from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing, TokenUse
 from gsched.model.ids import format_array_id, format_job_id
 from gsched.model.job import Labels, Stated
@@ -46,8 +47,7 @@ class SubmitJob(Stated, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     """One job as its user states it; the head parses ``resources`` and applies defaults.
 
     Attributes:
-        key: the client's own id of this submission (a UUID); a retry with the same key gives the
-            same job.
+        key: the client's own id of this submission (a UUID); the same key is the same job.
         resources: each as after ``-l``: ``nodes=2:ppn=1:gpus=2,walltime=1:00:00``.
         launch: ``script``, ``command`` or ``torchrun``.
         environment: names and values for the job.
@@ -415,7 +415,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         load_s: when ``load`` was told: with a heartbeat, or since.
         gpu_tokens: how jobs take turns on its shared GPUs, as it has told last.
         cpu_binding: how it binds jobs to CPUs, or why not; empty: it does not tell.
-        gpu_fence: what keeps jobs from the GPUs of others, likewise.
+        gpu_fence: what keeps jobs from GPUs of others, likewise. ``gpu_use``: who else is there.
         faults: starts in a row that failed through the node's own fault.
         automatic: gsched has drained it itself.
         probe_due_s: when it is probed next; 0: not. ``probes_failed``: in a row.
@@ -461,6 +461,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_binding: str = ""
     gpu_fence: str = ""
     gpu_tokens: GpuSharing | None = None
+    gpu_use: GpuUse | None = None
 
 
 class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.job import EarlySignal, ExitRecord, Interactive, Owner
 from gsched.model.machine import Machine
@@ -127,6 +128,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
         seq, next_job: how far the head of that epoch had come, as it said last.
         gpu_sharing: how jobs share GPUs here; None: nobody wants to share any.
+        gpu_use: who is on the GPUs beside the jobs; None: that is not known.
         cpu_binding: how jobs are bound to CPUs, and why they are not; empty: not told.
         gpu_fence: what keeps jobs from the GPUs of others, or why nothing does; empty: no GPUs.
     """
@@ -156,6 +158,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     steps: bool = False
     sessions: bool = False
     gpu_sharing: GpuSharing | None = None
+    gpu_use: GpuUse | None = None
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=True):

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.numbers import Count
 from gsched.model.resources import LiveUse, Load, Usage
@@ -14,6 +15,7 @@ class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat", omit_default
         usage: job, attempt and its use.
         problem, cpu_binding: as in `gsched.protocol.node.Register`; a change is told at once.
         gpu_sharing: likewise; a change of its words or of demoted jobs is told at once.
+        gpu_use: likewise; that a process has come or gone is told at once.
     """
 
     load: Load
@@ -21,6 +23,7 @@ class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat", omit_default
     problem: str = ""
     cpu_binding: str = ""
     gpu_sharing: GpuSharing | None = None
+    gpu_use: GpuUse | None = None
 
 
 class Uses(Struct, frozen=True, kw_only=True, tag="uses", omit_defaults=True):

@@ -30,7 +30,7 @@ def own(state: State, job: Job, attempt: Attempt) -> None:
     for name, part in attempt.parts.items():
         state.by_node.setdefault(name, {})[job.id] = job
         if name in state.spaces:
-            if name in state.targets_on or part.share.gpu_shares:
+            if _is_made_anew(state, name, part.share):
                 refresh_space(state, state.nodes[name])
             else:
                 state.spaces[name] = take(state.spaces[name], part.share)
@@ -45,10 +45,25 @@ def disown(state: State, job: Job, attempt: Attempt) -> None:
     for name, part in attempt.parts.items():
         del state.by_node[name][job.id]
         if name in state.spaces:
-            if name in state.targets_on or part.share.gpu_shares:
+            if _is_made_anew(state, name, part.share):
                 refresh_space(state, state.nodes[name])
             else:
                 state.spaces[name] = give(state.spaces[name], part.share)
+
+
+def _is_made_anew(state: State, node: str, share: Share) -> bool:
+    """Return whether the space of a node depends on more than what is taken and given."""
+    return bool(
+        node in state.targets_on
+        or share.gpu_shares
+        or (share.gpu_indices and avoided_gpus(state, node))
+    )
+
+
+def avoided_gpus(state: State, node: str) -> frozenset[int]:
+    """Return the GPUs of a node that processes of no job use, and that are left to them."""
+    use = state.volatile.gpu_use.get(node)
+    return use.avoided if use is not None else frozenset()
 
 
 def reserve(state: State, job: Job) -> None:
@@ -153,6 +168,12 @@ def owned_space(state: State, node: Node) -> FreeNode:
     for job in state.by_node.get(node.name, {}).values():
         assert job.attempt is not None, "a job that owns something has an attempt"
         space = take(space, job.attempt.parts[node.name].share)
+    if avoided := avoided_gpus(state, node.name):
+        space = structs.replace(
+            space,
+            gpus=tuple(gpu for gpu in space.gpus if gpu.index not in avoided),
+            shared=tuple(each for each in space.shared if each.gpu.index not in avoided),
+        )
     return _with_utilisation(state, node, space) if space.shared else space
 
 

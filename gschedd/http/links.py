@@ -29,7 +29,7 @@ from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
 from gschedd.core import effects as e
 from gschedd.core.attempts.reports import MAX_PROBLEM
-from gschedd.core.nodes.live import note_binding, note_gpu_fence, note_sharing, note_uses
+from gschedd.core.nodes.live import note_condition, note_uses
 from gschedd.core.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.code import CodeSnapshots
@@ -322,9 +322,7 @@ class Links:
             return False
         if not link.asked:
             self.witnesses.note_obeyed(link.node)
-        note_binding(self._engine.head.state, link.node, said.cpu_binding)
-        note_gpu_fence(self._engine.head.state, link.node, said.gpu_fence)
-        note_sharing(self._engine.head.state, link.node, said.gpu_sharing)
+        note_condition(self._engine.head.state, link.node, said)
         self._unreadables.log_reports(link.node, link.incomplete, ())
         log.info("%s registered: %d attempts in its spool", link.node, len(said.attempts))
         return True
@@ -536,10 +534,9 @@ class Links:
             note_uses(head.state, node, said, self._clock.wall_s())
             return
         head.heard_from(node, said.load, self._clock.wall_s(), said.usage)
-        if head.state.dirty.any:  # jobs may have waited until a shared GPU is less busy
+        note_condition(head.state, node, said)
+        if head.state.dirty.any:  # jobs may have waited for a GPU that others use less now
             await self._engine.tell(lambda _: ())  # a cycle follows
-        note_binding(head.state, node, said.cpu_binding)
-        note_sharing(head.state, node, said.gpu_sharing)
         await self._take_problem(node, said.problem)
 
     async def _take_problem(self, node: str, problem: str) -> None:

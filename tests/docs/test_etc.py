@@ -28,7 +28,7 @@ from gsched.config import (
 )
 from gsched.config_containers import ContainersConfig
 from gsched.config_gpu_share import GpuShareConfig
-from gsched.config_gpus import GpuConfig
+from gsched.config_gpus import GpuConfig, OutsideConfig
 from gsched.config_history import HistoryConfig
 from gsched.config_notify import NotifyConfig
 from gsched.config_queues import QueueConfig
@@ -78,6 +78,7 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[notify]", NotifyConfig),
         ("[node]", NodeConfig),
         ("[[node.gpu]]", GpuConfig),
+        ("[outside_gpu_use]", OutsideConfig),
     ],
 )
 def test_each_key_is_in_its_section(section: str, kind: type[msgspec.Struct]) -> None:

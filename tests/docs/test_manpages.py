@@ -28,7 +28,7 @@ from gsched.config import (
 )
 from gsched.config_containers import ContainersConfig
 from gsched.config_gpu_share import GpuShareConfig
-from gsched.config_gpus import GpuConfig
+from gsched.config_gpus import GpuConfig, OutsideConfig
 from gsched.config_history import HistoryConfig
 from gsched.config_limits import LimitsConfig, StagingConfig
 from gsched.config_notify import NotifyConfig
@@ -225,6 +225,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[STAGING]": StagingConfig,
         "[NODE]": NodeConfig,
         "[[NODE.GPU]]": GpuConfig,
+        "[OUTSIDE_GPU_USE]": OutsideConfig,
     }
     for title, struct in tables.items():
         terms = re.findall(r"^([a-z_]+(?:, [a-z_]+)*)\n    \S", sections[title], re.MULTILINE)
@@ -248,6 +249,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "containers",
         "staging",
         "gpu_share",
+        "outside_gpu_use",
         "notify",
     } | {
         "deadline"  # deprecated: described in [TRAINING]

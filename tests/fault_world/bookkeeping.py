@@ -15,7 +15,7 @@ from gsched.model.ids import array_of, index_of, submitted_number
 from gsched.model.resources import Share
 from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.head import Head
-from gschedd.core.ledger import coming, kept_space
+from gschedd.core.ledger import avoided_gpus, coming, kept_space
 from gschedd.core.state import Job, State
 from gschedd.core.views.reasons import Reasons
 from gschedd.plan.space import FreeNode, emptied, take
@@ -76,6 +76,9 @@ def check_node(state: State, name: str, *, shrunk: bool = False) -> None:
     expected = emptied(space)
     for share in owned:
         expected = take(expected, share)
+    avoided = avoided_gpus(state, name)
+    left = tuple(gpu for gpu in expected.gpus if gpu.index not in avoided)
+    expected = structs.replace(expected, gpus=left)
     to_come = coming(state, name)
     if to_come:
         expected = kept_space(state, name, expected)

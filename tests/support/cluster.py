@@ -63,7 +63,7 @@ class Cluster:
         self.share_runtimes: dict[str, str] = {}
         self.share_settings: dict[str, object] = {}  # more of [gpu_share] of these nodes
         self.cuda_driver = ""  # of nodes that share GPUs by interception
-        self.staging = ""  # the table [staging] of nodes, as TOML text
+        self.node_tables = ""  # further tables of nodes, as TOML text
         self.head_module = "gschedd.main"
         self._marker = marker
         self._head_process: subprocess.Popen[bytes] | None = None
@@ -189,7 +189,7 @@ class Cluster:
             text += f'[gpu_share]\nruntime = "{self.share_runtimes[name]}"\n'
             text += f'driver = "{self.cuda_driver}"\n'
             text += "".join(f"{key} = {_toml(each)}\n" for key, each in self.share_settings.items())
-        text += self.staging
+        text += self.node_tables
         config = self.directory / f"{name}.toml"
         config.write_text(text, encoding="utf-8")
         process = self._spawn("gnode.main", config, f"{name}.log", env)

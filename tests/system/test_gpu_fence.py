@@ -81,7 +81,7 @@ def one(method: str, devices: Path, tmp_path_factory: pytest.TempPathFactory) ->
     copier = made.jobs / "copier"
     copier.write_text(f"#!/bin/sh\n{look} > {made.jobs}/staged\n")
     copier.chmod(0o755)
-    made.staging = f'[staging]\ncopy = ["{copier}"]\n'
+    made.node_tables = f'[staging]\ncopy = ["{copier}"]\n'
     made.start_head()
     files = [f"{devices}/nvidia[0-2]"]
     for name in ("n1", "n2"):

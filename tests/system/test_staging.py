@@ -37,7 +37,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     copy.chmod(0o755)
     made = Cluster(directory / "c", f"staging-{uuid.uuid4().hex}")
     made.start_head()
-    made.staging = (
+    made.node_tables = (
         f'[staging]\nusecp = [["store*:/data", "{directory}/shared"]]\n'
         f'copy = ["{copy}"]\ntimeout_s = 2\n'
     )

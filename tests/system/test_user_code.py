@@ -41,7 +41,7 @@ def site() -> Iterator[tuple[Cluster, Users, User]]:
     with made_users(Cluster, f"user-code-{uuid.uuid4().hex}") as (cluster, users):
         alice = users.add("alice")
         cluster.wrapper = ["prlimit", "--nofile=5000:9000", *cluster.wrapper]
-        cluster.staging = "[staging]\ntimeout_s = 60\n"
+        cluster.node_tables = "[staging]\ntimeout_s = 60\n"
         cluster.start_head()
         runtimes = cluster.directory / "bin"
         runtimes.mkdir()

@@ -6,6 +6,7 @@ from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_fields, print_table
 from gsched.cli.times import format_time
+from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing, TokenGpu
 from gsched.model.ids import short_job_id
 from gsched.model.states import NodeState
@@ -58,14 +59,47 @@ def _line(row: NodeRow) -> Sequence[str]:
         format_size(row.load.memory_used_bytes) if row.load else "",
         f"{row.load.load1:.2f}" if row.load else "",
         ",".join(row.features),
-        "; ".join(filter(None, (_reason(row), row.refused))),
+        "; ".join(filter(None, (_reason(row), row.refused, *_outside(row)))),
     )
 
 
 def _used_gpus(row: NodeRow) -> str:
-    """Return ``2/4``, and behind it what is given of each shared GPU: ``2/4 1:40%``."""
+    """Return ``2/4``, and behind it what is given of each shared GPU: ``2/4 1:40%``.
+
+    A GPU that processes of no job use is ``2:outside``; it is in use.
+    """
+    use = row.gpu_use
+    indices = sorted({each.index for each in use.outside}) if use is not None else []
+    outside = "".join(f" {index}:outside" for index in indices)
     shared = "".join(f" {each.index}:{each.percent}%" for each in row.shared_gpus)
-    return f"{row.gpus - row.gpus_free}/{row.gpus}{shared}"
+    return f"{row.gpus - row.gpus_free}/{row.gpus}{shared}{outside}"
+
+
+def _outside(row: NodeRow) -> list[str]:
+    """Return who uses GPUs outside of all jobs, a text for each process."""
+    outside = row.gpu_use.outside if row.gpu_use is not None else ()
+    return [
+        f"GPU {each.index}: {each.program} of {each.user} (pid {each.pid}) is in no job"
+        for each in outside
+    ]
+
+
+def _gpu_use_fields(use: GpuUse | None) -> list[tuple[str, str]]:
+    """Return the processes on GPUs that belong to no job, and GPUs that their jobs do not use."""
+    if use is None:
+        return []
+    fields = []
+    for each in use.outside:
+        memory = f", {format_size(each.memory_bytes)}" if each.memory_bytes else ""
+        text = f"{each.program} of {each.user}, pid {each.pid}{memory}"
+        text += f", since {format_time(each.since_s)}"
+        if each.ends_s:
+            text += f"; it is ended at {format_time(each.ends_s)}"
+        fields.append((f"gpu_{each.index}_outside", text))
+    for gpu in use.unused:
+        text = f"job {short_job_id(gpu.job)}, no process since {format_time(gpu.since_s)}"
+        fields.append((f"gpu_{gpu.index}_unused", text))
+    return fields
 
 
 def _shared(shared: SharedGpuRow) -> str:
@@ -157,6 +191,7 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         *((f"gpu_{each.index}", _shared(each)) for each in row.shared_gpus),
         ("gpu_sharing", (row.gpu_tokens and row.gpu_tokens.words) or row.sharing),
         *_token_fields(row.gpu_tokens),
+        *_gpu_use_fields(row.gpu_use),
         ("gpu_types", ",".join(row.gpu_types)),
         ("memory", f"{_used_memory(row)} of {format_size(row.memory_bytes)} in use"),
         ("features", ",".join(row.features)),

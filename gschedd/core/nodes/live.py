@@ -8,10 +8,13 @@ from collections.abc import Iterable
 
 from msgspec import Struct, structs
 
+from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import MAX_TOKEN_ROWS, GpuSharing
 from gsched.model.resources import LiveUse, Load
-from gsched.protocol.uses import Uses
+from gsched.protocol.node import Register
+from gsched.protocol.uses import Heartbeat, Uses
 from gschedd.core.attempts.reports import MAX_PROBLEM
+from gschedd.core.ledger import avoided_gpus, refresh_space
 from gschedd.core.state import Attempt, Node, State
 from gschedd.core.transient import LiveParts
 
@@ -23,16 +26,18 @@ class LiveTotal(Struct, frozen=True, kw_only=True):
     at_s: float
 
 
-def note_binding(state: State, node: str, words: str) -> None:
-    """Note how a node binds jobs to CPUs, in its words."""
-    if node in state.nodes:
-        state.volatile.cpu_bindings[node] = words[:MAX_PROBLEM]
+def note_condition(state: State, node: str, said: Register | Heartbeat) -> None:
+    """Note how a node binds jobs to CPUs, keeps them from GPUs and shares these, and who is there.
 
-
-def note_gpu_fence(state: State, node: str, words: str) -> None:
-    """Note what keeps jobs on a node from the GPUs of others, in its words."""
-    if node in state.nodes:
-        state.volatile.gpu_fences[node] = words[:MAX_PROBLEM]
+    What keeps jobs from GPUs does not change while gnode runs: it is told once.
+    """
+    if node not in state.nodes:
+        return
+    state.volatile.cpu_bindings[node] = said.cpu_binding[:MAX_PROBLEM]
+    if isinstance(said, Register):
+        state.volatile.gpu_fences[node] = said.gpu_fence[:MAX_PROBLEM]
+    note_sharing(state, node, said.gpu_sharing)
+    note_gpu_use(state, node, said.gpu_use)
 
 
 def note_uses(state: State, node: str, said: Uses, now_s: float) -> None:
@@ -84,6 +89,22 @@ def newest_load(state: State, node: Node) -> tuple[Load | None, float | None]:
     if told is not None and (node.heartbeat_s is None or told[1] >= node.heartbeat_s):
         return told
     return node.load, node.heartbeat_s
+
+
+def note_gpu_use(state: State, node: str, use: GpuUse | None) -> None:
+    """Note who is on a node's GPUs beside its jobs: none is started there, if so wished."""
+    there = state.nodes.get(node)
+    if there is None:
+        return
+    before = avoided_gpus(state, node)
+    if use is None:
+        state.volatile.gpu_use.pop(node, None)
+    else:
+        state.volatile.gpu_use[node] = use
+    if avoided_gpus(state, node) != before:
+        refresh_space(state, there)
+        state.dirty.nodes.add(node)
+        state.dirty.any = True
 
 
 def note_sharing(state: State, node: str, sharing: GpuSharing | None) -> None:

@@ -116,7 +116,10 @@ class Reasons:
             return Why("waiting for the next scheduling cycle")
         words = self._words.get(job_class)
         if words is None:
-            words = self._words[job_class] = str(wait.reason)
+            words = str(wait.reason)
+            if _wants_gpus(job):
+                words += self._of_outside()
+            self._words[job_class] = words
         start_s = wait.predicted_start_s if wait.first == job.id else None
         unmade, first = self._elements.of(job, job_class)
         ahead = group.position(state.order_key(job)) + unmade
@@ -125,6 +128,23 @@ class Reasons:
         following = min(group.order[0], first or group.order[0])[1]
         before = f"{counted(ahead, 'job')} with the same request ahead in the queue"
         return Why(words, ahead=f"{before} (next: job {short_job_id(following)})", start_s=start_s)
+
+    def _of_outside(self) -> str:
+        """Return which GPUs no job gets, since processes of no job use them."""
+        found = [
+            (name, each)
+            for name, use in self._state.volatile.gpu_use.items()
+            for each in (use.outside if use.avoid else ())
+        ]
+        if not found:
+            return ""
+        name, first = found[0]
+        gpus = {(node, each.index) for node, each in found}
+        more = f" (and {len(gpus) - 1} more)" if len(gpus) > 1 else ""
+        return (
+            f"; GPU {first.index} of {name}{more} is used by {first.program} of {first.user} "
+            f"(pid {first.pid}) outside of all jobs"
+        )
 
     def _closed(self, name: str) -> Why | None:
         """Return why no job of a queue is started; None: they are."""
@@ -202,6 +222,10 @@ def _is_after_failures(reason: str) -> bool:
 
 def _hold_letters(job: Job) -> str:
     return "".join(kind[0] for kind in job.holds if kind is not HoldKind.DEPENDENCY)
+
+
+def _wants_gpus(job: Job) -> bool:
+    return any(chunk.gpus or chunk.gpu_share for chunk in job.spec.request.chunks)
 
 
 def next_try_s(job: Job) -> float | None:

@@ -1,0 +1,179 @@
+/* Stands in for NVIDIA's management library, written from the NVML API reference (vR580).
+ *
+ * It has FAKE_NVML_GPUS GPUs without MIG. The processes on them are lines "GPU PID BYTES" of the
+ * file FAKE_NVML_PROCESSES, read at each call; memory counts in bytes.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int nvmlReturn_t;
+typedef struct device {
+    unsigned int index;
+} *nvmlDevice_t;
+
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7 };
+enum { GPUS_MAX = 16, PROCESSES_MAX = 256 };
+
+typedef struct {
+    unsigned long long total, free, used;
+} nvmlMemory_t;
+
+typedef struct {
+    unsigned int gpu, memory;
+} nvmlUtilization_t;
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
+    unsigned int gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_t;
+
+typedef struct {
+    char busIdLegacy[16];
+    unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
+    char busId[32];
+} nvmlPciInfo_t;
+
+static struct device devices[GPUS_MAX];
+static const unsigned long long total_bytes = 16ull << 30;
+
+static unsigned int count(void)
+{
+    const char *text = getenv("FAKE_NVML_GPUS");
+    unsigned int found = text == NULL ? 1 : (unsigned int)strtoul(text, NULL, 10);
+    return found < GPUS_MAX ? found : GPUS_MAX;
+}
+
+static unsigned int processes(unsigned int gpu, nvmlProcessInfo_t *found)
+{
+    const char *path = getenv("FAKE_NVML_PROCESSES");
+    FILE *file = path == NULL ? NULL : fopen(path, "r");
+    unsigned int number = 0, index, pid;
+    unsigned long long bytes;
+    if (file == NULL)
+        return 0;
+    while (number < PROCESSES_MAX && fscanf(file, "%u %u %llu", &index, &pid, &bytes) == 3)
+        if (index == gpu)
+            found[number++] = (nvmlProcessInfo_t){pid, bytes, 0xFFFFFFFF, 0xFFFFFFFF};
+    fclose(file);
+    return number;
+}
+
+nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
+{
+    (void)flags;
+    for (unsigned int index = 0; index < GPUS_MAX; index++)
+        devices[index].index = index;
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+nvmlReturn_t nvmlShutdown(void) { return SUCCESS; }
+
+const char *nvmlErrorString(nvmlReturn_t result)
+{
+    return result == NOT_SUPPORTED ? "Not Supported" : "Error";
+}
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *number)
+{
+    *number = count();
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
+{
+    if (index >= count())
+        return INVALID_ARGUMENT;
+    *device = &devices[index];
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
+{
+    (void)device;
+    snprintf(name, length, "NVIDIA Fake 100");
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
+{
+    snprintf(uuid, length, "GPU-00000000-0000-0000-0000-%012u", device->index);
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor)
+{
+    *minor = device->index;
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+    memset(pci, 0, sizeof(*pci));
+    pci->bus = 0x80 + device->index;
+    snprintf(pci->busId, sizeof(pci->busId), "00000000:%02X:00.0", pci->bus);
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
+{
+    nvmlProcessInfo_t found[PROCESSES_MAX];
+    unsigned int number = processes(device->index, found);
+    unsigned long long used = 0;
+    while (number > 0)
+        used += found[--number].usedGpuMemory;
+    *memory = (nvmlMemory_t){total_bytes, total_bytes - used, used};
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates)
+{
+    nvmlProcessInfo_t found[PROCESSES_MAX];
+    *rates = (nvmlUtilization_t){processes(device->index, found) > 0 ? 90 : 0, 0};
+    return SUCCESS;
+}
+
+/* "On successful return, the function sets *infoCount to the number of running processes"; with too
+ * little room it sets it as well and returns NVML_ERROR_INSUFFICIENT_SIZE. */
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *room,
+                                                     nvmlProcessInfo_t *infos)
+{
+    nvmlProcessInfo_t found[PROCESSES_MAX];
+    unsigned int number = processes(device->index, found), had = *room;
+    *room = number;
+    if (number > had)
+        return INSUFFICIENT_SIZE;
+    if (number > 0)
+        memcpy(infos, found, number * sizeof(*found));
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsigned int *pending)
+{
+    (void)device, (void)now, (void)pending;
+    return NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned int *cores)
+{
+    (void)device;
+    *cores = 1280;
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
+{
+    (void)device;
+    *major = 8;
+    *minor = 0;
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, int kind, unsigned int *clock)
+{
+    (void)device, (void)kind;
+    *clock = 1000;
+    return SUCCESS;
+}

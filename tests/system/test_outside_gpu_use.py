@@ -1,0 +1,218 @@
+"""A process on a node's GPU that belongs to no job: seen, named, avoided, gone. By a fake NVML."""
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched.client import error_from, new_job
+from gsched.model.gpu_outside import GpuUse
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import run_command
+
+pytestmark = pytest.mark.timeout(180)
+
+SOURCE = Path(__file__).parent.parent / "support" / "fake_nvml" / "nvml.c"
+GIB = 1 << 30
+
+
+class Gpus:
+    """A node with two GPUs, and the processes that its driver names."""
+
+    def __init__(self, directory: Path, library: Path) -> None:
+        self.cluster = Cluster(directory / "c", f"outside-{uuid.uuid4().hex}")
+        self.library = library
+        self._list = directory / "processes"
+        self._rows: dict[int, str] = {}
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.cluster.start_head()
+
+    def start(self, **settings: object) -> None:
+        """Start the node; ``settings`` are of ``[outside_gpu_use]``."""
+        self.put({})
+        keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+        self.cluster.node_tables = f"[outside_gpu_use]\n{keys}"
+        env = {
+            "LD_LIBRARY_PATH": str(self.library),
+            "FAKE_NVML_GPUS": "2",
+            "FAKE_NVML_PROCESSES": str(self._list),
+        }
+        self.cluster.start_node("n1", cpus=4, env=env, sample_s=0.2)
+
+    def put(self, rows: dict[int, int]) -> None:
+        """Let these processes be on the GPUs: the index of the GPU by number of the process."""
+        text = "".join(f"{index} {pid} {GIB}\n" for pid, index in rows.items())
+        new = self._list.with_suffix(".new")
+        new.write_text(text)
+        new.rename(self._list)
+
+    def process(self) -> int:
+        """Start a process that belongs to no job."""
+        made = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        self._started.append(made)
+        return made.pid
+
+    def status(self, pid: int) -> int | None:
+        """Return how a process that the test has started ended, None if it runs."""
+        return next(each for each in self._started if each.pid == pid).poll()
+
+    @property
+    def use(self) -> GpuUse:
+        (row,) = self.cluster.head.nodes().nodes
+        return row.gpu_use or GpuUse()
+
+    def submit(self, script: str, gpus: int = 1) -> int:
+        job = new_job(
+            name="gpu",
+            workdir=str(self.cluster.jobs),
+            script=f"#!/bin/sh\n{script}\n",
+            resources=(f"nodes=1:gpus={gpus}",),
+            grace_s=0.5,
+        )
+        result = self.cluster.head.submit([job]).results[0]
+        if result.error is not None:
+            raise error_from(result.error)
+        return result.id
+
+    def state(self, job: int) -> str:
+        return self.cluster.head.job(job).row.state
+
+    def gpus_of(self, job: int) -> tuple[int, ...]:
+        """Return the GPUs that a running job has, by index."""
+        attempt = self.cluster.head.job(job).attempts[-1]
+        return tuple(index for part in attempt.parts for index in part.gpu_indices)
+
+    def stop(self) -> None:
+        for each in self._started:
+            each.kill()
+            each.wait()
+        self.cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    directory = tmp_path_factory.mktemp("nvml")
+    target = directory / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(target), str(SOURCE)], check=True)
+    return directory
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, library: Path) -> Iterator[Gpus]:
+    made = Gpus(tmp_path, library)
+    yield made
+    made.stop()
+
+
+def test_the_life_of_a_process_outside(gpus: Gpus) -> None:
+    gpus.start()
+    pid = gpus.process()
+    began_s = time.time()
+    gpus.put({pid: 0})
+    wait_until(lambda: gpus.use.outside, 15.0, what="the process to be seen")
+
+    (row,) = gpus.use.outside
+    assert (row.index, row.pid, row.program, row.memory_bytes) == (0, pid, "sleep", GIB)
+    assert began_s - 1 <= row.since_s <= time.time()
+    assert row.user == run_user()
+    shown = run_command("gnodes", head=str(gpus.cluster.socket)).stdout
+    assert "1/2 0:outside" in shown
+    assert f"GPU 0: sleep of {row.user} (pid {pid}) is in no job" in shown
+    details = run_command("gnodes", "n1", head=str(gpus.cluster.socket)).stdout
+    assert f"gpu_0_outside = sleep of {row.user}, pid {pid}, 1gb, since " in details
+
+    first = gpus.submit("sleep 600")
+    second = gpus.submit("sleep 600")
+    wait_until(lambda: gpus.state(first) == "running", what="the job on the other GPU")
+    assert gpus.gpus_of(first) == (1,)
+    reason = f"GPU 0 of n1 is used by sleep of {row.user} (pid {pid}) outside of all jobs"
+    wait_until(lambda: reason in gpus.cluster.head.job(second).row.reason, what="its reason")
+
+    gpus.put({})
+    wait_until(lambda: gpus.state(second) == "running", 15.0, what="the start of the job")
+    assert gpus.gpus_of(second) == (0,)
+    assert not gpus.use.outside
+
+
+def test_processes_of_jobs_are_not_outside(gpus: Gpus) -> None:
+    """Also those in a session of their own; and what ends at once is not either."""
+    gpus.start()
+    job = gpus.submit("setsid sleep 600 & echo $! > pid; wait")
+    path = gpus.cluster.jobs / "pid"
+    wait_until(lambda: path.exists() and path.read_text(), what="the job's process")
+    gpus.put({int(path.read_text()): 0})
+    time.sleep(2.0)
+
+    assert not gpus.use.outside
+    assert not gpus.use.unused
+    assert gpus.gpus_of(job) == (0,)
+
+
+def test_a_head_that_is_restarted_starts_nothing_there(gpus: Gpus) -> None:
+    gpus.start()
+    pid = gpus.process()
+    gpus.put({pid: 0, gpus.process(): 1})
+    wait_until(lambda: len(gpus.use.outside) == 2, 15.0, what="the processes to be seen")
+    gpus.cluster.kill_head()
+    gpus.cluster.start_head()
+    job = gpus.submit("true")
+    gpus.cluster.wait_for_node("n1")
+    time.sleep(2.0)
+
+    assert gpus.state(job) == "queued"
+    gpus.put({pid: 0})
+    wait_until(lambda: gpus.state(job) == "done", what="the job on the free GPU")
+
+
+def test_by_configuration_a_warning_only(gpus: Gpus) -> None:
+    gpus.start(action="warn")
+    gpus.put({gpus.process(): 0})
+    wait_until(lambda: gpus.use.outside, 15.0, what="the process to be seen")
+    job = gpus.submit("sleep 600", gpus=2)
+    wait_until(lambda: gpus.state(job) == "running", what="the job on both GPUs")
+
+    ignored = gpus.process()
+    gpus.cluster.kill_node("n1")
+    gpus.start(action="avoid", ignored=["sleep"])
+    gpus.put({ignored: 1})
+    time.sleep(2.0)
+    assert not gpus.use.outside
+
+
+def test_by_configuration_it_is_ended_after_a_grace(gpus: Gpus) -> None:
+    gpus.start(action="end", grace_s=2.0)
+    pid = gpus.process()
+    gpus.put({pid: 0})
+    wait_until(lambda: gpus.use.outside, 15.0, what="the process to be seen")
+    (row,) = gpus.use.outside
+    assert row.ends_s == row.since_s + 2.0
+    assert gpus.status(pid) is None
+    wait_until(lambda: gpus.status(pid) is not None, 15.0, what="its end")
+
+    assert gpus.status(pid) == -15
+    assert f"sent SIGTERM to process {pid}" in gpus.cluster.log("n1.log")
+
+
+def test_a_gpu_that_its_job_does_not_use_is_shown(gpus: Gpus) -> None:
+    gpus.start(unused_s=1.0)
+    job = gpus.submit("sleep 600")
+    wait_until(lambda: gpus.use.unused, 30.0, what="the GPU to be shown")
+
+    (row,) = gpus.use.unused
+    assert (row.index, row.job, row.attempt) == (0, job, 1)
+    details = run_command("gnodes", "n1", head=str(gpus.cluster.socket)).stdout
+    assert f"gpu_0_unused = job {job}, no process since " in details
+
+
+def run_user() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
