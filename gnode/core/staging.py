@@ -8,7 +8,10 @@ from gnode.core.inputs import Account
 from gsched.model.job import StagedFile
 from gsched.protocol.node import Launch
 
-_LOCAL_COPY = ("cp", "-rpT", "--")
+#: A symbolic link that the user names is followed, as by scp; those in a directory are copied.
+_LOCAL_COPY = ("cp", "-rpHT", "--")
+#: Of a file whose two names are one path: it is in place, but a missing one is an error.
+_LOOK = ("stat", "-L", "-c", "", "--")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,8 @@ def _copy(
     mapped = _mapped(file, account, staging, node)
     remote = mapped or f"{file.host}:{file.remote}"
     pair = (local, remote) if away else (remote, local)
+    if mapped and posixpath.normpath(mapped) == posixpath.normpath(local):
+        return (*_LOOK, *pair)
     return (*(_LOCAL_COPY if mapped else staging.copy), *pair)
 
 

@@ -161,6 +161,40 @@ def test_a_rerun_does_not_copy_away_and_a_delete_during_stage_in_ends_at_once(
     assert (top / "copies").read_text().count("far:/rerun") == before + 1
 
 
+def test_a_link_that_is_named_is_followed(one: Cluster, tmp_path: Path) -> None:
+    """As by scp: data sets are often reached through a link such as ``latest``."""
+    (tmp_path / "v2").mkdir()
+    (tmp_path / "v2" / "data").write_text("new")
+    (tmp_path / "v2" / "link").symlink_to("data")
+    (tmp_path / "latest").symlink_to("v2")
+    there = f"{socket.gethostname()}:{tmp_path}"
+
+    job = gsub(one, "-W", f"stagein={tmp_path}/got@{there}/latest", "--", "true").stdout.strip()
+
+    assert ended(one, job).status == 0
+    assert not (tmp_path / "got").is_symlink()
+    assert (tmp_path / "got" / "link").readlink() == Path("data")
+
+
+def test_a_file_that_is_in_place_needs_no_copy(one: Cluster, tmp_path: Path) -> None:
+    """A shared home directory: the same path on the node and where it comes from."""
+    host = socket.gethostname()
+    (tmp_path / "x").write_text("here")
+    both = f"stagein={tmp_path}/x@{host}:{tmp_path}/x,stageout={tmp_path}/x@{host}:{tmp_path}/x"
+    job = gsub(one, "-W", both, "-e", f"{tmp_path}/e", "--", "true").stdout.strip()
+
+    assert ended(one, job).status == 0
+    assert (tmp_path / "e").read_text() == ""
+    missing = gsub(one, "-W", f"stagein={tmp_path}/y@{host}:{tmp_path}/y", "--", "true")
+    job = missing.stdout.strip()
+
+    def story() -> str:
+        return run_command("gstat", "-f", job, head=str(one.socket)).stdout
+
+    wait_until(lambda: "stage-in failed" in story())
+    run_command("gdel", job, head=str(one.socket))
+
+
 def test_a_mistake_is_refused_at_submission(one: Cluster) -> None:
     for wrong in ("a", "a@b", "a@b:", "@b:c", "a@-oProxyCommand=x:c"):
         said = gsub(one, "-W", f"stagein={wrong}", "--", "true")

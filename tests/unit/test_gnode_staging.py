@@ -16,11 +16,11 @@ from tests.support.world import World, node
 ACCOUNT = Account(user="alice", uid=1000, gid=1000, home="/home/alice", shell="/bin/sh")
 
 
-def command_for(host: str, staging: Staging) -> tuple[str, ...]:
+def command_for(host: str, staging: Staging, remote: str = "/d/in") -> tuple[str, ...]:
     """Return the command that copies a file of a host to node n1."""
     world = World(node("n1"))
     spec = world.head.state.jobs[world.submit()].spec
-    spec = structs.replace(spec, stage_in=(StagedFile(local="in", host=host, remote="/d/in"),))
+    spec = structs.replace(spec, stage_in=(StagedFile(local="in", host=host, remote=remote),))
     origin = Origin(token="t", spec=spec, submitted_s=1.0, assigned_s=1.0, allocation=(), active=())
     (command,), _ = staging_commands(order(origin=origin), ACCOUNT, staging, "n1")
     return command
@@ -34,9 +34,16 @@ def test_files_of_this_machine_are_copied_without_a_network(host: str) -> None:
     names = frozenset({"vm", "vm.lab.edu", "10.0.0.7", "fe80::1"})
 
     assert command_for(host, Staging(own_names=names)) == (
-        *("cp", "-rpT", "--"),
+        *("cp", "-rpHT", "--"),
         *("/d/in", "/home/alice/in"),
     )
+
+
+@pytest.mark.parametrize("remote", ["/home/alice/in", "in", "./in", "/home/alice//x/../in"])
+def test_a_file_is_not_copied_onto_itself(remote: str) -> None:
+    """With shared home directories both names are often one path, and cp would fail."""
+    assert command_for("n1", Staging(), remote)[0] == "stat"
+    assert command_for("n2", Staging(), remote)[0] == "scp"
 
 
 @pytest.mark.parametrize("host", ["vm2", "lab.edu", "10.0.0.70", "n2"])
