@@ -1,5 +1,6 @@
 """Waiting for jobs and reading their output; what gwait, gpeek and gsub --wait share."""
 
+import contextlib
 import os
 import re
 import sys
@@ -21,9 +22,9 @@ from gsched.errors import (
     TryAgainError,
 )
 from gsched.model.arrays import indices, read_spans
-from gsched.model.ids import short_job_id
+from gsched.model.ids import array_of, short_job_id
 from gsched.model.limits import MAX_STORIES
-from gsched.model.states import JobState, OutcomeKind
+from gsched.model.states import HoldKind, JobState, OutcomeKind
 from gsched.model.wording import outcome_words
 from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, JobRow, JobStory, OutputChunk
 from gsched.transport import pause
@@ -34,10 +35,12 @@ _TITLE = "Traceback (most recent call last):"
 _RANK = re.compile(r"\[rank\d+\]:")
 SEARCHED_ELEMENTS = 2000  # of an array, of which the failed ones are looked for
 SHOWN_ELEMENTS = 5
+HELD_LOOK_S = 10.0  # how often it is looked whether a job is held
 TAIL_LINES = 10  # of a failing job: enough for the last lines of a Python traceback
 _LOOK_S = 0.5  # how often a growing file is looked at; the head asks the node each time
 _LOOK_IDLE_S = 2.0  # and a job that has not started
 _LOOKS_UNTIL_IDLE = 20
+_LOOKS_UNTIL_HELD = 5  # of idle ones, until it is looked whether the job is held
 _TAIL_WINDOW_BYTES = 16 * 1024
 _UNSTARTED = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 
@@ -57,13 +60,75 @@ def ending_words(story: JobStory) -> str:
     return outcome_words(outcome, walltime_s=story.row.walltime_s, grace_s=story.grace_s)
 
 
+class Teller:
+    """Says on stderr why a job does not go on: once for each state of the matter.
+
+    Attributes:
+        held: the job, or some elements of it, were held at the last look.
+    """
+
+    def __init__(self, head: Head, *, silent: bool) -> None:
+        self.held = False
+        self._head = head
+        self._silent = silent
+        self._told = ""
+
+    def look(self, story: JobStory) -> None:
+        """Look at a job, and say what is new."""
+        row = story.row
+        words = ""
+        self.held = row.state == JobState.HELD and set(story.holds) != {HoldKind.DEPENDENCY}
+        if self.held:
+            words = f"job {short_job_id(row.id)} is {row.reason}"
+        elif row.next_try_s is not None:
+            words = f"job {short_job_id(row.id)} waits: {row.reason}"
+        elif row.array is not None and row.state != JobState.DONE:
+            words = self._of_elements(row.id)
+            self.held = bool(words)
+        kind = words.partition("; next try")[0]
+        if words and kind != self._told and not self._silent:
+            print_note(local_times(words), command=command_name())
+        self._told = kind
+
+    def _of_elements(self, array: int) -> str:
+        """Return that elements of an array are held, in words: the first of them."""
+        rows = self._head.jobs(states=[JobState.HELD], elements=True).jobs
+        held = [row for row in rows if array_of(row.id) == array]
+        if not held:
+            return ""
+        more = f" (and {len(held) - 1} more)" if len(held) > 1 else ""
+        return f"job {short_job_id(held[0].id)}{more} is {held[0].reason}"
+
+
+def wait_told(
+    head: Head,
+    job: str,
+    tell: Teller,
+    *,
+    deadline_s: float | None = None,
+    fail_held: bool = False,
+) -> JobStory:
+    """Return the story of a job when it has ended, at the deadline, or as soon as it is held."""
+    clock = SystemClock()
+    look_s = 0.0  # at first what is so now
+    while True:
+        left_s = None if deadline_s is None else max(0.0, deadline_s - clock.monotonic_s())
+        story = head.wait([job], timeout_s=look_s if left_s is None else min(left_s, look_s))[0]
+        if story.row.state == JobState.DONE:
+            return story
+        tell.look(story)
+        if (fail_held and tell.held) or (left_s is not None and left_s <= look_s):
+            return story
+        look_s = HELD_LOOK_S
+
+
 def wait_for_one(head: Head, job: int, *, watch: bool, as_json: bool) -> int:
     """Wait for the end of a job just submitted and return its exit code, as gsub --wait does."""
     job_id = str(job)
     try:
         if watch:
             follow(head, job, stream=STDOUT, out=to_stdout(sys.stdout))
-        story = head.wait([job])[0]
+        story = wait_told(head, job_id, Teller(head, silent=False))
     except KeyboardInterrupt:
         print_note(
             f"detached: job {job_id} continues; wait for it with gwait {job_id}, or end it with "
@@ -289,7 +354,8 @@ def follow(
         lines: begin with this many of the last lines; None: with the first byte.
         node: whose output; empty: that of the job's first node.
     """
-    _until_started(head, job)
+    tell = Teller(head, silent=False)
+    _until_started(head, job, tell)
     offset = 0
     if lines is not None:
         chunk, start = _tail_chunk(head, job, stream=stream, lines=lines, node=node)
@@ -309,6 +375,9 @@ def follow(
         if chunk.ended:
             return
         quiet = 0 if chunk.data else quiet + 1
+        if quiet >= _LOOKS_UNTIL_IDLE and quiet % _LOOKS_UNTIL_HELD == 0:
+            with contextlib.suppress(HeadUnreachableError):
+                tell.look(head.job(job))  # it may be held after a failed start
         pause(_LOOK_S if quiet < _LOOKS_UNTIL_IDLE else _LOOK_IDLE_S)
 
 
@@ -317,8 +386,8 @@ def _copy(out: IO[bytes], data: bytes) -> None:
     out.flush()
 
 
-def _until_started(head: Head, job: int | str) -> None:
-    """Wait until the job has output to read, and say on a terminal why it has not."""
+def _until_started(head: Head, job: int | str, tell: Teller) -> None:
+    """Wait until the job has output to read, and say why it has not: all on a terminal only."""
     told = ""
     while True:
         story = head.job(job)
@@ -326,7 +395,9 @@ def _until_started(head: Head, job: int | str) -> None:
             return
         words = f"job {story.row.shown_id(story.server)} is {story.row.state}"
         words += f": {local_times(story.row.reason)}" if story.row.reason else ""
-        if words != told and os.isatty(sys.stderr.fileno()):
+        if not os.isatty(sys.stderr.fileno()):
+            tell.look(story)
+        elif words != told:
             print_note(words, command=command_name())
             told = words
         pause(_LOOK_IDLE_S)

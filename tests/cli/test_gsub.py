@@ -197,6 +197,26 @@ def test_waiting_ends_with_the_jobs_code(
     assert ("| boom" in ran.stderr) == (status != 0)
 
 
+@pytest.mark.parametrize("how", ["--wait", "--watch"])
+def test_waiting_for_a_held_job_says_that_it_is_held(bench: Bench, how: str) -> None:
+    done = {"kind": "exited", "exit_status": 0, "shell_status": 0, "exit_code": 0}
+    looks: list[int] = []
+
+    def third_look_finds_its_end(job: int) -> None:
+        looks.append(job)
+        if len(looks) == 3:
+            bench.fake.add(make_row(1, state="done", letter="C", outcome=done))
+
+    bench.fake.on_wait = bench.fake.on_job = third_look_finds_its_end
+    held = "held after 5 failed starts; last: no such file; release it with grls -h u 1"
+    bench.fake.add(make_row(1, state="held", letter="H", reason=held), holds=("user",))
+    bench.fake.output[1, "stdout"] = b"end\n"
+    ran = bench.gsub(how, "--", "true")
+
+    assert ran.status == 0
+    assert f"gsub: job 1 is {held}\n" in ran.stderr
+
+
 def test_watching_prints_the_output_to_its_end(bench: Bench) -> None:
     done = {"kind": "exited", "exit_status": 0, "shell_status": 0, "exit_code": 0}
     bench.fake.add(make_row(1, state="done", letter="C", outcome=done))

@@ -59,6 +59,7 @@ class FakeApi:
         fail_output: why no output can be read, if it cannot.
         lose_answers: how many answers to drop after having acted: the connection just ends.
         on_wait: called with the job's number before a wait is answered.
+        on_job: the same, before a job's story is told.
         refuse: an error for every submission.
     """
 
@@ -79,6 +80,7 @@ class FakeApi:
         self.no_room = 0
         self.sizes: list[int] = []
         self.on_wait: Callable[[int], None] = lambda job: None
+        self.on_job: Callable[[int], None] = lambda job: None
         self.refuse: api.ErrorBody | None = None
 
     def add(self, row: api.JobRow, **changes: object) -> None:
@@ -146,6 +148,7 @@ class FakeApi:
         return _answer(api.JobList(server=SERVER, now_s=NOW_S, jobs=tuple(rows), errors=errors))
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
+        self.on_job(read_job_id(request.match_info["id"]).number)
         number = job_number(read_job_id(request.match_info["id"]))
         if number not in self.stories:
             return _answer(api.ErrorReply(error=_unknown(number)), status=404)

@@ -16,18 +16,16 @@ from gsched.cli.common import (
     run,
     wants_color,
 )
-from gsched.cli.follow import ending_words, exit_status, report_failure
+from gsched.cli.follow import Teller, ending_words, exit_status, report_failure, wait_told
 from gsched.cli.times import local_times, read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import UnknownJobError
-from gsched.model.ids import array_of, short_job_id
-from gsched.model.states import HoldKind, JobState
+from gsched.model.states import JobState
 from gsched.protocol.api import ErrorBody, JobStory
 
 EXIT_TIMEOUT = 124  # as timeout(1)
 EXIT_HELD = 125
-HELD_LOOK_S = 10.0  # how often it is looked whether a job is held
 
 _EPILOG = """\b
 Examples:
@@ -83,8 +81,8 @@ def gwait(  # noqa: PLR0913 - one parameter for each option
             if job in errors:
                 status = status or UnknownJobError.exit_code
                 continue
-            tell = _Teller(head, silent=quiet or as_json)
-            story = _wait(head, job, deadline_s, tell, fail_held=fail_held)
+            tell = Teller(head, silent=quiet or as_json)
+            story = wait_told(head, job, tell, deadline_s=deadline_s, fail_held=fail_held)
             stories.append(story)
             if fail_held and tell.held and story.row.state != JobState.DONE:
                 status = status or EXIT_HELD
@@ -112,63 +110,6 @@ def _show_progress(
 
     view, period_s = view_for(sys.stderr, colored=wants_color("auto", sys.stderr))
     watch_progress(look, jobs, view=view, period_s=period_s, deadline_s=deadline_s, clock=clock)
-
-
-class _Teller:
-    """Says on stderr why a job does not go on: once for each state of the matter.
-
-    Attributes:
-        held: the job, or some elements of it, were held at the last look.
-    """
-
-    def __init__(self, head: Head, *, silent: bool) -> None:
-        self.held = False
-        self._head = head
-        self._silent = silent
-        self._told = ""
-
-    def look(self, story: JobStory) -> None:
-        """Look at a job, and say what is new."""
-        row = story.row
-        words = ""
-        self.held = row.state == JobState.HELD and set(story.holds) != {HoldKind.DEPENDENCY}
-        if self.held:
-            words = f"job {short_job_id(row.id)} is {row.reason}"
-        elif row.next_try_s is not None:
-            words = f"job {short_job_id(row.id)} waits: {row.reason}"
-        elif row.array is not None and row.state != JobState.DONE:
-            words = self._of_elements(row.id)
-            self.held = bool(words)
-        kind = words.partition("; next try")[0]
-        if words and kind != self._told and not self._silent:
-            print_note(local_times(words), command=command_name())
-        self._told = kind
-
-    def _of_elements(self, array: int) -> str:
-        """Return that elements of an array are held, in words: the first of them."""
-        rows = self._head.jobs(states=[JobState.HELD], elements=True).jobs
-        held = [row for row in rows if array_of(row.id) == array]
-        if not held:
-            return ""
-        more = f" (and {len(held) - 1} more)" if len(held) > 1 else ""
-        return f"job {short_job_id(held[0].id)}{more} is {held[0].reason}"
-
-
-def _wait(
-    head: Head, job: str, deadline_s: float | None, tell: _Teller, *, fail_held: bool
-) -> JobStory:
-    """Return the story of a job when it has ended, at the deadline, or as soon as it is held."""
-    clock = SystemClock()
-    look_s = 0.0  # at first what is so now
-    while True:
-        left_s = None if deadline_s is None else max(0.0, deadline_s - clock.monotonic_s())
-        story = head.wait([job], timeout_s=look_s if left_s is None else min(left_s, look_s))[0]
-        if story.row.state == JobState.DONE:
-            return story
-        tell.look(story)
-        if (fail_held and tell.held) or (left_s is not None and left_s <= look_s):
-            return story
-        look_s = HELD_LOOK_S
 
 
 def _unknown(head: Head, jobs: tuple[str, ...], *, as_json: bool) -> dict[str, ErrorBody]:
