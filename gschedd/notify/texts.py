@@ -20,6 +20,7 @@ _LONGEST: Final = 1000  # characters of a line of mail
 _HAPPENED: Final = {BEGIN: "Begun execution", ABORT: "Aborted by PBS Server"}
 _LONGEST_SUBJECT: Final = 200  # characters
 SIGNAL_STATUS: Final = 256  # of Torque's exit status, plus the number of a signal
+_LEAST_S: Final = 1.0  # of a run, to say how many CPUs it kept busy
 _COLUMNS: Final = "{:<10}  {:<16}  {}"
 
 
@@ -118,7 +119,8 @@ def _table(notice: Notice) -> Iterator[str]:
     memory = format_size(notice.memory_bytes) if notice.memory_bytes else "-"
     busiest = max(cores, used.cpu_peak_cores)
     yield _COLUMNS.format("", "requested", "used")
-    yield _COLUMNS.format("CPUs", notice.cpus, f"{cores:.1f} on average, {busiest:.1f} at most")
+    busy = f"{cores:.1f} on average, {busiest:.1f} at most"
+    yield _COLUMNS.format("CPUs", notice.cpus, busy if used.wall_s >= _LEAST_S else "-")
     if notice.gpus:
         busy = f"{used.gpu_util_mean_percent:.0f} % busy on average" if used.samples else "unknown"
         yield _COLUMNS.format("GPUs", notice.gpus, busy)

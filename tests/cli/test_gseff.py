@@ -72,6 +72,16 @@ def test_what_was_requested_stands_beside_what_was_used(head: CannedHead) -> Non
     assert ran.status == 0
 
 
+def test_what_is_not_known_has_no_efficiency(head: CannedHead) -> None:
+    """A run of milliseconds says nothing of CPUs: their time includes the start of the program."""
+    short = usage(wall_s=0.000276, cpu_s=0.001119, cpu_peak_cores=4.05, memory_peak_bytes=0)
+    head.answers["GET /v1/jobs/17"] = done(17, outcome=OK, usage=short)
+    lines = run_here("gseff", "17", head=head.path).stdout.splitlines()
+
+    assert "    CPUs                   8         -- busy           --" in lines
+    assert "    Memory              32gb         -- peak           --" in lines
+
+
 def test_the_walltime_of_an_array_is_that_of_its_elements(head: CannedHead) -> None:
     """Not of all of them together, from the start of the first to the end of the last."""
     ran = {"state": "done", "outcome": OK, "walltime_s": 300.0}

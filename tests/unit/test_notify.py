@@ -163,6 +163,13 @@ def test_mail_has_the_format_of_torque_and_what_was_used() -> None:
     ]
 
 
+def test_a_run_too_short_to_measure_has_no_cpu_use() -> None:
+    used = Usage(wall_s=0.000276, cpu_s=0.001119, cpu_peak_cores=4.05, memory_peak_bytes=1024)
+    of = notice(event="end", kind="exited", exit_status=0, used=used, cpus=1)
+
+    assert b"CPUs        1                 -\r\n" in mail_of(of, sender="a@b", recipients="c@d")
+
+
 @pytest.mark.parametrize(
     ("changes", "subject"),
     [

@@ -20,6 +20,7 @@ MEMORY_RESERVE: Final = 1.2
 WALLTIME_RESERVE: Final = 1.25
 AFTER_LIMIT: Final = 1.5  # of a limit that the job has hit
 _MB: Final = 1024**2
+LEAST_S: Final = 1.0  # of a run, to say how many CPUs it kept busy: its start counts as CPU time
 _IDLE_PERCENT: Final = 5.0  # below it a GPU did nothing but hold memory
 
 
@@ -149,12 +150,16 @@ def efficiency_of(
         memory_bytes=row.memory_bytes,
         walltime_s=row.walltime_s,
         used=used,
-        cpu=used.cpu_cores / row.cpus if row.cpus and used.wall_s else None,
-        memory=used.memory_peak_bytes / row.memory_bytes if row.memory_bytes else None,
+        cpu=used.cpu_cores / row.cpus if row.cpus and used.wall_s >= LEAST_S else None,
+        memory=_ratio(used.memory_peak_bytes, row.memory_bytes),
         gpu=used.gpu_percent / 100 if row.gpus and _is_measured(used) else None,
         walltime=max(used.wall_s, used.wall_max_s) / row.walltime_s if row.walltime_s else None,
         next=_advice(story, used, past),
     )
+
+
+def _ratio(used_bytes: int, requested_bytes: int) -> float | None:
+    return used_bytes / requested_bytes if used_bytes and requested_bytes else None
 
 
 def _is_measured(used: Use) -> bool:
@@ -228,7 +233,8 @@ def lines_of(one: Efficiency) -> Iterator[str]:
     used = one.used
     yield f"{one.id} ({one.name}): {one.outcome or one.state}"
     rows = [("", "requested", "used", "efficiency")]
-    rows.append(("CPUs", str(one.cpus), f"{used.cpu_cores:.1f} busy", _percent(one.cpu)))
+    cores = "--" if one.cpu is None else f"{used.cpu_cores:.1f}"
+    rows.append(("CPUs", str(one.cpus), f"{cores} busy", _percent(one.cpu)))
     peak = format_size(used.memory_peak_bytes) if used.memory_peak_bytes else "--"
     asked = format_size(one.memory_bytes) if one.memory_bytes else "--"
     rows.append(("Memory", asked, f"{peak} peak", _percent(one.memory)))
