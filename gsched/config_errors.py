@@ -64,6 +64,10 @@ def from_validation(
         message = f"must be {range_}, got {value}"
     elif range_ and isinstance(value, str) and (unit := unit_of(keys)):
         message = f"must be {range_} {unit}, got {_shown(value)}"
+    elif isinstance(value, dict) and _struct(root, (*keys, 0)) is not None:
+        name = ".".join(str(each) for each in keys)
+        hint = f"write [[{name}]] for each, instead of [{name}]"
+        return located(keys, "must be a list of tables", hint=hint, text=text, where=where)
     elif found := _EXPECTED.fullmatch(what):
         message = f"must be {_KINDS.get(found['kind'], found['kind'])}"
         message += f"{found['more'].split(',')[0]}, got {_shown(value)}"
@@ -200,7 +204,7 @@ def _number(number: float) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = repr(value).lower() if isinstance(value, bool) else repr(value)  # as TOML writes it
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 

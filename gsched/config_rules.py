@@ -141,7 +141,7 @@ def _check_gpu_share(share: GpuShareConfig) -> None:
     for key, path in (("mps_pipe_dir", share.mps_pipe_dir), ("driver", share.driver)):
         if not os.path.isabs(path) and (path or key != "driver"):
             keys = ("gpu_share", key)
-            raise BrokenRuleError(keys, f": {path!r}", hint="give an absolute path")
+            raise BrokenRuleError(keys, f": relative path {path!r}", hint="give an absolute path")
 
 
 def _check_head(head: HeadConfig) -> None:

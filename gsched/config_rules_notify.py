@@ -44,7 +44,9 @@ def check_notify(notify: NotifyConfig) -> None:
     for key in ("sendmail", "command", "smtp_password_file"):
         path = getattr(notify, key)
         if path and not os.path.isabs(path):
-            raise BrokenRuleError(("notify", key), f": {path!r}", hint="give an absolute path")
+            raise BrokenRuleError(
+                ("notify", key), f": relative path {path!r}", hint="give an absolute path"
+            )
     _check_url(notify.url)
     for at, origin in enumerate(notify.allow_urls):
         if not _ORIGIN.fullmatch(origin):

@@ -282,8 +282,9 @@ def prepare_as_owner(
     except OSError as error:  # its user may write into that directory, too, and fill its disk
         for fd in {out, err}:
             os.close(fd)
+        place = os.path.dirname(os.path.dirname(task["user_dir"]))
         raise LaunchError(
-            f"cannot write the job's files: {error}",
+            f"cannot write the job's files below {place}: {os.strerror(error.errno or 0)}",
             stage="files",
             subject="job",
             errno=error.errno or 0,

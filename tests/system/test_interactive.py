@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from gsched.client import new_job
+from gsched.forwarding import CONNECTIONS_MAX
 from gsched.model.limits import MAX_USER_SESSIONS
 from gsched.model.states import JobState
 from gsched.protocol.api import JobRow
@@ -272,6 +273,10 @@ def test_a_port_of_a_job_is_reached_through_its_session(
         idle.sendall(b"GET /server.py HTTP/1.1\r\n\r\n" * 2000)
         assert list(pool.map(post, range(4))) == [data] * 4
         idle.close()
+    with contextlib.ExitStack() as many:
+        for _ in range(CONNECTIONS_MAX + 2):
+            many.enter_context(socket.create_connection(("127.0.0.1", local)))
+        user.until(f"{CONNECTIONS_MAX} connections are open, the limit: more are refused")
     with socket.create_connection(("127.0.0.1", closed)) as refused:
         assert refused.recv(1) == b""
     user.until("port 1 of the job: connection refused")
@@ -355,6 +360,7 @@ def test_salloc_and_srun_pty(shared: Cluster, sittings: list[Sitting]) -> None:
         ("gsub", ["-x", "--", "true"], 2, "-x is for interactive jobs"),
         ("gattach", ["1"], 2, "gattach needs a terminal"),
         ("gshell", ["1"], 2, "a shell needs a terminal"),
+        ("gshell", ["-L", "8888", "1"], 2, "-N only forwards ports"),
         ("gshell", ["1", "true"], 170, "job 1 has not started"),
         ("gshell", ["99", "true"], 153, "Unknown Job Id"),
         ("gshell", ["--node", "n9", "2", "true"], 170, "no processes on node 'n9'"),

@@ -486,4 +486,5 @@ def test_a_full_tmp_is_the_owners_fault_only_if_the_owner_has_filled_it(
 
     assert record["kind"] == "launch_failed"
     assert record["failure"] == {"stage": "files", "subject": subject, "errno": errno.ENOSPC}
+    assert f"below {root.parent}: No space left on device" in record["message"]
     assert ("is yours: remove some of it" in record["message"]) == (subject == "job")

@@ -74,6 +74,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[head]\nsingle_user = 1\n", "[head] single_user must be true or false, got 1", ""),
         ("[head]\noperators = 'a'\n", "[head] operators must be a list in brackets, got 'a'", ""),
         ("head = 1\n", ":1: head must be a table, got 1", ""),
+        ("[queue]\nname = 'a'\n", ":1: queue must be a list of tables", "write [[queue]]"),
+        ("[head]\nnode_port = true\n", "node_port must be an integer, got true", ""),
+        ("[notify]\nsendmail = 'mail -t'\n", "sendmail: relative path 'mail -t'", "absolute"),
         ("\n[[queue]]\npriority = 1\n", ":2: [[queue]] name is missing", "write name = ..."),
         ("[node]\nresources = { lic = -1 }\n", ":2: [node] resources", "gsched.toml(5)"),
         # ranges
@@ -252,7 +255,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[limits]\nsnapshot_bytes = 'big'\n", "snapshot_bytes: invalid size 'big'", "512mb"),
         ("[limits]\nsnapshot_bytes = '9tb'\n", "8589934592 bytes, got '9tb'", ""),
         ("[node]\nleast_spool = -1\n", ":2: [node] least_spool: invalid size '-1'", "512mb"),
-        ("[node]\nleast_spool = true\n", "must be a string in quotation marks, got True", ""),
+        ("[node]\nleast_spool = true\n", "must be a string in quotation marks, got true", ""),
         ("[fabric]\ninside = 'fast'\n", ":2: [fabric] inside: invalid bandwidth 'fast'", ""),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gsched.cli.session.forward import Rule, is_own, listen, read_rule
+from gsched.cli.session.forward import Rule, another, is_own, listen, read_rule
 from gsched.errors import CannotWriteError, UsageError
 from gsched.forwarding import (
     PIECE_BYTES,
@@ -77,6 +77,15 @@ def test_ports_are_listened_to_on_loopback_only() -> None:
         assert made.getsockname()[0] == "127.0.0.1"
         with pytest.raises(CannotWriteError, match=f"port {port} of this machine: address already"):
             listen([Rule(0, 1), Rule(port, 80)])
+
+
+@pytest.mark.parametrize(
+    ("local", "proposed"),
+    [(80, "8080:80"), (443, "8443:80"), (1023, "9023:80"), (8888, "8889:80"), (65535, "8000:80")],
+)
+def test_the_port_that_is_proposed_can_be_had(local: int, proposed: str) -> None:
+    """Those below 1024 are root's, and none follows the last."""
+    assert another(Rule(local, 80)) == f"-L {proposed}"
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")

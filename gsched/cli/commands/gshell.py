@@ -73,7 +73,7 @@ def gshell(  # noqa: PLR0913 - one parameter for each option
             "-N forwards ports only", hint="omit COMMAND" if words else "add -L 8888:8888"
         )
     if not words and not only_ports:
-        require_terminal("a shell")
+        require_terminal("a shell", hint="-N only forwards ports" if ports else "")
     number, shown = job_of(head, job)
     with contextlib.ExitStack() as stack:
         if ports:

@@ -14,8 +14,12 @@ STDIN, STDOUT = 0, 1
 _USUAL = Window(24, 80)
 
 
-def require_terminal(what: str) -> None:
+def require_terminal(what: str, *, hint: str = "") -> None:
     """Refuse to begin where there is no terminal to sit at.
+
+    Args:
+        what: needs it.
+        hint: what works without.
 
     Raises:
         UsageError: standard input or output is none.
@@ -24,7 +28,7 @@ def require_terminal(what: str) -> None:
         if not os.isatty(fd):
             raise UsageError(
                 f"{what} needs a terminal, and standard {name} is none",
-                hint="run it in a terminal; with ssh, use ssh -t",
+                hint=f"run it in a terminal; with ssh, use ssh -t{hint and f'; {hint}'}",
             )
 
 

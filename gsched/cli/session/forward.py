@@ -51,6 +51,8 @@ from gsched.terminal import Kind, Window
 from gsched.transport import Address
 
 _LOOPBACK: Final = "127.0.0.1"
+_UNPRIVILEGED: Final = 1024  # the first port that users can have
+_LAST: Final = 65535
 _STOP_S: Final = 2.0
 _told_decoder = msgspec.json.Decoder(Told)
 
@@ -94,9 +96,17 @@ def listen(rules: Sequence[Rule]) -> list[tuple[Rule, socket.socket]]:
             raise CannotWriteError(
                 f"cannot listen on port {rule.local} of this machine: "
                 f"{os.strerror(error.errno or 0).lower()}",
-                hint=f"choose another one: -L {rule.local + 1}:{rule.remote}",
+                hint=f"choose another one: {another(rule)}",
             ) from None
     return found
+
+
+def another(rule: Rule) -> str:
+    """Return the option for another port of this machine: one that is not root's."""
+    local = rule.local + 1
+    if rule.local < _UNPRIVILEGED:
+        local = rule.local + 8000
+    return f"-L {local if local <= _LAST else 8000}:{rule.remote}"
 
 
 class _Connection:
@@ -149,6 +159,7 @@ class Forwarding:
         self._greeted = False
         self._heard = bytearray()  # before the greeting: why there is none
         self._begun = False
+        self._is_full = False  # and that has been said
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -192,8 +203,16 @@ class Forwarding:
             if not is_own(writer.get_extra_info("peername"), writer.get_extra_info("sockname")):
                 self._say(f"port {rule.local}: a connection of another user is refused")
                 return
-            if not self._greeted or len(self._connections) >= CONNECTIONS_MAX:
+            if not self._greeted:
                 return
+            if len(self._connections) >= CONNECTIONS_MAX:
+                if not self._is_full:
+                    self._say(
+                        f"{CONNECTIONS_MAX} connections are open, the limit: more are refused"
+                    )
+                self._is_full = True
+                return
+            self._is_full = False
             self._connections[number] = each
             await self._send(open_record(number, rule.remote))
             why = await each.opened

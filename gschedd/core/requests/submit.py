@@ -512,7 +512,10 @@ def checked_grace(grace_s: float | None) -> float:
     if grace_s is None:
         return DEFAULT_GRACE_S
     if not 0 <= grace_s <= MAX_GRACE_S:
-        raise InvalidRequestError(f"a grace of {grace_s} s is not between 0 and {MAX_GRACE_S:.0f}")
+        raise InvalidRequestError(
+            f"a grace of {grace_s:g} s is not between 0 s and {format_duration(MAX_GRACE_S)}",
+            hint="specify a grace within these limits",
+        )
     return grace_s
 
 
