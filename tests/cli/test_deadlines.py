@@ -314,6 +314,14 @@ def test_a_list_without_deadlines_is_as_it_was(head: CannedHead) -> None:
     assert first.split("\t")[-1] == "Reason"
 
 
+def test_slack_has_no_column_at_a_terminal_while_none_is_known(head: CannedHead) -> None:
+    list_jobs(head, row(1, deadline_s=NOW_S + 7200), row(3))
+    title = run_at_terminal("gstat", "--color", "never", typed="", head=head.path).stdout
+
+    assert "Deadline" in title
+    assert "Slack" not in title
+
+
 def test_a_terminal_marks_what_will_be_late_with_a_word(head: CannedHead) -> None:
     list_jobs(head, *DEADLINES)
     shown = run_at_terminal("gstat", "--color", "never", typed="", head=head.path).stdout

@@ -40,3 +40,9 @@ def test_columns_go_in_their_order_and_an_id_is_never_cut() -> None:
 def test_where_nothing_helps_the_text_gets_narrow_and_the_id_stays_whole() -> None:
     assert fitted_widths(COLUMNS, NATURAL, 40) == {0: 6, 1: 10, 4: 20}
     assert fitted_widths(COLUMNS, NATURAL, 20) == {0: 6, 1: 10, 4: 8}
+
+
+def test_a_narrow_column_comes_back_where_a_wide_one_had_to_go_after_it() -> None:
+    columns = (*COLUMNS[:2], Column("User", drop=1), Column("Deadline", drop=2), COLUMNS[-1])
+
+    assert fitted_widths(columns, (6, 40, 5, 16, 100), 60) == {0: 6, 1: 13, 2: 5, 4: 30}

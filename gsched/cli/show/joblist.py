@@ -151,9 +151,10 @@ def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[s
     if not has_deadlines(reply):
         return _TERMINAL_COLUMNS, rows
     *first, last = _TERMINAL_COLUMNS
-    return (*first, *_TERMINAL_DEADLINES, last), [
-        (*row[:-1], _clock(job.deadline_s, reply.now_s), marked_slack(job), row[-1])
-        for row, job in zip(rows, reply.jobs, strict=True)
+    deadlines = [(_clock(job.deadline_s, reply.now_s), marked_slack(job)) for job in reply.jobs]
+    shown = 2 if any(slack for _, slack in deadlines) else 1  # of none is anything known yet
+    return (*first, *_TERMINAL_DEADLINES[:shown], last), [
+        (*row[:-1], *cells[:shown], row[-1]) for row, cells in zip(rows, deadlines, strict=True)
     ]
 
 

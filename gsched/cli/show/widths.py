@@ -12,7 +12,8 @@ def fitted_widths(columns: Sequence[Column], natural: Sequence[int], width: int)
     """Return the width of each column that is shown, by its index, in order.
 
     Columns are dropped, the least needed first, only while the others do not fit at their least
-    width; what is left over goes to the texts that are cut, then to those that wrap.
+    width; those that fit all the same come back, the most needed first. What is left over goes to
+    the texts that are cut, then to those that wrap.
 
     Args:
         columns: what there is to show.
@@ -21,10 +22,16 @@ def fitted_widths(columns: Sequence[Column], natural: Sequence[int], width: int)
     """
     shown = dict.fromkeys(range(len(columns)))
     by_need = sorted((each.drop, at) for at, each in enumerate(columns) if each.drop)
+    dropped: list[int] = []
     for _, at in by_need:
         if _total({each: _least(columns[each], natural[each]) for each in shown}) <= width:
             break
         del shown[at]
+        dropped.append(at)
+    for at in reversed(dropped):  # a wide one that went later may have left room for them
+        wider = {each: _least(columns[each], natural[each]) for each in (*shown, at)}
+        if _total(wider) <= width:
+            shown = dict.fromkeys(sorted(wider))
     widths = {at: _least(columns[at], natural[at]) for at in shown}
     spare = width - _total(widths)
     if spare < 0:  # no column is left to drop: text over many lines is better than half an id
