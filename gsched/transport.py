@@ -133,12 +133,14 @@ class Transport:
     Attributes:
         on_wait: called with ``patience_s`` once, if the head has not answered for
             CONNECT_PATIENCE_S; None: nobody waits for it.
+        has_sent: a request has gone, at least in part, so that the head may have acted on it.
     """
 
     def __init__(self, address: Address, *, patience_s: float = CONNECT_PATIENCE_S):
         self.address = address
         self.patience_s = patience_s
         self.on_wait: Callable[[float], None] | None = None
+        self.has_sent = False
 
     def exchange(
         self, method: str, target: str, body: bytes = b"", *, timeout_s: float = DEFAULT_TIMEOUT_S
@@ -158,6 +160,7 @@ class Transport:
             InternalError: the answer is not HTTP, or larger than MAX_ANSWER_BYTES.
         """
         connection = self._connect_patiently(timeout_s)
+        self.has_sent = True
         try:
             try:
                 connection.sendall(_request_bytes(self.address, method, target, body))

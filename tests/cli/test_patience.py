@@ -1,5 +1,9 @@
 """Commands wait for a head that is restarted, and say so."""
 
+import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +12,7 @@ import pytest
 
 from gsched.errors import HeadUnreachableError
 from gsched.transport import CONNECT_PATIENCE_S, Address, Transport
-from tests.support.commands import run_command
+from tests.support.commands import command_environment, run_command
 from tests.support.fake_api import FakeApi, serve
 
 
@@ -42,6 +46,45 @@ def test_a_submission_waits_for_the_head_and_is_made_once(
     assert ran.status == 0, ran.stderr
     assert ran.stderr == "gsub: the head does not answer; waiting up to 60 s\n"
     assert len(fake.submitted) == 1
+
+
+@pytest.mark.parametrize("has_head", [False, True])
+def test_an_interrupted_submission_says_whether_the_job_may_be_there(
+    tmp_path: Path, *, has_head: bool
+) -> None:
+    """The head has not been reached, or has the request and has not answered yet."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    listener.settimeout(60)
+    with listener, started_gsub(tmp_path) as gsub:
+        if has_head:
+            listener.listen()
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(4)
+                gsub.send_signal(signal.SIGINT)
+                _, said = gsub.communicate(timeout=60)
+            words = "interrupted before the head answered: the job may be submitted; see gstat"
+        else:
+            assert gsub.stderr is not None
+            assert "waiting up to" in gsub.stderr.readline()
+            gsub.send_signal(signal.SIGINT)
+            _, said = gsub.communicate(timeout=60)
+            words = "interrupted: no job was submitted"
+
+    assert gsub.returncode == 130
+    assert said == f"gsub: {words}\n"
+
+
+def started_gsub(directory: Path) -> "subprocess.Popen[str]":
+    code = "from gsched.cli.commands.gsub import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "--", "true"],
+        env=command_environment(directory / "s", GSCHED_PATIENCE_S="60"),
+        cwd=directory,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize("name", ["gdel", "ghold", "gstat"])

@@ -38,7 +38,7 @@ from gsched.clock import SystemClock
 from gsched.config import full_environment
 from gsched.errors import UsageError
 from gsched.model.ids import format_array_id, format_job_id
-from gsched.protocol.api import SubmitJob, SubmitResult
+from gsched.protocol.api import SubmitJob, SubmitReply, SubmitResult
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -166,7 +166,7 @@ def gsub(head: Head, /, **given: object) -> int:
     job = _job(request, options, script, place, warnings)
     job = msgspec.structs.replace(job, environment=job.environment | read.environment)
     job = _with_snapshot(job, request, options, head, warnings)
-    reply = head.submit([job], dry_run=request.dry_run)
+    reply = _submitted(head, job, dry_run=request.dry_run)
     result = reply.results[0]
     if result.error is not None:
         raise read.located(error_from(result.error))
@@ -177,6 +177,20 @@ def gsub(head: Head, /, **given: object) -> int:
     return _after_submission(
         head, request, options, job_id=job_id, result=result, server=reply.server, warnings=warnings
     )
+
+
+def _submitted(head: Head, job: SubmitJob, *, dry_run: bool) -> SubmitReply:
+    """Submit a job; Ctrl-C says whether the head may have it."""
+    head.transport.has_sent = False
+    try:
+        return head.submit([job], dry_run=dry_run)
+    except KeyboardInterrupt:
+        if not dry_run and head.transport.has_sent:
+            words = "interrupted before the head answered: the job may be submitted; see gstat"
+        else:
+            words = "interrupted: no job was submitted"
+        print_note(words, command=command_name())
+        raise
 
 
 def _after_submission(  # noqa: PLR0913 - what is known of the job
