@@ -67,6 +67,9 @@ def test_resources_of_slurm_are_read_together(lines: list[str], expected: str) -
         ("-o out-%j.txt", ["-o", "out-$GSCHED_JOB_NUMBER.txt", "-j", "oe"]),
         ("--output='a b/%x.%N' -e err", ["-o", "a b/$PBS_JOBNAME.$GSCHED_NODE", "-e", "err"]),
         ("-A lab", ["-A", "lab"]),
+        ('-A "our lab"', ["-A", "our lab"]),
+        ('-J "it\'s"', ["-N", "it's"]),
+        ("-D '/data/of x'", ["-d", "/data/of x"]),
         ("-D /data", ["-d", "/data"]),
         ("--dependency=afterok:1:2,singleton", ["-W", "depend=afterok:1:2,singleton"]),
         ("--hold", ["-h"]),
@@ -104,6 +107,15 @@ def test_other_options_of_slurm_are_read_one_by_one(line: str, expected: list[st
 
     assert [word for each in result.directives for word in each.words] == expected
     assert result.warnings == []
+
+
+@pytest.mark.parametrize("line", ["--job-name='two  words'", '-J " two words "'])
+def test_blanks_in_a_name_of_slurm_become_one_word(line: str) -> None:
+    result = read(line)
+
+    assert [each.words for each in result.directives] == [["-N", "two_words"]]
+    (warning,) = result.warnings
+    assert "the name is 'two_words', without blanks" in warning
 
 
 def test_mail_types_of_slurm_that_gsched_does_not_have_are_named() -> None:

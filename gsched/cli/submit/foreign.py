@@ -89,6 +89,14 @@ def _same(form: str) -> Reader:
     return lambda value: Words(*[form.format(_quoted(value))] * 2)
 
 
+def _job_name(value: str) -> Words:
+    """Return the meaning of a name, which is one word here."""
+    name = "_".join(value.split())
+    note = f"job name {value!r}: the name is {name!r}, without blanks" if name != value else ""
+    text = f"-N {_quoted(name)}"
+    return Words(text, text, note)
+
+
 def _resource(name: str, option: str) -> Reader:
     return lambda value: Words(f"-l {name}={_quoted(value)}", f"{option} {_quoted(value)}")
 
@@ -298,7 +306,7 @@ _SLURM: Final[Mapping[str, Reader]] = {
     "--mem": _memory,
     "--mem-per-cpu": _remark("use #PBS -l mem=SIZE / gsub --mem SIZE for the memory of the job"),
     **dict.fromkeys(("--partition", "-p"), _partition),
-    **dict.fromkeys(("--job-name", "-J"), _same("-N {}")),
+    **dict.fromkeys(("--job-name", "-J"), _job_name),
     **dict.fromkeys(("--output", "-o"), _output("o")),
     **dict.fromkeys(("--error", "-e"), _output("e")),
     **dict.fromkeys(("--array", "-a"), _ARRAY),
