@@ -76,6 +76,20 @@ def test_an_interrupted_submission_says_whether_the_job_may_be_there(
     assert said == f"gsub: {words}\n"
 
 
+@pytest.mark.parametrize(("error", "shown"), [("KeyboardInterrupt", False), ("ValueError", True)])
+def test_an_interrupt_while_a_command_loads_shows_no_traceback(error: str, *, shown: bool) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import gsched.cli; raise {error}"],
+        env=command_environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode != 0
+    assert ("Traceback" in ran.stderr) == shown
+
+
 def started_gsub(directory: Path) -> "subprocess.Popen[str]":
     code = "from gsched.cli.commands.gsub import main; main()"
     return subprocess.Popen(
