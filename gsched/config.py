@@ -283,7 +283,7 @@ class DeadlinePolicyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fie
             can be met.
         reserve_after_s: from when on, counted from now, they are kept; seconds.
         guarantee_below: a deadline is guaranteed once the GPU time that its job still needs is at
-            most this part of the median of all; 0: never.
+            most this part of the median of all, or of 4 hours of all GPUs; 0: never.
         grow_below: a running job gets more GPUs than it needs if its remaining time, with the
             migration, becomes at most this part of it.
         hold_s: a job that was started or migrated is left alone for so long; seconds.

@@ -148,6 +148,20 @@ def test_a_promise_is_made_when_little_is_left() -> None:
     assert not any(verdict.firm for verdict in never.values())
 
 
+def test_a_job_that_would_take_the_cluster_for_hours_is_not_promised_because_few_are_there() -> (
+    None
+):
+    """It is the one in the middle, and has done four fifths; an hour of the cluster is the most."""
+    large = training(1, 40_000, 60_000.0, total_work=200_000.0)
+    small = training(1, 5_000, 60_000.0, total_work=200_000.0)
+
+    first = said(deadline.plan(snapshot_of(gpu_nodes(2), [large])))[1]
+    later = said(deadline.plan(snapshot_of(gpu_nodes(2), [small])))[1]
+
+    assert (first.meets, first.firm, first.can_promise) == (True, False, True)
+    assert (later.meets, later.firm) == (True, True)
+
+
 def test_idle_gpus_go_to_where_they_do_most() -> None:
     """Both need one GPU only; eight are there, and four each are better than eight and none."""
     waiting = [training(1, 1000, 2000.0), training(2, 1000, 2000.0)]

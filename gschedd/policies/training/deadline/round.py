@@ -17,6 +17,8 @@ from gschedd.policies.training.deadline.settings import Settings
 
 #: A promise leaves room for so many changes of the number of GPUs that nobody has planned yet.
 CHANGES_TO_SPARE: Final = 2
+#: A training that would take the whole cluster for longer than this is no typical one; seconds.
+TYPICAL_S: Final = 4 * 3600.0
 #: Where a promise would be broken, the plan ahead is made again with so many times more steps.
 FINER: Final = 4
 
@@ -157,12 +159,15 @@ class Round:
                 yield stays(self.snapshot, self.speeds, running)
 
     def _safe_gpu_s(self) -> float:
-        """Return how much a training may still need at most to be promised its deadline."""
+        """Return how much a training may still need at most to be promised its deadline.
+
+        Where few are there, the one in the middle may be as large as the largest: kept in time, it
+        would keep out all that come while it takes the whole cluster.
+        """
         if not self.needs.candidates:
             return 0.0
-        return self.settings.guarantee_below * median(
-            each.whole_gpu_s for each in self.needs.candidates
-        )
+        middle_gpu_s = median(each.whole_gpu_s for each in self.needs.candidates)
+        return self.settings.guarantee_below * min(middle_gpu_s, self.speeds.total * TYPICAL_S)
 
     def _late(self, job: int, gpus: int) -> DeadlineForecast:
         profile = self.snapshot.profiles[job]

@@ -12,9 +12,10 @@ class Settings(Struct, frozen=True, kw_only=True):
             trainings that are given up when smaller ones arrive.
         reserve_after_s: from when on they are kept; nearer than that nobody gains by it.
         guarantee_below: a training is promised its deadline once what it still needs is at most
-            this part of what a training needs, in the middle. Then giving it up would gain little;
-            so a promise is never broken for others. Infinite: all are promised what is expected of
-            them at once, at the cost of deadlines of those that come later. 0: nothing is promised.
+            this part of what a training needs, in the middle, or of what the cluster does in four
+            hours if that is less. Then giving it up would gain little; so a promise is never broken
+            for others. Infinite: all are promised what is expected of them at once, at the cost of
+            deadlines of those that come later. 0: nothing is promised.
         grow_below: a running training is given more GPUs than it needs if it then ends within at
             most this part of the time, with the cost of the change; 0 to 1.
         hold_s: so long a training that was started or moved is left alone; seconds. It also keeps a
