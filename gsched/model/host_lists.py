@@ -49,10 +49,11 @@ def _written(prefix: str, ranges: Sequence[Sequence[str]]) -> str:
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return names without repetitions, in the order of their prefixes and numbers."""
-    return sorted(set(names), key=_key)
+    return sorted(set(names), key=natural_key)
 
 
-def _key(name: str) -> tuple[str, int, int]:
+def natural_key(name: str) -> tuple[str, int, int]:
+    """Return the key of a name's order: ``n2`` is before ``n10``."""
     match = _NAME.fullmatch(name)
     return (match[1], int(match[2]), len(match[2])) if match else (name, -1, 0)
 

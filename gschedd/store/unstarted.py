@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from msgspec import Struct
 
-from gsched.model.arrays import Span, Spans, common, compressed, count, indices, merged
+from gsched.model.arrays import Span, Spans, common, compressed, count, indices, merged, without
 from gsched.model.ids import ELEMENT_BASE, INDICES, array_of, element_number, index_of
 from gschedd.core import facts as f
 from gschedd.core.arrays.elements import dropped_element, element_spec
@@ -84,8 +84,9 @@ def dropped_between(
         given.append(until_s)
     wanted: dict[int, Spans] = {}
     for first, last in named or ():
+        before = wanted.get(array_of(first), ())  # each index once, however often it is named
         span = Span(index_of(first), index_of(last))
-        wanted[array_of(first)] = (*wanted.get(array_of(first), ()), span)
+        wanted[array_of(first)] = (*before, *without((span,), before))
     if named is not None:
         terms.append(f"events.job IN ({', '.join('?' * len(wanted))})")
         given.extend(wanted)

@@ -288,6 +288,8 @@ def test_every_element_of_an_array_is_accounted_for(
     assert "2000 jobs, 2 failed, 1996 cancelled" in desk.run("ghist", "1").stderr
     assert "2000 jobs, 2 failed, 1996 cancelled" in desk.run("ghist", "1[]").stderr
     assert "3 jobs, 0 failed, 3 cancelled" in desk.run("ghist", "1[7-9]").stderr
+    for twice in (("1[]", "1[]"), ("1[]", "1[7-9]"), ("1[0-1500]", "1[900-1999]")):
+        assert "2000 jobs, 2 failed, 1996 cancelled" in desk.run("ghist", *twice).stderr, twice
     assert (
         "1996 jobs, 0 failed, 1996 cancelled" in desk.run("ghist", "--outcome", "cancelled").stderr
     )

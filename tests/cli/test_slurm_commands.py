@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from gsched.protocol import api
 from gsched.protocol.uses import LiveRow
 from tests.support.commands import Ran
 from tests.support.fake_api import NOW_S, FakeApi
-from tests.support.slurm_commands import row, slurm, slurm_head
+from tests.support.slurm_commands import BAD, OK, row, slurm, slurm_head
 
 
 @pytest.fixture
@@ -29,16 +30,19 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (["-h", "-o", "%i %t"], ["1 PD", "2 R", "6 PD"]),
+        (["-h", "-o", "%i %t"], ["1 PD", "6 PD", "2 R"]),
         (
             ["--noheader", "--format=%i %T %R", "-j", "2,6"],
-            ["2 RUNNING n1", "6 PENDING (Dependency)"],
+            ["6 PENDING (Dependency)", "2 RUNNING n1"],
         ),
         (["-hu", "bob", "-o", "%.5i|%5t|%j"], ["    2|R    |run"]),
         (["-h", "-t", "PENDING", "-o", "%i %r"], ["1 Resources", "6 Dependency"]),
         (["-h", "-n", "run", "-o", "%M %l %C %D %P"], ["1:01:01 1-01:00:00 4 1 batch"]),
         (["-h", "-j", "3", "-o", "%i"], []),  # it has ended
         (["-o", "%i %u", "-j", "1"], ["JOBID USER", "1 alice"]),
+        (["-h", "-S", "-t,-i", "-o", "%i"], ["2", "6", "1"]),
+        (["-h", "--sort=u,i", "-o", "%u%i"], ["alice1", "alice6", "bob2"]),
+        (["-h", "--start", "-o", "%i %S %Y"], ["1 N/A (null)", "6 N/A (null)"]),
     ],
 )
 def test_squeue_prints_what_its_format_says(
@@ -48,6 +52,44 @@ def test_squeue_prints_what_its_format_says(
 
     assert ran.stdout.splitlines() == lines
     assert (ran.status, ran.stderr) == (0, "")
+
+
+def test_sacct_lists_the_jobs_of_a_window(fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default those of today; NOW_S is 2026-09-21T14:13:20 in UTC."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    day_s = 86400.0
+    for number, outcome, age_s in ((11, BAD, 1.5 * day_s), (12, OK, 3 * day_s), (13, OK, 60.0)):
+        begin_s = NOW_S - age_s - 100
+        fake.add(row(number, user="ann", outcome=outcome, submitted_s=begin_s,
+            started_s=begin_s + 10, ended_s=NOW_S - age_s))  # fmt: skip
+
+    def listed(*arguments: str) -> list[str]:
+        return slurm("sacct", "-u", "ann", "-XnP", "-o", "JobID", *arguments).stdout.split()
+
+    assert listed() == ["13"]
+    assert listed("-S", "now-2days") == ["11", "13"]
+    assert listed("-S", "09/01", "-E", "2026-09-20T12:00") == ["11", "12"]
+    assert listed("-S", "09/19", "-E", "now", "-s", "F") == ["11"]
+    assert listed("-s", "F") == []
+    assert listed("--starttime=midnight", "--endtime=now") == ["13"]
+    ran = slurm("sacct", "-S", "yesterday")
+    assert (ran.status, ran.stderr) == (1, "Invalid time specification (pos=0): yesterday\n")
+    ran = slurm("sacct", "-E", "now-1day")
+    assert ran.status == 1
+    assert ran.stderr == (
+        "sacct: error: Start time (2026-09-21T00:00:00) requested is after end time "
+        "(2026-09-20T14:13:20).\n"
+    )
+
+
+def test_squeue_refuses_what_is_no_field_to_sort_by(
+    fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = slurm("squeue", "-S", "P,X")
+    assert (ran.status, ran.stderr) == (1, "squeue: error: Invalid sort specification: X\n")
+    monkeypatch.setenv("SQUEUE_SORT", "-i")
+    assert slurm("squeue", "-ho", "%i").stdout.split() == ["6", "2", "1"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gsched.model.ids import element_number
 from gsched.protocol import actions as a
 from gsched.protocol import api
 from gsched.protocol.arrays import ArrayRow
@@ -400,6 +401,27 @@ def test_sacct_knows_every_field_of_slurm(fake: FakeApi) -> None:
     assert values["AllocTRES"] == "billing=4,cpu=4,gres/gpu=2,mem=1G,node=2"
     assert (values["QOS"], values["NodeList"]) == ("normal", "n[1-2]")
     assert values["WorkDir"].startswith("/")
+
+
+def test_squeue_has_a_line_for_the_elements_that_wait(fake: FakeApi) -> None:
+    """Those that are jobs by now, those that are none yet, and held ones; none is left out."""
+    waits = ArrayRow(indices="0-9", elements=10, left="0-9", waiting=10)
+    fake.add(row(7, array=waits))
+    runs = ArrayRow(indices="0-9", elements=10, left="5-7", held="9", waiting=7, running=1)
+    fake.add(row(8, state="running", letter="R", array=runs, started_s=NOW_S - 9))
+    for index, state in ((0, "running"), (3, "queued"), (4, "queued")):
+        started = {"started_s": NOW_S - 9, "nodes": ("n1",)} if state == "running" else {}
+        fake.add(row(element_number(8, index), state=state, **started))
+    over = ArrayRow(indices="0-1", elements=2, running=1, succeeded=1)
+    fake.add(row(9, state="running", letter="R", array=over))
+
+    ran = slurm("squeue", "-h", "-j", "7,8,9", "-o", "%i %t %M %K")
+
+    assert ran.stdout.splitlines() == [
+        "7_[0-9] PD 0:00 0-9",
+        "8_[3-7,9] PD 0:00 3-7,9",
+        "8_0 R 0:09 0",
+    ]
 
 
 def test_sacct_lists_each_element_once_in_the_order_of_submission(

@@ -155,10 +155,21 @@ class FakeApi:
         return _answer(self.stories[number])
 
     async def _history(self, request: web.Request) -> web.StreamResponse:
-        """Answer with the elements that have ended of the arrays that are named: ``7[]``."""
-        arrays = {read_job_id(each).number for each in request.query["ids"].split(",")}
+        """Answer with the elements that have ended of the arrays that are named: ``7[]``.
+
+        If none are named, with all jobs that have ended since a moment.
+        """
+        ids = [each for each in request.query.get("ids", "").split(",") if each]
+        arrays = {read_job_id(each).number for each in ids}
+        since_s = float(request.query.get("since", "0"))
+        user = request.query.get("user", "")
         rows = [story.row for story in self.stories.values() if story.row.state == "done"]
-        found = tuple(row for row in rows if array_of(row.id) in arrays)
+        rows = [row for row in rows if not user or row.user == user]
+        found = tuple(
+            row
+            for row in rows
+            if (array_of(row.id) in arrays if ids else (row.ended_s or NOW_S) >= since_s)
+        )
         return _answer(
             api.HistoryReply(
                 server=SERVER,

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
 import msgspec
+from msgspec import structs
 
 from gsched.cli.common import patient_head
 from gsched.cli.dialect import speak
 from gsched.cli.show.arrays import all_elements
+from gsched.cli.slurm import sorting
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.accounts import sacctmgr, sshare
 from gsched.cli.slurm.elements import with_running_elements
@@ -41,6 +43,7 @@ from gsched.protocol.api import JobList, JobRow
 
 MIN_JOB_AGE_S: Final = 300.0  # for which squeue -t all shows jobs that have ended, as Slurm's
 _LONG_FORM: Final = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
+_START_FORM: Final = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
 _DEFAULT_FORM: Final = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 
 # --- lists ---
@@ -93,7 +96,7 @@ def squeue(words: Sequence[str]) -> int:
     options, operands = w.parse(words, flags=_SQUEUE_FLAGS, valued=_SQUEUE_VALUED)
     if operands:
         raise SlurmError(f"Unrecognized option: {operands[0]}")
-    states = w.read_states(options.get("states", ""))
+    states = w.read_states(options.get("states", "PENDING" if "start" in options else ""))
     named = w.job_ids([options["jobs"]]) if "jobs" in options else []
     _check_ids(named, "Invalid job id: {}")
     head = Head()
@@ -113,7 +116,8 @@ def squeue(words: Sequence[str]) -> int:
     if "json" in options:
         print(msgspec.json.encode(w.squeue_json(shown)).decode())
         return 0
-    usual = _LONG_FORM if "long" in options else _DEFAULT_FORM
+    usual = _START_FORM if "start" in options else _DEFAULT_FORM
+    usual = _LONG_FORM if "long" in options else usual
     form = options.get("format") or environment("SQUEUE_FORMAT") or usual
     if "long" in options and "noheader" not in options and form == _LONG_FORM:
         print(time.strftime("%a %b %d %H:%M:%S %Y"))
@@ -123,6 +127,9 @@ def squeue(words: Sequence[str]) -> int:
     if w.asks_for_directories(form):
         stories = head.stories([row.id for row in rows]).jobs
         directories = {story.row.id: story.workdir for story in stories}
+    order = options.get("sort") or environment("SQUEUE_SORT")
+    order = order or ("S" if "start" in options else sorting.DEFAULT)
+    shown = structs.replace(shown, jobs=sorting.in_order(shown, order))
     lines = w.squeue_lines(shown, form, header="noheader" not in options, directories=directories)
     sys.stdout.write("".join(lines))
     return 0

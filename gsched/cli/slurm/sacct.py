@@ -3,6 +3,7 @@
 import grp
 import os
 import pwd
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -12,9 +13,11 @@ from gsched.cli.common import check_width
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.elements import with_elements
 from gsched.cli.slurm.errors import SlurmError
+from gsched.cli.slurm.window import window_of
 from gsched.client import Head
 from gsched.model.host_lists import compact
 from gsched.model.ids import array_of, index_of, submitted_number
+from gsched.model.limits import MAX_HISTORY_ROWS
 from gsched.model.units import format_duration
 from gsched.protocol.api import JobList, JobRow, JobStory
 
@@ -239,18 +242,23 @@ def sacct(words: Sequence[str]) -> int:
     fields = _chosen(options.get("format", _BRIEF if "brief" in options else _DEFAULT))
     states = _states(options.get("states", ""))
     named = w.job_ids([options.get("jobs", ""), *operands])
+    users = _users(options, named)
     head = Head()
-    reply = head.jobs(named, finished=not named)
-    rows = reply.jobs
-    if not named and "allusers" not in options:
-        own = pwd.getpwuid(os.getuid()).pw_name
-        users = set(options.get("users", own).split(","))
+    reply = head.jobs(named)
+    window = window_of(
+        options.get("since", ""),
+        options.get("until", ""),
+        is_named=bool(named),
+        has_states=bool(states),
+        now_s=reply.now_s,
+    )
+    rows = reply.jobs if named else (*reply.jobs, *_ended(head, window.since_s, users))
+    if users:
         rows = tuple(row for row in rows if row.user in users)
     if "name" in options:
         rows = tuple(row for row in rows if row.name in options["name"].split(","))
     reply = with_elements(head, structs.replace(reply, jobs=tuple(rows)))
-    rows = tuple(sorted(reply.jobs, key=_place))
-    rows = tuple(row for row in rows if not states or states & set(w.state_of(row)))
+    rows = tuple(row for row in sorted(reply.jobs, key=_place) if window.holds(row, states))
     stories: dict[int, JobStory] = {}
     if any(field.needs_story for field, _ in fields) and rows:
         stories = {each.row.id: each for each in head.stories([row.id for row in rows]).jobs}
@@ -264,6 +272,24 @@ def sacct(words: Sequence[str]) -> int:
         lines.append([field.read(source) if field.read else "" for field, _ in fields])
     print_table(lines, [width for _, width in fields], options)
     return 0
+
+
+def _users(options: Mapping[str, str], named: Sequence[str]) -> frozenset[str]:
+    """Return the users whose jobs are to be listed; none: of all."""
+    if named or "allusers" in options:
+        return frozenset()
+    own = pwd.getpwuid(os.getuid()).pw_name
+    return frozenset(options.get("users", own).split(","))
+
+
+def _ended(head: Head, since_s: float, users: frozenset[str]) -> Sequence[JobRow]:
+    """Return the jobs that have ended since then, the newest ones where there are too many."""
+    (user,) = users if len(users) == 1 else ("",)
+    past = head.history(since=since_s, user=user, limit=str(MAX_HISTORY_ROWS))
+    if past.more:
+        text = f"only the newest {MAX_HISTORY_ROWS} jobs that have ended are searched"
+        print(f"sacct: warning: {text}; state a later -S", file=sys.stderr)
+    return past.jobs
 
 
 def _place(row: JobRow) -> tuple[int, bool, int]:

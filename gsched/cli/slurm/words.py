@@ -255,6 +255,7 @@ SQUEUE: Final[Mapping[str, tuple[str, Field]]] = {
     "q": ("QOS", lambda _row, _: "normal"),
     "S": ("START_TIME", lambda row, _: slurm_time(row.started_s or row.predicted_start_s)),
     "B": ("EXEC_HOST", lambda row, _: row.nodes[0] if row.nodes else "n/a"),
+    "Y": ("SCHEDNODES", lambda _row, _: "(null)"),
     "V": ("SUBMIT_TIME", lambda row, _: slurm_time(row.submitted_s)),
     "j": ("NAME", lambda row, _: row.name),
     "l": ("TIME_LIMIT", lambda row, _: limit_of(row)),
