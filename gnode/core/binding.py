@@ -311,7 +311,7 @@ def _output_path(launch: Launch, account: Account, asked: str, letter: str) -> s
     path = asked
     names = {
         "PBS_JOBID": format_job_id(launch.job, launch.server),
-        "GSCHED_JOB_NUMBER": job_file_suffix(launch.job),
+        "GSCHED_JOB_NUMBER": str(launch.short_number or job_file_suffix(launch.job)),
         "GSCHED_ARRAY_NUMBER": str(submitted_number(launch.job)),
         "PBS_JOBNAME": file_name(launch),
         "GSCHED_NODE": launch.hosts[launch.node_rank],

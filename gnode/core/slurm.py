@@ -33,8 +33,8 @@ def slurm_variables(launch: Launch, account: Account, *, node_cpus: int = 0) -> 
     tasks = stated.get("SLURM_NTASKS", "")
     tasks = tasks if tasks.isdecimal() and int(tasks) else str(nodes)
     found = {
-        "SLURM_JOB_ID": str(launch.job),
-        "SLURM_JOBID": str(launch.job),
+        "SLURM_JOB_ID": str(launch.short_number or launch.job),
+        "SLURM_JOBID": str(launch.short_number or launch.job),
         "SLURM_JOB_NAME": launch.name,
         "SLURM_JOB_PARTITION": launch.queue,
         "SLURM_JOB_USER": account.user,

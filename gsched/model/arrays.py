@@ -155,6 +155,25 @@ def count(spans: Spans) -> int:
     return sum(map(len, spans))
 
 
+def place_of(spans: Spans, index: int) -> int | None:
+    """Return how many indices come before an index; None: there is no such index."""
+    before = 0
+    for span in spans:
+        if index in span:
+            return before + (index - span.first) // span.step
+        before += len(span)
+    return None
+
+
+def index_at(spans: Spans, place: int) -> int | None:
+    """Return the index that so many come before; None: there are not so many."""
+    for span in spans:
+        if place < len(span):
+            return span.first + place * span.step
+        place -= len(span)
+    return None
+
+
 def holds(spans: Spans, index: int) -> bool:
     """Return whether an index is one of them."""
     return any(index in span for span in spans)

@@ -163,6 +163,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         next_try_s: when it is tried again after a start that failed, or an attempt that ended by no
             fault of its own; None: it does not wait for that.
         predicted_start_s: when it starts if all runs as long as is expected; None: unknown.
+        short_number: of an element of an array of Slurm what Slurm's commands call it; else 0.
         nodes: names of the nodes of the present (or last) attempt.
         cpu_s: CPU time used by all attempts so far.
         wall_s: for how long its attempts have run so far, without the time between them.
@@ -221,6 +222,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     memory_peak_bytes: int = 0
     memory_mean_bytes: int = 0
     next_try_s: float | None = None
+    short_number: int = 0
 
     def shown_id(self, server: str) -> str:
         """Return the job's identifier as users see it: ``12.server``; ``12[].server``: an array."""

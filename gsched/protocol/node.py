@@ -255,6 +255,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
         profile_batches: an adaptive training measures its steps at several batch sizes first.
         step_agent: the part is a step agent, which starts tasks that programs of the job on other
             nodes request; sent only to nodes that have said ``steps`` in `Register`.
+        short_number: what Slurm's commands call an element of an array; 0: it has no such number.
         interactive: it runs on a terminal; only to nodes whose `Register` has ``sessions``.
     """
 
@@ -298,6 +299,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
     append: bool = False
     step_agent: bool = False
     interactive: Interactive | None = None
+    short_number: Count = 0
 
     @property
     def token(self) -> str:

@@ -9,7 +9,7 @@ from typing import Final, TypeVar, cast
 
 from msgspec import structs
 
-from gsched.model.ids import array_of, submitted_number
+from gsched.model.ids import array_of, index_of
 from gsched.model.resources import WHOLE_PERCENT, Load, Share, Usage, percent_held
 from gsched.model.states import (
     AttemptState,
@@ -20,6 +20,7 @@ from gsched.model.states import (
 )
 from gschedd.core import facts as f
 from gschedd.core.arrays import apply as apply_arrays
+from gschedd.core.arrays.elements import next_number, short_number_of
 from gschedd.core.attempts.walltime import spent_by
 from gschedd.core.indexing import (
     enter,
@@ -80,6 +81,7 @@ def _submitted(state: State, fact: f.JobSubmitted) -> None:
         eligible_s=max(fact.at_s, spec.start_after_s),
         holds=spec.holds,
         recovered=fact.recovered,
+        short_number=fact.short_number or _short_number(state, fact.job),
         elements=None if spec.array is None else Elements(left=spec.array.spans),
     )
     add_job(state, job)
@@ -87,6 +89,12 @@ def _submitted(state: State, fact: f.JobSubmitted) -> None:
     if spec.client_key:
         state.keys[client_key(spec.owner.uid, spec.client_key)] = job.id
     touch(state, job)
+
+
+def _short_number(state: State, number: int) -> int:
+    """Return the short number of an element that a node knew, of an array that is known."""
+    index = state.arrays.get(array_of(number))
+    return short_number_of(index.job, index_of(number)) if index is not None else 0
 
 
 def note_heartbeat(
@@ -129,7 +137,7 @@ def add_job(state: State, job: Job) -> None:
     """Put a job that is not done into the state and all its indices (submission and loading)."""
     state.jobs[job.id] = job
     note_array(state, job)
-    state.next_job = max(state.next_job, submitted_number(job.id) + 1)
+    state.next_job = max(state.next_job, next_number(job))
     uid = job.spec.owner.uid
     state.jobs_by_user[uid] = state.jobs_by_user.get(uid, 0) + 1
     held_bytes = state.argument_bytes_by_user.get(uid, 0)

@@ -44,11 +44,13 @@ class JobSubmitted(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=T
     """A job was accepted; ``state`` is where it begins: queued, waiting or held.
 
     With ``recovered`` it was accepted by a head whose database is lost, and a node knows it.
+    Elements of an array of Slurm have short numbers, from ``short_number`` on; 0: they have none.
     """
 
     spec: JobSpec
     state: JobState
     recovered: bool = False
+    short_number: int = 0
 
 
 class JobDiscarded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -27,7 +27,7 @@ from gschedd.core import decide
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.apply import apply, note_heartbeat
-from gschedd.core.arrays.elements import more_elements
+from gschedd.core.arrays.elements import SLURM_MARK, more_elements, reserved
 from gschedd.core.attempts import reports, steps
 from gschedd.core.attempts.assign import Assigner
 from gschedd.core.attempts.overtaken import is_overtaken
@@ -177,22 +177,41 @@ class Head:
             promise = promise_of(self.state.next_job, spec, outlook, now_s=now_s)
             if self.state.plans_training:
                 promises.append(promise)  # else nobody plans for it, so it would bind nobody
-        return self._queue(submission, command.caller, now_s, promises)
+        of_slurm = SLURM_MARK in command.asked.environment
+        return self._queue(submission, command.caller, now_s, promises, of_slurm=of_slurm)
 
     def _resubmit(self, command: c.Resubmit, now_s: float) -> Step:
         known = known_submission(self.state, command.original.spec.owner.uid, command.key)
         if known is not None:
             return Step(job=known)
         submission = prepare_again(command, self.state, self.settings, now_s)
-        return self._queue(submission, command.caller, now_s)
+        of_slurm = command.original.short_number > 0
+        return self._queue(submission, command.caller, now_s, of_slurm=of_slurm)
 
     def _queue(
-        self, submission: Submission, caller: Caller, now_s: float, more: Iterable[f.AnyFact] = ()
+        self,
+        submission: Submission,
+        caller: Caller,
+        now_s: float,
+        more: Iterable[f.AnyFact] = (),
+        *,
+        of_slurm: bool,
     ) -> Step:
-        """Queue a job under the next number; ``more`` is what is known of it already."""
+        """Queue a job under the next number.
+
+        Args:
+            submission: what is submitted.
+            caller: who submits it.
+            now_s: seconds since the epoch.
+            more: what is known of the job already.
+            of_slurm: it was submitted by a command of Slurm.
+        """
         job, spec = self.state.next_job, submission.spec
         begins = first_state(spec, now_s)
-        facts: list[f.AnyFact] = [f.JobSubmitted(at_s=now_s, job=job, spec=spec, state=begins)]
+        short_number = reserved(spec.array, job) if of_slurm else 0
+        facts: list[f.AnyFact] = [
+            f.JobSubmitted(at_s=now_s, job=job, spec=spec, state=begins, short_number=short_number)
+        ]
         facts += made_to_wait(submission.depends, job, self.state, caller, now_s)
         step = self._advance([*facts, *more])
         return structs.replace(step, job=job, warnings=submission.warnings)

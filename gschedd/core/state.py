@@ -233,6 +233,8 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
         missing_since_s: since when each has failed for a directory that does not exist; 0: none.
         recovered: a node knew it and the database did not; it is never started (again).
         elements: of an array; None: it is none.
+        short_number: of an element of an array of Slurm what its commands call it; of such an array
+            that of its first element; 0: none was reserved.
     """
 
     move: MigrationTarget | None = None
@@ -254,6 +256,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
     missing_since_s: float = 0.0
     recovered: bool = False
     elements: Elements | None = None
+    short_number: int = 0
 
 
 class Job(SparseFields, kw_only=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from gsched.model.ids import (
     own_job,
     own_job_number,
 )
-from gschedd.core.arrays.elements import unmade_element
+from gschedd.core.arrays.elements import meant_number, named_element, unmade_element
 from gschedd.core.state import Job, State
 
 #: Jobs that were read from the database, or why one cannot be.
@@ -29,7 +29,7 @@ def meant(job: JobId, state: State) -> tuple[int, Spans]:
     if job.element is not None:
         return element_number(job.number, job.element), ()
     if not job.elements:
-        return job.number, ()
+        return meant_number(state, job.number), ()
     known = state.jobs.get(job.number)
     if known is not None:
         check_array(job, known)
@@ -85,10 +85,15 @@ def found_jobs(
 
 
 def _known(number: int, state: State, past: Past) -> Job | None:
+    """Return a job; what a short number means was read from the database, under that number."""
     job = state.jobs.get(number) or past.get(number)
     if isinstance(job, StorageError):
         raise job
-    return job
+    if job is None or job.id == number:
+        return job
+    job = state.jobs.get(job.id, job)
+    named = named_element(job, number) if job.spec.array is not None else None
+    return job if named is None else unmade_element(job, index_of(named))
 
 
 def to_read(number: int, state: State) -> list[int]:

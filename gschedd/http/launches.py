@@ -133,6 +133,7 @@ class Launches:
             queue=spec.queue,
             share=attempt.parts[node].share,
             hosts=hosts,
+            short_number=job.short_number if array_of(job.id) else 0,
             slots=tuple(share.cpus for share in shares),
             gpus=tuple(share.gpu_indices for share in shares),
             node_rank=hosts.index(node),

@@ -264,13 +264,18 @@ class Queries:
         def read(part: Sequence[int]) -> None:
             for number in part:
                 try:
-                    found.update((number, job) for job in self._long_reader.jobs([number]))
+                    job = self._long_reader.meant(number)
+                    if job is not None:
+                        found[number] = job
                 except StorageError as error:
                     found[number] = error
 
         for begin in range(0, len(wanted), IDS_PER_READ):
             await self._read_long(partial(read, wanted[begin : begin + IDS_PER_READ]))
         return found
+
+    def _all_meant(self, numbers: Sequence[int]) -> list[tuple[int, Job | None]]:
+        return [(number, self._reader.meant(number)) for number in numbers]
 
     async def find(self, text: str) -> Job:
         """Return a job, done or not.
@@ -280,8 +285,9 @@ class Queries:
         """
         server, state = self._head.settings.server, self._head.state
         wanted = to_read(own_job_number(text, server=server), state)
-        read = await self._read(lambda: self._reader.jobs(wanted)) if wanted else []
-        return found_job(text, state, {job.id: job for job in read}, server)
+        read = await self._read(partial(self._all_meant, wanted)) if wanted else []
+        past = {number: job for number, job in read if job is not None}
+        return found_job(text, state, past, server)
 
     async def story(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/jobs/ID``."""
@@ -399,6 +405,11 @@ class Queries:
         self._callers.of(request)
         wanted = history_filter(request.query, server=self._head.settings.server)
         await self._engine.settled()
+        if wanted.ids:
+            past = await self._read_jobs(wanted.ids)
+            jobs_meant = [(number, past.get(number)) for number in wanted.ids]
+            ids = (job.id if isinstance(job, Job) else number for number, job in jobs_meant)
+            wanted = structs.replace(wanted, ids=tuple(ids))
         jobs, totals = await self._read_long(lambda: self._long_reader.history(wanted))
         teller = self._teller()
         return answer(
@@ -428,6 +439,9 @@ class Queries:
         for begin in range(0, len(wanted), IDS_PER_READ):
             part = wanted[begin : begin + IDS_PER_READ]
             known.update(await self._read(partial(self._reader.known, part)))
+            short = [number for number in part if number not in known]
+            meant = await self._read(partial(self._all_meant, short))
+            known.update(number for number, job in meant if job is not None)
         return known
 
     async def ended_well(self, numbers: Collection[int]) -> Mapping[int, bool]:
@@ -436,9 +450,9 @@ class Queries:
         wanted = sorted(numbers)
         for begin in range(0, len(wanted), IDS_PER_READ):
             part = wanted[begin : begin + IDS_PER_READ]
-            for job in await self._read(partial(self._reader.jobs, part)):
-                if job.outcome is not None and job.state is JobState.DONE:
-                    found[job.id] = job.outcome.succeeded
+            for number, job in await self._read(partial(self._all_meant, part)):
+                if job is not None and job.outcome is not None and job.state is JobState.DONE:
+                    found[number] = found[job.id] = job.outcome.succeeded
         return found
 
     async def failed_elements(self, array: int) -> list[int]:

@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from gsched.errors import StorageError
 from gsched.model.arrays import count
-from gsched.model.ids import array_of, short_job_id
+from gsched.model.ids import ELEMENT_BASE, array_of, short_job_id
 from gsched.model.states import OutcomeKind
 from gschedd.core import facts as f
+from gschedd.core.arrays.elements import named_element
 from gschedd.core.state import Attempt, Job, Node
 from gschedd.store import rows
 from gschedd.store.damage import text_of
@@ -97,6 +98,28 @@ class Reader:
                         hint="an operator finds more with gsched doctor; a backup may have it",
                     ) from error
         return found
+
+    def meant(self, number: int) -> Job | None:
+        """Return the job that a number means: that job, or the element whose short number it is.
+
+        Of an element that never became a job the array is returned.
+
+        Raises:
+            StorageError: its record is damaged.
+        """
+        found = self.jobs([number])
+        if found or number >= ELEMENT_BASE:
+            return found[0] if found else None
+        query = "SELECT MAX(id) FROM jobs WHERE id < ?"
+        before = self._db.execute(query, (number,)).fetchone()[0]
+        try:
+            array = next(iter(self.jobs([before])), None) if before is not None else None
+        except StorageError:
+            return None  # whether it is an array nobody knows
+        named = named_element(array, number) if array is not None else None
+        if named is None:
+            return None
+        return next(iter(self.jobs([named])), array)
 
     def known(self, ids: Sequence[int]) -> list[int]:
         """Return those of some ids that are of jobs, done or not, damaged or whole."""

@@ -17,8 +17,10 @@ from gsched.model.arrays import (
     count,
     format_spans,
     holds,
+    index_at,
     indices,
     merged,
+    place_of,
     read_array,
     read_spans,
     shortest,
@@ -156,3 +158,14 @@ def test_a_hundred_thousand_elements_take_as_much_as_ten() -> None:
     assert left == (Span(0, 499), Span(70_001, 99_999))
     assert str(array) == "0-99999"
     assert len(msgspec.json.encode(array)) < 40
+
+
+@given(st.sets(st.integers(0, 999), min_size=1))
+def test_each_index_has_a_place_of_its_own(chosen: set[int]) -> None:
+    spans = compressed(sorted(chosen))
+
+    places = [place_of(spans, index) for index in indices(spans)]
+    assert places == list(range(len(chosen)))
+    assert [index_at(spans, place) for place in range(len(chosen))] == sorted(chosen)
+    assert index_at(spans, len(chosen)) is None
+    assert all(place_of(spans, index) is None for index in set(range(1000)) - chosen)

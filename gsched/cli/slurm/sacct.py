@@ -140,7 +140,7 @@ _FIELDS: Final = (
     Field("GID", 6, _group_id),
     Field("Group", 9, _group),
     Field("JobID", -12, _row(w.slurm_id)),
-    Field("JobIDRaw", -12, _row(lambda row: str(row.id))),
+    Field("JobIDRaw", -12, _row(lambda row: str(w.number_of(row)))),
     Field("JobName", 10, _row(lambda row: row.name)),
     Field("MaxRSS", 10, _row(lambda row: w.kib(row.memory_peak_bytes))),
     Field("MaxVMSize", 10, _row(lambda row: w.kib(row.memory_peak_bytes))),

@@ -83,7 +83,7 @@ def _lines(story: JobStory) -> list[str]:
 def _number(row: JobRow) -> str:
     array = array_of(row.id)
     if array:
-        return f"{row.id} ArrayJobId={array} ArrayTaskId={w.task_id(row)}"
+        return f"{w.number_of(row)} ArrayJobId={array} ArrayTaskId={w.task_id(row)}"
     if row.array is not None:
         return f"{row.id} ArrayJobId={row.id} ArrayTaskId={w.task_id(row)}"
     return str(row.id)

@@ -115,6 +115,11 @@ def slurm_id(row: JobRow) -> str:
     return f"{array}_{index_of(row.id)}" if array else str(row.id)
 
 
+def number_of(row: JobRow) -> int:
+    """Return the number that a job has in Slurm's commands, its ``SLURM_JOB_ID``."""
+    return row.short_number or row.id
+
+
 def array_id(row: JobRow) -> str:
     """Return the number of the array of an element, else of the job itself."""
     return str(array_of(row.id) or row.id)
@@ -240,7 +245,7 @@ def limit_of(row: JobRow) -> str:
 #: squeue -o: titles and values by letter.
 SQUEUE: Final[Mapping[str, tuple[str, Field]]] = {
     "a": ("ACCOUNT", lambda row, _: row.account or "(null)"),
-    "A": ("JOBID", lambda row, _: str(row.id)),
+    "A": ("JOBID", lambda row, _: str(number_of(row))),
     "C": ("CPUS", lambda row, _: str(row.cpus)),
     "D": ("NODES", lambda row, _: str(len(row.nodes) or row.places)),
     "b": ("TRES_PER_NODE", lambda row, _: f"gres/gpu:{row.gpus}" if row.gpus else "N/A"),
@@ -384,7 +389,7 @@ def squeue_json(reply: JobList) -> dict[str, object]:
     return {
         "jobs": [
             {
-                "job_id": row.id,
+                "job_id": number_of(row),
                 "array_job_id": _number(array_of(row.id) or (row.id if row.array else 0)),
                 "array_task_id": _number(index_of(row.id) if array_of(row.id) else None),
                 "array_task_string": task_id(row) if row.array is not None else "",
@@ -428,7 +433,7 @@ def output_path(story: JobStory, stream: str) -> str:
         return f"{base}{name}.{'o' if use_out else 'e'}{job_file_suffix(row.id)}"
     index = str(index_of(row.id)) if array_of(row.id) else "0"
     values = {
-        "GSCHED_JOB_NUMBER": job_file_suffix(row.id),
+        "GSCHED_JOB_NUMBER": str(row.short_number or job_file_suffix(row.id)),
         "GSCHED_ARRAY_NUMBER": array_id(row),
         "GSCHED_ARRAY_INDEX": index,
         "PBS_JOBNAME": name,

@@ -6,14 +6,23 @@ from typing import Final
 
 from msgspec import structs
 
-from gsched.model.arrays import Span, count, holds, indices, take
-from gsched.model.ids import array_of, element_number, index_of
+from gsched.model.arrays import Array, Span, count, holds, index_at, indices, place_of, take
+from gsched.model.ids import (
+    ELEMENT_BASE,
+    array_of,
+    element_number,
+    index_of,
+    submitted_number,
+)
 from gsched.model.job import JobSpec, Outcome
 from gsched.model.states import HoldKind, JobState, OutcomeKind
 from gschedd.core import facts as f
 from gschedd.core.indexing import RESTING
 from gschedd.core.state import ArrayIndex, Elements, Job, State
 
+#: A job whose environment has this variable was submitted by a command of Slurm.
+SLURM_MARK: Final = "SLURM_SUBMIT_DIR"
+SHORT_NUMBERS_MOST: Final = 2**31 - 1
 #: So many elements of an array may wait as jobs: as many as a cycle starts at most.
 WAITING_MOST: Final = 256
 #: So many elements of all arrays of a user, but at least one of each array.
@@ -33,9 +42,68 @@ def new_element(array: Job, index: int, spec: JobSpec, at_s: float) -> Job:
         id=element_number(array.id, index),
         spec=spec,
         state=JobState.WAITING if array.spec.start_after_s > at_s else JobState.QUEUED,
+        short_number=short_number_of(array, index),
         submitted_s=array.submitted_s,
         eligible_s=max(array.eligible_s, array.spec.start_after_s),
     )
+
+
+# --- short numbers ---
+
+
+def reserved(array: Array | None, number: int) -> int:
+    """Return the short number of the first element of an array of Slurm; 0: there is none.
+
+    Slurm's elements are jobs with numbers of their own, and programs store them in 32 bits. So the
+    numbers behind that of an array are reserved if it was submitted by Slurm's commands.
+
+    Args:
+        array: what a submission states of its elements; None: it is no array.
+        number: of the job.
+    """
+    if array is None:
+        return 0
+    return number + 1 if number + count(array.spans) <= SHORT_NUMBERS_MOST else 0
+
+
+def short_number_of(array: Job, index: int) -> int:
+    """Return the short number of an element of an array; 0: it has none."""
+    if not array.short_number or array.spec.array is None:
+        return 0
+    place = place_of(array.spec.array.spans, index)
+    return 0 if place is None else array.short_number + place
+
+
+def next_number(job: Job) -> int:
+    """Return the first number behind a job's, and behind those that are reserved with it."""
+    behind = submitted_number(job.id) + 1
+    if not job.short_number or job.spec.array is None:
+        return behind
+    return max(behind, job.short_number + count(job.spec.array.spans))
+
+
+def named_element(array: Job, number: int) -> int | None:
+    """Return the number of the element that has a short number; None: the array has no such."""
+    place = number - array.short_number
+    if not array.short_number or array.spec.array is None or place < 0:
+        return None
+    index = index_at(array.spec.array.spans, place)
+    return None if index is None else element_number(array.id, index)
+
+
+def meant_number(state: State, number: int) -> int:
+    """Return the number of the element that a short number means, of an unfinished array.
+
+    Any other number is returned as it is.
+    """
+    if number in state.jobs or number >= ELEMENT_BASE:
+        return number
+    before = max((array for array in state.arrays if array < number), default=0)
+    named = named_element(state.arrays[before].job, number) if before else None
+    return number if named is None else named
+
+
+# --- elements that are no jobs ---
 
 
 def unmade_element(array: Job, index: int) -> Job | None:

@@ -23,7 +23,7 @@ from gsched.model.ids import array_of, index_of, short_job_id
 from gsched.model.job import JobSpec
 from gsched.model.states import HoldKind
 from gschedd.core import facts as f
-from gschedd.core.arrays.elements import unmade_element
+from gschedd.core.arrays.elements import meant_number, unmade_element
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import Job, State
 
@@ -75,14 +75,15 @@ def checked_dependencies(stated: Stated, state: State, settings: Settings) -> De
     before: list[tuple[int, DependencyKind]] = []
     start_s = 0.0
     for each in parse_dependencies(stated.texts, server=settings.server):
+        named = tuple(meant_number(state, job) for job in each.jobs)
         if each.kind in REVERSED:
-            for job in each.jobs:
+            for job in named:
                 _check_counts(job, state, caller)
                 before.append((job, REVERSED[each.kind]))
         elif each.kind is DependencyKind.ON:
             waits_for.append(each)
         else:
-            jobs = each.jobs
+            jobs = named
             if each.kind is DependencyKind.SINGLETON:
                 jobs = _namesakes(state, caller, name, own)
             left = tuple(job for job in jobs if not _is_met(each.kind, job, state, past))

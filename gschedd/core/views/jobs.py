@@ -119,6 +119,7 @@ class JobViews:
         row = api.JobRow(
             gpu_share=share_of(job),
             id=job.id,
+            short_number=job.short_number if spec.array is None else 0,
             name=spec.name,
             user=spec.owner.user,
             queue=spec.queue,
