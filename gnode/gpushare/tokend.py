@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +75,8 @@ class TokenDaemon:
     finished: bool = False
     bad_messages: int = 0
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _effects: deque[Effect] = field(default_factory=deque)
+    _carrying_out: bool = False
     _numbers: int = 0
 
     # ---- life ----
@@ -171,9 +174,10 @@ class TokenDaemon:
             self._send(client, welcome)
             return
         now_s = self.clock.monotonic_s()
-        self._send(client, welcome, self._page(group).descriptor)
+        if not self._send(client, welcome, self._page(group).descriptor):
+            return
         self._carry_out(self.tokens.join(client.number, client.pid, group, now_s))
-        if hello.flags & wire.CLAIM_HELD:
+        if hello.flags & wire.CLAIM_HELD and client.number in self.clients:
             self._carry_out(self.tokens.claim(client.number, now_s))
 
     def _handle_launches(self, client: Client, message: Message) -> None:
@@ -228,8 +232,16 @@ class TokenDaemon:
     # ---- what the state says has to be done ----
 
     def _carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
+        """Do what was decided, in the order of the decisions.
+
+        Who cannot be told is dropped, which decides more: that comes last.
+        """
+        self._effects.extend(effects)
+        if self._carrying_out:
+            return
+        self._carrying_out = True
+        while self._effects:
+            match self._effects.popleft():
                 case OpenGate(group, epoch):
                     self._page(group).open(epoch)
                     self._tell(group, Message(kind=Kind.GRANT, epoch=epoch))
@@ -240,6 +252,7 @@ class TokenDaemon:
                     self._tell(group, Message(kind=Kind.WAITING))
                 case SetWindow(group, window):
                     self._page(group).set_window(window)
+        self._carrying_out = False
 
     def _page(self, group: str) -> GatePage:
         if group not in self.pages:
@@ -251,14 +264,19 @@ class TokenDaemon:
             if client.launches:
                 self._send(client, message)
 
-    def _send(self, client: Client, message: Message, descriptor: int = -1) -> None:
-        """Send without waiting; a process that has not read for long is disconnected."""
+    def _send(self, client: Client, message: Message, descriptor: int = -1) -> bool:
+        """Send without waiting; a process that has not read for long is disconnected.
+
+        Returns:
+            Whether it was sent; if not, the client is forgotten, and so is what it held.
+        """
         passed = [descriptor] if descriptor >= 0 else []
         try:
             socket.send_fds(client.channel, [wire.pack(message)], passed)
         except OSError as error:
-            if client.number in self.clients:
-                self._drop(client, f"cannot be told: {error}")
+            self._drop(client, f"cannot be told: {error}")
+            return False
+        return True
 
     # ---- gnode ----
 
