@@ -1,19 +1,59 @@
 """Whose files fill a file system on which a job's own files cannot be written.
 
 Jobs of all users have their directories below ``tmp_dir``, and any user may fill it. A start that
-fails for want of space is the owner's fault only if that is the one who has filled it.
+fails for want of space is the owner's fault only if that is the one who has filled it. This holds
+for the job's code snapshot, too, which a process of the job unpacks (`gnode.steps.code`).
 """
 
+import errno
 import os
 from collections.abc import Iterator
 
 from gnode.supervisor import kernel
+from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.spool import Task
 
 LOOK_S = 2.0
 _ENTRIES_MAX = 200_000
 _BLOCK_BYTES = 512  # of st_blocks
 BY_OWNER = "by owner"
+_UNPACKER_FAILED = 126  # the unpacker's exit code
+_LEAST_FREE_BYTES = 1 << 16  # with less, writing the next piece of an archive or file has failed
+
+
+def check_unpacked(task: Task, status: int | None) -> None:
+    """Find that a job's program was not started, as there was no space for its code snapshot.
+
+    The unpacker removes the archive last. The job's owner can pretend all of this but for the full
+    file system.
+
+    Args:
+        task: of the attempt.
+        status: with which the job's process ended.
+
+    Raises:
+        LaunchError: so it is.
+    """
+    directory = task["env"].get("GSCHED_SNAPSHOT_DIR", "")
+    if not directory or status is None or not os.WIFEXITED(status):
+        return
+    if os.WEXITSTATUS(status) != _UNPACKER_FAILED:
+        return
+    if os.path.isdir(directory) and not os.path.lexists(f"{directory}.tar.gz"):
+        return
+    try:
+        space = os.statvfs(task["user_dir"])
+    except OSError:
+        return
+    has_files = space.f_favail > 0 or space.f_files == 0  # some file systems do not count them
+    if space.f_bavail * space.f_frsize >= _LEAST_FREE_BYTES and has_files:
+        return
+    raise LaunchError(
+        f"cannot unpack the job's code snapshot in {task['user_dir']}: {os.strerror(errno.ENOSPC)}",
+        stage="files",
+        subject="job",
+        errno=errno.ENOSPC,
+    )
 
 
 def own_directories(task: Task) -> list[str]:

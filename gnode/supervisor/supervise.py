@@ -137,6 +137,9 @@ class _Supervisor:
             self._obey()
             self._refuse_if_stopped()
             self._launch(around)
+            self._watch()
+            if self._ending.reason is None:
+                filled.check_unpacked(self._task, self._seen.status)
         except LaunchError as error:
             self._clear_launch()
             self._blame_for_space(around, error)
@@ -150,7 +153,6 @@ class _Supervisor:
             words, fault = last_words.words(self._task, result), ""
             self._note_cleaned()
         else:
-            self._watch()
             result = record.ended(self._task, self._seen, self._ending, self._asking)
             words = last_words.words(self._task, result)
             fault = self._stage_out(around)

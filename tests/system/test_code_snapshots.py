@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from msgspec import structs
 
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
+from tests.support.disks import FILLER, fill, free, small_disk
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -279,3 +281,47 @@ def test_a_head_that_restarts_in_between_is_waited_for(two: Cluster, work: Path)
     assert run_command("grls", job, head=str(two.socket)).status == 0
     assert ended(two, job).status == 0
     assert (work / "out").read_text() == "committed\n"
+
+
+NOBODY = 65534
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small file system")
+@pytest.mark.parametrize("filler", ["another user", "owner"])
+def test_a_full_tmp_dir_is_the_nodes_fault_unless_the_owner_has_filled_it(
+    tmp_path: Path, work: Path, filler: str
+) -> None:
+    """There is space for the script and the archive, but not for the code that is in it."""
+    (work / "large").write_bytes(os.urandom(200_000))
+    cluster = Cluster(tmp_path / "c", f"code-{uuid.uuid4().hex}")
+    with (
+        # The node's probe runs as another user, for whom pytest's own directories are closed.
+        tempfile.TemporaryDirectory(prefix="gsched-snapshot-") as top,
+        small_disk(Path(top) / "tmp", "2m") as disk,
+    ):
+        os.chmod(top, 0o711)
+        try:
+            cluster.start_head()
+            cluster.start_node("n1", tmp_dir=str(disk))
+            fill(disk)
+            os.truncate(disk / FILLER, (disk / FILLER).stat().st_size - 300_000)
+            if filler == "another user":
+                os.chown(disk / FILLER, NOBODY, NOBODY)
+
+            job = gsub(cluster, work, "--snapshot", "-o", "out", "--", "cat", "data").stdout.strip()
+
+            if filler == "another user":
+                wait_until(lambda: "cannot unpack" in story(cluster, job))
+                free(disk)
+                assert ended(cluster, job).status == 0
+                assert (work / "out").read_text() == "committed\n"
+            else:
+                assert ended(cluster, job).status != 0
+                assert "most of what is in use there is yours" in story(cluster, job)
+        finally:
+            cluster.stop()
+
+
+def story(cluster: Cluster, job: str) -> str:
+    return run_command("gstat", "-f", job, head=str(cluster.socket)).stdout
