@@ -314,14 +314,24 @@ def dealt_s(runs_s: Sequence[float], places: int) -> float:
 
 
 def exact(seed: str, durations: Sequence[float]) -> Outcome | None:
-    """All jobs run exactly for their walltimes: the planned start is the start, to the second."""
+    """All jobs run exactly for their walltimes: the planned start is the start, to the second.
+
+    No two jobs end at the same moment: the order in which the head learns of such ends decides
+    which jobs backfill, and no forecast can know that order. So each job has a walltime and a
+    time of submission of its own.
+    """
     cluster = Cluster(seed, nodes=2, cpus=8)
     chance, world = cluster.chance, cluster.world
     drawn = Kinds(chance, durations)
     kinds = [drawn.draw(1001 + number) for number in range(4)]
     world.head.model = None
-    kinds = [each._replace(typical_s=1e4 * each.walltime_s, spread=0.0) for each in kinds]
-    jobs = [cluster.submit(chance.choice(kinds)) for _ in range(20)]
+    jobs: list[int] = []
+    for _ in range(20):
+        kind = chance.choice(kinds)
+        walltime_s = round(kind.walltime_s * chance.uniform(0.7, 1.3))
+        kind = kind._replace(typical_s=1e4 * walltime_s, spread=0.0, walltime_s=walltime_s)
+        jobs.append(cluster.submit(kind))
+        world.run_for(chance.uniform(0, 1))
     world.run_for(chance.uniform(0, 300))
     waiting = [job for job in jobs if world.state(job) == "queued"]
     if not waiting:

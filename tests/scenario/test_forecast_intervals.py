@@ -17,7 +17,7 @@ from gschedd.models.robust import RobustModel
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies.queue import balance, fifo
 from gschedd.policies.registry import choose
-from scripts.reproduce.prediction_cases import dealt_s
+from scripts.reproduce.prediction_cases import dealt_s, exact
 from tests.scenario.test_sharing_gpus import sharing_node
 from tests.support.world import ADMIN, BEGIN_S, Program, World, node, settings
 
@@ -155,6 +155,14 @@ def test_elements_are_dealt_to_places_as_the_head_deals_them() -> None:
     world.run_until(5000)
 
     assert world.started_s(job) == pytest.approx(dealt_s(runs_s, 3))
+
+
+def test_where_all_jobs_run_for_their_walltimes_the_planned_start_is_the_start() -> None:
+    """Twenty jobs on two nodes, many of which backfill; no two end at the same moment."""
+    cases = [outcome.case for seed in range(25) if (outcome := exact(f"known {seed}", ()))]
+
+    assert len(cases) > 20
+    assert [case for case in cases if case is None or not case.is_covered] == []
 
 
 def test_without_learned_run_times_a_start_lies_anywhere_within_the_walltime() -> None:
