@@ -47,6 +47,8 @@ MAX_ERROR: Final = 1.0
 PRIOR_BOUND: Final = 0.8
 #: How much spread of speeds (sum of squared logarithms) outweighs that.
 PRIOR_SPREAD: Final = 0.3
+#: Runs remembered that stand for all runs of a kind: the more there were, the fewer of them.
+MAX_KEPT_RUNS: Final = 64
 #: By how much more the busy cores tell about it than the run time, which the input moves, too.
 CPU_TELLS: Final = 4.0
 
@@ -102,9 +104,12 @@ class Family:
         bound: part of the run time that scales with the node's speed: 1 for what computes all the
             time, 0 for what waits for a clock, a disk or a network.
         misses: by how much all quantities were missed lately, logarithms.
+        kept: every so many-th of all runs of a kind, oldest first. The latest ones alone are long
+            ones where a wide array has just begun, as its short elements have ended before.
     """
 
     __slots__ = (
+        "_apart",
         "_cut",
         "_errors",
         "_ever",
@@ -117,6 +122,7 @@ class Family:
         "_times_s",
         "_wider",
         "bound",
+        "kept",
         "misses",
         "samples",
         "use_asked",
@@ -138,6 +144,8 @@ class Family:
         self._scored = 0
         self._seen = 0
         self._wider = wider
+        self.kept: list[Sample] = []
+        self._apart = 1  # runs from one of the kept ones to the next
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -152,12 +160,19 @@ class Family:
         ranks = list(map(mul, self._errors[q], HANDICAPS_WITH[wider]))
         return ranks.index(min(ranks))
 
-    def view(self, speeds_of: SpeedsOf | None = None, speeds: Sequence[float] = ()) -> View:
+    def view(
+        self,
+        speeds_of: SpeedsOf | None = None,
+        speeds: Sequence[float] = (),
+        *,
+        kept: bool = False,
+    ) -> View:
         """Return what the family is now.
 
         Args:
             speeds_of: gives the speeds of samples' nodes when they are needed, if they ever are.
             speeds: else the speeds, as they are now.
+            kept: with the runs that stand for all.
         """
         pairs = zip(self._live, self._ever, strict=True)
         return View(
@@ -166,6 +181,7 @@ class Family:
             ever=tuple([ever.value() if live else None for live, ever in pairs]),
             use_asked=self.use_asked,
             all_whole=not self._cut,
+            kept=tuple(self.kept) if kept else (),
             speeds_of=speeds_of,
             speeds=speeds,
         )
@@ -189,6 +205,8 @@ class Family:
         if lesson.missed is not None:
             self.misses.append(lesson.missed)
         self._add(sample, gain)
+        if not self.use_asked and self._seen % self._apart == 0:
+            self._keep(sample)
         if self._seen < WINDOW or self._seen % EVERY == 0:
             speeds = speeds_of(self.samples)
             self.bound = self._bound(speeds)
@@ -279,6 +297,13 @@ class Family:
                 live[q] = True
             if counts and live[q]:
                 self._ever[q].add(log - gain[q])
+
+    def _keep(self, sample: Sample) -> None:
+        """Keep a run; when there are too many, every second is forgotten."""
+        self.kept.append(sample)
+        if len(self.kept) > MAX_KEPT_RUNS:
+            self.kept = self.kept[::2]
+            self._apart *= 2
 
     def _note(self, moment: Moment) -> None:
         """Add a moment; of the older ones every second is forgotten when they become too many."""

@@ -35,7 +35,7 @@ from gschedd.models.measures import (
 )
 from gschedd.models.records import Record
 from gschedd.models.view import OWN_WAYS, Target, View
-from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
+from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, PastRuns, Prediction, Use
 
 #: Families a job belongs to, the nearest first.
 LEVELS: Final = (Basis.KIND, Basis.PROGRAM, Basis.REQUEST, Basis.OWNER, Basis.ALL)
@@ -198,6 +198,10 @@ class RobustModel:
         """
         return self._known_of(kind).spread
 
+    def runs(self, kind: Kind, node: NodeLoad) -> PastRuns:
+        """Return the latest runs of the very kind as they would have been on a node."""
+        return _runs_on(self._known_of(kind), self._nodes, node)
+
     def detach(self, kinds: Collection[Kind]) -> "Known":
         """Return what is known of some kinds now."""
         known = {kind: self._known_of(kind).detach(self._nodes) for kind in kinds}
@@ -234,6 +238,8 @@ class RobustModel:
             ways=tuple([(views[family], way) for family, way in believed]),
             margins=_margins(misses),
             spread=self._spread(basis, nearest),
+            own=nearest.view(self._nodes.speeds, kept=True),
+            own_way=nearest.best_way(WALL, 0),
         )
 
     def _spread(self, basis: Basis, family: Family) -> float | None:
@@ -252,6 +258,8 @@ class _Estimate(Struct, frozen=True, kw_only=True):
     Attributes:
         ways: which view to believe of each quantity, and by which way; empty if nothing is known.
         spread: by how much run times are missed, a standard deviation; None: unknown.
+        own: the nearest family, where ``basis`` says which one that is; None: nothing is known.
+        own_way: by which of its own ways its run times are believed.
         margins: by how much high values lie above the expected ones, logarithms.
         said: what was predicted already, by the logarithm of a node's speed, and its rates.
     """
@@ -263,12 +271,15 @@ class _Estimate(Struct, frozen=True, kw_only=True):
     ways: tuple[tuple[View, int], ...] = ()
     margins: Logs = ()
     spread: float | None = None
+    own: View | None = None
+    own_way: int = 0
     said: dict[tuple[float, NodeRates], Prediction] = field(default_factory=dict)
 
     def detach(self, nodes: NodeSpeeds) -> "_Estimate":
         """Return the same without any way back to what goes on learning."""
         ways = tuple([(view.detach(nodes.speeds), way) for view, way in self.ways])
-        return structs.replace(self, ways=ways, said={})
+        own = None if self.own is None else self.own.detach(nodes.speeds)
+        return structs.replace(self, ways=ways, own=own, said={})
 
     def on(self, speed: float, rates: NodeRates) -> Prediction:
         """Return what a job of the kind will cost on a node."""
@@ -302,6 +313,10 @@ class Known:
         """Return the same as `RobustModel.spread`."""
         return self._kinds[kind].spread
 
+    def runs(self, kind: Kind, node: NodeLoad) -> PastRuns:
+        """Return the same as `RobustModel.runs`."""
+        return _runs_on(self._kinds[kind], self._nodes, node)
+
     def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- as of the model
         """Return what a job of a kind will cost on a node.
 
@@ -320,6 +335,15 @@ def _predicted(kind: Kind, predicted: _Estimate, nodes: NodeSpeeds, node: NodeLo
     if said is None:
         said = predicted.said[speed, rates] = predicted.on(speed, rates)
     return said
+
+
+def _runs_on(known: _Estimate, nodes: NodeSpeeds, node: NodeLoad) -> PastRuns:
+    if known.own is None or known.basis is not Basis.KIND:
+        return ()
+    on_gpu = known.on_gpu
+    speed = speed_of(node.rates, on_gpu=on_gpu) + nodes.of(node.name, on_gpu=on_gpu)
+    target = Target(speed=speed, asked=known.asked, on_gpu=on_gpu)
+    return known.own.runs(target, known.own_way)
 
 
 def _margins(misses: Sequence[Logs]) -> Logs:

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from gschedd.models.measures import CPU, GPU, LOG_FLOORS, PLACES, WALL, Logs, Sample
 from gschedd.models.medians import weighted_median
+from gschedd.plan.load import PastRuns
 
 #: Runs looked at: those before have little weight even under the longest half-life.
 WINDOW: Final = 32
@@ -17,6 +18,8 @@ WINDOW: Final = 32
 HALF_LIVES: Final = (0.7, 4.0, 16.0)
 #: Ways of a family itself: those medians, and that of all its runs.
 OWN_WAYS: Final = len(HALF_LIVES) + 1
+#: From this way on, run times are taken to have been alike all the time.
+LASTING: Final = 2
 #: Weight of a run that did not do all its work, beside that of one that did.
 CUT_SHORT: Final = 0.05
 
@@ -74,6 +77,8 @@ class View(Struct, kw_only=True):
             of what was always too little to count.
         use_asked: what was asked for tells the sizes of jobs apart.
         all_whole: all samples did all their work.
+        kept: runs that stand for all that there ever were, oldest first.
+        kept_speeds: of their nodes.
         speeds: of the samples' nodes, logarithms, by what was known of the nodes then.
         speeds_of: gives them as long as nothing more is learned; None if they are there.
     """
@@ -83,6 +88,8 @@ class View(Struct, kw_only=True):
     ever: tuple[float | None, ...]
     use_asked: bool
     all_whole: bool
+    kept: Sequence[Sample] = ()
+    kept_speeds: Sequence[float] = ()
     speeds: Sequence[float] = ()
     speeds_of: SpeedsOf | None = None
 
@@ -90,7 +97,8 @@ class View(Struct, kw_only=True):
         """Return the same with what was not worked out so far."""
         if self.speeds_of is None:
             return self
-        return structs.replace(self, speeds=speeds_of(self.samples), speeds_of=None)
+        speeds, kept = speeds_of(self.samples), speeds_of(self.kept)
+        return structs.replace(self, speeds=speeds, kept_speeds=kept, speeds_of=None)
 
     def expect(self, q: int, target: Target, way: int) -> float:
         """Return the expected logarithm of a quantity on a node, by one way."""
@@ -102,6 +110,20 @@ class View(Struct, kw_only=True):
         values = self._moved(q, target)
         order = sorted(range(len(values)), key=values.__getitem__)
         return weighted_median(values, order, *self._weights(way))
+
+    def runs(self, target: Target, way: int) -> PastRuns:
+        """Return how long past runs would have taken on a node, and what each counts.
+
+        Where run times have changed lately, the latest runs tell them, as the way has it.
+        """
+        if way < LASTING:
+            logs, weights = self._moved(WALL, target), self._weights(way)[0]
+        else:
+            speeds = self.kept_speeds if self.speeds_of is None else self.speeds_of(self.kept)
+            pairs = zip(self.kept, speeds, strict=True)
+            logs = [each.logs[WALL] - self.bound * (target.speed - speed) for each, speed in pairs]
+            weights = [1.0 if each.whole else CUT_SHORT for each in self.kept]
+        return tuple(zip(map(math.exp, logs), weights, strict=True))
 
     def by_all(self, target: Target) -> tuple[tuple[float, ...], ...]:
         """Return each quantity as each way predicts it."""

@@ -132,6 +132,10 @@ class Prediction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     records: int = 0
 
 
+#: Run times of past runs, seconds, the oldest first, and what each counts: at most 1.
+PastRuns = tuple[tuple[float, float], ...]
+
+
 class Predictor(Protocol):
     """Says beforehand what a job will cost. Equal histories give equal predictions."""
 

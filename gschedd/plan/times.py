@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gsched.model.resources import Allocation
-from gschedd.plan.load import Basis, Kind, Prediction
+from gschedd.plan.load import Basis, Kind, PastRuns, Prediction
 from gschedd.plan.snapshot import JobClass, Snapshot
 
 #: Runs of the very kind that a predicted run time must stand on, to count instead of the walltime.
@@ -92,6 +92,12 @@ class JobPredictions:
         kind = self._snapshot.kinds.get(job)
         spread_of = getattr(self._snapshot.predictor, "spread", None)
         return None if kind is None or spread_of is None else spread_of(kind)
+
+    def runs(self, job: int, node: str) -> PastRuns:
+        """Return the past runs of a job's kind as they would have been on a node, if known."""
+        kind, load = self._snapshot.kinds.get(job), self._snapshot.loads.get(node)
+        runs_of = getattr(self._snapshot.predictor, "runs", None)
+        return () if kind is None or load is None or runs_of is None else runs_of(kind, load)
 
     def run_time_s(self, job: int, job_class: JobClass, allocation: Allocation) -> float | None:
         """Return how long a waiting job is planned to run there, seconds; None for no end."""

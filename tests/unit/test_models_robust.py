@@ -4,9 +4,10 @@ import random
 
 import pytest
 
-from gschedd.models.family import WELL_KNOWN
+from gschedd.models.family import MAX_KEPT_RUNS, WELL_KNOWN
 from gschedd.models.predict import PaperModel
 from gschedd.models.robust import LEARN_EVERY_S, RobustModel
+from gschedd.models.view import CUT_SHORT
 from gschedd.plan.load import Basis, Use
 from tests.support.runs import GB, kind, node, rates, run
 
@@ -233,3 +234,38 @@ def test_a_well_known_kind_is_learned_once_a_second_on_a_node() -> None:
         model.learn(run("busy", wall_s=1000.0, ended_s=at_s + number))
     learned = model.predict(kind("busy"), node("n1"), 0.0)
     assert learned.wall_s == pytest.approx(1000.0, rel=0.1)
+
+
+def weighed(model: RobustModel) -> dict[float, float]:
+    """Return what past runs count together, by their run time to ten seconds."""
+    total: dict[float, float] = {}
+    for wall_s, weight in model.runs(kind("k"), node()):
+        total[round(wall_s, -1)] = total.get(round(wall_s, -1), 0.0) + weight
+    return total
+
+
+def test_runs_that_are_told_stand_for_all_of_a_kind_not_for_the_latest() -> None:
+    """The elements of a wide array have begun together, so that the short ones have ended first."""
+    model = RobustModel()
+    for number in range(200):
+        model.learn(run("k", wall_s=100.0 + number, ended_s=1000.0 + 100 + number))
+
+    walls_s = [wall_s for wall_s, _ in model.runs(kind("k"), node())]
+
+    assert len(walls_s) <= MAX_KEPT_RUNS
+    assert sum(walls_s) / len(walls_s) == pytest.approx(200, rel=0.02)
+
+
+def test_after_a_jump_the_runs_that_are_told_are_the_latest() -> None:
+    told = weighed(taught(*[1000.0] * 30, *[100.0] * 4))
+
+    assert told[100.0] > 3 * told[1000.0]
+
+
+def test_runs_that_failed_count_for_little_and_other_kinds_runs_for_nothing() -> None:
+    model = taught(600.0, 600.0)
+    model.learn(run("k", wall_s=10.0, succeeded=False, ended_s=9000.0))
+
+    assert weighed(model) == pytest.approx({600.0: 2.0, 10.0: CUT_SHORT})
+    assert model.runs(kind("other"), node()) == ()
+    assert model.detach([kind("k")]).runs(kind("k"), node()) == model.runs(kind("k"), node())

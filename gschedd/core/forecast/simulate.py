@@ -21,10 +21,10 @@ from msgspec import Struct, structs
 
 from gsched.model.ids import array_of
 from gsched.model.resources import Allocation
+from gschedd.core.forecast.pinned import Pinned
 from gschedd.core.forecast.runtimes import (
     OF_ONE,
     Chances,
-    Pinned,
     RunTime,
     believed,
     kind_share,
@@ -543,9 +543,8 @@ class _Play:
         nodes = tuple(share.node for share in allocation)
         run = self._told.get((kind, nodes, limit_s))
         if run is None:
-            said = [self._predictions.prediction(job, node) for node in nodes]
             run = self._told[kind, nodes, limit_s] = believed(
-                said, limit_s, kind, self._predictions.spread(job)
+                job, nodes, predictions=self._predictions, limit_s=limit_s, kind=kind
             )
         return run
 
@@ -587,8 +586,11 @@ def _outlived(runs: _Runs, now_s: float) -> float | None:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return a quantile of the starts of all scenarios, each of which stands for an equal share."""
-    place = min(max(share * len(values) - 0.5, 0.0), len(values) - 1.0)
+    """Return a quantile of the starts of all scenarios.
+
+    What really comes lies between any two neighbours, or beyond all, with equal probability.
+    """
+    place = min(max(share * (len(values) + 1) - 1.0, 0.0), len(values) - 1.0)
     low = math.floor(place)
     high = min(low + 1, len(values) - 1)
     first, second = values[low], values[high]

@@ -283,15 +283,16 @@ def _waiting_runs(
     """
     seen, cast = question.seen, question.cast
     predictions = JobPredictions(seen)
-    node = next(iter(seen.loads), None)
+    nodes = list(seen.loads)[:1]
     told: dict[tuple[Kind | None, float | None], RunTime] = {}
 
     def run_of(job: int, walltime_s: float | None) -> RunTime:
         kind = seen.kinds.get(job)
         limit_s = walltime_s or seen.default_walltime_s
         if (kind, limit_s) not in told:
-            said = None if node is None else predictions.prediction(job, node)
-            told[kind, limit_s] = believed([said], limit_s, kind, predictions.spread(job))
+            told[kind, limit_s] = believed(
+                job, nodes, predictions=predictions, limit_s=limit_s, kind=kind
+            )
         return told[kind, limit_s]
 
     found = [
