@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from msgspec import structs
 
+from gsched.cli.show.predictions import NODES
 from gsched.protocol.api import ErrorBody, JobList, JobRow
 from gsched.protocol.predictions import (
     CostRow,
@@ -73,6 +74,7 @@ BUSY = NodePredictionRow(
     heartbeat_s=900.0,
     errors=SPREADS,
 )
+FAR = SpreadRow(runs=9, median=0.35, p90=2.5)
 NEW = NodePredictionRow(name="n2", has=UseRow(cpu_cores=4, memory_bytes=8 * GB))
 
 
@@ -182,15 +184,36 @@ def test_nodes_stand_with_what_is_expected_there(head: CannedHead) -> None:
     """Predicted of what there is, measured, errors; a node without GPUs has no cells for them."""
     first, second = cells(run_command("gnodes", "--predictions", head=head.path).stdout)
 
-    assert (first["Node"], first["Jobs"], first["No pred"]) == ("n1", "3", "1")
+    assert (first["Node"], first["Jobs"]) == ("n1", "3")
     assert (first["CPUs pred"], first["CPUs"]) == ("2.50/8", "3.25")
     assert (first["Mem pred"], first["Memory"]) == ("6gb/64gb", "7gb")
     assert (first["GPUs pred"], first["GPUs"]) == ("1/2", "0.50")
-    assert (first["GPU mem pred"], first["GPU mem"]) == ("1gb/32gb", "2gb")
-    assert (first["CPU err"], first["Time err"], first["Mem err"]) == ("10%/40%", "5%/125%", "-")
-    assert first["Runs"] == "60"
+    assert (first["CPU err"], first["Time err"]) == ("10%/40%", "5%/125%")
     assert (second["CPUs pred"], second["CPUs"], second["GPUs pred"]) == ("0/4", "-", "-")
-    assert second["Reported"] == "-"
+    assert (second["CPU err"], second["Time err"]) == ("-", "-")
+
+
+def test_all_columns_of_nodes_fit_a_terminal_of_100_characters(head: CannedHead) -> None:
+    """What they leave out is in --json."""
+    large = UseRow(cpu_cores=128, memory_bytes=1023 * GB, gpus=16, gpu_memory_bytes=GB)
+    busy = UseRow(cpu_cores=100.25, memory_bytes=950 * GB, gpus=15.25, gpu_memory_bytes=GB)
+    row = structs.replace(BUSY, name="node-0123", jobs=128, has=large, predicted=busy)
+    row = structs.replace(row, measured=busy, errors=SpreadsRow(cpu=FAR, wall=FAR))
+    head.answers["GET /v1/nodes/predictions"] = NodePredictions(
+        server="head", now_s=1000.0, learns=True, nodes=(row,)
+    )
+
+    ran = run_at_terminal("gnodes", "--predictions", "--color", "never", typed="", head=head.path)
+    document = json.loads(run_command("gnodes", "--predictions", "--json", head=head.path).stdout)
+
+    titles, line = (each.rstrip() for each in ran.stdout.splitlines()[:2])
+    assert titles.split() == [word for column in NODES for word in column.title.split()]
+    assert max(len(titles), len(line)) <= 100
+    assert line.split()[-2:] == ["35%/250%"] * 2
+    assert document["nodes"][0]["unpredicted"] == 1
+    assert document["nodes"][0]["errors"]["memory"] is None
+    assert document["nodes"][0]["measured"]["gpu_memory_bytes"] == GB
+    assert document["nodes"][0]["heartbeat_s"] == 900.0
 
 
 def test_named_nodes_only(head: CannedHead) -> None:

@@ -281,7 +281,7 @@ def _predictions(head: Head, names: Sequence[str], *, color: str, as_json: bool)
     if as_json:
         print_json(structs.replace(reply, nodes=rows))
     else:
-        print_node_predictions(rows, now_s=reply.now_s, learns=reply.learns, color=color)
+        print_node_predictions(rows, learns=reply.learns, color=color)
     return report_errors([("", each) for each in errors], as_json=as_json)
 
 

@@ -7,7 +7,6 @@ from typing import Final
 from gsched.cli.common import is_terminal, print_note
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_table
-from gsched.cli.times import format_clock
 from gsched.model.ids import format_job_id
 from gsched.model.units import format_duration, format_size
 from gsched.protocol.predictions import (
@@ -15,7 +14,6 @@ from gsched.protocol.predictions import (
     PredictionRow,
     PredictionsReply,
     SpreadRow,
-    SpreadsRow,
     UseRow,
 )
 
@@ -42,24 +40,18 @@ PAST = (
     Column("Time err", right=True),
 )
 
+#: What fits into 100 characters; --json has the rest.
 NODES = (
     Column("Node", style="bold"),
     Column("Jobs", right=True),
-    Column("No pred", right=True, drop=5),
     Column("CPUs pred", right=True),
     Column("CPUs", right=True),
     Column("Mem pred", right=True),
     Column("Memory", right=True),
-    Column("GPUs pred", right=True, drop=7),
-    Column("GPUs", right=True, drop=8),
-    Column("GPU mem pred", right=True, drop=2),
-    Column("GPU mem", right=True, drop=3),
-    Column("Reported", right=True, drop=6),
-    Column("Runs", right=True, drop=4),
-    Column("CPU err", right=True, drop=10),
-    Column("Mem err", right=True, drop=9),
-    Column("GPU err", right=True, drop=1),
-    Column("Time err", right=True, drop=11),
+    Column("GPUs pred", right=True, drop=1),
+    Column("GPUs", right=True, drop=2),
+    Column("CPU err", right=True, drop=3),
+    Column("Time err", right=True, drop=4),
 )
 
 
@@ -122,43 +114,28 @@ def describe_errors(reply: PredictionsReply) -> str:
     return f"{runs}{cut}; prediction error (median/90th percentile): {', '.join(parts)}"
 
 
-def print_node_predictions(
-    rows: Iterable[NodePredictionRow], *, now_s: float, learns: bool, color: str
-) -> None:
+def print_node_predictions(rows: Iterable[NodePredictionRow], *, learns: bool, color: str) -> None:
     """Print a line for each node: what runs there, predicted and measured, and past errors."""
-    print_table(NODES, [_node_line(row, now_s) for row in rows], color=color)
+    print_table(NODES, [_node_line(row) for row in rows], color=color)
     if not learns:
         print_note(NOT_LEARNING, command="gnodes")
 
 
-def _node_line(row: NodePredictionRow, now_s: float) -> Sequence[str]:
-    errors = row.errors
-    pred_cpus, pred_memory, pred_gpus, pred_gpu_memory = _cells(row.predicted)
-    cpus, memory, gpus, gpu_memory = _cells(row.measured)
-    all_cpus, all_memory, all_gpus, all_gpu_memory = _cells(row.has)
-    gpu_cells = [f"{pred_gpus}/{all_gpus}", gpus, f"{pred_gpu_memory}/{all_gpu_memory}", gpu_memory]
+def _node_line(row: NodePredictionRow) -> Sequence[str]:
+    pred_cpus, pred_memory, pred_gpus, _ = _cells(row.predicted)
+    cpus, memory, gpus, _ = _cells(row.measured)
+    all_cpus, all_memory, all_gpus, _ = _cells(row.has)
     return (
         row.name,
         str(row.jobs),
-        str(row.unpredicted),
         f"{pred_cpus}/{all_cpus}",
         cpus,
         f"{pred_memory}/{all_memory}",
         memory,
-        *(gpu_cells if row.has.gpus else [""] * len(gpu_cells)),
-        "" if row.heartbeat_s is None else format_clock(row.heartbeat_s, now_s=now_s),
-        str(_runs(errors)),
-        _enough(errors.cpu),
-        _enough(errors.memory),
-        _enough(errors.gpu) if row.has.gpus else "",
-        _enough(errors.wall),
+        *((f"{pred_gpus}/{all_gpus}", gpus) if row.has.gpus else ("", "")),
+        _enough(row.errors.cpu),
+        _enough(row.errors.wall),
     )
-
-
-def _runs(errors: SpreadsRow) -> int:
-    """Return how many runs the errors are over: of the quantity of which most were compared."""
-    each = (errors.cpu, errors.memory, errors.gpu, errors.gpu_memory, errors.wall)
-    return max(spread.runs if spread is not None else 0 for spread in each)
 
 
 def _cells(use: UseRow | None) -> tuple[str, str, str, str]:
