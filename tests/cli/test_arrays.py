@@ -74,6 +74,28 @@ def test_the_line_of_an_array_names_the_elements_that_have_failed(desk: Desk) ->
     assert not any("failed: " in cells[-1] for cells in desk.cells("-x"))
 
 
+def counts(desk: Desk) -> dict[str, int]:
+    """Return the numbers of jobs in queue batch as gstat -Q has them."""
+    titles, row = (line.split("\t") for line in desk.run("gstat", "-Q").stdout.splitlines())
+    cells = dict(zip(titles, row, strict=True))
+    return {title: int(cells[title]) for title in ("Running", "Queued", "Held", "Total")}
+
+
+def test_a_queue_counts_all_elements_as_does_the_position_of_a_job_behind_them(desk: Desk) -> None:
+    """One of 1000 runs; 256 are jobs, and all others are ahead, too."""
+    array = desk.submit("-t", "0-999", "-l", "nodes=1:ppn=4,walltime=600", script="sleep 600")
+    wait_until(lambda: counts(desk)["Running"] == 1, what="a start")
+    job = desk.submit("-l", "walltime=600")
+    held = desk.submit("-h", "-t", "0-499")
+
+    assert counts(desk) == {"Running": 1, "Queued": 1000, "Held": 500, "Total": 1501}
+    assert "position 1000 in queue batch: 999 jobs ahead" in desk.run("gstat", "--why", job).stdout
+    rows = json.loads(desk.run("gstat", "-Q", "--json").stdout)["queues"]
+    assert rows[0]["jobs"] == {"running": 1, "queued": 1000, "held": 500}
+    assert desk.run("gdel", array, held).status == 0
+    wait_until(lambda: counts(desk)["Total"] <= 1, what="the end of the arrays")
+
+
 def test_an_array_runs_and_each_element_knows_its_index(desk: Desk) -> None:
     """Its variables, its files, and gwait's exit code, that of the worst element."""
     script = 'echo "$PBS_ARRAYID $PBS_ARRAY_INDEX $GSCHED_ARRAY_INDEX $PBS_JOBID $PBS_ARRAY_ID"\n'
