@@ -340,3 +340,24 @@ def test_every_element_of_an_array_is_accounted_for(
     told = desk.here("tracejob", "1").stdout
     assert "elements 1000-1999 cancelled by" in told
     assert "2 of 2000 elements succeeded, 2 failed, 1996 cancelled" in told
+
+
+def test_the_elements_of_a_finished_array_that_is_named_are_shown(desk: Desk) -> None:
+    """Those that were jobs, and those that were cancelled before; in the order of the operands."""
+    desk.submit("-t", "2,4-5", script="exit $PBS_ARRAYID")
+    assert desk.run("gwait", "1[]").status == 5
+    desk.submit("-h", "-t", "0-1")
+    assert desk.run("gdel", "2[]").status == 0
+
+    assert [cells[0].partition(".")[0] for cells in desk.cells("-t", "1")] == [
+        "1[2]",
+        "1[4]",
+        "1[5]",
+    ]
+    assert [cells[-1] for cells in desk.cells("-t", "1[]")] == [
+        f"failed with exit code {code} on n1" for code in (2, 4, 5)
+    ]
+    assert [cells[0].partition(".")[0] for cells in desk.cells("-t", "2[]", "1")] == [
+        *("2[0]", "2[1]"),
+        *("1[2]", "1[4]", "1[5]"),
+    ]

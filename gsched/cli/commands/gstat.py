@@ -286,7 +286,7 @@ def _jobs(head: Head, jobs: Sequence[str], options: _Options) -> JobList:
     if options.elements:
         from gsched.cli.show.arrays import all_elements  # late: few expand arrays
 
-        reply = all_elements(head, reply, user=user)
+        reply = all_elements(head, reply, user=user, finished=bool(jobs))
     if options.sort:
         from gsched.cli.show.formats import sorted_rows  # late: few sort
 

@@ -25,14 +25,18 @@ from gsched.protocol.api import JobList, JobRow
 MAX_FAILED: Final = 1000
 
 
-def all_elements(head: Head, reply: JobList, *, user: str = "") -> JobList:
+def all_elements(head: Head, reply: JobList, *, user: str = "", finished: bool = False) -> JobList:
     """Return a list in which the unfinished elements of each array stand in its place.
 
     Args:
         head: knows those that are jobs.
         reply: the list with the arrays; of an array that is done its line stays.
         user: whose jobs, where the list is of one user's.
+        finished: in place of an array that is done stand its elements.
     """
+    if finished:
+        rows = [each for row in reply.jobs for each in _done_elements(head, row)]
+        reply = structs.replace(reply, jobs=tuple(rows))
     arrays = {row.id: row for row in reply.jobs if row.array is not None}
     if not arrays:
         return reply
@@ -41,6 +45,14 @@ def all_elements(head: Head, reply: JobList, *, user: str = "") -> JobList:
         if array_of(row.id) in made:
             made[array_of(row.id)].append(row)
     return structs.replace(reply, jobs=tuple(_expanded(reply.jobs, made)))
+
+
+def _done_elements(head: Head, row: JobRow) -> Sequence[JobRow]:
+    """Return the elements of an array that is done, or any other row as it is."""
+    if row.array is None or row.array.unstarted or row.state != JobState.DONE:
+        return (row,)
+    ids = [f"{row.id}[{index}]" for index in indices(read_spans(row.array.indices))]
+    return sorted(head.jobs(ids).jobs, key=lambda each: each.id) or (row,)
 
 
 def expanded_ids(jobs: Sequence[str]) -> Sequence[str]:
