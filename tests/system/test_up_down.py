@@ -282,6 +282,26 @@ def test_kill_jobs_ends_running_and_waiting_jobs(site: Site, tmp_path: Path) -> 
     assert {row.outcome.kind for row in rows if row.outcome} == {"cancelled"}
 
 
+@pytest.mark.parametrize("down", ["", "node n1"])
+def test_kill_jobs_works_while_the_file_of_a_node_is_broken(site: Site, down: str) -> None:
+    """Whether all daemons run, or another node has to be restarted for it."""
+    site.up("--nodes", "2", "--cpus", "1")
+    job = site.submit("touch running; sleep 600", "nodes=n1:ppn=1")
+    site.wait_for("running")
+    site.layout.node("n2").config.write_text("[node]\nnosuch = 1\n")
+    if down:
+        os.kill(site.pids()[down], signal.SIGKILL)
+
+    ended = site.down("--kill-jobs")
+
+    assert ended.status == 0, ended
+    assert "jobs ended: 1\n" in ended.stdout
+    site.layout.node("n2").config.unlink()
+    site.up()
+    [row] = site.head.jobs([job]).jobs
+    assert (row.state, row.outcome and row.outcome.kind) == ("done", "cancelled")
+
+
 def test_a_killed_head_alone_comes_back_on_its_port(site: Site) -> None:
     """The nodes are left alone and find it again."""
     site.up("--nodes", "1")

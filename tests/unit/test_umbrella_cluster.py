@@ -208,7 +208,7 @@ def test_policies_and_shares_change_in_a_cluster_that_exists(layout: ClusterLayo
     ]
     assert (config.training.policy, config.history.learn) == ("goodput", False)
     assert "# mine\n" in layout.config.read_text()
-    cluster.pin_port(layout, 4713)
+    cluster.pin_port(layout, 4713, layout.nodes())
     assert (cluster.read_head(layout).training.policy, "# mine\n" in layout.config.read_text()) == (
         "goodput",
         True,
@@ -256,12 +256,12 @@ def test_a_value_in_an_inline_table_is_left_to_its_author() -> None:
 def test_pinning_the_port_changes_files_only_if_it_changed(layout: ClusterLayout) -> None:
     """A configuration newer than its daemon makes `up` restart it."""
     cluster.add_nodes(layout, cluster.Wanted(nodes=1))
-    cluster.pin_port(layout, 4711)
+    cluster.pin_port(layout, 4711, layout.nodes())
     before = layout.node("n1").config.stat().st_ino
 
-    cluster.pin_port(layout, 4711)
+    cluster.pin_port(layout, 4711, layout.nodes())
     assert layout.node("n1").config.stat().st_ino == before
-    cluster.pin_port(layout, 4712)
+    cluster.pin_port(layout, 4712, layout.nodes())
     assert cluster.read_head(layout).head.node_port == 4712
     assert cluster.read_node(layout.node("n1")).head == f"unix:{layout.directory}/head-node.sock"
 

@@ -29,7 +29,13 @@ from gsched.cli.local.toml import write_file
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.config import Config
-from gsched.errors import CannotWriteError, GschedError, HeadUnreachableError, TryAgainError
+from gsched.errors import (
+    CannotWriteError,
+    ConfigError,
+    GschedError,
+    HeadUnreachableError,
+    TryAgainError,
+)
 from gsched.model.states import NodeState
 from gsched.protocol.api import NodeRow, StatusReply
 
@@ -58,10 +64,21 @@ class Report:
 
 
 class Bringup:
-    """One run of ``gsched up`` on one directory."""
+    """One run of ``gsched up`` on one directory.
 
-    def __init__(self, layout: ClusterLayout, *, timeout_s: float, tell: Tell) -> None:
+    Args:
+        layout: of the cluster.
+        timeout_s: how long it may take until all is up.
+        tell: is told what is being done.
+        leave_broken: nodes with a broken configuration are left as they are, running or not.
+    """
+
+    def __init__(
+        self, layout: ClusterLayout, *, timeout_s: float, tell: Tell, leave_broken: bool = False
+    ) -> None:
         self._layout = layout
+        self._leaves_broken = leave_broken
+        self._left: set[str] = set()
         self._deadline_s = SystemClock().monotonic_s() + timeout_s
         self._timeout_s = timeout_s
         self._tell = tell
@@ -81,15 +98,19 @@ class Bringup:
         with only_one(layout):
             if layout.exists:
                 cluster.read_head(layout)
-                self._report.notes.extend(cluster.differences(layout, wanted))
+                if self._leaves_broken:
+                    self._leave_broken()
+                else:
+                    self._report.notes.extend(cluster.differences(layout, wanted))
             cluster.make_key(layout.key)
             self._prepare_head(wanted)
             status = self._bring_head()
             port = _port(layout, status)
             if wanted.share is not None:
                 self._report.changed.extend(cluster.set_share(layout, wanted.share))
-            cluster.add_nodes(layout, wanted)
-            cluster.pin_port(layout, port)
+            if not self._leaves_broken:
+                cluster.add_nodes(layout, wanted)
+            cluster.pin_port(layout, port, self._nodes())
             write_file(layout.config_read, _digest(layout.config) + "\n")
             self._bring_nodes()
             rows = self._wait_for_nodes(status.started_s)
@@ -146,9 +167,21 @@ class Bringup:
 
     # --- nodes ---
 
-    def _bring_nodes(self) -> None:
-        self._report.nodes = tuple(node.name for node in self._layout.nodes())
+    def _nodes(self) -> tuple[NodeLayout, ...]:
+        """Return the nodes that are to be up."""
+        return tuple(node for node in self._layout.nodes() if node.name not in self._left)
+
+    def _leave_broken(self) -> None:
         for node in self._layout.nodes():
+            try:
+                cluster.read_node(node)
+            except ConfigError as error:
+                self._left.add(node.name)
+                self._tell(f"node {node.name} is not restarted: {error.message}")
+
+    def _bring_nodes(self) -> None:
+        self._report.nodes = tuple(node.name for node in self._nodes())
+        for node in self._nodes():
             daemon = cluster.node_daemon(node)
             process = running_process(daemon)
             if process is not None and not _has_read(node):

@@ -6,6 +6,7 @@ import socket
 import sys
 import tomllib
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -147,11 +148,11 @@ def change(path: Path, keys: Keys, value: object) -> None:
     write_file(path, text)
 
 
-def pin_port(layout: ClusterLayout, port: int) -> None:
+def pin_port(layout: ClusterLayout, port: int, nodes: Iterable[NodeLayout]) -> None:
     """Make ``port`` the head's port for ever, so that it is the same after a restart."""
     if read_head(layout).head.node_port != port:
         change(layout.config, ("head", "node_port"), port)
-    for node in layout.nodes():
+    for node in nodes:
         address = node_channel(layout)
         if read_node(node).head != address:
             change(node.config, ("node", "head"), address)

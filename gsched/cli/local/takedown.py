@@ -102,7 +102,10 @@ def _end_jobs(layout: ClusterLayout, *, timeout_s: float, tell: Tell) -> int:
             return 0
         # Only the head knows the jobs, and only its nodes can end them.
         tell("the cluster is down: restarting it to end its jobs")
-    Bringup(layout, timeout_s=REVIVE_TIMEOUT_S, tell=tell).run(cluster.Wanted())
+    daemons = [cluster.head_daemon(layout), *map(cluster.node_daemon, layout.nodes())]
+    if any(running_process(daemon) is None for daemon in daemons):
+        bringup = Bringup(layout, timeout_s=REVIVE_TIMEOUT_S, tell=tell, leave_broken=True)
+        bringup.run(cluster.Wanted())
     head = Head(str(layout.socket))
     ids = [str(row.id) for row in head.jobs().jobs]
     for first in range(0, len(ids), IDS_PER_REQUEST):
