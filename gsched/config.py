@@ -1,6 +1,7 @@
 """The configuration file (TOML) and the few environment variables, read here and nowhere else."""
 
 import os
+import stat
 from typing import Annotated, Final
 
 import msgspec
@@ -25,6 +26,8 @@ DEFAULT_STATE_DIR = "/var/lib/gsched"
 #: Not below the head's: whoever can write a node's spool can run programs as any user.
 DEFAULT_NODE_STATE_DIR = "/var/lib/gnode"
 DEFAULT_KEY = "/etc/gsched/cluster.key"
+
+_MAX_CHARACTERS: Final = 4 * 1024 * 1024  # of a configuration file
 
 #: Not negative, and finite: a node that claims more than this would drown all others.
 Quantity = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -488,6 +491,24 @@ def config_path(given: str | None) -> str:
     return given or environment("GSCHED_CONFIG") or DEFAULT_CONFIG
 
 
+def _text_of(path: str) -> str:
+    """Return the content of a regular file of a bounded size: a device may have no end.
+
+    Raises:
+        OSError, UnicodeDecodeError: it cannot be read.
+        ConfigError: it is no such file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ConfigError(f"{path}: cannot be read: not a regular file", hint="see gsched.toml(5)")
+    with open(fd, encoding="utf-8") as stream:
+        text = stream.read(_MAX_CHARACTERS + 1)
+    if len(text) > _MAX_CHARACTERS:
+        raise ConfigError(f"{path}: the file has more than 4mb", hint="see gsched.toml(5)")
+    return text
+
+
 def load_config(path: str | None) -> Config:
     """Read a configuration; None means the default place, where a missing file means defaults.
 
@@ -495,11 +516,9 @@ def load_config(path: str | None) -> Config:
         ConfigError: unreadable, not TOML, an unknown key (did you mean), or a value that is wrong;
             the message names the file and, for syntax, the line.
     """
-    from pathlib import Path  # late: every command imports this module, few read the file
-
     where = config_path(path)
     try:
-        text = Path(where).read_text(encoding="utf-8")
+        text = _text_of(where)
     except FileNotFoundError:
         if path or environment("GSCHED_CONFIG"):
             raise ConfigError(

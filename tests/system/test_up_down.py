@@ -244,6 +244,18 @@ def test_a_job_outlives_the_daemons_and_its_outcome_is_found(site: Site) -> None
     assert len(story.attempts) == 1
 
 
+def test_config_check_of_its_file_says_where_the_nodes_have_theirs(site: Site) -> None:
+    site.up("--nodes", "2", "--cpus", "1")
+
+    said = run_command("gsched", "config", "check", str(site.layout.config)).stdout
+    of_node = run_command("gsched", "config", "check", str(site.layout.node("n2").config)).stdout
+
+    assert "connects to" not in said
+    assert f"nodes: each of 2 reads its own file: {site.layout.node('n1').config}" in said
+    assert f"node: connects to unix:{site.layout.node_socket}\n" in of_node
+    assert site.down().status == 0
+
+
 def test_down_leaves_running_jobs_and_up_finds_them(site: Site) -> None:
     """The report says that they run on."""
     site.up("--nodes", "1")

@@ -1,5 +1,6 @@
 """The configuration file: every mistake has an answer that names it."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,20 @@ def test_no_file_at_the_default_place_means_defaults(
     monkeypatch.setenv("GSCHED_CONFIG", missing)
     with pytest.raises(ConfigError, match="no such file"):
         load_config(None)
+
+
+def test_only_a_regular_file_of_a_bounded_size_is_read(tmp_path: Path) -> None:
+    """None that blocks, or has no end."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (str(tmp_path), str(pipe), "/dev/zero"):
+        with pytest.raises(ConfigError, match=f"{path}: cannot be read: not a regular file"):
+            load_config(path)
+    large = tmp_path / "large"
+    with large.open("wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(ConfigError, match=r"more than 4mb"):
+        load_config(str(large))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 import os
 import pwd
+from pathlib import Path
 
 import click
 from msgspec import UNSET, structs
 
 from gsched.cli.common import print_json
 from gsched.cli.local.config_show import load_found, show
+from gsched.cli.local.layout import ClusterLayout
 from gsched.cli.local.options import SETTINGS, HelpfulGroup, subcommand
 from gsched.config import Config
 from gsched.config_rules import deprecations
@@ -52,8 +54,19 @@ def check(*, file: str | None, as_json: bool) -> int:
     )
     print(f"queues: {queues}")
     print(f"training jobs: {loaded.training.policy}")
-    print(f"node: connects to {loaded.node.head}")
+    print(_nodes_line(loaded, name))
     return 0
+
+
+def _nodes_line(loaded: Config, name: str) -> str:
+    """Return what the file says of the node, unless the nodes of its cluster have their own."""
+    layout = ClusterLayout(directory=Path(os.path.abspath(name)).parent)
+    nodes = layout.nodes()
+    if nodes and os.path.abspath(name) == str(layout.config):
+        return f"nodes: each of {len(nodes)} reads its own file: {nodes[0].config}" + (
+            " and others" if len(nodes) > 1 else ""
+        )
+    return f"node: connects to {loaded.node.head}"
 
 
 def _check_operators(loaded: Config, name: str) -> None:
