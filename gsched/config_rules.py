@@ -125,6 +125,12 @@ def _check_size(keys: Sequence[str | int], text: str) -> None:
         raise BrokenRuleError(keys, f": {error.message}", hint=error.hint) from None
 
 
+def _check_absolute(keys: Sequence[str | int], path: str) -> None:
+    """Refuse a relative path; an empty one stands for the default."""
+    if path and not os.path.isabs(path):
+        raise BrokenRuleError(keys, f": relative path {path!r}", hint="give an absolute path")
+
+
 def _check_bandwidth(keys: Sequence[str | int], text: str) -> None:
     try:
         parse_bandwidth_bytes_s(text)
@@ -305,6 +311,7 @@ def _check_node(node: NodeConfig) -> None:
     check_word(("node", "gpu_fence"), node.gpu_fence, GPU_FENCES)
     for at, runtime in enumerate(node.container_runtimes):
         check_word(("node", "container_runtimes", at), runtime, RUNTIMES)
+    _check_absolute(("node", "tmp_dir"), node.tmp_dir)
     for feature in node.features:
         if not _WORD.fullmatch(feature):
             raise BrokenRuleError(

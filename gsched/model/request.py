@@ -461,6 +461,8 @@ def _size(name: str, text: str) -> int:
 
 
 def _count(name: str, text: str, *, least: int = 1) -> int:
+    if re.fullmatch(r"[0-9]{10,}", text):
+        raise BadResourceError(f"{name}={_short(text)}: must be at most 999999999")
     if not re.fullmatch(r"-?[0-9]{1,9}", text):
         raise BadResourceError(f"{name}={_short(text)}: must be a whole number")
     if int(text) < least:

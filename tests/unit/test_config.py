@@ -91,6 +91,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("head = 1\n", ":1: head must be a table, got 1", ""),
         ("[queue]\nname = 'a'\n", ":1: queue must be a list of tables", "write [[queue]]"),
         ("[head]\nnode_port = true\n", "node_port must be an integer, got true", ""),
+        ("[node]\ntmp_dir = 'scratch'\n", "tmp_dir: relative path 'scratch'", "absolute"),
         ("[notify]\nsendmail = 'mail -t'\n", "sendmail: relative path 'mail -t'", "absolute"),
         ("\n[[queue]]\npriority = 1\n", ":2: [[queue]] name is missing", "write name = ..."),
         ("[node]\nresources = { lic = -1 }\n", ":2: [node] resources", "gsched.toml(5)"),
