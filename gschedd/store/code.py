@@ -205,7 +205,10 @@ class CodeStore:
             (True, others.values(), in_all_bytes, self._limits.snapshots_total, "snapshots_total"),
         ):
             whose = "all users" if of_all else "this user"
-            hint = f"wait until jobs with snapshots have ended, or delete some; [limits] {name}"
+            hint = (
+                "wait until jobs with snapshots have ended, or delete some; a snapshot is kept for "
+                f"{FRESH_S:.0f} s after its last use; [limits] {name}"
+            )
             if len(sizes) + 1 > most:
                 raise QuotaError(
                     f"the head has {len(sizes)} code snapshots of {whose}; the limit is {most}",

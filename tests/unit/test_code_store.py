@@ -104,6 +104,19 @@ def test_a_snapshot_beyond_a_quota_is_refused_until_there_is_room(
     put_whole(store, 3)
 
 
+def test_the_hint_of_a_quota_says_how_long_an_archive_is_kept(tmp_path: Path) -> None:
+    store = CodeStore(str(tmp_path), LimitsConfig(snapshot_bytes=100, snapshots_per_user=1))
+    put(store, DATA)
+
+    with pytest.raises(GschedError) as refused:
+        store.put(7, 64 * "0", size_bytes=9, offset=0, data=b"x", now_s=0.0)
+
+    assert refused.value.hint == (
+        "wait until jobs with snapshots have ended, or delete some; a snapshot is kept for 600 s "
+        "after its last use; [limits] snapshots_per_user"
+    )
+
+
 def test_a_quota_of_a_user_is_not_that_of_another(tmp_path: Path) -> None:
     limits = LimitsConfig(snapshots_per_user=1)
     store = CodeStore(str(tmp_path), limits)
