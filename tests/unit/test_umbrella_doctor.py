@@ -282,3 +282,21 @@ def test_doctor_names_nodes_that_cannot_share_their_gpus() -> None:
         "cannot share its GPUs: no C compiler: install gcc",
     )
     assert "2 of 2 accept jobs" in [finding.text for finding in findings]
+
+
+def test_doctor_says_what_to_free_before_a_node_with_a_full_disk_is_resumed() -> None:
+    full = "it cannot start jobs: cannot write the job's files below /tmp: No space left on device"
+    rows = [
+        node("n1", drained=True, reason=full, automatic=True, probe_due_s=60.0),
+        node("n2", drained=True, reason=full),
+        node("n3", drained=True, reason="maintenance"),
+    ]
+
+    probed, given_up, other = head_checks.check_nodes(rows, now_s=0.0)[:3]
+
+    assert probed.todo == (
+        "free space in the directory above (gnode removes only directories of ended jobs); then "
+        "gsched resumes the node at its next probe, or at once: gnodes resume n1"
+    )
+    assert given_up.todo.endswith("removes only directories of ended jobs), then: gnodes resume n2")
+    assert other.todo == "gnodes resume n3"

@@ -8,7 +8,7 @@ from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.cli.local.machine_checks import check_space
 from gsched.client import Head
 from gsched.clock import SystemClock
-from gsched.errors import GschedError, HeadUnreachableError
+from gsched.errors import NO_ROOM, GschedError, HeadUnreachableError
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.wording import counted
 from gsched.protocol.api import API_VERSION, DiskRow, NodeRow, StatusReply
@@ -245,7 +245,7 @@ def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
                 warn(
                     f"node {row.name}",
                     f"is drained and accepts no new jobs{reason}",
-                    f"gnodes resume {row.name}",
+                    _todo_of_drained(row),
                 )
             )
         elif row.problem:
@@ -268,6 +268,17 @@ def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
     if good:
         findings.append(ok("nodes", f"{good} of {len(rows)} accept jobs"))
     return findings + _check_sharing(rows)
+
+
+def _todo_of_drained(row: NodeRow) -> str:
+    """Return how a drained node comes back: one with a full disk not before there is space."""
+    resume = f"gnodes resume {row.name}"
+    if not any(os.strerror(number) in row.reason for number in NO_ROOM):
+        return resume
+    todo = "free space in the directory above (gnode removes only directories of ended jobs)"
+    if not row.probe_due_s:
+        return f"{todo}, then: {resume}"
+    return f"{todo}; then gsched resumes the node at its next probe, or at once: {resume}"
 
 
 def _check_sharing(rows: Iterable[NodeRow]) -> list[Finding]:
