@@ -294,6 +294,22 @@ def test_a_port_of_a_job_is_reached_through_its_session(
     assert user.code() == 0
 
 
+def test_a_forwarding_names_the_connection_that_is_lost(
+    running: Cluster, sittings: list[Sitting]
+) -> None:
+    """The one of the node, where only gnode was killed."""
+    job = run(running, "gsub", "--", "sleep", "600").stdout.partition(".")[0]
+    user = sit(running, sittings, "gshell", "-N", "-L", f"{free_port()}:1", job)
+    user.until("leads to port 1")
+
+    running.kill_node("n1")
+
+    user.until("the connection to node n1 is lost: connecting again")
+    running.start_node("n1", cpus=8, gpus=2)
+    user.until("connected again")
+    assert run(running, "gdel", "-W", "1", job).status == 0
+
+
 def test_a_shell_beside_a_job(shared: Cluster, sittings: list[Sitting]) -> None:
     """With its GPUs, environment, directory and limits; it ends with the job."""
     words = ("-l", "gpus=1", "-v", "MARK=of-the-job", "-N", "long", "--", "sleep", "600")

@@ -159,6 +159,7 @@ class Forwarding:
         self._greeted = False
         self._heard = bytearray()  # before the greeting: why there is none
         self._begun = False
+        self._lost = ""  # what the head says of why the session has ended
         self._is_full = False  # and that has been said
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -278,10 +279,11 @@ class Forwarding:
         loop = asyncio.get_running_loop()
         give_up_s, pause_s = loop.time() + PAUSE_LONGEST_S, PAUSE_FIRST_S
         while True:
+            self._lost = ""
             try:
                 if await self._session():
                     return
-                reason = "the connection to the head is lost"
+                reason = self._lost or "the connection to the head is lost"
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 reason = lost_words(error)
             except (RecordError, t.FrameError) as error:
@@ -328,6 +330,9 @@ class Forwarding:
                     await channel.send_bytes(t.attach_frame(Window(0, 0)))
                 elif told.what == "refused":
                     return self._refused(told)
+                elif told.what == "lost":
+                    self._lost = told.reason
+                    return False
             elif message.type is aiohttp.WSMsgType.BINARY:
                 if self._take(*t.split(message.data)):
                     return True
