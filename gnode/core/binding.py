@@ -173,7 +173,8 @@ def bind(
     if launch.step_agent:
         stdout_path = stderr_path = NOWHERE  # its tasks write to the program that wants them
     switch_user = site.uid == 0 and account.uid != 0
-    stage_in, stage_out = staging_commands(launch, account, site.staging, site.node)
+    env = _environment(launch, account, site, user_dir)
+    stage_in, stage_out = staging_commands(launch, account, site.staging, site.node, env["TMPDIR"])
     task = Task(
         job=launch.job,
         attempt=launch.attempt,
@@ -182,7 +183,7 @@ def bind(
         gid=launch.owner.gid if switch_user else account.gid,
         switch_user=switch_user,
         argv=in_snapshot(launch, site.unpacker, _argv(launch, account, site, user_dir)),
-        env=_environment(launch, account, site, user_dir),
+        env=env,
         cwd=launch.workdir,
         stdout_path=stdout_path,
         stderr_path=stderr_path,

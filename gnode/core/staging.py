@@ -2,7 +2,11 @@
 
 import fnmatch
 import posixpath
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from msgspec import structs
 
 from gnode.core.inputs import Account
 from gsched.model.job import StagedFile
@@ -12,6 +16,7 @@ from gsched.protocol.node import Launch
 _LOCAL_COPY = ("cp", "-rpHT", "--")
 #: Of a file whose two names are one path: it is in place, but a missing one is an error.
 _LOOK = ("stat", "-L", "-c", "", "--")
+_TMPDIR = re.compile(r"\A\$(?:TMPDIR|\{TMPDIR\})(?=/|\Z)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +42,34 @@ DEFAULT_STAGING = Staging()
 
 
 def staging_commands(
-    launch: Launch, account: Account, staging: Staging, node: str
+    launch: Launch, account: Account, staging: Staging, node: str, tmp_dir: str
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]:
-    """Return the commands before the start of a job's first part, and after its end."""
+    """Return the commands before the start of a job's first part, and after its end.
+
+    Args:
+        launch: of the part.
+        account: of the job's owner.
+        staging: how this node copies.
+        node: its name.
+        tmp_dir: the job's TMPDIR.
+    """
     spec = launch.origin.spec if launch.origin is not None else None
     if spec is None or launch.node_rank or launch.step_agent:
         return (), ()
     return (
-        tuple(_copy(each, account, staging, node, away=False) for each in spec.stage_in),
-        tuple(_copy(each, account, staging, node, away=True) for each in spec.stage_out),
+        tuple(
+            _copy(each, account, staging, node, away=False) for each in _in(tmp_dir, spec.stage_in)
+        ),
+        tuple(
+            _copy(each, account, staging, node, away=True) for each in _in(tmp_dir, spec.stage_out)
+        ),
     )
+
+
+def _in(tmp_dir: str, files: Iterable[StagedFile]) -> Iterator[StagedFile]:
+    """Yield files with paths on the node that begin with the job's TMPDIR, where they name it."""
+    for each in files:
+        yield structs.replace(each, local=_TMPDIR.sub(lambda _: tmp_dir, each.local))
 
 
 def _copy(

@@ -22,7 +22,7 @@ def command_for(host: str, staging: Staging, remote: str = "/d/in") -> tuple[str
     spec = world.head.state.jobs[world.submit()].spec
     spec = structs.replace(spec, stage_in=(StagedFile(local="in", host=host, remote=remote),))
     origin = Origin(token="t", spec=spec, submitted_s=1.0, assigned_s=1.0, allocation=(), active=())
-    (command,), _ = staging_commands(order(origin=origin), ACCOUNT, staging, "n1")
+    (command,), _ = staging_commands(order(origin=origin), ACCOUNT, staging, "n1", "/tmp/7.1")
     return command
 
 
@@ -58,3 +58,31 @@ def test_a_machine_knows_its_names_and_addresses() -> None:
 
     assert {socket.gethostname().lower(), "127.0.0.1"} <= names
     assert "" not in names
+
+
+@pytest.mark.parametrize(
+    ("local", "path"),
+    [
+        ("$TMPDIR/res", "/scratch/1.1/res"),
+        ("${TMPDIR}/a/$TMPDIR", "/scratch/1.1/a/$TMPDIR"),
+        ("$TMPDIR", "/scratch/1.1"),
+        ("$TMPDIRS/res", "/home/alice/$TMPDIRS/res"),
+        ("$HOME/res", "/home/alice/$HOME/res"),
+        ("d/$TMPDIR", "/home/alice/d/$TMPDIR"),
+    ],
+)
+def test_the_scratch_directory_of_the_job_is_known_at_the_begin_of_a_path(
+    local: str, path: str
+) -> None:
+    """Of the path on the node only; no other variable is."""
+    world = World(node("n1"))
+    spec = world.head.state.jobs[world.submit()].spec
+    file = StagedFile(local=local, host="far", remote="$TMPDIR/x")
+    spec = structs.replace(spec, stage_in=(file,), stage_out=(file,))
+    origin = Origin(token="t", spec=spec, submitted_s=1.0, assigned_s=1.0, allocation=(), active=())
+    launch = order(origin=origin)
+
+    (before,), (after,) = staging_commands(launch, ACCOUNT, Staging(), "n1", "/scratch/1.1")
+
+    assert after == ("scp", "-Brp", path, "far:$TMPDIR/x")
+    assert before == ("scp", "-Brp", "far:$TMPDIR/x", path)
