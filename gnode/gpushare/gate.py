@@ -19,8 +19,12 @@ class GatePage:
 
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("gsched-gate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.descriptor, PAGE_BYTES)
-        self._map = mmap.mmap(self.descriptor, PAGE_BYTES)
+        try:
+            os.ftruncate(self.descriptor, PAGE_BYTES)
+            self._map = mmap.mmap(self.descriptor, PAGE_BYTES)
+        except OSError:
+            os.close(self.descriptor)
+            raise
         self._words = memoryview(self._map).cast("I")
         fcntl.fcntl(
             self.descriptor,

@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -232,7 +233,8 @@ class InterceptionRuntime:
     def _prepare(self) -> None:
         """Make the directory; users may enter it, and gnode's own user alone writes it."""
         self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._directory.chmod(0o755)
+        if stat.S_IMODE(self._directory.stat().st_mode) != 0o755:
+            self._directory.chmod(0o755)
 
     def _secret(self, task: SharedTask) -> str:
         """Return the task's secret: the same at each call, also of the next gnode."""

@@ -8,10 +8,13 @@ admissions, so that the next daemon knows the same secrets.
 
 import argparse
 import contextlib
+import errno
 import fcntl
+import itertools
 import json
 import logging
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -24,14 +27,14 @@ from pathlib import Path
 from typing import Final, Literal, cast
 
 from gnode.gpushare import wire
-from gnode.gpushare.addresses import CONTROL_SOCKET, GROUPS_FILE
+from gnode.gpushare.addresses import CONTROL_SOCKET
+from gnode.gpushare.admissions import AdmissionsFile, admission_of
 from gnode.gpushare.gate import GatePage
 from gnode.gpushare.memory_book import MemoryBook
 from gnode.gpushare.node_tokens import Admission, NodeTokens
 from gnode.gpushare.token_policy import AskIdle, CloseGate, Effect, OpenGate, Settings, SetWindow
 from gnode.gpushare.wire import BadMessageError, Kind, Message
 from gsched.clock import Clock, SystemClock
-from gsched.model.states import ShareClass
 from gsched.unix_address import address_of
 
 log = logging.getLogger(__name__)
@@ -41,6 +44,14 @@ RECOVERY_S: Final = 1.0  # for the claims of processes that outlived the last da
 NICENESS: Final = -10
 CLIENTS_MAX: Final = 4096
 CLIENTS_OF_A_GROUP: Final = 512
+#: A job has so many places of its own, whatever others have taken.
+CLIENTS_KEPT: Final = 32
+#: Connections that have not said yet which job they are of: in all, of one user, and how long.
+SILENT_MAX: Final = 256
+SILENT_OF_A_USER: Final = 32
+HELLO_WITHIN_S: Final = 2.0
+DESCRIPTORS_WANTED: Final = 16384
+DESCRIPTORS_KEPT: Final = 128  # for gnode, files, and gates of jobs
 CONTROL_BYTES_MAX: Final = 65536
 _UCRED: Final = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
 
@@ -52,6 +63,8 @@ class Client:
     number: int
     channel: socket.socket
     pid: int
+    uid: int
+    hello_by_s: float
     pidfd: int = -1
     group: str = ""
     launches: bool = False
@@ -65,25 +78,37 @@ class TokenDaemon:
         directory: with the sockets and the file of admissions.
         tokens: the state.
         clock: the daemon's own; processes say nothing about time that is believed.
+        places: connections of jobs; each job has `CLIENTS_KEPT` beyond them.
     """
 
     directory: Path
     tokens: NodeTokens
     clock: Clock = field(default_factory=SystemClock)
+    places: int = CLIENTS_MAX
     pages: dict[str, GatePage] = field(default_factory=dict)
     clients: dict[int, Client] = field(default_factory=dict)
     finished: bool = False
     bad_messages: int = 0
+    _silent: dict[int, Client] = field(default_factory=dict)  # before their HELLO, oldest first
+    _spare: int = -1  # a descriptor for a connection when there is no other
+    _file: AdmissionsFile = field(init=False)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _effects: deque[Effect] = field(default_factory=deque)
     _carrying_out: bool = False
     _numbers: int = 0
 
+    def __post_init__(self) -> None:
+        self._file = AdmissionsFile(self.directory)
+
     # ---- life ----
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until the order to finish; ``ready`` is called when both sockets listen."""
-        self._load()
+        admissions = self._file.load()
+        if admissions:  # claims come before the first grant
+            self.tokens.quiet_until_s = self.clock.monotonic_s() + RECOVERY_S
+        for admission in admissions:
+            self.tokens.admit(admission)
         token = _listen(self.directory / JOBS_SOCKET, 0o666)
         control = _listen(self.directory / CONTROL_SOCKET, 0o600)
         self._selector.register(token, selectors.EVENT_READ, lambda: self._accept(token))
@@ -91,6 +116,7 @@ class TokenDaemon:
             control, selectors.EVENT_READ, lambda: self._accept_control(control)
         )
         ready()
+        self._keep_spare()
         while not self.finished:
             self.once()
         for client in list(self.clients.values()):
@@ -98,35 +124,86 @@ class TokenDaemon:
 
     def once(self) -> None:
         """Wait for the next events, or for the next time that matters."""
-        due_s = self.tokens.next_tick_s()
+        due = [self.tokens.next_tick_s(), *(one.hello_by_s for one in self._first_silent())]
+        due_s = min((at for at in due if at is not None), default=None)
         wait_s = None if due_s is None else max(0.0, due_s - self.clock.monotonic_s())
         for key, _ in self._selector.select(wait_s):
             cast("Callable[[], None]", key.data)()
         due_s = self.tokens.next_tick_s()
         now_s = self.clock.monotonic_s()
+        for client in self._first_silent():
+            if now_s >= client.hello_by_s:
+                self._drop(client, "it has said nothing")
         if due_s is not None and now_s >= due_s:
             self._carry_out(self.tokens.tick(now_s))
 
     # ---- processes of jobs ----
 
     def _accept(self, listener: socket.socket) -> None:
-        channel, _ = listener.accept()
-        channel.settimeout(0.0)
-        if len(self.clients) >= CLIENTS_MAX:
-            channel.close()
+        channel = self._accepted(listener)
+        if channel is None:
             return
-        pid, _, _ = _UCRED.unpack(
+        if self._spare < 0 and not self._keep_spare():
+            _turn_away(channel)  # it has the last descriptor
+            self._keep_spare()
+            return
+        pid, uid, _ = _UCRED.unpack(
             channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         )
+        of_user = [one for one in self._silent.values() if one.uid == uid]
+        if len(of_user) >= SILENT_OF_A_USER:
+            self._turn_out(of_user[0])
+        elif len(self._silent) >= SILENT_MAX:
+            self._turn_out(self._first_silent()[0])
         self._numbers += 1
-        client = Client(self._numbers, channel, pid)
-        self.clients[client.number] = client
+        hello_by_s = self.clock.monotonic_s() + HELLO_WITHIN_S
+        client = Client(self._numbers, channel, pid, uid, hello_by_s)
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._read(client))
+        self.clients[client.number] = self._silent[client.number] = client
+        self._read(client)
+
+    def _accepted(self, listener: socket.socket) -> socket.socket | None:
+        """Accept a connection; None: there is none any more, or no descriptor for it."""
+        try:
+            channel, _ = listener.accept()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                log.debug("a connection cannot be accepted: %s", error)
+            elif self._silent:
+                self._turn_out(self._first_silent()[0])
+            elif self._spare >= 0:
+                os.close(self._spare)
+                self._spare = -1
+            return None  # the listener is ready still, and is asked again
+        channel.settimeout(0.0)
+        return channel
+
+    def _keep_spare(self) -> bool:
+        if self._spare < 0:
+            with contextlib.suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        return self._spare >= 0
+
+    def _first_silent(self) -> list[Client]:
+        return list(itertools.islice(self._silent.values(), 1))
+
+    def _turn_out(self, client: Client) -> None:
+        """Give the place of a client that has said nothing yet to another one."""
+        self._send(client, Message(kind=Kind.BUSY))
+        self._drop(client, "others need its place")
+
+    def _follow(self, client: Client) -> None:
+        """Have the end of its process told, for a child may keep the connection open."""
         with contextlib.suppress(OSError):  # gone already, or a kernel without it: EOF remains
-            client.pidfd = os.pidfd_open(pid)
-            self._selector.register(
-                client.pidfd, selectors.EVENT_READ, lambda: self._drop(client, "its process ended")
-            )
+            pidfd = os.pidfd_open(client.pid)
+            try:
+                self._selector.register(
+                    pidfd, selectors.EVENT_READ, lambda: self._drop(client, "its process ended")
+                )
+            except OSError:
+                os.close(pidfd)
+                raise
+            client.pidfd = pidfd
 
     def _read(self, client: Client) -> None:
         if client.number not in self.clients:
@@ -160,13 +237,18 @@ class TokenDaemon:
 
     def _greet(self, client: Client, hello: Message, secret: str) -> None:
         group = self.tokens.group_of(secret)
-        count = sum(other.group == group for other in self.clients.values())
-        if group is None or count >= CLIENTS_OF_A_GROUP:
+        if group is None:
             self._send(client, Message(kind=Kind.REFUSED))
-            self._drop(client, "unknown job" if group is None else "too many processes")
+            self._drop(client, "unknown job")
             return
+        launches = hello.b == wire.CHANNEL_LAUNCH
+        del self._silent[client.number]
+        if not self._has_place(group) or (launches and not self._has_page(group)):
+            self._turn_out(client)
+            return
+        self._follow(client)
         client.group = group
-        client.launches = hello.b == wire.CHANNEL_LAUNCH
+        client.launches = launches
         limit = self.tokens.admissions[group].memory_bytes
         welcome = Message(kind=Kind.WELCOME, client=client.number, a=limit)
         if not client.launches:
@@ -179,6 +261,26 @@ class TokenDaemon:
         self._carry_out(self.tokens.join(client.number, client.pid, group, now_s))
         if hello.flags & wire.CLAIM_HELD and client.number in self.clients:
             self._carry_out(self.tokens.claim(client.number, now_s))
+
+    def _has_place(self, group: str) -> bool:
+        """Return whether a job may have one more connection."""
+        count = sum(one.group == group for one in self.clients.values())
+        if count < CLIENTS_KEPT:
+            return True
+        return count < CLIENTS_OF_A_GROUP and len(self.clients) - len(self._silent) <= self.places
+
+    def _has_page(self, group: str) -> bool:
+        """Make a job's page unless it has one; a silent client's descriptor serves for it."""
+        while True:
+            try:
+                self._page(group)
+            except OSError as error:
+                log.debug("no gate for job %s now: %s", group, error)
+                if not self._silent:
+                    return False
+                self._turn_out(self._first_silent()[0])
+            else:
+                return True
 
     def _handle_launches(self, client: Client, message: Message) -> None:
         now_s, number = self.clock.monotonic_s(), client.number
@@ -219,12 +321,14 @@ class TokenDaemon:
         """Forget a connection, and what its process held."""
         if self.clients.pop(client.number, None) is None:
             return
+        self._silent.pop(client.number, None)
         log.debug("process %d of %s: %s", client.pid, client.group or "no job", why)
         if client.pidfd >= 0:
             self._selector.unregister(client.pidfd)
             os.close(client.pidfd)
         self._selector.unregister(client.channel)
         client.channel.close()
+        self._keep_spare()
         if client.group:
             self.tokens.memory.drop(client.group, client.number)
         self._carry_out(self.tokens.leave(client.number, self.clock.monotonic_s()))
@@ -281,8 +385,9 @@ class TokenDaemon:
     # ---- gnode ----
 
     def _accept_control(self, listener: socket.socket) -> None:
-        channel, _ = listener.accept()
-        channel.settimeout(0.0)
+        channel = self._accepted(listener)
+        if channel is None:
+            return
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._read_control(channel))
 
     def _read_control(self, channel: socket.socket) -> None:
@@ -293,6 +398,7 @@ class TokenDaemon:
         if not data:
             self._selector.unregister(channel)
             channel.close()
+            self._keep_spare()
             return
         try:
             answer = self._control(json.loads(data))
@@ -302,11 +408,13 @@ class TokenDaemon:
             channel.send(json.dumps(answer).encode())
 
     def _control(self, order: Mapping[str, object]) -> dict[str, object]:
+        if self._file.is_behind:
+            self._file.save(self.tokens.admissions.values())
         match order["order"]:
             case "admit":
                 fields = cast("dict[str, object]", order["admission"])
-                self.tokens.admit(_admission(fields))
-                self._save()
+                self.tokens.admit(admission_of(fields))
+                self._file.save(self.tokens.admissions.values())
             case "remove":
                 self._remove(str(order["group"]))
             case "metrics":
@@ -326,7 +434,7 @@ class TokenDaemon:
         if page is not None:
             page.shut()
             page.close()
-        self._save()
+        self._file.save(self.tokens.admissions.values())
 
     def metrics(self) -> dict[str, object]:
         """Return counters and the state of each GPU and job, for people and for the scheduler."""
@@ -378,48 +486,21 @@ class TokenDaemon:
             "demoted": known is not None and known.demoted,
         }
 
-    # ---- the file of admissions ----
 
-    def _save(self) -> None:
-        rows = [
-            {
-                "group": one.group,
-                "gpu": one.gpu,
-                "share_class": str(one.share_class),
-                "memory_bytes": one.memory_bytes,
-                "secret_hash": one.secret_hash,
-            }
-            for one in self.tokens.admissions.values()
-        ]
-        new = self.directory / f"{GROUPS_FILE}.new"
-        new.touch(mode=0o600)
-        new.write_text(json.dumps(rows), encoding="utf-8")
-        os.replace(new, self.directory / GROUPS_FILE)
-
-    def _load(self) -> None:
-        """Admit what the last daemon had admitted, and wait for claims before the first grant."""
-        try:
-            rows = json.loads((self.directory / GROUPS_FILE).read_text(encoding="utf-8"))
-            admissions = [_admission(row) for row in rows]
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            log.error("%s cannot be used: %s", GROUPS_FILE, error)
-            return
-        if admissions:
-            self.tokens.quiet_until_s = self.clock.monotonic_s() + RECOVERY_S
-        for admission in admissions:
-            self.tokens.admit(admission)
+def _turn_away(channel: socket.socket) -> None:
+    """Have a client try again later."""
+    with contextlib.suppress(OSError):
+        channel.send(wire.pack(Message(kind=Kind.BUSY)))
+    channel.close()
 
 
-def _admission(fields: Mapping[str, object]) -> Admission:
-    return Admission(
-        group=str(fields["group"]),
-        gpu=str(fields["gpu"]),
-        share_class=ShareClass(str(fields["share_class"])),
-        memory_bytes=int(cast("int", fields["memory_bytes"])),
-        secret_hash=str(fields["secret_hash"]),
-    )
+def _places() -> int:
+    """Return for how many connections of jobs there are descriptors, two for each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return min(CLIENTS_MAX, max(0, wanted - SILENT_MAX - DESCRIPTORS_KEPT) // 2)
 
 
 def _listen(path: Path, mode: Literal[0o666, 0o600]) -> socket.socket:
@@ -460,7 +541,7 @@ def main() -> None:
     except BlockingIOError:
         sys.exit(f"another token daemon runs in {given.dir}")
     tokens = NodeTokens(settings, memory=MemoryBook(context_bytes=given.context_bytes))
-    daemon = TokenDaemon(Path(given.dir), tokens)
+    daemon = TokenDaemon(Path(given.dir), tokens, places=_places())
     with contextlib.suppress(PermissionError):  # jobs with many threads must not delay a grant
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
 

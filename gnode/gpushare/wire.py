@@ -36,6 +36,7 @@ class Kind(IntEnum):
     FREE = 11
     STAT = 12
     WAITING = 13
+    BUSY = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,22 @@
 """The token daemon alone, against clients that break off, say nothing, or are too many."""
 
+import json
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from gnode.gpushare import wire
+from gnode.gpushare.addresses import GROUPS_FILE
 from gnode.gpushare.keeper import LOG_FILE, Keeper
 from gnode.gpushare.node_tokens import hash_of
-from gnode.gpushare.tokend import JOBS_SOCKET
+from gnode.gpushare.tokend import JOBS_SOCKET, SILENT_OF_A_USER
 from gnode.gpushare.wire import Kind, Message
 from tests.support.cluster import wait_until
 
@@ -51,6 +54,11 @@ class Daemon:
     def holder(self) -> str | None:
         return cast("str | None", self.metrics()["gpus"]["GPU-1"]["holder"])
 
+    def saved(self) -> list[str]:
+        """Return the jobs in the file for the next daemon."""
+        rows = json.loads((self.folder / GROUPS_FILE).read_text())
+        return [row["group"] for row in rows]
+
     def connect(self) -> socket.socket:
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         channel.settimeout(10.0)
@@ -60,7 +68,8 @@ class Daemon:
     def hello(self, group: str, *, flags: int = 0, channel: int = 0) -> socket.socket:
         client = self.connect()
         message = Message(kind=Kind.HELLO, flags=flags, b=channel)
-        client.send(wire.pack(message) + SECRETS[group].encode())
+        with suppress(BrokenPipeError, ConnectionResetError):  # answered and closed already
+            client.send(wire.pack(message) + SECRETS[group].encode())
         return client
 
     @contextmanager
@@ -73,14 +82,28 @@ class Daemon:
         finally:
             os.kill(pid, signal.SIGCONT)
 
+    def limit_descriptors(self, more: int) -> None:
+        """Let the daemon have only so many descriptors more than now."""
+        limit_descriptors(self.metrics()["pid"], more)
+
     def assert_alive(self) -> None:
         self.metrics()
         assert "Traceback" not in (self.folder / LOG_FILE).read_text()
         assert self.keeper.restarts == 0
 
 
+def limit_descriptors(pid: int, more: int) -> None:
+    """Let a process have only so many descriptors more than now."""
+    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    free = [number for number in range(len(used) + more + 1) if number not in used]
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free[more], hard))
+
+
 def answer(channel: socket.socket) -> Message:
     """Return the next message; a descriptor beside it is closed."""
+    with suppress(ConnectionResetError):  # it is told first, where a HELLO was not read
+        channel.recv(1, socket.MSG_PEEK)
     data, descriptors, _, _ = socket.recv_fds(channel, wire.MESSAGE_BYTES, 1)
     for descriptor in descriptors:
         os.close(descriptor)
@@ -113,3 +136,86 @@ def test_a_client_that_closes_before_its_welcome_leaves_nothing(
         assert answer(low).kind is Kind.WELCOME
         low.send(wire.pack(Message(kind=Kind.REQUEST)))
         assert answer(low).kind is Kind.GRANT
+
+
+def test_a_client_that_says_nothing_is_disconnected(daemon: Daemon) -> None:
+    with daemon.connect() as silent, daemon.hello("8.1") as low:
+        assert silent.recv(64) == b""
+        assert answer(low).kind is Kind.WELCOME
+        assert daemon.pids("8.1") == [os.getpid()]
+
+
+def test_silent_connections_of_a_user_take_no_place_of_his_jobs(daemon: Daemon) -> None:
+    silent = [daemon.connect() for _ in range(SILENT_OF_A_USER + 1)]
+    try:
+        assert answer(silent[0]).kind is Kind.BUSY
+        with daemon.hello("8.1") as low:
+            assert answer(low).kind is Kind.WELCOME
+    finally:
+        for channel in silent:
+            channel.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: connects as another user")
+def test_silent_connections_of_a_user_take_no_place_of_others(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.folder.chmod(0o755)
+    monkeypatch.chdir(daemon.folder)  # its parents are closed to others
+    daemon.folder = Path()
+    mine = daemon.connect()
+    os.seteuid(65534)
+    try:
+        theirs = [daemon.connect() for _ in range(4 * SILENT_OF_A_USER)]
+    finally:
+        os.seteuid(0)
+    with mine:
+        mine.send(wire.pack(Message(kind=Kind.HELLO)) + SECRETS["8.1"].encode())
+        assert answer(mine).kind is Kind.WELCOME
+    for channel in theirs:
+        channel.close()
+
+
+def test_more_connections_than_descriptors_do_not_end_the_daemon(daemon: Daemon) -> None:
+    daemon.limit_descriptors(8)
+    silent = [daemon.connect() for _ in range(SILENT_OF_A_USER)]
+    with daemon.hello("8.1") as low:
+        assert answer(low).kind is Kind.WELCOME
+
+    daemon.assert_alive()
+    for channel in silent:
+        channel.close()
+
+
+def test_jobs_that_need_more_descriptors_than_there_are_try_again(daemon: Daemon) -> None:
+    """A gate needs one, too; gnode gets its answers all the time."""
+    daemon.limit_descriptors(2)
+    clients = [daemon.hello("7.1", channel=wire.CHANNEL_MEMORY) for _ in range(6)]
+    kinds = [answer(client).kind for client in clients]
+    assert {kind.name for kind in kinds} == {"WELCOME", "BUSY"}
+    with daemon.hello("8.1") as low:
+        assert answer(low).kind is Kind.BUSY
+    daemon.assert_alive()
+
+    for client in clients:
+        client.close()
+    wait_until(lambda: daemon.pids("7.1") == [])
+    with daemon.hello("8.1") as low:
+        assert answer(low).kind is Kind.WELCOME
+
+
+def test_a_file_that_cannot_be_written_hinders_no_job_and_is_written_later(daemon: Daemon) -> None:
+    """Such as on a full file system."""
+    pid = daemon.metrics()["pid"]
+    limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+    daemon.admit("9.1", "low", "secret of 9")
+    daemon.keeper.ask(order="remove", group="8.1")
+    with daemon.hello("7.1", channel=wire.CHANNEL_MEMORY) as client:
+        assert answer(client).kind is Kind.WELCOME
+    daemon.assert_alive()
+    assert set(daemon.saved()) == {"7.1", "8.1"}
+
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+    wait_until(lambda: daemon.metrics() and set(daemon.saved()) == {"7.1", "9.1"})
+    daemon.keeper.ask(order="remove", group="9.1")

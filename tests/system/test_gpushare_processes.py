@@ -2,8 +2,10 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from gnode.gpushare import ShareClass
 from gnode.gpushare.build import NATIVE, build, find_compiler
 from tests.support.gpu_device import MIB, SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
+from tests.system.test_gpushare_daemon import limit_descriptors
 from tests.system.test_gpushare_priority import gpu_counters, is_waiting, of
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
@@ -142,3 +145,28 @@ def test_the_library_has_no_constructors_and_makes_no_streams(library_cache: Pat
     text = "".join(path.read_text() for path in NATIVE.glob("*.c"))
     for name in ("cuInit", "cuStreamCreate"):
         assert re.search(rf'REAL\({name}|gs_real\("{name}|[^_"]{name}\(', text) is None
+
+
+@pytest.mark.parametrize("share_class", [ShareClass.HIGH, ShareClass.LOW])
+def test_a_process_for_which_the_daemon_has_no_place_waits_and_is_not_uncontrolled(
+    share_class: ShareClass, shared_gpu: Make
+) -> None:
+    """Though ``fail`` is ``open`` and its patience is short: the daemon answers."""
+    gpu = shared_gpu(patience_s=0.1)
+    environment = gpu.admit(gpu.task("1", share_class))
+    daemon_pid = gpu.daemon_pid()
+    limits = resource.prlimit(daemon_pid, resource.RLIMIT_NOFILE)
+    limit_descriptors(daemon_pid, 0)
+    job = gpu.start(environment)
+    assert job.call("cuda.start()") == 0
+
+    job.send("cuda.launch(10)")
+    wait_until(lambda: "no place for this process now: its launches wait" in gpu.said)
+    time.sleep(1.0)
+    assert gpu.device.log() == []
+    assert "launches pass" not in gpu.said
+
+    resource.prlimit(daemon_pid, resource.RLIMIT_NOFILE, limits)
+    assert job.receive() == 0
+    assert job.call("cuda.alloc('plain', 1 << 20)[0]") == 0
+    assert gpu.metrics()["groups"]["1.1"]["used_bytes"] == 1 << 20

@@ -7,10 +7,11 @@
 
 #define ANSWER_MS 5000
 #define RETRY_NS 500000000u
+#define BUSY_MS 100 /* between two questions of a daemon that has no place */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int channel = -1;
-static bool rejected, has_said;
+static bool rejected, has_said, is_busy;
 static uint64_t own_bytes, next_try_ns;
 
 static void hang_up(void) {
@@ -24,6 +25,7 @@ static bool join(void) {
     if (channel >= 0) return true;
     if (rejected || gs_now_ns() < next_try_ns) return false;
     gs_watch_forks();
+    is_busy = false;
     channel = gs_dial(GS_CHANNEL_MEMORY, 0, 0, own_bytes);
     if (channel >= 0 && gs_receive(channel, &message, NULL, ANSWER_MS) == 1) {
         if (message.type == GS_WELCOME) {
@@ -31,9 +33,11 @@ static bool join(void) {
             return true;
         }
         rejected = message.type == GS_REFUSED;
+        is_busy = message.type == GS_BUSY;
         if (rejected) gs_say("the token daemon does not know this job: it gets no GPU memory");
     }
     hang_up();
+    if (is_busy) return false;
     next_try_ns = gs_now_ns() + RETRY_NS;
     if (!rejected && !has_said)
         gs_say("the token daemon does not answer: the limit of GPU memory holds for each process");
@@ -53,9 +57,19 @@ void gs_budget_rejoin(void) {
     pthread_mutex_unlock(&lock);
 }
 
+/* Connects, and waits for a place at a daemon that has none, as long as for one that is gone. */
+static bool join_in_time(void) {
+    uint64_t end_ns = gs_now_ns() + gs_settings()->patience_ms * (uint64_t)1000000;
+    while (!join()) {
+        if (!is_busy || gs_now_ns() >= end_ns) return false;
+        poll(NULL, 0, BUSY_MS);
+    }
+    return true;
+}
+
 /* Sends a question and waits for its answer; tries a second time after a lost connection. */
 static bool ask(uint64_t bytes, uint32_t flags, struct gs_message *answer) {
-    for (int attempt = 0; attempt < 2 && join(); attempt++) {
+    for (int attempt = 0; attempt < 2 && join_in_time(); attempt++) {
         if (gs_send(channel, GS_RESERVE, flags, 0, bytes, 0) &&
             gs_receive(channel, answer, NULL, ANSWER_MS) == 1)
             return true;
@@ -122,6 +136,6 @@ bool gs_memory_numbers(uint64_t *used, uint64_t *limit) {
 void gs_budget_forget_after_fork(void) {
     pthread_mutex_init(&lock, NULL);
     hang_up();
-    rejected = has_said = false;
+    rejected = has_said = is_busy = false;
     own_bytes = next_try_ns = 0;
 }

@@ -31,7 +31,7 @@ static CUresult verdict; /* of launches that cannot get the token; 0: they wait 
 
 /* Only the control thread uses these. */
 static uint64_t lost_ns, told_launches, stat_ns;
-static bool watching, yielded, has_said;
+static bool watching, yielded, has_said, has_said_busy;
 static uint64_t seen_launches, still_since_ns;
 
 extern CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
@@ -144,7 +144,8 @@ static void serve(int fd) {
     }
 }
 
-/* Connects; returns the descriptor, -1: the daemon does not answer, -2: it refuses this job. */
+/* Connects; returns the descriptor, -1: the daemon does not answer, -2: it refuses this job, -3: it
+ * has no place for this process now. */
 static int join(bool held) {
     struct gs_message message;
     int memfd = -1;
@@ -160,7 +161,7 @@ static int join(bool held) {
     if (memfd >= 0) close(memfd);
     if (page == MAP_FAILED) {
         close(fd);
-        return message.type == GS_REFUSED ? -2 : -1;
+        return message.type == GS_REFUSED ? -2 : message.type == GS_BUSY ? -3 : -1;
     }
     set_gate(page, fd, CUDA_SUCCESS);
     return fd;
@@ -181,6 +182,17 @@ static void without_daemon(void) {
         has_said = true;
         set_gate(&gs_closed_page, -1, CUDA_ERROR_SYSTEM_NOT_READY);
     }
+}
+
+/* The daemon lives and controls the others: launches wait, whatever passed without it before. */
+static void busy(void) {
+    if (!has_said_busy)
+        gs_say("the token daemon has no place for this process now: its launches wait");
+    has_said_busy = true;
+    lost_ns = gs_now_ns();
+    if (atomic_load(&gs_gate) == &gs_closed_page && verdict == CUDA_SUCCESS) return;
+    set_gate(&gs_closed_page, -1, CUDA_SUCCESS);
+    drain();
 }
 
 static void lost(int fd) {
@@ -209,11 +221,14 @@ static void *control(void *nothing) {
             return nothing;
         }
         if (fd < 0) {
-            without_daemon();
+            if (fd == -3)
+                busy();
+            else
+                without_daemon();
             pause_ns(RETRY_NS);
             continue;
         }
-        has_said = false;
+        has_said = has_said_busy = false;
         gs_budget_rejoin();
         serve(fd);
         lost(fd);

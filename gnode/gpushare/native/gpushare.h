@@ -68,6 +68,7 @@ enum gs_message_type {
     GS_FREE = 11,    /* to the daemon; a: bytes */
     GS_STAT = 12,    /* to the daemon; a: launches since the last one, b: unhooked symbols */
     GS_WAITING = 13, /* another job waits for the token: tell when idle */
+    GS_BUSY = 14,    /* to HELLO: there is no place now; try again */
 };
 
 #define GS_WIRE_VERSION 1

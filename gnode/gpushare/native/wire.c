@@ -71,8 +71,10 @@ int gs_dial(uint64_t channel, uint32_t flags, uint64_t epoch, uint64_t bytes) {
     hello.message.a = bytes;
     hello.message.b = channel;
     memcpy(hello.secret, settings->secret, secret_bytes);
+    /* A daemon without a place answers and hangs up before it is greeted. */
     if (connect_to(fd, settings->socket_path) &&
-        send_all(fd, &hello, sizeof hello.message + secret_bytes))
+        (send_all(fd, &hello, sizeof hello.message + secret_bytes) || errno == EPIPE ||
+         errno == ECONNRESET))
         return fd;
     close(fd);
     return -1;
@@ -106,9 +108,12 @@ int gs_receive(int fd, struct gs_message *message, int *passed, int timeout_ms) 
                             .msg_control = control.bytes,
                             .msg_controllen = sizeof control.bytes};
     ssize_t length;
-    do
+    bool was_reset = false; /* told once, before the last answer of a daemon that has hung up */
+    for (;;) {
         length = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
-    while (length < 0 && errno == EINTR);
+        if (length >= 0 || (errno != EINTR && (errno != ECONNRESET || was_reset))) break;
+        was_reset = was_reset || errno == ECONNRESET;
+    }
     int descriptor = -1;
     for (struct cmsghdr *one = CMSG_FIRSTHDR(&header); one != NULL; one = CMSG_NXTHDR(&header, one))
         if (one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_RIGHTS)
