@@ -159,7 +159,8 @@ def _compose(
     binding = find_binding(node, offered=inventory.cpus, roots=roots, confinement=confinement)
     find_access = partial(find_gpu_access, node, nvml, inventory.gpus, roots)
     access = find_access()
-    sharing = _sharing(config.gpu_share, state, nvml, inventory, find_access)
+    tracking = cgroups.group_name(roots.tracking) if roots.tracking else ""
+    sharing = _sharing(config.gpu_share, state, nvml, inventory, find_access, tracking)
     _kill_strays(roots, state)
     rules = Rules(allow_root=node.allow_root_jobs, uid_min=node.min_uid)
     site = Site(
@@ -253,9 +254,7 @@ def _compose(
             attempts=Sampler(nvml),
             sample_s=node.sample_s,
             space=SpoolSpace(state.state_dir, parse_size_bytes(node.least_spool)),
-            outside=OutsideWatch(
-                config.outside_gpu_use, cgroups.group_name(roots.tracking) if roots.tracking else ""
-            ),
+            outside=OutsideWatch(config.outside_gpu_use, tracking),
         ),
         clock=clock,
         has_spool=has_spool,
@@ -282,11 +281,12 @@ def _sharing(
     nvml: Nvml,
     inventory: Inventory,
     access: Callable[[], GpuAccess],
+    tracking: str,
 ) -> Sharing:
     """Return how jobs share GPUs of this node, if they do."""
     runtime = None
     if config.runtime != "none":
-        runtime = make_runtime(config, state_dir=state.state_dir, nvml=nvml)
+        runtime = make_runtime(config, state_dir=state.state_dir, nvml=nvml, tracking=tracking)
     return Sharing(config.runtime, runtime, inventory.gpus, access)
 
 

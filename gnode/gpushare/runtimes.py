@@ -11,13 +11,17 @@ from gnode.hw.nvml import Nvml
 from gsched.config_gpu_share import GpuShareConfig
 
 
-def make_runtime(config: GpuShareConfig, *, state_dir: str, nvml: Nvml) -> Runtime:
+def make_runtime(
+    config: GpuShareConfig, *, state_dir: str, nvml: Nvml, tracking: str = ""
+) -> Runtime:
     """Return the runtime that the configuration names. It starts nothing before a task comes.
 
     Args:
         config: ``[gpu_share]``.
         state_dir: of gnode; a directory below it belongs to the runtime.
         nvml: the library for measurements.
+        tracking: the control group below which all attempts of this node are, as /proc/PID/cgroup
+            names it; empty: there is none.
     """
     match config.runtime:
         case "mps":
@@ -27,4 +31,6 @@ def make_runtime(config: GpuShareConfig, *, state_dir: str, nvml: Nvml) -> Runti
         case "colocate":
             return ColocateRuntime()
         case _:
-            return InterceptionRuntime(config, Path(state_dir, FOLDER), nvml=nvml)
+            runtime = InterceptionRuntime(config, Path(state_dir, FOLDER), nvml=nvml)
+            runtime.culprits.tracking = tracking
+            return runtime

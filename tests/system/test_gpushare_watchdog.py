@@ -12,6 +12,7 @@ from gnode.gpushare.culprits import Culprits
 from gnode.gpushare.node_tokens import hash_of
 from gnode.gpushare.sampler import Sampler
 from gnode.gpushare.watchdog import Offence, Watchdog
+from gnode.hw import cgroups
 from gnode.hw.nvml import Nvml
 
 GIB = 1 << 30
@@ -77,3 +78,48 @@ def test_a_process_around_the_library_is_killed_and_others_are_not(
     assert (known.poll(), foreign.poll()) == (None, None)
     assert [offence.group for offence in told[:1]] == ["7.1"]
     assert "around gsched's library" in told[0].reason
+
+
+@pytest.fixture
+def tracking(tmp_path: Path) -> Iterator[Path]:
+    """Return the directory of the node's control group."""
+    roots = cgroups.find_roots("auto", str(tmp_path))
+    if roots.tracking is not None:
+        yield Path(roots.tracking)
+    for root in roots.all:
+        cgroups.remove(root)
+    if roots.tracking is None:
+        pytest.skip("needs control groups of version 2 that may be made")
+
+
+def test_a_process_that_hides_its_secret_is_known_by_its_control_group(
+    tracking: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    """As one below the job's group is; what the environment of a process claims is second."""
+    with_secret, _, hiding = processes
+    culprits = Culprits({hash_of("secret of 7"): "7.1", hash_of("secret of 8"): "8.1"})
+    culprits.tracking = cgroups.group_name(str(tracking))
+    assert culprits.group_of(hiding.pid) is None
+    step = tracking / "8.1" / "step"
+    step.mkdir(parents=True)
+    for process in (hiding, with_secret):
+        (step / "cgroup.procs").write_text(str(process.pid))
+
+    assert culprits.group_of(hiding.pid) == "8.1"
+    assert culprits.group_of(with_secret.pid) == "8.1"
+    reason = "it uses the GPU around the library"
+    culprits.kill(Offence(group="8.1", pids=(hiding.pid,), reason=reason))
+    assert hiding.wait(20) == -9
+
+
+def test_a_process_of_a_job_that_shares_nothing_is_of_no_shared_job(
+    tracking: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    culprits = Culprits({hash_of("secret of 7"): "7.1"})
+    culprits.tracking = cgroups.group_name(str(tracking))
+    (tracking / "9.1").mkdir()
+    (tracking / "9.1" / "cgroup.procs").write_text(str(processes[2].pid))
+
+    assert culprits.group_of(processes[2].pid) is None
+    processes[2].kill()
+    processes[2].wait()
