@@ -17,10 +17,14 @@ HERE = Path(__file__).resolve().parent
 
 #: Seconds after which a test is stuck, where the test does not say it itself. They are no
 #: measure of speed: a machine that does ten other things at once must pass, too.
-TIMEOUTS_S = {"unit": 30, "contract": 60, "scenario": 60}
+TIMEOUTS_S = {"unit": 30, "contract": 60, "scenario": 60, "stateful": 120}
+PROFILE = os.environ.get("GSCHED_TEST_PROFILE", "fast")
+NIGHT_PATIENCE = 20  # times as long, for as many times as many examples
 LEFT_BEHIND_TIMEOUT_S = 5.0  # a supervisor may need a moment after its attempt was reported
 
-settings.register_profile("fast", max_examples=25, deadline=None)
+settings.register_profile(
+    "fast", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile(
     "ci",
     max_examples=100,
@@ -31,7 +35,7 @@ settings.register_profile(
 settings.register_profile(
     "night", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile(os.environ.get("GSCHED_TEST_PROFILE", "fast"))
+settings.load_profile(PROFILE)
 
 
 def folder_of(path: Path) -> str:
@@ -52,7 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("sweep") and not os.environ.get("GSCHED_TEST_SWEEPS"):
             item.add_marker(pytest.mark.skip(reason="one more of a sweep: GSCHED_TEST_SWEEPS=1"))
         if folder in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TIMEOUTS_S[folder]))
+            patience = NIGHT_PATIENCE if PROFILE == "night" else 1
+            item.add_marker(pytest.mark.timeout(TIMEOUTS_S[folder] * patience))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

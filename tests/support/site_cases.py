@@ -99,8 +99,8 @@ CASES: Final = (
     ),
     _torque(
         "checkpoint.pbs",
-        "1 x 1 node, 1 CPU, 00:00:15: exit 0",
-        "1 x 1 node, 1 CPU, 00:00:15: walltime",
+        "1 x 1 node, 1 CPU, 00:00:30: exit 0",
+        "1 x 1 node, 1 CPU, 00:00:30: walltime",
         says=("from step 0", "from step 1\ncomplete"),
     ),
     _torque(

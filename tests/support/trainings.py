@@ -392,12 +392,8 @@ class World:
         """Return what a policy sees now."""
         profiles = dict(self.waiting)
         for job, run in self.running.items():
-            begins_in_s = max(0.0, run.since_s - self.now_s)
             profiles[job] = structs.replace(
-                run.profile,
-                work=self._left(run),
-                # of one that moves the time until it goes on is none of its start
-                startup_s=min(begins_in_s, run.profile.whole_startup_s),
+                run.profile, work=self._left(run), startup_s=max(0.0, run.since_s - self.now_s)
             )
         return Snapshot(
             now_s=self.now_s,
@@ -434,9 +430,10 @@ class World:
         for start in plan.starts:
             spaces.take(start.allocation)
             profile = self.waiting.pop(start.job)
-            self.running[start.job] = _Run(
-                profile, start.allocation, self.now_s + profile.startup_s
-            )
+            # as the head has it: who resumes loads its state, too
+            resumes = profile.work < profile.total_work
+            delay_s = max(profile.startup_s, profile.move_s) if resumes else profile.startup_s
+            self.running[start.job] = _Run(profile, start.allocation, self.now_s + delay_s)
         self.nodes = {each.name: each for each in spaces}
         return plan
 
