@@ -79,6 +79,8 @@ MAX_PLACES: Final = 100_000
 
 MAX_PATTERN_WILDCARDS: Final = 8
 MAX_HISTORY_ROWS: Final = 100_000
+MAX_USER_LISTS: Final = 2
+MAX_LISTS: Final = 32
 
 # --- of one user, and of all ---
 

@@ -137,7 +137,25 @@ LIMITS: Final = (
             "count: wildcards in a pattern of names",
             "each further one multiplies the steps of a comparison",
         ),
-        ("MAX_HISTORY_ROWS", "count: past jobs in an answer", "about 30 MB, encoded in slices"),
+        ("MAX_HISTORY_ROWS", "count: past jobs in an answer", "about 30 MB, sent in slices"),
+    ),
+    *_of(
+        Scope.USER,
+        "gschedd.http.lists",
+        (
+            "MAX_USER_LISTS",
+            "count: lists of more than 250 past jobs that are sent at the same time",
+            "further ones wait; who reads slowly holds no turns of others",
+        ),
+    ),
+    *_of(
+        Scope.ALL,
+        "gschedd.http.lists",
+        (
+            "MAX_LISTS",
+            "count: lists of more than 250 past jobs that are sent at the same time",
+            "each takes some megabytes of the head's memory",
+        ),
     ),
     *_of(
         Scope.JOB,

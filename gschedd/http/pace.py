@@ -41,28 +41,30 @@ class Pace:
 
 
 class Turns:
-    """Turns at work that takes long: one for each user, a few for all.
+    """Turns at work that takes long: one or a few for each user, some for all.
 
     Users take turns in the order in which they came, however many requests each has sent.
 
     Args:
         at_once: turns at the same time.
+        of_user: of them for one user.
         rests: each turn ends with a rest, also that of a request that is refused.
     """
 
-    def __init__(self, at_once: int, *, rests: bool = False) -> None:
+    def __init__(self, at_once: int, *, of_user: int = 1, rests: bool = False) -> None:
         self._at_once = asyncio.Semaphore(at_once)
+        self._of_user = of_user
         self._rests = rests
-        self._locks: dict[int, asyncio.Lock] = {}
+        self._users: dict[int, asyncio.Semaphore] = {}
         self._waiting: Counter[int] = Counter()
 
     @asynccontextmanager
     async def turn(self, uid: int) -> AsyncIterator[Pace]:
         """Wait for a turn; it ends with the block."""
-        lock = self._locks.setdefault(uid, asyncio.Lock())
+        user = self._users.setdefault(uid, asyncio.Semaphore(self._of_user))
         self._waiting[uid] += 1
         try:
-            async with lock, self._at_once:
+            async with user, self._at_once:
                 pace = Pace()
                 try:
                     yield pace
@@ -72,7 +74,7 @@ class Turns:
         finally:
             self._waiting[uid] -= 1
             if not self._waiting[uid]:
-                del self._waiting[uid], self._locks[uid]
+                del self._waiting[uid], self._users[uid]
 
 
 class Entrance:

@@ -7,12 +7,12 @@ import asyncio
 import contextlib
 import math
 import re
+from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-import msgspec
 from aiohttp import web
 from msgspec import structs
 
@@ -51,6 +51,7 @@ from gschedd.http.callers import Callers
 from gschedd.http.elements import Past, found_job, found_jobs, to_read
 from gschedd.http.forecasts import Forecasts
 from gschedd.http.links import Links
+from gschedd.http.lists import ROWS_PER_SLICE, Lists, send
 from gschedd.http.pace import Pace
 from gschedd.http.stories import Recorded, all_at_one_moment, at_one_moment
 from gschedd.store.reader import Entry, HistoryFilter, Reader
@@ -58,11 +59,9 @@ from gschedd.store.unstarted import Unstarted
 
 T = TypeVar("T")
 
-ROWS_PER_SLICE = 250  # rows encoded before other requests get their turn
 IDS_PER_READ = 100  # jobs read before another long read gets its turn
 MAX_WAIT_S = 300.0
 _COMMA = re.compile(r",(?![^\[]*\])")  # between ids, not between indices of elements
-_encoder = msgspec.json.Encoder()
 
 
 class Queries:
@@ -90,6 +89,7 @@ class Queries:
         self._forecasts = forecasts
         self._status = status
         self._long_reader = long_reader
+        self._lists = Lists(reader=long_reader, read=self._read_long)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._long_thread = ThreadPoolExecutor(1, thread_name_prefix="history")
 
@@ -117,18 +117,6 @@ class Queries:
     async def _read_long(self, work: Callable[[], T]) -> T:
         """Run a read that takes long in a thread of its own, so that no short one waits for it."""
         return await asyncio.get_running_loop().run_in_executor(self._long_thread, work)
-
-    async def _rows(self, teller: JobViews, past: Sequence[Entry]) -> list[api.JobRow]:
-        """Return a row for each entry, slice by slice, so that nobody else waits for all."""
-        rows: list[api.JobRow] = []
-        pace = Pace()
-        for each in past:
-            if isinstance(each, Unstarted):
-                rows.append(unstarted_row(teller.row(each.job), each.elements))
-            else:
-                rows.append(teller.row(each))
-            await pace.keep()
-        return rows
 
     def _teller(self) -> JobViews:
         return JobViews(self._head, now_s=self._clock.wall_s())
@@ -164,55 +152,52 @@ class Queries:
             and (not states or shown_state(job, self._head.state) in states)
         ]
         if query.get("all", "") == "1" and (not states or JobState.DONE in states):
-            limit = MAX_HISTORY_ROWS
-            done, _ = await self._read_long(
-                lambda: self._long_reader.history(HistoryFilter(user=user, limit=limit))
-            )
-            jobs = [each for each in done if isinstance(each, Job)]  # arrays tell of the others
-            chosen = sorted([*jobs, *chosen], key=lambda job: job.id)
-        starts: dict[int, StartForecast] = {}
-        if query.get("forecast", "") == "1":
-            teller = self._teller()
-            waiting = [job.id for job in chosen if teller.lacks_start(job)]
-            starts = await self._forecasts.starts_of(waiting, uid=caller.uid)
-            await self._engine.settled()
-        return await self._stream(request, chosen, warning, starts)
+            return await self._all_jobs(request, chosen, warning, caller.uid)
+        return await self._send(request, [job.id for job in chosen], chosen, warning)
 
-    async def _stream(
-        self,
-        request: web.Request,
-        jobs: list[Job],
-        warning: str,
-        starts: Mapping[int, StartForecast],
+    async def _all_jobs(
+        self, request: web.Request, chosen: Sequence[Job], warning: str, uid: int
     ) -> web.StreamResponse:
-        """Send a list of any length, slice by slice, so that nobody else waits for it."""
+        """Answer with jobs of the database, and the unfinished ones that were chosen."""
+        limit = MAX_HISTORY_ROWS
+        async with self._lists.turn(uid, rows_max=limit):
+            wanted = HistoryFilter(user=request.query.get("user", ""), limit=limit)
+            index = await self._read_long(lambda: self._long_reader.past_index(wanted))
+            # arrays tell of their elements that were cancelled together
+            arrays = {number for number, each in index.known.items() if isinstance(each, Unstarted)}
+            known = [each for each in index.known.values() if isinstance(each, Job)]
+            past = (number for number in index.numbers if number not in arrays)
+            numbers = array("q", sorted({*past, *(job.id for job in chosen)}))
+            return await self._send(request, numbers, [*known, *chosen], warning)
+
+    async def _send(
+        self, request: web.Request, numbers: Sequence[int], live: Sequence[Job], warning: str
+    ) -> web.StreamResponse:
+        """Answer with jobs in the order of their numbers; those that are not live are read."""
+        starts: Mapping[int, StartForecast] = {}
         teller = self._teller()
+        if request.query.get("forecast", "") == "1":
+            waiting = [job.id for job in live if teller.lacks_start(job)]
+            uid = self._callers.of(request).uid
+            starts = await self._forecasts.starts_of(waiting, uid=uid)
+            await self._engine.settled()
+            teller = self._teller()
 
-        def row(job: Job) -> api.JobRow:
-            start = starts.get(job.id)
-            return teller.row(job) if start is None else teller.row_with_start(job, start)
+        def row(entry: Entry) -> api.JobRow:
+            start = None if isinstance(entry, Unstarted) else starts.get(entry.id)
+            if start is None or isinstance(entry, Unstarted):
+                return _row(teller, entry)
+            return teller.row_with_start(entry, start)
 
-        if len(jobs) <= ROWS_PER_SLICE:
-            return answer(
-                api.JobList(
-                    server=self._head.settings.server,
-                    now_s=self._clock.wall_s(),
-                    jobs=tuple(map(row, jobs)),
-                    warning=warning,
-                )
-            )
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
-        server = _encoder.encode(self._head.settings.server)
-        now = _encoder.encode(self._clock.wall_s())
-        await response.write(b'{"server":' + server + b',"now_s":' + now + b',"jobs":[')
-        for begin in range(0, len(jobs), ROWS_PER_SLICE):
-            part = _encoder.encode([row(job) for job in jobs[begin : begin + ROWS_PER_SLICE]])
-            await response.write((b"," if begin else b"") + part[1:-1])
-            await asyncio.sleep(0)
-        await response.write(b'],"warning":' + _encoder.encode(warning) + b"}")
-        await response.write_eof()
-        return response
+        reply = api.JobList(
+            server=self._head.settings.server,
+            now_s=self._clock.wall_s(),
+            jobs=(),
+            warning=warning,
+        )
+        slices = self._lists.entries(numbers, {job.id: job for job in live}, array("q"))
+        is_long = len(numbers) > ROWS_PER_SLICE
+        return await send(request, lambda: reply, slices, row, is_long=is_long)
 
     async def _jobs_by_id(self, texts: list[str], warning: str, uid: int) -> web.StreamResponse:
         texts = list(dict.fromkeys(texts))
@@ -402,31 +387,38 @@ class Queries:
 
     async def history(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/history``."""
-        self._callers.of(request)
+        caller = self._callers.of(request)
         wanted = history_filter(request.query, server=self._head.settings.server)
-        await self._engine.settled()
-        if wanted.ids:
-            past = await self._read_jobs(wanted.ids)
-            jobs_meant = [(number, past.get(number)) for number in wanted.ids]
-            ids = (job.id if isinstance(job, Job) else number for number, job in jobs_meant)
-            wanted = structs.replace(wanted, ids=tuple(ids))
-        jobs, totals = await self._read_long(lambda: self._long_reader.history(wanted))
-        teller = self._teller()
-        return answer(
-            api.HistoryReply(
-                server=self._head.settings.server,
-                now_s=self._clock.wall_s(),
-                jobs=tuple(await self._rows(teller, jobs)),
-                total_jobs=totals.jobs,
-                total_cpu_s=totals.cpu_s,
-                total_wall_s=totals.wall_s,
-                total_gpu_s=totals.gpu_s,
-                total_failed=totals.failed,
-                total_cancelled=totals.cancelled,
-                more=totals.more,
-                damaged=totals.damaged,
-            )
-        )
+        async with self._lists.turn(caller.uid, rows_max=wanted.limit):
+            await self._engine.settled()
+            if wanted.ids:
+                past = await self._read_jobs(wanted.ids)
+                jobs_meant = [(number, past.get(number)) for number in wanted.ids]
+                ids = (job.id if isinstance(job, Job) else number for number, job in jobs_meant)
+                wanted = structs.replace(wanted, ids=tuple(ids))
+            index = await self._read_long(partial(self._long_reader.past_index, wanted))
+            numbers, totals = index.numbers, index.totals
+            now_s, damaged = self._clock.wall_s(), array("q", totals.damaged)
+
+            def reply() -> api.HistoryReply:
+                return api.HistoryReply(
+                    server=self._head.settings.server,
+                    now_s=now_s,
+                    jobs=(),
+                    total_jobs=totals.jobs,
+                    total_cpu_s=totals.cpu_s,
+                    total_wall_s=totals.wall_s,
+                    total_gpu_s=totals.gpu_s,
+                    total_failed=totals.failed,
+                    total_cancelled=totals.cancelled,
+                    more=totals.more,
+                    damaged=tuple(damaged),
+                )
+
+            slices = self._lists.entries(numbers, index.known, damaged)
+            is_long = len(numbers) > ROWS_PER_SLICE
+            row = partial(_row, self._teller())
+            return await send(request, reply, slices, row, is_long=is_long)
 
     async def was_there(self, number: int) -> bool:
         """Return whether the database knows the job."""
@@ -483,6 +475,12 @@ class Queries:
             thread.shutdown(wait=True)
         self._reader.close()
         self._long_reader.close()
+
+
+def _row(teller: JobViews, entry: Entry) -> api.JobRow:
+    if isinstance(entry, Unstarted):
+        return unstarted_row(teller.row(entry.job), entry.elements)
+    return teller.row(entry)
 
 
 def history_filter(query: Mapping[str, str], *, server: str) -> HistoryFilter:

@@ -2,11 +2,14 @@
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar, cast
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.errors import StorageError
 from gsched.model.arrays import count
@@ -26,6 +29,8 @@ from gschedd.store.unstarted import STARTED, Dropped, Ranges, Unstarted, dropped
 #: An entry of the history.
 Entry = Job | Unstarted
 T = TypeVar("T")
+
+_PAST_AT_ONCE: Final = 250  # jobs of a list that are read with one query
 
 
 class HistoryFilter(Struct, frozen=True, kw_only=True):
@@ -66,6 +71,27 @@ class HistoryTotals(Struct, frozen=True, kw_only=True):
     cancelled: int
     more: bool = False
     damaged: tuple[int, ...] = ()
+
+
+class PastJobs(NamedTuple):
+    """Jobs by number, and those whose records cannot be read."""
+
+    jobs: dict[int, Job]
+    damaged: list[int]
+
+
+class PastIndex(NamedTuple):
+    """Which entries a list of the history has.
+
+    Attributes:
+        numbers: of jobs, newest first; of elements that were cancelled together, of the first one.
+        known: those entries that are read already, by these numbers.
+        totals: over all that match; its ``damaged`` lacks jobs that are not read yet.
+    """
+
+    numbers: Sequence[int]
+    known: Mapping[int, Entry]
+    totals: HistoryTotals
 
 
 class Reader:
@@ -228,6 +254,19 @@ class Reader:
         Elements of an array that were cancelled together before any of them started are one entry.
         Jobs with damaged records are left out of the list and named with the totals.
         """
+        index = self.past_index(wanted)
+        entries: list[Entry] = []
+        damaged = [*index.totals.damaged]
+        for begin in range(0, len(index.numbers), _PAST_AT_ONCE):
+            part = index.numbers[begin : begin + _PAST_AT_ONCE]
+            past = self.past_jobs([number for number in part if number not in index.known])
+            damaged.extend(past.damaged)
+            found = (index.known.get(number) or past.jobs.get(number) for number in part)
+            entries.extend(each for each in found if each is not None)
+        return entries, structs.replace(index.totals, damaged=tuple(damaged))
+
+    def past_index(self, wanted: HistoryFilter) -> PastIndex:
+        """Return which entries the history has, newest first, and totals over all that match."""
         where, values = _conditions(wanted)
         totals = self._db.execute(
             "SELECT count(failed), coalesce(sum(cpu_s), 0), coalesce(sum(wall_s), 0), "  # noqa: S608 # bound
@@ -239,23 +278,28 @@ class Reader:
         most = wanted.limit + 1
         dropped = self._dropped(wanted)
         unseen = sum(count(each.elements) for each in dropped)
-        query = f"{rows.SELECT_JOBS}{where}{STARTED} ORDER BY ended_s DESC, id DESC LIMIT ?"
         damaged: list[Damaged] = []
-        jobs = list(_whole(self._job, self._db.execute(query, (*values, most)), damaged))
-        cut = len(jobs) + len(damaged)
         ranges = Ranges(self._db, self._job, damaged).newest(where, values, dropped, most)
-        entries: list[Entry] = [*jobs, *(each.job if each.count == 1 else each for each in ranges)]
-        entries.sort(key=_newest_first)
-        return entries[: wanted.limit], HistoryTotals(
+        known = {each.job.id: each.job if each.count == 1 else each for each in ranges}
+        query = (
+            f"SELECT ended_s, id FROM jobs{where}{STARTED} ORDER BY ended_s DESC, id DESC LIMIT ?"  # noqa: S608 # bound
+        )
+        jobs = self._db.execute(query, (*values, most))
+        others = sorted(((each.job.ended_s or 0.0, each.job.id) for each in ranges), reverse=True)
+        merged = merge(((row[0], row[1]) for row in jobs), others, reverse=True)
+        numbers = array("q", (number for _, number in islice(merged, most)))
+        more = len(numbers) > wanted.limit
+        found = HistoryTotals(
             jobs=totals[0] + unseen,
             cpu_s=totals[1],
             wall_s=totals[2],
             gpu_s=totals[3],
             failed=totals[4],
             cancelled=totals[5] + unseen,
-            more=cut + len(ranges) > wanted.limit,
+            more=more,
             damaged=tuple(each.job for each in damaged),
         )
+        return PastIndex(numbers=numbers[: wanted.limit], known=known, totals=found)
 
     def _dropped(self, wanted: HistoryFilter) -> list[Dropped]:
         """Return the elements of arrays that match and were cancelled before they became jobs."""
@@ -268,6 +312,14 @@ class Reader:
         where, values = _of_whom(wanted)
         array = "".join(f" AND {term}" for term in where)
         return list(dropped_between(self._db, wanted.since_s, wanted.until_s, array, values, named))
+
+    def past_jobs(self, numbers: Sequence[int]) -> PastJobs:
+        """Return jobs by number, some hundreds at a time; unknown ones are left out."""
+        query = f"{rows.SELECT_JOBS}WHERE jobs.id IN ({', '.join('?' * len(numbers))})"
+        damaged: list[Damaged] = []
+        found = _whole(self._job, self._db.execute(query, list(numbers)), damaged)
+        jobs = {job.id: job for job in found}
+        return PastJobs(jobs, [each.job for each in damaged])
 
     def check(self, place: Place) -> tuple[list[Damaged], Place | None]:
         """Compare a slice of all rows with their checksums; see `check_slice`."""
@@ -300,11 +352,6 @@ def _whole(
         except DamagedRowError as error:
             if damaged is not None:
                 damaged.append(error.damaged)
-
-
-def _newest_first(entry: Entry) -> tuple[float, int]:
-    job = entry if isinstance(entry, Job) else entry.job
-    return (-(job.ended_s or 0.0), -job.id)
 
 
 def _conditions(wanted: HistoryFilter, *, done_only: bool = True) -> tuple[str, list[SqlValue]]:

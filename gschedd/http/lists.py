@@ -1,0 +1,138 @@
+"""Lists of jobs of any length: read from the database, put into words and sent slice by slice.
+
+Whoever asks for 100,000 past jobs costs the head their numbers and one slice of their rows, as many
+times as there are turns at such lists. What a slice was made of is free when it is sent.
+"""
+
+import logging
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    MutableSequence,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+from typing import Final, TypeAlias
+
+import msgspec
+from aiohttp import web
+
+from gsched.errors import GschedError
+from gsched.model.limits import MAX_LISTS, MAX_USER_LISTS
+from gsched.protocol import api
+from gschedd.http.pace import Pace, Turns
+from gschedd.store.reader import Entry, PastJobs, Reader
+
+log = logging.getLogger("gschedd.http")
+
+ROWS_PER_SLICE: Final = 250  # rows that are encoded and sent together
+_NO_ROWS: Final = b'"jobs":[]'
+_encoder = msgspec.json.Encoder()
+
+ReadPast: TypeAlias = Callable[[Callable[[], PastJobs]], Awaitable[PastJobs]]
+Row: TypeAlias = Callable[[Entry], api.JobRow]
+
+
+class Lists:
+    """Long lists of jobs.
+
+    Args:
+        reader: of the database.
+        read: runs a read in the reader's thread.
+    """
+
+    def __init__(self, *, reader: Reader, read: ReadPast) -> None:
+        self._reader = reader
+        self._read = read
+        self._turns = Turns(MAX_LISTS, of_user=MAX_USER_LISTS)
+
+    def turn(self, uid: int, *, rows_max: int) -> AbstractAsyncContextManager[object]:
+        """Wait for a turn at a list of past jobs; a short one needs none."""
+        return nullcontext() if rows_max <= ROWS_PER_SLICE else self._turns.turn(uid)
+
+    async def entries(
+        self, numbers: Sequence[int], known: Mapping[int, Entry], damaged: MutableSequence[int]
+    ) -> AsyncIterator[list[Entry]]:
+        """Yield the entries of these numbers in their order, slice by slice.
+
+        Args:
+            numbers: of jobs, or of the first of some elements.
+            known: those of them that need not be read.
+            damaged: takes those that cannot be read.
+        """
+        for begin in range(0, len(numbers), ROWS_PER_SLICE):
+            part = numbers[begin : begin + ROWS_PER_SLICE]
+            wanted = [number for number in part if number not in known]
+            past = PastJobs({}, [])
+            if wanted:
+                past = await self._read(partial(self._reader.past_jobs, wanted))
+                damaged.extend(past.damaged)
+            found = (known.get(number) or past.jobs.get(number) for number in part)
+            yield [each for each in found if each is not None]
+
+
+async def send(
+    request: web.Request,
+    reply: Callable[[], api.JobList | api.HistoryReply],
+    slices: AsyncIterator[Sequence[Entry]],
+    row: Row,
+    *,
+    is_long: bool,
+) -> web.StreamResponse:
+    """Answer with a list; a long one leaves slice by slice, so that nobody else waits for it.
+
+    Args:
+        request: that is answered.
+        reply: returns the answer without its jobs; what stands in it before them does not change.
+        slices: of its jobs.
+        row: returns the row of a job.
+        is_long: there may be more than one slice.
+    """
+    pace = Pace()
+    if not is_long:
+        rows = [row(job) async for jobs in slices for job in jobs]
+        return web.Response(body=_body(reply(), _rows(rows)), content_type="application/json")
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    try:
+        before, _ = _around(reply())
+        await response.write(before)
+        is_first = True
+        async for jobs in slices:
+            rows = []
+            for job in jobs:
+                rows.append(row(job))
+                await pace.keep()
+            if rows:
+                await response.write((b"" if is_first else b",") + _rows(rows))
+                is_first = False
+            await pace.rest()
+        _, after = _around(reply())
+        await response.write(after)
+        await response.write_eof()
+    except GschedError as error:  # too late for a refusal: half of the list has left
+        log.error("a list of jobs ends in the middle: %s", error)
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError(str(error)) from error
+    return response
+
+
+def _rows(rows: Sequence[api.JobRow]) -> bytes:
+    """Return rows without the brackets around them."""
+    return _encoder.encode(rows)[1:-1]
+
+
+def _around(reply: api.JobList | api.HistoryReply) -> tuple[bytes, bytes]:
+    """Return what stands before and after the rows of a list."""
+    before, mark, after = _encoder.encode(reply).partition(_NO_ROWS)
+    assert mark, "a list has its jobs, and here it has none yet"
+    return before + _NO_ROWS[:-1], b"]" + after
+
+
+def _body(reply: api.JobList | api.HistoryReply, rows: bytes) -> bytes:
+    before, after = _around(reply)
+    return before + rows + after
