@@ -17,12 +17,14 @@ class Dialect:
         starts_at_home: jobs without ``-d`` start in the home directory of their owner.
         refused_in_names: characters that a job's name cannot have.
         ignores_unknown: mail and attributes that gsched does not have are ignored with a warning.
+        tells_submit_args: a submission has its command line with it, for lists of jobs.
     """
 
     name: str = "gsched"
     starts_at_home: bool = False
     refused_in_names: str = " "
     ignores_unknown: bool = False
+    tells_submit_args: bool = False
 
     def exit_code(self, error: GschedError) -> int:
         """Return what a command that ends with this error returns."""

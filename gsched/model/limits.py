@@ -42,6 +42,8 @@ MAX_USER_ARGUMENT_BYTES: Final = 512 * MIB
 MAX_PATH: Final = 4096
 MAX_WORD: Final = 255
 MAX_MESSAGE: Final = 1024
+#: The variable in which qsub sends its command line, for ``qstat -f``. Nodes keep it from the job.
+SUBMIT_ARGS: Final = "PBS_SUBMIT_ARGS"
 MAX_ID: Final = 255
 MAX_NAMED_NODES: Final = 1000
 #: Recipients of a job's mail, and the longest: RFC 5321 allows no longer address.

@@ -5,7 +5,7 @@ published OpenAPI document from them. Who the caller is never stands in a messag
 it from the kernel. Times are seconds since the epoch, sizes bytes, durations seconds.
 """
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing, TokenUse
@@ -325,6 +325,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
         lease_s: how long it may run on a node that does not reach the head; 0: for ever.
         depends: on which jobs it still depends, as after ``-W depend=``.
         rerun_of: the finished job of which it is the rerun: ``56[]``, ``56[3]`` or ``57``.
+        origin: ``PBS_O_*`` of its submission and ``PBS_SUBMIT_ARGS``, for its owner and operators.
     """
 
     server: str
@@ -366,6 +367,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     lease_s: float = 0.0
     depends: str = ""
     rerun_of: str = ""
+    origin: dict[str, str] = field(default_factory=dict)
 
 
 class ActionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,7 +8,7 @@ import contextlib
 import math
 import re
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -53,7 +53,7 @@ from gschedd.http.forecasts import Forecasts
 from gschedd.http.links import Links
 from gschedd.http.lists import ROWS_PER_SLICE, Lists, send
 from gschedd.http.pace import Pace
-from gschedd.http.stories import Recorded, all_at_one_moment, at_one_moment
+from gschedd.http.stories import Recorded, all_at_one_moment, at_one_moment, origin_of
 from gschedd.store.reader import Entry, HistoryFilter, Reader
 from gschedd.store.unstarted import Unstarted
 
@@ -301,6 +301,7 @@ class Queries:
             teller = self._teller()
             waiting = [job.id for job in find()[0].values() if teller.lacks_start(job)]
             starts = await self._forecasts.starts_of(waiting, uid=caller.uid)
+        origins = await self._origins(caller, find()[0].values())
         past = await all_at_one_moment(
             self._engine,
             lambda: find()[0],
@@ -308,7 +309,9 @@ class Queries:
         )
         jobs, errors = find()
         found = [
-            self._seen_by(caller, job, past.get(job.id, Recorded([], [])), starts.get(job.id))
+            self._seen_by(
+                caller, job, past.get(job.id, Recorded([], [])), starts.get(job.id), origins
+            )
             for job in jobs.values()
         ]
         return answer(
@@ -324,15 +327,38 @@ class Queries:
         self, text: str, caller: Caller, start: StartForecast | None = None
     ) -> api.JobStory:
         """Return all that is known of a job."""
+        origins = await self._origins(caller, [await self.find(text)])
         job, past = await at_one_moment(
             self._engine,
             lambda: self.find(text),
             lambda number: self._read(partial(self._past, number)),
         )
-        return self._seen_by(caller, job, past, start)
+        return self._seen_by(caller, job, past, start, origins)
+
+    async def _origins(self, caller: Caller, jobs: Iterable[Job]) -> dict[str, dict[str, str]]:
+        """Return where jobs were submitted that the caller may know all of, by environment."""
+        digests = {
+            job.spec.environment_digest
+            for job in jobs
+            if caller.owns(job.spec.owner) or caller.operator
+        }
+
+        def read() -> dict[str, dict[str, str]]:
+            found: dict[str, dict[str, str]] = {}
+            for digest in filter(None, digests):
+                with contextlib.suppress(StorageError):  # it is lost, or damaged
+                    found[digest] = origin_of(self._long_reader.blob(digest))
+            return found
+
+        return await self._read_long(read) if digests else {}
 
     def _seen_by(
-        self, caller: Caller, job: Job, past: Recorded, start: StartForecast | None
+        self,
+        caller: Caller,
+        job: Job,
+        past: Recorded,
+        start: StartForecast | None,
+        origins: Mapping[str, dict[str, str]],
     ) -> api.JobStory:
         """Return all that is known; arguments may hold secrets and are the owner's business."""
         story = self._teller().story(
@@ -343,7 +369,8 @@ class Queries:
             start=start,
         )
         if caller.owns(job.spec.owner) or caller.operator:
-            return story
+            origin = origins.get(job.spec.environment_digest, {})
+            return structs.replace(story, origin=origin)
         return structs.replace(story, arguments=())
 
     def _past(self, job: int) -> Recorded:

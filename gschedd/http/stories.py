@@ -3,13 +3,26 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 
+import msgspec
 from msgspec import Struct
 
+from gsched.model.limits import MAX_PATH, SUBMIT_ARGS
 from gschedd.core import facts as f
 from gschedd.core.state import Attempt, Job
 from gschedd.engine.loop import Engine
 
+_environment_decoder = msgspec.json.Decoder(dict[str, str])
 READS = 10  # of a job that changes whenever its events are read
+
+
+def origin_of(environment: bytes) -> dict[str, str]:
+    """Return what an environment, as it is stored, says of where a job was submitted."""
+    variables = _environment_decoder.decode(environment)
+    return {
+        name: value
+        for name, value in variables.items()
+        if (name.startswith("PBS_O_") or name == SUBMIT_ARGS) and len(value) <= MAX_PATH
+    }
 
 
 class Recorded(Struct, frozen=True):

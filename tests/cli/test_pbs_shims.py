@@ -139,3 +139,18 @@ def test_jobs_depend_on_others_also_on_those_that_ended_before_the_head_restarte
     assert shims.run("qrls", "4").returncode == 0
     cluster.head.wait([3, 5], timeout_s=60)
     assert "    exit_status = 0\n" in shims.run("qstat", "-f", "5").stdout
+
+
+def test_qstat_shows_where_and_how_a_job_was_submitted(shims: Shims) -> None:
+    """As Torque: its command line, and PBS_O_PATH; the job itself does not have the former."""
+    (shims.jobs / "job.sh").write_text("env >seen; echo done >ready\n")
+    assert shims.run("qsub", "-l", "nodes=1:ppn=1", "-N", "told", "job.sh").returncode == 0
+    wait_until((shims.home / "ready").exists, what="the job")
+
+    shown = shims.run("qstat", "-f", "-1", "1").stdout
+    assert "    submit_args = -l nodes=1:ppn=1 -N told job.sh\n" in shown
+    assert f"PBS_O_PATH={shims.directory / 'bin'}:" in shown
+    assert f"PBS_O_HOME={shims.home}," in shown
+    seen = (shims.home / "seen").read_text()
+    assert "PBS_O_PATH=" in seen
+    assert "PBS_SUBMIT_ARGS" not in seen

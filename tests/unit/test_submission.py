@@ -167,6 +167,21 @@ def test_the_job_gets_the_path_and_the_origin_but_not_the_rest() -> None:
     assert "SECRET" not in made
 
 
+def test_the_command_line_of_qsub_goes_along_and_never_that_of_an_outer_job() -> None:
+    inherited = {"PBS_SUBMIT_ARGS": "old", "LANG": "C"}
+    made = job_environment(
+        environment=inherited,
+        lists=(),
+        export_all=True,
+        workdir="/w",
+        queue="",
+        submit_args="-l nodes=1 'my job'",
+    )[0]
+
+    assert (made["PBS_SUBMIT_ARGS"], made["PBS_O_LANG"]) == ("-l nodes=1 'my job'", "C")
+    assert "PBS_SUBMIT_ARGS" not in environment_of(inherited, export_all=True)
+
+
 def test_the_whole_environment_goes_along_and_a_list_beats_it() -> None:
     made = environment_of({"A": "1", "B": "2"}, "A=9", export_all=True)
 

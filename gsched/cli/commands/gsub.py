@@ -1,6 +1,7 @@
 """gsub: submit a job."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -439,6 +440,7 @@ def _job(
         export_all=options.export_all,
         workdir=place.cwd,
         queue=options.queue or "",
+        submit_args=shlex.join(sys.argv[1:]) if spoken().tells_submit_args else "",
     )
     job = make_job(options, _work(request, options, script, place, workdir), place, variables)
     warnings.add(compatibility_notes(options, place) + notes)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from gsched.cli.pbs.personality import state_letter
 from gsched.model.ids import job_file_suffix
+from gsched.model.limits import SUBMIT_ARGS
 from gsched.model.resources import Usage
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
@@ -97,6 +98,8 @@ def _last_attributes(story: JobStory, *, openpbs: bool) -> Iterator[Attribute]:
     yield Attribute("start_count" if not openpbs else "run_count", "", str(row.attempt))
     if row.ended_s is not None:
         yield _moment("history_timestamp" if openpbs else "comp_time", row.ended_s)
+    name = "Submit_arguments" if openpbs else "submit_args"
+    yield Attribute(name, "", story.origin.get(SUBMIT_ARGS, ""))
     yield Attribute("submit_host", "", story.submit_host)
     yield Attribute("init_work_dir", "", story.workdir)
 
@@ -206,21 +209,27 @@ def _group(user: str) -> str:
         return ""
 
 
-def _account(user: str) -> list[tuple[str, str]]:
-    """Return what the user's account says; the values of a submission are the owner's business."""
+def _account(user: str) -> dict[str, str]:
+    """Return what the user's account says, for who is not told the values of the submission."""
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
-        return []
-    return [("PBS_O_HOME", entry.pw_dir), ("PBS_O_SHELL", entry.pw_shell)]
+        return {}
+    return {"PBS_O_HOME": entry.pw_dir, "PBS_O_SHELL": entry.pw_shell}
 
 
 def variables(story: JobStory) -> Sequence[tuple[str, str]]:
-    """Return the variables of the submission that the head tells: not the user's own values."""
+    """Return the variables of the submission in the order of Torque, as far as the head tells."""
+    origin = _account(story.row.user) | story.origin
     found = [
         ("PBS_O_QUEUE", story.row.queue),
-        *_account(story.row.user),
+        ("PBS_O_HOME", origin.get("PBS_O_HOME", "")),
+        ("PBS_O_LANG", origin.get("PBS_O_LANG", "")),
         ("PBS_O_LOGNAME", story.row.user),
+        ("PBS_O_PATH", origin.get("PBS_O_PATH", "")),
+        ("PBS_O_MAIL", origin.get("PBS_O_MAIL", "")),
+        ("PBS_O_SHELL", origin.get("PBS_O_SHELL", "")),
+        ("PBS_O_TZ", origin.get("PBS_O_TZ", "")),
         ("PBS_O_WORKDIR", story.submit_dir or story.workdir),
         ("PBS_O_HOST", story.submit_host),
         ("PBS_O_SERVER", story.server),

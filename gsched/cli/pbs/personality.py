@@ -57,6 +57,7 @@ class PbsDialect(Dialect):
 
     starts_at_home = True
     ignores_unknown = True
+    tells_submit_args = True
 
     def __init__(self, name: str) -> None:
         self.name = name

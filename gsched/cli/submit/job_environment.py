@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from gsched.errors import UsageError
-from gsched.model.limits import MAX_ENVIRONMENT_BYTES
+from gsched.model.limits import MAX_ENVIRONMENT_BYTES, MAX_MESSAGE, SUBMIT_ARGS
 
 #: Taken along even without -V, so that the programs and the Python of an activated environment
 #: are those of the job. Only PATH would do for most; the others let pip and conda agree with it,
@@ -35,6 +35,7 @@ def job_environment(
     export_all: bool,
     workdir: str,
     queue: str,
+    submit_args: str = "",
 ) -> tuple[dict[str, str], list[str]]:
     """Return the job's variables, and a sentence for each that could not be taken.
 
@@ -44,6 +45,7 @@ def job_environment(
         export_all: ``-V``.
         workdir: the directory of submission.
         queue: as asked for; may be empty.
+        submit_args: the command line of qsub; empty: another command submits.
 
     Raises:
         UsageError: a name that is none, or more than MAX_ENVIRONMENT_BYTES in all.
@@ -66,6 +68,9 @@ def job_environment(
     variables["PBS_O_LOGNAME"] = _login_name()
     variables["PBS_O_WORKDIR"] = workdir
     variables["PBS_O_HOST"] = os.uname().nodename
+    variables.pop(SUBMIT_ARGS, None)
+    if submit_args:
+        variables[SUBMIT_ARGS] = submit_args[:MAX_MESSAGE]
     variables.pop("PBS_O_QUEUE", None)  # of a job in which this one is submitted
     if queue:  # else the node fills in the default one, which is not known here
         variables["PBS_O_QUEUE"] = queue
