@@ -63,6 +63,25 @@ def test_safe_mode_and_a_lost_node_are_broken(head: CannedHead) -> None:
     assert "FAIL  node n7" in ran.stdout
 
 
+def test_what_is_the_matter_with_nodes_is_told_by_the_head(head: CannedHead) -> None:
+    """Nobody has to log in on each: room in the spool, failed starts, other versions."""
+    rows = (
+        node("n1", version=VERSION),
+        node("n2", version="0.0.9", problem="32mb are free in the spool"),
+        node("n3", version="0.0.9", faults=2),
+        node("n4", version=VERSION, faults=1),
+    )
+    head.answers["GET /v1/nodes"] = NodeList(server="head", now_s=1.0, nodes=rows)
+    ran = run_command("gsched", "doctor", head=head.path)
+
+    text = " ".join(ran.stdout.split())
+    assert "accepts no new jobs: 32mb are free in the spool" in text
+    assert f"2 nodes (n2, n3) run 0.0.9, these commands are {VERSION}" in text
+    assert "the last 2 starts of jobs failed, and the node is the cause" in text
+    assert "the last start of a job failed, and the node is the cause" in text
+    assert "run gsched doctor on n4" in text
+
+
 def test_no_head_at_all_is_broken(tmp_path: Path) -> None:
     """The doctor does not advise to ask the doctor."""
     ran = run_command("gsched", "doctor", head=tmp_path / "none")

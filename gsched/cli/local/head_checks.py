@@ -17,6 +17,7 @@ from gsched.version import VERSION
 
 SKEW_WARN_S = 2.0
 HEARTBEATS_LATE_S = 900.0  # three heartbeats
+FEW_NODES = 5  # named in one line
 #: Ways of notifications, in words.
 WAYS = {
     "mail": "mail",
@@ -267,7 +268,44 @@ def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
     good = len(rows) - len(findings)
     if good:
         findings.append(ok("nodes", f"{good} of {len(rows)} accept jobs"))
-    return findings + _check_sharing(rows)
+    return findings + _check_sharing(rows) + _check_versions(rows) + _check_starts(rows)
+
+
+def _check_versions(rows: Iterable[NodeRow]) -> list[Finding]:
+    """Say which nodes run another version of gsched than these commands."""
+    by_version: dict[str, list[str]] = {}
+    for row in rows:
+        if row.version and row.version != VERSION:
+            by_version.setdefault(row.version, []).append(row.name)
+    return [
+        warn(
+            "versions of nodes",
+            f"{counted(len(names), 'node')} ({_few(names)}) "
+            f"{'runs' if len(names) == 1 else 'run'} {version}, these commands are {VERSION}",
+            "upgrade them and restart their gnode; running jobs are left alone",
+        )
+        for version, names in sorted(by_version.items())
+    ]
+
+
+def _check_starts(rows: Iterable[NodeRow]) -> list[Finding]:
+    """Say on which nodes the last starts of jobs have failed by the node's own fault."""
+    return [
+        warn(
+            f"node {row.name}",
+            f"the last {row.faults} starts of jobs failed, and the node is the cause"
+            if row.faults > 1
+            else "the last start of a job failed, and the node is the cause",
+            f"see the log of its gnode; run gsched doctor on {row.name}",
+        )
+        for row in rows
+        if row.faults and not row.drained
+    ]
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - FEW_NODES} more" if len(names) > FEW_NODES else ""
+    return ", ".join(names[:FEW_NODES]) + more
 
 
 def _todo_of_drained(row: NodeRow) -> str:
