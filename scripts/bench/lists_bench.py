@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 from cluster import Cluster, one_node
-from query_bench import fill, memory_mb
+from query_bench import BATCH, fill, memory_mb
 
 from gsched.client import Head
 from gsched.protocol import actions as a
@@ -100,9 +100,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args()
     with one_node(cpus=8) as cluster:
-        fill(cluster, options.jobs)
+        ids = fill(cluster, options.jobs)
         head = Head(cluster.address)
-        head.act(a.DeleteJob(ids=("all",)))
+        for begin in range(0, len(ids), BATCH):
+            head.act(a.DeleteJob(ids=tuple(map(str, ids[begin : begin + BATCH]))))
         while head.status().jobs:
             time.sleep(0.2)
         figures = {
