@@ -82,6 +82,8 @@ def _of(scope: Scope, by: str, *rows: _Row) -> Iterator[Limit]:
 
 _PORTS: Final = "gsched.forwarding"
 _AS_SHELL: Final = "a browser opens six; it counts as a shell"
+_BY_LISTS: Final = "gschedd.http.lists"
+_LISTS: Final = "count: lists of more than 250 past jobs that are sent at the same time"
 LIMITS: Final = (
     *_of(
         Scope.REQUEST,
@@ -139,24 +141,8 @@ LIMITS: Final = (
         ),
         ("MAX_HISTORY_ROWS", "count: past jobs in an answer", "about 30 MB, sent in slices"),
     ),
-    *_of(
-        Scope.USER,
-        "gschedd.http.lists",
-        (
-            "MAX_USER_LISTS",
-            "count: lists of more than 250 past jobs that are sent at the same time",
-            "further ones wait; who reads slowly holds no turns of others",
-        ),
-    ),
-    *_of(
-        Scope.ALL,
-        "gschedd.http.lists",
-        (
-            "MAX_LISTS",
-            "count: lists of more than 250 past jobs that are sent at the same time",
-            "each takes some megabytes of the head's memory",
-        ),
-    ),
+    *_of(Scope.USER, _BY_LISTS, ("MAX_USER_LISTS", _LISTS, "further ones wait")),
+    *_of(Scope.ALL, _BY_LISTS, ("MAX_LISTS", _LISTS, "each takes some megabytes of the head")),
     *_of(
         Scope.JOB,
         "gschedd.core.requests.submit",
