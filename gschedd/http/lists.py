@@ -102,14 +102,16 @@ async def send(
         await response.write(before)
         is_first = True
         async for jobs in slices:
+            pace.begin()  # what was waited for, the disk and the reader, is not the head's work
             rows = []
             for job in jobs:
                 rows.append(row(job))
                 await pace.keep()
             if rows:
-                await response.write((b"" if is_first else b",") + _rows(rows))
+                data = (b"" if is_first else b",") + _rows(rows)
                 is_first = False
-            await pace.rest()
+                await pace.keep()
+                await response.write(data)
         _, after = _around(reply())
         await response.write(after)
         await response.write_eof()
