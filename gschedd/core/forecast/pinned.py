@@ -1,11 +1,14 @@
 """How long jobs of a kind run if its median and its spread are known: one hypothesis about it."""
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from statistics import NormalDist
 from typing import Final
 
 from msgspec import Struct
+
+from gschedd.plan.load import PastRuns
 
 _NORMAL: Final = NormalDist()
 ROOT_2_PI: Final = math.sqrt(2 * math.pi)
@@ -48,9 +51,9 @@ class Pinned(Struct, frozen=True, kw_only=True):
             return 1.0
         if age_s >= self.limit_s:
             return 0.0
-        return sum(self._left(age_s))
+        return sum(self.left(age_s))
 
-    def _left(self, age_s: float) -> tuple[float, float, float]:
+    def left(self, age_s: float) -> tuple[float, float, float]:
         """Return the parts of the runs that last longer: early failures, others, stragglers."""
         usual = 1.0 - self.early - self.late
         if age_s <= 0:
@@ -59,24 +62,11 @@ class Pinned(Struct, frozen=True, kw_only=True):
         usual *= 1.0 - _NORMAL.cdf(math.log(age_s / self.median_s) / self.sigma)
         late = self.late
         if age_s > self.median_s:
-            late *= max(1.0 - math.log(age_s / self.median_s) / self._reach, 0.0)
+            late *= max(1.0 - math.log(age_s / self.median_s) / self.reach, 0.0)
         return early, usual, late
 
-    def likelihood(self, run_s: float) -> float:
-        """Return the density, over the logarithm, of runs of a length; at the limit their part."""
-        if run_s >= self.limit_s * AT_LIMIT:
-            return max(sum(self._left(self.limit_s)), LEAST_CHANCE)
-        off = math.log(run_s / self.median_s)
-        density = (1.0 - self.early - self.late) * math.exp(-((off / self.sigma) ** 2) / 2)
-        density /= self.sigma * ROOT_2_PI
-        if run_s < EARLY_WITHIN * self.median_s:
-            density += self.early * run_s / (EARLY_WITHIN * self.median_s)
-        elif 0 < off < self._reach:
-            density += self.late / self._reach
-        return max(density, LEAST_CHANCE)
-
     @property
-    def _reach(self) -> float:
+    def reach(self) -> float:
         """Return how far stragglers reach beyond the median, a logarithm."""
         return max(math.log(min(self.limit_s / self.median_s, LATE_WITHIN)), 1e-3)
 
@@ -89,7 +79,7 @@ class Pinned(Struct, frozen=True, kw_only=True):
         """
         if age_s >= self.limit_s:
             return age_s
-        early, usual, late = self._left(age_s)
+        early, usual, late = self.left(age_s)
         place = share * (early + usual + late)
         if early + usual + late < LEAST_CHANCE:  # the longer it has run, the longer it goes on
             return min(age_s / (1.0 - share), self.limit_s)
@@ -106,7 +96,7 @@ class Pinned(Struct, frozen=True, kw_only=True):
             )
         else:
             from_s = max(age_s, self.median_s)
-            reach = self._reach - math.log(from_s / self.median_s)
+            reach = self.reach - math.log(from_s / self.median_s)
             run_s = from_s * math.exp(reach * min((place - usual) / late, 1.0))
         return min(max(run_s, age_s), self.limit_s)
 
@@ -118,7 +108,7 @@ class Pinned(Struct, frozen=True, kw_only=True):
             reach = math.log(self.limit_s / self.median_s) / self.sigma
             mean_s *= _NORMAL.cdf(reach - self.sigma)
             mean_s += self.limit_s * (1.0 - _NORMAL.cdf(reach))
-        late_s = self.median_s * math.expm1(self._reach) / self._reach
+        late_s = self.median_s * math.expm1(self.reach) / self.reach
         early_s = EARLY_WITHIN * self.median_s / 2
         usual = 1.0 - self.early - self.late
         mean_s = self.early * early_s + usual * mean_s + self.late * late_s
@@ -134,3 +124,28 @@ def _moments(pinned: Pinned) -> tuple[float, float]:
     values = [pinned.at((number + 0.5) / 50) for number in range(50)]
     mean_s = pinned.mean_s  # few of the values are stragglers: they do not tell it well
     return mean_s, math.sqrt(sum((value - mean_s) ** 2 for value in values) / len(values))
+
+
+def fits(laws: Sequence[Pinned], past: PastRuns) -> list[float]:
+    """Return how well each of some laws of one kind explains past runs: logarithms.
+
+    Densities are over the logarithm of the run time; at the limit it is the part that reaches it.
+    """
+    import numpy as np  # late: most of what imports this asks for no forecast
+
+    runs_s = np.array([run_s for run_s, _ in past])
+    weights = np.array([weight for _, weight in past])
+    rows = [
+        (law.median_s, law.sigma, law.early, law.late, law.reach, sum(law.left(law.limit_s)))
+        for law in laws
+    ]
+    median_s, sigma, early, late, reach, at_limit = (column[:, None] for column in np.array(rows).T)
+    off = np.log(runs_s / median_s)
+    density = (1.0 - early - late) * np.exp(-((off / sigma) ** 2) / 2) / (sigma * ROOT_2_PI)
+    short = runs_s < EARLY_WITHIN * median_s
+    density += np.where(short, early * runs_s / (EARLY_WITHIN * median_s), 0.0)
+    density += np.where((off > 0) & (off < reach), late / reach, 0.0)
+    has_ended = runs_s < laws[0].limit_s * AT_LIMIT
+    density = np.where(has_ended, density, at_limit)
+    found = (weights * np.log(np.maximum(density, LEAST_CHANCE))).sum(axis=1)
+    return [float(each) for each in found]

@@ -30,7 +30,7 @@ from msgspec import Struct, structs
 
 from gsched.model.states import PartState
 from gschedd.core.attempts.walltime import walltime_left_s
-from gschedd.core.forecast.pinned import EARLY_WITHIN, LEAST_CHANCE, ROOT_2_PI, Pinned
+from gschedd.core.forecast.pinned import EARLY_WITHIN, LEAST_CHANCE, ROOT_2_PI, Pinned, fits
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job
 from gschedd.models.kinds import kind_of
@@ -289,14 +289,12 @@ def _chances_by_past(run: RunTime) -> Chances:
     """Return the posterior chances of medians and spreads, by past runs of the kind."""
     logs: list[float] = []
     spreads = len(SIGMA_STEPS) * len(LATES)
-    hypotheses = run.hypotheses()
-    for hypothesis in hypotheses[: -len(Z_STEPS_PAST)]:
-        pinned = hypothesis.middle
+    laws = [each.middle for each in run.hypotheses()[: -len(Z_STEPS_PAST)]]
+    for law, fit in zip(laws, fits(laws, run.past), strict=True):
         before = 1.0 / BY_WALLTIME
-        if not pinned.by_walltime:
-            step = Z_STEP_PAST * _located(pinned.sigma, run.past)
-            before = step * _density(pinned.median_s, run.limit_s) / spreads
-        fit = sum(weight * math.log(pinned.likelihood(run_s)) for run_s, weight in run.past)
+        if not law.by_walltime:
+            step = Z_STEP_PAST * _located(law.sigma, run.past)
+            before = step * _density(law.median_s, run.limit_s) / spreads
         logs.append(math.log(before) + fit)
     most = max(logs)
     chances = [math.exp(log - most) for log in logs]

@@ -340,8 +340,12 @@ def _beliefs(question: "AskStart", groups: Sequence[Group]) -> Beliefs:
     for run, jobs in known:
         if not run.is_learned:
             kinds[run.owner][run.kind] += jobs
+    chances = refuted(running)
+    for run, _ in known:  # of a kind that does not run, too: once, not again for each node
+        if run.past and run.kind not in chances:
+            chances[run.kind] = run.first_chances()
     return Beliefs(
-        chances=refuted(running),
+        chances=chances,
         owners=frozenset(owner for owner, each in kinds.items() if len(each) > 1),
         alone=frozenset(kind for each in kinds.values() for kind, jobs in each.items() if jobs < 2),
     )
