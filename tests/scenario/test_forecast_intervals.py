@@ -155,6 +155,21 @@ def test_behind_a_long_array_the_mean_of_its_runs_decides(long_s: float) -> None
     assert 0.97 * early_s < dealt_s(runs_s, 8) < 1.03 * late_s
 
 
+def test_few_runs_that_are_alike_by_chance_leave_weight_to_the_walltime() -> None:
+    """Three elements of a thousand took ten seconds, of ten minutes; after six it is learned."""
+    world = World(node("n1", cpus=1))
+    world.head.model = RobustModel()
+    world.submit("walltime=600", array="0-999", runs_s=10)
+    job = world.submit("walltime=10", name="last")
+
+    world.run_for(35)
+    _, expected_s, late_s = spread_of(world, job)
+    assert expected_s == pytest.approx(10_000, rel=0.3)
+    assert late_s > 30_000
+    world.run_for(30)
+    assert spread_of(world, job)[2] < 20_000
+
+
 def test_one_short_job_does_not_predict_another_one() -> None:
     """A first job of a second, then two of two hours that nobody has seen before."""
     world = World(node("n1", cpus=2))

@@ -299,8 +299,15 @@ def _chances_by_past(run: RunTime) -> Chances:
     most = max(logs)
     chances = [math.exp(log - most) for log in logs]
     total = sum(chances)
-    found = tuple(chance / total if chance > LEAST_KEPT else 0.0 for chance in chances)
-    return found + (0.0,) * len(Z_STEPS_PAST)
+    found = [chance / total if chance > LEAST_KEPT else 0.0 for chance in chances]
+    left = 1.0 - run.weight
+    if (
+        run.runs < ENOUGH_RUNS and sum(found[-BY_WALLTIME:]) < left
+    ):  # few runs may be alike by chance
+        by_runs = sum(found[:-BY_WALLTIME])
+        found = [chance * run.weight / by_runs for chance in found[:-BY_WALLTIME]]
+        found += [left / BY_WALLTIME] * BY_WALLTIME
+    return (*found, *(0.0,) * len(Z_STEPS_PAST))
 
 
 def _as_they_were(run: RunTime, median_s: float, limit_s: float) -> Iterator[Hypothesis]:
