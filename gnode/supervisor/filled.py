@@ -71,9 +71,10 @@ def own_directories(task: Task) -> list[str]:
 
 
 def look(task: Task, directories: list[str]) -> str:
-    """Return ``BY_OWNER`` if at least half of what is in use there are the owner's files.
+    """Return ``BY_OWNER`` if at least half of what else is in use there are the owner's files.
 
-    The caller is a process of the attempt, so it sees what the owner may see.
+    Those of the attempt itself do not count: its code may have space on another node. The caller is
+    a process of the attempt, so it sees what the owner may see.
     """
     place = os.path.dirname(os.path.dirname(task["user_dir"]))
     try:
@@ -84,24 +85,32 @@ def look(task: Task, directories: list[str]) -> str:
     used_bytes = (space.f_blocks - space.f_bfree) * space.f_frsize
     end_s = kernel.boottime_s() + LOOK_S / 2
     own_bytes = 0
-    for count, status in enumerate(_below([place, *directories], device)):
+    attempt = task["user_dir"]
+    for status in _below([attempt], device, ""):
+        used_bytes -= status.st_blocks * _BLOCK_BYTES
+        if kernel.boottime_s() > end_s:
+            return ""
+    others = [each for each in directories if each != attempt]
+    for count, status in enumerate(_below([place, *others], device, attempt)):
         if status.st_uid == task["uid"]:
             own_bytes += status.st_blocks * _BLOCK_BYTES
-        if 2 * own_bytes >= used_bytes:
+        if own_bytes and 2 * own_bytes >= used_bytes:
             return BY_OWNER
         if count >= _ENTRIES_MAX or kernel.boottime_s() > end_s:
             break
     return ""
 
 
-def _below(places: list[str], device: int) -> Iterator[os.stat_result]:
-    """Yield the status of everything below some directories on one file system."""
+def _below(places: list[str], device: int, without: str) -> Iterator[os.stat_result]:
+    """Yield the status of everything below some directories on one file system, but for one."""
     while places:
         try:
             entries = list(os.scandir(places.pop()))
         except OSError:  # another user's
             continue
         for entry in entries:
+            if entry.path == without:
+                continue
             try:
                 status = entry.stat(follow_symlinks=False)
                 is_directory = entry.is_dir(follow_symlinks=False)

@@ -323,5 +323,25 @@ def test_a_full_tmp_dir_is_the_nodes_fault_unless_the_owner_has_filled_it(
             cluster.stop()
 
 
+@pytest.mark.root
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small file system")
+def test_code_that_has_no_space_on_a_node_goes_to_another(tmp_path: Path, work: Path) -> None:
+    """Also where nothing but the code itself fills the file system."""
+    (work / "large").write_bytes(os.urandom(400_000))
+    cluster = Cluster(tmp_path / "c", f"code-{uuid.uuid4().hex}")
+    with small_disk(tmp_path / "tmp", "256k") as disk:
+        try:
+            cluster.start_head()
+            cluster.start_node("n1", tmp_dir=str(disk))
+            job = gsub(cluster, work, "--snapshot", "-o", "out", "--", "cat", "data").stdout.strip()
+            wait_until(lambda: "cannot unpack" in story(cluster, job))
+            cluster.start_node("n2")
+
+            assert ended(cluster, job).status == 0
+            assert (work / "out").read_text() == "committed\n"
+        finally:
+            cluster.stop()
+
+
 def story(cluster: Cluster, job: str) -> str:
     return run_command("gstat", "-f", job, head=str(cluster.socket)).stdout
