@@ -170,3 +170,21 @@ def test_a_process_for_which_the_daemon_has_no_place_waits_and_is_not_uncontroll
     assert job.receive() == 0
     assert job.call("cuda.alloc('plain', 1 << 20)[0]") == 0
     assert gpu.metrics()["groups"]["1.1"]["used_bytes"] == 1 << 20
+
+
+def test_a_stopped_daemon_does_not_keep_a_process_from_freeing_memory(shared_gpu: Make) -> None:
+    """More is freed than the connection takes; the daemon knows what is left when it goes on."""
+    gpu = shared_gpu()
+    job = gpu.run(gpu.task("1", ShareClass.LOW))
+    assert job.call("[cuda.alloc('plain', 4096)[0] for _ in range(3)]") == [0, 0, 0]
+    job.call("globals().update(many=[cuda.alloc('plain', 4096) for _ in range(1000)]) or 0")
+    daemon_pid = gpu.daemon_pid()
+    os.kill(daemon_pid, signal.SIGSTOP)
+    try:
+        job.send("[cuda.free('plain', one[1]) for one in many][-1]")
+        wait_until(lambda: gpu.device.used_bytes == 3 * 4096, timeout_s=20.0)
+    finally:
+        os.kill(daemon_pid, signal.SIGCONT)
+    assert job.receive() == 0
+    assert job.call("cuda.alloc('plain', 4096)[0]") == 0
+    assert gpu.metrics()["groups"]["1.1"]["used_bytes"] == 4 * 4096

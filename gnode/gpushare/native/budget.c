@@ -1,11 +1,14 @@
 /* The job's memory: the token daemon adds up what all processes of the job use, and is asked before
  * each allocation. Without the daemon this process's own bytes are held against the limit. */
 #include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "gpushare.h"
 
 #define ANSWER_MS 5000
+#define SEND_S 5 /* a daemon that reads nothing for so long is hung up on */
 #define RETRY_NS 500000000u
 #define BUSY_MS 100 /* between two questions of a daemon that has no place */
 
@@ -19,6 +22,12 @@ static void hang_up(void) {
     channel = -1;
 }
 
+/* A message of memory that was freed has no answer: its sender must not wait for ever. */
+static void bound_sending(void) {
+    struct timeval longest = {.tv_sec = SEND_S};
+    setsockopt(channel, SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);
+}
+
 /* Connects and tells what is in use here. The lock is held. */
 static bool join(void) {
     struct gs_message message;
@@ -29,6 +38,7 @@ static bool join(void) {
     channel = gs_dial(GS_CHANNEL_MEMORY, 0, 0, own_bytes);
     if (channel >= 0 && gs_receive(channel, &message, NULL, ANSWER_MS) == 1) {
         if (message.type == GS_WELCOME) {
+            bound_sending();
             has_said = false;
             return true;
         }
