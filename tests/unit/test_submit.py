@@ -140,7 +140,7 @@ def test_unknown_resources_can_be_warnings() -> None:
         ({"arguments": ("a\0",)}, InvalidRequestError, "NUL byte"),
         ({"priority": 1024}, InvalidRequestError, "not between -1024 and 1023"),
         ({"priority": -1025}, InvalidRequestError, "not between"),
-        ({"grace_s": -1.0}, InvalidRequestError, "not between 0 and 86400"),
+        ({"grace_s": -1.0}, InvalidRequestError, "not between 0 s and 24:00:00"),
         ({"grace_s": 86401.0}, InvalidRequestError, "not between"),
         ({"join": "x"}, InvalidRequestError, "-j x is not known"),
         ({"holds": ("mine",)}, InvalidRequestError, "hold 'mine' is not known"),
