@@ -89,7 +89,8 @@ def test_a_queue_counts_all_elements_as_does_the_position_of_a_job_behind_them(d
     held = desk.submit("-h", "-t", "0-499")
 
     assert counts(desk) == {"Running": 1, "Queued": 1000, "Held": 500, "Total": 1501}
-    assert "position 1000 in queue batch: 999 jobs ahead" in desk.run("gstat", "--why", job).stdout
+    told = " ".join(desk.run("gstat", "--why", job).stdout.split())
+    assert "position: 1000 in queue batch, 999 jobs ahead" in told
     rows = json.loads(desk.run("gstat", "-Q", "--json").stdout)["queues"]
     assert rows[0]["jobs"] == {"running": 1, "queued": 1000, "held": 500}
     assert desk.run("gdel", array, held).status == 0
