@@ -1,4 +1,4 @@
-"""Which GPUs an attempt sees, and whose device files it may open: those that it was given.
+"""Access of attempts to the GPUs of a node: visible devices, and device files they may open.
 
 ``CUDA_VISIBLE_DEVICES`` tells a program which GPUs to use; a control group keeps it from all
 others. Everything that runs for an attempt is in its group: ranks, shells, steps, containers,
@@ -8,6 +8,7 @@ staging.
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from gnode.core.task import AttemptKey, GpuFence
@@ -22,7 +23,7 @@ class Instance:
     files: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GpuFiles:
     """Character devices of a node's GPUs, as ``MAJOR:MINOR``.
 
@@ -36,9 +37,9 @@ class GpuFiles:
     of_instance: Mapping[str, Instance] = field(default_factory=dict)
     others: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def all(self) -> frozenset[str]:
-        """Return every device that some job may not open."""
+        """Every device that some job may not open."""
         instances = (each.files for each in self.of_instance.values())
         return self.others.union(*self.of_gpu.values(), *instances)
 
@@ -47,7 +48,7 @@ class GpuFiles:
 
         Args:
             whole: indices of the GPUs that it has for itself, with all MIG instances of them.
-            shared: indices of the GPUs of which it has a part.
+            shared: indices of the GPUs that it shares.
             visible: its CUDA_VISIBLE_DEVICES; of a shared GPU it opens the instance named there.
         """
         owned, parts = frozenset(whole), frozenset(shared)

@@ -236,7 +236,7 @@ class Spool:
             return None
         if story.asked >= request:
             return True
-        return False if story.unasked >= request else None
+        return False if story.unhandled >= request else None
 
     def was_cleaned(self, key: AttemptKey) -> bool:
         """Return whether nothing is left of the container of an attempt; no if that is unknown."""

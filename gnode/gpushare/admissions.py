@@ -29,7 +29,7 @@ class AdmissionsFile:
         self.is_behind = False
 
     def save(self, admissions: Iterable[Admission]) -> None:
-        """Write it; the daemon goes on where that fails, such as on a full file system."""
+        """Write the file; an error, such as a full file system, is logged and does not raise."""
         rows = [
             {
                 "group": one.group,

@@ -11,7 +11,7 @@ half a line spoils no other. The kinds of lines:
 ``may run``            its program may run from now on
 ``started {...}``      who runs the attempt
 ``asked N``            the signal of migration N was sent to the processes that handle it
-``unasked N``          no process handles it, so it was not sent
+``unhandled N``          no process handles it, so it was not sent
 ``cleaned``            what the attempt's container has left is removed
 ``ended CHECK {...}``  the exit record with its CRC-32; flushed, and the first one counts
 
@@ -37,8 +37,8 @@ RESERVED_BYTES = 4096
 _STARTED_BYTES = 5 * RESERVED_BYTES  # two paths of 4096 bytes, twice
 _STARTING, _MAY_RUN, _STARTED, _ENDED = b"starting", b"may run", b"started ", b"ended "
 _STAGING, _CLEANED = b"staging ", b"cleaned"
-_ASKED, _UNASKED = b"asked ", b"unasked "
-_FACTS = (_STARTING, _STAGING, _MAY_RUN, _STARTED, _ASKED, _UNASKED, _CLEANED, _ENDED)
+_ASKED, _UNHANDLED = b"asked ", b"unhandled "
+_FACTS = (_STARTING, _STAGING, _MAY_RUN, _STARTED, _ASKED, _UNHANDLED, _CLEANED, _ENDED)
 _CHECK_BYTES = 9  # eight hexadecimal digits and a space
 _READ_BYTES = 1 << 16
 
@@ -51,7 +51,7 @@ class Story:
         may_have_run: the program may have been started, recorded or not.
         started: who runs the attempt, JSON.
         asked: the last migration for which it was sent its signal, 0: none.
-        unasked: the last migration whose signal no process handled, 0: none.
+        unhandled: the last migration whose signal no process handled, 0: none.
         cleaned: nothing is left of its container.
         ended: the exit record, JSON.
         size_bytes: of all lines.
@@ -65,12 +65,12 @@ class Story:
         "may_have_run",
         "size_bytes",
         "started",
-        "unasked",
+        "unhandled",
     )
 
     def __init__(self, content: bytes = b"") -> None:
         self.begun = self.may_have_run = self.cleaned = False
-        self.asked = self.unasked = 0
+        self.asked = self.unhandled = 0
         self.size_bytes = len(content)
         self.started: bytes | None = None
         self.ended: bytes | None = None
@@ -87,8 +87,8 @@ class Story:
             self.cleaned = True
         elif line.startswith(_ASKED):
             self.asked = max(self.asked, _number_after(_ASKED, line))
-        elif line.startswith(_UNASKED):
-            self.unasked = max(self.unasked, _number_after(_UNASKED, line))
+        elif line.startswith(_UNHANDLED):
+            self.unhandled = max(self.unhandled, _number_after(_UNHANDLED, line))
         elif line == _MAY_RUN:
             self.begun = self.may_have_run = True
         elif line.startswith(_STARTED):
@@ -182,7 +182,7 @@ class Journal:
         Raises:
             OSError: there is no space for it.
         """
-        self._append(b"%s%d" % (_ASKED if sent else _UNASKED, request))
+        self._append(b"%s%d" % (_ASKED if sent else _UNHANDLED, request))
 
     def announce_cleaned(self) -> None:
         """Say that nothing is left of the attempt's container."""

@@ -96,7 +96,7 @@ def ended(task: Task, seen: Seen, ending: Ending, asking: Asking) -> dict[str, o
         record["asked"] = ending.asked
         record["asked_s"] = seen.started_s + ending.asked_s - seen.started_boottime_s
     if asking.refused:
-        record["unasked"] = asking.refused
+        record["unhandled"] = asking.refused
     record.update(_outcome(seen.status))
     merge_lease(task, ending, record)
     if seen.status not in (None, 0):

@@ -90,7 +90,7 @@ class LostAttempt:
         # Stops and limits hold on; signals in the file were sent by the supervisor already, but for
         # one of a migration that it has not answered yet.
         told = self._journal.story()
-        self._asking = Asking(told.unasked)
+        self._asking = Asking(told.unhandled)
         if told.asked:
             self._ending.ask(told.asked, kernel.boottime_s())
         orders.obey(self._commands.read(), self._ending, self._asking, kernel.boottime_s())

@@ -100,7 +100,7 @@ class Teller:
         return f"job {short_job_id(held[0].id)}{more} is {held[0].reason}"
 
 
-def wait_told(
+def wait_and_report(
     head: Head,
     job: str,
     tell: Teller,
@@ -128,7 +128,7 @@ def wait_for_one(head: Head, job: int, *, watch: bool, as_json: bool) -> int:
     try:
         if watch:
             follow(head, job, stream=STDOUT, out=to_stdout(sys.stdout))
-        story = wait_told(head, job_id, Teller(head, silent=False))
+        story = wait_and_report(head, job_id, Teller(head, silent=False))
     except KeyboardInterrupt:
         print_note(
             f"detached: job {job_id} continues; wait for it with gwait {job_id}, or end it with "

@@ -307,7 +307,7 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
             of its speed; None: there is none.
         asked: the last move for which it was sent its `JobSpec.checkpoint_signal`; 0: none.
         asked_s: when that was, seconds since the epoch on the node's clock.
-        unasked: the last move for which it was not sent, as no process of the part handled it.
+        unhandled: the last move for which it was not sent, as no process of the part handled it.
     """
 
     job: Count
@@ -329,7 +329,7 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     work_done: Amount | None = None
     asked: Count = 0
     asked_s: Amount = 0.0
-    unasked: Count = 0
+    unhandled: Count = 0
 
     def outcome(self, node: str = "") -> Outcome:
         """Return how the part ended, on ``node`` where that is to be said."""

@@ -344,7 +344,7 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     state.reached.pop(job.id, None)
     state.volatile.paces.pop(job.id, None)
     state.volatile.stuck.pop(job.id, None)
-    state.volatile.unasked.pop(job.id, None)
+    state.volatile.unhandled.pop(job.id, None)
     _charge(job, attempt, fact.usage)
     job.spent_s = spent_by(job, attempt, fact.usage.wall_s, fact.ended_s)
     job.work_done = max(job.work_done, fact.work_done)

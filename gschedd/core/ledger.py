@@ -30,7 +30,7 @@ def own(state: State, job: Job, attempt: Attempt) -> None:
     for name, part in attempt.parts.items():
         state.by_node.setdefault(name, {})[job.id] = job
         if name in state.spaces:
-            if _is_made_anew(state, name, part.share):
+            if _needs_refresh(state, name, part.share):
                 refresh_space(state, state.nodes[name])
             else:
                 state.spaces[name] = take(state.spaces[name], part.share)
@@ -45,14 +45,14 @@ def disown(state: State, job: Job, attempt: Attempt) -> None:
     for name, part in attempt.parts.items():
         del state.by_node[name][job.id]
         if name in state.spaces:
-            if _is_made_anew(state, name, part.share):
+            if _needs_refresh(state, name, part.share):
                 refresh_space(state, state.nodes[name])
             else:
                 state.spaces[name] = give(state.spaces[name], part.share)
 
 
-def _is_made_anew(state: State, node: str, share: Share) -> bool:
-    """Return whether the space of a node depends on more than what is taken and given."""
+def _needs_refresh(state: State, node: str, share: Share) -> bool:
+    """Return whether take and give do not suffice for the space of a node: refresh it then."""
     return bool(
         node in state.targets_on
         or share.gpu_shares

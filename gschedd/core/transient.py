@@ -92,7 +92,7 @@ class PreparedThere(Struct, kw_only=True):
     missing: set[str]
 
 
-class PartsUnasked(Struct, kw_only=True):
+class UnhandledSignal(Struct, kw_only=True):
     """The nodes on which no process of a job handles the signal of the migration ``request``."""
 
     request: int
@@ -220,7 +220,7 @@ class Volatile:
         turns: how many jobs of each user have left nodes that are vacated, or are about to.
         stuck: until when jobs that could not be moved are left alone, seconds since the epoch.
         refusals: how often in a row that was so.
-        unasked: parts of migrating jobs that do not handle their signal, by job.
+        unhandled: parts of migrating jobs that do not handle their signal, by job.
         unwritten: checkpoints for which nobody has asked, and when they become facts, by job.
         paces: since when, and how many, checkpoints of a job have become facts.
         rivals: gnodes that were refused, by the node whose place they wanted.
@@ -243,7 +243,7 @@ class Volatile:
         self.turns: Counter[int] = Counter()
         self.stuck: dict[int, float] = {}
         self.refusals: Counter[int] = Counter()
-        self.unasked: dict[int, PartsUnasked] = {}
+        self.unhandled: dict[int, UnhandledSignal] = {}
         self.unwritten: dict[int, tuple[float, CheckpointTaken]] = {}
         self.paces: dict[int, tuple[float, int]] = {}
         self.rivals: dict[str, dict[object, Rival]] = {}

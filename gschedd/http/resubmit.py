@@ -107,9 +107,9 @@ class Resubmissions:
         failed = await self._failed(original, spans)
         known = await self._known(original.spec.owner.uid, asked.key)
         if known:
-            return self._told(await self._made(known, failed), known)
+            return self._answer(await self._made(known, failed), known)
         if failed.nothing:
-            return self._told(failed)
+            return self._answer(failed)
         blobs = await self._blobs(original)
         await self._parts.code.check(original.spec.owner.uid, original.spec.snapshot)
         command = c.Resubmit(
@@ -118,14 +118,14 @@ class Resubmissions:
         if asked.dry_run:
             head, now_s = self._engine.head, self._parts.clock.wall_s()
             warnings = prepare_again(command, head.state, head.settings, now_s).warnings
-            return self._told(failed, warnings=warnings)
+            return self._answer(failed, warnings=warnings)
         self._parts.space.check()
         [step] = await self._engine.ask(partial(self._submit, command, blobs), is_request=True)
         if step.error is not None:
             raise step.error
-        return self._told(failed, step.job, step.warnings)
+        return self._answer(failed, step.job, step.warnings)
 
-    def _told(self, failed: _Failed, number: int = 0, warnings: Sequence[str] = ()) -> RerunReply:
+    def _answer(self, failed: _Failed, number: int = 0, warnings: Sequence[str] = ()) -> RerunReply:
         return RerunReply(
             server=self._engine.head.settings.server,
             id=number,

@@ -1,7 +1,24 @@
 """What the command lines of several experiments share."""
 
 import argparse
+import math
 from pathlib import Path
+
+
+def count_of(text: str) -> int:
+    """Return a number of things, one or more."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def positive_of(text: str) -> float:
+    """Return a finite number above 0."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{number} is not above 0")
+    return number
 
 
 def seeds_of(text: str) -> range:

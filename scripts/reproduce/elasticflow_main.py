@@ -25,7 +25,7 @@ from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
 from gschedd.sim.workload import TraceJob
-from scripts.reproduce.arguments import shared_data
+from scripts.reproduce.arguments import count_of, positive_of, shared_data
 from scripts.reproduce.elasticflow_traces import (
     Row,
     as_asked,
@@ -218,21 +218,6 @@ def _policies(text: str) -> list[str]:
     return names
 
 
-def _count(text: str) -> int:
-    """Return a number of things, one or more."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
-
-
-def _above_0(text: str) -> float:
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{number} is not above 0")
-    return number
-
-
 def _not_negative(text: str) -> float:
     number = float(text)
     if not 0 <= number < math.inf:
@@ -249,9 +234,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--throughputs", type=Path, default=DATA / "throughputs_A100", help="folder [A100]"
     )
-    made.add_argument("--nodes", type=_count, help="[those of the authors' script]")
-    made.add_argument("--load", type=_above_0, help="as many nodes as users asked for, over this")
-    made.add_argument("--gpus-per-node", type=_count, default=8, help="[8]")
+    made.add_argument("--nodes", type=count_of, help="[those of the authors' script]")
+    made.add_argument(
+        "--load", type=positive_of, help="as many nodes as users asked for, over this"
+    )
+    made.add_argument("--gpus-per-node", type=count_of, default=8, help="[8]")
     made.add_argument(
         "--policies",
         type=_policies,

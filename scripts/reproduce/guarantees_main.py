@@ -8,7 +8,6 @@ on; seeds below were only measured.
 
 import argparse
 import json
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from gschedd.policies.training.deadline.settings import Settings
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
-from scripts.reproduce.arguments import seeds_of, shared_data
+from scripts.reproduce.arguments import count_of, positive_of, seeds_of, shared_data
 from scripts.reproduce.elasticflow_traces import Row, Tables, possible, read_tables, trainings
 from scripts.reproduce.guarantees_causes import CAUSES, Watch
 from scripts.reproduce.guarantees_lists import draw, pool_of
@@ -163,20 +162,6 @@ def variants(text: str) -> list[tuple[str, Settings]]:
     return found
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{number} is not above 0")
-    return number
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the arguments."""
     made = argparse.ArgumentParser(
@@ -186,10 +171,10 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--seeds", type=seeds_of, default=range(4), metavar="A-B", help="[0-3]")
-    made.add_argument("--nodes", type=_count, default=16, help="nodes of 8 GPUs [16]")
-    made.add_argument("--jobs", type=_count, default=2500, help="of each list [2500]")
-    made.add_argument("--load", type=_positive, default=0.9, help="requested GPU time [0.9]")
-    made.add_argument("--move-s", type=_positive, default=10.0, help="of a migration [10]")
+    made.add_argument("--nodes", type=count_of, default=16, help="nodes of 8 GPUs [16]")
+    made.add_argument("--jobs", type=count_of, default=2500, help="of each list [2500]")
+    made.add_argument("--load", type=positive_of, default=0.9, help="requested GPU time [0.9]")
+    made.add_argument("--move-s", type=positive_of, default=10.0, help="of a migration [10]")
     made.add_argument(
         "--variants", type=variants, default=[("default", Settings())], metavar="A,B",
         help="default, or settings of [training.deadline]: NAME=VALUE:NAME=VALUE",

@@ -136,7 +136,7 @@ def test_json_has_one_result_for_each_operand(desk: Desk) -> None:
     assert third["error"]["message"] == "job 1[] has no element 55"
 
 
-def test_elements_that_have_not_finished_are_told(desk: Desk) -> None:
+def test_unfinished_elements_are_reported(desk: Desk) -> None:
     """They are no part of it; a deleted one has not failed."""
     script = (
         "#!/bin/sh\n"
@@ -246,7 +246,7 @@ def _in_thread(work: Callable[[], None]) -> Callable[[], None]:
     return lambda: thread.join(60)
 
 
-def test_a_script_that_is_gone_is_told(desk: Desk) -> None:
+def test_a_missing_script_is_reported(desk: Desk) -> None:
     desk.some_failed()
     desk.cluster.stop_head()
     db = sqlite3.connect(desk.cluster.state_dir / "gsched.db")
@@ -262,7 +262,7 @@ def test_a_script_that_is_gone_is_told(desk: Desk) -> None:
     assert "hint: submit the script again with gsub" in ran.stderr
 
 
-def test_elements_that_are_purged_are_told(desk: Desk) -> None:
+def test_purged_elements_are_reported(desk: Desk) -> None:
     """What the history does not have any more cannot be submitted again."""
     desk.some_failed()
     desk.cluster.stop_head()

@@ -188,7 +188,7 @@ def test_one_that_does_not_handle_its_signal_stays_at_once_and_is_left_alone() -
 
         assert story.state(job) == "running"
         assert not state.targets
-        assert not state.volatile.unasked
+        assert not state.volatile.unhandled
         abandoned = story.told(f.MoveAbandoned, job)[-1]
         assert abandoned.reason == "no process of the job handles signal 10"  # type: ignore[attr-defined] # of that kind
         assert is_left_alone(state, job, abandoned.at_s + pause_s - 1.0)

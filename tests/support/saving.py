@@ -53,7 +53,7 @@ class Running(Struct, kw_only=True):
     stopping: bool = False
     asked: int = 0
     asked_s: float = 0.0
-    unasked: int = 0
+    unhandled: int = 0
 
 
 def save_state(world: World, machine: Machine, order: e.SendCheckpoint) -> None:
@@ -93,7 +93,7 @@ def _leave(world: World, machine: Machine, order: e.SendCheckpoint) -> None:
     if part is None or order.request <= part.asked:
         return
     if machine.name in world.programs[order.job].deaf_on:
-        part.unasked = order.request
+        part.unhandled = order.request
         message = f"no process of the job handles signal {order.signal}"
         failed = n.CheckpointFailed(
             job=order.job, attempt=order.attempt, request=order.request, message=message

@@ -560,7 +560,7 @@ class World:
             cpu_s=wall_s * (part.cpus if part is not None else 0),
             asked=part.asked if part is not None else 0,
             asked_s=part.asked_s if part is not None else 0.0,
-            unasked=part.unasked if part is not None else 0,
+            unhandled=part.unhandled if part is not None else 0,
         )
         usage = Usage(wall_s=wall_s, cpu_s=record.cpu_s)
         machine.ended[key] = n.Exited(record=record, usage=usage, load=Load())

@@ -73,7 +73,7 @@ class Job:
     def answers(self) -> tuple[int, int]:
         """Return the last migrations for which the signal was sent, and was not."""
         story = journal.read_story(self.directory)
-        return story.asked, story.unasked
+        return story.asked, story.unhandled
 
 
 @pytest.fixture

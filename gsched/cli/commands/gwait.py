@@ -16,7 +16,7 @@ from gsched.cli.common import (
     run,
     wants_color,
 )
-from gsched.cli.follow import Teller, ending_words, exit_status, report_failure, wait_told
+from gsched.cli.follow import Teller, ending_words, exit_status, report_failure, wait_and_report
 from gsched.cli.times import local_times, read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock
@@ -82,7 +82,7 @@ def gwait(  # noqa: PLR0913 - one parameter for each option
                 status = status or UnknownJobError.exit_code
                 continue
             tell = Teller(head, silent=quiet or as_json)
-            story = wait_told(head, job, tell, deadline_s=deadline_s, fail_held=fail_held)
+            story = wait_and_report(head, job, tell, deadline_s=deadline_s, fail_held=fail_held)
             stories.append(story)
             if fail_held and tell.held and story.row.state != JobState.DONE:
                 status = status or EXIT_HELD

@@ -113,10 +113,10 @@ def with_running(rows: Sequence[Setting], running: Sequence[RunningSetting]) -> 
             of_head = row.table.partition("[")[0].partition(".")[0] in tables
             yield Shown(**plain, added=of_head)
             continue
-        stated = _as_told(row.value)
+        stated = _as_json(row.value)
         is_same = stated in (here.value, here.stated) or here.changed
         plain["value"] = row.value if here.value == stated else here.value
-        plain["differs"] = here.value != _as_told(row.default)
+        plain["differs"] = here.value != _as_json(row.default)
         yield Shown(
             **plain,
             running=True,
@@ -137,7 +137,7 @@ def with_running(rows: Sequence[Setting], running: Sequence[RunningSetting]) -> 
     )
 
 
-def _as_told(value: object) -> object:
+def _as_json(value: object) -> object:
     """Return a value as the head tells it: JSON has no tuples."""
     return msgspec.json.decode(msgspec.json.encode(value))
 

@@ -19,7 +19,7 @@ from gsched.model.states import OutcomeKind, PartState, StopReason
 from gsched.model.wording import outcome_words
 from gschedd.core import facts as f
 from gschedd.core.state import Attempt, Job, State
-from gschedd.core.transient import PartsUnasked
+from gschedd.core.transient import UnhandledSignal
 
 #: Grace for a training that has saved its state, seconds: it has nothing left to do.
 MOVE_GRACE_S: Final = 5.0
@@ -61,19 +61,19 @@ def stop_to_move(job: Job, at_s: float) -> f.StopRequested:
     )
 
 
-def note_unasked(state: State, job: Job, node: str) -> None:
+def note_unhandled_signal(state: State, job: Job, node: str) -> None:
     """Note that no process of a moving job's part on a node handles its signal."""
     assert job.move is not None, "it moves"
-    there = state.volatile.unasked.get(job.id)
+    there = state.volatile.unhandled.get(job.id)
     if there is None or there.request != job.move.request:
-        there = PartsUnasked(request=job.move.request, nodes=set())
-        state.volatile.unasked[job.id] = there
+        there = UnhandledSignal(request=job.move.request, nodes=set())
+        state.volatile.unhandled[job.id] = there
     there.nodes.add(node)
 
 
-def is_unasked(state: State, job: Job) -> bool:
+def has_unhandled_signal(state: State, job: Job) -> bool:
     """Return whether none of the parts that are left of a moving job handles its signal."""
-    there = state.volatile.unasked.get(job.id)
+    there = state.volatile.unhandled.get(job.id)
     if there is None or job.attempt is None or job.move is None:
         return False
     if there.request != job.move.request:
@@ -119,7 +119,7 @@ def lost_by(job: Job, attempt: Attempt) -> str:
 
 def _is_left_to_others(record: ExitRecord, job: Job) -> bool:
     """Return whether a part was stopped that could not be asked, when the others had left."""
-    return record.stop_reason is StopReason.MOVE and record.unasked == job.moves_asked
+    return record.stop_reason is StopReason.MOVE and record.unhandled == job.moves_asked
 
 
 def _asked_s(job: Job, attempt: Attempt) -> float:

@@ -21,8 +21,8 @@ from gschedd.core.apply import note_damaged
 from gschedd.core.attempts.blame import is_exhausted
 from gschedd.core.attempts.leaving import (
     has_begun_to_leave,
-    is_unasked,
-    note_unasked,
+    has_unhandled_signal,
+    note_unhandled_signal,
     stop_to_move,
 )
 from gschedd.core.decide import lost_part
@@ -403,8 +403,8 @@ def on_checkpoint_failed(state: State, node: str, said: n.CheckpointFailed, now_
         heard.oddities.append("failed_checkpoint_of_no_move")
         return heard
     if job.spec.checkpoint_signal:
-        note_unasked(state, job, node)
-        if not is_unasked(state, job):
+        note_unhandled_signal(state, job, node)
+        if not has_unhandled_signal(state, job):
             return heard
         if has_begun_to_leave(job):  # the others have left already
             heard.facts.append(stop_to_move(job, now_s))

@@ -18,7 +18,7 @@ from gschedd.core.arrays.elements import after_element
 from gschedd.core.attempts.blame import suspect
 from gschedd.core.attempts.leaving import (
     has_left,
-    is_unasked,
+    has_unhandled_signal,
     leaves_by_itself,
     lost_by,
     stop_to_move,
@@ -88,7 +88,7 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
     elif attempt.stop is None and is_script_over(job, attempt):
         leaves = leaves_by_itself(job)
         facts.append(stop_to_move(job, fact.at_s) if leaves else _stop_agents(job, fact.at_s))
-    elif attempt.stop is None and leaves_by_itself(job) and is_unasked(state, job):
+    elif attempt.stop is None and leaves_by_itself(job) and has_unhandled_signal(state, job):
         facts.append(stop_to_move(job, fact.at_s))
     elif not counts_for_outcome(job, attempt, fact.node):
         pass  # a step agent that could not be started: the program that wanted it is told
