@@ -49,6 +49,14 @@ class EndSharing(Struct, frozen=True, kw_only=True):
     shares: tuple[GpuShare, ...]
 
 
+class AttendSharing(Struct, frozen=True, kw_only=True):
+    """An attempt is sent a signal: it must not wait for its shared GPUs for ``seconds``."""
+
+    key: AttemptKey
+    shares: tuple[GpuShare, ...]
+    seconds: float
+
+
 class KeepLaunched(Struct, frozen=True, kw_only=True):
     """Write ``launched.json``: from then on a prepared attempt is launched.
 
@@ -255,6 +263,7 @@ Effect = (
     AcceptTask
     | AdmitSharing
     | EndSharing
+    | AttendSharing
     | KeepLaunched
     | AskLaunch
     | LookAtSpool

@@ -1,13 +1,20 @@
 """Commands for supervisors, and the gates that they open."""
 
+from typing import Final
+
 from msgspec import structs
 
-from gnode.core.effects import AwaitAnswer, CommandSupervisor, KeepLaunched
+from gnode.core.effects import AttendSharing, AwaitAnswer, CommandSupervisor, KeepLaunched
 from gnode.core.table import Attempt, Table
-from gnode.core.task import Command, LaunchCommand, SignalCommand, Task
+from gnode.core.task import Command, LaunchCommand, SignalCommand, StopCommand, Task
 from gnode.core.transitions import Phase
 from gsched.model.job import ExitRecord
 from gsched.model.states import OutcomeKind, StopReason
+
+#: For so long a job launches on its shared GPU beside others, seconds: after a signal, and at most
+#: while it saves its state before it ends or moves.
+HANDLING_S: Final = 2.0
+SAVING_S: Final = 120.0
 
 #: Ends of a prepared attempt that others than its node have asked for.
 _ASKED = frozenset(
@@ -34,10 +41,29 @@ def give(table: Table, attempt: Attempt, command: Command) -> None:
                 start_ticks=attempt.start_ticks,
             )
         )
+        attend(table, attempt, _handling_s(command))
         if isinstance(command, SignalCommand) and command.request:
             table.out.append(
                 AwaitAnswer(key=attempt.key, request=command.request, signal=command.signal)
             )
+
+
+def _handling_s(command: Command) -> float:
+    """Return for how long a job handles what it is sent, seconds."""
+    match command:
+        case StopCommand(grace_s=grace_s):
+            return min(grace_s, SAVING_S)
+        case SignalCommand(request=request):
+            return SAVING_S if request else HANDLING_S
+        case _:
+            return 0.0
+
+
+def attend(table: Table, attempt: Attempt, seconds: float) -> None:
+    """Let a job that shares a GPU handle what it is sent: its launches wait for no other job."""
+    if attempt.gpu_shares and seconds > 0:
+        shares = attempt.gpu_shares
+        table.out.append(AttendSharing(key=attempt.key, shares=shares, seconds=seconds))
 
 
 def hand_over(table: Table, attempt: Attempt) -> None:

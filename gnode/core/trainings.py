@@ -7,7 +7,7 @@ loses nothing; the head drops what it knows already.
 from gnode.core.effects import Send, TellJob
 from gnode.core.inputs import SupervisorAnswered
 from gnode.core.preparing import said_ready
-from gnode.core.supervisors import give
+from gnode.core.supervisors import SAVING_S, attend, give
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey, SignalCommand
 from gsched.model.signals import describe_signal
@@ -42,6 +42,8 @@ def order(table: Table, asked: Checkpoint | GoOn | Tune) -> None:
     ):
         table.out.append(Send(message=attempt.saved))
     else:
+        if isinstance(asked, Checkpoint):
+            attend(table, attempt, SAVING_S)
         table.out.append(TellJob(key=key, message=asked))
 
 

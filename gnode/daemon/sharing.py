@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import structs
 
-from gnode.core.effects import EndSharing
+from gnode.core.effects import AttendSharing, EndSharing
 from gnode.core.gpu_access import OPEN_ACCESS, GpuAccess
 from gnode.core.task import AttemptKey, Task, parse_key
 from gnode.gpushare import Runtime, SharedTask, ShareRefusedError
@@ -113,6 +113,12 @@ class Sharing:
         if self._runtime is not None:
             for shared in self._tasks(effect.key, effect.shares):
                 self._runtime.release(shared)
+
+    def attend(self, effect: AttendSharing) -> None:
+        """Let an attempt launch that was sent a signal."""
+        if self._runtime is not None:
+            for shared in self._tasks(effect.key, effect.shares):
+                self._runtime.attend(shared, effect.seconds)
 
     def held_s(self) -> dict[AttemptKey, float]:
         """Return for how long attempts have held the token of their GPU; it may block a second."""

@@ -359,6 +359,10 @@ class Shell:
         self._start(self._end_sharing(effect))
 
     @_do.register
+    def _(self, effect: do.AttendSharing) -> None:
+        self._start(self._attend_sharing(effect))
+
+    @_do.register
     def _(self, effect: do.AskLaunch) -> None:
         self._launcher.ask(effect.key)
 
@@ -555,6 +559,9 @@ class Shell:
 
     async def _end_sharing(self, effect: do.EndSharing) -> None:
         await self._in_order.put(lambda: self._sharing.ended(effect))
+
+    async def _attend_sharing(self, effect: do.AttendSharing) -> None:
+        await self._in_order.put(lambda: self._sharing.attend(effect))
 
     async def _prepare_sharing(self, tasks: list[Task]) -> None:
         """Prepare the runtime, which may take a compiler's time; launches that need it wait."""

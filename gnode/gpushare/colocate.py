@@ -23,6 +23,9 @@ class ColocateRuntime:
     def release(self, task: SharedTask) -> None:
         """Do nothing."""
 
+    def attend(self, task: SharedTask, seconds: float) -> None:
+        """Do nothing: its processes wait for nobody."""
+
     def keep(self, tasks: Iterable[SharedTask]) -> None:
         """Do nothing: nothing is kept of tasks."""
 

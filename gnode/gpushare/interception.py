@@ -70,8 +70,9 @@ class InterceptionRuntime:
         self.culprits = Culprits(self._groups)
         self._context_bytes = parse_size_bytes(config.context_reserve)
         rules = ("--drain-max", str(config.drain_max_s), "--overlaps-max", str(config.overlaps_max))
+        beside = ("--beside-percent", str(config.beside_percent))
         contexts = ("--context-bytes", str(self._context_bytes))
-        self.keeper = Keeper(directory, (*rules, *contexts, *daemon_options))
+        self.keeper = Keeper(directory, (*rules, *beside, *contexts, *daemon_options))
 
     def missing(self) -> str | None:
         """Return why jobs cannot share GPUs by interception here, or None."""
@@ -164,6 +165,15 @@ class InterceptionRuntime:
             self._groups.pop(hash_of(self._secret(task)), None)
         except (ShareRefusedError, OSError) as error:
             log.warning("the end of %s on a shared GPU cannot be told: %s", _group(task), error)
+
+    def attend(self, task: SharedTask, seconds: float) -> None:
+        """Let a task launch for so long: it was sent a signal, and may wait at its gate."""
+        try:
+            self.keeper.ask(order="attend", group=_group(task), seconds=seconds)
+        except (ShareRefusedError, OSError) as error:
+            log.warning(
+                "%s, which was sent a signal, may wait for its GPU: %s", _group(task), error
+            )
 
     def keep(self, tasks: Iterable[SharedTask]) -> None:
         """Remove all tasks but these: a gnode may end between an admission and its record."""

@@ -69,6 +69,9 @@ class MigRuntime:
         """Free the task's instance."""
         self._taken.pop((task.job, task.attempt), None)
 
+    def attend(self, task: SharedTask, seconds: float) -> None:
+        """Do nothing: its processes wait for nobody."""
+
     def keep(self, tasks: Iterable[SharedTask]) -> None:
         """Free the instances of all tasks but these."""
         kept = {(task.job, task.attempt) for task in tasks}

@@ -62,6 +62,9 @@ class MpsRuntime:
     def release(self, task: SharedTask) -> None:
         """Do nothing: the server notices that its clients have ended."""
 
+    def attend(self, task: SharedTask, seconds: float) -> None:
+        """Do nothing: its processes wait for nobody."""
+
     def keep(self, tasks: Iterable[SharedTask]) -> None:
         """Do nothing: nothing is kept of tasks."""
 

@@ -165,6 +165,18 @@ class NodeTokens:
         policy = self._policy(group)
         return self._apply(policy.released(group, epoch, now_s, drain_s=drain_s))
 
+    def loading(self, client: int, epoch: int) -> None:
+        """A process loads code, and cannot drain before it has: that is no fault of the job."""
+        member = self.members[client]
+        if epoch and member.drain_epoch == epoch:
+            self._policy(member.group).loading(member.group, epoch)
+
+    def attend(self, group: str, until_s: float, now_s: float) -> list[Effect]:
+        """A job was sent a signal: see `TokenPolicy.attend`."""
+        if not any(self.members_of(group)):
+            return []
+        return self._apply(self._policy(group).attend(group, until_s, now_s))
+
     def stat(self, client: int, launches: int, unhooked: int) -> None:
         """A process reports how much it has launched since its last report.
 
@@ -200,7 +212,10 @@ class NodeTokens:
                 case CloseGate(group, epoch):
                     for one in self.members_of(group):
                         one.drain_epoch, one.idle = epoch, False
-                case OpenGate(group) | AskIdle(group):
+                case OpenGate(group):
+                    for one in self.members_of(group):
+                        one.drain_epoch, one.idle = 0, False
+                case AskIdle(group):
                     for one in self.members_of(group):
                         one.idle = False
                 case SetWindow():

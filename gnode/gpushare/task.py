@@ -68,6 +68,9 @@ class Runtime(Protocol):
     def release(self, task: SharedTask) -> None:
         """Forget a task whose processes have ended; unknown tasks are ignored."""
 
+    def attend(self, task: SharedTask, seconds: float) -> None:
+        """A task was sent a signal: what makes its processes wait must not do so for that time."""
+
     def keep(self, tasks: Iterable[SharedTask]) -> None:
         """Forget all tasks but these, which are admitted again later."""
 

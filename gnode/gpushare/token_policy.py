@@ -3,12 +3,18 @@
 One token exists for each GPU, and a group of processes, the job, holds it. A high job is served
 first and keeps the token until it is idle; low jobs take turns in slices, and give the token back
 as soon as a high job wants it. A job that does not drain within `Settings.drain_max_s` is
-overtaken, which is counted.
+overtaken, which is counted, unless it loads code.
+
+Beside a high job that is never idle, low jobs have a rate: one of them at a time launches beside
+the high one for `Settings.low_rate` of `Settings.rate_period_s`, so that none starves. A job that
+was sent a signal launches beside the others, too, until it has ended or its time is over.
 
 Source:
     Wang et al., GPU sharing method for deep learning clusters with priorities, Computer Science
     50(6), 2023. The order of low jobs is that of Gemini (Chen et al., IEEE TCC 2021), by a decayed
-    usage instead of a window of time.
+    usage instead of a window of time. A rate for low jobs beside a high one is the idea of TGS (Wu
+    et al., NSDI 2023), which adapts it to the high job's progress, as it cannot know what it costs;
+    here the length of the slices bounds the cost.
 """
 
 from collections.abc import Iterator
@@ -19,6 +25,7 @@ from typing import Final
 from gsched.model.states import ShareClass
 
 SLICE_GROWTH_MAX: Final = 16  # doublings of a slice; the longest slice ends them earlier
+DEMOTION_GROWTH_MAX: Final = 6  # doublings of a demotion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +38,10 @@ class Settings:
             each further grant up to the longest.
         drain_max_s: a job that has not drained by then is overtaken.
         overlaps_max: a job that was overtaken so often in a row is demoted; 0: none is.
+        demotion_s: a demotion ends after this time, doubled with each further one of the job.
+        loading_max_s: drains that wait for code are not held against a job for so long in all.
+        low_rate: part of the time for which low jobs launch beside a high one that is never idle.
+        rate_period_s: between two such slices; a low job waits as long before its first.
         half_life_s: after this time half of a job's usage is forgotten.
         window_first, window_max: unfinished launches of a process of a low job beside a high one.
         window_fixed: instead of an adapted window; None: adapted; 0: no window.
@@ -42,6 +53,10 @@ class Settings:
     slice_max_s: float = 2.0
     drain_max_s: float = 0.5
     overlaps_max: int = 0
+    demotion_s: float = 60.0
+    loading_max_s: float = 120.0
+    low_rate: float = 0.02
+    rate_period_s: float = 1.0
     half_life_s: float = 10.0
     window_first: int = 4
     window_max: int = 64
@@ -56,6 +71,8 @@ class Why(StrEnum):
     SLICE_END = "slice_end"
     IDLE = "idle"
     LEFT = "left"
+    RATE = "rate"
+    ATTENDED = "attended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +119,8 @@ class Counters:
     preemptions: int = 0
     overlaps: int = 0
     demotions: int = 0
+    rate_slices: int = 0
+    loads: int = 0
     drains: int = 0
     drain_s_max: float = 0.0
     drain_s_sum: float = 0.0
@@ -113,7 +132,11 @@ class Group:
 
     Attributes:
         overlaps_in_row: times that it was overtaken since it has drained in time.
-        demoted: it counts as a low job, and gets no token while a high job is attached.
+        demoted_until_s: until then it counts as a low job, and gets no token while a high job is
+            attached; None: it is not demoted.
+        demotions: how often it was demoted.
+        loading_s: for how long its drains have waited for code.
+        attended_until_s: its launches pass until then.
     """
 
     name: str
@@ -127,7 +150,15 @@ class Group:
     window: int = 0
     overlaps: int = 0
     overlaps_in_row: int = 0
-    demoted: bool = False
+    demoted_until_s: float | None = None
+    demotions: int = 0
+    loading_s: float = 0.0
+    attended_until_s: float = 0.0
+
+    @property
+    def demoted(self) -> bool:
+        """Return whether this job has been overtaken too often lately."""
+        return self.demoted_until_s is not None
 
     @property
     def high(self) -> bool:
@@ -145,6 +176,8 @@ class _Grant:
     slice_end_s: float
     closed_at_s: float | None = None
     asked_idle: bool = False
+    loading: bool = False
+    why: Why = Why.SLICE_END  # its gate closes, of a grant beside the token
 
 
 @dataclass(slots=True)
@@ -165,6 +198,8 @@ class TokenPolicy:
     groups: dict[str, Group] = field(default_factory=dict)
     gone: dict[str, Group] = field(default_factory=dict)
     _grant: _Grant | None = None
+    _beside: dict[str, _Grant] = field(default_factory=dict)
+    _rate_at_s: float = 0.0
     _overtaken: dict[str, int] = field(default_factory=dict)
     _epoch: int = 0
     _arrivals: int = 0
@@ -186,7 +221,13 @@ class TokenPolicy:
 
     def epoch_of(self, group: str) -> int:
         """Return the epoch of the group's grant; 0: it has none."""
-        return self._grant.epoch if self._grant is not None and self._grant.group == group else 0
+        grant = self._grant_of(group)
+        return 0 if grant is None else grant.epoch
+
+    @property
+    def beside(self) -> list[str]:
+        """Return the groups whose gates are open beside the holder's."""
+        return [name for name, one in self._beside.items() if one.closed_at_s is None]
 
     def next_tick_s(self) -> float | None:
         """Return when `tick` is due, or None if no time matters."""
@@ -199,22 +240,29 @@ class TokenPolicy:
             due.append(grant.closed_at_s + self.settings.drain_max_s)
         elif self._has_equal_rival(grant):
             due.append(grant.slice_end_s)
+        due += [one.slice_end_s for one in self._beside.values() if one.closed_at_s is None]
+        due += [at for one in self.groups.values() if (at := one.demoted_until_s) is not None]
+        rated_at_s = self._rated_at_s()
+        if rated_at_s is not None:
+            due.append(rated_at_s)
         return min(due) if due else None
 
     def usage_s(self, group: str, now_s: float) -> float:
         """Return the decayed time for which the group has held the token, seconds."""
         one = self.groups[group]
         usage_s = _decayed(one.usage_s, now_s - one.usage_at_s, self.settings.half_life_s)
-        if self._grant is not None and self._grant.group == group:
-            usage_s += now_s - max(self._grant.since_s, one.usage_at_s)
+        grant = self._grant_of(group)
+        if grant is not None:
+            usage_s += now_s - max(grant.since_s, one.usage_at_s)
         return usage_s
 
     def held_s(self, group: str, now_s: float) -> float:
         """Return for how long the group has held the token in all, seconds."""
         one = self.groups.get(group) or self.gone[group]
         held_s = one.held_s
-        if self._grant is not None and self._grant.group == group:
-            held_s += now_s - self._grant.since_s
+        grant = self._grant_of(group)
+        if grant is not None:
+            held_s += now_s - grant.since_s
         return held_s
 
     # ---- events ----
@@ -243,6 +291,10 @@ class TokenPolicy:
                 effects.append(CloseGate(group, grant.epoch, Why.LEFT))
             self._charge(grant, now_s)
             self._grant = None
+        if (beside := self._beside.pop(group, None)) is not None:
+            if beside.closed_at_s is None:
+                effects.append(CloseGate(group, beside.epoch, Why.LEFT))
+            self._charge(beside, now_s)
         self._overtaken.pop(group, None)
         self.gone[group] = self.groups.pop(group)
         return [*effects, *self._windows(), *self._decide(now_s)]
@@ -257,6 +309,8 @@ class TokenPolicy:
         one.idle = False
         if self.holder == group:
             return self.repeated()
+        if group in self.beside:
+            return [OpenGate(group, self._beside[group].epoch)]
         if one.wants_since_s is None:
             one.wants_since_s = now_s
         return self._decide(now_s)
@@ -272,7 +326,7 @@ class TokenPolicy:
     def claim(self, group: str, now_s: float) -> list[Effect]:
         """The job held the token of a daemon that has ended."""
         one = self.groups[group]
-        if self._grant is None and not self._overtaken:
+        if self._grant is None and group not in self._beside and not self._overtaken:
             return [*self._give(one, now_s), *self._decide(now_s)]
         return self.request(group, now_s)
 
@@ -295,6 +349,10 @@ class TokenPolicy:
         if self._overtaken.get(group) == epoch:
             del self._overtaken[group]
             return self._decide(now_s)
+        beside = self._beside.get(group)
+        if beside is not None and beside.closed_at_s is not None and beside.epoch == epoch:
+            self._charge(self._beside.pop(group), now_s)
+            return self._decide(now_s)
         grant = self._grant
         if (
             grant is None
@@ -309,6 +367,30 @@ class TokenPolicy:
         self._grant = None
         return [*effects, *self._decide(now_s)]
 
+    def loading(self, group: str, epoch: int) -> None:
+        """The job's drain waits for code that is loaded: what it costs is not held against it."""
+        grant, one = self._grant, self.groups[group]
+        if grant is None or (grant.group, grant.epoch) != (group, epoch):
+            return
+        grant.loading = one.loading_s < self.settings.loading_max_s
+
+    def attend(self, group: str, until_s: float, now_s: float) -> list[Effect]:
+        """A job was sent a signal: its launches pass until then, so that it can attend to it.
+
+        A program that waits at the gate would run no handler of Python's.
+        """
+        one = self.groups.get(group)
+        if one is None or until_s <= now_s:
+            return []
+        one.attended_until_s = max(until_s, one.attended_until_s)
+        if self.holder == group:
+            return []  # and when it loses the token, it launches beside the next holder
+        if group in self.beside:
+            beside = self._beside[group]
+            beside.slice_end_s, beside.why = max(beside.slice_end_s, until_s), Why.ATTENDED
+            return []
+        return [*self._give_beside(one, until_s, Why.ATTENDED, now_s), *self._decide(now_s)]
+
     def tick(self, now_s: float) -> list[Effect]:
         """Time has passed: slices end, and drains last too long."""
         return self._decide(now_s)
@@ -316,7 +398,7 @@ class TokenPolicy:
     # ---- decisions ----
 
     def _decide(self, now_s: float) -> list[Effect]:
-        effects: list[Effect] = []
+        effects = [*self._end_demotions(now_s), *self._close_beside(now_s)]
         grant = self._grant
         if grant is not None and grant.closed_at_s is None:
             effects += self._look_at_holder(grant, now_s)
@@ -329,6 +411,72 @@ class TokenPolicy:
             if best is not None:
                 effects += self._give(best, now_s)
                 effects += self._decide(now_s)  # whoever else waits: is told, or it is asked to
+        return [*effects, *self._give_rate(now_s)]
+
+    # ---- grants beside the token ----
+
+    def _grant_of(self, group: str) -> _Grant | None:
+        if self._grant is not None and self._grant.group == group:
+            return self._grant
+        return self._beside.get(group)
+
+    def _rated_at_s(self) -> float | None:
+        """Return when a low job may launch beside the holder; None: none waits, or needs to."""
+        grant = self._grant
+        if self.settings.low_rate <= 0 or grant is None or grant.closed_at_s is not None:
+            return None
+        if not self.groups[grant.group].high or any(
+            one.why is Why.RATE and one.closed_at_s is None for one in self._beside.values()
+        ):
+            return None
+        since_s = [
+            one.wants_since_s for one in self._low_waiting() if one.wants_since_s is not None
+        ]
+        if not since_s:
+            return None
+        return max(self._rate_at_s, min(since_s) + self.settings.rate_period_s)
+
+    def _low_waiting(self) -> list[Group]:
+        return [one for one in self._waiting() if not one.high]
+
+    def _give_rate(self, now_s: float) -> list[Effect]:
+        at_s = self._rated_at_s()
+        if at_s is None or now_s < at_s:
+            return []
+        period_s = self.settings.rate_period_s
+        waited = [
+            one for one in self._low_waiting() if (one.wants_since_s or 0) + period_s <= now_s
+        ]
+        one = min(waited, key=lambda one: (self.usage_s(one.name, now_s), one.arrived))
+        slice_s = self.settings.low_rate * period_s
+        self._rate_at_s = now_s + period_s
+        self.counters.rate_slices += 1
+        return self._give_beside(one, now_s + slice_s, Why.RATE, now_s)
+
+    def _give_beside(self, one: Group, until_s: float, why: Why, now_s: float) -> list[Effect]:
+        before = self._grant_of(one.name)
+        if before is not None:
+            self._charge(before, now_s)
+            if before is self._grant:
+                self._grant = None
+        self._overtaken.pop(one.name, None)
+        self._epoch += 1
+        one.wants_since_s, one.idle = None, False
+        self._beside[one.name] = _Grant(one.name, self._epoch, now_s, until_s, why=why)
+        return [OpenGate(one.name, self._epoch)]
+
+    def _close_beside(self, now_s: float) -> list[Effect]:
+        """Close what is over. A low job in its slice gets the token if nobody else has it."""
+        effects: list[Effect] = []
+        for grant in [one for one in self._beside.values() if one.closed_at_s is None]:
+            one = self.groups[grant.group]
+            free = self._grant is None and now_s >= self.quiet_until_s
+            if free and grant.why is Why.RATE and not any(self._waiting()):
+                del self._beside[grant.group]
+                grant.slice_end_s = now_s + self._slice_s(one)
+                self._grant = grant
+            elif now_s >= grant.slice_end_s:
+                effects.append(self._close(grant, grant.why, now_s))
         return effects
 
     def _look_at_holder(self, grant: _Grant, now_s: float) -> list[Effect]:
@@ -337,12 +485,21 @@ class TokenPolicy:
             return []
         holder = self.groups[grant.group]
         equal = rival.high == holder.high
-        if rival.high and not holder.high:
-            return [self._close(grant, Why.PREEMPTED, now_s)]
-        if holder.idle:
-            return [self._close(grant, Why.IDLE, now_s)]
-        if equal and now_s >= grant.slice_end_s:
-            return [self._close(grant, Why.SLICE_END, now_s)]
+        why = (
+            Why.PREEMPTED
+            if rival.high and not holder.high
+            else Why.IDLE
+            if holder.idle
+            else Why.SLICE_END
+            if equal and now_s >= grant.slice_end_s
+            else None
+        )
+        if why is not None and now_s < holder.attended_until_s:
+            grant.slice_end_s, grant.why = holder.attended_until_s, Why.ATTENDED
+            self._beside[grant.group], self._grant = grant, None
+            return []
+        if why is not None:
+            return [self._close(grant, why, now_s)]
         if not grant.asked_idle:
             grant.asked_idle = True
             return [AskIdle(grant.group)]
@@ -358,6 +515,13 @@ class TokenPolicy:
             return self._give(one, now_s)
         if now_s - grant.closed_at_s < self.settings.drain_max_s:
             return []
+        if grant.loading:
+            self.counters.loads += 1
+            one.loading_s += now_s - grant.closed_at_s
+            self._overtaken[grant.group] = grant.epoch
+            self._charge(grant, now_s)
+            self._grant = None
+            return []
         self.counters.overlaps += 1
         one.overlaps += 1
         self._count_drain(now_s - grant.closed_at_s)
@@ -365,16 +529,28 @@ class TokenPolicy:
         self._overtaken[grant.group] = grant.epoch
         self._charge(grant, now_s)
         self._grant = None
-        return [*effects, *self._demoted(one)]
+        return [*effects, *self._demoted(one, now_s)]
 
-    def _demoted(self, one: Group) -> list[Effect]:
+    def _demoted(self, one: Group, now_s: float) -> list[Effect]:
         """Count an overlap, and demote a job that has had too many in a row."""
         one.overlaps_in_row += 1
         if one.demoted or not 0 < self.settings.overlaps_max <= one.overlaps_in_row:
             return []
-        one.demoted = True
+        demotion_s = self.settings.demotion_s * 2.0 ** min(one.demotions, DEMOTION_GROWTH_MAX)
+        one.demoted_until_s = now_s + demotion_s
+        one.demotions += 1
         self.counters.demotions += 1
         return self._windows()  # of the others, where a high job has become a low one
+
+    def _end_demotions(self, now_s: float) -> list[Effect]:
+        over = [
+            one
+            for one in self.groups.values()
+            if one.demoted_until_s is not None and now_s >= one.demoted_until_s
+        ]
+        for one in over:
+            one.demoted_until_s, one.overlaps_in_row = None, 0
+        return self._windows() if over else []
 
     def _rival(self, grant: _Grant) -> Group | None:
         """Return the first waiting group besides the holder, high ones first."""
@@ -390,7 +566,7 @@ class TokenPolicy:
         for one in self.groups.values():
             if one.demoted and beside_high:
                 continue
-            if one.wants_since_s is not None and one.name not in self._overtaken:
+            if one.wants_since_s is not None:
                 yield one
 
     def _best(self, now_s: float) -> Group | None:
@@ -398,6 +574,7 @@ class TokenPolicy:
             self._waiting(),
             key=lambda one: (
                 not one.high,
+                one.name in self._overtaken,
                 self.usage_s(one.name, now_s),
                 one.wants_since_s,
                 one.arrived,
@@ -406,6 +583,9 @@ class TokenPolicy:
         )
 
     def _give(self, one: Group, now_s: float) -> list[Effect]:
+        if (beside := self._beside.pop(one.name, None)) is not None:
+            self._charge(beside, now_s)
+        self._overtaken.pop(one.name, None)  # it goes on, and drains once more when it must
         self._epoch += 1
         one.wants_since_s, one.idle = None, False
         self._grant = _Grant(one.name, self._epoch, now_s, now_s + self._slice_s(one))

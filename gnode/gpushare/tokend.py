@@ -296,6 +296,10 @@ class TokenDaemon:
                 )
             case Kind.STAT:
                 self.tokens.stat(number, message.a, message.b)
+            case Kind.LOADING:
+                self.tokens.loading(number, message.epoch)
+            case Kind.PING:
+                self._send(client, Message(kind=Kind.PONG))
             case _:
                 raise BadMessageError(f"{message.kind.name} on a channel for launches")
 
@@ -417,6 +421,10 @@ class TokenDaemon:
                 self._file.save(self.tokens.admissions.values())
             case "remove":
                 self._remove(str(order["group"]))
+            case "attend":
+                now_s = self.clock.monotonic_s()
+                until_s = now_s + float(cast("float", order["seconds"]))
+                self._carry_out(self.tokens.attend(str(order["group"]), until_s, now_s))
             case "metrics":
                 return self.metrics()
             case "finish":
@@ -452,6 +460,8 @@ class TokenDaemon:
                     "preemptions": policy.counters.preemptions,
                     "overlaps": policy.counters.overlaps,
                     "demotions": policy.counters.demotions,
+                    "rate_slices": policy.counters.rate_slices,
+                    "loads": policy.counters.loads,
                     "drains": policy.counters.drains,
                     "drain_s_max": policy.counters.drain_s_max,
                     "drain_s_sum": policy.counters.drain_s_sum,
@@ -525,6 +535,7 @@ def main() -> None:
     parser.add_argument("--ready-fd", type=int, default=-1, help="is closed when it listens")
     parser.add_argument("--window", type=int, default=None, metavar="N", help="for benchmarks")
     parser.add_argument("--overlaps-max", type=int, default=Settings().overlaps_max, metavar="N")
+    parser.add_argument("--beside-percent", type=float, default=100 * Settings().low_rate)
     parser.add_argument("--context-bytes", type=int, default=0, metavar="B")
     given = parser.parse_args()
     logging.basicConfig(
@@ -533,6 +544,7 @@ def main() -> None:
     settings = Settings(
         drain_max_s=given.drain_max,
         overlaps_max=given.overlaps_max,
+        low_rate=given.beside_percent / 100,
         window_fixed=given.window,
     )
     lock = os.open(Path(given.dir, "tokend.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

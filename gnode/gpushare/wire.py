@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 CLAIM_HELD: Final = 1
 FORCED: Final = 2
 CHANNEL_LAUNCH: Final = 0
@@ -37,6 +37,9 @@ class Kind(IntEnum):
     STAT = 12
     WAITING = 13
     BUSY = 14
+    PING = 15
+    PONG = 16
+    LOADING = 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

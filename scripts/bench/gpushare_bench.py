@@ -8,6 +8,11 @@ of 0.2 ms, a wait after each 50), for several windows; 0 is the adapted window. 
 high job alone without the library. Slow-down: medians of its iterations; share: busy time of the
 low job on the device. Packed: both without the library. The device is a queue without a context
 switch and without time-slicing: this measures the protocol.
+`pipeline`: high jobs whose hosts run ahead of the GPU, beside the same low job: 20 ms of kernels
+and 2 ms of the host an iteration, 100 ms in every tenth, 6 iterations ahead; the same with polling
+instead of waiting; and one with 20 ms of kernels and 28 ms of the host, 2 ahead, which leaves the
+GPU idle. Slow-down: of the mean iteration against the same job alone without the library. Idle: the
+part of the time in which the high job alone uses no GPU; low: busy time of the low job.
 """
 
 import argparse
@@ -25,8 +30,14 @@ from gnode.gpushare.build import build, find_compiler
 from tests.support.gpu_device import SharedGpu, build_driver
 
 SOURCE = Path(__file__).with_name("gpushare_launch.c")
-PARTS = ("launch", "memory", "priority")
+PARTS = ("launch", "memory", "priority", "pipeline")
 HIGH_WORK = "cuda.train(1000, 22, 8, {seconds})"
+PIPELINES = {
+    "runs ahead": "cuda.pipeline(1000, 20, 2, {seconds}, depth=6, long_ms=100)",
+    "polls": "cuda.pipeline(1000, 20, 2, {seconds}, depth=6, long_ms=100, polls=True)",
+    "is idle": "cuda.pipeline(1000, 20, 28, {seconds}, depth=2)",
+}
+PIPELINE_BUSY_MS = 20.0
 LOW_WORK = "len(cuda.train(200, 50, 0, {seconds}))"
 
 
@@ -55,6 +66,8 @@ def main() -> None:
             bench.memory()
         if "priority" in parts:
             bench.priority([int(one) for one in given.windows.split(",")], given.seconds)
+        if "pipeline" in parts:
+            bench.pipeline(given.seconds)
 
 
 class Bench:
@@ -168,6 +181,37 @@ class Bench:
             share = " ".join(f"{part * 100:6.1f}" for _, part in runs)
             print(f"  {name:>7}   {slow:24}   {share}")
 
+    def pipeline(self, seconds: float) -> None:
+        """Print what jobs lose whose hosts run ahead of the GPU, and what the low one gets."""
+        print("pipeline: medians of all rounds, and each round")
+        print("  high job     alone, ms   idle, %   slow-down, %             low, %")
+        for name, template in PIPELINES.items():
+            work = template.format(seconds=seconds)
+            alone, slow, share = [], [], []
+            for _ in range(self.rounds):
+                with self.node() as gpu:
+                    job = gpu.start({"LD_LIBRARY_PATH": str(self.driver.parent)})
+                    job.call("cuda.start()")
+                    count, took_s = job.call(work)
+                    alone.append(took_s / count)
+                with self.node() as gpu:
+                    high = gpu.run(gpu.task("1", ShareClass.HIGH))
+                    low = gpu.run(gpu.task("2", ShareClass.LOW))
+                    high.call("cuda.launch(1) or cuda.synchronize()")
+                    low.send(LOW_WORK.format(seconds=seconds + 0.5))
+                    count, took_s = high.call(work)
+                    low.receive()
+                    slow.append(took_s / count / alone[-1] - 1)
+                    share.append(_busy(gpu, high.pid, low.pid))
+            each = " ".join(f"{one * 100:6.1f}" for one in slow)
+            shares = " ".join(f"{one * 100:6.1f}" for one in share)
+            alone_ms = statistics.median(alone) * 1e3
+            print(
+                f"  {name:12} {alone_ms:8.2f} {100 - 100 * PIPELINE_BUSY_MS / alone_ms:9.1f}"
+                f"   {statistics.median(slow) * 100:6.1f} ({each})"
+                f"   {statistics.median(share) * 100:6.1f} ({shares})"
+            )
+
     def _beside(self, window: int | None, seconds: float) -> tuple[float, float]:
         """Return the median of the high job's iterations, s, and the share of the low job.
 
@@ -190,15 +234,21 @@ class Bench:
             low.send(LOW_WORK.format(seconds=seconds + 0.5))
             durations = high.call(HIGH_WORK.format(seconds=seconds))
             low.receive()
-            log = gpu.device.log()
-            own = [one for one in log if one.pid == high.pid]
-            begin, end = own[1].called_ns, own[-1].ended_ns
-            busy = sum(
-                one.ended_ns - one.started_ns
-                for one in log
-                if one.pid == low.pid and begin <= one.started_ns <= end
-            )
-        return statistics.median(durations), busy / (end - begin)
+            share = _busy(gpu, high.pid, low.pid)
+        return statistics.median(durations), share
+
+
+def _busy(gpu: SharedGpu, high: int, low: int) -> float:
+    """Return the part of the high job's time in which the device ran kernels of the low one."""
+    log = gpu.device.log()
+    own = [one for one in log if one.pid == high]
+    begin, end = own[1].called_ns, own[-1].ended_ns
+    busy = sum(
+        one.ended_ns - one.started_ns
+        for one in log
+        if one.pid == low and begin <= one.started_ns <= end
+    )
+    return busy / (end - begin)
 
 
 if __name__ == "__main__":

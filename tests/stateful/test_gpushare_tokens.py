@@ -32,7 +32,9 @@ class Tokens(RuleBasedStateMachine):
         self.closed_at_s: dict[str, float] = {}
         self.asked: set[str] = set()
         self.windows: dict[str, int] = {}
-        self.epoch = 0
+        self.epochs: dict[str, int] = {}
+        self.rated_until_s: dict[str, float] = {}
+        self.attended_until_s: dict[str, float] = {}
         self.clients = 0
 
     @initialize(restarted=st.booleans())
@@ -60,14 +62,15 @@ class Tokens(RuleBasedStateMachine):
         for effect in effects:
             match effect:
                 case OpenGate(group, epoch):
-                    assert epoch > self.epoch or (epoch == self.epoch and group in self.open)
+                    repeated = group in self.open and epoch == self.epochs[group]
+                    assert repeated or epoch > max(self.epochs.values(), default=0)
                     self.asked.discard(group)  # a process that is told so watches no longer
-                    self.epoch = epoch
+                    self.epochs[group] = epoch
                     self.open.add(group)
                     self.closed_at_s.pop(group, None)
                 case CloseGate(group, epoch):
                     assert group in self.open
-                    assert epoch == self.epoch
+                    assert epoch == self.epochs[group]
                     self.open.discard(group)
                     if any(self.tokens.members_of(group)):
                         self.closed_at_s[group] = self.now_s
@@ -76,7 +79,16 @@ class Tokens(RuleBasedStateMachine):
                     self.asked.add(group)
                 case SetWindow(group, window):
                     self.windows[group] = window
-            assert len(self.open) <= 1, "two jobs hold the token"
+        beside = self.open & set(self.policy.beside)
+        assert len(self.open - beside) <= 1, "two jobs hold the token"
+        slice_s = self.tokens.settings.low_rate * self.tokens.settings.rate_period_s
+        for group in beside:
+            until_s = self.rated_until_s.setdefault(group, self.now_s + slice_s)
+            assert self.now_s <= max(until_s, self.attended_until_s.get(group, 0.0))
+        for group in set(self.rated_until_s) - beside:
+            del self.rated_until_s[group]
+        rated = beside - {one for one, at in self.attended_until_s.items() if at > self.now_s}
+        assert len(rated) <= 1, "low jobs have one rate together"
 
     def a_client(self, data: st.DataObject) -> int:
         """Return one of the connected processes."""
@@ -121,6 +133,24 @@ class Tokens(RuleBasedStateMachine):
             self.closed_at_s.pop(member.group, None)
 
     @precondition(lambda self: self.tokens.members)
+    @rule(data=st.data(), current=st.booleans())
+    def loads(self, data: st.DataObject, *, current: bool) -> None:
+        """A process tells that its drain waits for code, or it lies."""
+        client = self.a_client(data)
+        epoch = self.tokens.members[client].drain_epoch if current else 1
+        self.tokens.loading(client, epoch)
+
+    @rule(group=st.sampled_from(GROUPS), seconds=st.sampled_from([0.01, 1.0, 5.0]))
+    def is_sent_a_signal(self, group: str, seconds: float) -> None:
+        """Its launches pass for some time, whoever holds the token."""
+        until_s = self.now_s + seconds
+        if any(self.tokens.members_of(group)):
+            before_s = self.attended_until_s.get(group, 0.0)
+            self.attended_until_s[group] = max(before_s, until_s)
+        self.obey(self.tokens.attend(group, until_s, self.now_s))
+        assert group in self.open or not any(self.tokens.members_of(group))
+
+    @precondition(lambda self: self.tokens.members)
     @rule(data=st.data())
     def dies(self, data: st.DataObject) -> None:
         """A process is killed; what it held is free at once."""
@@ -133,6 +163,7 @@ class Tokens(RuleBasedStateMachine):
         if last:
             self.open.discard(group)
             self.closed_at_s.pop(group, None)
+            self.attended_until_s.pop(group, None)
             after_s = sum(one.held_s for one in self.policy.groups.values())
             assert after_s <= before_s + 1e-6
             assert group not in {self.policy.holder, self.policy.draining}, usage
@@ -170,8 +201,10 @@ class Tokens(RuleBasedStateMachine):
     @invariant()
     def one_holder(self) -> None:
         """Gates are as the policy says, and only those of jobs that are connected."""
-        holder = self.policy.holder
-        assert self.open == ({holder} if holder is not None else set())
+        holder = self.policy.holder if self.tokens.policies else None
+        beside = set(self.policy.beside) if self.tokens.policies else set()
+        assert self.open == beside | ({holder} if holder is not None else set())
+        assert holder not in beside
         assert self.open <= set(self.policy.groups)
 
     @invariant()
@@ -180,8 +213,8 @@ class Tokens(RuleBasedStateMachine):
         high = self.policy.groups.get("high")
         if high is None or high.wants_since_s is None or self.now_s < self.tokens.quiet_until_s:
             return
-        if high.demoted or ("high" in self.closed_at_s and self.policy.draining != "high"):
-            return  # it was overtaken, and drains still
+        if high.demoted:
+            return
         assert self.policy.holder is None
         draining = self.policy.draining
         if "high" not in self.closed_at_s:
@@ -193,11 +226,7 @@ class Tokens(RuleBasedStateMachine):
         """The GPU is never left idle while a job that may run waits."""
         if self.now_s < self.tokens.quiet_until_s or self.policy.draining is not None:
             return
-        waiting = {
-            one.name
-            for one in self.policy.groups.values()
-            if self.may_run(one) and one.name not in self.closed_at_s
-        }
+        waiting = {one.name for one in self.policy.groups.values() if self.may_run(one)}
         assert not waiting or self.policy.holder is not None
 
     @invariant()
@@ -207,16 +236,16 @@ class Tokens(RuleBasedStateMachine):
         waiting = [
             one.name
             for one in self.policy.groups.values()
-            if self.may_run(one) and one.name not in {holder, *self.closed_at_s}
+            if self.may_run(one) and one.name != holder
         ]
         assert holder is None or not waiting or holder in self.asked
 
     @invariant()
     def usage_is_conserved(self) -> None:
-        """What jobs were charged is at most the time that has passed."""
+        """What a job was charged is at most the time that has passed."""
         known = {**self.policy.groups, **self.policy.gone} if self.tokens.policies else {}
-        charged_s = sum(self.policy.held_s(name, self.now_s) for name in known)
-        assert charged_s <= self.now_s - 100.0 + 1e-6
+        for name in known:
+            assert self.policy.held_s(name, self.now_s) <= self.now_s - 100.0 + 1e-6
 
     @invariant()
     def windows_are_limited_beside_a_high_job(self) -> None:

@@ -268,6 +268,50 @@ class Cuda:
                 return result
         return SUCCESS
 
+    def stream(self, flags=1):
+        """Return a stream; without 1 (CU_STREAM_NON_BLOCKING) it waits for the legacy one."""
+        stream = ctypes.c_void_p()
+        assert self.api.cuStreamCreate(ctypes.byref(stream), flags) == SUCCESS
+        return stream.value
+
+    def event(self):
+        event = ctypes.c_void_p()
+        assert self.api.cuEventCreate(ctypes.byref(event), 2) == SUCCESS
+        return event
+
+    def begin(self, stream, mode=0):
+        return self.api.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), mode)
+
+    def end(self, stream):
+        graph = ctypes.c_void_p()
+        return self.api.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph))
+
+    def record_many(self, seconds, stream, mode=0, *, per_thread=False):
+        """Record short graphs one after the other; return how many, and the results."""
+        suffix = "_ptsz" if per_thread else ""
+        begin = getattr(self.api, "cuStreamBeginCapture_v2" + suffix)
+        end = getattr(self.api, "cuStreamEndCapture" + suffix)
+        graph, count, results, until = ctypes.c_void_p(), 0, set(), time.monotonic() + seconds
+        handle = ctypes.c_void_p(stream)
+        self.api.cuCtxSetCurrent(self.context)
+        while time.monotonic() < until:
+            results.add(begin(handle, mode))
+            results.add(self.launch(10, stream, 2))
+            results.add(end(handle, ctypes.byref(graph)))
+            results.add(self.launch(10, stream))
+            count += 1
+        return count, sorted(results)
+
+    def wait_for_value(self, stream):
+        return self.api.cuStreamWaitValue32_v2(ctypes.c_void_p(stream), ctypes.c_uint64(64), 1, 0)
+
+    def write_value(self):
+        return self.api.cuStreamWriteValue32_v2(None, ctypes.c_uint64(64), 1, 0)
+
+    def load(self):
+        module = ctypes.c_void_p()
+        return self.api.cuModuleLoadData(ctypes.byref(module), b"code")
+
     def launch_ex(self, us):
         config = LaunchConfig((ctypes.c_uint * 7)(us, 1, 1, 1, 1, 1, 0))
         return self.api.cuLaunchKernelEx(ctypes.byref(config), None, None, None)
@@ -303,6 +347,27 @@ class Cuda:
 
     def replay(self, executable):
         return self.api.cuGraphLaunch(ctypes.c_void_p(executable), None)
+
+    def pipeline(self, kernel_us, kernels, host_ms, seconds, *, depth, long_ms=0, polls=False):
+        """Run iterations of kernels whose host runs up to ``depth`` of them ahead.
+
+        The host works ``host_ms`` in each, and ``long_ms`` in every tenth. It waits for the oldest
+        iteration, or asks for its end again and again. Return the iterations' number and the time.
+        """
+        events = [self.event() for _ in range(depth)]
+        begun, count = time.monotonic(), 0
+        while time.monotonic() - begun < seconds:
+            event = events[count % depth]
+            if count >= depth and not polls:
+                self.api.cuEventSynchronize(event)
+            while polls and count >= depth and self.api.cuEventQuery(event) == NOT_READY:
+                time.sleep(0.0002)
+            self.launch(kernel_us, None, kernels)
+            self.api.cuEventRecord(event, None)
+            count += 1
+            time.sleep((long_ms if long_ms and count % 10 == 0 else host_ms) / 1000)
+        self.synchronize()
+        return count, time.monotonic() - begun
 
     def train(self, kernel_us, kernels, gap_ms, seconds, *, sync_every=0):
         """Run iterations of kernels and a host's gap; return their durations, seconds."""

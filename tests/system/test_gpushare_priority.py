@@ -318,7 +318,7 @@ def test_a_forked_child_launches_for_the_same_job_and_its_end_is_not_the_parents
 
 
 def test_recording_a_graph_is_not_disturbed_by_losing_the_token(shared_gpu: Make) -> None:
-    """The low job records while the high one takes the token: the drain waits for the recording."""
+    """What is recorded does not run, so the high job does not wait for its end."""
     gpu = shared_gpu(drain_max_s=30.0)
     high, low = gpu.run(gpu.task("1", HIGH)), gpu.run(gpu.task("2", LOW))
     assert low.call("cuda.launch(10)") == 0
@@ -364,7 +364,7 @@ def test_bad_messages_end_a_connection_and_nothing_else(shared_gpu: Make) -> Non
     job = gpu.run(gpu.task("1", LOW))
     assert job.call("cuda.launch(10)") == 0
     path = gpu.folder / "gpushare" / "token.sock"
-    for data in (b"x", b"\xff" * 64, b"\1\0\3\0" + b"\0" * 60, b"\1\0\1\0" + b"\0" * 300):
+    for data in (b"x", b"\xff" * 64, b"\2\0\3\0" + b"\0" * 60, b"\2\0\1\0" + b"\0" * 300):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
             channel.settimeout(10)
             with address_of(path) as address:

@@ -18,8 +18,8 @@ HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
 
 
 def policy(*low: str, high: str = "", **settings: float | None) -> TokenPolicy:
-    """Return a policy with these jobs attached at time 0."""
-    made = TokenPolicy(Settings(**settings))  # type: ignore[arg-type]  # keys of tests
+    """Return a policy with these jobs attached at time 0; low ones have no rate unless asked."""
+    made = TokenPolicy(Settings(**{"low_rate": 0.0, **settings}))  # type: ignore[arg-type]
     for name in low:
         made.attach(name, LOW, 0.0)
     if high:
@@ -137,10 +137,146 @@ def test_a_job_that_does_not_drain_is_overtaken_and_counted() -> None:
 
     assert OpenGate("h", 2) in effects
     assert (token.counters.overlaps, token.groups["a"].overlaps) == (1, 1)
+    assert token.released("a", 1, 1.8) == []
+    assert token.request("a", 1.9) == [AskIdle("h")]
+    assert token.idle("h", 2.0) == [CloseGate("h", 2, Why.IDLE)]
+
+
+def test_an_overtaken_job_goes_on_when_nobody_else_waits() -> None:
+    """Its work may wait for its next launch, and would never end otherwise."""
+    token = policy("a", high="h", drain_max_s=0.5)
+    token.request("a", 0.0)
+    token.request("h", 1.0)
+    token.tick(1.5)
+    assert token.request("a", 1.6) == [AskIdle("h")]
+    token.idle("h", 1.7)
+
+    assert token.released("h", 2, 1.8) == [OpenGate("a", 3)]
+    assert token.released("a", 1, 1.9) == [], "an old drain changes nothing"
+    assert token.holder == "a"
+
+
+def test_an_overtaken_job_comes_after_others_of_its_class() -> None:
+    token = policy("a", "b", high="h", drain_max_s=0.5)
+    token.request("b", 0.0)
+    token.released("b", 1, 0.0)
+    token.detach("b", 0.1)
+    token.request("a", 0.2)
+    token.request("h", 1.0)
+    token.tick(1.5)
+    token.attach("b", LOW, 1.5)
     token.request("a", 1.6)
-    assert token.idle("h", 1.7) == []  # a still drains: it cannot be given the token
-    assert token.released("a", 1, 1.8) == [AskIdle("h")]
-    assert token.idle("h", 1.9) == [CloseGate("h", 2, Why.IDLE)]
+    token.request("b", 1.7)
+    token.idle("h", 1.8)
+
+    assert OpenGate("b", 4) in token.released("h", 3, 1.9)
+
+
+def test_a_low_job_has_a_rate_beside_a_high_one_that_is_never_idle() -> None:
+    """Two of them share it; the high job keeps its gate."""
+    token = policy("a", "b", high="h", low_rate=0.02, rate_period_s=1.0)
+    token.request("h", 0.0)
+    token.request("a", 0.0)
+    token.request("b", 0.0)
+    opened: list[tuple[float, str]] = []
+    closed: list[tuple[float, str]] = []
+    now_s: float | None = 0.0
+    while (now_s := token.next_tick_s()) is not None and now_s < 5.0:
+        for effect in token.tick(now_s):
+            match effect:
+                case OpenGate(group):
+                    opened.append((round(now_s, 3), group))
+                case CloseGate(group, epoch):
+                    closed.append((round(now_s, 3), group))
+                    token.request(group, now_s)
+                    token.released(group, epoch, now_s)
+        assert token.holder == "h"
+
+    assert opened == [(1.0, "a"), (2.0, "b"), (3.0, "a"), (4.0, "b")]
+    assert closed == [(1.02, "a"), (2.02, "b"), (3.02, "a"), (4.02, "b")]
+    assert token.counters.rate_slices == 4
+    assert token.held_s("a", 5.0) == pytest.approx(0.04)
+
+
+def test_without_a_rate_a_low_job_waits_for_an_idle_moment() -> None:
+    token = policy("a", high="h", low_rate=0.0)
+    token.request("h", 0.0)
+    token.request("a", 0.0)
+
+    assert token.next_tick_s() is None
+    assert token.tick(100.0) == []
+
+
+def test_a_low_job_in_its_slice_keeps_its_gate_when_the_high_one_is_idle() -> None:
+    token = policy("a", high="h", low_rate=0.02)
+    token.request("h", 0.0)
+    token.request("a", 0.0)
+    assert token.tick(1.0) == [OpenGate("a", 2)]
+    assert token.detach("h", 1.01) == [CloseGate("h", 1, Why.LEFT), SetWindow("a", 0)]
+
+    assert token.holder == "a"
+    assert token.tick(2.0) == []
+
+
+def test_a_demotion_ends_and_the_next_one_is_longer() -> None:
+    token = policy("a", high="h", drain_max_s=0.5, overlaps_max=1, demotion_s=60.0)
+    overtaken(token, "h", 0.0)
+    assert token.groups["a"].demoted
+
+    assert token.next_tick_s() == pytest.approx(60.7)
+    token.tick(60.7)
+    assert not token.groups["a"].demoted
+    token.idle("h", 60.8)
+    token.released("h", token.epoch_of("h"), 60.9)
+    overtaken(token, "h", 61.0)
+    assert token.groups["a"].demoted_until_s == pytest.approx(61.7 + 120.0)
+
+
+def test_a_drain_that_waits_for_code_is_not_held_against_the_job() -> None:
+    """Up to a time in all: a job may lie."""
+    token = policy("a", high="h", drain_max_s=0.5, overlaps_max=1, loading_max_s=1.0)
+    for round_s in (0.0, 10.0):
+        token.request("a", round_s)
+        epoch = token.epoch_of("a")
+        token.request("h", round_s + 0.1)
+        token.loading("a", epoch)
+        token.tick(round_s + 0.6)
+        assert token.holder == "h"
+        token.released("a", epoch, round_s + 5)
+        token.request("a", round_s + 5)
+        token.idle("h", round_s + 6)
+        token.released("h", token.epoch_of("h"), round_s + 6)
+        token.idle("a", round_s + 7)
+        assert (token.groups["a"].overlaps, token.groups["a"].demoted) == (0, False)
+    assert token.counters.loads == 2
+
+    token.request("h", 20.1)
+    token.loading("a", token.epoch_of("a"))
+    token.tick(20.6)
+
+    assert token.groups["a"].demoted
+
+
+def test_a_job_that_was_sent_a_signal_launches_beside_the_others() -> None:
+    token = policy("a", "b", high="h")
+    token.request("h", 0.0)
+    token.request("a", 0.0)
+
+    assert token.attend("a", 5.0, 0.1) == [OpenGate("a", 2)]
+    assert (token.holder, token.beside) == ("h", ["a"])
+    assert token.tick(5.0) == [CloseGate("a", 2, Why.ATTENDED)]
+    assert token.released("a", 2, 5.1) == []
+    assert token.request("a", 5.2) == [AskIdle("h")] or token.holder == "h"
+
+
+def test_a_holder_that_was_sent_a_signal_loses_the_token_and_goes_on() -> None:
+    token = policy("a", high="h")
+    token.request("a", 0.0)
+    assert token.attend("a", 5.0, 0.1) == []
+
+    assert token.request("h", 0.2) == [OpenGate("h", 2)]
+    assert (token.holder, token.beside) == ("h", ["a"])
+    assert token.tick(5.0) == [CloseGate("a", 1, Why.ATTENDED)]
 
 
 def overtaken(token: TokenPolicy, by: str, at_s: float) -> None:
@@ -207,7 +343,7 @@ def test_a_high_job_that_does_not_drain_becomes_a_low_one() -> None:
     assert token.groups["h"].demoted
     assert SetWindow("a", 0) in effects
     assert token.holder == "a"
-    token.request("h", 0.9)
+    token.request("h", 0.85)
     assert token.holder == "a", "it does not preempt any more"
 
 

@@ -48,9 +48,9 @@ def test_a_message_comes_back_as_it_was() -> None:
     ("data", "words"),
     [
         (b"", "0 bytes"),
-        (b"\1\0\1\0" + b"\0" * 59, "63 bytes"),
-        (b"\2\0\1\0" + b"\0" * 60, "version 2"),
-        (b"\1\0\x63\0" + b"\0" * 60, "unknown kind 99"),
+        (b"\2\0\1\0" + b"\0" * 59, "63 bytes"),
+        (b"\1\0\1\0" + b"\0" * 60, "version 1"),
+        (b"\2\0\x63\0" + b"\0" * 60, "unknown kind 99"),
     ],
 )
 def test_bytes_that_are_not_a_message_are_refused(data: bytes, words: str) -> None:
@@ -71,7 +71,7 @@ def test_nobody_but_the_daemon_can_write_a_gate() -> None:
         with pytest.raises(PermissionError):
             os.ftruncate(handed, 0)
         with mmap.mmap(handed, PAGE_BYTES, prot=mmap.PROT_READ) as seen:
-            assert seen[:12] == b"\1\0\0\0\7\0\0\0\0\0\0\0"
+            assert seen[:8] == b"\x0f\0\0\0\0\0\0\0"
             page.set_window(4)
             page.shut()
             assert seen[:12] == b"\0\0\0\0\7\0\0\0\4\0\0\0"

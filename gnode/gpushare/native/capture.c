@@ -1,15 +1,16 @@
 /* Streams that record a graph: what is launched into them does not run, so it passes the gate, and
- * no event is recorded on them and no context waited for while they record. */
+ * counts neither as work nor against the window. */
 #include "gpushare.h"
 
 #define CAPTURES_MAX 64
 
 struct capture {
     CUstream stream;
+    struct gs_slot *owner; /* of a thread's own stream; otherwise NULL */
     uint64_t bytes; /* of allocations that it records */
 };
 
-_Atomic uint32_t gs_captures; /* how many there may be; only the driver knows for sure */
+_Atomic uint32_t gs_captures;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture captures[CAPTURES_MAX];
@@ -23,27 +24,16 @@ bool gs_is_capturing(CUstream stream) {
            status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-/* Whether a stream still records; those that the driver has given up are dropped. */
-bool gs_captures_active(void) {
-    pthread_mutex_lock(&lock);
-    uint32_t count = atomic_load(&gs_captures);
-    for (uint32_t i = 0; i < count; i++) {
-        CUstreamCaptureStatus status = 0;
-        if (GS_REAL(cuStreamIsCapturing)(captures[i].stream, &status) == CUDA_SUCCESS &&
-            status == CU_STREAM_CAPTURE_STATUS_ACTIVE)
-            continue;
-        captures[i--] = captures[--count];
-    }
-    atomic_store(&gs_captures, count);
-    pthread_mutex_unlock(&lock);
-    return count > 0;
+static struct gs_slot *owner_of(CUstream stream) {
+    return stream == CU_STREAM_PER_THREAD ? gs_own_slot() : NULL;
 }
 
 static void begun(CUstream stream) {
+    struct gs_slot *owner = owner_of(stream);
     pthread_mutex_lock(&lock);
     uint32_t count = atomic_load(&gs_captures);
     if (count < CAPTURES_MAX) {
-        captures[count] = (struct capture){.stream = stream};
+        captures[count] = (struct capture){.stream = stream, .owner = owner};
         atomic_store(&gs_captures, count + 1);
     }
     pthread_mutex_unlock(&lock);
@@ -51,11 +41,12 @@ static void begun(CUstream stream) {
 
 /* Forgets the stream; returns the bytes that it has recorded. */
 static uint64_t ended(CUstream stream) {
+    struct gs_slot *owner = owner_of(stream);
     uint64_t bytes = 0;
     pthread_mutex_lock(&lock);
     uint32_t count = atomic_load(&gs_captures);
     for (uint32_t i = 0; i < count; i++)
-        if (captures[i].stream == stream) {
+        if (captures[i].stream == stream && captures[i].owner == owner) {
             bytes = captures[i].bytes;
             captures[i] = captures[--count];
             break;
@@ -67,10 +58,11 @@ static uint64_t ended(CUstream stream) {
 
 /* A stream that joined a capture through an event counts for the first one. */
 void gs_capture_add_bytes(CUstream stream, uint64_t bytes) {
+    struct gs_slot *owner = owner_of(stream);
     pthread_mutex_lock(&lock);
     uint32_t count = atomic_load(&gs_captures), which = 0;
     for (uint32_t i = 0; i < count; i++)
-        if (captures[i].stream == stream) which = i;
+        if (captures[i].stream == stream && captures[i].owner == owner) which = i;
     if (count > 0) captures[which].bytes += bytes;
     pthread_mutex_unlock(&lock);
 }
@@ -88,8 +80,10 @@ static CUstream per_thread(CUstream stream) {
 #define GS_BEGIN(name, parameters, arguments, normal) \
     GS_EXPORT CUresult name parameters;               \
     GS_EXPORT CUresult name parameters {              \
+        gs_recording_begins(normal(stream));          \
         CUresult result = GS_REAL(name) arguments;    \
         if (result == CUDA_SUCCESS) begun(normal(stream)); \
+        gs_recording_began();                         \
         return result;                                \
     }
 #define GS_MODE (CUstream stream, CUstreamCaptureMode mode)
@@ -124,8 +118,24 @@ GS_END(cuStreamEndCapture_ptsz, per_thread)
     GS_EXPORT CUresult name(CUstream stream) {    \
         (void)ended(stream);                      \
         gs_window_stream_gone(stream);            \
+        gs_stream_gone(stream);                   \
         return GS_REAL(name)(stream);             \
     }
 
 GS_DESTROY(cuStreamDestroy)
 GS_DESTROY(cuStreamDestroy_v2)
+
+/* A stream joins a recording when it waits for an event of it. */
+#define GS_JOIN(name, normal)                                                         \
+    GS_EXPORT CUresult name(CUstream stream, CUevent event, unsigned int flags);      \
+    GS_EXPORT CUresult name(CUstream stream, CUevent event, unsigned int flags) {     \
+        if (GS_LIKELY(atomic_load_explicit(&gs_captures, memory_order_relaxed) == 0)) \
+            return GS_REAL(name)(stream, event, flags);                               \
+        gs_recording_begins(normal(stream));                                          \
+        CUresult result = GS_REAL(name)(stream, event, flags);                        \
+        gs_recording_began();                                                         \
+        return result;                                                                \
+    }
+
+GS_JOIN(cuStreamWaitEvent, legacy)
+GS_JOIN(cuStreamWaitEvent_ptsz, per_thread)

@@ -2,9 +2,14 @@
  * says when this process is idle. It starts with the first launch. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,88 +18,117 @@
 #define NS_PER_MS 1000000u
 #define RETRY_NS (100 * NS_PER_MS)    /* between two attempts to reach the daemon */
 #define WELCOME_MS 5000               /* for the daemon's first answer */
-#define ASK_AGAIN_NS (100 * NS_PER_MS) /* a waiting launch looks again, whatever was lost */
+#define LOOK_AGAIN_NS (100 * NS_PER_MS) /* a waiting launch looks again, whatever was lost */
 #define STAT_NS (1000 * NS_PER_MS)
+#define PING_NS (500 * NS_PER_MS)     /* of silence, while a launch waits */
 #define WATCH_NS 200000u              /* between two looks at idleness while somebody waits */
 #define IDLE_SYNCED_NS 300000u        /* idle for so long after it has waited for the GPU */
 #define IDLE_NS (1 * NS_PER_MS)       /* idle for so long otherwise */
-#define CAPTURE_PAUSE_NS (1 * NS_PER_MS)
+#define DRAIN_NS 20000u               /* between two looks at a drain, at first */
+#define DRAIN_MAX_NS 500000u          /* the same, later */
+#define LOADING_NS (20 * NS_PER_MS)   /* a launch that takes so long loads code */
+#define SILENCE_NS (5000 * NS_PER_MS) /* of a daemon that was asked */
+#define SETTLE_NS (1000 * NS_PER_MS)  /* for work that is unfinished when the daemon is lost */
+#define NEVER UINT64_MAX
 
 enum state { STATE_NEW, STATE_RUNNING, STATE_ALONE };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static enum state state;
 static int channel = -1;
-static bool requested; /* in this closed period */
-static CUresult verdict; /* of launches that cannot get the token; 0: they wait */
+static uint64_t requested = NEVER; /* the gate for which the token was requested */
+static CUresult verdict;           /* of launches that cannot get the token; 0: they wait */
+static _Atomic uint32_t changes;   /* of page, channel and verdict: threads without a page sleep on it */
+static _Atomic uint32_t waiting;   /* launches */
 
 /* Only the control thread uses these. */
-static uint64_t lost_ns, told_launches, stat_ns;
-static bool watching, yielded, has_said, has_said_busy;
+static uint64_t lost_ns, told_launches, stat_ns, heard_ns, pinged_ns;
+static bool watching, yielded, has_said, has_said_busy, broken;
 static uint64_t seen_launches, still_since_ns;
+static struct {
+    uint64_t epoch; /* 0: there is no drain */
+    uint64_t since_ns;
+    bool has_told; /* that it loads */
+} drain;
 
-extern CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
+static struct timespec timespec_of(uint64_t ns) {
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u),
+                             .tv_nsec = (long)(ns % 1000000000u)};
+}
 
 static void pause_ns(uint64_t ns) {
-    struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+    struct timespec pause = timespec_of(ns);
     nanosleep(&pause, NULL);
+}
+
+static void wake_all(_Atomic uint32_t *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 static void set_gate(struct gs_gate_page *page, int fd, CUresult new_verdict) {
     pthread_mutex_lock(&lock);
-    atomic_store(&gs_gate, page);
+    struct gs_gate_page *before = atomic_exchange(&gs_gate, page);
     channel = fd;
-    requested = false;
+    requested = NEVER;
     verdict = new_verdict;
-    pthread_cond_broadcast(&changed);
+    atomic_fetch_add(&changes, 1);
     pthread_mutex_unlock(&lock);
+    wake_all(&changes);
+    wake_all(&before->gate);
 }
 
-static void wake(bool ask_again) {
-    pthread_mutex_lock(&lock);
-    if (ask_again) requested = false;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
+static void tell(enum gs_message_type type, uint64_t epoch, uint64_t a, uint64_t b) {
+    if (!gs_send(channel, type, 0, epoch, a, b)) broken = true;
 }
 
-/* Waits until nothing of this process runs on the GPU. The gate is closed. */
-static uint64_t drain(void) {
-    uint64_t start_ns = gs_now_ns();
+/* Waits until no launch is under way and what was launched has ended; the daemon is not there. */
+static void settle(void) {
+    uint64_t end_ns = gs_now_ns() + SETTLE_NS;
     gs_barrier();
-    for (unsigned int looks = 0; gs_slots_busy(); looks++)
-        if (looks > 64) pause_ns(50000);
-    while (gs_captures_active()) pause_ns(CAPTURE_PAUSE_NS); /* a wait would break the recording */
-    gs_contexts_synchronize();
-    return gs_now_ns() - start_ns;
+    while ((gs_slots_busy() || gs_work_unfinished()) && gs_now_ns() < end_ns) pause_ns(50000);
 }
 
 static void stop_watching(void) { watching = yielded = false; }
 
-static void revoked(uint64_t epoch) {
-    uint64_t launches, synced;
-    bool busy;
-    stop_watching();
-    wake(true); /* who waits from now on asks for the next grant */
-    uint64_t took_ns = drain();
+/* The gate was closed: the drain is over when no launch is under way and all work has ended. What
+ * is recorded does not run, and what is loaded says so: neither is held against the job. */
+static void look_at_drain(void) {
+    uint64_t launches, synced, since_ns = gs_now_ns() - drain.since_ns;
+    bool busy = gs_slots_busy();
+    if (!drain.has_told && (atomic_load(&gs_loads) > 0 || (busy && since_ns > LOADING_NS))) {
+        tell(GS_LOADING, drain.epoch, 0, 0);
+        drain.has_told = true;
+    }
+    if (busy || gs_work_unfinished()) return;
     gs_slots_totals(&launches, &synced, &busy);
-    gs_send(channel, GS_RELEASED, 0, epoch, launches - told_launches, took_ns);
+    tell(GS_RELEASED, drain.epoch, launches - told_launches, gs_now_ns() - drain.since_ns);
+    drain.epoch = 0;
+}
+
+static void revoked(uint64_t epoch) {
+    stop_watching();
+    drain.epoch = epoch;
+    drain.since_ns = gs_now_ns();
+    drain.has_told = false;
+    gs_barrier();
+    look_at_drain();
 }
 
 static void watch(void) {
     uint64_t launches, synced, now_ns = gs_now_ns();
     bool busy;
     gs_slots_totals(&launches, &synced, &busy);
-    if (busy || launches != seen_launches) {
+    if (busy || launches != seen_launches || (!yielded && gs_work_unfinished())) {
         seen_launches = launches;
         still_since_ns = now_ns;
-        if (yielded) gs_send(channel, GS_REQUEST, 0, 0, 0, 0); /* not idle any more */
+        if (yielded) tell(GS_REQUEST, 0, 0, 0); /* not idle any more */
         yielded = false;
         return;
     }
     uint64_t patience_ns = synced >= launches ? IDLE_SYNCED_NS : IDLE_NS;
     if (yielded || now_ns - still_since_ns < patience_ns) return;
-    yielded = gs_send(channel, GS_YIELD, 0, atomic_load(&atomic_load(&gs_gate)->epoch), 0, 0);
+    yielded = true;
+    tell(GS_YIELD, gs_epoch_of(atomic_load(&atomic_load(&gs_gate)->gate)), 0, 0);
 }
 
 static void report(void) {
@@ -104,15 +138,17 @@ static void report(void) {
     stat_ns = now_ns;
     gs_slots_totals(&launches, &synced, &busy);
     if (launches == told_launches) return;
-    gs_send(channel, GS_STAT, 0, 0, launches - told_launches, atomic_load(&gs_unhooked_symbols));
+    tell(GS_STAT, 0, launches - told_launches, atomic_load(&gs_unhooked_symbols));
     told_launches = launches;
 }
 
 static void handle(const struct gs_message *message) {
+    heard_ns = gs_now_ns();
+    pinged_ns = 0;
     switch (message->type) {
         case GS_GRANT:
             stop_watching();
-            wake(true);
+            drain.epoch = 0;
             break;
         case GS_REVOKE:
             revoked(message->epoch);
@@ -127,19 +163,52 @@ static void handle(const struct gs_message *message) {
     }
 }
 
+/* Nothing was heard: a daemon that is stopped keeps its connections. Returns whether it is lost. */
+static bool is_silent(void) {
+    uint64_t now_ns = gs_now_ns();
+    if (atomic_load(&waiting) == 0) {
+        pinged_ns = 0;
+        return false;
+    }
+    uint64_t patience_ns = (uint64_t)gs_settings()->patience_ms * NS_PER_MS;
+    if (pinged_ns != 0)
+        return now_ns - pinged_ns > (patience_ns < SILENCE_NS ? patience_ns : SILENCE_NS);
+    if (now_ns - heard_ns > PING_NS) {
+        tell(GS_PING, 0, 0, 0);
+        pinged_ns = now_ns;
+    }
+    return false;
+}
+
+static uint64_t next_look_ns(void) {
+    if (drain.epoch != 0) {
+        uint64_t tenth_ns = (gs_now_ns() - drain.since_ns) / 10;
+        return tenth_ns < DRAIN_NS ? DRAIN_NS : tenth_ns > DRAIN_MAX_NS ? DRAIN_MAX_NS : tenth_ns;
+    }
+    return watching ? WATCH_NS : PING_NS;
+}
+
 /* One connection, from the first message to its end. */
 static void serve(int fd) {
-    for (;;) {
+    broken = false;
+    heard_ns = gs_now_ns();
+    pinged_ns = 0;
+    drain.epoch = 0;
+    while (!broken) {
         struct pollfd ready = {.fd = fd, .events = POLLIN};
-        uint64_t wait_ns = watching ? WATCH_NS : STAT_NS;
-        struct timespec timeout = {.tv_sec = (time_t)(wait_ns / 1000000000u),
-                                   .tv_nsec = (long)(wait_ns % 1000000000u)};
+        struct timespec timeout = timespec_of(next_look_ns());
         struct gs_message message;
         if (ppoll(&ready, 1, &timeout, NULL) > 0) {
             if (gs_receive(fd, &message, NULL, 0) != 1) return;
             handle(&message);
+        } else if (is_silent()) {
+            gs_say("the token daemon does not answer any more");
+            return;
         }
-        if (watching) watch();
+        if (drain.epoch != 0)
+            look_at_drain();
+        else if (watching)
+            watch();
         report();
     }
 }
@@ -163,6 +232,7 @@ static int join(bool held) {
         close(fd);
         return message.type == GS_REFUSED ? -2 : message.type == GS_BUSY ? -3 : -1;
     }
+    fcntl(fd, F_SETFL, O_NONBLOCK); /* a stopped daemon reads nothing */
     set_gate(page, fd, CUDA_SUCCESS);
     return fd;
 }
@@ -192,7 +262,7 @@ static void busy(void) {
     lost_ns = gs_now_ns();
     if (atomic_load(&gs_gate) == &gs_closed_page && verdict == CUDA_SUCCESS) return;
     set_gate(&gs_closed_page, -1, CUDA_SUCCESS);
-    drain();
+    settle();
 }
 
 static void lost(int fd) {
@@ -204,14 +274,14 @@ static void lost(int fd) {
     } else {
         gs_say("the token daemon has ended: launches wait for the next one");
         set_gate(&gs_closed_page, -1, CUDA_SUCCESS);
-        drain();
+        settle();
     }
     close(fd);
 }
 
 static void *control(void *nothing) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    GS_REAL(cuThreadExchangeStreamCaptureMode)(&mode); /* other threads' recordings stay whole */
+    gs_relax(); /* other threads' recordings stay whole */
+    prctl(PR_SET_TIMERSLACK, 1000ul);
     lost_ns = stat_ns = gs_now_ns();
     for (;;) {
         int fd = join(atomic_load(&gs_gate) == &gs_open_page);
@@ -246,6 +316,7 @@ static void start(void) {
     pthread_t thread;
     pthread_attr_t attributes;
     gs_watch_forks();
+    gs_streams_watch_exit();
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_attr_init(&attributes);
@@ -260,34 +331,47 @@ static void start(void) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+/* Sleeps until the gate or anything else has changed since both were read, or a signal came. */
+static void sleep_until_changed(struct gs_gate_page *page, uint32_t gate, uint32_t seen_changes) {
+    struct timespec longest = timespec_of(LOOK_AGAIN_NS);
+    bool has_page = page != &gs_closed_page && page != &gs_open_page;
+    if (syscall(SYS_futex, has_page ? &page->gate : &changes, FUTEX_WAIT,
+                has_page ? gate : seen_changes, &longest, NULL, 0) != 0 &&
+        errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT)
+        pause_ns(NS_PER_MS); /* a sandbox without futexes on shared pages */
+}
+
+/* The thread that waits sends the request itself: once for each period in which the gate is closed,
+ * since the gate's number changes with each grant. */
 bool gs_wait_for_token(CUresult *refused) {
-    pthread_mutex_lock(&lock);
-    if (state == STATE_NEW) start();
-    while (atomic_load(&atomic_load(&gs_gate)->gate) == 0 && verdict == CUDA_SUCCESS) {
-        if (channel >= 0 && !requested) requested = gs_send(channel, GS_REQUEST, 0, 0, 0, 0);
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += ASK_AGAIN_NS;
-        if (until.tv_nsec >= 1000000000) {
-            until.tv_nsec -= 1000000000;
-            until.tv_sec++;
-        }
-        pthread_cond_timedwait(&changed, &lock, &until);
+    atomic_fetch_add(&waiting, 1);
+    for (;;) {
+        pthread_mutex_lock(&lock);
+        if (state == STATE_NEW) start();
+        uint32_t seen_changes = atomic_load(&changes);
+        struct gs_gate_page *page = atomic_load(&gs_gate);
+        uint32_t gate = atomic_load(&page->gate);
+        *refused = verdict;
+        bool waits = !(gate & GS_OPEN) && verdict == CUDA_SUCCESS;
+        if (waits && channel >= 0 && requested != gate && gs_send(channel, GS_REQUEST, 0, 0, 0, 0))
+            requested = gate;
+        pthread_mutex_unlock(&lock);
+        if (!waits) break;
+        sleep_until_changed(page, gate, seen_changes);
     }
-    *refused = verdict;
-    pthread_mutex_unlock(&lock);
+    atomic_fetch_sub(&waiting, 1);
     return *refused == CUDA_SUCCESS;
 }
 
 void gs_control_forget_after_fork(void) {
     pthread_mutex_init(&lock, NULL);
-    pthread_cond_init(&changed, NULL);
     if (channel >= 0) close(channel);
     channel = -1;
     state = STATE_NEW;
-    requested = false;
+    requested = NEVER;
     verdict = CUDA_SUCCESS;
     told_launches = 0;
+    atomic_store(&waiting, 0);
     stop_watching();
     atomic_store(&gs_gate, &gs_closed_page);
 }

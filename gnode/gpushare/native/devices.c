@@ -34,29 +34,25 @@ GS_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     return result;
 }
 
-#define GS_CREATE(name, parameters, arguments)        \
-    GS_EXPORT CUresult name parameters;               \
-    GS_EXPORT CUresult name parameters {              \
-        CUresult result = GS_REAL(name) arguments;    \
-        if (result == CUDA_SUCCESS) gs_context_created(*context); \
-        return result;                                \
-    }
+extern CUresult cuCtxGetCurrent(CUcontext *context);
 
-GS_CREATE(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
-          (context, flags, device))
-GS_CREATE(cuCtxCreate_v3,
-          (CUcontext * context, CUexecAffinityParam *affinity, int count, unsigned int flags,
-           CUdevice device),
-          (context, affinity, count, flags, device))
-GS_CREATE(cuCtxCreate_v4,
-          (CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
-          (context, parameters, flags, device))
+CUcontext gs_current_context(void) {
+    CUcontext context = NULL;
+    return GS_REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS ? context : NULL;
+}
 
-/* Its memory goes with it. It leaves the list first, so that no drain pushes a dead context. */
+static void context_gone(CUcontext context) {
+    gs_streams_context_gone(context);
+    gs_window_context_gone(context);
+    uint64_t bytes = gs_table_drop_context(context);
+    if (bytes > 0) gs_give_back(bytes);
+}
+
+/* Its memory goes with it, and its streams are forgotten before, so that no drain pushes it. */
 #define GS_DESTROY(name)                            \
     GS_EXPORT CUresult name(CUcontext context);     \
     GS_EXPORT CUresult name(CUcontext context) {    \
-        gs_context_gone(context);                   \
+        context_gone(context);                      \
         return GS_REAL(name)(context);              \
     }
 
@@ -71,7 +67,6 @@ GS_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     primaries[device].context = *context;
     primaries[device].refs++;
     pthread_mutex_unlock(&lock);
-    gs_context_created(*context);
     return result;
 }
 
@@ -86,7 +81,7 @@ static void released(CUdevice device, bool whole) {
         primaries[device].refs--;
     }
     pthread_mutex_unlock(&lock);
-    if (gone != NULL) gs_context_gone(gone);
+    if (gone != NULL) context_gone(gone);
 }
 
 #define GS_RELEASE(name, whole)                 \

@@ -12,7 +12,7 @@
 #include "gpushare.h"
 
 __thread struct gs_slot *gs_my_slot __attribute__((tls_model("initial-exec")));
-struct gs_gate_page gs_open_page = {.gate = 1}, gs_closed_page = {.gate = 0};
+struct gs_gate_page gs_open_page = {.gate = GS_OPEN}, gs_closed_page = {.gate = 0};
 struct gs_gate_page *_Atomic gs_gate = &gs_closed_page;
 #ifdef GS_WITHOUT_MEMBARRIER /* for a test of kernels and sandboxes that lack it */
 bool gs_no_membarrier = true;
@@ -26,6 +26,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void thread_ends(void *slot) {
     struct gs_slot *own = slot;
+    gs_streams_owner_gone(own);
+    gs_my_slot = NULL; /* a later destructor of this thread may launch */
+    own->generation = 0;
     atomic_store(&own->in, 0);
     atomic_store(&own->taken, false);
 }
@@ -59,11 +62,10 @@ struct gs_slot *gs_own_slot(void) {
 
 struct gs_slot *gs_begin_slow(CUstream stream, CUresult *refused) {
     struct gs_slot *slot = gs_own_slot();
-    gs_context_created(gs_current_context());
     for (;;) {
         atomic_store(&slot->in, 1);
         atomic_thread_fence(memory_order_seq_cst);
-        if (atomic_load(&atomic_load(&gs_gate)->gate) != 0) return slot;
+        if (atomic_load(&atomic_load(&gs_gate)->gate) & GS_OPEN) return slot;
         if (gs_is_capturing(stream)) return slot; /* recorded: nothing runs */
         atomic_store(&slot->in, 0);
         if (!gs_wait_for_token(refused)) return NULL;
@@ -84,7 +86,6 @@ void gs_barrier(void) {
 void gs_slots_forget_after_fork(void) {
     for (struct gs_slot *slot = atomic_load(&slots); slot != NULL; slot = slot->next) {
         atomic_store(&slot->in, 0);
-        atomic_store(&slot->syncing, 0);
         atomic_store(&slot->launches, 0);
         atomic_store(&slot->synced_at, 0);
         if (slot != gs_my_slot) atomic_store(&slot->taken, false);
@@ -103,6 +104,6 @@ void gs_slots_totals(uint64_t *launches, uint64_t *synced, bool *busy) {
     for (struct gs_slot *slot = atomic_load(&slots); slot != NULL; slot = slot->next) {
         *launches += atomic_load(&slot->launches);
         *synced += atomic_load(&slot->synced_at);
-        *busy = *busy || atomic_load(&slot->in) != 0 || atomic_load(&slot->syncing) != 0;
+        *busy = *busy || atomic_load(&slot->in) != 0;
     }
 }

@@ -69,9 +69,12 @@ enum gs_message_type {
     GS_STAT = 12,    /* to the daemon; a: launches since the last one, b: unhooked symbols */
     GS_WAITING = 13, /* another job waits for the token: tell when idle */
     GS_BUSY = 14,    /* to HELLO: there is no place now; try again */
+    GS_PING = 15,    /* to the daemon: a launch waits, and nothing was heard for long */
+    GS_PONG = 16,
+    GS_LOADING = 17, /* to the daemon: the drain waits for code that is loaded */
 };
 
-#define GS_WIRE_VERSION 1
+#define GS_WIRE_VERSION 2
 #define GS_CLAIM_HELD 1u     /* HELLO: its gate was open when the daemon ended */
 #define GS_FORCED 2u         /* RESERVE: is in use already, and counts whatever the limit is */
 #define GS_CHANNEL_LAUNCH 0u /* HELLO, b */
@@ -94,11 +97,13 @@ _Static_assert(sizeof(struct gs_message) == 64, "a message has 64 bytes");
 
 /* Written by the daemon, mapped read-only. */
 struct gs_gate_page {
-    _Atomic uint32_t gate;   /* 1: launches may pass */
-    _Atomic uint32_t epoch;  /* number of the last grant */
+    _Atomic uint32_t gate;   /* lowest bit: launches may pass; above it: number of the last grant.
+                              * Threads sleep on it, and the daemon wakes them: see futex(2) */
     _Atomic uint32_t window; /* unfinished launches of this process; 0: no limit */
-    _Atomic uint32_t flags;
 };
+
+#define GS_OPEN 1u
+static inline uint32_t gs_epoch_of(uint32_t gate) { return gate >> 1; }
 
 int gs_dial(uint64_t channel, uint32_t flags, uint64_t epoch, uint64_t bytes); /* descriptor or -1 */
 bool gs_send(int fd, enum gs_message_type type, uint32_t flags, uint64_t epoch, uint64_t a,
@@ -112,9 +117,12 @@ struct gs_slot {            /* one for each thread that launches */
     _Atomic uint32_t in;    /* 1 between the test of the gate and the return of the driver */
     _Atomic uint64_t launches;
     _Atomic uint64_t synced_at; /* launches when it last waited for the GPU */
-    _Atomic uint32_t syncing;
     _Atomic bool taken;
     struct gs_slot *next;
+    /* Where its thread has launched last, and is known to the control thread to have launched. */
+    CUstream stream;
+    CUcontext context;
+    uint32_t generation; /* 0: nowhere */
 };
 
 extern __thread struct gs_slot *gs_my_slot __attribute__((tls_model("initial-exec")));
@@ -125,6 +133,21 @@ extern bool gs_no_membarrier;
 struct gs_slot *gs_begin_slow(CUstream stream, CUresult *refused);
 struct gs_slot *gs_own_slot(void);
 void gs_window_launched(CUstream stream, uint32_t window);
+extern _Atomic uint32_t gs_captures; /* streams that record */
+bool gs_is_capturing(CUstream stream);
+/* streams.c */
+extern _Atomic uint32_t gs_streams_generation; /* changes when a stream or context ends */
+void gs_stream_used(struct gs_slot *slot, CUstream stream);
+bool gs_work_unfinished(void);
+void gs_recording_begins(CUstream stream); /* takes a lock that gs_recording_began gives back */
+void gs_recording_began(void);
+void gs_stream_gone(CUstream stream);
+void gs_streams_owner_gone(struct gs_slot *owner);
+void gs_streams_context_gone(CUcontext context);
+void gs_streams_watch_exit(void);
+void gs_streams_forget_after_fork(void);
+CUstreamCaptureMode gs_relax(void); /* this thread may do what breaks no recording of others */
+void gs_relax_end(CUstreamCaptureMode mode);
 bool gs_slots_busy(void);
 void gs_slots_totals(uint64_t *launches, uint64_t *synced, bool *busy);
 void gs_barrier(void);
@@ -137,12 +160,21 @@ static inline struct gs_slot *gs_begin(CUstream stream, CUresult *refused) {
         atomic_store_explicit(&slot->in, 1, memory_order_relaxed);
         atomic_signal_fence(memory_order_seq_cst); /* the control thread's membarrier is the rest */
         struct gs_gate_page *page = atomic_load_explicit(&gs_gate, memory_order_relaxed);
-        if (GS_LIKELY(atomic_load_explicit(&page->gate, memory_order_relaxed) != 0)) return slot;
+        if (GS_LIKELY(atomic_load_explicit(&page->gate, memory_order_relaxed) & GS_OPEN)) return slot;
     }
     return gs_begin_slow(stream, refused);
 }
 
 static inline void gs_end(struct gs_slot *slot, CUstream stream) {
+    if (GS_UNLIKELY(atomic_load_explicit(&gs_captures, memory_order_relaxed) != 0) &&
+        gs_is_capturing(stream)) { /* recorded: nothing runs */
+        atomic_store_explicit(&slot->in, 0, memory_order_release);
+        return;
+    }
+    if (GS_UNLIKELY(slot->stream != stream || (uintptr_t)stream <= 2 ||
+                    slot->generation !=
+                        atomic_load_explicit(&gs_streams_generation, memory_order_relaxed)))
+        gs_stream_used(slot, stream);
     uint64_t launches = atomic_load_explicit(&slot->launches, memory_order_relaxed);
     atomic_store_explicit(&slot->launches, launches + 1, memory_order_relaxed);
     struct gs_gate_page *page = atomic_load_explicit(&gs_gate, memory_order_relaxed);
@@ -154,19 +186,14 @@ static inline void gs_end(struct gs_slot *slot, CUstream stream) {
 /* control.c */
 bool gs_wait_for_token(CUresult *refused); /* false: `refused` is the launch's result */
 void gs_control_forget_after_fork(void);
-/* contexts.c */
-void gs_context_created(CUcontext context);
-void gs_context_gone(CUcontext context);
-void gs_contexts_synchronize(void);
-void gs_contexts_forget_after_fork(void);
+/* loads.c */
+extern _Atomic uint32_t gs_loads; /* threads that load code now */
 /* window.c */
+void gs_window_recording_begins(void);
 void gs_window_context_gone(CUcontext context);
 void gs_window_stream_gone(CUstream stream);
 void gs_window_forget_after_fork(void);
 /* capture.c */
-extern _Atomic uint32_t gs_captures;
-bool gs_is_capturing(CUstream stream);
-bool gs_captures_active(void);
 void gs_capture_add_bytes(CUstream stream, uint64_t bytes);
 void gs_capture_forget_after_fork(void);
 /* lifecycle.c */
@@ -175,6 +202,7 @@ void gs_watch_forks(void);
 void gs_graphs_forget_after_fork(void);
 void gs_pools_forget_after_fork(void);
 void gs_devices_forget_after_fork(void);
+CUcontext gs_current_context(void);
 
 /* ---- memory: accounting.c, budget.c ---- */
 
@@ -222,6 +250,5 @@ void gs_table_forget_after_fork(void);
 void gs_record(enum gs_kind kind, uint64_t key, uint64_t bytes, CUcontext context);
 uint64_t gs_take(enum gs_kind kind, uint64_t key); /* returns its bytes; 0: unknown */
 void gs_forget(enum gs_kind kind, uint64_t key); /* gives its bytes back; unknown keys are fine */
-CUcontext gs_current_context(void);
 
 #endif

@@ -7,7 +7,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void in_child(void) {
     gs_control_forget_after_fork();
     gs_slots_forget_after_fork();
-    gs_contexts_forget_after_fork();
+    gs_streams_forget_after_fork();
     gs_window_forget_after_fork();
     gs_capture_forget_after_fork();
     gs_budget_forget_after_fork();

@@ -7,10 +7,8 @@
         struct gs_slot *slot = gs_my_slot;                                             \
         if (slot == NULL) return GS_REAL(name) arguments;                              \
         uint64_t launches = atomic_load_explicit(&slot->launches, memory_order_relaxed); \
-        atomic_store_explicit(&slot->syncing, 1, memory_order_relaxed);                \
         CUresult result = GS_REAL(name) arguments;                                     \
         atomic_store_explicit(&slot->synced_at, launches, memory_order_relaxed);       \
-        atomic_store_explicit(&slot->syncing, 0, memory_order_release);                \
         return result;                                                                 \
     }
 

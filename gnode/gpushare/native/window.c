@@ -61,7 +61,11 @@ static void close_batch(void) {
     open_batch.launches = 0;
     if (batch_count == BATCHES_MAX) return;
     CUevent event = take_event(open_batch.context);
-    if (event == NULL || GS_REAL(cuEventRecord)(event, open_batch.stream) != CUDA_SUCCESS) return;
+    if (event == NULL) return;
+    if (GS_REAL(cuEventRecord)(event, open_batch.stream) != CUDA_SUCCESS) { /* another context's */
+        keep_event(event, open_batch.context);
+        return;
+    }
     batches[(first + batch_count++) % BATCHES_MAX] =
         (struct batch){event, open_batch.context, launches};
     unfinished += launches;
@@ -80,14 +84,17 @@ static void wait_for(CUevent event) {
 void gs_window_launched(CUstream stream, uint32_t window) {
     if (gs_is_capturing(stream)) return;
     CUcontext context = gs_current_context();
-    bool own_stream = stream == CU_STREAM_PER_THREAD; /* another thread cannot record on it */
+    /* Another thread cannot record on a thread's own stream; a late record on the legacy stream
+     * would wait for what other streams have been given meanwhile. */
+    bool at_once = (uintptr_t)stream <= 2;
     uint32_t half = window > 1 ? window / 2 : 1;
+    CUstreamCaptureMode mode = gs_relax();
     pthread_mutex_lock(&lock);
     if (open_batch.launches > 0 && (open_batch.stream != stream || open_batch.context != context))
         close_batch();
     open_batch.stream = stream;
     open_batch.context = context;
-    if (++open_batch.launches >= half || own_stream) close_batch();
+    if (++open_batch.launches >= half || at_once) close_batch();
     while (batch_count > 0 && unfinished + half > window) {
         struct batch oldest = batches[first];
         first = (first + 1) % BATCHES_MAX;
@@ -98,6 +105,14 @@ void gs_window_launched(CUstream stream, uint32_t window) {
         unfinished -= oldest.launches < unfinished ? oldest.launches : unfinished;
         keep_event(oldest.event, oldest.context);
     }
+    pthread_mutex_unlock(&lock);
+    gs_relax_end(mode);
+}
+
+/* Afterwards the open batch's stream may record, or the legacy stream must not be used. */
+void gs_window_recording_begins(void) {
+    pthread_mutex_lock(&lock);
+    close_batch();
     pthread_mutex_unlock(&lock);
 }
 

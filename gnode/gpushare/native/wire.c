@@ -7,12 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "gpushare.h"
 
 #define SECRET_BYTES_MAX 128
+#define DESCRIPTORS_FROM 512
+#define CONNECT_S 5 /* a stopped daemon accepts nothing */
 
 static _Atomic uint64_t sequence;
 
@@ -55,6 +58,14 @@ static bool connect_to(int fd, const char *path) {
     return done;
 }
 
+/* Programs close the numbers that they have not opened, and use the low ones again. */
+static int high_number(int fd) {
+    int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, DESCRIPTORS_FROM);
+    if (high < 0) return fd;
+    close(fd);
+    return high;
+}
+
 int gs_dial(uint64_t channel, uint32_t flags, uint64_t epoch, uint64_t bytes) {
     const struct gs_settings *settings = gs_settings();
     struct {
@@ -63,8 +74,10 @@ int gs_dial(uint64_t channel, uint32_t flags, uint64_t epoch, uint64_t bytes) {
     } hello;
     size_t secret_bytes = strlen(settings->secret);
     if (secret_bytes > SECRET_BYTES_MAX) return -1;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int fd = high_number(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (fd < 0) return -1;
+    struct timeval longest = {.tv_sec = CONNECT_S};
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest); /* connects wait, too */
     fill(&hello.message, GS_HELLO);
     hello.message.flags = flags;
     hello.message.epoch = epoch;

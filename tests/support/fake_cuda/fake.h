@@ -16,6 +16,11 @@
 #define FAKE_NOT_SUPPORTED ((CUresult)801)
 #define FAKE_CAPTURE_UNSUPPORTED ((CUresult)900)
 #define FAKE_CAPTURE_INVALIDATED ((CUresult)901)
+#define FAKE_CAPTURE_ISOLATION ((CUresult)905)
+#define FAKE_CAPTURE_IMPLICIT ((CUresult)906)
+#define FAKE_CAPTURED_EVENT ((CUresult)907)
+#define FAKE_CAPTURE_WRONG_THREAD ((CUresult)908)
+#define FAKE_QUEUE_MAX 1024 /* a launch into a stream with so many unfinished ones waits */
 
 enum fake_kind { FAKE_KERNEL = 1, FAKE_COPY = 2, FAKE_FILL = 3, FAKE_GRAPH = 4 };
 
@@ -43,15 +48,24 @@ struct fake_state {
     struct fake_record log[FAKE_LOG_MAX];
 };
 
+struct CUstream_st;
+
 struct fake_graph {
     uint64_t busy_ns;
     uint64_t bytes;
+    /* While it is recorded: */
+    struct CUstream_st *origin;
+    CUstreamCaptureMode mode;
+    uint32_t thread;
+    bool broken;
 };
 
 struct CUstream_st {
-    _Atomic uint64_t free_ns; /* end of its last work */
-    struct fake_graph *capture;
-    bool broken;
+    _Atomic uint64_t free_ns;    /* end of its last work */
+    struct fake_graph *capture;  /* that it records, or has joined */
+    bool blocking;               /* it waits for the legacy stream, and that for it */
+    _Atomic uint64_t launches;
+    _Atomic uint64_t ends_ns[FAKE_QUEUE_MAX];
 };
 
 struct fake_state *fake_state(void);
@@ -60,6 +74,10 @@ long fake_number(const char *name, long otherwise); /* from the environment */
 CUresult fake_take(uint64_t bytes); /* device memory */
 void fake_give(uint64_t bytes);
 struct CUstream_st *fake_stream(CUstream stream, bool per_thread);
+CUresult fake_may_use(struct CUstream_st *stream); /* the legacy stream beside a recording? */
+bool fake_blocking_records(void);
+uint32_t fake_thread(void);
+void fake_all_leave(struct fake_graph *capture); /* its streams record no more */
 CUresult fake_run(enum fake_kind kind, struct CUstream_st *stream, uint64_t busy_ns);
 void fake_sleep_until(uint64_t when_ns);
 void fake_pools_after_sync(void);

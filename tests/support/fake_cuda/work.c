@@ -7,7 +7,10 @@
 #define COPY_NS_PER_KIB 20u
 
 static CUresult launch(struct CUstream_st *stream, uint64_t busy_ns, enum fake_kind kind) {
+    CUresult refused = fake_may_use(stream);
+    if (refused != CUDA_SUCCESS) return refused;
     if (stream->capture != NULL) {
+        if (stream->capture->broken) return FAKE_CAPTURE_INVALIDATED;
         stream->capture->busy_ns += busy_ns;
         return CUDA_SUCCESS;
     }
@@ -56,30 +59,43 @@ FAKE_API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t 
 
 /* ---- capture ---- */
 
-static CUresult begin(struct CUstream_st *stream) {
+static CUresult begin(struct CUstream_st *stream, CUstreamCaptureMode mode) {
+    if (stream == fake_stream(NULL, false)) return FAKE_CAPTURE_UNSUPPORTED;
     if (stream->capture != NULL) return FAKE_CAPTURE_UNSUPPORTED;
-    stream->capture = calloc(1, sizeof *stream->capture);
-    stream->broken = false;
+    struct fake_graph *graph = calloc(1, sizeof *graph);
+    graph->origin = stream;
+    graph->mode = mode;
+    graph->thread = fake_thread();
+    stream->capture = graph;
     atomic_fetch_add(&fake_capturing, 1);
     return CUDA_SUCCESS;
 }
 static CUresult end(struct CUstream_st *stream, CUgraph *graph) {
-    if (stream->capture == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *graph = stream->broken ? NULL : (CUgraph)(void *)stream->capture;
-    if (stream->broken) free(stream->capture);
-    stream->capture = NULL;
-    atomic_fetch_sub(&fake_capturing, 1);
-    return stream->broken ? FAKE_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+    struct fake_graph *capture = stream->capture;
+    if (capture == NULL || capture->origin != stream) return CUDA_ERROR_INVALID_VALUE;
+    if (capture->mode != 2 && capture->thread != fake_thread()) return FAKE_CAPTURE_WRONG_THREAD;
+    fake_all_leave(capture);
+    *graph = capture->broken ? NULL : (CUgraph)(void *)capture;
+    return capture->broken ? FAKE_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 FAKE_API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-    return begin(fake_stream(stream, false));
+    return begin(fake_stream(stream, false), mode);
+}
+FAKE_API CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+    return begin(fake_stream(stream, true), mode);
 }
 FAKE_API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     return end(fake_stream(stream, false), graph);
 }
+FAKE_API CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
+    return end(fake_stream(stream, true), graph);
+}
 FAKE_API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
     struct CUstream_st *one = fake_stream(stream, false);
-    *status = one->capture == NULL ? 0 : one->broken ? 2 : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    *status = 0;
+    if (one == fake_stream(NULL, false)) return fake_blocking_records() ? FAKE_CAPTURE_IMPLICIT : 0;
+    const struct fake_graph *capture = one->capture;
+    *status = capture == NULL ? 0 : capture->broken ? 2 : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return CUDA_SUCCESS;
 }
 
@@ -146,5 +162,13 @@ FAKE_API CUresult cuDeviceGraphMemTrim(CUdevice device) {
     fake_give(graph_pool_bytes);
     graph_pool_bytes = 0;
     pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+/* ---- code: a load takes as long as the test says ---- */
+
+FAKE_API CUresult cuModuleLoadData(void **module, const void *image) {
+    fake_sleep_until(fake_now_ns() + (uint64_t)fake_number("GSCHED_FAKE_LOAD_MS", 0) * 1000000u);
+    *module = (void *)image;
     return CUDA_SUCCESS;
 }

@@ -1,0 +1,231 @@
+/* The streams that this process has launched into, and whether their work has ended.
+ *
+ * The control thread asks the driver stream by stream, so that it never waits inside it. A stream
+ * that records a graph must not be asked, nor the legacy stream beside a recording of a blocking
+ * one: either breaks the recording. So an event is recorded behind the work of such streams before
+ * a recording begins, and asked instead. One lock stands before the beginning of recordings and the
+ * end of streams and contexts, so that none of them happens during a question. */
+#include <stdlib.h>
+
+#include "gpushare.h"
+
+struct work {
+    CUstream stream;
+    struct gs_slot *owner; /* of a thread's own stream, which others cannot ask; otherwise NULL */
+    CUcontext context;
+    CUevent behind; /* NULL: never recorded */
+    bool gone;      /* the stream was destroyed; its event is asked still */
+};
+
+_Atomic uint32_t gs_streams_generation = 1;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct work *table;
+static size_t count, places, last_unfinished;
+static bool exiting, has_said;
+
+extern CUresult cuCtxPushCurrent_v2(CUcontext context);
+extern CUresult cuCtxPopCurrent_v2(CUcontext *context);
+extern CUresult cuEventCreate(CUevent *event, unsigned int flags);
+extern CUresult cuEventDestroy_v2(CUevent event);
+extern CUresult cuEventRecord(CUevent event, CUstream stream);
+extern CUresult cuEventQuery(CUevent event);
+extern CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
+extern CUresult cuStreamQuery(CUstream stream);
+extern CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
+
+CUstreamCaptureMode gs_relax(void) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    GS_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return mode;
+}
+
+void gs_relax_end(CUstreamCaptureMode mode) { GS_REAL(cuThreadExchangeStreamCaptureMode)(&mode); }
+
+static bool is_legacy(CUstream stream) { return stream == NULL || stream == CU_STREAM_LEGACY; }
+
+static struct work *find(CUstream stream, struct gs_slot *owner, CUcontext context) {
+    for (size_t i = 0; i < count; i++)
+        if (!table[i].gone && table[i].stream == stream && table[i].owner == owner &&
+            (table[i].context == context || (owner == NULL && !is_legacy(stream))))
+            return &table[i];
+    return NULL;
+}
+
+static struct work *add(CUstream stream, struct gs_slot *owner, CUcontext context) {
+    if (count == places) {
+        size_t more = places == 0 ? 64 : 2 * places;
+        struct work *bigger = realloc(table, more * sizeof *table);
+        if (bigger == NULL) abort();
+        table = bigger;
+        places = more;
+    }
+    table[count] = (struct work){.stream = stream, .owner = owner, .context = context};
+    return &table[count++];
+}
+
+static void drop(size_t index) { table[index] = table[--count]; }
+
+/* Whether the driver may be asked about the stream itself. */
+static bool may_ask(const struct work *one) {
+    CUstreamCaptureStatus status = 0;
+    if (one->owner != NULL || one->gone) return false;
+    if (atomic_load(&gs_captures) == 0) return true;
+    return GS_REAL(cuStreamIsCapturing)(one->stream, &status) == CUDA_SUCCESS && status == 0;
+}
+
+/* The stream's context is current. */
+static void record_behind(struct work *one) {
+    if (one->behind == NULL &&
+        GS_REAL(cuEventCreate)(&one->behind, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        one->behind = NULL;
+    if (one->behind != NULL && GS_REAL(cuEventRecord)(one->behind, one->stream) != CUDA_SUCCESS) {
+        GS_REAL(cuEventDestroy_v2)(one->behind);
+        one->behind = NULL;
+    }
+}
+
+/* A launch into a stream that the slot does not remember, or into one of the default streams. The
+ * slot says that its thread is inside a launch, so no drain ends before the stream is known. */
+void gs_stream_used(struct gs_slot *slot, CUstream stream) {
+    CUcontext context = gs_current_context();
+    bool own = stream == CU_STREAM_PER_THREAD;
+    uint32_t generation = atomic_load(&gs_streams_generation);
+    if (context == NULL) return;
+    if (!own && slot->stream == stream && slot->context == context &&
+        slot->generation == generation)
+        return;
+    CUstreamCaptureMode mode = own ? gs_relax() : 0;
+    pthread_mutex_lock(&lock);
+    struct work *one = find(stream, own ? slot : NULL, context);
+    if (one == NULL) one = add(stream, own ? slot : NULL, context);
+    if (own) record_behind(one);
+    pthread_mutex_unlock(&lock);
+    if (own) gs_relax_end(mode);
+    slot->stream = stream;
+    slot->context = context;
+    slot->generation = generation;
+}
+
+static CUresult ask(const struct work *one) {
+    if (may_ask(one)) return GS_REAL(cuStreamQuery)(one->stream);
+    return one->behind != NULL ? GS_REAL(cuEventQuery)(one->behind) : CUDA_SUCCESS;
+}
+
+/* What the driver cannot tell counts as ended: the program meets the same error itself. */
+static bool is_unfinished(const struct work *one) {
+    CUresult result = ask(one);
+    if (result == CUDA_ERROR_NOT_READY) return true;
+    if (result != CUDA_SUCCESS && !has_said) {
+        has_said = true;
+        gs_say("the driver answered with error %d whether work has ended", (int)result);
+    }
+    return false;
+}
+
+bool gs_work_unfinished(void) {
+    bool unfinished = false;
+    CUcontext pushed = NULL, popped;
+    pthread_mutex_lock(&lock);
+    if (exiting) { /* the driver may be gone; the daemon sees the end of the process */
+        pthread_mutex_unlock(&lock);
+        return true;
+    }
+    size_t start = last_unfinished < count ? last_unfinished : 0;
+    for (size_t looks = 0; looks < count && !unfinished;) {
+        size_t i = (start + looks) % count;
+        if (pushed != table[i].context) {
+            if (pushed != NULL) GS_REAL(cuCtxPopCurrent_v2)(&popped);
+            pushed = NULL;
+            if (GS_REAL(cuCtxPushCurrent_v2)(table[i].context) != CUDA_SUCCESS) {
+                drop(i);
+                continue;
+            }
+            pushed = table[i].context;
+        }
+        unfinished = is_unfinished(&table[i]);
+        if (unfinished) last_unfinished = i;
+        if (!unfinished && table[i].gone) {
+            if (table[i].behind != NULL) GS_REAL(cuEventDestroy_v2)(table[i].behind);
+            drop(i);
+            continue;
+        }
+        looks++;
+    }
+    if (pushed != NULL) GS_REAL(cuCtxPopCurrent_v2)(&popped);
+    pthread_mutex_unlock(&lock);
+    return unfinished;
+}
+
+/* ---- recordings, and the end of streams, contexts and the process ---- */
+
+static void record_unless_recording(struct work *one) {
+    CUcontext popped;
+    if (!may_ask(one)) return;
+    if (GS_REAL(cuCtxPushCurrent_v2)(one->context) != CUDA_SUCCESS) return;
+    record_behind(one);
+    GS_REAL(cuCtxPopCurrent_v2)(&popped);
+}
+
+/* The stream begins to record, or may join a recording. The lock is held until gs_recording_began. */
+void gs_recording_begins(CUstream stream) {
+    pthread_mutex_lock(&lock);
+    CUstreamCaptureMode mode = gs_relax();
+    gs_window_recording_begins();
+    for (size_t i = 0; i < count; i++)
+        if (table[i].stream == stream || is_legacy(table[i].stream))
+            record_unless_recording(&table[i]);
+    gs_relax_end(mode);
+}
+
+void gs_recording_began(void) { pthread_mutex_unlock(&lock); }
+
+/* Its work goes on after it was destroyed. */
+void gs_stream_gone(CUstream stream) {
+    pthread_mutex_lock(&lock);
+    struct work *one = find(stream, NULL, NULL);
+    if (one != NULL) {
+        CUstreamCaptureMode mode = gs_relax();
+        record_unless_recording(one);
+        gs_relax_end(mode);
+        one->gone = true;
+        if (one->behind == NULL) drop((size_t)(one - table));
+        atomic_fetch_add(&gs_streams_generation, 1);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* A thread has ended: the work in its own stream goes on. */
+void gs_streams_owner_gone(struct gs_slot *owner) {
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < count; i++)
+        if (table[i].owner == owner) table[i].gone = true;
+    pthread_mutex_unlock(&lock);
+}
+
+void gs_streams_context_gone(CUcontext context) {
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < count;)
+        if (table[i].context == context)
+            drop(i);
+        else
+            i++;
+    atomic_fetch_add(&gs_streams_generation, 1);
+    pthread_mutex_unlock(&lock);
+}
+
+static void at_exit(void) {
+    pthread_mutex_lock(&lock);
+    exiting = true;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Called at the first launch: so the handler runs before those of the driver. */
+void gs_streams_watch_exit(void) { atexit(at_exit); }
+
+void gs_streams_forget_after_fork(void) {
+    pthread_mutex_init(&lock, NULL);
+    count = 0;
+    exiting = has_said = false;
+    atomic_fetch_add(&gs_streams_generation, 1);
+}
