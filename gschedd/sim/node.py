@@ -97,6 +97,7 @@ class NodeProcess:
             do.AcceptTask: self._accept_task,
             do.AdmitSharing: self._admit_sharing,
             do.EndSharing: self._pass,
+            do.AttendSharing: self._pass,
             do.KeepLaunched: self._keep_launched,
             do.AskLaunch: self._ask_launch,
             do.LookAtSpool: self._look_at_spool,

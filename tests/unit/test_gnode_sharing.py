@@ -7,6 +7,7 @@ from gnode.core import effects as do
 from gnode.core.inputs import (
     AlarmRang,
     Found,
+    HeadSaid,
     LauncherDown,
     LauncherUp,
     LaunchFailed,
@@ -20,8 +21,8 @@ from gnode.core.task import AttemptKey
 from gsched.model.gpu_tokens import GpuSharing, TokenUse
 from gsched.model.job import LaunchFailure
 from gsched.model.resources import GpuShare, Share
-from gsched.model.states import LaunchStage, OutcomeKind, ShareClass, Subject
-from gsched.protocol.node import Heartbeat, Launch
+from gsched.model.states import LaunchStage, OutcomeKind, ShareClass, StopReason, Subject
+from gsched.protocol.node import Checkpoint, Heartbeat, Launch, Signal, Stop
 from tests.support.agent_driver import Driver, exits, only, order
 
 GIB = 2**30
@@ -102,6 +103,39 @@ def test_a_share_is_free_when_nothing_of_its_attempt_is_left() -> None:
     assert end.key == AttemptKey(1, 1)
     assert [share.percent for share in end.shares] == [100]
     assert only(node.launch(order(2, gpus=(0,))), do.AskLaunch)
+
+
+@pytest.mark.parametrize(
+    ("message", "seconds"),
+    [
+        (Stop(job=1, attempt=1, reason=StopReason.DELETE, grace_s=30.0), 30.0),
+        (Stop(job=1, attempt=1, reason=StopReason.DELETE, grace_s=1e6), 120.0),
+        (Signal(job=1, attempt=1, signal=10), 2.0),
+        (Checkpoint(job=1, attempt=1, request=1, signal=10), 120.0),
+        (Checkpoint(job=1, attempt=1, request=1), 120.0),
+    ],
+)
+def test_a_job_that_is_sent_something_need_not_wait_for_its_gpu(
+    message: Stop | Signal | Checkpoint, seconds: float
+) -> None:
+    node = driver()
+    node.launch(sharing(1, 60))
+    node.forked()
+    node.seen()
+
+    (attended,) = only(node.step(HeadSaid(message=message)), do.AttendSharing)
+
+    assert (attended.key, attended.seconds) == (AttemptKey(1, 1), seconds)
+    assert [share.percent for share in attended.shares] == [60]
+
+
+def test_a_job_with_whole_gpus_waits_for_none() -> None:
+    node = driver()
+    node.launch(order(1, gpus=(0,)))
+    node.forked()
+    node.seen()
+
+    assert only(node.stop(), do.AttendSharing) == []
 
 
 def test_a_restarted_gnode_knows_what_is_shared() -> None:
