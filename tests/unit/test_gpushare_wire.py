@@ -74,7 +74,7 @@ def test_nobody_but_the_daemon_can_write_a_gate() -> None:
             assert seen[:8] == b"\x0f\0\0\0\0\0\0\0"
             page.set_window(4)
             page.shut()
-            assert seen[:12] == b"\0\0\0\0\7\0\0\0\4\0\0\0"
+            assert seen[:8] == b"\x0e\0\0\0\4\0\0\0"
     finally:
         os.close(handed)
         page.close()
