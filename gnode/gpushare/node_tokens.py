@@ -11,15 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gnode.gpushare.memory_book import MemoryBook
-from gnode.gpushare.token_policy import (
-    AskIdle,
-    CloseGate,
-    Effect,
-    OpenGate,
-    Settings,
-    SetWindow,
-    TokenPolicy,
-)
+from gnode.gpushare.token_model import AskIdle, CloseGate, Effect, OpenGate, Settings, SetWindow
+from gnode.gpushare.token_policy import TokenPolicy
 from gsched.model.numbers import MAX_NUMBER
 from gsched.model.states import ShareClass
 

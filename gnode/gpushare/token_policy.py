@@ -19,151 +19,23 @@ Source:
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
+from gnode.gpushare.token_model import (
+    AskIdle,
+    CloseGate,
+    Counters,
+    Effect,
+    Group,
+    OpenGate,
+    Settings,
+    SetWindow,
+    Why,
+)
 from gsched.model.states import ShareClass
 
 SLICE_GROWTH_MAX: Final = 16  # doublings of a slice; the longest slice ends them earlier
 DEMOTION_GROWTH_MAX: Final = 6  # doublings of a demotion
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Durations of the policy, seconds.
-
-    Attributes:
-        slice_beside_high_s: slice of a low job while a high job is attached.
-        slice_first_s, slice_max_s: slices of low jobs among themselves: the first, doubled with
-            each further grant up to the longest.
-        drain_max_s: a job that has not drained by then is overtaken.
-        overlaps_max: a job that was overtaken so often in a row is demoted; 0: none is.
-        demotion_s: a demotion ends after this time, doubled with each further one of the job.
-        loading_max_s: drains that wait for code are not held against a job for so long in all.
-        low_rate: part of the time for which low jobs launch beside a high one that is never idle.
-        rate_period_s: between two such slices; a low job waits as long before its first.
-        half_life_s: after this time half of a job's usage is forgotten.
-        window_first, window_max: unfinished launches of a process of a low job beside a high one.
-        window_fixed: instead of an adapted window; None: adapted; 0: no window.
-        drain_target_s: windows are halved above this drain, and doubled below half of it.
-    """
-
-    slice_beside_high_s: float = 0.05
-    slice_first_s: float = 0.1
-    slice_max_s: float = 2.0
-    drain_max_s: float = 0.5
-    overlaps_max: int = 0
-    demotion_s: float = 60.0
-    loading_max_s: float = 120.0
-    low_rate: float = 0.02
-    rate_period_s: float = 1.0
-    half_life_s: float = 10.0
-    window_first: int = 4
-    window_max: int = 64
-    window_fixed: int | None = None
-    drain_target_s: float = 0.001
-
-
-class Why(StrEnum):
-    """Why a gate was closed."""
-
-    PREEMPTED = "preempted"
-    SLICE_END = "slice_end"
-    IDLE = "idle"
-    LEFT = "left"
-    RATE = "rate"
-    ATTENDED = "attended"
-
-
-@dataclass(frozen=True, slots=True)
-class OpenGate:
-    """The group holds the token with this epoch."""
-
-    group: str
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class CloseGate:
-    """The group must stop launching, drain, and tell so."""
-
-    group: str
-    epoch: int
-    why: Why
-
-
-@dataclass(frozen=True, slots=True)
-class AskIdle:
-    """The group is to tell when it is idle: another one waits."""
-
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetWindow:
-    """Maximum number of unfinished launches of each process of the group; 0: no limit."""
-
-    group: str
-    window: int
-
-
-Effect = OpenGate | CloseGate | AskIdle | SetWindow
-
-
-@dataclass(slots=True)
-class Counters:
-    """What has happened on one GPU since the daemon started."""
-
-    grants: int = 0
-    revokes: int = 0
-    preemptions: int = 0
-    overlaps: int = 0
-    demotions: int = 0
-    rate_slices: int = 0
-    loads: int = 0
-    drains: int = 0
-    drain_s_max: float = 0.0
-    drain_s_sum: float = 0.0
-
-
-@dataclass(slots=True)
-class Group:
-    """One job on the GPU.
-
-    Attributes:
-        overlaps_in_row: times that it was overtaken since it has drained in time.
-        demoted_until_s: until then it counts as a low job, and gets no token while a high job is
-            attached; None: it is not demoted.
-        demotions: how often it was demoted.
-        loading_s: for how long its drains have waited for code.
-        attended_until_s: its launches pass until then.
-    """
-
-    name: str
-    share_class: ShareClass
-    arrived: int
-    wants_since_s: float | None = None
-    idle: bool = False
-    usage_s: float = 0.0
-    usage_at_s: float = 0.0
-    held_s: float = 0.0
-    window: int = 0
-    overlaps: int = 0
-    overlaps_in_row: int = 0
-    demoted_until_s: float | None = None
-    demotions: int = 0
-    loading_s: float = 0.0
-    attended_until_s: float = 0.0
-
-    @property
-    def demoted(self) -> bool:
-        """Return whether this job has been overtaken too often lately."""
-        return self.demoted_until_s is not None
-
-    @property
-    def high(self) -> bool:
-        """Return whether this is a high job that has not been demoted."""
-        return self.share_class is ShareClass.HIGH and not self.demoted
 
 
 @dataclass(slots=True)

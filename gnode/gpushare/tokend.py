@@ -32,7 +32,7 @@ from gnode.gpushare.admissions import AdmissionsFile, admission_of
 from gnode.gpushare.gate import GatePage
 from gnode.gpushare.memory_book import MemoryBook
 from gnode.gpushare.node_tokens import Admission, NodeTokens
-from gnode.gpushare.token_policy import AskIdle, CloseGate, Effect, OpenGate, Settings, SetWindow
+from gnode.gpushare.token_model import AskIdle, CloseGate, Effect, OpenGate, Settings, SetWindow
 from gnode.gpushare.wire import BadMessageError, Kind, Message
 from gsched.clock import Clock, SystemClock
 from gsched.unix_address import address_of

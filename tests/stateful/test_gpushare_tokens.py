@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gnode.gpushare.node_tokens import Admission, NodeTokens, hash_of
-from gnode.gpushare.token_policy import (
+from gnode.gpushare.token_model import (
     AskIdle,
     CloseGate,
     Effect,
@@ -12,8 +12,8 @@ from gnode.gpushare.token_policy import (
     OpenGate,
     Settings,
     SetWindow,
-    TokenPolicy,
 )
+from gnode.gpushare.token_policy import TokenPolicy
 from gsched.model.states import ShareClass
 
 GROUPS = ("high", "low1", "low2", "low3")

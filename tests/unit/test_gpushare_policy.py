@@ -1,17 +1,12 @@
 """Who uses a shared GPU next, step by step."""
 
+from typing import Any
+
 import pytest
 
 from gnode.gpushare.memory_book import MemoryBook
-from gnode.gpushare.token_policy import (
-    AskIdle,
-    CloseGate,
-    OpenGate,
-    Settings,
-    SetWindow,
-    TokenPolicy,
-    Why,
-)
+from gnode.gpushare.token_model import AskIdle, CloseGate, OpenGate, Settings, SetWindow, Why
+from gnode.gpushare.token_policy import TokenPolicy
 from gsched.model.states import ShareClass
 
 HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
@@ -19,7 +14,8 @@ HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
 
 def policy(*low: str, high: str = "", **settings: float | None) -> TokenPolicy:
     """Return a policy with these jobs attached at time 0; low ones have no rate unless asked."""
-    made = TokenPolicy(Settings(**{"low_rate": 0.0, **settings}))  # type: ignore[arg-type]
+    given: dict[str, Any] = {"low_rate": 0.0, **settings}
+    made = TokenPolicy(Settings(**given))
     for name in low:
         made.attach(name, LOW, 0.0)
     if high:
