@@ -22,9 +22,10 @@ HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
 Make = Callable[..., SharedGpu]
 
 
-def pair(gpu: SharedGpu, **low: str) -> tuple[Job, Job]:
-    """Return a high and a low job."""
-    return gpu.run(gpu.task("1", HIGH)), gpu.run(gpu.task("2", LOW), **low)
+def pair(gpu: SharedGpu, *, load_ms: int = 0) -> tuple[Job, Job]:
+    """Return a high and a low job; the low one loads code for so long."""
+    low = gpu.run(gpu.task("2", LOW), GSCHED_FAKE_LOAD_MS=str(load_ms))
+    return gpu.run(gpu.task("1", HIGH)), low
 
 
 def test_a_job_with_unfinished_work_is_not_idle(shared_gpu: Make) -> None:
@@ -149,7 +150,7 @@ def test_a_job_that_records_leaves_the_gpu_to_others(shared_gpu: Make) -> None:
 def test_loading_code_is_not_held_against_a_job(shared_gpu: Make) -> None:
     """It lasts longer than a drain may, three times."""
     gpu = shared_gpu(drain_max_s=0.2, overlaps_max=2)
-    high, low = pair(gpu, GSCHED_FAKE_LOAD_MS="700")
+    high, low = pair(gpu, load_ms=700)
     high.send("len(cuda.train(200, 5, 20, 4.0))")
     for _ in range(3):
         assert low.call("cuda.launch(10) or cuda.load()") == 0

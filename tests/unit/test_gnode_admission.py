@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from gnode.core.binding import bind
-from gnode.core.effects import EndSharing
+from gnode.core.effects import AttendSharing, EndSharing
 from gnode.core.task import AttemptKey, Task
 from gnode.daemon.sharing import Sharing
 from gnode.gpushare import SharedTask, ShareRefusedError
@@ -42,6 +42,9 @@ class Noted:
 
     def keep(self, tasks: Iterable[SharedTask]) -> None:
         self.kept.extend(f"{task.job}.{task.attempt}" for task in tasks)
+
+    def attend(self, task: SharedTask, seconds: float) -> None:
+        self.kept.append(f"{task.job}.{task.attempt} for {seconds:g} s")
 
     def look(self) -> Tokens | None:
         return self.tokens
@@ -99,6 +102,8 @@ def test_a_task_is_admitted_with_its_gpu_and_gets_the_runtimes_environment() -> 
         share_class=ShareClass.HIGH,
     )
     assert runtime.told == [("admit", known)]
+    sharing.attend(AttendSharing(key=AttemptKey(7, 2), shares=(PART,), seconds=30.0))
+    assert runtime.kept == ["7.2 for 30 s"]
     sharing.ended(EndSharing(key=AttemptKey(7, 2), shares=(PART,)))
     sharing.close()
     assert runtime.told[1:] == [("release", known), ("close", None)]
