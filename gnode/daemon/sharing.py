@@ -85,7 +85,7 @@ class Sharing:
             ShareRefusedError: it cannot share its GPU.
         """
         for shared in self._tasks(task.key, task.gpu_shares):
-            environment = _merged(task.env, self._admit(shared))
+            environment = merged(task.env, self._admit(shared))
             visible = environment["CUDA_VISIBLE_DEVICES"]
             fence = self._access().fence(task.key, task.gpu_indices, task.gpu_shares, visible)
             task = structs.replace(task, env=environment, fence=fence)
@@ -161,8 +161,8 @@ class Sharing:
             )
 
 
-def _merged(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the job's environment with what the runtime gives."""
+def merged(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the job's environment with what the runtime gives: search paths go before its own."""
     merged = dict(own)
     for name, value in given.items():
         before = own.get(name, "") if name in _PATHS else ""

@@ -22,7 +22,8 @@ from gnode.gpushare.task import SharedTask
 from gnode.gpushare.tokens import Tokens
 from gnode.gpushare.watchdog import Offence, Watchdog
 from gnode.hw.nvml import Nvml
-from gsched.config_gpu_share import SHARE_DRIVERS, GpuShareConfig
+from gsched.config_gpu_share import GpuShareConfig
+from gsched.cuda_driver import find_driver
 from gsched.model.units import parse_size_bytes
 
 log = logging.getLogger(__name__)
@@ -30,11 +31,6 @@ log = logging.getLogger(__name__)
 FOLDER: Final = "gpushare"
 MACHINES: Final = frozenset({"x86_64", "aarch64"})
 _KEY_BYTES: Final = 32
-
-
-def find_driver() -> str | None:
-    """Return the path of the CUDA driver's library, or None."""
-    return next((path for path in SHARE_DRIVERS if os.access(path, os.R_OK)), None)
 
 
 class InterceptionRuntime:
@@ -64,6 +60,7 @@ class InterceptionRuntime:
         self._compiler = compiler
         self._driver = driver
         self._nvml = nvml
+        self._found: str | None = None
         self._library: Path | None = None
         self._groups: dict[str, str] = {}
         self._sampler: Sampler | None = None
@@ -235,7 +232,9 @@ class InterceptionRuntime:
     def _driver_path(self) -> str | None:
         if self._config.driver:
             return self._config.driver if os.access(self._config.driver, os.R_OK) else None
-        return self._driver()
+        if self._found is None or not os.access(self._found, os.R_OK):
+            self._found = self._driver()
+        return self._found
 
     def _socket(self) -> str:
         return str(self._directory / "token.sock")

@@ -1,78 +1,169 @@
 """A GPU with the runtime ``interception``, real or the driver without a GPU, and its processes."""
 
+import functools
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
+import pynvml
+
+from gnode.daemon.sharing import merged
 from gnode.gpushare import ShareClass, SharedTask
-from gnode.gpushare.interception import InterceptionRuntime, find_driver
+from gnode.gpushare.build import NATIVE, find_compiler
+from gnode.gpushare.errors import NativeBuildError
+from gnode.gpushare.interception import InterceptionRuntime
 from gnode.hw.nvml import Nvml
 from gsched.config_gpu_share import GpuShareConfig
+from gsched.cuda_driver import find_driver
 from scripts.gpu.sharing_rehearsal import Rehearsal
 
 HERE: Final = Path(__file__).resolve().parent
 PROBE: Final = HERE / "sharing_probe.py"
+SOURCES: Final = HERE / "native"
 GIB: Final = 1 << 30
-#: Trainings that take longer are killed.
-TRAIN_S: Final = 150.0
+MIB: Final = 1 << 20
 #: NVML itself averages over up to a second.
 SAMPLE_S: Final = 1.0
+#: A process that was killed is waited for so long: a hanging GPU may keep it for ever.
+END_S: Final = 5.0
 
 
 class OutOfTimeError(Exception):
     """The time that was given for all parts is over."""
 
 
-class Node:
-    """One GPU, the runtime, and all processes that are started on it.
+class Process:
+    """A process that prints one JSON value on each line, and waits for a line behind some of them.
 
-    Args:
-        folder: for the runtime's files.
-        budget_s: for all processes together.
-        rehearse: on the driver without a GPU.
+    Attributes:
+        pid: it leads a process group of its own.
     """
 
-    def __init__(self, folder: Path, *, budget_s: float, rehearse: bool) -> None:
-        self.rehearsal = Rehearsal(folder) if rehearse else None
-        self.nvml = Nvml() if self.rehearsal is None else self.rehearsal.nvml()
-        self.gpus = self.nvml.gpus()
-        self.gpu = self.gpus[0].uuid
-        self.driver = str(self.rehearsal.driver) if self.rehearsal else find_driver() or ""
-        self._until_s = time.monotonic() + budget_s
-        self._tasks: list[SharedTask] = []
-        self.folder = folder
-        self._extra = {"PYTHONPATH": str(HERE.parents[1])}
-        if self.rehearsal is not None:
-            self._extra |= self.rehearsal.environment()
-        self.runtime = self.make("main", watchdog_s=0.0)
+    def __init__(
+        self, words: Sequence[str], environment: Mapping[str, str], *, passed: Sequence[int] = ()
+    ) -> None:
+        self._name = " ".join(Path(word).name for word in words[:4])
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process is
+        self._process = subprocess.Popen(
+            list(words),
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            pass_fds=passed,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
 
-    def make(self, name: str, *, watchdog_s: float) -> InterceptionRuntime:
-        """Return a runtime with a token daemon of its own."""
-        config = GpuShareConfig(watchdog_s=watchdog_s, driver=self.driver)
-        return InterceptionRuntime(config, self.folder / name, nvml=self.nvml)
-
-    def left_s(self, most_s: float) -> float:
-        """Return how long a process may take.
+    def read(self) -> Any:
+        """Return the next value.
 
         Raises:
-            OutOfTimeError: there is no time left.
+            subprocess.SubprocessError: there is none: the process has ended, or was killed.
         """
-        left_s = self._until_s - time.monotonic()
-        if left_s <= 0:
-            raise OutOfTimeError
-        return min(most_s, left_s)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise subprocess.SubprocessError(
+                f"{self._name}: exit {self._wait()}: {last_line(self.said)}"
+            )
+        return json.loads(line)
 
-    def question(self, *words: str) -> list[str]:
-        """Return the command of the probe."""
-        return [sys.executable, str(PROBE), *words]
+    def go(self) -> None:
+        """Let it go on behind a value."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        """Return the last value, and what has become of the process.
+
+        Raises:
+            subprocess.SubprocessError: it has failed.
+        """
+        assert self._process.stdout is not None
+        lines = self._process.stdout.read().splitlines()
+        code = self._wait()
+        if code or not lines:
+            raise subprocess.SubprocessError(f"{self._name}: exit {code}: {last_line(self.said)}")
+        return json.loads(lines[-1])
+
+    def goes(self) -> Any:
+        """Let it go on, and return its last value."""
+        self.go()
+        return self.answer()
+
+    def output(self, timeout_s: float) -> tuple[int | None, str]:
+        """Return how it has ended and all that it has printed; None: it was killed for its time."""
+        try:
+            printed, _ = self._process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None, ""
+        return self._process.returncode, printed
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return how it has ended; None: it runs."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _wait(self) -> int | None:
+        return self.wait(END_S)
+
+    @property
+    def said(self) -> str:
+        """Return its error output. It may still write: its place in the file stays where it is."""
+        descriptor = self._errors.fileno()
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
+
+    def kill(self) -> None:
+        """End it, with all that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait(END_S)
+
+    def close(self) -> None:
+        """End it, and close what belongs to it."""
+        if self._errors.closed:
+            return
+        self.kill()
+        for file in (self._process.stdin, self._process.stdout, self._errors):
+            with suppress(OSError):
+                if file is not None:
+                    file.close()
+
+
+class Site:
+    """A token daemon of its own on the GPU, and the jobs that it has admitted.
+
+    Args:
+        node: with the GPU.
+        name: of its directory.
+        settings: of ``[gpu_share]``.
+    """
+
+    def __init__(self, node: "Node", name: str, **settings: Any) -> None:
+        self._node = node
+        folder = node.folder / name
+        folder.mkdir()
+        (folder / "lib").symlink_to(node.library)
+        config = GpuShareConfig(driver=node.driver, **{"watchdog_s": 0.0, **settings})
+        self.runtime = InterceptionRuntime(config, folder, nvml=node.nvml)
+        self._tasks: list[SharedTask] = []
 
     def task(self, share_class: ShareClass, memory_bytes: int) -> SharedTask:
         """Return the task of a new job."""
@@ -80,7 +171,7 @@ class Node:
             job=str(len(self._tasks) + 1),
             attempt=1,
             gpu_index=0,
-            gpu_uuid=self.gpu,
+            gpu_uuid=self._node.gpu,
             percent=50,
             memory_bytes=memory_bytes,
             share_class=share_class,
@@ -92,16 +183,18 @@ class Node:
         """Return the environment of a new job that shares the GPU."""
         return self.admitted(self.task(share_class, memory_bytes))
 
-    def admitted(
-        self, task: SharedTask, runtime: InterceptionRuntime | None = None
-    ) -> dict[str, str]:
-        """Return the environment of a job, which may share the GPU from now on."""
-        return {**os.environ, **(runtime or self.runtime).admit(task), **self._extra}
+    def admitted(self, task: SharedTask) -> dict[str, str]:
+        """Return the environment of a job, as gnode makes it of the one that the job has itself."""
+        return {**merged(os.environ, self.runtime.admit(task)), **self._node.extra}
 
-    def plain(self) -> dict[str, str]:
-        """Return the environment of a process that uses the driver itself."""
-        library = {} if self.rehearsal is None else self.rehearsal.library_path()
-        return {**os.environ, "CUDA_VISIBLE_DEVICES": self.gpu, **library, **self._extra}
+    def metrics(self) -> Mapping[str, Any]:
+        """Return the token daemon's counters."""
+        return self.runtime.metrics()
+
+    def row(self, task: SharedTask) -> Mapping[str, Any]:
+        """Return the token daemon's counters of a job."""
+        row: Mapping[str, Any] = self.metrics()["groups"][f"{task.job}.{task.attempt}"]
+        return row
 
     @property
     def used(self) -> bool:
@@ -109,50 +202,184 @@ class Node:
         return bool(self._tasks)
 
     def close(self) -> None:
-        """End the runtime; no process is left."""
-        if not self.used:
+        """End the token daemon."""
+        if not self._tasks:
             return
         for task in self._tasks:
             self.runtime.release(task)
         self.runtime.close()
 
-    # ---- processes ----
 
-    def ask(self, environment: Mapping[str, str], *words: str, most_s: float = 60.0) -> Any:
-        """Return the answer of the probe.
+class Node:
+    """One GPU, the library, and all processes that are started on it.
+
+    Args:
+        folder: for the runtime's files.
+        budget_s: for all processes together.
+        rehearse: on the driver without a GPU.
+
+    Attributes:
+        library: the directory of its builds.
+        main: the token daemon for whatever needs none of its own.
+        late: whether the time of the current question is over.
+        is_calibrated: whether kernels take as long as they are told.
+    """
+
+    def __init__(self, folder: Path, *, budget_s: float, rehearse: bool) -> None:
+        self.rehearsal = Rehearsal(folder) if rehearse else None
+        self.library_of_nvml = pynvml if self.rehearsal is None else self.rehearsal.library()
+        self.nvml = Nvml(self.library_of_nvml)
+        self.gpus = self.nvml.gpus()
+        self.gpu = self.gpus[0].uuid if self.gpus else ""
+        self.driver = str(self.rehearsal.driver) if self.rehearsal else find_driver() or ""
+        self._until_s = time.monotonic() + budget_s
+        self._processes: list[Process] = []
+        self._sites = 0
+        self.folder = folder
+        self.late = self.is_calibrated = False
+        self.extra = {"PYTHONPATH": f"{HERE.parents[1]}:{os.environ.get('PYTHONPATH', '')}"}
+        if self.rehearsal is not None:
+            self.extra |= self.rehearsal.environment()
+        self.library = folder / "lib"
+        self.library.mkdir()
+        self.main = Site(self, "main")
+
+    @functools.cached_property
+    def program(self) -> Path:
+        """Return the program of jobs, which is compiled at the first call.
 
         Raises:
-            subprocess.SubprocessError: it failed or took too long.
+            NativeBuildError: there is no compiler, or it fails.
         """
-        ran = subprocess.run(
-            self.question(*words),
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=self.left_s(most_s),
-        )
-        if ran.returncode:
-            raise subprocess.SubprocessError(f"exit {ran.returncode}: {last_line(ran.stderr)}")
-        return json.loads(ran.stdout.splitlines()[-1])
+        compiler = find_compiler()
+        if compiler is None:
+            raise NativeBuildError("no C compiler", hint="install gcc and libc6-dev")
+        return build_program(self.folder, compiler)
+
+    def calibrate(self) -> Mapping[str, float]:
+        """Let kernels take as long as they are told from now on; return the device's speed."""
+        rates: Mapping[str, float] = self.ask(self.plain(), "calibrate")
+        self.is_calibrated = True
+        self.extra |= {
+            "GPU_LOOPS_PER_US": str(rates["loops_per_us"]),
+            "GPU_VECTORS_PER_US": str(rates["vectors_per_us"]),
+        }
+        return rates
 
     @contextmanager
-    def held(self, environment: Mapping[str, str], *words: str) -> Iterator[subprocess.Popen[str]]:
-        """Yield a process of the probe that has said its first line; it is ended afterwards."""
-        self.left_s(TRAIN_S)
-        with subprocess.Popen(
-            self.question(*words),
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            try:
-                assert process.stdout is not None
-                process.stdout.readline()
-                yield process
-            finally:
-                process.kill()
+    def site(self, **settings: Any) -> Iterator[Site]:
+        """Yield a token daemon of its own: what happens to it happens to no other question."""
+        self._sites += 1
+        made = Site(self, f"site{self._sites}", **settings)
+        try:
+            yield made
+        finally:
+            self.end_processes()
+            made.close()
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Kill all processes of a question that takes longer, so that what waits for them fails.
+
+        Raises:
+            OutOfTimeError: there is no time left.
+        """
+        if self.left_s <= 0:
+            raise OutOfTimeError
+        self.late = False
+        timer = threading.Timer(min(seconds, self.left_s), self._end_late)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self.end_processes()
+
+    @property
+    def left_s(self) -> float:
+        """Return how much of the time for all is left."""
+        return self._until_s - time.monotonic()
+
+    def _end_late(self) -> None:
+        self.late = True
+        for process in tuple(self._processes):
+            process.kill()
+
+    def end_processes(self) -> None:
+        """End all processes."""
+        while self._processes:
+            self._processes.pop().close()
+
+    def shared(self, share_class: ShareClass, memory_bytes: int = 16 * GIB) -> dict[str, str]:
+        """Return the environment of a new job that shares the GPU."""
+        return self.main.shared(share_class, memory_bytes)
+
+    def plain(self) -> dict[str, str]:
+        """Return the environment of a process that uses the driver itself."""
+        library = {} if self.rehearsal is None else self.rehearsal.library_path()
+        return {**os.environ, "CUDA_VISIBLE_DEVICES": self.gpu, **library, **self.extra}
+
+    def take(self, real: float, rehearsed: float) -> float:
+        """Return the first number on a GPU, the second one in a rehearsal."""
+        return real if self.rehearsal is None else rehearsed
+
+    def close(self) -> None:
+        """End the runtime; no process is left."""
+        self.end_processes()
+        self.main.close()
+
+    # ---- processes ----
+
+    def command(self, name: str, **options: float) -> list[str]:
+        """Return a command of the program of jobs."""
+        return [str(self.program), name, *(f"{key}={value}" for key, value in options.items())]
+
+    def start(
+        self, environment: Mapping[str, str], words: Sequence[str], *, passed: Sequence[int] = ()
+    ) -> Process:
+        """Start a process; it is ended with the question.
+
+        Raises:
+            subprocess.SubprocessError: the time of the question is over.
+        """
+        if self.late:
+            raise subprocess.SubprocessError("its time is over")
+        process = Process(words, environment, passed=passed)
+        self._processes.append(process)
+        return process
+
+    def job(
+        self,
+        environment: Mapping[str, str],
+        name: str,
+        *,
+        passed: Sequence[int] = (),
+        **options: float,
+    ) -> Process:
+        """Start a command of the program of jobs."""
+        return self.start(environment, self.command(name, **options), passed=passed)
+
+    def ready(
+        self,
+        environment: Mapping[str, str],
+        name: str,
+        *,
+        passed: Sequence[int] = (),
+        **options: float,
+    ) -> Process:
+        """Start a command of the program of jobs, and wait until it is ready."""
+        process = self.job(environment, name, passed=passed, **options)
+        process.read()
+        return process
+
+    def ask(self, environment: Mapping[str, str], name: str, **options: float) -> Any:
+        """Return what a command of the program of jobs answers."""
+        return self.job(environment, name, **options).answer()
+
+    def probe(self, environment: Mapping[str, str], *words: str) -> Any:
+        """Return what the probe answers."""
+        return self.start(environment, [sys.executable, str(PROBE), *words]).answer()
 
     def train(
         self, jobs: Sequence[tuple[Sequence[str], Mapping[str, str]]]
@@ -160,47 +387,43 @@ class Node:
         """Run trainings at once; return when each iteration began and ended while all of them ran.
 
         Raises:
-            subprocess.SubprocessError: one failed, or took too long.
+            subprocess.SubprocessError: one failed.
         """
-        limit_s = self.left_s(TRAIN_S)
-        processes = [
-            subprocess.Popen(
-                list(words),
-                env=dict(environment),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for words, environment in jobs
-        ]
-        killer = threading.Timer(limit_s, lambda: [one.kill() for one in processes])
-        killer.start()
-        try:
-            return common([*_spans(processes)])
-        finally:
-            killer.cancel()
-            for process in processes:
-                process.kill()
-                process.communicate()
+        return common(self.spans(jobs))
+
+    def spans(
+        self, jobs: Sequence[tuple[Sequence[str], Mapping[str, str]]]
+    ) -> list[list[tuple[float, float]]]:
+        """Run trainings at once; return when each of their iterations began and ended."""
+        processes = [self.start(environment, words) for words, environment in jobs]
+        for process in processes:
+            process.read()
+        for process in processes:
+            process.go()
+        answers = [process.answer() for process in processes]
+        for process in processes:
+            process.close()
+        return [[(float(begun), float(end)) for begun, end in answer] for answer in answers]
 
 
-def _spans(processes: Sequence[subprocess.Popen[str]]) -> list[list[tuple[float, float]]]:
-    for process in processes:
-        assert process.stdout is not None
-        if not process.stdout.readline():
-            raise subprocess.SubprocessError("a training did not begin")
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    found = []
-    for process in processes:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise subprocess.SubprocessError("a training did not end")
-        found.append([(float(begun), float(end)) for begun, end in json.loads(line)])
-    return found
+def build_program(folder: Path, compiler: str) -> Path:
+    """Compile the program of jobs; return its path.
+
+    Raises:
+        NativeBuildError: the compiler fails.
+    """
+    path = folder / "gpu-job"
+    sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
+    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-pthread", f"-I{NATIVE}", f"-I{SOURCES}"]
+    ran = subprocess.run(
+        [compiler, *flags, *sources, "-ldl", "-o", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode:
+        raise NativeBuildError(f"{compiler} cannot compile {SOURCES}:\n{ran.stderr[:2000]}")
+    return path
 
 
 def common(spans: Sequence[Sequence[tuple[float, float]]]) -> list[list[tuple[float, float]]]:
@@ -216,6 +439,11 @@ def medians_ms(spans: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
         statistics.median([end - begun for begun, end in each]) * 1e3 if each else 0.0
         for each in spans
     ]
+
+
+def mean_ms(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the mean time from one iteration to the next, ms, also of a job ahead of the GPU."""
+    return (spans[-1][1] - spans[0][0]) / len(spans) * 1e3 if spans else 0.0
 
 
 def last_line(text: str) -> str:

@@ -1,49 +1,109 @@
-"""What is to be known of a real driver and a real GPU before sharing is trusted on it.
+"""What is to be known of a machine, its driver and its GPU before sharing is trusted on it."""
 
-Each question returns figures, and ``ok`` where there is a right answer.
-"""
-
-import statistics
+import importlib.metadata
+import os
+import platform
+import pwd
+import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, cast
 
+from gnode.core.gpu_access import GpuAccess
+from gnode.core.task import AttemptKey
 from gnode.gpushare import ShareClass
-from gnode.gpushare.build import NATIVE
-from scripts.gpu.sharing_node import GIB, Node, Utilisation
-
-Answer = dict[str, Any]
+from gnode.gpushare.build import LIBRARY, NATIVE, find_compiler, version_of
+from gnode.hw import cgroups
+from gnode.hw.gpu_files import find_gpu_access
+from gnode.hw.outside import OutsideWatch
+from gnode.supervisor import fence as fences
+from gnode.supervisor.spool import Task
+from gsched.config import NodeConfig
+from gsched.config_gpus import OutsideConfig
+from scripts.gpu.sharing_answers import Answer, Question, table
+from scripts.gpu.sharing_elf import exported
+from scripts.gpu.sharing_node import GIB, Node
 
 LIMIT: Final = 8 * GIB
-LAUNCHES: Final = "500"
-CAPTURES: Final = "40"
+SYMBOLS: Final = NATIVE / "cuda_symbols.txt"
 #: The watchdog looks once a second, and wants three samples in a row.
 WATCHDOG_S: Final = 1.0
 WATCHED_S: Final = 30.0
-#: A high job of 22 kernels of 1 ms and 8 ms of its host; an endless low one of 0.2 ms.
-BURSTS: Final = ("train", "1000", "22", "8")
-SINGLE: Final = ("train", "1000", "1", "8")
-ENDLESS: Final = ("train", "200", "50", "0")
+PACKAGES: Final = (
+    *("msgspec", "psutil", "nvidia-ml-py", "torch", "triton", "cupy-cuda13x", "jax", "numba"),
+)
+VARIABLES: Final = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING")
 
 
 def inventory(node: Node) -> Answer:
-    """NVML: the GPUs, their memory and MIG instances, and how busy they are now."""
+    """The machine: GPUs, modes, versions, paths, rights. Other modes than the default ones fail."""
+    compiler = find_compiler()
+    library = node.library_of_nvml
+    handle = library.nvmlDeviceGetHandleByIndex(0)
+    modes: Answer = {}
+    for name, call in (
+        ("compute_mode", library.nvmlDeviceGetComputeMode),
+        ("persistence", library.nvmlDeviceGetPersistenceMode),
+        ("mig", library.nvmlDeviceGetMigMode),
+    ):
+        try:
+            modes[name] = call(handle)
+        except library.NVMLError as error:
+            modes[name] = f"not told: {error}"
     return {
-        "ok": bool(node.gpus) and len(node.nvml.samples()) == len(node.gpus),
+        "ok": bool(node.gpus) and modes["compute_mode"] == 0 and not node.nvml.mig_instances(),
         "gpus": [f"{one.type}, {one.memory_bytes / GIB:.0f} GiB" for one in node.gpus],
         "rate_mhz": [one.rate_mhz for one in node.gpus],
-        "mig_instances": len(node.nvml.mig_instances()),
+        **modes,
         "busy_percent": [one.util_percent for one in node.nvml.samples()],
+        "driver": node.driver,
+        "driver_file": os.path.realpath(node.driver),
+        "driver_version": _text(library.nvmlSystemGetDriverVersion()),
+        "compiler": version_of(compiler).splitlines()[0] if compiler else None,
+        "nvcc": shutil.which("nvcc"),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "kernel": f"{platform.release()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "uid": os.geteuid(),
+        "device_files": sorted(path.name for path in Path("/dev").glob("nvidia*")),
+        "mps": os.path.exists("/tmp/nvidia-mps"),
     }
 
 
-def sampling(node: Node) -> Answer:
-    """NVML: its utilisation beside that of a process whose kernels are timed."""
-    with Utilisation(node.nvml) as seen:
-        (spans,) = node.train([(node.question(*BURSTS, "150"), node.plain())])
-    median_ms = statistics.median([end - begun for begun, end in spans]) * 1e3
-    return {"busy_percent": 100 * 22.0 / median_ms, "nvml_percent": seen.percent}
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode()
+
+
+def _version(package: str) -> str:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return ""
+
+
+def symbols(node: Node) -> Answer:
+    """Has the library all entry points of this driver, and the driver all that it controls?"""
+    names = exported(Path(node.driver))
+    known = exported(node.main.runtime.library() / LIBRARY)
+    hooks = set((NATIVE / "hooks.txt").read_text(encoding="ascii").split())
+    newer = sorted(name for name in names - known if name[:2] == "cu" and name[2:3].isupper())
+    lacking = sorted(hooks - names)
+    return {
+        "ok": not newer and not lacking,
+        "exported": len(names),
+        "not_in_the_library": newer,
+        "not_in_the_driver": sorted(known - names),
+        "controlled_and_not_in_the_driver": lacking,
+    }
+
+
+def speed(node: Node) -> Answer:
+    """How fast is the device? Kernels take as long as they are told from now on."""
+    return {**node.calibrate()}
 
 
 def start(node: Node) -> Answer:
@@ -61,86 +121,24 @@ def start(node: Node) -> Answer:
 
 def lookups(node: Node) -> Answer:
     """Are the addresses of cuGetProcAddress those of dlsym, for all controlled entry points?"""
-    found: Answer = node.ask(node.plain(), "lookups", node.driver, str(NATIVE / "cuda_symbols.txt"))
-    return {"ok": not found["differing"], **found}
+    found: Answer = node.probe(node.plain(), "lookups", node.driver, str(SYMBOLS))
+    return {"ok": not found["differing"] and not found["missing"], **found}
 
 
 def libraries(node: Node) -> Answer:
     """Does the driver load itself again by name? One copy of it, and the library before it."""
-    paths = node.ask(node.shared(ShareClass.LOW), "libraries")
-    own = [path for path in paths if path.startswith(f"{node.folder}/main/")]
+    paths = sorted(set(node.ask(node.shared(ShareClass.LOW), "libraries")))
+    own = [path for path in paths if path.startswith(f"{node.library}/")]
     drivers = [path for path in paths if path not in own and "libcuda.so" in path]
     return {"ok": bool(own) and len(drivers) == 1, "own": own, "drivers": drivers, "all": paths}
 
 
-def captures(node: Node) -> Answer:
-    """Do drains break the recording of graphs? A low job records while a high one wants the GPU."""
-    with node.held(node.shared(ShareClass.HIGH), *SINGLE, "100000") as high:
-        assert high.stdin is not None
-        high.stdin.write("\n")
-        high.stdin.flush()
-        good = node.ask(node.shared(ShareClass.LOW), "captures", CAPTURES, most_s=90.0)
-    return {"ok": good == int(CAPTURES), "recorded": good, "of": int(CAPTURES)}
-
-
-def launch(node: Node) -> Answer:
-    """What does a launch cost the host, with and without the library?"""
-    return {
-        "plain_us": node.ask(node.plain(), "launches", LAUNCHES),
-        "library_us": node.ask(node.shared(ShareClass.HIGH), "launches", LAUNCHES),
-    }
-
-
-def latency(node: Node) -> Answer:
-    """How long does a high job wait for a low one: alone, beside it, and packed without a token?"""
-    alone, packed, shared = (_single_ms(node, way) for way in ("alone", "packed", "shared"))
-    found: Answer = {}
-    for name, values in (("packed", packed), ("shared", shared)):
-        base = statistics.median(alone)
-        cuts = statistics.quantiles(values, n=100)
-        found |= {f"{name}_p50_ms": cuts[49] - base, f"{name}_p99_ms": cuts[98] - base}
-    return {"alone_ms": statistics.median(alone), **found}
-
-
-def _single_ms(node: Node, way: str) -> list[float]:
-    environments: Mapping[str, list[dict[str, str]]] = {
-        "alone": [node.plain()],
-        "packed": [node.plain(), node.plain()],
-        "shared": [node.shared(ShareClass.HIGH), node.shared(ShareClass.LOW)],
-    }
-    words = (node.question(*SINGLE, "300"), node.question(*ENDLESS, "800"))
-    spans = node.train(list(zip(words, environments[way], strict=False)))
-    return [(end - begun) * 1e3 for begun, end in spans[0]]
-
-
-def priority(node: Node) -> Answer:
-    """The high job of the bench beside an endless low one, as on the driver without a GPU."""
-    high, low = node.question(*BURSTS, "120"), node.question(*ENDLESS, "800")
-    alone = node.train([(high, node.plain())])
-    with Utilisation(node.nvml) as seen:
-        both = node.train(
-            [(high, node.shared(ShareClass.HIGH)), (low, node.shared(ShareClass.LOW))]
-        )
-    alone_s, slowed_s = (
-        statistics.median([end - begun for begun, end in each[0]]) for each in (alone, both)
-    )
-    spans = both[1]
-    busy_s = len(spans) * 50 * 200e-6
-    return {
-        "alone_ms": alone_s * 1e3,
-        "slowdown_percent": 100 * (slowed_s / alone_s - 1),
-        "low_percent": 100 * busy_s / (spans[-1][1] - spans[0][0]) if spans else 0.0,
-        "nvml_percent": seen.percent,
-    }
-
-
 def footprint(node: Node) -> Answer:
     """What does NVML show of a process beyond what the library has counted?"""
-    task = node.task(ShareClass.LOW, LIMIT)
-    with node.held(node.admitted(task), "hold") as process:
-        groups: Any = node.runtime.metrics()["groups"]
-        counted = groups[f"{task.job}.{task.attempt}"]["used_bytes"]
-        shown = node.nvml.samples()[0].process_memory_bytes.get(process.pid)
+    task = node.main.task(ShareClass.LOW, LIMIT)
+    process = node.ready(node.main.admitted(task), "hold", bytes=GIB)
+    counted = node.main.row(task)["used_bytes"]
+    shown = node.nvml.samples()[0].process_memory_bytes.get(process.pid)
     if shown is None:
         return {"counted_bytes": counted, "shown": "NVML does not show this process"}
     return {"ok": counted >= GIB, "counted_bytes": counted, "context_bytes": shown - counted}
@@ -148,8 +146,8 @@ def footprint(node: Node) -> Answer:
 
 def membarrier(node: Node) -> Answer:
     """Has the kernel the barrier with which a closed gate is seen by all threads?"""
-    found: Answer = node.ask(node.plain(), "membarrier")
-    return found
+    found: Answer = node.probe(node.plain(), "membarrier")
+    return {"ok": found.get("private_expedited", False), **found}
 
 
 def confined(node: Node) -> Answer:
@@ -157,34 +155,95 @@ def confined(node: Node) -> Answer:
     environment = {**node.plain(), "CUDA_VISIBLE_DEVICES": ""}
     if node.rehearsal is not None:
         return {"skipped": "the driver without a GPU reads no CUDA_VISIBLE_DEVICES"}
+    said = _refusal(node, environment, [])
+    return {"ok": "CUDA error 100" in said, "said": said}
+
+
+def _refusal(node: Node, environment: Mapping[str, str], before: list[str]) -> str:
     try:
-        node.ask(environment, "device")
+        node.start(environment, [*before, *node.command("device")]).answer()
     except subprocess.SubprocessError as error:
-        return {"ok": "CUDA error 100" in str(error), "said": str(error)}
-    return {"ok": False, "said": "it has used a GPU"}
+        return str(error)
+    return "it has used a GPU"
 
 
 def watchdog(node: Node) -> Answer:
     """Is a process killed that opens the driver by its path, around the library?"""
-    runtime = node.make("watched", watchdog_s=WATCHDOG_S)
-    task = node.task(ShareClass.LOW, LIMIT)
-    environment = node.admitted(task, runtime)
     begun_s = time.monotonic()
-    try:
-        with node.held(environment, "around", node.driver) as process:
-            code = process.wait(node.left_s(WATCHED_S))
-    except subprocess.TimeoutExpired:
-        return {"ok": False, "said": f"it was not killed in {WATCHED_S:g} s"}
-    finally:
-        runtime.release(task)
-        runtime.close()
+    with node.site(watchdog_s=WATCHDOG_S) as site:
+        environment = {**site.shared(ShareClass.LOW, LIMIT), "GPU_DRIVER": node.driver}
+        process = node.ready(environment, "around")
+        code = process.wait(WATCHED_S - 5)
     return {"ok": code == -9, "exit": code, "after_s": time.monotonic() - begun_s}
 
 
-QUESTIONS: Final[Mapping[str, Callable[[Node], Answer]]] = {
-    question.__name__: question
-    for question in (
-        *(inventory, start, lookups, libraries, membarrier, launch, footprint),
-        *(captures, latency, priority, sampling, watchdog, confined),
-    )
-}
+def outside(node: Node) -> Answer:
+    """Is a process of no job on the GPU seen by NVML, named, and gone when it has ended?"""
+    watch = OutsideWatch(OutsideConfig(action="warn"))
+    process = node.ready(node.plain(), "hold", bytes=GIB)
+    rows = [_rows(node, watch) for _ in range(2)]
+    mine = [row for row in rows[1] if row.pid == process.pid]
+    process.kill()
+    left = any(row.pid == process.pid for _ in range(3) for row in _rows(node, watch))
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    good = [row for row in mine if (row.program, row.user) == (node.program.name, user)]
+    return {
+        "ok": not rows[0] and len(good) == 1 and not left,
+        "at_first": len(rows[0]),
+        "shown": [f"{row.program} of {row.user}, {row.memory_bytes / GIB:.2f} GiB" for row in mine],
+        "after_its_end": left,
+    }
+
+
+def _rows(node: Node, watch: OutsideWatch) -> tuple[Any, ...]:
+    use = watch.look(node.nvml.samples(), {}, (), time.time())
+    time.sleep(0.2)
+    return use.outside if use is not None else ()
+
+
+def fence(node: Node) -> Answer:
+    """Does a job's control group keep it from a GPU that it does not have, and from no other?"""
+    if node.rehearsal is not None:
+        return {"skipped": "the driver without a GPU opens no device file"}
+    if os.geteuid() != 0:
+        return {"skipped": "only root makes control groups"}
+    state = str(node.folder / "fence")
+    roots = cgroups.find_roots("auto", state, gpu_fence="auto", attach=fences.attach)
+    try:
+        config = NodeConfig(gpu_fence="auto", state_dir=state)
+        access = find_gpu_access(config, node.nvml, node.gpus, roots)
+        if not access.version:
+            return {"skipped": access.words}
+        denied = _behind(node, access, AttemptKey(1, 1), [])
+        allowed = _behind(node, access, AttemptKey(2, 1), [0])
+    finally:
+        node.end_processes()
+        cgroups.remove_if_empty(roots)
+    return {
+        "ok": "CUDA error" in denied and allowed == "it has used a GPU",
+        "by": access.words,
+        "files": sorted(access.files.all),
+        "denied": denied,
+        "allowed": allowed,
+    }
+
+
+def _behind(node: Node, access: GpuAccess, key: AttemptKey, whole: list[int]) -> str:
+    """Return what becomes of a process in the group of an attempt with these GPUs."""
+    made = access.fence(key, whole)
+    assert made is not None
+    os.makedirs(made.path, exist_ok=True)
+    task = {"fence": {name: getattr(made, name) for name in made.__struct_fields__}}
+    fences.set_up(cast("Task", task))
+    enter = f'echo $$ > "{made.path}/cgroup.procs" && exec "$@"'
+    try:
+        return _refusal(node, node.plain(), ["/bin/sh", "-c", enter, "sh"])
+    finally:
+        node.end_processes()
+        cgroups.remove(made.path)
+
+
+QUESTIONS: Final = table(
+    *(inventory, symbols, start, speed, lookups, libraries, membarrier, footprint),
+    *(Question(watchdog, WATCHED_S), outside, confined, fence),
+)

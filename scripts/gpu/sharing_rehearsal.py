@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-from gnode.hw.nvml import Nvml
 from tests.support.gpu_device import Device, build_driver
 
 GIB = 1 << 30
@@ -30,8 +29,8 @@ class Rehearsal:
         self.driver = build_driver(folder / "driver")
         self.device = Device(folder / "device", total_bytes=TOTAL_BYTES)
 
-    def nvml(self) -> Nvml:
-        """Return NVML as it would show this device."""
+    def library(self) -> ModuleType:
+        """Return NVML's binding as it would show this device."""
         library = ModuleType("rehearsed_nvml")
         library.__dict__.update(
             NVMLError=type("NVMLError", (Exception,), {}),
@@ -49,6 +48,9 @@ class Rehearsal:
             nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
             nvmlDeviceGetMaxClockInfo=lambda *_: 1980,
             nvmlDeviceGetMigMode=lambda _: (0, 0),
+            nvmlDeviceGetComputeMode=lambda _: 0,
+            nvmlDeviceGetPersistenceMode=lambda _: 1,
+            nvmlSystemGetDriverVersion=lambda: "0.0",
             nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=self.busy_percent()),
             nvmlDeviceGetComputeRunningProcesses=lambda _: [
                 SimpleNamespace(pid=pid, usedGpuMemory=used)
@@ -56,7 +58,7 @@ class Rehearsal:
                 if Path(f"/proc/{pid}").exists()
             ],
         )
-        return Nvml(library)
+        return library
 
     def busy_percent(self) -> float:
         """Return how busy the device was in the last second."""

@@ -15,6 +15,8 @@ import time
 SUCCESS, OUT_OF_MEMORY, NOT_READY = 0, 2, 600
 PER_THREAD = 2
 DEVICE, HOST = 1, 2
+#: Elements of a row of arrays: one of a single row has 131,072 elements at most.
+ROW = 4096
 
 
 class Location(ctypes.Structure):
@@ -137,7 +139,7 @@ class Cuda:
     _free_pitch = _free_plain
 
     def _alloc_array(self, size):
-        array, wanted = ctypes.c_void_p(), Array(size // 4, 0, 0x20, 1)
+        array, wanted = ctypes.c_void_p(), Array(ROW, size // 4 // ROW, 0x20, 1)
         result = self.api.cuArrayCreate_v2(ctypes.byref(array), ctypes.byref(wanted))
         return result, array.value
 
@@ -152,7 +154,7 @@ class Cuda:
     _free_array3d = _free_array
 
     def _alloc_mipmap(self, size):
-        array, wanted = ctypes.c_void_p(), Array3D(size, 0, 0, 0x01, 1, 0)
+        array, wanted = ctypes.c_void_p(), Array3D(ROW, size // 4 // ROW, 0, 0x20, 1, 0)
         result = self.api.cuMipmappedArrayCreate(ctypes.byref(array), ctypes.byref(wanted), 1)
         return result, array.value
 
@@ -235,7 +237,7 @@ class Cuda:
 
     def _alloc_graph(self, size):
         graph, node, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-        wanted = AllocNode(bytes=size)
+        wanted = AllocNode(PoolProps(1, 0, Location(DEVICE, 0)), bytes=size)
         self.api.cuGraphCreate(ctypes.byref(graph), 0)
         self.api.cuGraphAddMemAllocNode(
             ctypes.byref(node), graph, None, ctypes.c_size_t(0), ctypes.byref(wanted)

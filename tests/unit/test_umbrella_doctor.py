@@ -250,7 +250,7 @@ def test_doctor_says_whether_gpus_can_be_shared(tmp_path: Path) -> None:
     without = machine_checks.check_gpu_share(wanted, path=str(tmp_path))
     (tmp_path / "gcc").write_text("#!/bin/sh\n")
     (tmp_path / "gcc").chmod(0o755)
-    no_driver = machine_checks.check_gpu_share(wanted, path=str(tmp_path), drivers=["/nowhere"])
+    no_driver = machine_checks.check_gpu_share(wanted, path=str(tmp_path), driver=lambda: None)
     driver = tmp_path / "libcuda.so.1"
     named = Config(gpu_share=GpuShareConfig(runtime="interception", driver=str(driver)))
     wrong_name = machine_checks.check_gpu_share(named, path=str(tmp_path))

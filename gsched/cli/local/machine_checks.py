@@ -5,7 +5,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -16,8 +16,9 @@ from gsched.cli.local.daemons import Daemon, read_pid, running_process
 from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.cli.local.layout import ClusterLayout
 from gsched.config import DEFAULT_NODE_STATE_DIR, Config, config_path, load_config
-from gsched.config_gpu_share import SHARE_COMPILERS, SHARE_DRIVERS
+from gsched.config_gpu_share import SHARE_COMPILERS
 from gsched.config_rules import deprecations
+from gsched.cuda_driver import find_driver
 from gsched.errors import ConfigError
 from gsched.model.units import format_size
 from gsched.model.wording import binding_words
@@ -306,13 +307,13 @@ def check_gpus() -> Finding:
 
 
 def check_gpu_share(
-    config: Config, path: str | None = None, drivers: Sequence[str] = SHARE_DRIVERS
+    config: Config, path: str | None = None, driver: Callable[[], str | None] = find_driver
 ) -> list[Finding]:
     """Say whether jobs can share GPUs as the configuration wants.
 
     Args:
         path: replaces $PATH.
-        drivers: where the CUDA driver's library may be, if the configuration does not name it.
+        driver: finds the CUDA driver's library, if the configuration does not name it.
     """
     if config.gpu_share.runtime != "interception":
         return []
@@ -327,13 +328,14 @@ def check_gpu_share(
                 "install gcc and libc6-dev, or choose another runtime in [gpu_share]",
             )
         ]
-    places = [config.gpu_share.driver] if config.gpu_share.driver else drivers
-    if not any(os.access(place, os.R_OK) for place in places):
+    named = config.gpu_share.driver
+    library = named if named and os.access(named, os.R_OK) else None if named else driver()
+    if library is None:
         return [
             warn(
                 subject,
-                f"no CUDA driver ({' or '.join(places)}): this node cannot run jobs that share a "
-                "GPU by interception",
+                f"no CUDA driver ({named or 'libcuda.so.1'}): this node cannot run jobs that share "
+                "a GPU by interception",
                 "install NVIDIA's driver, or name its libcuda.so.1 with driver in [gpu_share]",
             )
         ]
