@@ -67,6 +67,16 @@ __attribute__((constructor)) static void look_itself_up(void) {
 
 /* ---- memory ---- */
 
+/* The memory of processes that are dead is free again. */
+static void collect(void) {
+    struct fake_state *all = fake_state();
+    for (unsigned int i = 0; i < FAKE_PROCESSES_MAX; i++) {
+        uint32_t pid = atomic_load(&all->processes[i].pid);
+        if (pid == 0 || kill((pid_t)pid, 0) == 0 || errno != ESRCH) continue;
+        atomic_fetch_sub(&all->used_bytes, atomic_exchange(&all->processes[i].used_bytes, 0));
+    }
+}
+
 /* A place that has this number already is of a dead process, or of the program before exec(). */
 static struct fake_process *new_process(uint32_t pid) {
     struct fake_state *all = fake_state();
@@ -79,6 +89,15 @@ static struct fake_process *new_process(uint32_t pid) {
             return one;
         }
         if (atomic_compare_exchange_strong(&one->pid, &none, pid)) return one;
+    }
+    collect();
+    for (unsigned int i = 0; i < FAKE_PROCESSES_MAX; i++) { /* the place of a dead process */
+        struct fake_process *one = &all->processes[i];
+        uint32_t dead = atomic_load(&one->pid);
+        if (kill((pid_t)dead, 0) == 0 || !atomic_compare_exchange_strong(&one->pid, &dead, pid))
+            continue;
+        atomic_store(&one->peak_bytes, 0);
+        return one;
     }
     abort();
 }
@@ -96,16 +115,6 @@ static struct fake_process *own_process(void) {
     }
     pthread_mutex_unlock(&taking);
     return process;
-}
-
-/* The memory of processes that are dead is free again. */
-static void collect(void) {
-    struct fake_state *all = fake_state();
-    for (unsigned int i = 0; i < FAKE_PROCESSES_MAX; i++) {
-        uint32_t pid = atomic_load(&all->processes[i].pid);
-        if (pid == 0 || kill((pid_t)pid, 0) == 0 || errno != ESRCH) continue;
-        atomic_fetch_sub(&all->used_bytes, atomic_exchange(&all->processes[i].used_bytes, 0));
-    }
 }
 
 CUresult fake_take(uint64_t bytes) {
@@ -456,6 +465,7 @@ static CUresult reset(CUdevice device) {
     for (unsigned int i = 0; i < STREAMS_MAX; i++) streams[i] = NULL;
     pthread_mutex_unlock(&lock);
     own = NULL;
+    fake_memory_reset();
     return CUDA_SUCCESS;
 }
 FAKE_API CUresult cuDevicePrimaryCtxReset(CUdevice device) { return reset(device); }

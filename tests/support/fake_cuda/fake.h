@@ -81,6 +81,7 @@ void fake_all_leave(struct fake_graph *capture); /* its streams record no more *
 CUresult fake_run(enum fake_kind kind, struct CUstream_st *stream, uint64_t busy_ns);
 void fake_sleep_until(uint64_t when_ns);
 void fake_pools_after_sync(void);
+void fake_memory_reset(void); /* plain allocations are gone with their context */
 extern _Atomic uint32_t fake_capturing;
 extern int fake_version;
 

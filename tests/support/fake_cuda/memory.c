@@ -65,6 +65,16 @@ static CUresult release(CUdeviceptr address) {
     return CUDA_ERROR_INVALID_VALUE;
 }
 
+void fake_memory_reset(void) {
+    pthread_mutex_lock(&lock);
+    for (unsigned int i = 0; i < TABLE; i++)
+        if (blocks[i].address != 0 && blocks[i].pool == NULL) {
+            blocks[i].address = 0;
+            fake_give(blocks[i].bytes);
+        }
+    pthread_mutex_unlock(&lock);
+}
+
 FAKE_API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) { return plain(pointer, bytes); }
 FAKE_API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
     return plain(pointer, bytes);
@@ -157,14 +167,18 @@ FAKE_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     return CUDA_SUCCESS;
 }
 FAKE_API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void *value) {
+    pthread_mutex_lock(&lock);
     if ((int)which == 4) ((struct pool *)(void *)pool)->threshold = *(uint64_t *)value;
+    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 FAKE_API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void *value) {
     struct pool *one = (struct pool *)(void *)pool;
+    pthread_mutex_lock(&lock);
     *(uint64_t *)value = (int)which == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? one->reserved
                          : (int)which == CU_MEMPOOL_ATTR_USED_MEM_CURRENT   ? one->used
                                                                             : one->threshold;
+    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 FAKE_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
