@@ -9,7 +9,8 @@ from typing import Final
 PAGE_BYTES: Final = 4096
 _F_ADD_SEALS: Final = 1033  # of fcntl.h; Python has names for them from 3.9 on, without the last
 _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x10
-_GATE, _WINDOW = 0, 1  # numbers of 32 bits, see native/gpushare.h
+#: Numbers of 32 bits, see native/gpushare.h; the first two are for libraries of version 1.
+_GATE_1, _EPOCH_1, _WINDOW, _GATE = 0, 1, 2, 3
 _OPEN: Final = 1
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}.get(os.uname().machine)
 _FUTEX_WAKE: Final = 1
@@ -21,7 +22,8 @@ class GatePage:
     """One page: gate and window, each stored by one aligned write of 32 bits.
 
     The lowest bit of the gate says whether it is open, the others are the number of the grant.
-    Threads of jobs sleep on it (see ``futex(2)``) and are woken when it opens.
+    Threads of jobs sleep on it (see ``futex(2)``) and are woken when it opens. Libraries of version
+    1 of the messages have a gate of their own in the page, which is 0 or 1.
 
     It is mapped before it is sealed: later mappings and writes of anybody are refused.
     """
@@ -36,7 +38,8 @@ class GatePage:
             raise
         self._words = memoryview(self._map).cast("I")
         # No reference to the buffer is kept, which would keep the map open.
-        self._address = ctypes.c_void_p(ctypes.addressof(ctypes.c_uint32.from_buffer(self._map)))
+        gate = ctypes.addressof(ctypes.c_uint32.from_buffer(self._map, 4 * _GATE))
+        self._address = ctypes.c_void_p(gate)
         fcntl.fcntl(
             self.descriptor,
             _F_ADD_SEALS,
@@ -45,6 +48,7 @@ class GatePage:
 
     def open(self, epoch: int) -> None:
         """Let launches pass."""
+        self._words[_EPOCH_1], self._words[_GATE_1] = epoch & 0xFFFFFFFF, 1
         self._words[_GATE] = (epoch << 1 | _OPEN) & 0xFFFFFFFF
         if _SYS_FUTEX is not None:  # elsewhere they look again after some time
             _libc.syscall(_SYS_FUTEX, self._address, _FUTEX_WAKE, _ALL, None, None, 0)
@@ -52,6 +56,7 @@ class GatePage:
     def shut(self) -> None:
         """Let no further launch pass."""
         self._words[_GATE] &= ~_OPEN & 0xFFFFFFFF
+        self._words[_GATE_1] = 0
 
     def set_window(self, window: int) -> None:
         """Limit the unfinished launches of each process; 0: no limit."""

@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import errno
 import fcntl
-import itertools
+import heapq
 import json
 import logging
 import os
@@ -29,11 +29,14 @@ from typing import Final, Literal, cast
 from gnode.gpushare import wire
 from gnode.gpushare.addresses import CONTROL_SOCKET
 from gnode.gpushare.admissions import AdmissionsFile, admission_of
+from gnode.gpushare.budgets import MESSAGES_AT_ONCE, Budget
+from gnode.gpushare.clients import CLIENTS_MAX, SILENT_MAX, Client, Clients
 from gnode.gpushare.gate import GatePage
 from gnode.gpushare.memory_book import MemoryBook
-from gnode.gpushare.node_tokens import Admission, NodeTokens
+from gnode.gpushare.metrics import metrics_of
+from gnode.gpushare.node_tokens import NodeTokens
 from gnode.gpushare.token_model import AskIdle, CloseGate, Effect, OpenGate, Settings, SetWindow
-from gnode.gpushare.wire import BadMessageError, Kind, Message
+from gnode.gpushare.wire import BadMessageError, Kind, Message, OtherVersionError
 from gsched.clock import Clock, SystemClock
 from gsched.unix_address import address_of
 
@@ -42,32 +45,13 @@ log = logging.getLogger(__name__)
 JOBS_SOCKET: Final = "token.sock"
 RECOVERY_S: Final = 1.0  # for the claims of processes that outlived the last daemon
 NICENESS: Final = -10
-CLIENTS_MAX: Final = 4096
-CLIENTS_OF_A_GROUP: Final = 512
-#: A job has so many places of its own, whatever others have taken.
-CLIENTS_KEPT: Final = 32
-#: Connections that have not said yet which job they are of: in all, of one user, and how long.
-SILENT_MAX: Final = 256
-SILENT_OF_A_USER: Final = 32
 HELLO_WITHIN_S: Final = 2.0
 DESCRIPTORS_WANTED: Final = 16384
 DESCRIPTORS_KEPT: Final = 128  # for gnode, files, and gates of jobs
 CONTROL_BYTES_MAX: Final = 65536
+#: Messages that are read before others are looked for again.
+READ_AT_ONCE: Final = 16
 _UCRED: Final = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
-
-
-@dataclass(slots=True)
-class Client:
-    """One connection of a process; which job it is of is known after its first message."""
-
-    number: int
-    channel: socket.socket
-    pid: int
-    uid: int
-    hello_by_s: float
-    pidfd: int = -1
-    group: str = ""
-    launches: bool = False
 
 
 @dataclass(slots=True)
@@ -78,24 +62,25 @@ class TokenDaemon:
         directory: with the sockets and the file of admissions.
         tokens: the state.
         clock: the daemon's own; processes say nothing about time that is believed.
-        places: connections of jobs; each job has `CLIENTS_KEPT` beyond them.
+        clients: connections of processes.
+        edition: what gnode calls this code with these options.
     """
 
     directory: Path
     tokens: NodeTokens
     clock: Clock = field(default_factory=SystemClock)
-    places: int = CLIENTS_MAX
+    clients: Clients = field(default_factory=Clients)
+    edition: str = ""
     pages: dict[str, GatePage] = field(default_factory=dict)
-    clients: dict[int, Client] = field(default_factory=dict)
     finished: bool = False
     bad_messages: int = 0
-    _silent: dict[int, Client] = field(default_factory=dict)  # before their HELLO, oldest first
+    _budgets: dict[tuple[str, bool], Budget] = field(default_factory=dict)
+    _later: dict[tuple[str, bool], deque[Client]] = field(default_factory=dict)
     _spare: int = -1  # a descriptor for a connection when there is no other
     _file: AdmissionsFile = field(init=False)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _effects: deque[Effect] = field(default_factory=deque)
     _carrying_out: bool = False
-    _numbers: int = 0
 
     def __post_init__(self) -> None:
         self._file = AdmissionsFile(self.directory)
@@ -119,19 +104,30 @@ class TokenDaemon:
         self._keep_spare()
         while not self.finished:
             self.once()
-        for client in list(self.clients.values()):
+        for client in self.clients:
             self._drop(client, "the daemon ends")
 
     def once(self) -> None:
         """Wait for the next events, or for the next time that matters."""
-        due = [self.tokens.next_tick_s(), *(one.hello_by_s for one in self._first_silent())]
+        due = [
+            self.tokens.next_tick_s(),
+            *(one.hello_by_s for one in self.clients.first_silent()),
+            *(self._budgets[key].next_s() for key in self._later),
+        ]
         due_s = min((at for at in due if at is not None), default=None)
         wait_s = None if due_s is None else max(0.0, due_s - self.clock.monotonic_s())
-        for key, _ in self._selector.select(wait_s):
-            cast("Callable[[], None]", key.data)()
+        ready = self._selector.select(wait_s)
+        if len(ready) > READ_AT_ONCE:  # the others are ready still, and come next
+            ready = heapq.nlargest(READ_AT_ONCE, ready, key=_credit)
+        for key, _ in ready:
+            if isinstance(key.data, Client):
+                self._read(key.data)
+            else:
+                cast("Callable[[], None]", key.data)()
         due_s = self.tokens.next_tick_s()
         now_s = self.clock.monotonic_s()
-        for client in self._first_silent():
+        self._read_again(now_s)
+        for client in self.clients.first_silent():
             if now_s >= client.hello_by_s:
                 self._drop(client, "it has said nothing")
         if due_s is not None and now_s >= due_s:
@@ -150,17 +146,23 @@ class TokenDaemon:
         pid, uid, _ = _UCRED.unpack(
             channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         )
-        of_user = [one for one in self._silent.values() if one.uid == uid]
-        if len(of_user) >= SILENT_OF_A_USER:
-            self._turn_out(of_user[0])
-        elif len(self._silent) >= SILENT_MAX:
-            self._turn_out(self._first_silent()[0])
-        self._numbers += 1
-        hello_by_s = self.clock.monotonic_s() + HELLO_WITHIN_S
-        client = Client(self._numbers, channel, pid, uid, hello_by_s)
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self._read(client))
-        self.clients[client.number] = self._silent[client.number] = client
-        self._read(client)
+        if (other := self.clients.in_the_way_of(uid)) is not None:
+            self._turn_out(other)
+        client = self.clients.add(channel, pid, uid, self.clock.monotonic_s() + HELLO_WITHIN_S)
+        if self._wait_for(client):
+            self._read(client)
+
+    def _wait_for(self, client: Client) -> bool:
+        """Wait for messages of a client; one for which there is no more room is turned away."""
+        try:
+            self._selector.register(client.channel, selectors.EVENT_READ, client)
+        except OSError as error:
+            log.debug("a connection cannot be waited for: %s", error)
+            client.is_waited_for = False
+            self._turn_out(client)
+            return False
+        client.is_waited_for = True
+        return True
 
     def _accepted(self, listener: socket.socket) -> socket.socket | None:
         """Accept a connection; None: there is none any more, or no descriptor for it."""
@@ -169,8 +171,8 @@ class TokenDaemon:
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 log.debug("a connection cannot be accepted: %s", error)
-            elif self._silent:
-                self._turn_out(self._first_silent()[0])
+            elif silent := self.clients.first_silent():
+                self._turn_out(silent[0])
             elif self._spare >= 0:
                 os.close(self._spare)
                 self._spare = -1
@@ -183,9 +185,6 @@ class TokenDaemon:
             with contextlib.suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         return self._spare >= 0
-
-    def _first_silent(self) -> list[Client]:
-        return list(itertools.islice(self._silent.values(), 1))
 
     def _turn_out(self, client: Client) -> None:
         """Give the place of a client that has said nothing yet to another one."""
@@ -206,7 +205,10 @@ class TokenDaemon:
             client.pidfd = pidfd
 
     def _read(self, client: Client) -> None:
-        if client.number not in self.clients:
+        if client not in self.clients:
+            return
+        if client.budget is not None and not client.budget.take(self.clock.monotonic_s()):
+            self._read_later(client)
             return
         try:
             data = client.channel.recv(wire.MESSAGE_BYTES + wire.SECRET_BYTES_MAX)
@@ -220,10 +222,35 @@ class TokenDaemon:
             return
         try:
             message, rest = wire.unpack(data)
+            client.version = wire.version_of(data)
             self._handle(client, message, rest)
         except BadMessageError as error:
             self.bad_messages += 1
+            if isinstance(error, OtherVersionError):
+                served = Message(kind=Kind.VERSION, a=wire.OLDEST_VERSION, b=wire.VERSION)
+                self._send(client, served)
             self._drop(client, f"bad message: {error}")
+
+    def _read_later(self, client: Client) -> None:
+        """Read no more of a client until its job may speak again; its end is told by its process.
+
+        The budget is the job's, so that a job has not more of it with more processes.
+        """
+        self._selector.unregister(client.channel)
+        client.is_waited_for = False
+        self._later.setdefault((client.group, client.launches), deque()).append(client)
+
+    def _read_again(self, now_s: float) -> None:
+        for key, waiting in list(self._later.items()):
+            budget = self._budgets[key]
+            budget.fill(now_s)
+            for _ in range(int(budget.left)):
+                if not waiting:
+                    del self._later[key]
+                    break
+                client = waiting.popleft()
+                if client in self.clients:
+                    self._wait_for(client)
 
     def _handle(self, client: Client, message: Message, rest: bytes) -> None:
         if not client.group:
@@ -242,13 +269,16 @@ class TokenDaemon:
             self._drop(client, "unknown job")
             return
         launches = hello.b == wire.CHANNEL_LAUNCH
-        del self._silent[client.number]
-        if not self._has_place(group) or (launches and not self._has_page(group)):
+        has_place = self.clients.has_place(group)
+        self.clients.join(client, group)
+        if not has_place or (launches and not self._has_page(group)):
             self._turn_out(client)
             return
         self._follow(client)
-        client.group = group
         client.launches = launches
+        client.budget = self._budgets.setdefault(
+            (group, launches), Budget(self.clock.monotonic_s())
+        )
         limit = self.tokens.admissions[group].memory_bytes
         welcome = Message(kind=Kind.WELCOME, client=client.number, a=limit)
         if not client.launches:
@@ -259,15 +289,8 @@ class TokenDaemon:
         if not self._send(client, welcome, self._page(group).descriptor):
             return
         self._carry_out(self.tokens.join(client.number, client.pid, group, now_s))
-        if hello.flags & wire.CLAIM_HELD and client.number in self.clients:
+        if hello.flags & wire.CLAIM_HELD and client in self.clients:
             self._carry_out(self.tokens.claim(client.number, now_s))
-
-    def _has_place(self, group: str) -> bool:
-        """Return whether a job may have one more connection."""
-        count = sum(one.group == group for one in self.clients.values())
-        if count < CLIENTS_KEPT:
-            return True
-        return count < CLIENTS_OF_A_GROUP and len(self.clients) - len(self._silent) <= self.places
 
     def _has_page(self, group: str) -> bool:
         """Make a job's page unless it has one; a silent client's descriptor serves for it."""
@@ -276,9 +299,10 @@ class TokenDaemon:
                 self._page(group)
             except OSError as error:
                 log.debug("no gate for job %s now: %s", group, error)
-                if not self._silent:
+                silent = self.clients.first_silent()
+                if not silent:
                     return False
-                self._turn_out(self._first_silent()[0])
+                self._turn_out(silent[0])
             else:
                 return True
 
@@ -323,14 +347,14 @@ class TokenDaemon:
 
     def _drop(self, client: Client, why: str) -> None:
         """Forget a connection, and what its process held."""
-        if self.clients.pop(client.number, None) is None:
+        if not self.clients.remove(client):
             return
-        self._silent.pop(client.number, None)
         log.debug("process %d of %s: %s", client.pid, client.group or "no job", why)
         if client.pidfd >= 0:
             self._selector.unregister(client.pidfd)
             os.close(client.pidfd)
-        self._selector.unregister(client.channel)
+        if client.is_waited_for:
+            self._selector.unregister(client.channel)
         client.channel.close()
         self._keep_spare()
         if client.group:
@@ -368,7 +392,7 @@ class TokenDaemon:
         return self.pages[group]
 
     def _tell(self, group: str, message: Message) -> None:
-        for client in [one for one in self.clients.values() if one.group == group]:
+        for client in self.clients.of(group):
             if client.launches:
                 self._send(client, message)
 
@@ -380,7 +404,7 @@ class TokenDaemon:
         """
         passed = [descriptor] if descriptor >= 0 else []
         try:
-            socket.send_fds(client.channel, [wire.pack(message)], passed)
+            socket.send_fds(client.channel, [wire.pack(message, client.version)], passed)
         except OSError as error:
             self._drop(client, f"cannot be told: {error}")
             return False
@@ -392,7 +416,13 @@ class TokenDaemon:
         channel = self._accepted(listener)
         if channel is None:
             return
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self._read_control(channel))
+        try:
+            self._selector.register(
+                channel, selectors.EVENT_READ, lambda: self._read_control(channel)
+            )
+        except OSError as error:
+            log.error("gnode cannot be heard: %s", error)
+            channel.close()
 
     def _read_control(self, channel: socket.socket) -> None:
         try:
@@ -435,9 +465,12 @@ class TokenDaemon:
         return {"ok": True}
 
     def _remove(self, group: str) -> None:
-        for client in [one for one in self.clients.values() if one.group == group]:
+        for client in self.clients.of(group):
             self._drop(client, "its job was removed")
         self._carry_out(self.tokens.remove(group, self.clock.monotonic_s()))
+        for key in ((group, False), (group, True)):
+            self._budgets.pop(key, None)
+            self._later.pop(key, None)
         page = self.pages.pop(group, None)
         if page is not None:
             page.shut()
@@ -446,55 +479,23 @@ class TokenDaemon:
 
     def metrics(self) -> dict[str, object]:
         """Return counters and the state of each GPU and job, for people and for the scheduler."""
-        now_s, tokens = self.clock.monotonic_s(), self.tokens
+        pids: dict[str, set[int]] = {}
+        for client in self.clients:
+            pids.setdefault(client.group, set()).add(client.pid)
         return {
             "pid": os.getpid(),
-            "unhooked_symbols": tokens.unhooked_symbols,
+            "edition": self.edition,
             "bad_messages": self.bad_messages,
-            "gpus": {
-                gpu: {
-                    "holder": policy.holder,
-                    "draining": policy.draining,
-                    "grants": policy.counters.grants,
-                    "revokes": policy.counters.revokes,
-                    "preemptions": policy.counters.preemptions,
-                    "overlaps": policy.counters.overlaps,
-                    "demotions": policy.counters.demotions,
-                    "rate_slices": policy.counters.rate_slices,
-                    "loads": policy.counters.loads,
-                    "drains": policy.counters.drains,
-                    "drain_s_max": policy.counters.drain_s_max,
-                    "drain_s_sum": policy.counters.drain_s_sum,
-                }
-                for gpu, policy in tokens.policies.items()
-            },
-            "groups": {
-                group: self._group_metrics(admission, now_s)
-                for group, admission in tokens.admissions.items()
-            },
+            **metrics_of(self.tokens, pids, self.clock.monotonic_s()),
         }
 
-    def _group_metrics(self, admission: Admission, now_s: float) -> dict[str, object]:
-        tokens, group = self.tokens, admission.group
-        policy = tokens.policies[admission.gpu]
-        attached = policy.groups.get(group)
-        known = attached or policy.gone.get(group)
-        return {
-            "gpu": admission.gpu,
-            "share_class": str(admission.share_class),
-            "memory_bytes": admission.memory_bytes,
-            "used_bytes": tokens.memory.used_bytes(group),
-            "refused_allocations": tokens.memory.refused.get(group, 0),
-            "pids": sorted({one.pid for one in self.clients.values() if one.group == group}),
-            "launches": tokens.launches.get(group, 0),
-            "waiting": attached is not None and attached.wants_since_s is not None,
-            "usage_s": 0.0 if attached is None else policy.usage_s(group, now_s),
-            "held_s": 0.0 if known is None else policy.held_s(group, now_s),
-            "window": 0 if attached is None else attached.window,
-            "overlaps": 0 if known is None else known.overlaps,
-            "overlaps_in_row": 0 if known is None else known.overlaps_in_row,
-            "demoted": known is not None and known.demoted,
-        }
+
+def _credit(ready: tuple[selectors.SelectorKey, int]) -> float:
+    """Return what is left to who is ready: who has said the least of late is read first."""
+    client = ready[0].data
+    if not isinstance(client, Client):
+        return MESSAGES_AT_ONCE  # a listener, gnode, or the end of a process
+    return MESSAGES_AT_ONCE / 2 if client.budget is None else client.budget.left
 
 
 def _turn_away(channel: socket.socket) -> None:
@@ -527,6 +528,18 @@ def _listen(path: Path, mode: Literal[0o666, 0o600]) -> socket.socket:
     return listener
 
 
+def _take_over(process: int, lock: int) -> None:
+    """End another daemon, stopped or not, and wait until the kernel has ended it.
+
+    Its jobs connect to this one as to each daemon that is restarted, so that none is needed that
+    serves them on beside this one. This one is ready, so they wait for milliseconds.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.close(process)
+
+
 def main() -> None:
     """Run the daemon."""
     parser = argparse.ArgumentParser(prog="gnode.gpushare.tokend")
@@ -537,6 +550,8 @@ def main() -> None:
     parser.add_argument("--overlaps-max", type=int, default=Settings().overlaps_max, metavar="N")
     parser.add_argument("--beside-percent", type=float, default=100 * Settings().low_rate)
     parser.add_argument("--context-bytes", type=int, default=0, metavar="B")
+    parser.add_argument("--edition", default="", help="is told with the metrics")
+    parser.add_argument("--replace-fd", type=int, default=-1, help="the process whose place it has")
     given = parser.parse_args()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
@@ -548,12 +563,17 @@ def main() -> None:
         window_fixed=given.window,
     )
     lock = os.open(Path(given.dir, "tokend.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if given.replace_fd >= 0:
+        _take_over(given.replace_fd, lock)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         sys.exit(f"another token daemon runs in {given.dir}")
+    with contextlib.suppress(OSError):  # a full file system
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
     tokens = NodeTokens(settings, memory=MemoryBook(context_bytes=given.context_bytes))
-    daemon = TokenDaemon(Path(given.dir), tokens, places=_places())
+    daemon = TokenDaemon(Path(given.dir), tokens, clients=Clients(_places()), edition=given.edition)
     with contextlib.suppress(PermissionError):  # jobs with many threads must not delay a grant
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
 

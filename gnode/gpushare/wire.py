@@ -9,6 +9,8 @@ from enum import IntEnum
 from typing import Final
 
 VERSION: Final = 2
+#: Jobs outlive an upgrade with the library that they have loaded: the daemon serves these, too.
+OLDEST_VERSION: Final = 1
 CLAIM_HELD: Final = 1
 FORCED: Final = 2
 CHANNEL_LAUNCH: Final = 0
@@ -40,6 +42,7 @@ class Kind(IntEnum):
     PING = 15
     PONG = 16
     LOADING = 17
+    VERSION = 255  # the same in all versions, like HELLO and the size of a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +61,17 @@ class Message:
 
 
 class BadMessageError(ValueError):
-    """Bytes that are not a message of this version."""
+    """Bytes that are not a message."""
 
 
-def pack(message: Message) -> bytes:
-    """Return the bytes of a message."""
+class OtherVersionError(BadMessageError):
+    """A message of a version that is not served."""
+
+
+def pack(message: Message, version: int = VERSION) -> bytes:
+    """Return the bytes of a message for a peer of a version."""
     return _STRUCT.pack(
-        VERSION,
+        version,
         message.kind,
         message.flags,
         message.pid,
@@ -78,17 +85,23 @@ def pack(message: Message) -> bytes:
     )
 
 
+def version_of(data: bytes) -> int:
+    """Return the version of a message."""
+    return int.from_bytes(data[:2], "little")
+
+
 def unpack(data: bytes) -> tuple[Message, bytes]:
     """Return the message at the beginning of a datagram, and the bytes behind it.
 
     Raises:
-        BadMessageError: too short, of another version, or of an unknown kind.
+        OtherVersionError: it is of a version that is not served.
+        BadMessageError: too short, or of an unknown kind.
     """
     if len(data) < MESSAGE_BYTES:
         raise BadMessageError(f"{len(data)} bytes: a message has {MESSAGE_BYTES}")
     version, kind, *numbers, _reserved = _STRUCT.unpack_from(data)
-    if version != VERSION:
-        raise BadMessageError(f"version {version}: this is {VERSION}")
+    if not OLDEST_VERSION <= version <= VERSION:
+        raise OtherVersionError(f"version {version}: {OLDEST_VERSION} to {VERSION} are served")
     try:
         known = Kind(kind)
     except ValueError:

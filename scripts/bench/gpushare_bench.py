@@ -13,24 +13,35 @@ and 2 ms of the host an iteration, 100 ms in every tenth, 6 iterations ahead; th
 instead of waiting; and one with 20 ms of kernels and 28 ms of the host, 2 ahead, which leaves the
 GPU idle. Slow-down: of the mean iteration against the same job alone without the library. Idle: the
 part of the time in which the high job alone uses no GPU; low: busy time of the low job.
+`flood`: wall time of a question of a high job to the token daemon and its answer, alone and while
+processes of one low job send it messages as fast as they can, and what the daemon uses of a CPU.
 """
 
 import argparse
 import os
+import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gnode.gpushare import ShareClass
+import psutil
+
+from gnode.gpushare import ShareClass, wire
 from gnode.gpushare.build import build, find_compiler
+from gnode.gpushare.wire import Kind, Message
 from tests.support.gpu_device import SharedGpu, build_driver
 
 SOURCE = Path(__file__).with_name("gpushare_launch.c")
-PARTS = ("launch", "memory", "priority", "pipeline")
+PARTS = ("launch", "memory", "priority", "pipeline", "flood")
+FLOODS = (1, 4, 16)  # processes
+PAUSE_S = 0.0005  # between two questions
+SETTLE_S = 3.0  # until what a job may send at once is sent
 HIGH_WORK = "cuda.train(1000, 22, 8, {seconds})"
 PIPELINES = {
     "runs ahead": "cuda.pipeline(1000, 20, 2, {seconds}, depth=6, long_ms=100)",
@@ -68,6 +79,8 @@ def main() -> None:
             bench.priority([int(one) for one in given.windows.split(",")], given.seconds)
         if "pipeline" in parts:
             bench.pipeline(given.seconds)
+        if "flood" in parts:
+            bench.flood(given.seconds)
 
 
 class Bench:
@@ -237,6 +250,48 @@ class Bench:
             share = _busy(gpu, high.pid, low.pid)
         return statistics.median(durations), share
 
+    def flood(self, seconds: float) -> None:
+        """Print the round trip of a question beside floods of another job."""
+        print("flood: µs of wall time for a question and its answer: medians of 50 %, 90 %, 99 %")
+        for processes in (0, *FLOODS):
+            rows = [self._questions(processes, seconds) for _ in range(self.rounds)]
+            middle = [statistics.median(column) for column in zip(*rows, strict=True)]
+            figures = " ".join(f"{value:8.0f}" for value in middle[:3])
+            print(
+                f"  {processes:>3} processes send {middle[3]:8.0f} messages/s:{figures}"
+                f"   daemon {middle[4]:5.1f} % of a CPU"
+            )
+
+    def _questions(self, processes: int, seconds: float) -> tuple[float, ...]:
+        """Return quantiles of the round trip, µs, messages of the flood a second, CPU, %."""
+        with self.node() as gpu:
+            asking = connected(gpu.admit(gpu.task("1", ShareClass.HIGH)), wire.CHANNEL_MEMORY)
+            low = gpu.admit(gpu.task("2"))
+            daemon = psutil.Process(gpu.daemon_pid())
+            read, write = os.pipe()
+            children = [flooding(low, write) for _ in range(processes)]
+            time.sleep(SETTLE_S if processes else 0.5)
+            question = wire.pack(Message(kind=Kind.RESERVE))
+            trips = []
+            cpu_s, began_s = sum(daemon.cpu_times()[:2]), time.perf_counter()
+            while time.perf_counter() < began_s + seconds:
+                start_s = time.perf_counter()
+                asking.send(question)
+                asking.recv(wire.MESSAGE_BYTES)
+                trips.append((time.perf_counter() - start_s) * 1e6)
+                time.sleep(PAUSE_S)
+            took_s = time.perf_counter() - began_s
+            cpu_s = sum(daemon.cpu_times()[:2]) - cpu_s
+            for child in children:
+                os.kill(child, signal.SIGTERM)
+                os.waitpid(child, 0)
+            os.close(write)
+            with os.fdopen(read) as told:
+                rates = [float(line) for line in told]
+            asking.close()
+        cut = statistics.quantiles(trips, n=100)
+        return cut[49], cut[89], cut[98], sum(rates), 100 * cpu_s / took_s
+
 
 def _busy(gpu: SharedGpu, high: int, low: int) -> float:
     """Return the part of the high job's time in which the device ran kernels of the low one."""
@@ -249,6 +304,40 @@ def _busy(gpu: SharedGpu, high: int, low: int) -> float:
         if one.pid == low and begin <= one.started_ns <= end
     )
     return busy / (end - begin)
+
+
+def connected(environment: Mapping[str, str], channel: int) -> socket.socket:
+    """Return a connection of a job's process to the token daemon."""
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.connect(environment["GSCHED_SHARE_SOCKET"])
+    hello = wire.pack(Message(kind=Kind.HELLO, b=channel))
+    one.send(hello + environment["GSCHED_SHARE_SECRET"].encode())
+    _, descriptors, _, _ = socket.recv_fds(one, wire.MESSAGE_BYTES, 1)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return one
+
+
+def flooding(environment: Mapping[str, str], told: int) -> int:
+    """Fork a process that asks for the token until SIGTERM, and then tells how often a second."""
+    child = os.fork()
+    if child:
+        return child
+    one, sent, began_s = connected(environment, wire.CHANNEL_LAUNCH), 0, time.perf_counter()
+
+    def end(_number: int, _frame: object) -> None:
+        os.write(told, b"%f\n" % (sent / (time.perf_counter() - began_s)))
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    data = wire.pack(Message(kind=Kind.REQUEST))
+    while True:
+        one.send(data)
+        sent += 1
+        if sent % 20 == 0:
+            with suppress(BlockingIOError):
+                while True:
+                    one.recv(wire.MESSAGE_BYTES, socket.MSG_DONTWAIT)
 
 
 if __name__ == "__main__":

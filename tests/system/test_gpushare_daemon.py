@@ -3,22 +3,29 @@
 import json
 import os
 import resource
+import select
 import signal
 import socket
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from gnode.gpushare import wire
+from gnode.gpushare import ShareClass, wire
 from gnode.gpushare.addresses import GROUPS_FILE
+from gnode.gpushare.budgets import MESSAGES_AT_ONCE, MESSAGES_PER_S, READ_AGAIN
+from gnode.gpushare.clients import SILENT_OF_A_USER
 from gnode.gpushare.keeper import LOG_FILE, Keeper
-from gnode.gpushare.node_tokens import hash_of
-from gnode.gpushare.tokend import JOBS_SOCKET, SILENT_OF_A_USER
+from gnode.gpushare.node_tokens import Admission, NodeTokens, hash_of
+from gnode.gpushare.tokend import JOBS_SOCKET, TokenDaemon
 from gnode.gpushare.wire import Kind, Message
+from gsched.clock import Clock
 from tests.support.cluster import wait_until
+from tests.support.share_watch import lives
 
 SECRETS = {"7.1": "secret of 7", "8.1": "secret of 8"}
 
@@ -176,6 +183,27 @@ def test_silent_connections_of_a_user_take_no_place_of_others(
         channel.close()
 
 
+@pytest.mark.parametrize("version", [wire.OLDEST_VERSION - 1, wire.VERSION + 1, 0xFFFF])
+def test_a_client_of_another_version_is_told_which_are_served(version: int, daemon: Daemon) -> None:
+    with daemon.connect() as client:
+        client.send(wire.pack(Message(kind=Kind.HELLO), version) + SECRETS["8.1"].encode())
+        told = answer(client)
+        assert (told.kind, told.a, told.b) == (Kind.VERSION, wire.OLDEST_VERSION, wire.VERSION)
+        assert client.recv(64) == b""
+    assert daemon.pids("8.1") == []
+
+
+@pytest.mark.parametrize("version", range(wire.OLDEST_VERSION, wire.VERSION + 1))
+def test_a_client_is_answered_in_its_own_version(version: int, daemon: Daemon) -> None:
+    with daemon.connect() as client:
+        client.send(wire.pack(Message(kind=Kind.HELLO, b=1), version) + SECRETS["8.1"].encode())
+        assert wire.version_of(client.recv(64)) == version
+        client.send(wire.pack(Message(kind=Kind.RESERVE, a=1), version))
+        data = client.recv(64)
+        assert wire.unpack(data)[0].kind is Kind.RESERVED
+        assert wire.version_of(data) == version
+
+
 def test_more_connections_than_descriptors_do_not_end_the_daemon(daemon: Daemon) -> None:
     daemon.limit_descriptors(8)
     silent = [daemon.connect() for _ in range(SILENT_OF_A_USER)]
@@ -188,8 +216,8 @@ def test_more_connections_than_descriptors_do_not_end_the_daemon(daemon: Daemon)
 
 
 def test_jobs_that_need_more_descriptors_than_there_are_try_again(daemon: Daemon) -> None:
-    """A gate needs one, too; gnode gets its answers all the time."""
-    daemon.limit_descriptors(2)
+    """A gate needs two, too; gnode gets its answers all the time."""
+    daemon.limit_descriptors(3)
     clients = [daemon.hello("7.1", channel=wire.CHANNEL_MEMORY) for _ in range(6)]
     kinds = [answer(client).kind for client in clients]
     assert {kind.name for kind in kinds} == {"WELCOME", "BUSY"}
@@ -199,9 +227,92 @@ def test_jobs_that_need_more_descriptors_than_there_are_try_again(daemon: Daemon
 
     for client in clients:
         client.close()
-    wait_until(lambda: daemon.pids("7.1") == [])
-    with daemon.hello("8.1") as low:
-        assert answer(low).kind is Kind.WELCOME
+
+    def is_welcome() -> bool:  # gnode's questions need descriptors, too, for a moment
+        with daemon.hello("8.1") as low:
+            return answer(low).kind is Kind.WELCOME
+
+    wait_until(is_welcome)
+
+
+class Stopped:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        raise AssertionError("the daemon has no use for the time of day")
+
+
+@contextmanager
+def serving(folder: Path, clock: Clock) -> Iterator[TokenDaemon]:
+    """Run a daemon with two jobs in a thread, by another clock than the machine's."""
+    tokens = NodeTokens()
+    for group, share_class in (("7.1", ShareClass.HIGH), ("8.1", ShareClass.LOW)):
+        secret_hash = hash_of(SECRETS[group])
+        tokens.admit(
+            Admission(
+                group=group,
+                gpu="GPU-1",
+                share_class=share_class,
+                memory_bytes=1 << 30,
+                secret_hash=secret_hash,
+            )
+        )
+    made = TokenDaemon(folder, tokens, clock)
+    ready = threading.Event()
+    thread = threading.Thread(target=made.run, args=(ready.set,))
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield made
+    finally:
+        keeper = Keeper(folder)
+        for group in SECRETS:
+            keeper.ask(order="remove", group=group)
+        keeper.ask(order="finish")
+        thread.join()
+
+
+@pytest.mark.parametrize("processes", [1, 40])
+def test_a_flood_of_a_job_is_read_as_fast_as_its_budget_and_does_not_delay_others(
+    processes: int, tmp_path: Path
+) -> None:
+    """However many processes it has. The clock stands still, so its budget is not filled up."""
+    clock = Stopped()
+
+    def connect(group: str) -> socket.socket:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client.settimeout(10.0)
+        client.connect(str(tmp_path / JOBS_SOCKET))
+        hello = wire.pack(Message(kind=Kind.HELLO, b=wire.CHANNEL_MEMORY))
+        client.send(hello + SECRETS[group].encode())
+        assert answer(client).kind is Kind.WELCOME
+        return client
+
+    with serving(tmp_path, clock), ExitStack() as opened:
+        low = [opened.enter_context(connect("8.1")) for _ in range(processes)]
+        high = opened.enter_context(connect("7.1"))
+        question = wire.pack(Message(kind=Kind.RESERVE))
+
+        def ask(client: socket.socket) -> bool:
+            client.send(question)
+            return bool(select.select([client], [], [], 0.2)[0] and client.recv(64))
+
+        def answers(count: int) -> int:
+            return sum(ask(low[number % processes]) for number in range(count))
+
+        assert answers(int(MESSAGES_AT_ONCE)) == MESSAGES_AT_ONCE
+        assert answers(3) == 0
+        assert all(ask(high) for _ in range(100))
+
+        clock.now_s += READ_AGAIN / MESSAGES_PER_S
+        for client in low[:3]:
+            assert client.recv(64)
 
 
 def test_a_file_that_cannot_be_written_hinders_no_job_and_is_written_later(daemon: Daemon) -> None:
@@ -219,3 +330,62 @@ def test_a_file_that_cannot_be_written_hinders_no_job_and_is_written_later(daemo
     resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
     wait_until(lambda: daemon.metrics() and set(daemon.saved()) == {"7.1", "9.1"})
     daemon.keeper.ask(order="remove", group="9.1")
+
+
+def test_a_daemon_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
+    """As one that is stopped or stuck; its jobs are known to the next one."""
+    keeper = Keeper(tmp_path, look_s=0.2, answer_s=0.5)
+    keeper.ensure()
+    daemon = Daemon(tmp_path)
+    stuck = daemon.metrics()["pid"]
+    try:
+        os.kill(stuck, signal.SIGSTOP)
+        wait_until(lambda: keeper.restarts == 1, what="another daemon")
+
+        with daemon.hello("8.1") as low:
+            assert answer(low).kind is Kind.WELCOME
+        assert daemon.metrics()["pid"] != stuck
+        assert not lives(stuck)
+    finally:
+        keeper.close()
+        for group in SECRETS:
+            daemon.keeper.ask(order="remove", group=group)
+        daemon.keeper.close()
+
+
+def test_a_daemon_that_does_not_answer_is_replaced_for_an_admission(tmp_path: Path) -> None:
+    """gnode is restarted, and finds a daemon that it has never heard of."""
+    earlier = Daemon(tmp_path)
+    stuck = earlier.metrics()["pid"]
+    os.kill(stuck, signal.SIGSTOP)
+    keeper = Keeper(tmp_path, answer_s=0.5)
+    try:
+        keeper.ensure()
+
+        assert keeper.ask(order="metrics")["pid"] != stuck
+        assert not lives(stuck)
+    finally:
+        for group in SECRETS:
+            keeper.ask(order="remove", group=group)
+        earlier.keeper.close()
+        keeper.close()
+
+
+def test_a_daemon_is_started_again_when_its_log_can_be_opened_again(tmp_path: Path) -> None:
+    """As on a full file system, or without descriptors: gnode goes on trying."""
+    daemon = Daemon(tmp_path)
+    pid = daemon.metrics()["pid"]
+    (tmp_path / LOG_FILE).unlink()
+    (tmp_path / LOG_FILE).mkdir()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not lives(pid))
+    time.sleep(1.0)
+    assert daemon.keeper.look() is None
+
+    (tmp_path / LOG_FILE).rmdir()
+
+    wait_until(lambda: daemon.keeper.restarts == 1, what="another daemon")
+    assert daemon.pids("7.1") == []
+    for group in SECRETS:
+        daemon.keeper.ask(order="remove", group=group)
+    daemon.keeper.close()

@@ -364,7 +364,7 @@ def test_bad_messages_end_a_connection_and_nothing_else(shared_gpu: Make) -> Non
     job = gpu.run(gpu.task("1", LOW))
     assert job.call("cuda.launch(10)") == 0
     path = gpu.folder / "gpushare" / "token.sock"
-    for data in (b"x", b"\xff" * 64, b"\2\0\3\0" + b"\0" * 60, b"\2\0\1\0" + b"\0" * 300):
+    for data in (b"x", b"\2\0" + b"\xff" * 62, b"\2\0\3\0" + b"\0" * 60, b"\2\0\1\0" + b"\0" * 300):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
             channel.settimeout(10)
             with address_of(path) as address:

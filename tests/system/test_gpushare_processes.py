@@ -161,7 +161,7 @@ def test_a_process_for_which_the_daemon_has_no_place_waits_and_is_not_uncontroll
     assert job.call("cuda.start()") == 0
 
     job.send("cuda.launch(10)")
-    wait_until(lambda: "no place for this process now: its launches wait" in gpu.said)
+    wait_until(lambda: "no place for this process now" in gpu.said)
     time.sleep(1.0)
     assert gpu.device.log() == []
     assert "launches pass" not in gpu.said

@@ -49,7 +49,8 @@ def test_a_message_comes_back_as_it_was() -> None:
     [
         (b"", "0 bytes"),
         (b"\2\0\1\0" + b"\0" * 59, "63 bytes"),
-        (b"\1\0\1\0" + b"\0" * 60, "version 1"),
+        (b"\xff\0\1\0" + b"\0" * 60, "version 255"),
+        (b"\0\0\1\0" + b"\0" * 60, "version 0"),
         (b"\2\0\x63\0" + b"\0" * 60, "unknown kind 99"),
     ],
 )
@@ -71,10 +72,12 @@ def test_nobody_but_the_daemon_can_write_a_gate() -> None:
         with pytest.raises(PermissionError):
             os.ftruncate(handed, 0)
         with mmap.mmap(handed, PAGE_BYTES, prot=mmap.PROT_READ) as seen:
-            assert seen[:8] == b"\x0f\0\0\0\0\0\0\0"
+            words = memoryview(seen).cast("I")
+            assert words[:4].tolist() == [1, 7, 0, 7 << 1 | 1], "two for version 1, then two more"
             page.set_window(4)
             page.shut()
-            assert seen[:8] == b"\x0e\0\0\0\4\0\0\0"
+            assert words[:4].tolist() == [0, 7, 4, 7 << 1]
+            words.release()
     finally:
         os.close(handed)
         page.close()

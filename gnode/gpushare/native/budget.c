@@ -43,7 +43,7 @@ static bool join(void) {
             return true;
         }
         rejected = message.type == GS_REFUSED;
-        is_busy = message.type == GS_BUSY;
+        is_busy = message.type == GS_BUSY || message.type == GS_VERSION;
         if (rejected) gs_say("the token daemon does not know this job: it gets no GPU memory");
     }
     hang_up();

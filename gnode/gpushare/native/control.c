@@ -213,16 +213,27 @@ static void serve(int fd) {
     }
 }
 
-/* Connects; returns the descriptor, -1: the daemon does not answer, -2: it refuses this job, -3: it
- * has no place for this process now. */
+enum { NO_ANSWER = -1, UNKNOWN_JOB = -2, NO_PLACE = -3, OTHER_VERSION = -4, HUNG_UP = -5 };
+
+static int failed_join(const struct gs_message *answer) {
+    switch (answer->type) {
+        case GS_REFUSED: return UNKNOWN_JOB;
+        case GS_BUSY: return NO_PLACE;
+        case GS_VERSION: return OTHER_VERSION;
+        default: return NO_ANSWER;
+    }
+}
+
+/* Connects; returns the descriptor, or why there is none. */
 static int join(bool held) {
     struct gs_message message;
     int memfd = -1;
     int fd = gs_dial(GS_CHANNEL_LAUNCH, held ? GS_CLAIM_HELD : 0, 0, 0);
-    if (fd < 0) return -1;
-    if (gs_receive(fd, &message, &memfd, WELCOME_MS) != 1) {
+    if (fd < 0) return NO_ANSWER;
+    int received = gs_receive(fd, &message, &memfd, WELCOME_MS);
+    if (received != 1) {
         close(fd);
-        return -1;
+        return received == 0 ? HUNG_UP : NO_ANSWER;
     }
     void *page = MAP_FAILED;
     if (message.type == GS_WELCOME && memfd >= 0)
@@ -230,7 +241,7 @@ static int join(bool held) {
     if (memfd >= 0) close(memfd);
     if (page == MAP_FAILED) {
         close(fd);
-        return message.type == GS_REFUSED ? -2 : message.type == GS_BUSY ? -3 : -1;
+        return failed_join(&message);
     }
     fcntl(fd, F_SETFL, O_NONBLOCK); /* a stopped daemon reads nothing */
     set_gate(page, fd, CUDA_SUCCESS);
@@ -255,9 +266,13 @@ static void without_daemon(void) {
 }
 
 /* The daemon lives and controls the others: launches wait, whatever passed without it before. */
-static void busy(void) {
+static void busy(int why) {
     if (!has_said_busy)
-        gs_say("the token daemon has no place for this process now: its launches wait");
+        gs_say("the token daemon %s: the launches of this process wait",
+               why == NO_PLACE ? "has no place for this process now"
+               : why == OTHER_VERSION
+                   ? "is of another version than this job's library, and is not replaced yet"
+                   : "hangs up without an answer, as one of an older version does");
     has_said_busy = true;
     lost_ns = gs_now_ns();
     if (atomic_load(&gs_gate) == &gs_closed_page && verdict == CUDA_SUCCESS) return;
@@ -285,16 +300,16 @@ static void *control(void *nothing) {
     lost_ns = stat_ns = gs_now_ns();
     for (;;) {
         int fd = join(atomic_load(&gs_gate) == &gs_open_page);
-        if (fd == -2) {
+        if (fd == UNKNOWN_JOB) {
             gs_say("the token daemon does not know this job: its launches are refused");
             set_gate(&gs_closed_page, -1, CUDA_ERROR_NOT_PERMITTED);
             return nothing;
         }
         if (fd < 0) {
-            if (fd == -3)
-                busy();
-            else
+            if (fd == NO_ANSWER)
                 without_daemon();
+            else
+                busy(fd);
             pause_ns(RETRY_NS);
             continue;
         }

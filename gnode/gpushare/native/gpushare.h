@@ -72,9 +72,12 @@ enum gs_message_type {
     GS_PING = 15,    /* to the daemon: a launch waits, and nothing was heard for long */
     GS_PONG = 16,
     GS_LOADING = 17, /* to the daemon: the drain waits for code that is loaded */
+    GS_VERSION = 255, /* to HELLO: the daemon serves other versions, a to b; alike in all versions */
 };
 
+#ifndef GS_WIRE_VERSION /* a test builds others */
 #define GS_WIRE_VERSION 2
+#endif
 #define GS_CLAIM_HELD 1u     /* HELLO: its gate was open when the daemon ended */
 #define GS_FORCED 2u         /* RESERVE: is in use already, and counts whatever the limit is */
 #define GS_CHANNEL_LAUNCH 0u /* HELLO, b */
@@ -97,9 +100,10 @@ _Static_assert(sizeof(struct gs_message) == 64, "a message has 64 bytes");
 
 /* Written by the daemon, mapped read-only. */
 struct gs_gate_page {
-    _Atomic uint32_t gate;   /* lowest bit: launches may pass; above it: number of the last grant.
-                              * Threads sleep on it, and the daemon wakes them: see futex(2) */
-    _Atomic uint32_t window; /* unfinished launches of this process; 0: no limit */
+    uint32_t gate_of_version_1[2]; /* 1: launches may pass; number of the last grant */
+    _Atomic uint32_t window;       /* unfinished launches of this process; 0: no limit */
+    _Atomic uint32_t gate; /* lowest bit: launches may pass; above it: number of the last grant.
+                            * Threads sleep on it, and the daemon wakes them: see futex(2) */
 };
 
 #define GS_OPEN 1u

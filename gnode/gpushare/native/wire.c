@@ -131,7 +131,8 @@ int gs_receive(int fd, struct gs_message *message, int *passed, int timeout_ms) 
     for (struct cmsghdr *one = CMSG_FIRSTHDR(&header); one != NULL; one = CMSG_NXTHDR(&header, one))
         if (one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_RIGHTS)
             memcpy(&descriptor, CMSG_DATA(one), sizeof descriptor);
-    bool good = length == (ssize_t)sizeof *message && message->version == GS_WIRE_VERSION;
+    bool good = length == (ssize_t)sizeof *message &&
+                (message->version == GS_WIRE_VERSION || message->type == GS_VERSION);
     if (good && passed != NULL)
         *passed = descriptor;
     else if (descriptor >= 0)
