@@ -5,6 +5,7 @@ take their time and do nothing, so that there what they have computed is not loo
 """
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from gnode.gpushare import ShareClass
 from scripts.gpu.sharing_answers import Answer, Question, table
-from scripts.gpu.sharing_node import GIB, MIB, Node, Process, Site
+from scripts.gpu.sharing_node import GIB, MIB, SOURCES, Node, Process, Site
 
 HIGH: Final = ShareClass.HIGH
 LOW: Final = ShareClass.LOW
@@ -405,10 +406,35 @@ def memory_of_graphs(node: Node) -> Answer:
     return {"ok": bool(known) and set(known) == {OUT_OF_MEMORY}, **answers}
 
 
+def program_of_the_runtime(node: Node) -> Answer:
+    """A program of CUDA's runtime as nvcc makes it: recordings, the limit, a reset."""
+    limit = 4 * GIB
+    nvcc = shutil.which("nvcc")
+    if node.rehearsal is not None or nvcc is None:
+        return {"skipped": "no nvcc" if nvcc is None else "the driver without a GPU has no modules"}
+    program = str(node.folder / "runtime")
+    options = ("-arch=native", "-default-stream", "per-thread", "-o", program)
+    compiler = node.start(os.environ, [nvcc, *options, str(SOURCES / "runtime.cu")])
+    if compiler.output(60)[0] != 0:
+        return {"ok": False, "said": compiler.said[-500:]}
+    with node.site() as site:
+        high = _beat(node, site, seconds=3.5)
+        low = node.start(site.shared(LOW, limit), [program, "3"])
+        low.read()
+        high.go()
+        answer = low.goes()
+    good = _is_whole(answer) and answer["counted"] == answer["replayed"]
+    return {
+        "ok": good and answer["refused"] == OUT_OF_MEMORY and answer["got_bytes"] > 0.9 * limit,
+        **answer,
+    }
+
+
 CASES: Final = table(
     *(launch_beside_a_recording, launch_of_another_thread, launch_for_a_kernel),
     *(launch_for_a_process, recording_behind_launches),
     *(Question(recordings, 40), recordings_with_pauses, Question(recordings_of_a_thread, 40)),
+    Question(program_of_the_runtime, 60),
     *(long_recordings, drained_context, drained_after_a_reset, processes_of_a_job),
     *(Question(stopped_daemon, 45), killed_daemon, stream_ordered_reuse, memory_of_graphs),
     *(memory_of_processes, Question(small_pieces, 45), resets, Question(exits, 60)),
