@@ -84,9 +84,6 @@ FAKE_API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode m
 FAKE_API CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
     return begin(fake_stream(stream, true), mode);
 }
-FAKE_API CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-    return begin(fake_stream(stream, true));
-}
 FAKE_API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     return end(fake_stream(stream, false), graph);
 }
