@@ -323,7 +323,7 @@ def flooding(environment: Mapping[str, str], told: int) -> int:
     child = os.fork()
     if child:
         return child
-    one, sent, began_s = connected(environment, wire.CHANNEL_LAUNCH), 0, time.perf_counter()
+    sent, began_s = 0, time.perf_counter()
 
     def end(_number: int, _frame: object) -> None:
         os.write(told, b"%f\n" % (sent / (time.perf_counter() - began_s)))
@@ -332,12 +332,13 @@ def flooding(environment: Mapping[str, str], told: int) -> int:
     signal.signal(signal.SIGTERM, end)
     data = wire.pack(Message(kind=Kind.REQUEST))
     while True:
-        one.send(data)
-        sent += 1
-        if sent % 20 == 0:
-            with suppress(BlockingIOError):
-                while True:
-                    one.recv(wire.MESSAGE_BYTES, socket.MSG_DONTWAIT)
+        with suppress(OSError), connected(environment, wire.CHANNEL_LAUNCH) as one:
+            while True:  # until the daemon hangs up on who does not read fast enough
+                one.send(data)
+                sent += 1
+                with suppress(BlockingIOError):
+                    while sent % 20 == 0:
+                        one.recv(wire.MESSAGE_BYTES, socket.MSG_DONTWAIT)
 
 
 if __name__ == "__main__":
