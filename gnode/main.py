@@ -18,9 +18,9 @@ from pathlib import Path
 
 from gnode.core import containers
 from gnode.core.agent import Agent
-from gnode.core.binding import REMOVE_DELAY_S, Limits, Site
 from gnode.core.gpu_access import GpuAccess
 from gnode.core.inputs import Account
+from gnode.core.site import REMOVE_DELAY_S, Limits, Site
 from gnode.core.staging import Staging
 from gnode.daemon import leftovers, neighbours, spool
 from gnode.daemon.elastic import socket_path

@@ -8,7 +8,6 @@ from dataclasses import replace
 from msgspec import structs
 
 from gnode.core import lives, orders, preparing, probe, sessions, trainings
-from gnode.core.binding import Site
 from gnode.core.cpus import CpuMap
 from gnode.core.effects import (
     Effect,
@@ -48,6 +47,7 @@ from gnode.core.inputs import (
 )
 from gnode.core.live import LiveReports
 from gnode.core.mark import HeadMark, objection_to
+from gnode.core.site import Site
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import Phase

@@ -15,7 +15,6 @@ from gnode.core.binding import (
     FALLBACK_SHELL,
     LEAST_MEMORY_LIMIT_BYTES,
     NODEFILE_NAME,
-    Site,
 )
 from gnode.core.effects import (
     AcceptTask,
@@ -35,6 +34,7 @@ from gnode.core.inputs import (
     SupervisorEnded,
     SupervisorSeen,
 )
+from gnode.core.site import Site
 from gnode.core.table import Table
 from gnode.core.task import AttemptKey, MemoryCgroup, Task, TaskFile
 from gsched.model.job import ExitRecord, LaunchFailure

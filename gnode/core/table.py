@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from gnode.core.binding import Site
 from gnode.core.cpus import CpuMap
 from gnode.core.effects import Effect, EndSharing, Send, Warn
 from gnode.core.inputs import Account
 from gnode.core.leases import Leases
 from gnode.core.mark import HeadMark
+from gnode.core.site import Site
 from gnode.core.task import AttemptKey, Command, SupervisorInfo
 from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
 from gsched.model.gpu_outside import GpuUse

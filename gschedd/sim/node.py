@@ -8,7 +8,6 @@ from msgspec import structs
 
 from gnode.core import effects as do
 from gnode.core.agent import Agent
-from gnode.core.binding import Site
 from gnode.core.inputs import (
     Account,
     Admitted,
@@ -32,6 +31,7 @@ from gnode.core.inputs import (
     SurveyAsked,
     Welcomed,
 )
+from gnode.core.site import Site
 from gnode.core.task import AttemptKey
 from gsched.model.job import Owner
 from gsched.model.resources import Load

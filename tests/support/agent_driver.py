@@ -4,7 +4,6 @@ from typing import TypeVar
 
 from gnode.core import effects as do
 from gnode.core.agent import Agent
-from gnode.core.binding import Site
 from gnode.core.inputs import (
     Account,
     Admitted,
@@ -19,6 +18,7 @@ from gnode.core.inputs import (
     Welcomed,
 )
 from gnode.core.mark import HeadMark
+from gnode.core.site import Site
 from gnode.core.task import AttemptKey, SupervisorInfo
 from gsched.model.job import ExitRecord, Owner
 from gsched.model.resources import Gpu, Inventory, Share

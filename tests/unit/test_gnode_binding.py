@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, Limits, bind, processes_per_node
+from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, bind, processes_per_node
 from gnode.core.inputs import Account
+from gnode.core.site import Limits
 from gnode.core.task import MemoryCgroup
 from gsched.model.host_lists import compact
 from gsched.model.ids import element_number

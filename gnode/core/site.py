@@ -1,0 +1,80 @@
+"""What a node is to the tasks that it starts: its directories, its limits, its ways."""
+
+from dataclasses import dataclass, field
+
+from gnode.core.containers import Rules as ContainerRules
+from gnode.core.cpus import Cpu
+from gnode.core.gpu_access import OPEN_ACCESS, GpuAccess
+from gnode.core.inputs import Account
+from gnode.core.staging import DEFAULT_STAGING, Staging
+
+REMOVE_DELAY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the node's configuration says of every job: see `gsched.config.NodeConfig`."""
+
+    no_new_privileges: bool = False
+    open_files: int = 1024
+    processes: int = 0
+    login_shell: bool = False
+    directory_wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What binding must know of this node.
+
+    Attributes:
+        user_root: directory that holds the owners' directories, below ``tmp_dir``.
+        agent_path: file of the program that runs torchrun and reports its first failing rank.
+        uid: that gnode runs as; 0 can start jobs of any user.
+        root_jobs: whether jobs of uid 0 may run here.
+        cgroup_root: version 2 directory below which attempts get a group, or None.
+        memory_root: version and directory below which memory is limited, or None.
+        boot_id: of the machine.
+        elastic_socket: path of the socket on which trainings talk to gnode.
+        probe_account: as whom the node probes itself; None: it cannot.
+        limits: of each job's processes.
+        processes_root: directory below which the number of processes is limited, or None.
+        sharing: the runtime by which jobs share GPUs here; empty: they cannot.
+        cpus: that attempts are bound to; empty: they are not.
+        cpu_binding: how attempts are bound to CPUs, in words; empty: nothing is said of it.
+        cpuset_root: version and directory below which CPUs are limited; None: by affinity.
+        gpu_access: the names of its GPUs, and what keeps jobs from those of others.
+        cpu_count: CPUs that the node offers; 0: unknown.
+        containers: the runtimes of containers here, and what all containers have.
+        step_agent: the command that runs a step agent.
+        unpacker: the command that starts a program in the code snapshot of its job.
+        staging: how files are copied for jobs.
+        launch_agent: path of gsched-launch-agent, by which MPI starts its daemons; empty: none.
+        remove_delay_s: how long the records of an acknowledged attempt stay: a repeated launch
+            still gets its exit.
+    """
+
+    node: str
+    user_root: str
+    agent_path: str
+    version: str
+    boot_id: str
+    uid: int
+    root_jobs: bool = False
+    cgroup_root: str | None = None
+    memory_root: tuple[int, str] | None = None
+    elastic_socket: str = ""
+    probe_account: Account | None = None
+    limits: Limits = Limits()
+    processes_root: str | None = None
+    sharing: str = ""
+    cpus: tuple[Cpu, ...] = ()
+    cpu_binding: str = ""
+    cpuset_root: tuple[int, str] | None = None
+    gpu_access: GpuAccess = OPEN_ACCESS
+    cpu_count: int = 0
+    containers: ContainerRules = field(default_factory=ContainerRules)
+    step_agent: tuple[str, ...] = ()
+    unpacker: tuple[str, ...] = ()
+    launch_agent: str = ""
+    staging: Staging = DEFAULT_STAGING
+    remove_delay_s: float = REMOVE_DELAY_S
