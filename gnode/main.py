@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 from gnode.core import containers
 from gnode.core.agent import Agent
 from gnode.core.gpu_access import GpuAccess
@@ -54,6 +56,7 @@ from gsched.config_gpu_share import GpuShareConfig
 from gsched.daemon_files import check_config, read_key
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
 from gsched.logs import HANGUP, Complaints, LineFormatter, survive_hangups
+from gsched.model.container import SHARE_FEATURE
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
 from gsched.model.resources import Inventory
 from gsched.model.units import format_size, parse_size_bytes
@@ -161,6 +164,8 @@ def _compose(
     access = find_access()
     tracking = cgroups.group_name(roots.tracking) if roots.tracking else ""
     sharing = _sharing(config.gpu_share, state, nvml, inventory, find_access, tracking)
+    if runtimes and sharing.containers:
+        inventory = structs.replace(inventory, features=(*inventory.features, SHARE_FEATURE))
     _kill_strays(roots, state)
     rules = Rules(allow_root=node.allow_root_jobs, uid_min=node.min_uid)
     site = Site(

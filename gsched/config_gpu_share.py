@@ -5,8 +5,12 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Struct
 
-#: What ``[gpu_share] runtime`` may name.
-SHARE_RUNTIMES: Final = ("none", "colocate", "interception", "mig", "mps")
+#: What ``[gpu_share] runtime`` may name, beside runtimes of other packages.
+SHARE_RUNTIMES: Final = ("none", "mps", "mig", "hami-core", "colocate", "interception")
+#: Those of them that have not been confirmed on GPUs yet.
+EXPERIMENTAL_RUNTIMES: Final = frozenset({"interception"})
+#: Entry points by which a site's packages add runtimes.
+RUNTIME_GROUP: Final = "gsched.gpu_runtimes"
 #: C compilers for the runtime ``interception``, the first that there is.
 SHARE_COMPILERS: Final = ("cc", "gcc", "clang")
 #: Where NVIDIA's driver puts its library, for the runtime ``interception``.
@@ -23,11 +27,23 @@ SHARE_FAILURES: Final = ("closed", "open")
 SHARE_ACTIONS: Final = ("demote", "kill")
 
 
+class MigConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[[gpu_share.mig]]``: MIG instances that gnode makes (runtime ``mig``).
+
+    Attributes:
+        gpus: by index; none: all that no other table names.
+        instances: names of profiles, as ``1g.10gb``; none: MIG is turned off.
+    """
+
+    instances: tuple[str, ...]
+    gpus: tuple[Annotated[int, msgspec.Meta(ge=0, le=1023)], ...] = ()
+
+
 class GpuShareConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[gpu_share]``: how jobs share GPUs; keys with low and utilisation are the head's.
 
     Attributes:
-        runtime: how this node isolates them: one of `SHARE_RUNTIMES`; ``none``: they share none.
+        runtime: how this node isolates them: one of `share_runtimes`; ``none``: they share none.
         driver: path of the CUDA driver's library, ``libcuda.so.1``; empty: found.
         fail: whether launches pass (``open``) or are refused (``closed``) without token daemon.
         patience_s: how long a job waits for the token daemon before ``fail`` applies, seconds.
@@ -41,6 +57,10 @@ class GpuShareConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         context_reserve: GPU memory of each process that is taken from its job's share, for what
             interception does not see; ``0``: none.
         mps_pipe_dir: directory of the pipes of the MPS control daemon (runtime ``mps``).
+        hami_library: path of ``libvgpu.so`` (runtime ``hami-core``).
+        hami_sm_limit: whether that library also limits the use of multiprocessors.
+        mig: MIG instances that gnode makes; none: it takes those that are there.
+        options: of a runtime of another package, which reads and checks them.
         low_max: jobs of the class ``low`` on one GPU.
         low_max_printed: as the listing of the published algorithm compares, one more.
         utilisation_max: a GPU with a higher utilisation in the last minute gets no further job of
@@ -60,7 +80,24 @@ class GpuShareConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     context_memory: str = "1gb"
     context_reserve: str = "0"
     mps_pipe_dir: str = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default
+    hami_library: str = ""
+    hami_sm_limit: bool = False
+    mig: tuple[MigConfig, ...] = ()
+    options: dict[str, str | int | float | bool] = {}
     low_max: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
     low_max_printed: bool = False
     utilisation_max: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.8
     utilisation_assumed: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.3
+
+
+def share_runtimes() -> tuple[str, ...]:
+    """Return what ``[gpu_share] runtime`` may name here, with the runtimes of other packages."""
+    from importlib.metadata import entry_points  # late: it looks at all installed packages
+
+    others = {entry.name for entry in entry_points(group=RUNTIME_GROUP)}
+    return (*SHARE_RUNTIMES, *sorted(others.difference(SHARE_RUNTIMES)))
+
+
+def runtime_words(name: str) -> str:
+    """Return the name of a runtime as people are shown it."""
+    return f"{name} (experimental)" if name in EXPERIMENTAL_RUNTIMES else name

@@ -30,10 +30,12 @@ from gsched.config import (
     TrainingConfig,
 )
 from gsched.config_gpu_share import (
+    EXPERIMENTAL_RUNTIMES,
     SHARE_ACTIONS,
     SHARE_FAILURES,
     SHARE_RUNTIMES,
     GpuShareConfig,
+    share_runtimes,
 )
 from gsched.config_gpus import GPU_FENCES, OUTSIDE_ACTIONS, expanded
 from gsched.config_queues import QueueConfig
@@ -50,6 +52,8 @@ _SIMULATED: Final = {"drs-paper": 'variant = "paper"', "drs-still": "moves_max =
 #: Keys of the deprecated ``[deadline]`` that are keys of ``[training.drs]``.
 _OF_DRS: Final = DrsConfig.__struct_fields__
 _WORD: Final = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
+_MIG_PROFILE: Final = re.compile(r"[1-8]g\.[0-9]{1,3}gb(?:[+-][a-z.]{1,16})?")
+_MIG_MAX: Final = 7  # instances of a GPU
 _PERCENT: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,3})?%")
 _SERVER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
@@ -139,15 +143,61 @@ def _check_bandwidth(keys: Sequence[str | int], text: str) -> None:
 
 
 def _check_gpu_share(share: GpuShareConfig) -> None:
-    check_word(("gpu_share", "runtime"), share.runtime, SHARE_RUNTIMES)
+    if share.runtime not in SHARE_RUNTIMES:
+        _check_other_runtime(share.runtime)
+    if share.runtime == "hami-core" and not share.hami_library:
+        raise BrokenRuleError(
+            ("gpu_share", "hami_library"),
+            "is missing: the runtime hami-core needs its library",
+            hint="give the absolute path of libvgpu.so",
+        )
     check_word(("gpu_share", "fail"), share.fail, SHARE_FAILURES)
     check_word(("gpu_share", "overlap_action"), share.overlap_action, SHARE_ACTIONS)
     _check_size(("gpu_share", "context_memory"), share.context_memory)
     _check_size(("gpu_share", "context_reserve"), share.context_reserve)
-    for key, path in (("mps_pipe_dir", share.mps_pipe_dir), ("driver", share.driver)):
-        if not os.path.isabs(path) and (path or key != "driver"):
-            keys = ("gpu_share", key)
-            raise BrokenRuleError(keys, f": relative path {path!r}", hint="give an absolute path")
+    if not share.mps_pipe_dir:
+        raise BrokenRuleError(("gpu_share", "mps_pipe_dir"), "is empty", hint="give a directory")
+    _check_mig(share)
+    for key in ("mps_pipe_dir", "driver", "hami_library"):
+        _check_absolute(("gpu_share", key), getattr(share, key))
+
+
+def _check_mig(share: GpuShareConfig) -> None:
+    if share.mig and share.runtime != "mig":
+        raise BrokenRuleError(
+            ("gpu_share", "mig"),
+            f": the runtime is {share.runtime!r}, which uses no MIG instances",
+            hint='set runtime = "mig", or remove [[gpu_share.mig]]',
+        )
+    seen: set[int] = set()
+    for at, table in enumerate(share.mig):
+        for name in table.instances:
+            if not _MIG_PROFILE.fullmatch(name):
+                raise BrokenRuleError(
+                    ("gpu_share", "mig", at, "instances"),
+                    f": {name!r} is no MIG profile",
+                    hint="write it as 1g.10gb: see `nvidia-smi mig -lgip`",
+                )
+        gpus = table.gpus or (-1,)  # all others
+        if len(table.instances) > _MIG_MAX or seen.intersection(gpus):
+            raise BrokenRuleError(
+                ("gpu_share", "mig", at, "gpus" if seen.intersection(gpus) else "instances"),
+                ": a GPU has one table and at most 7 instances",
+                hint="name each GPU in one table; a table without gpus is for all others",
+            )
+        seen.update(gpus)
+
+
+def _check_other_runtime(name: str) -> None:
+    """Refuse a runtime that no package has."""
+    known = share_runtimes()
+    if name not in known:
+        near = closest(name, known)
+        raise BrokenRuleError(
+            ("gpu_share", "runtime"),
+            f": unknown runtime {name!r}",
+            hint=f"{near + ' ' if near else ''}valid: {', '.join(known)}",
+        )
 
 
 def _check_head(head: HeadConfig) -> None:
@@ -395,6 +445,17 @@ def without_aliases(config: Config) -> Config:
     values = structs.asdict(alias)
     drs = DrsConfig(**{key: values.pop(key) for key in _OF_DRS})
     return structs.replace(config, training=TrainingConfig(**values, drs=drs))
+
+
+def warnings(config: Config) -> tuple[str, ...]:
+    """Return a sentence for each thing in the file that is valid, and that people should know."""
+    if config.gpu_share.runtime not in EXPERIMENTAL_RUNTIMES:
+        return deprecations(config)
+    note = (
+        f"[gpu_share] runtime: {config.gpu_share.runtime} is experimental: it is not confirmed on "
+        "GPUs yet; mps and mig are NVIDIA's own ways: see gsched.toml(5)"
+    )
+    return (*deprecations(config), note)
 
 
 def deprecations(config: Config) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from gnode.core.inputs import (
     ProblemChanged,
     Recalled,
     ShareAbused,
-    SharingEnded,
+    SharingChanged,
     SharingTold,
     SpoolFound,
     StopAllAsked,
@@ -77,7 +77,7 @@ MachineEvent = (
     | BindingChanged
     | SharingTold
     | ShareAbused
-    | SharingEnded
+    | SharingChanged
     | StopAllAsked
 )
 
@@ -199,7 +199,7 @@ class Agent:
                 | InventoryChanged()
                 | SharingTold()
                 | ShareAbused()
-                | SharingEnded()
+                | SharingChanged()
                 | ProblemChanged()
                 | BindingChanged()
                 | StopAllAsked()
@@ -412,8 +412,9 @@ class Agent:
                 self._on_condition(event, now_s)
             case ShareAbused():
                 orders.note_abuse(table, event)
-            case SharingEnded():
-                table.site = replace(table.site, sharing="")
+            case SharingChanged():
+                access = event.access or table.site.gpu_access
+                table.site = replace(table.site, sharing=event.sharing, gpu_access=access)
             case StopAllAsked():
                 orders.stop_all(table, now_s, wall_s)
 

@@ -4,7 +4,8 @@ import posixpath
 
 from msgspec import structs
 
-from gnode.core.contained import container_of, in_container
+from gnode.core.contained import ContainerPlan, container_of
+from gnode.core.containers import Inside, runtime_for
 from gnode.core.inputs import Account
 from gnode.core.job_steps import in_snapshot, mpi_variables, step_variables
 from gnode.core.ranks import ranks_on_hosts, threads_of
@@ -109,7 +110,7 @@ def bind(
         uid=account.uid,
         gid=launch.owner.gid if switch_user else account.gid,
         switch_user=switch_user,
-        argv=in_snapshot(launch, site.unpacker, _argv(launch, account, site, user_dir)),
+        argv=_command(launch, account, site, user_dir),
         env=env,
         cwd=launch.workdir,
         stdout_path=stdout_path,
@@ -150,23 +151,47 @@ def bind(
         fence=site.gpu_access.fence(key, launch.share.gpu_indices, launch.share.gpu_shares),
         detach_timeout_s=_detach_timeout_s(launch),
     )
-    return _in_container(task, launch, account, site)
+    plan = plan_container(task, launch, account, site)
+    return task if plan is None else plan.task(task)
 
 
-def _in_container(task: Task, launch: Launch, account: Account, site: Site) -> Task:
-    if container_of(launch) is None:
-        return task
-    directories = []
+def plan_container(
+    task: Task, launch: Launch, account: Account, site: Site
+) -> ContainerPlan | None:
+    """Return the container of an attempt, which this node can run; None: it has none.
+
+    Args:
+        task: of the attempt; its environment and its directory count.
+        launch: of the attempt.
+        account: of its owner.
+        site: this node.
+    """
+    container = container_of(launch)
+    if container is None:
+        return None
+    runtime = runtime_for(container, site.containers)
+    assert runtime is not None, "else it is refused"
+    directories = [launch.workdir, task.user_dir]
     if launch.checkpoint_dir:
         directories += [launch.checkpoint_dir, posixpath.dirname(site.elastic_socket)]
     if launch.launch is LaunchKind.TORCHRUN:
         directories.append(posixpath.dirname(site.agent_path))
-    command = task.argv
+    command = _command(launch, account, site, task.user_dir)
     if launch.launch is LaunchKind.SCRIPT and not launch.script.startswith("#!"):
         shell = launch.shell or FALLBACK_SHELL  # the owner's login shell is of the node
         command = (shell, posixpath.join(task.user_dir, SCRIPT_NAME), *launch.arguments)
-    rules = site.containers
-    return in_container(task, launch, account, rules, directories=directories, command=command)
+    cluster = f"-{launch.cluster[:12]}" if launch.cluster else ""
+    inside = Inside(
+        name=f"gsched-{task.key.name}{cluster}-{launch.node_rank}",
+        command=command,
+        environment=task.env,
+        workdir=launch.workdir,
+        home=account.home,
+        directories=tuple(dict.fromkeys(directories)),
+        gpus=tuple(sorted(held.index for held in launch.share.gpus_held)),
+        as_root=account.uid == 0,
+    )
+    return ContainerPlan(container=container, inside=inside, runtime=runtime, rules=site.containers)
 
 
 def _cpuset(site: Site, key: AttemptKey) -> CpusetCgroup | None:
@@ -261,6 +286,11 @@ def _output_path(launch: Launch, account: Account, asked: str, letter: str) -> s
 
 
 # --- command line ---
+
+
+def _command(launch: Launch, account: Account, site: Site, user_dir: str) -> tuple[str, ...]:
+    """Return what the task runs, in its code snapshot where it has one."""
+    return in_snapshot(launch, site.unpacker, _argv(launch, account, site, user_dir))
 
 
 def _argv(launch: Launch, account: Account, site: Site, user_dir: str) -> tuple[str, ...]:

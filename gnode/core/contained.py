@@ -1,18 +1,18 @@
 """From the task of a job to that of its container: the script that becomes it, and its removal."""
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from gnode.core import containers
-from gnode.core.inputs import Account
 from gnode.core.task import ContainerRemoval, Task, TaskFile
 from gsched.model.container import Container
 from gsched.protocol.node import Launch
 
 CONTAINER_NAME = "container"
 SHELL = "/bin/sh"
+_PATHS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 
 
 def container_of(launch: Launch) -> Container | None:
@@ -22,46 +22,52 @@ def container_of(launch: Launch) -> Container | None:
     return launch.origin.spec.container
 
 
-def in_container(
-    task: Task,
-    launch: Launch,
-    account: Account,
-    rules: containers.Rules,
-    *,
-    directories: Sequence[str],
-    command: tuple[str, ...],
-) -> Task:
-    """Return a task whose program becomes a container that runs the job's program.
+class ContainerPlan(Struct, frozen=True, kw_only=True):
+    """The container that the program of a task becomes.
 
-    Args:
-        task: as it is without a container.
-        launch: of a job with a container, which this node can run.
-        account: of its owner.
+    Attributes:
+        container: as its user states it.
+        inside: what runs in it.
+        runtime: of this node, that runs it.
         rules: of this node.
-        directories: that the job needs beside its own and its working directory.
-        command: the job's program, as its image knows it.
     """
-    container = container_of(launch)
-    assert container is not None
-    runtime = containers.runtime_for(container, rules)
-    assert runtime is not None, "else it is refused"
-    cluster = f"-{launch.cluster[:12]}" if launch.cluster else ""
-    inside = containers.Inside(
-        name=f"gsched-{task.key.name}{cluster}-{launch.node_rank}",
-        command=command,
-        environment=task.env,
-        workdir=launch.workdir,
-        home=account.home,
-        directories=tuple(dict.fromkeys((launch.workdir, task.user_dir, *directories))),
-        gpus=tuple(sorted(held.index for held in launch.share.gpus_held)),
-        as_root=account.uid == 0,
-    )
-    script = containers.script_of(container, inside, runtime, rules)
-    removal = containers.removal(runtime, inside.name)
-    env = containers.storage_of(task.env)
-    return structs.replace(
-        task,
-        argv=(SHELL, posixpath.join(task.user_dir, CONTAINER_NAME)),
-        files=(*task.files, TaskFile(name=CONTAINER_NAME, mode=0o500, content=script)),
-        removal=ContainerRemoval(argv=removal, env=env) if removal else None,
-    )
+
+    container: Container
+    inside: containers.Inside
+    runtime: containers.Runtime
+    rules: containers.Rules
+
+    def task(self, task: Task) -> Task:
+        """Return a task whose program becomes the container, which runs the job's program."""
+        script = containers.script_of(self.container, self.inside, self.runtime, self.rules)
+        removal = containers.removal(self.runtime, self.inside.name)
+        others = tuple(file for file in task.files if file.name != CONTAINER_NAME)
+        env = containers.storage_of(task.env)
+        return structs.replace(
+            task,
+            argv=(SHELL, posixpath.join(task.user_dir, CONTAINER_NAME)),
+            files=(*others, TaskFile(name=CONTAINER_NAME, mode=0o500, content=script)),
+            removal=ContainerRemoval(argv=removal, env=env) if removal else None,
+        )
+
+    def sharing(
+        self, admitted: Mapping[str, str], mounts: tuple[str, ...], env: Mapping[str, str]
+    ) -> "ContainerPlan":
+        """Return the plan with what the runtime of its shared GPU adds.
+
+        Args:
+            admitted: variables that the runtime gives a task.
+            mounts: files and directories of the node that the container needs.
+            env: variables with other values in the container.
+        """
+        shared = containers.SharedGpu(
+            mounts=mounts,
+            preload=admitted.get("LD_PRELOAD", ""),
+            libraries=admitted.get("LD_LIBRARY_PATH", ""),
+            env=env,
+            device=admitted.get("CUDA_VISIBLE_DEVICES", ""),
+        )
+        more = {name: value for name, value in admitted.items() if name not in _PATHS}
+        environment = {**self.inside.environment, **more}
+        inside = structs.replace(self.inside, environment=environment, shared=shared)
+        return structs.replace(self, inside=inside)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from shlex import join, quote
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.model.container import Container, image_name
 
@@ -69,6 +69,29 @@ class Rules:
     mounts: tuple[str, ...] = ()
 
 
+class SharedGpu(Struct, frozen=True, kw_only=True):
+    """What the runtime of a shared GPU adds to a container.
+
+    Attributes:
+        mounts: files and directories of the node, as ``SRC:DST:ro``.
+        preload, libraries: what goes before LD_PRELOAD and LD_LIBRARY_PATH of the image.
+        env: variables that have other values than on the node.
+        device: what CUDA_VISIBLE_DEVICES names: a UUID, of a GPU or of a MIG instance, else an
+            index.
+    """
+
+    mounts: tuple[str, ...] = ()
+    preload: str = ""
+    libraries: str = ""
+    env: Mapping[str, str] = {}
+    device: str = ""
+
+    @property
+    def instance(self) -> str:
+        """Return the UUID of the MIG instance; empty: it shares a GPU as a whole."""
+        return self.device if self.device.startswith("MIG-") else ""
+
+
 class Inside(Struct, frozen=True, kw_only=True):
     """What is to run in a container.
 
@@ -81,6 +104,7 @@ class Inside(Struct, frozen=True, kw_only=True):
         directories: that the job needs, under the same names.
         gpus: by index.
         as_root: the owner is root.
+        shared: what comes with the GPU that it shares; None: it shares none.
     """
 
     name: str
@@ -91,6 +115,21 @@ class Inside(Struct, frozen=True, kw_only=True):
     directories: tuple[str, ...]
     gpus: tuple[int, ...] = ()
     as_root: bool = False
+    shared: SharedGpu | None = None
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Return its GPUs, as NVIDIA's Container Toolkit names them."""
+        if self.shared is not None and self.shared.instance:
+            return (self.shared.instance,)
+        return tuple(map(str, self.gpus))
+
+    @property
+    def visible(self) -> str:
+        """Return CUDA_VISIBLE_DEVICES: only its devices are there, and CUDA counts them from 0."""
+        if self.shared is not None and self.shared.device.startswith(("GPU-", "MIG-")):
+            return self.shared.device
+        return ",".join(map(str, range(len(self.gpus))))
 
 
 def runtime_for(container: Container, rules: Rules) -> Runtime | None:
@@ -121,6 +160,8 @@ def storage_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 def script_of(container: Container, inside: Inside, runtime: Runtime, rules: Rules) -> str:
     """Return the shell script that gets the image and then becomes the container."""
+    if inside.shared is not None:
+        inside = structs.replace(inside, command=_with_library(inside.shared, inside.command))
     match runtime.name:
         case "podman":
             steps = _podman_steps(container, inside, runtime, rules)
@@ -128,7 +169,7 @@ def script_of(container: Container, inside: Inside, runtime: Runtime, rules: Rul
             steps = _apptainer_steps(container, inside, runtime, rules)
         case _:
             steps = _enroot_steps(container, inside, runtime, rules)
-    return "\n".join((*_PROLOGUE, *steps, ""))
+    return "\n".join((*_PROLOGUE, *_own_libraries(inside), *steps, ""))
 
 
 _PROLOGUE: Final = (
@@ -137,6 +178,50 @@ _PROLOGUE: Final = (
     'say() { echo "gsched: $*" >&2; }',
     f'fail() {{ say "$*"; exit {FAILED_CODE}; }}',
 )
+
+
+#: Runs in the container: puts what is to be preloaded before the image's own values, and checks
+#: that the image's C library can load it, or the job would run without it.
+_PRELOADING: Final = """\
+preload=$1 libraries=$2; shift 2
+if [ "$preload" ]; then
+  said=$(LD_PRELOAD=$preload /bin/sh -c : 2>&1)
+  if [ $? != 0 ] || [ "$said" ]; then
+    echo "gsched: the image cannot load the library for GPU sharing: $said" >&2
+    exit 125
+  fi
+  export LD_PRELOAD="$preload${LD_PRELOAD:+:$LD_PRELOAD}"
+fi
+if [ "$libraries" ]; then
+  export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+fi
+exec "$@"
+"""
+
+
+def _with_library(shared: SharedGpu, command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command with what the runtime of its shared GPU preloads."""
+    if not shared.preload and not shared.libraries:
+        return command
+    return ("/bin/sh", "-c", _PRELOADING, "sh", shared.preload, shared.libraries, *command)
+
+
+def _own_libraries(inside: Inside) -> list[str]:
+    """Return the steps that keep what the container preloads from its runtime, on the node."""
+    if inside.shared is None:
+        return []
+    steps = []
+    for name in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
+        own = inside.environment.get(name, "")
+        steps.append(f"export {name}={quote(own)}" if own else f"unset {name}")
+    return steps
+
+
+def _variables(inside: Inside) -> list[str]:
+    """Return variables of the container: by name, with the job's value, or with another one."""
+    other = inside.shared.env if inside.shared is not None else {}
+    names = [name for name in _names(inside.environment) if name not in other]
+    return [*names, *(f"{name}={value}" for name, value in sorted(other.items()))]
 
 
 def _pull(image: str, is_there: str, pull: str) -> list[str]:
@@ -187,13 +272,17 @@ def _image_file(
 
 
 def _mounts(container: Container, inside: Inside, rules: Rules) -> list[tuple[str, str, str]]:
-    """Return source, destination and ``ro`` or nothing of each mount; the user's come last."""
+    """Return source, destination and ``ro`` or nothing of each mount.
+
+    The user's come behind the site's, and what a shared GPU needs behind them.
+    """
     found: dict[str, tuple[str, str]] = {}
     if rules.mount_home and posixpath.isabs(inside.home):
         found[inside.home] = (inside.home, "")
     for directory in inside.directories:
         found[directory] = (directory, "")
-    for text in (*rules.mounts, *container.mounts):
+    shared = inside.shared.mounts if inside.shared is not None else ()
+    for text in (*rules.mounts, *container.mounts, *shared):
         source, destination, mode = [*text.split(":"), "", ""][:3]
         found[destination or source] = (source, mode)
     return [(source, destination, mode) for destination, (source, mode) in found.items()]
@@ -235,16 +324,15 @@ def _podman_steps(
     ]
     for mount in _bound(_mounts(container, inside, rules)):
         run += ["--volume", mount]
-    for name in _names(inside.environment):
-        run += ["--env", name]
+    for variable in _variables(inside):
+        run += ["--env", variable]
     if inside.gpus:
-        # Only these devices are there, and CUDA counts them from 0.
-        run += ["--env", f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(len(inside.gpus))))}"]
+        run += ["--env", f"CUDA_VISIBLE_DEVICES={inside.visible}"]
         if runtime.cdi:
-            for index in inside.gpus:
-                run += ["--device", f"nvidia.com/gpu={index}"]
+            for device in inside.devices:
+                run += ["--device", f"nvidia.com/gpu={device}"]
         else:
-            run += ["--env", f"NVIDIA_VISIBLE_DEVICES={','.join(map(str, inside.gpus))}"]
+            run += ["--env", f"NVIDIA_VISIBLE_DEVICES={','.join(inside.devices)}"]
             run += ["--hooks-dir=/usr/share/containers/oci/hooks.d"]
     pull = [*_podman(runtime), "pull", "--quiet", image]
     exists = join([*_podman(runtime), "image", "exists", image])
@@ -276,6 +364,8 @@ def _apptainer_steps(
         *(runtime.program, "exec", "--no-home", "--pwd", _workdir(container, inside)),
         *(("--nv",) if inside.gpus else ()),
     ]
+    for name, value in sorted((inside.shared.env if inside.shared is not None else {}).items()):
+        run += ["--env", f"{name}={value}"]  # all others come from the node
     for mount in _bound(_mounts(container, inside, rules)):
         run += ["--bind", mount]
     name = image_name(container.image)
@@ -293,11 +383,11 @@ def _enroot_steps(
     start = [runtime.program, "start", "--rw"]
     for mount in _bound(_mounts(container, inside, rules)):
         start += ["--mount", mount]
-    for name in _names(inside.environment):
-        start += ["--env", name]
+    for variable in _variables(inside):
+        start += ["--env", variable]
     if inside.gpus:
-        start += ["--env", f"NVIDIA_VISIBLE_DEVICES={','.join(map(str, inside.gpus))}"]
-        start += ["--env", f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(len(inside.gpus))))}"]
+        start += ["--env", f"NVIDIA_VISIBLE_DEVICES={','.join(inside.devices)}"]
+        start += ["--env", f"CUDA_VISIBLE_DEVICES={inside.visible}"]
     name = image_name(container.image)
     host, slash, rest = name.partition("/")
     is_host = bool(slash) and ("." in host or ":" in host or host == "localhost")

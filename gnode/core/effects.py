@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from gnode.core.contained import ContainerPlan
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, Task
 from gsched.model.gpu_outside import GpuUse
@@ -37,9 +38,14 @@ class AdmitSharing(Struct, frozen=True, kw_only=True):
     """Admit a task to the runtime by which jobs share GPUs; `Admitted` or `LaunchFailed` answers.
 
     It may take seconds, and nothing of the attempt is on disk before.
+
+    Attributes:
+        task: as it is without the runtime.
+        container: in which it runs, and which needs parts of the runtime; None: in none.
     """
 
     task: Task
+    container: ContainerPlan | None = None
 
 
 class EndSharing(Struct, frozen=True, kw_only=True):

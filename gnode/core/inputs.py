@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from gnode.core.gpu_access import GpuAccess
 from gnode.core.task import AttemptKey, SupervisorInfo, Task
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
@@ -276,8 +277,16 @@ class ShareAbused(Struct, frozen=True, kw_only=True):
     why: str
 
 
-class SharingEnded(Struct, frozen=True, kw_only=True):
-    """The runtime by which jobs share GPUs cannot be used: the head is told by a registration."""
+class SharingChanged(Struct, frozen=True, kw_only=True):
+    """Jobs can share GPUs here from now on, or no longer: the head is told by a registration.
+
+    Attributes:
+        sharing: the runtime; empty: it cannot be used.
+        access: to the GPUs from now on, as MIG instances were made; None: as before.
+    """
+
+    sharing: str
+    access: GpuAccess | None = None
 
 
 class InventoryChanged(Struct, frozen=True, kw_only=True):
@@ -320,7 +329,7 @@ Input = (
     | InventoryChanged
     | SharingTold
     | ShareAbused
-    | SharingEnded
+    | SharingChanged
     | AlarmRang
     | StopAllAsked
 )

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from gnode.core.binding import bind
+from gnode.core.binding import bind, plan_container
 from gnode.core.contained import container_of
 from gnode.core.containers import runtime_for
 from gnode.core.effects import (
@@ -89,7 +89,8 @@ def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> Non
     table.add(attempt)
     if task.gpu_shares:
         attempt.admitting = True
-        table.out.append(AdmitSharing(task=task))
+        container = plan_container(task, asked, order.account, table.site)
+        table.out.append(AdmitSharing(task=task, container=container))
         return
     table.out.append(AcceptTask(task=task))
     ask_launch(table, attempt)

@@ -1,16 +1,18 @@
 """The GPUs of this node that jobs share: admission of tasks to the runtime that isolates them."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from msgspec import structs
 
+from gnode.core.contained import ContainerPlan
 from gnode.core.effects import AttendSharing, EndSharing
 from gnode.core.gpu_access import OPEN_ACCESS, GpuAccess
 from gnode.core.task import AttemptKey, Task, parse_key
 from gnode.gpushare import Runtime, SharedTask, ShareRefusedError
+from gsched.config_gpu_share import runtime_words
 from gsched.model.gpu_tokens import MAX_WORDS, UNSHARED, GpuSharing
 from gsched.model.resources import Gpu, GpuShare
 
@@ -32,6 +34,7 @@ class Sharing:
     Attributes:
         offered: the runtime that the head is told of; empty: jobs share no GPU here.
         words: how jobs share GPUs here, for people; empty: they do not, and nobody wants them to.
+        problem: what is wrong although they share GPUs; empty: nothing.
     """
 
     def __init__(
@@ -45,51 +48,118 @@ class Sharing:
         self._access = access
         self._runtime = runtime
         self._gpus = {gpu.index: gpu for gpu in gpus}
-        self.offered = self.words = ""
+        self.offered = self.words = self.problem = ""
         if runtime is None or not self._gpus:
             return
         missing = runtime.missing()
         if missing is None:
-            self.offered, self.words = name, f"{name}: it is being prepared"
+            self.offered, self.words = name, f"{runtime_words(name)}: it is being prepared"
         else:
             self._refuse(missing)
 
-    def prepare(self, tasks: Iterable[Task] = ()) -> None:
+    def prepare(self, tasks: Iterable[Task] = (), busy: Collection[int] = ()) -> None:
         """Make what the runtime needs, and let it know of the tasks that an earlier gnode admitted.
 
         Where that fails, `offered` becomes empty.
+
+        Args:
+            tasks: that share GPUs.
+            busy: GPUs of all tasks, by index.
         """
         if self._runtime is None:
             for task in tasks:
                 self.admit_again(task)
             return
-        try:
-            if self.offered:
-                self._runtime.prepare()
-                self.words = self._name
-        except ShareRefusedError as error:
-            self._refuse(str(error))
+        if self.offered:
+            self._prepare(self._runtime, busy)
         before = [(task, tuple(self._again(task))) for task in tasks]
         self._runtime.keep(each for _, shared in before for each in shared)
         for task, _ in before:
             self.admit_again(task)
 
-    def _refuse(self, why: str) -> None:
-        log.warning("jobs cannot share GPUs here (runtime %s): %s", self._name, why)
-        self.offered, self.words = "", f"{UNSHARED}{' '.join(why.split())}"[:MAX_WORDS]
+    @property
+    def changes_gpus(self) -> bool:
+        """Return whether `prepare` changes GPUs, so that no job may come meanwhile."""
+        return bool(self.offered) and self._runtime is not None and self._runtime.changes_gpus
 
-    def admitted(self, task: Task) -> Task:
+    @property
+    def waits(self) -> bool:
+        """Return whether something is to be made once GPUs are not in use any more: see `retry`."""
+        return self._runtime is not None and self._runtime.waits()
+
+    def retry(self, busy: Collection[int]) -> bool:
+        """Make what had to wait for GPUs that were in use; return whether anything is new.
+
+        Args:
+            busy: GPUs of all tasks, by index.
+        """
+        if self._runtime is None or not self._runtime.waits():
+            return False
+        before = self.offered, self.words, self.problem
+        self._prepare(self._runtime, busy)
+        return (self.offered, self.words, self.problem) != before
+
+    def access(self) -> GpuAccess:
+        """Return what keeps jobs from the GPUs of others, as it is now."""
+        return self._access()
+
+    def _prepare(self, runtime: Runtime, busy: Collection[int]) -> None:
+        try:
+            runtime.prepare(busy)
+            self._offer(runtime)
+        except ShareRefusedError as error:
+            self._refuse(str(error))
+
+    def _offer(self, runtime: Runtime) -> None:
+        said, wrong = runtime.words(), runtime.problem()
+        words = ": ".join(filter(None, (runtime_words(self._name), " ".join(said.split()))))
+        self.offered, self.words = self._name, words[:MAX_WORDS]
+        wrong = " ".join(wrong.split())[:MAX_WORDS]
+        if wrong and wrong != self.problem:
+            log.warning("jobs share GPUs here (runtime %s), but: %s", self._name, wrong)
+        self.problem = wrong
+
+    def _refuse(self, why: str) -> None:
+        words = f"{UNSHARED}{' '.join(why.split())}"[:MAX_WORDS]
+        if words != self.words:  # not at each retry
+            log.warning("jobs cannot share GPUs here (runtime %s): %s", self._name, why)
+        self.offered, self.words, self.problem = "", words, ""
+
+    @property
+    def containers(self) -> bool:
+        """Return whether jobs in containers can share GPUs here."""
+        return bool(self.offered) and self._runtime is not None and self._runtime.containers
+
+    def admitted(self, task: Task, container: ContainerPlan | None = None) -> Task:
         """Return a task with the environment that the runtime gives its processes.
+
+        Args:
+            task: as it is without the runtime.
+            container: in which it runs; it gets what the runtime needs there.
 
         Raises:
             ShareRefusedError: it cannot share its GPU.
         """
-        for shared in self._tasks(task.key, task.gpu_shares):
-            environment = merged(task.env, self._admit(shared))
+        for shared in self._tasks(task.key, task.gpu_shares, task.user_dir):
+            given = self._admit(shared)
+            environment = merged(task.env, given)
             visible = environment["CUDA_VISIBLE_DEVICES"]
             fence = self._access().fence(task.key, task.gpu_indices, task.gpu_shares, visible)
             task = structs.replace(task, env=environment, fence=fence)
+            if container is not None:
+                task = self._in_container(container, shared, given).task(task)
         return task
+
+    def _in_container(
+        self, plan: ContainerPlan, shared: SharedTask, given: Mapping[str, str]
+    ) -> ContainerPlan:
+        if self._runtime is None or not self._runtime.containers:
+            raise ShareRefusedError(
+                f"the runtime {self._name} cannot share a GPU with a container",
+                hint="run the job without a container, or request whole GPUs with gpus=N",
+            )
+        needs = self._runtime.contained(shared, given)
+        return plan.sharing(given, needs.mounts, needs.env)
 
     def admit_again(self, task: Task) -> None:
         """Let the runtime know of a task that was admitted before gnode was started."""
@@ -105,7 +175,7 @@ class Sharing:
         return self._runtime.admit(shared)
 
     def _again(self, task: Task) -> Iterator[SharedTask]:
-        for shared in self._tasks(task.key, task.gpu_shares):
+        for shared in self._tasks(task.key, task.gpu_shares, task.user_dir):
             yield replace(shared, visible=task.env.get("CUDA_VISIBLE_DEVICES", ""))
 
     def ended(self, effect: EndSharing) -> None:
@@ -137,7 +207,8 @@ class Sharing:
             return None
         tokens = self._runtime.look()
         if tokens is None:
-            return GpuSharing(words=self.words) if self.words else None
+            told = GpuSharing(words=self.words, problem=self.problem)
+            return told if self.words else None
         self._runtime.punish(tokens)
         indices = {gpu.uuid or str(gpu.index): gpu.index for gpu in self._gpus.values()}
         return tokens.report(self.words, indices)
@@ -147,7 +218,9 @@ class Sharing:
         if self._runtime is not None:
             self._runtime.close()
 
-    def _tasks(self, key: AttemptKey, shares: Iterable[GpuShare]) -> Iterator[SharedTask]:
+    def _tasks(
+        self, key: AttemptKey, shares: Iterable[GpuShare], directory: str = ""
+    ) -> Iterator[SharedTask]:
         for share in shares:
             gpu = self._gpus.get(share.index)
             yield SharedTask(
@@ -158,6 +231,7 @@ class Sharing:
                 percent=share.percent,
                 memory_bytes=share.memory_bytes,
                 share_class=share.share_class,
+                directory=directory,
             )
 
 

@@ -11,7 +11,6 @@ from gnode.core import effects as do
 from gnode.core import probe
 from gnode.core.agent import Agent
 from gnode.core.inputs import (
-    Admitted,
     AlarmRang,
     BindingChanged,
     Disconnected,
@@ -22,33 +21,30 @@ from gnode.core.inputs import (
     Measured,
     ProblemChanged,
     Recalled,
-    ShareAbused,
-    SharingEnded,
     SpoolFound,
     StopAllAsked,
     SupervisorEnded,
 )
-from gnode.core.task import AttemptKey, Task, parse_key
+from gnode.core.task import AttemptKey
 from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
 from gnode.daemon.doubts import Doubts
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
-from gnode.daemon.in_order import InOrder
 from gnode.daemon.launching import LauncherClient
-from gnode.daemon.measuring import Meters, look_at_sharing, measure
+from gnode.daemon.measuring import Meters, measure
 from gnode.daemon.neighbours import Neighbours
 from gnode.daemon.parts import Identity
 from gnode.daemon.reading import Reader
 from gnode.daemon.record_removal import RecordRemoval
 from gnode.daemon.removals import TRASH_PREFIX, Remover
 from gnode.daemon.sessions import Sessions
+from gnode.daemon.shared_gpus import SharedGpus
 from gnode.daemon.space import LOOK_S
 from gnode.daemon.spool import Spool
 from gnode.daemon.steps import StepServer
 from gnode.daemon.writes import Writes
-from gnode.gpushare import ShareRefusedError
 from gsched import watchdog
 from gsched.clock import Clock
 from gsched.failpoint import failpoint
@@ -92,7 +88,6 @@ class Shell:
         self._clock = clock
         self._meters = meters
         self._sharing = identity.sharing
-        self._in_order = InOrder("gpu-sharing")
         self._inputs: deque[Input] = deque()
         self._drain_planned = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -138,6 +133,13 @@ class Shell:
             on_job=self._steps.take,
             lookup=Accounts(clock),
         )
+        self._shared_gpus = SharedGpus(
+            node=identity.node,
+            sharing=identity.sharing,
+            post=self.post,
+            renew=self._channel.renew,
+            live=agent.live,
+        )
         self._sessions = Sessions(
             head=identity.head,
             trusted=identity.trusted,
@@ -151,16 +153,10 @@ class Shell:
 
     async def run(self) -> None:
         """Run until `finish`, or until the agent says that all its attempts have ended."""
-        loop = asyncio.get_running_loop()
-
-        def note(name: str, why: str) -> None:  # called in another thread
-            event = ShareAbused(key=parse_key(name), why=why)
-            asyncio.run_coroutine_threadsafe(self._note(event), loop)
-
-        self._sharing.notify(note)
+        self._shared_gpus.notify()
         found = self._look(*self._spool.attempts())
-        sharing = [each.task for each in found if each.task is not None and each.record is None]
-        self._start(self._prepare_sharing([task for task in sharing if task.gpu_shares]))
+        tasks = [each.task for each in found if each.task is not None and each.record is None]
+        prepared = self._begin(self._shared_gpus.prepare(tasks))
         self._step(SpoolFound(found=found, ended=self._ended.keys()))
         for path in self._spool.scratch.abandoned({found.key.name for found in found}):
             if os.path.basename(path).startswith(TRASH_PREFIX):
@@ -172,7 +168,7 @@ class Shell:
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(self._launcher.run()),
-                group.create_task(self._channel.run()),
+                group.create_task(self._connect(prepared)),
                 group.create_task(self._elastic.run()),
                 group.create_task(
                     measure(self._agent, self._meters, self._sharing, self._clock, self.post)
@@ -180,6 +176,7 @@ class Shell:
                 group.create_task(self._remover.run()),
                 group.create_task(self._watch_spool()),
                 group.create_task(self._watch_space()),
+                group.create_task(self._shared_gpus.watch()),
                 group.create_task(watchdog.feed()),
             ]
             await self._finished.wait()
@@ -200,6 +197,12 @@ class Shell:
         self._doubts.close()
         if self._alarm is not None:
             self._alarm.cancel()
+
+    async def _connect(self, prepared: "asyncio.Task[None]") -> None:
+        """Serve the head; no job may come to a GPU while its MIG instances are made."""
+        if self._sharing.changes_gpus:
+            await asyncio.wait([prepared])
+        await self._channel.run()
 
     async def _watch_spool(self) -> None:
         """End the daemon once its spool was wiped: it knows nothing of what it will find there."""
@@ -352,15 +355,15 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.AdmitSharing) -> None:
-        self._start(self._admit(effect.task))
+        self._start(self._shared_gpus.admit(effect))
 
     @_do.register
     def _(self, effect: do.EndSharing) -> None:
-        self._start(self._end_sharing(effect))
+        self._start(self._shared_gpus.end(effect))
 
     @_do.register
     def _(self, effect: do.AttendSharing) -> None:
-        self._start(self._attend_sharing(effect))
+        self._start(self._shared_gpus.attend(effect))
 
     @_do.register
     def _(self, effect: do.AskLaunch) -> None:
@@ -525,9 +528,13 @@ class Shell:
     # --- effects that take time ---
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
+        _ = self._begin(work)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
+        return task
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -543,34 +550,6 @@ class Shell:
         pieces = await asyncio.to_thread(lambda: tuple(known_pieces(self._ended.answer(effect))))
         for piece in pieces:
             self._channel.send(piece)
-
-    async def _admit(self, task: Task) -> None:
-        try:
-            admitted = await self._in_order.put(lambda: self._sharing.admitted(task))
-        except ShareRefusedError as error:
-            message = f"node {self._identity.node} cannot share its GPU: {error.message}"
-            failure = LaunchFailure(stage=LaunchStage.DEVICE, subject=Subject.NODE)
-            self.post(LaunchFailed(key=task.key, message=message, failure=failure))
-        else:
-            self.post(Admitted(task=admitted))
-
-    async def _note(self, event: Input) -> None:
-        self.post(event)
-
-    async def _end_sharing(self, effect: do.EndSharing) -> None:
-        await self._in_order.put(lambda: self._sharing.ended(effect))
-
-    async def _attend_sharing(self, effect: do.AttendSharing) -> None:
-        await self._in_order.put(lambda: self._sharing.attend(effect))
-
-    async def _prepare_sharing(self, tasks: list[Task]) -> None:
-        """Prepare the runtime, which may take a compiler's time; launches that need it wait."""
-        offered = self._sharing.offered
-        await self._in_order.put(lambda: self._sharing.prepare(tasks))
-        await look_at_sharing(self._sharing, self.post)
-        if self._sharing.offered != offered:
-            self.post(SharingEnded())
-            self._channel.renew("jobs cannot share GPUs here")
 
     async def _kill(self, effect: do.KillLeftover) -> None:
         await leftovers.kill_leftover(effect)

@@ -3,9 +3,19 @@
 A `Runtime` isolates the jobs that share a GPU; the node's configuration chooses which one it is.
 """
 
-from gnode.gpushare.errors import ShareRefusedError
+from gnode.gpushare.errors import NoRoomError, ShareRefusedError
+from gnode.gpushare.runtime import Contained, Runtime, RuntimeSite
 from gnode.gpushare.runtimes import make_runtime
-from gnode.gpushare.task import Runtime, SharedTask
+from gnode.gpushare.task import SharedTask
 from gsched.model.states import ShareClass
 
-__all__ = ["Runtime", "ShareClass", "ShareRefusedError", "SharedTask", "make_runtime"]
+__all__ = [
+    "Contained",
+    "NoRoomError",
+    "Runtime",
+    "RuntimeSite",
+    "ShareClass",
+    "ShareRefusedError",
+    "SharedTask",
+    "make_runtime",
+]

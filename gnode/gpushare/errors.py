@@ -9,6 +9,10 @@ class ShareRefusedError(GschedError):
     code = "share_refused"
 
 
+class NoRoomError(ShareRefusedError):
+    """Nothing that this task needs is free on a GPU: the node is not broken."""
+
+
 class NativeBuildError(ShareRefusedError):
     """The interception library cannot be built on this node."""
 

@@ -8,15 +8,17 @@ import os
 import platform
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from gnode.gpushare.build import ALIAS, LIBRARY, build, find_compiler
 from gnode.gpushare.culprits import Culprits
 from gnode.gpushare.errors import NativeBuildError, ShareRefusedError
 from gnode.gpushare.keeper import Keeper
 from gnode.gpushare.node_tokens import hash_of
+from gnode.gpushare.obstacles import compute_mode_problem, mps_problem, without_mps
+from gnode.gpushare.runtime import Contained, Runtime, RuntimeSite
 from gnode.gpushare.sampler import Sampler
 from gnode.gpushare.task import SharedTask
 from gnode.gpushare.tokens import Tokens
@@ -29,12 +31,16 @@ from gsched.model.units import parse_size_bytes
 log = logging.getLogger(__name__)
 
 FOLDER: Final = "gpushare"
+#: The driver's library in a container.
+DRIVER_INSIDE: Final = "/run/gsched/driver/libcuda.so.1"
 MACHINES: Final = frozenset({"x86_64", "aarch64"})
 _KEY_BYTES: Final = 32
 
 
-class InterceptionRuntime:
+class InterceptionRuntime(Runtime):
     """Limits of memory and priority by interception of the CUDA driver (docs/gpu-sharing.md).
+
+    It is experimental: it has not been confirmed on GPUs yet.
 
     Args:
         config: ``[gpu_share]``.
@@ -44,6 +50,8 @@ class InterceptionRuntime:
         nvml: the library for measurements, for the watchdog; None: there is no watchdog.
         daemon_options: more of the token daemon's options, for benchmarks.
     """
+
+    containers = True
 
     def __init__(
         self,
@@ -71,6 +79,13 @@ class InterceptionRuntime:
         contexts = ("--context-bytes", str(self._context_bytes))
         self.keeper = Keeper(directory, (*rules, *beside, *contexts, *daemon_options))
 
+    @classmethod
+    def on_node(cls, site: RuntimeSite) -> Self:
+        """Return the runtime of a node."""
+        made = cls(site.config, site.directory, nvml=site.nvml)
+        made.culprits.tracking = site.tracking
+        return made
+
     def missing(self) -> str | None:
         """Return why jobs cannot share GPUs by interception here, or None."""
         if platform.machine() not in MACHINES or ctypes.util.find_library("c") is None:
@@ -85,9 +100,9 @@ class InterceptionRuntime:
             )
         if self._compiler() is None:
             return "no C compiler: install gcc and libc6-dev, or choose another runtime"
-        return None
+        return compute_mode_problem(self._nvml) or mps_problem(self._config.mps_pipe_dir)
 
-    def prepare(self) -> None:
+    def prepare(self, busy: Collection[int] = ()) -> None:  # noqa: ARG002 - it changes no GPU
         """Compile the library, unless it is there: that takes seconds."""
         try:
             self.library()
@@ -141,6 +156,7 @@ class InterceptionRuntime:
         return {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": task.gpu_name,
+            **without_mps(self._directory),
             "LD_PRELOAD": f"{folder / LIBRARY}:{folder / ALIAS}",
             "LD_LIBRARY_PATH": str(folder),
             "GSCHED_REAL_LIBCUDA": self._driver_path() or "",
@@ -151,6 +167,22 @@ class InterceptionRuntime:
             "GSCHED_SHARE_FAIL": self._config.fail,
             "GSCHED_SHARE_PATIENCE_MS": str(int(self._config.patience_s * 1000)),
         }
+
+    def contained(self, task: SharedTask, env: Mapping[str, str]) -> Contained:  # noqa: ARG002 - it is the same for all
+        """Return the library, the socket's directory and the driver, all read-only.
+
+        The directory is mounted, since a restarted token daemon makes a new socket. The driver gets
+        a path of its own, so that it is there wherever the image and NVIDIA's toolkit have theirs.
+        """
+        driver = os.path.realpath(env["GSCHED_REAL_LIBCUDA"])
+        places = dict.fromkeys((str(self._directory), env["LD_LIBRARY_PATH"]))
+        return Contained(
+            mounts=(
+                *(f"{place}:{place}:ro" for place in places),
+                f"{driver}:{DRIVER_INSIDE}:ro",
+            ),
+            env={"GSCHED_REAL_LIBCUDA": DRIVER_INSIDE},
+        )
 
     def release(self, task: SharedTask) -> None:
         """Remove a task from the token daemon, with the connections of its processes.

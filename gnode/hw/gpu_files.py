@@ -76,7 +76,7 @@ def find_gpu_files(config: NodeConfig, nvml: Nvml, root: Path = Path("/")) -> Gp
         return GpuFiles(of_gpu=of_gpu, others=_present(root) - frozenset().union(*of_gpu.values()))
     of_gpu, of_instance = {}, {}
     places = nvml.places()
-    capabilities = _capabilities(root) if any(place.mig for place in places) else {}
+    capabilities = _capabilities(root)  # of all MIG instances that there may be, as well
     for place in places:
         of_gpu[place.index] = frozenset(
             [*_device(root / f"dev/nvidia{place.minor}"), *_graphics(root, place.pci)]

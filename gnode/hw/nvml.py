@@ -3,11 +3,13 @@
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import IntEnum
 from types import ModuleType
 from typing import Final
 
 import pynvml
 
+from gnode.hw.mig import MigGpu
 from gsched.model.resources import Gpu
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,16 @@ class GpuSample:
     pids: frozenset[int] = frozenset()
 
 
+class ComputeMode(IntEnum):
+    """Which processes can use a GPU: ``nvmlComputeMode_t``; UNKNOWN: the GPU does not tell."""
+
+    UNKNOWN = -1
+    DEFAULT = 0
+    EXCLUSIVE_THREAD = 1
+    PROHIBITED = 2
+    EXCLUSIVE_PROCESS = 3
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
     """One MIG instance of a GPU; ``gpu_uuid`` is that of the whole GPU."""
@@ -53,14 +65,12 @@ class GpuPlace:
         index: as in the inventory.
         minor: number of its device file.
         pci: its address, as in /sys/bus/pci/devices; empty: not known.
-        mig: whether it can have MIG instances.
         instances: UUID, GPU instance and compute instance of each MIG instance of it.
     """
 
     index: int
     minor: int
     pci: str
-    mig: bool
     instances: tuple[tuple[str, int, int], ...] = ()
 
 
@@ -140,6 +150,19 @@ class Nvml:
             log.warning("NVML does not answer: %s", error)
             return ()
 
+    def compute_modes(self) -> tuple[ComputeMode, ...]:
+        """Return how many processes can use each GPU at a time, by index."""
+        if not self._open:
+            return ()
+        library, found = self._library, list[ComputeMode]()
+        for index in range(int(library.nvmlDeviceGetCount())):
+            try:
+                handle = library.nvmlDeviceGetHandleByIndex(index)
+                found.append(ComputeMode(int(library.nvmlDeviceGetComputeMode(handle))))
+            except (library.NVMLError, ValueError):  # not supported, or a mode of a newer driver
+                found.append(ComputeMode.UNKNOWN)
+        return tuple(found)
+
     def mig_instances(self) -> tuple[MigInstance, ...]:
         """Return the MIG instances of all GPUs, by GPU; none where MIG is off or unknown."""
         if not self._open:
@@ -158,6 +181,12 @@ class Nvml:
             ]
         return tuple(found)
 
+    def mig_gpu(self, index: int) -> MigGpu | None:
+        """Return a GPU whose MIG instances can be made and removed; None: there is no such GPU."""
+        if not self._open or not 0 <= index < int(self._library.nvmlDeviceGetCount()):
+            return None
+        return MigGpu(self._library, index)
+
     def places(self) -> tuple[GpuPlace, ...]:
         """Return where each GPU is found; none where there is no NVML.
 
@@ -175,7 +204,6 @@ class Nvml:
                     index=index,
                     minor=int(library.nvmlDeviceGetMinorNumber(handle)),
                     pci=_pci_address(library.nvmlDeviceGetPciInfo(handle).busId),
-                    mig=self._mig_slots(handle) > 0,
                     instances=tuple(
                         (
                             str(library.nvmlDeviceGetUUID(each)),

@@ -9,6 +9,8 @@ from msgspec import Struct
 RUNTIMES: Final = ("podman", "apptainer", "enroot")
 #: The feature of a node that has any of them, and the beginning of that of a particular one.
 FEATURE: Final = "container"
+#: The feature of a node on which containers can share GPUs.
+SHARE_FEATURE: Final = "container-gpu-share"
 MOUNT_RULE: Final = "write SRC:DST or SRC:DST:ro, both absolute paths"
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", re.ASCII)
 
@@ -44,6 +46,14 @@ class Container(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def feature(self) -> str:
         """Return the feature of the nodes on which it can run."""
         return f"{FEATURE}-{self.needs}" if self.needs else FEATURE
+
+    def features(self, *, shares: bool) -> tuple[str, ...]:
+        """Return the features of the nodes on which it can run.
+
+        Args:
+            shares: it shares a GPU.
+        """
+        return (self.feature, SHARE_FEATURE) if shares else (self.feature,)
 
 
 def mount_problem(text: str) -> str:

@@ -66,13 +66,15 @@ class GpuSharing(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How jobs share GPUs on a node.
 
     Attributes:
-        words: the runtime, and what is the matter with it; empty: nobody wants to share any.
+        words: the runtime, or why there is none; empty: nobody wants to share any.
+        problem: what is wrong although jobs can share GPUs; empty: nothing.
         unhooked_symbols: functions of the CUDA driver that a program uses and the library does not
             know.
         restarts: how often gnode had to start the token daemon again.
     """
 
     words: _Words = ""
+    problem: _Words = ""
     gpus: tuple[TokenGpu, ...] = ()
     jobs: tuple[TokenUse, ...] = ()
     unhooked_symbols: Count = 0
@@ -82,4 +84,4 @@ class GpuSharing(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def sharing_state(sharing: GpuSharing) -> tuple[object, ...]:
     """Return what people are to hear of at once when it changes."""
     demoted = tuple((each.job, each.attempt) for each in sharing.jobs if each.demoted)
-    return sharing.words, demoted, sharing.unhooked_symbols > 0
+    return sharing.words, sharing.problem, demoted, sharing.unhooked_symbols > 0

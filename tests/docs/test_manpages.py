@@ -27,7 +27,7 @@ from gsched.config import (
     TrainingConfig,
 )
 from gsched.config_containers import ContainersConfig
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config_gpu_share import GpuShareConfig, MigConfig
 from gsched.config_gpus import GpuConfig, OutsideConfig
 from gsched.config_history import HistoryConfig
 from gsched.config_limits import LimitsConfig, StagingConfig
@@ -219,6 +219,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[TRAINING.THEMIS]": ThemisConfig,
         "[MOVES]": MovesConfig,
         "[GPU_SHARE]": GpuShareConfig,
+        "[[GPU_SHARE.MIG]]": MigConfig,
         "[CONTAINERS]": ContainersConfig,
         "[NOTIFY]": NotifyConfig,
         "[LIMITS]": LimitsConfig,

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,16 @@ class Podman:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def podman(directory: Path) -> Podman:
-    """Return Podman with the image; skip the test where that cannot be."""
+def podman(
+    directory: Path, *, files: Mapping[str, Path] | None = None, changes: Sequence[str] = ()
+) -> Podman:
+    """Return Podman with the image; skip the test where that cannot be.
+
+    Args:
+        directory: for all of it.
+        files: more files of the image, by their path in it.
+        changes: of the image's configuration, as lines of a Dockerfile.
+    """
     if os.geteuid() != 0:
         pytest.skip("containers of tests are made by root, whose Podman needs no subordinate ids")
     for program in ("podman", "busybox"):
@@ -89,11 +98,14 @@ def podman(directory: Path) -> Podman:
             link = tarfile.TarInfo(f"bin/{name}")
             link.type, link.linkname = tarfile.SYMTYPE, "busybox"
             tar.addfile(link)
+        for name, path in (files or {}).items():
+            tar.add(path, name)
         for name in ("tmp", "etc"):
             entry = tarfile.TarInfo(name)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(entry)
-    said = made.run("import", str(archive), IMAGE)
+    options = [word for line in changes for word in ("--change", line)]
+    said = made.run("import", *options, str(archive), IMAGE)
     if said.returncode:
         made.remove()
         pytest.skip(f"an image cannot be made here: {said.stderr.strip()[-200:]}")

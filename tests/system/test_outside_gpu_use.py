@@ -3,7 +3,6 @@
 import json
 import os
 import pwd
-import shutil
 import subprocess
 import time
 import uuid
@@ -16,10 +15,10 @@ from gsched.client import error_from, new_job
 from gsched.model.gpu_outside import GpuUse
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
+from tests.support.nvml_machine import build_nvml
 
 pytestmark = pytest.mark.timeout(180)
 
-SOURCE = Path(__file__).parent.parent / "support" / "fake_nvml" / "nvml.c"
 GIB = 1 << 30
 
 
@@ -98,13 +97,7 @@ class Gpus:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler here")
-    directory = tmp_path_factory.mktemp("nvml")
-    target = directory / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(target), str(SOURCE)], check=True)
-    return directory
+    return build_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

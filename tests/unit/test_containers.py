@@ -1,5 +1,6 @@
 """Jobs in containers: the script that becomes the container, where it can run, what is refused."""
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -7,9 +8,18 @@ import pytest
 from msgspec import structs
 
 from gnode.core import effects as do
-from gnode.core.containers import Inside, Rules, Runtime, removal, runtime_for, script_of
+from gnode.core.containers import (
+    Inside,
+    Rules,
+    Runtime,
+    SharedGpu,
+    removal,
+    runtime_for,
+    script_of,
+)
+from gnode.gpushare.build import find_compiler
 from gsched.errors import InvalidRequestError, NotPermittedError, RequestTooLargeError
-from gsched.model.container import Container, features_of, image_name
+from gsched.model.container import SHARE_FEATURE, Container, features_of, image_name
 from gsched.model.origin import Origin
 from gsched.model.resources import Share
 from tests.support.agent_driver import Driver, only, order, refusal
@@ -194,7 +204,143 @@ def test_a_site_can_allow_some_images_only() -> None:
         submitted(world, Container(image="evil/x"))
 
 
-def test_a_container_cannot_share_a_gpu() -> None:
-    world = World(node("n1", gpus=1, gpu_memory_bytes=1 << 34, features=ANY))
-    with pytest.raises(InvalidRequestError, match="cannot share a GPU"):
-        world.submit("gpu_share=40%:1gb", container=Container(image="a:1"))
+# --- shared GPUs ---
+
+SHARED = (*ANY, SHARE_FEATURE)
+UUID = "MIG-1a2b"
+LIBRARY = SharedGpu(
+    mounts=("/state/gpushare:/state/gpushare:ro",),
+    preload="/lib/a.so:/lib/b.so",
+    libraries="/lib",
+    env={"GSCHED_REAL_LIBCUDA": "/run/gsched/driver/libcuda.so.1"},
+    device="0",
+)
+
+
+def sharing(shared: SharedGpu, runtime: Runtime) -> list[str]:
+    """Return the words of the command that becomes the container of a job that shares GPU 2."""
+    environment = {
+        **INSIDE.environment,
+        "GSCHED_REAL_LIBCUDA": "/usr/lib/libcuda.so.1",
+        "GSCHED_SHARE_SECRET": "secret",
+    }
+    inside = structs.replace(INSIDE, gpus=(2,), environment=environment, shared=shared)
+    script = script_of(Container(image="/a.img"), inside, runtime, Rules())
+    subprocess.run(["sh", "-n"], input=script, text=True, check=True)
+    assert "export LD_PRELOAD=/x.so" in script, "the runtime on the node has what the user set"
+    assert "unset LD_LIBRARY_PATH" in script
+    assert "secret" not in script
+    return shlex.split(script[script.index("\nexec ") :])
+
+
+def after(words: list[str], option: str) -> list[str]:
+    return [words[at + 1] for at, word in enumerate(words) if word == option]
+
+
+def test_podman_gets_the_library_of_a_shared_gpu_the_socket_and_the_driver() -> None:
+    words = sharing(LIBRARY, Runtime(name="podman", program="/usr/bin/podman", cdi=True))
+
+    assert after(words, "--volume")[-1] == "/state/gpushare:/state/gpushare:ro"
+    variables = after(words, "--env")
+    assert "GSCHED_SHARE_SECRET" in variables
+    assert "GSCHED_REAL_LIBCUDA" not in variables
+    assert "GSCHED_REAL_LIBCUDA=/run/gsched/driver/libcuda.so.1" in variables
+    assert "CUDA_VISIBLE_DEVICES=0" in variables
+    assert after(words, "--device") == ["nvidia.com/gpu=2"]
+    assert after(words, "--entrypoint") == ["/bin/sh"]
+    assert words[-5:] == ["sh", "/lib/a.so:/lib/b.so", "/lib", "/job/script", "an argument"]
+
+
+@pytest.mark.parametrize("cdi", [True, False])
+def test_podman_gets_the_mig_instance_of_the_job_alone(*, cdi: bool) -> None:
+    words = sharing(
+        SharedGpu(device=UUID), Runtime(name="podman", program="/usr/bin/podman", cdi=cdi)
+    )
+
+    variables = after(words, "--env")
+    assert f"CUDA_VISIBLE_DEVICES={UUID}" in variables
+    assert (f"NVIDIA_VISIBLE_DEVICES={UUID}" in variables) is not cdi
+    assert after(words, "--device") == ([f"nvidia.com/gpu={UUID}"] if cdi else [])
+    assert after(words, "--entrypoint") == ["/job/script"], "there is nothing to preload"
+
+
+def test_apptainer_and_enroot_get_what_is_different_in_the_container() -> None:
+    apptainer = sharing(LIBRARY, Runtime(name="apptainer", program="/usr/bin/apptainer"))
+    enroot = sharing(LIBRARY, Runtime(name="enroot", program="/usr/bin/enroot"))
+
+    inside = "GSCHED_REAL_LIBCUDA=/run/gsched/driver/libcuda.so.1"
+    assert after(apptainer, "--env") == [inside]
+    assert "/state/gpushare:/state/gpushare:ro" in after(apptainer, "--bind")
+    assert {inside, "GSCHED_SHARE_SECRET"} <= set(after(enroot, "--env"))
+    assert "/state/gpushare:/state/gpushare:ro" in after(enroot, "--mount")
+    for words in (apptainer, enroot):
+        assert words[-5:] == ["sh", "/lib/a.so:/lib/b.so", "/lib", "/job/script", "an argument"]
+
+
+def preloading(preload: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run what puts libraries before those of the image, and then prints its environment."""
+    shared = SharedGpu(preload=preload, libraries="/gsched")
+    words = sharing(shared, Runtime(name="podman", program="/usr/bin/podman"))
+    program = words[words.index("-c") + 1]
+    return subprocess.run(
+        ["/bin/sh", "-c", program, "sh", preload, "/gsched", "env"],
+        env={"PATH": "/usr/bin:/bin", **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_values_of_the_image_come_behind_ours(tmp_path: Path) -> None:
+    compiler = find_compiler()
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    ours, theirs = tmp_path / "ours.so", tmp_path / "theirs.so"
+    for library in (ours, theirs):
+        command = [compiler, "-shared", "-x", "c", "/dev/null", "-o", str(library)]
+        subprocess.run(command, check=True)
+
+    own = {"LD_PRELOAD": str(theirs), "LD_LIBRARY_PATH": "/theirs"}
+    lines = preloading(str(ours), **own).stdout.splitlines()
+    assert {f"LD_PRELOAD={ours}:{theirs}", "LD_LIBRARY_PATH=/gsched:/theirs"} <= set(lines)
+    lines = preloading(str(ours)).stdout.splitlines()
+    assert {f"LD_PRELOAD={ours}", "LD_LIBRARY_PATH=/gsched"} <= set(lines)
+
+
+def test_an_image_that_cannot_load_the_library_is_told() -> None:
+    """The dynamic loader of glibc would go on without it."""
+    done = preloading("/nowhere/a.so")
+
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "gsched: the image cannot load the library for GPU sharing" in done.stderr
+
+
+def cards(**features: tuple[str, ...]) -> World:
+    """Return a cluster whose nodes, with these features, have a GPU that can be shared each."""
+    machines = [
+        node(name, gpus=1, gpu_memory_bytes=1 << 34, features=has) for name, has in features.items()
+    ]
+    for machine in machines:
+        machine.sharing = "mps"
+    return World(*machines)
+
+
+def test_a_container_shares_a_gpu_on_a_node_that_says_so() -> None:
+    world = cards(n1=ANY, n2=SHARED)
+
+    number = world.submit("gpu_share=40%:1gb", container=Container(image="a:1"))
+
+    chunk = world.head.state.jobs[number].spec.request.chunks[0]
+    assert chunk.features == ("container", SHARE_FEATURE)
+    world.run_for(1.0)
+    assert world.machine_of(number) == ("n2",)
+    waits = world.submit("gpu_share=99%:1gb", container=Container(image="a:1"))
+    world.alter(waits, resources=("nodes=1:ppn=1",))
+    chunk = world.head.state.jobs[waits].spec.request.chunks[0]
+    assert chunk.features == ("container",), "it shares no GPU any more"
+
+
+def test_a_container_cannot_share_a_gpu_where_no_node_has_both() -> None:
+    words = "on a shared GPU: none has both a container runtime and GPUs that containers can share"
+    with pytest.raises(RequestTooLargeError, match=words):
+        cards(n1=ANY, n2=()).submit("gpu_share=40%:1gb", container=Container(image="a:1"))

@@ -1,6 +1,7 @@
 """Tasks that share a GPU and the runtime that isolates them: told once, forgotten at the end."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 from msgspec import structs
@@ -9,7 +10,7 @@ from gnode.core.binding import bind
 from gnode.core.effects import AttendSharing, EndSharing
 from gnode.core.task import AttemptKey, Task
 from gnode.daemon.sharing import Sharing
-from gnode.gpushare import SharedTask, ShareRefusedError
+from gnode.gpushare import Runtime, SharedTask, ShareRefusedError
 from gnode.gpushare.tokens import Tokens
 from gsched.model.gpu_tokens import GpuSharing, TokenGpu, TokenUse
 from gsched.model.resources import Gpu, GpuShare, Share
@@ -20,7 +21,7 @@ PART = GpuShare(index=1, percent=40, memory_bytes=2**34, share_class=ShareClass.
 GPUS = (Gpu(index=0, uuid="GPU-0"), Gpu(index=1, uuid="GPU-1"))
 
 
-class Noted:
+class Noted(Runtime):
     """A runtime that notes what it is told."""
 
     def __init__(
@@ -36,7 +37,7 @@ class Noted:
     def missing(self) -> str | None:
         return self._missing
 
-    def prepare(self) -> None:
+    def prepare(self, busy: Collection[int] = ()) -> None:
         if self._broken:
             raise ShareRefusedError(self._broken)
 
@@ -101,7 +102,7 @@ def test_a_task_is_admitted_with_its_gpu_and_gets_the_runtimes_environment() -> 
         memory_bytes=2**34,
         share_class=ShareClass.HIGH,
     )
-    assert runtime.told == [("admit", known)]
+    assert runtime.told == [("admit", replace(known, directory=admitted.user_dir))]
     sharing.attend(AttendSharing(key=AttemptKey(7, 2), shares=(PART,), seconds=30.0))
     assert runtime.kept == ["7.2 for 30 s"]
     sharing.ended(EndSharing(key=AttemptKey(7, 2), shares=(PART,)))
@@ -190,7 +191,7 @@ def test_the_head_is_told_how_jobs_take_turns() -> None:
     runtime = Noted()
     sharing = Sharing("interception", runtime, GPUS)
     sharing.prepare()
-    assert sharing.look() == GpuSharing(words="interception")
+    assert sharing.look() == GpuSharing(words="interception (experimental)")
     gone = {**JOB_ROW, "gpu": "GPU-9"}
     runtime.tokens = Tokens(
         {
@@ -225,7 +226,11 @@ def test_the_head_is_told_how_jobs_take_turns() -> None:
         demoted=True,
     )
     assert told == GpuSharing(
-        words="interception", gpus=(gpu,), jobs=(use,), unhooked_symbols=5, restarts=2
+        words="interception (experimental)",
+        gpus=(gpu,),
+        jobs=(use,),
+        unhooked_symbols=5,
+        restarts=2,
     )
     assert "killed 7.2" in runtime.kept
     assert Sharing("none", None, GPUS).look() is None

@@ -12,7 +12,7 @@ from gnode.core.inputs import (
     LauncherUp,
     LaunchFailed,
     ShareAbused,
-    SharingEnded,
+    SharingChanged,
     SharingTold,
     SpoolFound,
     Welcomed,
@@ -246,7 +246,7 @@ def test_a_later_attempt_waits_for_the_end_of_an_earlier_one_and_for_its_admissi
 def test_without_its_runtime_a_node_launches_no_further_job_that_shares() -> None:
     node = driver()
 
-    node.step(SharingEnded())
+    node.step(SharingChanged(sharing=""))
 
     assert "set runtime in [gpu_share]" in refused(node, sharing(1, 10))
 

@@ -28,7 +28,7 @@ from gsched.config import (
     parse_config,
 )
 from gsched.config_errors import Keys
-from gsched.config_gpu_share import SHARE_RUNTIMES
+from gsched.config_gpu_share import share_runtimes
 from gsched.config_gpus import GpuConfig
 from gsched.config_rules import closest
 from gsched.errors import CannotWriteError, ConfigError, UsageError
@@ -329,10 +329,10 @@ def check_wanted(wanted: Wanted) -> None:
         )
     for policy in wanted.policies:
         _check_policy(policy, wanted.policies)
-    if wanted.share is not None and wanted.share not in SHARE_RUNTIMES:
+    if wanted.share is not None and wanted.share not in (known := share_runtimes()):
         raise UsageError(
             f"--share: unknown runtime {wanted.share!r}",
-            hint=closest(wanted.share, SHARE_RUNTIMES) or f"valid: {', '.join(SHARE_RUNTIMES)}",
+            hint=closest(wanted.share, known) or f"valid: {', '.join(known)}",
         )
 
 

@@ -12,7 +12,7 @@ from gsched.cli.local.config_show import load_found, show
 from gsched.cli.local.layout import ClusterLayout
 from gsched.cli.local.options import SETTINGS, HelpfulGroup, subcommand
 from gsched.config import Config
-from gsched.config_rules import deprecations
+from gsched.config_rules import warnings
 from gsched.errors import ConfigError
 
 
@@ -32,21 +32,21 @@ def check(*, file: str | None, as_json: bool) -> int:
     """
     name, loaded = load_found(file)
     _check_operators(loaded, name)
-    outdated = deprecations(loaded)
+    warned = warnings(loaded)
     if as_json:
         print_json(
             {
                 "ok": True,
                 "file": name,
                 "config": structs.replace(loaded, deadline=UNSET),
-                "warnings": outdated,
+                "warnings": warned,
             }
         )
         return 0
     queues = ", ".join(f"{queue.name} ({queue.policy})" for queue in loaded.queue)
     exists = os.path.exists(name)
     print(f"{name} is valid" if exists else f"{name} does not exist: the defaults are valid")
-    for text in outdated:
+    for text in warned:
         print(f"warning: {text}")
     print(
         f"head: socket {loaded.head.socket}, nodes at "

@@ -323,7 +323,11 @@ def _check_sharing(rows: Iterable[NodeRow]) -> list[Finding]:
     """Say which nodes cannot share their GPUs, though they are to, and why."""
     findings = []
     for row in rows:
-        words = row.gpu_tokens.words if row.gpu_tokens is not None else ""
+        sharing = row.gpu_tokens
+        words = sharing.words if sharing is not None else ""
+        if sharing is not None and sharing.problem:
+            hint = "see gpu_sharing in gnodes NODE, and [gpu_share] in gsched.toml(5)"
+            findings.append(warn(f"node {row.name}", f"shares GPUs: {sharing.problem}", hint))
         if words.startswith(UNSHARED):
             reason = words.removeprefix(UNSHARED)
             findings.append(

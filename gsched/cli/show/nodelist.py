@@ -6,6 +6,7 @@ from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_fields, print_table
 from gsched.cli.times import format_time
+from gsched.config_gpu_share import runtime_words
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing, TokenGpu
 from gsched.model.ids import short_job_id
@@ -113,7 +114,8 @@ def _token_fields(sharing: GpuSharing | None) -> list[tuple[str, str]]:
     """Return how jobs take turns on each shared GPU, and what is wrong with that."""
     if sharing is None:
         return []
-    fields = [(f"gpu_{each.index}_tokens", token_words(each)) for each in sharing.gpus]
+    fields = [("gpu_sharing_problem", sharing.problem)]
+    fields += [(f"gpu_{each.index}_tokens", token_words(each)) for each in sharing.gpus]
     demoted = [f"{each.job}" for each in sharing.jobs if each.demoted]
     if demoted:
         fields.append(("gpu_demoted", f"jobs {' '.join(demoted)}: too slow to leave the GPU"))
@@ -189,7 +191,7 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         ("gpu_fence", row.gpu_fence),
         ("gpus", f"{row.gpus - row.gpus_free} of {row.gpus} in use"),
         *((f"gpu_{each.index}", _shared(each)) for each in row.shared_gpus),
-        ("gpu_sharing", (row.gpu_tokens and row.gpu_tokens.words) or row.sharing),
+        ("gpu_sharing", (row.gpu_tokens and row.gpu_tokens.words) or runtime_words(row.sharing)),
         *_token_fields(row.gpu_tokens),
         *_gpu_use_fields(row.gpu_use),
         ("gpu_types", ",".join(row.gpu_types)),

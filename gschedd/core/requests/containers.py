@@ -24,26 +24,26 @@ def with_container(
     """Return a request for nodes that can run a container; as it is for a job without one.
 
     Raises:
-        InvalidRequestError: the container cannot be read, or the job shares a GPU.
+        InvalidRequestError: the container cannot be read.
         NotPermittedError: the site does not allow the image.
-        RequestTooLargeError: no node has a runtime for it.
+        RequestTooLargeError: no node has a runtime for it, or none has one and shares GPUs with it.
     """
     if container is None:
         return request
     _check(container, settings)
-    if request.gpu_share is not None:
-        raise InvalidRequestError(
-            "a job in a container cannot share a GPU",
-            hint="request whole GPUs with gpus=N, or run the job without a container",
-        )
-    feature = container.feature
-    has_it = any(feature in node.inventory.features for node in state.nodes.values())
-    if state.nodes and not has_it:
+    features = container.features(shares=request.gpu_share is not None)
+    nodes = [set(node.inventory.features) for node in state.nodes.values()]
+    if nodes and not any(container.feature in has for has in nodes):
         raise _no_node(container, state)
+    if nodes and not any(has.issuperset(features) for has in nodes):
+        raise RequestTooLargeError(
+            f"no node can run image {container.image} on a shared GPU: none has both "
+            f"{container.needs or 'a container runtime'} and GPUs that containers can share",
+            hint="request whole GPUs with gpus=N, or run the job without a container: see "
+            "gpu_sharing and features in gnodes NODE",
+        )
     chunks = tuple(
-        chunk
-        if feature in chunk.features
-        else structs.replace(chunk, features=(*chunk.features, feature))
+        structs.replace(chunk, features=tuple(dict.fromkeys((*chunk.features, *features))))
         for chunk in request.chunks
     )
     return structs.replace(request, chunks=chunks)

@@ -1,19 +1,13 @@
 /* Stands in for NVIDIA's management library, written from the NVML API reference (vR580).
  *
- * It has FAKE_NVML_GPUS GPUs without MIG. The processes on them are lines "GPU PID BYTES" of the
- * file FAKE_NVML_PROCESSES, read at each call; memory counts in bytes.
+ * It has FAKE_NVML_GPUS GPUs. The processes on them are lines "GPU PID BYTES" of the file
+ * FAKE_NVML_PROCESSES, read at each call; memory counts in bytes. MIG is in mig.c.
  */
+#include "fake.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef int nvmlReturn_t;
-typedef struct device {
-    unsigned int index;
-} *nvmlDevice_t;
-
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7 };
-enum { GPUS_MAX = 16, PROCESSES_MAX = 256 };
 
 typedef struct {
     unsigned long long total, free, used;
@@ -24,19 +18,12 @@ typedef struct {
 } nvmlUtilization_t;
 
 typedef struct {
-    unsigned int pid;
-    unsigned long long usedGpuMemory;
-    unsigned int gpuInstanceId, computeInstanceId;
-} nvmlProcessInfo_t;
-
-typedef struct {
     char busIdLegacy[16];
     unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
     char busId[32];
 } nvmlPciInfo_t;
 
 static struct device devices[GPUS_MAX];
-static const unsigned long long total_bytes = 16ull << 30;
 
 static unsigned int count(void)
 {
@@ -45,7 +32,7 @@ static unsigned int count(void)
     return found < GPUS_MAX ? found : GPUS_MAX;
 }
 
-static unsigned int processes(unsigned int gpu, nvmlProcessInfo_t *found)
+unsigned int processes(unsigned int gpu, nvmlProcessInfo_t *found)
 {
     const char *path = getenv("FAKE_NVML_PROCESSES");
     FILE *file = path == NULL ? NULL : fopen(path, "r");
@@ -73,7 +60,18 @@ nvmlReturn_t nvmlShutdown(void) { return SUCCESS; }
 
 const char *nvmlErrorString(nvmlReturn_t result)
 {
-    return result == NOT_SUPPORTED ? "Not Supported" : "Error";
+    switch (result) {
+    case NOT_SUPPORTED:
+        return "Not Supported";
+    case NO_PERMISSION:
+        return "Insufficient Permissions";
+    case IN_USE:
+        return "In use by another client";
+    case INSUFFICIENT_RESOURCES:
+        return "Insufficient Resources";
+    default:
+        return "Error";
+    }
 }
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *number)
@@ -99,7 +97,10 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int len
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
 {
-    snprintf(uuid, length, "GPU-00000000-0000-0000-0000-%012u", device->index);
+    if (device->serial > 0)
+        snprintf(uuid, length, "MIG-00000000-0000-0000-0000-%012u", device->serial);
+    else
+        snprintf(uuid, length, "GPU-00000000-0000-0000-0000-%012u", device->index);
     return SUCCESS;
 }
 
@@ -122,6 +123,11 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
     nvmlProcessInfo_t found[PROCESSES_MAX];
     unsigned int number = processes(device->index, found);
     unsigned long long used = 0;
+    if (device->serial > 0) {
+        unsigned long long bytes = mig_bytes(device);
+        *memory = (nvmlMemory_t){bytes, bytes, 0};
+        return SUCCESS;
+    }
     while (number > 0)
         used += found[--number].usedGpuMemory;
     *memory = (nvmlMemory_t){total_bytes, total_bytes - used, used};
@@ -150,10 +156,21 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
     return SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsigned int *pending)
+/* nvmlComputeMode_t: FAKE_NVML_COMPUTE_MODE, which is that of all GPUs. */
+nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, int *mode)
 {
-    (void)device, (void)now, (void)pending;
-    return NOT_SUPPORTED;
+    const char *text = getenv("FAKE_NVML_COMPUTE_MODE");
+    (void)device;
+    *mode = text == NULL ? 0 : atoi(text);
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *room,
+                                                      nvmlProcessInfo_t *infos)
+{
+    (void)device, (void)infos;
+    *room = 0;
+    return SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned int *cores)

@@ -1,0 +1,122 @@
+"""Jobs that share GPUs of this node: what has to be done for them in order, beside the loop."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from gnode.core import effects as do
+from gnode.core.inputs import Admitted, Input, LaunchFailed, ShareAbused, SharingChanged
+from gnode.core.table import Attempt
+from gnode.core.task import Task, parse_key
+from gnode.daemon.in_order import InOrder
+from gnode.daemon.measuring import look_at_sharing
+from gnode.daemon.sharing import Sharing
+from gnode.gpushare import NoRoomError, ShareRefusedError
+from gsched.model.job import LaunchFailure
+from gsched.model.states import LaunchStage, Subject
+
+LOOK_S = 5.0
+
+
+class SharedGpus:
+    """Calls the runtime of shared GPUs, one call after the other, and posts what comes of it.
+
+    Args:
+        node: name of this node.
+        sharing: who shares which GPU.
+        post: takes inputs of the agent.
+        renew: has the node register again, for a reason.
+        live: returns the attempts that may have processes.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        sharing: Sharing,
+        post: Callable[[Input], None],
+        renew: Callable[[str], None],
+        live: Callable[[], Iterable[Attempt]],
+    ) -> None:
+        self._node = node
+        self._sharing = sharing
+        self._post = post
+        self._renew = renew
+        self._live = live
+        self._in_order = InOrder("gpu-sharing")
+
+    def notify(self) -> None:
+        """Have attempts whose processes are about to be killed told, in the running loop."""
+        loop = asyncio.get_running_loop()
+
+        def note(name: str, why: str) -> None:  # called in another thread
+            event = ShareAbused(key=parse_key(name), why=why)
+            loop.call_soon_threadsafe(self._post, event)
+
+        self._sharing.notify(note)
+
+    async def prepare(self, tasks: list[Task]) -> None:
+        """Prepare the runtime, which may take a compiler's time; launches that need it wait.
+
+        Args:
+            tasks: all that may still run.
+        """
+        offered = self._sharing.offered
+        shared = [task for task in tasks if task.gpu_shares]
+        busy = _gpus_of(tasks)
+        await self._in_order.put(lambda: self._sharing.prepare(shared, busy))
+        await self._tell(offered)
+
+    async def watch(self) -> None:
+        """Make MIG instances that had to wait, once nobody uses their GPUs."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._sharing.waits:
+                await self._retry()
+
+    async def _retry(self) -> None:
+        offered, busy = self._sharing.offered, _gpus_of(self._live())
+        if await self._in_order.put(lambda: self._sharing.retry(busy)):
+            await self._tell(offered)
+
+    async def _tell(self, offered: str) -> None:
+        """Let agent and head know how jobs share GPUs now; ``offered``: how they did before."""
+        await look_at_sharing(self._sharing, self._post)
+        now = self._sharing.offered
+        if now != offered or self._sharing.changes_gpus:
+            access = await asyncio.to_thread(self._sharing.access)
+            self._post(SharingChanged(sharing=now, access=access))
+        if now != offered:
+            self._renew(f"jobs can{'' if now else 'not'} share GPUs here")
+
+    async def admit(self, effect: do.AdmitSharing) -> None:
+        """Admit a task to its GPU."""
+        task = effect.task
+        try:
+            admitted = await self._in_order.put(
+                lambda: self._sharing.admitted(task, effect.container)
+            )
+        except ShareRefusedError as error:
+            message = f"node {self._node} cannot share its GPU: {error.message}"
+            has_room = not isinstance(error, NoRoomError)
+            stage = LaunchStage.DEVICE if has_room else LaunchStage.ORDER
+            failure = LaunchFailure(stage=stage, subject=Subject.NODE)
+            self._post(LaunchFailed(key=task.key, message=message, failure=failure))
+        else:
+            self._post(Admitted(task=admitted))
+
+    async def end(self, effect: do.EndSharing) -> None:
+        """Let the runtime forget a task."""
+        await self._in_order.put(lambda: self._sharing.ended(effect))
+
+    async def attend(self, effect: do.AttendSharing) -> None:
+        """Let an attempt launch that was sent a signal."""
+        await self._in_order.put(lambda: self._sharing.attend(effect))
+
+
+def _gpus_of(tasks: Iterable[Task | Attempt]) -> frozenset[int]:
+    """Return the GPUs that tasks have, whole or shared, by index."""
+    return frozenset(
+        index
+        for task in tasks
+        for index in (*task.gpu_indices, *(share.index for share in task.gpu_shares))
+    )
