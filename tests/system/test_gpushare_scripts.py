@@ -137,21 +137,7 @@ def test_what_there_is_no_time_for_is_said(capsys: pytest.CaptureFixture[str]) -
     assert all(f"no time is left for the rest of {part}" in out for part in PARTS)
 
 
-#: What the library does not do yet.
-OPEN = (
-    *("launch_beside_a_recording", "launch_of_another_thread", "launch_for_a_kernel"),
-    *("launch_for_a_process", "recording_behind_launches", "recordings_of_a_thread"),
-    *("long_recordings", "stopped_daemon"),
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=False)] if name in OPEN else [])
-        for name in CASES
-    ],
-)
+@pytest.mark.parametrize("name", CASES)
 def test_a_case_is_rehearsed(name: str, node: Node) -> None:
     answer = answer_to(node, CASES[name])
 
