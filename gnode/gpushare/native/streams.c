@@ -6,8 +6,11 @@
  * a recording begins, and asked instead. One lock stands before the beginning of recordings and the
  * end of streams and contexts, so that none of them happens during a question. */
 #include <stdlib.h>
+#include <time.h>
 
 #include "gpushare.h"
+
+#define EXIT_S 2
 
 struct work {
     CUstream stream;
@@ -22,7 +25,8 @@ _Atomic uint32_t gs_streams_generation = 1;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct work *table;
 static size_t count, places, last_unfinished;
-static bool exiting, has_said;
+static _Atomic bool exiting;
+static bool has_said;
 
 extern CUresult cuCtxPushCurrent_v2(CUcontext context);
 extern CUresult cuCtxPopCurrent_v2(CUcontext *context);
@@ -214,10 +218,14 @@ void gs_streams_context_gone(CUcontext context) {
     pthread_mutex_unlock(&lock);
 }
 
+/* A program that exits from a signal's handler may hold the lock itself. */
 static void at_exit(void) {
-    pthread_mutex_lock(&lock);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += EXIT_S;
+    bool locked = pthread_mutex_timedlock(&lock, &until) == 0;
     exiting = true;
-    pthread_mutex_unlock(&lock);
+    if (locked) pthread_mutex_unlock(&lock);
 }
 
 /* Called at the first launch: so the handler runs before those of the driver. */
@@ -226,6 +234,7 @@ void gs_streams_watch_exit(void) { atexit(at_exit); }
 void gs_streams_forget_after_fork(void) {
     pthread_mutex_init(&lock, NULL);
     count = 0;
-    exiting = has_said = false;
+    exiting = false;
+    has_said = false;
     atomic_fetch_add(&gs_streams_generation, 1);
 }
