@@ -48,6 +48,36 @@ static void context_gone(CUcontext context) {
     if (bytes > 0) gs_give_back(bytes);
 }
 
+/* The default streams are those of another context now. */
+static void context_changed(void) {
+    if (gs_my_slot != NULL) gs_my_slot->generation = 0;
+}
+
+#define GS_SWITCH(name, parameters, arguments)     \
+    GS_EXPORT CUresult name parameters;            \
+    GS_EXPORT CUresult name parameters {           \
+        CUresult result = GS_REAL(name) arguments; \
+        context_changed();                         \
+        return result;                             \
+    }
+
+GS_SWITCH(cuCtxSetCurrent, (CUcontext context), (context))
+GS_SWITCH(cuCtxPushCurrent, (CUcontext context), (context))
+GS_SWITCH(cuCtxPushCurrent_v2, (CUcontext context), (context))
+GS_SWITCH(cuCtxPopCurrent, (CUcontext * context), (context))
+GS_SWITCH(cuCtxPopCurrent_v2, (CUcontext * context), (context))
+GS_SWITCH(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device),
+          (context, flags, device))
+GS_SWITCH(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
+          (context, flags, device))
+GS_SWITCH(cuCtxCreate_v3,
+          (CUcontext * context, CUexecAffinityParam *affinity, int count, unsigned int flags,
+           CUdevice device),
+          (context, affinity, count, flags, device))
+GS_SWITCH(cuCtxCreate_v4,
+          (CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
+          (context, parameters, flags, device))
+
 /* Its memory goes with it, and its streams are forgotten before, so that no drain pushes it. */
 #define GS_DESTROY(name)                            \
     GS_EXPORT CUresult name(CUcontext context);     \

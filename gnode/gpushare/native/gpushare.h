@@ -123,10 +123,9 @@ struct gs_slot {            /* one for each thread that launches */
     _Atomic uint64_t synced_at; /* launches when it last waited for the GPU */
     _Atomic bool taken;
     struct gs_slot *next;
-    /* Where its thread has launched last, and is known to the control thread to have launched. */
+    /* Where its thread has launched last, as the control thread knows. */
     CUstream stream;
-    CUcontext context;
-    uint32_t generation; /* 0: nowhere */
+    uint32_t generation; /* 0: nowhere, or in another context */
 };
 
 extern __thread struct gs_slot *gs_my_slot __attribute__((tls_model("initial-exec")));
@@ -175,7 +174,7 @@ static inline void gs_end(struct gs_slot *slot, CUstream stream) {
         atomic_store_explicit(&slot->in, 0, memory_order_release);
         return;
     }
-    if (GS_UNLIKELY(slot->stream != stream || (uintptr_t)stream <= 2 ||
+    if (GS_UNLIKELY(slot->stream != stream || stream == CU_STREAM_PER_THREAD ||
                     slot->generation !=
                         atomic_load_explicit(&gs_streams_generation, memory_order_relaxed)))
         gs_stream_used(slot, stream);

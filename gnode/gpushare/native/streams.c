@@ -89,16 +89,13 @@ static void record_behind(struct work *one) {
     }
 }
 
-/* A launch into a stream that the slot does not remember, or into one of the default streams. The
- * slot says that its thread is inside a launch, so no drain ends before the stream is known. */
+/* A launch into a stream that the slot does not remember, or into the thread's own. The slot says
+ * that its thread is inside a launch, so no drain ends before the stream is known. */
 void gs_stream_used(struct gs_slot *slot, CUstream stream) {
     CUcontext context = gs_current_context();
     bool own = stream == CU_STREAM_PER_THREAD;
     uint32_t generation = atomic_load(&gs_streams_generation);
     if (context == NULL) return;
-    if (!own && slot->stream == stream && slot->context == context &&
-        slot->generation == generation)
-        return;
     CUstreamCaptureMode mode = own ? gs_relax() : 0;
     pthread_mutex_lock(&lock);
     struct work *one = find(stream, own ? slot : NULL, context);
@@ -107,7 +104,6 @@ void gs_stream_used(struct gs_slot *slot, CUstream stream) {
     pthread_mutex_unlock(&lock);
     if (own) gs_relax_end(mode);
     slot->stream = stream;
-    slot->context = context;
     slot->generation = generation;
 }
 
