@@ -7,7 +7,7 @@ job, so that a test needs no socket and no time.
 import hashlib
 import hmac
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gnode.gpushare.memory_book import MemoryBook
@@ -107,7 +107,7 @@ class NodeTokens:
         policy = self._policy(group)
         effects = policy.attach(group, self.admissions[group].share_class, now_s)
         if policy.holder == group:
-            effects += policy.repeated()
+            effects += _for_one(client, policy.repeated())
         return self._apply(effects)
 
     def claim(self, client: int, now_s: float) -> list[Effect]:
@@ -134,7 +134,10 @@ class NodeTokens:
         """A process waits for the gate, or launches again after it was idle."""
         member = self.members[client]
         member.idle = False
-        return self._apply(self._policy(member.group).request(member.group, now_s))
+        policy, group = self._policy(member.group), member.group
+        holds = policy.holder == group
+        effects = policy.request(group, now_s)
+        return self._apply(_for_one(client, effects) if holds else effects)
 
     def idle(self, client: int, now_s: float) -> list[Effect]:
         """A process is idle; the job is when all of its processes are."""
@@ -205,6 +208,8 @@ class NodeTokens:
                 case CloseGate(group, epoch):
                     for one in self.members_of(group):
                         one.drain_epoch, one.idle = epoch, False
+                case OpenGate(client=client) | AskIdle(client=client) if client:
+                    pass  # the others know it, and are idle or not as they were
                 case OpenGate(group):
                     for one in self.members_of(group):
                         one.drain_epoch, one.idle = 0, False
@@ -214,3 +219,14 @@ class NodeTokens:
                 case SetWindow():
                     pass
         return effects
+
+
+def _for_one(client: int, effects: list[Effect]) -> list[Effect]:
+    """Return what the holder has been told, for a process of it that does not know it yet.
+
+    Its other processes are not told again: each message of a job would be answered to all of them.
+    """
+    return [
+        replace(one, client=client) if isinstance(one, OpenGate | AskIdle) else one
+        for one in effects
+    ]

@@ -55,10 +55,11 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """The group holds the token with this epoch."""
+    """The group holds the token with this epoch; one process is told what others know, or all."""
 
     group: str
     epoch: int
+    client: int = 0  # 0: all processes of the group
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,10 @@ class CloseGate:
 
 @dataclass(frozen=True, slots=True)
 class AskIdle:
-    """The group is to tell when it is idle: another one waits."""
+    """The group is to tell when it is idle: another one waits. One process is asked, or all."""
 
     group: str
+    client: int = 0
 
 
 @dataclass(frozen=True, slots=True)

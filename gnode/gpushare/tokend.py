@@ -106,6 +106,11 @@ class TokenDaemon:
             self.once()
         for client in self.clients:
             self._drop(client, "the daemon ends")
+        for page in self.pages.values():
+            page.close()
+        for key in list(self._selector.get_map().values()):
+            cast("socket.socket", key.fileobj).close()  # listeners, and gnode's
+        self._selector.close()
 
     def once(self) -> None:
         """Wait for the next events, or for the next time that matters."""
@@ -374,14 +379,14 @@ class TokenDaemon:
         self._carrying_out = True
         while self._effects:
             match self._effects.popleft():
-                case OpenGate(group, epoch):
+                case OpenGate(group, epoch, client):
                     self._page(group).open(epoch)
-                    self._tell(group, Message(kind=Kind.GRANT, epoch=epoch))
+                    self._tell(group, Message(kind=Kind.GRANT, epoch=epoch), client)
                 case CloseGate(group, epoch):
                     self._page(group).shut()
                     self._tell(group, Message(kind=Kind.REVOKE, epoch=epoch))
-                case AskIdle(group):
-                    self._tell(group, Message(kind=Kind.WAITING))
+                case AskIdle(group, client):
+                    self._tell(group, Message(kind=Kind.WAITING), client)
                 case SetWindow(group, window):
                     self._page(group).set_window(window)
         self._carrying_out = False
@@ -391,9 +396,9 @@ class TokenDaemon:
             self.pages[group] = GatePage()
         return self.pages[group]
 
-    def _tell(self, group: str, message: Message) -> None:
+    def _tell(self, group: str, message: Message, only: int = 0) -> None:
         for client in self.clients.of(group):
-            if client.launches:
+            if client.launches and only in {0, client.number}:
                 self._send(client, message)
 
     def _send(self, client: Client, message: Message, descriptor: int = -1) -> bool:

@@ -235,6 +235,21 @@ def test_jobs_that_need_more_descriptors_than_there_are_try_again(daemon: Daemon
     wait_until(is_welcome)
 
 
+def test_a_holder_that_asks_again_is_answered_alone(daemon: Daemon) -> None:
+    """Else each message of a job of many processes would be answered to all of them."""
+    with daemon.hello("8.1") as first, daemon.hello("8.1") as second:
+        for client in (first, second):
+            assert answer(client).kind is Kind.WELCOME
+        first.send(wire.pack(Message(kind=Kind.REQUEST)))
+        assert [answer(client).kind for client in (first, second)] == [Kind.GRANT] * 2
+
+        for _ in range(3):
+            first.send(wire.pack(Message(kind=Kind.REQUEST)))
+            assert answer(first).kind is Kind.GRANT
+        second.send(wire.pack(Message(kind=Kind.PING)))
+        assert answer(second).kind is Kind.PONG
+
+
 class Stopped:
     """A clock that a test moves."""
 
