@@ -111,8 +111,8 @@ class MigRuntime(Runtime):
         if not fit:
             sizes = ", ".join(format_size(one.memory_bytes) for one in own) or "none"
             raise NoRoomError(
-                f"job {task.job} requests {format_size(task.memory_bytes)} of GPU {task.gpu_name}, "
-                f"and no free MIG instance is that large (instances: {sizes})",
+                f"job {task.job} requests {format_size(task.memory_bytes)} of GPU "
+                f"{task.gpu_index}, and no free MIG instance is that large (instances: {sizes})",
                 hint="request less GPU memory, or make larger instances: see [[gpu_share.mig]]",
             )
         return min(fit, key=lambda one: (one.memory_bytes, one.uuid)).uuid

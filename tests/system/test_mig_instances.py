@@ -171,6 +171,30 @@ def test_a_failure_leaves_the_instances_that_there_are(machine: Machine) -> None
     )
 
 
+#: Leaves the instance as a gnode does that is killed between the two calls that make it.
+HALF = """
+import ctypes, pynvml as n
+n.nvmlInit()
+gpu = n.nvmlDeviceGetHandleByIndex(0)
+found, count = n.c_nvmlGpuInstance_t(), ctypes.c_uint(1)
+n.nvmlDeviceGetGpuInstances(gpu, 19, ctypes.byref(found), ctypes.byref(count))
+part, count = n.c_nvmlComputeInstance_t(), ctypes.c_uint(1)
+n.nvmlGpuInstanceGetComputeInstances(found, 0, ctypes.byref(part), ctypes.byref(count))
+n.nvmlComputeInstanceDestroy(part)
+"""
+
+
+def test_an_instance_that_was_made_by_half_is_made_anew(machine: Machine) -> None:
+    table = '[[gpu_share.mig]]\ninstances = ["1g.2gb"]\n'
+    made = machine.prepare(table)
+    subprocess.run([sys.executable, "-c", HALF], env={**os.environ, **machine.env}, check=True)
+
+    again = machine.prepare(table)
+
+    assert again["sizes"] == [["0", 2]]
+    assert again["tasks"] != made["tasks"]
+
+
 def test_a_wrong_name_takes_no_instance_away(machine: Machine) -> None:
     made = machine.prepare(MIXED)
     said = machine.prepare('[[gpu_share.mig]]\ninstances = ["1g.2gb", "5g.2gb"]\n')
