@@ -30,6 +30,7 @@ run for the first time.
 import argparse
 import importlib.util
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -155,52 +156,51 @@ def lacking(node: Node) -> str | None:
 
 def run(node: Node, parts: Iterable[str], asked: argparse.Namespace, record: Record) -> int:
     """Run what was asked for while there is time; return how much of it has failed."""
-    calls: Mapping[str, Callable[[], int]] = {
+    calls: Mapping[str, Callable[[], None]] = {
         "questions": lambda: ask_all(node, "questions", QUESTIONS, _names(asked.questions), record),
         "cases": lambda: ask_all(node, "cases", CASES, _names(asked.cases), record),
         "correctness": lambda: correctness(node, record),
         "performance": lambda: performance(node, asked, record),
     }
     record.add("begin", node.gpus[0].type, {"rehearsal": asked.rehearse, "parts": list(parts)})
-    failed, left_out = 0, []
+    left_out = []
     begun_s = time.monotonic()
     for part in parts:
         try:
             if not node.is_calibrated and part != "questions":
-                failed += ask_all(node, "questions", QUESTIONS, ["speed"], record)
-            failed += calls[part]()
+                ask_all(node, "questions", QUESTIONS, ["speed"], record)
+            calls[part]()
         except OutOfTimeError:
             print(f"no time is left for the rest of {part}")
             left_out.append(part)
     end: Answer = {
         "took_s": round(time.monotonic() - begun_s, 1),
-        "failed": failed,
+        "failed": record.failed,
         "left_out": left_out,
         "metrics": node.main.metrics()["gpus"] if node.main.used else {},
     }
     record.add("end", "end", end)
-    print(f"{end['took_s']} s; {failed} failed")
-    return failed
+    print(f"{end['took_s']} s; {record.failed} failed")
+    return record.failed
 
 
 # ---- correctness ----
 
 
-def correctness(node: Node, record: Record) -> int:
-    """Run all programs, some of them at once; return how many have failed."""
-    failed = 0
+def correctness(node: Node, record: Record) -> None:
+    """Run all programs, some of them at once."""
     with node.limited(node.left_s), ThreadPoolExecutor(BESIDE) as pool:
         answers = {program.name: pool.submit(answer_of, node, program) for program in PROGRAMS}
         for program in PROGRAMS:
             answer = answers[program.name].result()
+            if node.late:  # the time for all is over, and what ran was killed
+                raise OutOfTimeError
             record.add("correctness", program.name, answer)
             show(program.name, answer)
-            failed += answer.get("ok") is False
     unhooked = node.main.metrics()["unhooked_symbols"] if node.main.used else 0
     newer: Answer = {"ok": unhooked == 0, "count": unhooked}
     record.add("correctness", "entry points newer than the library's table", newer)
     show("entry points newer than the library's table", newer)
-    return failed + (unhooked != 0)
 
 
 def answer_of(node: Node, program: Program) -> Answer:
@@ -209,7 +209,10 @@ def answer_of(node: Node, program: Program) -> Answer:
     if node.rehearsal is None and not is_there:
         return {"skipped": f"{program.needs} is not installed"}
     begun_s = time.monotonic()
-    fault = run_program(node, program)
+    try:
+        fault = run_program(node, program)
+    except subprocess.SubprocessError as error:
+        fault = str(error)
     answer: Answer = {"ok": fault is None, "took_s": round(time.monotonic() - begun_s, 2)}
     return answer if fault is None else {**answer, "said": fault}
 
@@ -248,9 +251,9 @@ def judge(program: Program, printed: str) -> str | None:
 # ---- performance ----
 
 
-def performance(node: Node, asked: argparse.Namespace, record: Record) -> int:
-    """Measure programs of the driver and networks; return how many have failed."""
-    failed = ask_all(node, "performance", FIGURES, _names(asked.figures), record)
+def performance(node: Node, asked: argparse.Namespace, record: Record) -> None:
+    """Measure programs of the driver, and networks."""
+    ask_all(node, "performance", FIGURES, _names(asked.figures), record)
     models = _names(asked.models)
     if node.rehearsal is None and importlib.util.find_spec("torch") is None:
         models = []
@@ -259,7 +262,7 @@ def performance(node: Node, asked: argparse.Namespace, record: Record) -> int:
         model: Question(partial(network, model=model, asked=asked), NETWORK_S * asked.rounds)
         for model in models
     }
-    return failed + ask_all(node, "networks", networks, models, record)
+    ask_all(node, "networks", networks, models, record)
 
 
 def command_of(node: Node, model: str, asked: argparse.Namespace) -> list[str]:

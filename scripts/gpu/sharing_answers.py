@@ -45,15 +45,20 @@ class Record:
 
     Args:
         path: of the file; None: there is none.
+
+    Attributes:
+        failed: how many answers were wrong.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
+        self.failed = 0
         if path is not None:
             path.write_text("", encoding="utf-8")
 
     def add(self, part: str, name: str, answer: Mapping[str, Any]) -> None:
         """Write one answer."""
+        self.failed += answer.get("ok") is False
         if self._path is None:
             return
         with self._path.open("a", encoding="utf-8") as file:
@@ -62,46 +67,44 @@ class Record:
 
 def ask_all(
     node: Node, part: str, questions: Mapping[str, Question], names: Iterable[str], record: Record
-) -> int:
+) -> None:
     """Ask questions; one that fails or hangs does not keep the others from being asked.
-
-    Returns:
-        How many have failed.
 
     Raises:
         OutOfTimeError: there is no time for the rest of them.
     """
-    failed = 0
     for name in names:
         begun_s = time.monotonic()
         answer = answer_to(node, questions[name])
         answer["took_s"] = round(time.monotonic() - begun_s, 3)
         record.add(part, name, answer)
         show(name, answer)
-        failed += answer.get("ok") is False
-    return failed
 
 
 def answer_to(node: Node, question: Question) -> Answer:
-    """Return the answer to a question, whatever happens to it."""
+    """Return the answer to a question, whatever happens to it.
+
+    Raises:
+        OutOfTimeError: the time for all questions is over.
+    """
     try:
         with node.limited(question.limit_s):
             answer = question.ask(node)
     except OutOfTimeError:
         raise
     except subprocess.SubprocessError as error:
-        return {"ok": False, "said": _late(node, question) or str(error)}
+        answer = {"ok": False, "said": str(error)}
     except ShareRefusedError as error:
-        return {"ok": False, "said": _late(node, question) or f"{error} ({error.hint})"}
+        answer = {"ok": False, "said": f"{error} ({error.hint})"}
     except Exception as error:  # noqa: BLE001 - whatever it is: the next one is asked
-        return {"ok": False, "said": _late(node, question) or f"{type(error).__name__}: {error}"}
-    if late := _late(node, question):
-        return {**answer, "ok": False, "said": late}
-    return answer
-
-
-def _late(node: Node, question: Question) -> str:
-    return f"not done in {question.limit_s:g} s" if node.late else ""
+        answer = {"ok": False, "said": f"{type(error).__name__}: {error}"}
+    if node.late and node.left_s <= 0:
+        raise OutOfTimeError
+    return (
+        {**answer, "ok": False, "said": f"not done in {question.limit_s:g} s"}
+        if node.late
+        else answer
+    )
 
 
 def show(name: str, answer: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from scripts.gpu.sharing import PARTS, lacking, main
 from scripts.gpu.sharing_answers import Answer, Question, Record, answer_to, ask_all, table
 from scripts.gpu.sharing_cases import CASES
 from scripts.gpu.sharing_elf import exported
-from scripts.gpu.sharing_node import SOURCES, Node, common
+from scripts.gpu.sharing_node import SOURCES, Node, OutOfTimeError, common
 from scripts.gpu.sharing_programs import PROGRAMS, Program
 from scripts.gpu.sharing_questions import QUESTIONS
 from tests.support.gpu_fixtures import NO_COMPILER, fake_driver, needs_compiler
@@ -163,7 +163,8 @@ def test_a_question_that_hangs_is_killed_and_the_next_one_is_asked(
     record = Record(tmp_path / "record.json")
     questions = table(Question(hangs, 0.5), raises, answers)
 
-    assert ask_all(node, "cases", questions, list(questions), record) == 2
+    ask_all(node, "cases", questions, list(questions), record)
+    assert record.failed == 2
     first, second, third = rows(tmp_path / "record.json")
     assert (first["ok"], first["said"]) == (False, "not done in 0.5 s")
     assert first["took_s"] < 20
@@ -172,6 +173,26 @@ def test_a_question_that_hangs_is_killed_and_the_next_one_is_asked(
     assert "FAIL  hangs: said not done in 0.5 s" in capsys.readouterr().out
     with suppress(psutil.NoSuchProcess):  # whoever adopts it may not have taken its status
         assert psutil.Process(started[0]).status() == psutil.STATUS_ZOMBIE
+
+
+@needs_compiler
+def test_what_the_end_of_all_time_has_cut_off_is_left_out_and_what_failed_before_counts(
+    tmp_path: Path,
+) -> None:
+    def fails(node: Node) -> Answer:
+        return {"ok": False}
+
+    def hangs(node: Node) -> Answer:
+        return {"ok": node.start(node.plain(), ["sleep", "100"]).read()}
+
+    node = Node(tmp_path, budget_s=1.0, rehearse=True)
+    record = Record()
+    questions = table(fails, Question(hangs, 60))
+
+    with pytest.raises(OutOfTimeError):
+        ask_all(node, "cases", questions, list(questions), record)
+    assert record.failed == 1
+    node.close()
 
 
 def test_a_job_keeps_its_own_search_paths(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
