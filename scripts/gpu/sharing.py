@@ -102,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record = Record(Path(asked.json) if asked.json else None)
     with tempfile.TemporaryDirectory(prefix="gsched-gpu-") as folder:
         node = Node(Path(folder).resolve(), budget_s=asked.budget, rehearse=asked.rehearse)
+        node.stretch = asked.stretch
         missing = lacking(node)
         if missing is not None:
             print(f"{missing}: nothing is measured")
@@ -129,6 +130,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--iterations", type=int, default=150, help="of a training [150]")
     made.add_argument("--stall-ms", type=float, default=10.0, help="of a data loader [10]")
     made.add_argument("--rounds", type=int, default=1, help="of networks [1]")
+    made.add_argument(
+        "--stretch", type=float, default=1.0, metavar="N", help="times and counts on a GPU, times N"
+    )
     made.add_argument("--budget", type=float, default=540.0, metavar="S", help="for all [540]")
     made.add_argument("--rehearse", action="store_true", help="on a driver without a GPU")
     made.add_argument("--require-gpu", action="store_true", help="without one end with 3")

@@ -100,11 +100,9 @@ def answer_to(node: Node, question: Question) -> Answer:
         answer = {"ok": False, "said": f"{type(error).__name__}: {error}"}
     if node.late and node.left_s <= 0:
         raise OutOfTimeError
-    return (
-        {**answer, "ok": False, "said": f"not done in {question.limit_s:g} s"}
-        if node.late
-        else answer
-    )
+    if node.late:
+        answer |= {"ok": False, "said": f"not done in {question.limit_s:g} s"}
+    return answer
 
 
 def show(name: str, answer: Mapping[str, Any]) -> None:

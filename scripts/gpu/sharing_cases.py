@@ -262,7 +262,10 @@ def exits(node: Node) -> Answer:
     with node.site() as site:
         high = _beat(node, site, seconds=seconds + 3)
         low = node.ready(
-            *(site.shared(LOW), "exits"), count=count, seconds=seconds, parallel=node.take(12, 3)
+            *(site.shared(LOW), "exits"),
+            count=count,
+            seconds=seconds,
+            parallel=3 if node.rehearsal else 12,
         )
         high.go()
         answer = low.goes()
@@ -280,7 +283,7 @@ def resets(node: Node) -> Answer:
         job = site.shared(LOW)
         several = [
             node.ready(job, "resets", seconds=seconds, count=1000)
-            for _ in range(int(node.take(4, 2)))
+            for _ in range(2 if node.rehearsal else 4)
         ]
         for each in (*several, high):
             each.go()

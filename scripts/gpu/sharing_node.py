@@ -220,6 +220,7 @@ class Node:
 
     Attributes:
         library: the directory of its builds.
+        stretch: repetitions and times of questions are so many times as large.
         main: the token daemon for whatever needs none of its own.
         late: whether the time of the current question is over.
         is_calibrated: whether kernels take as long as they are told.
@@ -236,6 +237,7 @@ class Node:
         self._processes: list[Process] = []
         self._sites = 0
         self.folder = folder
+        self.stretch = 1.0
         self.late = self.is_calibrated = False
         self.extra = {"PYTHONPATH": f"{HERE.parents[1]}:{os.environ.get('PYTHONPATH', '')}"}
         if self.rehearsal is not None:
@@ -287,7 +289,7 @@ class Node:
         if self.left_s <= 0:
             raise OutOfTimeError
         self.late = False
-        timer = threading.Timer(min(seconds, self.left_s), self._end_late)
+        timer = threading.Timer(min(seconds * max(1.0, self.stretch), self.left_s), self._end_late)
         timer.daemon = True
         timer.start()
         try:
@@ -321,8 +323,8 @@ class Node:
         return {**os.environ, "CUDA_VISIBLE_DEVICES": self.gpu, **library, **self.extra}
 
     def take(self, real: float, rehearsed: float) -> float:
-        """Return the first number on a GPU, the second one in a rehearsal."""
-        return real if self.rehearsal is None else rehearsed
+        """Return the first number, stretched as was asked for, or in a rehearsal the second."""
+        return real * self.stretch if self.rehearsal is None else rehearsed
 
     def close(self) -> None:
         """End the runtime; no process is left."""

@@ -231,8 +231,8 @@ static void make_plan(struct plan *plan, enum kernel kernel, double us) {
         case COPY:
             plan->values[0] = gpu.from;
             plan->values[1] = gpu.to;
-            plan->values[2] = (uint64_t)(vectors < buffer ? vectors : buffer);
-            plan->values[3] = vectors < buffer ? 1 : (uint64_t)(vectors / buffer + 0.5);
+            plan->values[3] = (uint64_t)(vectors / buffer) + 1; /* passes, all of one length */
+            plan->values[2] = (uint64_t)(vectors / (double)plan->values[3]) + 1;
             break;
         case SPIN:
             plan->values[0] = (uint64_t)(us * 1000);
