@@ -190,6 +190,7 @@ def plan_container(
         directories=tuple(dict.fromkeys(directories)),
         gpus=tuple(sorted(held.index for held in launch.share.gpus_held)),
         as_root=account.uid == 0,
+        no_new_privileges=site.limits.no_new_privileges,
     )
     return ContainerPlan(container=container, inside=inside, runtime=runtime, rules=site.containers)
 

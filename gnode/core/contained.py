@@ -48,6 +48,7 @@ class ContainerPlan(Struct, frozen=True, kw_only=True):
             argv=(SHELL, posixpath.join(task.user_dir, CONTAINER_NAME)),
             files=(*others, TaskFile(name=CONTAINER_NAME, mode=0o500, content=script)),
             removal=ContainerRemoval(argv=removal, env=env) if removal else None,
+            no_new_privileges=False,  # the runtime may need setuid programs: it holds inside
         )
 
     def sharing(

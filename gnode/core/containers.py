@@ -104,6 +104,7 @@ class Inside(Struct, frozen=True, kw_only=True):
         directories: that the job needs, under the same names.
         gpus: by index.
         as_root: the owner is root.
+        no_new_privileges: its programs gain no rights by being setuid.
         shared: what comes with the GPU that it shares; None: it shares none.
     """
 
@@ -115,6 +116,7 @@ class Inside(Struct, frozen=True, kw_only=True):
     directories: tuple[str, ...]
     gpus: tuple[int, ...] = ()
     as_root: bool = False
+    no_new_privileges: bool = False
     shared: SharedGpu | None = None
 
     @property
@@ -319,6 +321,7 @@ def _podman_steps(
         *(*_podman(runtime), "run", "--rm", "--name", inside.name),
         *("--cgroups=disabled", "--network=host", "--ipc=host", "--log-driver=none"),
         *("--security-opt=label=disable", "--pull=never"),
+        *(("--security-opt=no-new-privileges",) if inside.no_new_privileges else ()),
         *(("--init",) if runtime.init else ()),
         *("--workdir", _workdir(container, inside)),
     ]

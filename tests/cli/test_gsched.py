@@ -260,6 +260,7 @@ def test_init_makes_a_site_that_can_be_read_back(tmp_path: Path) -> None:
     config = load_config(str(site / "gsched.toml"))
     assert config.head.server_name == "atlas"
     assert config.head.socket == str(site / "run/head.sock")
+    assert config.node.no_new_privileges
     assert Path(config.head.state_dir).is_dir()
     assert config.node.key_file == config.head.key_file == str(site / "cluster.key")
     assert stat.S_IMODE((site / "cluster.key").stat().st_mode) == 0o600

@@ -38,9 +38,13 @@ TEXT = (ETC / "gsched.toml").read_text(encoding="utf-8")
 SETTING = re.compile(r"^#(?P<setting>\[\[?[a-z.]+\]\]?|[a-z_]+ = .*)$", re.MULTILINE)
 
 
+#: What new installations have, and those without a configuration do not.
+SHIPPED = NodeConfig(no_new_privileges=True)
+
+
 def test_shipped_configuration_is_the_default() -> None:
-    """As it is shipped, nothing differs from a machine without a configuration."""
-    assert parse_config(TEXT, where="gsched.toml") == Config()
+    """As it is shipped, nothing else differs from a machine without a configuration."""
+    assert parse_config(TEXT, where="gsched.toml") == Config(node=SHIPPED)
 
 
 def test_each_commented_default_is_the_real_one() -> None:
@@ -53,7 +57,7 @@ def test_each_commented_default_is_the_real_one() -> None:
         config,
         node=msgspec.structs.replace(config.node, gpu=()),
         fabric=msgspec.structs.replace(config.fabric, link=()),
-    ) == Config(queue=(QueueConfig(name="batch"),))
+    ) == Config(queue=(QueueConfig(name="batch"),), node=SHIPPED)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from gnode.core.containers import (
     runtime_for,
     script_of,
 )
+from gnode.core.site import Limits
 from gnode.gpushare.build import find_compiler
 from gsched.errors import InvalidRequestError, NotPermittedError, RequestTooLargeError
 from gsched.model.container import SHARE_FEATURE, Container, features_of, image_name
@@ -152,6 +153,23 @@ def test_the_agent_refuses_without_a_runtime_and_removes_the_container_at_the_en
     assert removed.key == accepted.task.key
     assert accepted.task.removal is not None
     assert accepted.task.removal.argv[-1] == "gsched-1.1-0"
+
+
+def test_containers_gain_no_privileges_and_the_runtime_may() -> None:
+    """Podman maps users by newuidmap, which is setuid."""
+    runtime = Runtime(name="podman", program="/usr/bin/podman")
+    world = World(node("n1"))
+    number = world.submit()
+    spec = structs.replace(world.head.state.jobs[number].spec, container=Container(image="a:1"))
+    origin = Origin(token="t", spec=spec, submitted_s=1.0, assigned_s=1.0, allocation=(), active=())
+    asked = order(origin=origin, share=Share(node="n1", cpus=1))
+    for wanted in (False, True):
+        limits = Limits(no_new_privileges=wanted)
+        driver = Driver(containers=Rules(runtimes=(runtime,)), limits=limits)
+        (accepted,) = only(driver.launch(asked), do.AcceptTask)
+        assert not accepted.task.no_new_privileges
+        script = accepted.task.files[-1].content
+        assert ("--security-opt=no-new-privileges" in script) is wanted
 
 
 # --- the head ---

@@ -284,3 +284,18 @@ def test_impossible_clusters_are_refused(wanted: cluster.Wanted, kind: type[Usag
     """Before anything is written."""
     with pytest.raises(kind):
         cluster.check_wanted(wanted)
+
+
+def test_new_nodes_give_jobs_no_new_privileges_and_those_of_an_older_cluster_as_before(
+    layout: ClusterLayout,
+) -> None:
+    """The file says what that means."""
+    cluster.add_nodes(layout, cluster.Wanted(nodes=1))
+    text = layout.node("n1").config.read_text()
+    assert "# sudo, ping, newgrp and mount.fuse fail in jobs; false lets them work\n" in text
+    assert cluster.read_node(layout.node("n1")).no_new_privileges
+    older = msgspec.structs.replace(cluster.read_node(layout.node("n1")), no_new_privileges=False)
+    cluster.write_node(layout.node("n1"), older)
+    cluster.add_nodes(layout, cluster.Wanted(nodes=2))
+
+    assert not cluster.read_node(layout.node("n2")).no_new_privileges

@@ -255,7 +255,9 @@ def new_node(wanted: Wanted, count: int, like: NodeConfig | None) -> NodeConfig:
     the number of nodes. Several nodes do not all offer the same real GPUs: theirs are declared.
     """
     cpus, memory, gpu = 0, "", ()  # type: int, str, tuple[GpuConfig, ...]
+    no_new_privileges = True
     if like is not None:
+        no_new_privileges = like.no_new_privileges
         cpus, memory, gpu = like.cpus, like.memory, like.gpu
     elif count > 0:
         cpus = max(1, (os.cpu_count() or 1) // count)
@@ -273,6 +275,7 @@ def new_node(wanted: Wanted, count: int, like: NodeConfig | None) -> NodeConfig:
         address="127.0.0.1",
         # A node says for itself whether root's jobs run: here the cluster is root's own.
         allow_root_jobs=os.geteuid() == 0,
+        no_new_privileges=no_new_privileges,
     )
 
 

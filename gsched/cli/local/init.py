@@ -46,6 +46,9 @@ head = "unix:{node_socket}"
 state_dir = "{node_state}"
 key_file = "{key}"
 # cpus = 16 # default: all of this machine's
+# Setuid programs gain no rights in jobs, so sudo, ping, newgrp and mount.fuse fail in them. Remove
+# the line if jobs need one of these.
+no_new_privileges = true
 """
 SINGLE_USER = "single_user = true # without root the daemons run jobs of this user only\n"
 

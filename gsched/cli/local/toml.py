@@ -14,6 +14,9 @@ from gsched.config_gpus import GpuConfig
 from gsched.config_queues import QueueConfig
 from gsched.errors import CannotWriteError, ConfigError
 
+_NO_NEW_PRIVILEGES = "no_new_privileges = true\n"
+_ABOUT_PRIVILEGES = "# sudo, ping, newgrp and mount.fuse fail in jobs; false lets them work\n"
+
 
 def head_toml(head: HeadConfig, queues: tuple[QueueConfig, ...]) -> str:
     """Return a configuration file of a head; keys that have their default are left out."""
@@ -25,7 +28,10 @@ def head_toml(head: HeadConfig, queues: tuple[QueueConfig, ...]) -> str:
 def node_toml(node: NodeConfig) -> str:
     """Return a configuration file of a node; keys that have their default are left out."""
     plain = msgspec.structs.replace(node, gpu=(), resources={})
-    sections = ["# Made by gsched; see gsched.toml(5).", _table("[node]", plain)]
+    table = _table("[node]", plain)
+    if node.no_new_privileges:
+        table = table.replace(_NO_NEW_PRIVILEGES, _ABOUT_PRIVILEGES + _NO_NEW_PRIVILEGES)
+    sections = ["# Made by gsched; see gsched.toml(5).", table]
     if node.resources:
         rows = [f"{value_text(name)} = {count}" for name, count in sorted(node.resources.items())]
         sections.append("\n".join(["[node.resources]", *rows, ""]))
