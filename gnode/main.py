@@ -30,6 +30,7 @@ from gnode.daemon.identity import own_identity
 from gnode.daemon.launching import Rules
 from gnode.daemon.measuring import Meters
 from gnode.daemon.parts import Identity
+from gnode.daemon.peer import socket_path as socket_of
 from gnode.daemon.peer import trusted_uids
 from gnode.daemon.scratch import DEFAULT_TMP_DIR
 from gnode.daemon.sharing import Sharing
@@ -49,7 +50,7 @@ from gnode.hw.outside import OutsideWatch
 from gnode.hw.sampling import Sampler
 from gnode.hw.topology import find_binding
 from gnode.supervisor import __file__ as supervisor_file
-from gnode.supervisor import fence
+from gnode.supervisor import fence, private
 from gsched.clock import SystemClock
 from gsched.config import DEFAULT_NODE_STATE_DIR, HEAD_ACCOUNT, Config, environment, load_config
 from gsched.config_gpu_share import GpuShareConfig
@@ -151,6 +152,7 @@ def _compose(
     config: Config, state: Spool, roots: cgroups.Roots, has_spool: Callable[[], bool]
 ) -> Shell:
     node = config.node
+    _check_private_tmp(config)
     name = node_name(config)
     key = read_key(node.key_file)
     nvml = Nvml()
@@ -186,6 +188,7 @@ def _compose(
             processes=node.job_processes,
             login_shell=node.login_shell,
             directory_wait_s=node.directory_wait_s,
+            private_tmp=node.private_tmp,
         ),
         processes_root=roots.processes,
         sharing=sharing.offered,
@@ -208,6 +211,7 @@ def _compose(
             timeout_s=config.staging.timeout_s,
             own_names=own_names(),
         ),
+        visible=_needed_by_jobs(config, state.state_dir),
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )
     agent = Agent(site, inventory, mark=state.read_mark(), heartbeat_s=node.heartbeat_s)
@@ -264,6 +268,38 @@ def _compose(
         clock=clock,
         has_spool=has_spool,
     )
+
+
+def _check_private_tmp(config: Config) -> None:
+    """Refuse to start jobs in the node's /tmp where they are to have their own.
+
+    Raises:
+        ConfigError: they cannot have it.
+    """
+    problem = private.problem() if config.node.private_tmp else ""
+    if problem:
+        raise ConfigError(
+            f"private_tmp in [node] is true, but {problem}",
+            hint="run gnode as root with the right to mount (CAP_SYS_ADMIN), or remove the key",
+        )
+
+
+def _needed_by_jobs(config: Config, state_dir: str) -> tuple[str, ...]:
+    """Return the directories that jobs need beside their own and their users'.
+
+    The node's and the head's sockets, what shares GPUs, and gsched itself.
+    """
+    head = socket_of(config.node.head)
+    by_mps = config.gpu_share.runtime == "mps"  # else jobs may have an MPS of their own there
+    found = [
+        state_dir,
+        os.path.realpath(state_dir),
+        *([os.path.dirname(os.path.abspath(head))] if head else []),
+        *([os.path.abspath(config.gpu_share.mps_pipe_dir)] if by_mps else []),
+        _own_root(),
+        sys.prefix,
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _own_root() -> str:

@@ -12,6 +12,7 @@ from gsched.config_gpu_share import GpuShareConfig
 from gsched.config_gpus import GpuConfig, OutsideConfig
 from gsched.config_history import HistoryConfig
 from gsched.config_limits import LimitsConfig, StagingConfig
+from gsched.config_login import LoginConfig
 from gsched.config_notify import NotifyConfig
 from gsched.config_queues import QueueConfig
 from gsched.config_units import BadValueError, plain_numbers
@@ -214,6 +215,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         login_shell: scripts are run by login shells, which read the profiles of system and user.
         directory_wait_s: for how long a start waits for a working directory that does not exist,
             and for a directory of the output files; then the job waits, and is tried again.
+        private_tmp: each job has a /tmp and a /dev/shm of its own; needs root.
     """
 
     name: str = ""
@@ -246,6 +248,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     job_processes: Annotated[int, msgspec.Meta(ge=0, le=4_194_304)] = 0
     login_shell: bool = False
     directory_wait_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0
+    private_tmp: bool = False
 
 
 class LinkConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -484,6 +487,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: LimitsConfig = LimitsConfig()
     containers: ContainersConfig = ContainersConfig()
     staging: StagingConfig = StagingConfig()
+    login: LoginConfig = LoginConfig()
 
 
 def config_path(given: str | None) -> str:

@@ -38,6 +38,7 @@ from gsched.config_gpu_share import (
     share_runtimes,
 )
 from gsched.config_gpus import GPU_FENCES, OUTSIDE_ACTIONS, expanded
+from gsched.config_login import WHEN_UNKNOWN
 from gsched.config_queues import QueueConfig
 from gsched.errors import BadResourceError, ConfigError
 from gsched.model.container import MOUNT_RULE, RUNTIMES, mount_problem
@@ -93,6 +94,7 @@ def check(config: Config, tables: Container[str]) -> None:
     _check_fabric(config.fabric)
     _check_gpu_share(config.gpu_share)
     check_word(("outside_gpu_use", "action"), config.outside_gpu_use.action, OUTSIDE_ACTIONS)
+    check_word(("login", "when_unknown"), config.login.when_unknown, WHEN_UNKNOWN)
     for at, mount in enumerate(config.containers.mounts):
         if mount_problem(mount):
             keys = ("containers", "mounts", at)

@@ -37,6 +37,7 @@ FAILPOINTS: tuple[str, ...] = (
     "node.exit.after_ack",
     "supervisor.start.before_fork",
     "supervisor.start.after_fork",
+    "supervisor.exit.before_groups",
     "supervisor.exit.before_record",
     "supervisor.exit.half_record",
     "supervisor.exit.before_flush",

@@ -121,6 +121,7 @@ class Agent:
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at_s: float | None = None
         self._beaten_s = 0.0
+        self._logins = False
         self._finish_at_s: float | None = None
         self._finished = False
 
@@ -144,6 +145,11 @@ class Agent:
     def welcomed(self) -> bool:
         """Return whether a head is being obeyed."""
         return self._table.welcomed
+
+    @property
+    def takes_logins(self) -> bool:
+        """Return whether a head is being obeyed that opens parts of jobs for logins."""
+        return self._table.welcomed and self._logins
 
     @property
     def unsaved_mark(self) -> HeadMark | None:
@@ -334,6 +340,7 @@ class Agent:
         self._beaten_s, self._heartbeat_at_s = now_s, now_s + self._heartbeat_s
         table.out.extend(table.leases.connected(offered=event.leases, now_s=now_s))
         self._live.connected(wanted=event.uses)
+        self._logins = event.logins
         for attempt in table.attempts.values():
             if attempt.phase is not Phase.ACKED:
                 orders.answer_state(table, attempt)

@@ -12,7 +12,14 @@ from gnode.core.ranks import ranks_on_hosts, threads_of
 from gnode.core.site import Site
 from gnode.core.slurm import SLURM_MARK, slurm_variables
 from gnode.core.staging import staging_commands
-from gnode.core.task import AttemptKey, CpusetCgroup, MemoryCgroup, Task, TaskFile
+from gnode.core.task import (
+    AttemptKey,
+    CpusetCgroup,
+    MemoryCgroup,
+    PrivateTmp,
+    Task,
+    TaskFile,
+)
 from gsched.model.ids import (
     array_of,
     format_job_id,
@@ -100,6 +107,7 @@ def bind(
     stdout_path, stderr_path = _output_paths(launch, account)
     if launch.step_agent:
         stdout_path = stderr_path = NOWHERE  # its tasks write to the program that wants them
+    memory = _memory_limit(launch, site, key)
     switch_user = site.uid == 0 and account.uid != 0
     env = _environment(launch, account, site, user_dir)
     stage_in, stage_out = staging_commands(launch, account, site.staging, site.node, env["TMPDIR"])
@@ -123,7 +131,7 @@ def bind(
         files=_files(launch),
         user_dir=user_dir,
         cgroup=posixpath.join(site.cgroup_root, key.name) if site.cgroup_root else None,
-        memory_cgroup=_memory_limit(launch, site, key),
+        memory_cgroup=memory,
         walltime_s=launch.walltime_s,
         grace_s=launch.grace_s,
         failure_report=(
@@ -150,6 +158,7 @@ def bind(
         cpuset=_cpuset(site, key),
         fence=site.gpu_access.fence(key, launch.share.gpu_indices, launch.share.gpu_shares),
         detach_timeout_s=_detach_timeout_s(launch),
+        private=private_tmp(site, user_dir, memory, shares=bool(launch.share.gpu_shares)),
     )
     plan = plan_container(task, launch, account, site)
     return task if plan is None else plan.task(task)
@@ -193,6 +202,22 @@ def plan_container(
         no_new_privileges=site.limits.no_new_privileges,
     )
     return ContainerPlan(container=container, inside=inside, runtime=runtime, rules=site.containers)
+
+
+def private_tmp(
+    site: Site, user_dir: str, memory: MemoryCgroup | None, *, shares: bool
+) -> PrivateTmp | None:
+    """Return the /tmp and /dev/shm of an attempt; None: those of the node.
+
+    Jobs that share a GPU by MPS meet its server in /dev/shm.
+    """
+    if not site.limits.private_tmp:
+        return None
+    return PrivateTmp(
+        visible=(*site.visible, user_dir),
+        shm=not shares,
+        shm_bytes=memory.limit_bytes if memory is not None else 0,
+    )
 
 
 def _cpuset(site: Site, key: AttemptKey) -> CpusetCgroup | None:

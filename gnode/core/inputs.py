@@ -52,7 +52,10 @@ class HeadOffered(Struct, frozen=True, kw_only=True):
 
 
 class Welcomed(Struct, frozen=True, kw_only=True):
-    """The head has let this node in; ``leases``: it renews them; ``uses``: it takes those."""
+    """The head has let this node in; ``leases``: it renews them; ``uses``: it takes those.
+
+    ``logins``: it opens parts of jobs for users who log in.
+    """
 
     cluster: str
     epoch: int
@@ -61,6 +64,7 @@ class Welcomed(Struct, frozen=True, kw_only=True):
     next_job: int = 0
     leases: bool = False
     uses: bool = False
+    logins: bool = False
 
 
 class Disconnected(Struct, frozen=True, kw_only=True):

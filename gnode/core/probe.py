@@ -15,6 +15,7 @@ from gnode.core.binding import (
     FALLBACK_SHELL,
     LEAST_MEMORY_LIMIT_BYTES,
     NODEFILE_NAME,
+    private_tmp,
 )
 from gnode.core.effects import (
     AcceptTask,
@@ -220,4 +221,5 @@ def _task(key: AttemptKey, account: Account, site: Site) -> Task:
         walltime_s=LIMIT_S,
         grace_s=_GRACE_S,
         boot_id=site.boot_id,
+        private=private_tmp(site, user_dir, memory, shares=False),
     )

@@ -20,6 +20,7 @@ class Limits:
     processes: int = 0
     login_shell: bool = False
     directory_wait_s: float = 0.0
+    private_tmp: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class Site:
         unpacker: the command that starts a program in the code snapshot of its job.
         staging: how files are copied for jobs.
         launch_agent: path of gsched-launch-agent, by which MPI starts its daemons; empty: none.
+        visible: directories of this node that jobs need, also where these have a /tmp of their own.
         remove_delay_s: how long the records of an acknowledged attempt stay: a repeated launch
             still gets its exit.
     """
@@ -77,4 +79,5 @@ class Site:
     unpacker: tuple[str, ...] = ()
     launch_agent: str = ""
     staging: Staging = DEFAULT_STAGING
+    visible: tuple[str, ...] = ()
     remove_delay_s: float = REMOVE_DELAY_S

@@ -77,6 +77,19 @@ class GpuFence(Struct, frozen=True, kw_only=True):
     allowed: tuple[str, ...]
 
 
+class PrivateTmp(Struct, frozen=True, kw_only=True):
+    """The attempt has a /tmp, and with ``shm`` a /dev/shm, of its own.
+
+    Attributes:
+        visible: directories of the node that are there as before, where they are below /tmp.
+        shm_bytes: the size of /dev/shm; 0: half of the machine's memory.
+    """
+
+    visible: tuple[str, ...]
+    shm: bool
+    shm_bytes: int = 0
+
+
 class ContainerRemoval(Struct, frozen=True, kw_only=True):
     """The command that removes what the attempt's container has left, as its owner.
 
@@ -123,6 +136,7 @@ class Task(Struct, frozen=True, kw_only=True):
             either at most ``stage_timeout_s`` long together.
         directory_wait_s: for how long a working or output directory that does not exist is looked
             for, each.
+        private: its own /tmp and /dev/shm; None: those of the node.
     """
 
     job: int
@@ -172,6 +186,7 @@ class Task(Struct, frozen=True, kw_only=True):
     stage_out: tuple[tuple[str, ...], ...] = ()
     stage_timeout_s: float = 0.0
     directory_wait_s: float = 0.0
+    private: PrivateTmp | None = None
 
     @property
     def key(self) -> AttemptKey:

@@ -28,7 +28,7 @@ from gsched.model.ids import short_job_id
 from gsched.protocol.code import CodeRead
 from gsched.protocol.endpoint import endpoint
 from gsched.protocol.framing import frames_from_node
-from gsched.protocol.job_steps import StepOrder, StepRefused
+from gsched.protocol.job_steps import LoginAnswer, StepMessage, StepOrder, StepRefused
 from gsched.protocol.node import (
     KEEPALIVE_S,
     MAX_FRAME_BYTES,
@@ -108,7 +108,7 @@ class Channel:
         node: str,
         key: bytes,
         post: Callable[[Input], None],
-        on_job: Callable[[StepOrder | StepRefused | CodeRead], None],
+        on_job: Callable[[StepMessage | CodeRead], None],
         lookup: Lookup,
     ) -> None:
         self._path, self._trusted = socket_path(head), trusted
@@ -333,6 +333,7 @@ class Channel:
                             next_job=message.next_job,
                             leases=message.leases,
                             uses=message.uses,
+                            logins=message.logins,
                         )
                     )
                     self._on_orders(messages[number + 1 :])
@@ -380,7 +381,7 @@ class Channel:
                     self._post(LeaseRenewed(number=message.number))
                 case Ping():
                     self.send(Pong(number=message.number))
-                case StepOrder() | StepRefused() | CodeRead():
+                case StepOrder() | StepRefused() | LoginAnswer() | CodeRead():
                     self._on_job(message)
                 case Challenge() | Welcome():
                     log.warning("%s in the middle of a connection: ignored", type(message).__name__)

@@ -290,16 +290,7 @@ class ElasticServer:
         if first.ready is not None:
             self._hear_ready(first.ready, uid)
             return
-        if first.step is not None:
-            key = self._key_of(first.step, uid)
-            await self._steps.serve_call(key, first.step, reader, writer)
-            return
-        if first.code is not None:
-            await self._steps.code.serve(self._key_of(first.code, uid), reader, writer)
-            return
-        if first.agent is not None:
-            key = self._key_of(first.agent, uid)
-            await self._steps.serve_agent(key, reader, writer)
+        if await self._serve_steps(first, reader, writer, uid):
             return
         if first.hello is None:
             raise _RefusedError("the first line is no hello")
@@ -317,6 +308,29 @@ class ElasticServer:
                 self._hear(peer, line)
         finally:
             self._leave(peer)
+
+    async def _serve_steps(
+        self, first: wire.Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int
+    ) -> bool:
+        """Serve who is no training, to the end; return False for others.
+
+        Raises:
+            _RefusedError: that user has no such attempt here, or may not ask.
+        """
+        if first.step is not None:
+            key = self._key_of(first.step, uid)
+            await self._steps.serve_call(key, first.step, reader, writer)
+        elif first.login is not None:
+            if uid not in {0, os.geteuid()}:
+                raise _RefusedError("only root may ask for logins")
+            await self._steps.serve_login(first.login, reader, writer)
+        elif first.code is not None:
+            await self._steps.code.serve(self._key_of(first.code, uid), reader, writer)
+        elif first.agent is not None:
+            await self._steps.serve_agent(self._key_of(first.agent, uid), reader, writer)
+        else:
+            return False
+        return True
 
     def _admit(self, hello: wire.Hello, writer: asyncio.StreamWriter, uid: int) -> _Peer:
         """Return the peer that a connection is, after its attempt has been told what it missed.

@@ -112,6 +112,7 @@ class Shell:
             attempts=agent.attempts,
             send=lambda message: self._channel.send(message),  # noqa: PLW0108 # it is made below
             is_connected=lambda: agent.welcomed,
+            takes_logins=lambda: agent.takes_logins,
             clock=clock,
         )
         self._elastic = ElasticServer(

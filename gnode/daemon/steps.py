@@ -20,7 +20,15 @@ from gsched.clock import Clock
 from gsched.model.limits import MAX_STEP_CALLS, MAX_STEP_ORDERS
 from gsched.protocol import training as wire
 from gsched.protocol.code import CodeRead, CodeWanted
-from gsched.protocol.job_steps import StepFailed, StepOrder, StepRefused, StepReport, StepRequest
+from gsched.protocol.job_steps import (
+    LoginAnswer,
+    LoginRequest,
+    StepFailed,
+    StepMessage,
+    StepOrder,
+    StepReport,
+    StepRequest,
+)
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +70,7 @@ class StepServer:
         attempts: what gnode knows of its attempts; only read.
         send: sends a message to the head, where one is connected.
         is_connected: whether one is.
+        takes_logins: whether it opens parts of jobs for users who log in.
         clock: for how long an agent may take to start.
         code: serves programs that unpack code snapshots.
     """
@@ -70,12 +79,14 @@ class StepServer:
     attempts: Mapping[AttemptKey, Attempt]
     send: Callable[[StepReport | CodeWanted], None]
     is_connected: Callable[[], bool]
+    takes_logins: Callable[[], bool]
     clock: Clock
     code: CodeRelay = field(init=False)
     _agents: dict[AttemptKey, asyncio.StreamWriter] = field(default_factory=dict)
     _waiting: dict[AttemptKey, list[_Waiting]] = field(default_factory=dict)
     _calls: dict[int, _Call] = field(default_factory=dict)
     _allowed: dict[AttemptKey, _Allowance] = field(default_factory=dict)
+    _logins: dict[int, asyncio.StreamWriter] = field(default_factory=dict)
     _next_call: int = 1
     _look: asyncio.TimerHandle | None = None
 
@@ -90,8 +101,13 @@ class StepServer:
 
     # --- the head's side ---
 
-    def take(self, message: StepOrder | StepRefused | CodeRead) -> None:
+    def take(self, message: StepMessage | CodeRead) -> None:
         """Take a message of the head."""
+        if isinstance(message, LoginAnswer):
+            login = self._logins.get(message.login)
+            if login is not None:
+                _write(login, {"login": {"job": message.job, "attempt": message.attempt}})
+            return
         if isinstance(message, CodeRead):
             self.code.take(message)
             return
@@ -240,6 +256,23 @@ class StepServer:
                 await reader.read(1)  # it closes when all agents have come, or it has given up
         finally:
             del self._calls[number]
+
+    async def serve_login(
+        self, call: wire.LoginCall, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Ask the head for a part of a job here for a user who logs in, until PAM has gone."""
+        number, self._next_call = self._next_call, self._next_call + 1
+        if not self.takes_logins():
+            why = f"{self.node} is not connected to a head that can tell"
+            _write(writer, {"refused": {"message": why}})
+            return
+        self._logins[number] = writer
+        self.send(LoginRequest(login=number, uid=call.uid, address=call.address))
+        try:
+            with contextlib.suppress(OSError):
+                await reader.read(1)
+        finally:
+            del self._logins[number]
 
     def _pause_s(self, key: AttemptKey) -> float:
         """Count a call and return how long to wait before it is passed on, seconds."""

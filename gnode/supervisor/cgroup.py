@@ -6,6 +6,7 @@ import os
 from gnode.supervisor import fence
 from gnode.supervisor.errors import LaunchError, reason
 from gnode.supervisor.spool import MemoryCgroup, Task
+from gsched.failpoint import failpoint
 
 _MORE_BYTES = 16 << 20
 
@@ -113,15 +114,19 @@ def confine(task: Task) -> None:
         _write(f"{cpuset['path']}/cpuset.cpus", ",".join(map(str, cpus)))
 
 
-def join(task: Task) -> None:
-    """Move the calling process into the attempt's groups.
+def join(task: Task, pid: int = 0) -> None:
+    """Move a process into the attempt's groups, first into that for tracking.
+
+    Args:
+        task: of the attempt.
+        pid: of the process; 0: the calling one.
 
     Raises:
-        LaunchError: the kernel refuses.
+        LaunchError: the kernel refuses. Once the attempt has ended, there is no such group.
     """
     for path in _groups(task):
         try:
-            _write(f"{path}/cgroup.procs", "0")
+            _write(f"{path}/cgroup.procs", str(pid))
         except OSError as error:
             raise LaunchError(
                 f"cannot join the control group {path}: {reason(error)}: see gsched doctor",
@@ -207,13 +212,23 @@ def allow_more_memory(task: Task) -> None:
             _write(f"{group['path']}/{each}", limit)
 
 
-def remove(task: Task) -> None:
-    """Remove the groups; one that the job has made others in stays for gnode's clean-up."""
+def remove(task: Task) -> bool:
+    """Remove the groups; one that the job has made others in stays for gnode's clean-up.
+
+    Nothing can join the attempt any more once its group for tracking is removed.
+
+    Returns:
+        False: somebody has come into that group (a login, see `login`) since nothing was left in
+        it; all groups stay.
+    """
+    failpoint("supervisor.exit.before_groups")
     for path in _groups(task):
         try:
             os.rmdir(path)
         except OSError:
-            continue
+            if path == task["cgroup"] and not is_empty(task):
+                return False
+    return True
 
 
 def out_of_memory_kills(task: Task) -> int:

@@ -20,6 +20,7 @@ from gnode.supervisor import (
     gate,
     kernel,
     output,
+    private,
     privilege,
     staging,
     terminal,
@@ -45,17 +46,19 @@ class Surroundings:
     Attributes:
         core_limits: the soft and hard core-dump limits that jobs get; daemons get none.
         home: the control group that supervisors live in.
+        namespace: the mount namespace of the present attempt, as a path; empty: that of the node.
         oom_protected: the daemons are kept from the kernel's OOM killer; jobs must not be.
         rules: whose jobs run here.
     """
 
-    __slots__ = ("core_limits", "home", "oom_protected", "rules")
+    __slots__ = ("core_limits", "home", "namespace", "oom_protected", "rules")
 
     def __init__(self) -> None:
         self.core_limits = resource.getrlimit(resource.RLIMIT_CORE)
         with open("/proc/self/oom_score_adj", encoding="ascii") as file:
             self.oom_protected = int(file.read()) < 0
         self.home = cgroup.Home()
+        self.namespace = ""
         self.rules = privilege.Rules()
 
 
@@ -163,6 +166,7 @@ def become_member(task: Task, around: Surroundings) -> None:
     _set_limits(task, around)
     cgroup.join(task)
     affinity.take(task)
+    private.enter(around)
     if task["switch_user"]:
         groups = privilege.resolve_groups(task["user"], task["uid"], task["gid"])
         privilege.become(task["uid"], task["gid"], groups)

@@ -34,6 +34,8 @@ def is_possible(task: Task, around: Surroundings) -> bool:
         return False  # only its own process knows SLURM_TASK_PID before the program starts
     if task.get("stage_in"):
         return False  # the job's process copies them before it starts
+    if task.get("private"):
+        return False  # it enters a namespace
     if task["cgroup"] and not around.home.is_known:
         return False
     if any(

@@ -120,7 +120,8 @@ def _run_alone(task: Task, around: Surroundings, work: Callable[[], str], limit_
     while not reap() and pid not in ended and kernel.boottime_s() < end_s:
         signal.sigtimedwait((signal.SIGCHLD,), _KILL_AGAIN_S_MAX)
     _clear(task, reap)
-    cgroup.remove(task)
+    while not cgroup.remove(task):
+        _clear(task, reap)
     return faults(reader)
 
 

@@ -61,6 +61,19 @@ class GpuFence(TypedDict):
     allowed: list[str]
 
 
+class Private(TypedDict):
+    """What the attempt's own /tmp and /dev/shm are: see `private`.
+
+    Attributes:
+        visible: directories of the node that are there as before.
+        shm: it has a /dev/shm of its own, of at most ``shm_bytes``; 0: half of the memory.
+    """
+
+    visible: list[str]
+    shm: bool
+    shm_bytes: int
+
+
 class Removal(TypedDict):
     """The command that removes what a container has left, and its environment."""
 
@@ -108,6 +121,7 @@ class Task(TypedDict):
         removal: of the attempt's container, once nothing of it runs.
         directory_wait_s: for how long a working or output directory that does not exist is looked
             for, each.
+        private: its own /tmp and /dev/shm; None: it has those of the node.
     """
 
     job: int
@@ -155,6 +169,7 @@ class Task(TypedDict):
     stage_timeout_s: NotRequired[float]
     removal: NotRequired[Removal | None]
     directory_wait_s: NotRequired[float]
+    private: NotRequired[Private | None]
 
 
 class Started(TypedDict):

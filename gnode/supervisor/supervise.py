@@ -25,6 +25,7 @@ from gnode.supervisor import (
     last_words,
     lease,
     orders,
+    private,
     proc,
     record,
     shells,
@@ -166,6 +167,7 @@ class _Supervisor:
             self._gate.close()
         self._user_dir.remove(self._task)
         self._tell_owner(around, *filter(None, (fault, words)))
+        private.leave(around)
         return self._write_down(result)
 
     def _blame_for_space(self, around: Surroundings, error: LaunchError) -> None:
@@ -240,7 +242,7 @@ class _Supervisor:
 
     def _write_down(self, result: dict[str, object]) -> bytes:
         """Write the exit record, however long the disk is full: it is the only copy."""
-        cgroup.remove(self._task)
+        self._shut_groups()
         warned = False
         while True:
             try:
@@ -252,7 +254,13 @@ class _Supervisor:
                     spool.log(f"{self._directory}: cannot write the exit record yet: {error}")
             warned = True
             signal.sigtimedwait(WATCHED, _WRITE_AGAIN_S)
-            cgroup.remove(self._task)
+            self._shut_groups()
+
+    def _shut_groups(self) -> None:
+        """Remove the control groups; who has come in at the last moment is killed first."""
+        while not cgroup.remove(self._task):
+            self._ending.allow(0.0, kernel.boottime_s())
+            self._watch()
 
     # --- starting ---
 
@@ -260,6 +268,7 @@ class _Supervisor:
         """Start the job's process and record it."""
         child.check_owner(self._task, around)
         self._user_dir.make()
+        private.make(self._task, around)
         cgroup.prepare(self._task)
         self._announce_start()
         failpoint("supervisor.start.before_fork")

@@ -206,7 +206,10 @@ class LostAttempt:
         """Write the exit record; False (try again later) while the disk does not take it."""
         if not spool.exists(self._directory, spool.TASK):
             return True  # nobody will ever look for it
-        cgroup.remove(self._task)
+        if not cgroup.remove(self._task):  # who has come in at the last moment is killed first
+            cgroup.kill(self._task)
+            proc.send(cgroup.members(self._task), signal.SIGKILL)
+            return False
         try:
             spool.write_exit(self._journal, self._record())
         except OSError as error:

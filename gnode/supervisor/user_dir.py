@@ -26,7 +26,7 @@ class UserDir:
             LaunchError: it cannot be made.
         """
         task = self._task
-        if not (task["files"] or task["failure_report"]):
+        if not (task["files"] or task["failure_report"] or task.get("private")):
             return
         try:
             self._make(task["user_dir"])

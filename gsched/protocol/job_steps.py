@@ -82,6 +82,31 @@ class StepRequest(Struct, frozen=True, kw_only=True, tag="step_request"):
     secret: str
 
 
+class LoginRequest(Struct, frozen=True, kw_only=True, tag="login_request"):
+    """A user logs in to this node, on which no process of the user's jobs runs.
+
+    A job of the user that has only reserved this node gets its step agent here. Sent only to heads
+    that have said in `Welcome` that they take it; answered by `LoginAnswer`.
+
+    Attributes:
+        login: the number of the request on this node.
+        uid: of the user.
+        address: where the login comes from; empty: that is not known.
+    """
+
+    login: Count
+    uid: Count
+    address: str = ""
+
+
+class LoginAnswer(Struct, frozen=True, kw_only=True, tag="login_answer"):
+    """The attempt whose step agent starts for a login; ``job`` 0: the user has no job here."""
+
+    login: Count
+    job: Count = 0
+    attempt: Count = 0
+
+
 #: What the head says of job steps, and a node.
-StepMessage = StepOrder | StepRefused
-StepReport = StepRequest | StepFailed
+StepMessage = StepOrder | StepRefused | LoginAnswer
+StepReport = StepRequest | StepFailed | LoginRequest

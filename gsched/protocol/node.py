@@ -170,6 +170,7 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
         next_job: the id that the next job gets.
         leases: this head answers `Renew`.
         uses: this head takes `Uses`.
+        logins: this head takes `LoginRequest`.
     """
 
     cluster: str
@@ -179,6 +180,7 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
     next_job: Count = 0
     leases: bool = False
     uses: bool = False
+    logins: bool = False
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag="refused"):

@@ -83,6 +83,17 @@ class StepAgentFailed(Struct, frozen=True, kw_only=True):
     message: Text = ""
 
 
+class LoginCall(Struct, frozen=True, kw_only=True):
+    """PAM asks for a part of a job on this node for a user who logs in; only root may.
+
+    Answered by a line ``login`` with ``job`` and ``attempt``, 0 if there is none, or by a refusal.
+    """
+
+    version: _Count
+    uid: _Count
+    address: Text = ""
+
+
 class CodeHello(Struct, frozen=True, kw_only=True):
     """The first line of the program that unpacks an attempt's code snapshot on this node.
 
@@ -112,6 +123,7 @@ class Line(Struct, frozen=True, kw_only=True):
     step: StepCall | None = None
     agent: StepAgentHello | None = None
     failed: StepAgentFailed | None = None
+    login: LoginCall | None = None
     code: CodeHello | None = None
     read: ReadCode | None = None
 

@@ -97,6 +97,12 @@ class SendStepRefused(NodeEffect, frozen=True, kw_only=True):
     message: str
 
 
+class SendLoginAnswer(NodeEffect, frozen=True, kw_only=True):
+    """Tell a node which attempt's step agent starts there for a login; job 0: there is none."""
+
+    login: int
+
+
 class SendProbe(Struct, frozen=True, kw_only=True):
     """Let a node find out whether it can start jobs; what is lost is asked again."""
 
@@ -117,4 +123,5 @@ AnyEffect = (
     | SendTune
     | SendStepOrder
     | SendStepRefused
+    | SendLoginAnswer
 )

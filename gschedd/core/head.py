@@ -21,7 +21,7 @@ from gsched.model.job import JobSpec
 from gsched.model.resources import Load, Request, Usage
 from gsched.model.states import NodeState
 from gsched.protocol import node as n
-from gsched.protocol.job_steps import StepFailed, StepReport, StepRequest
+from gsched.protocol.job_steps import LoginRequest, StepFailed, StepReport, StepRequest
 from gschedd.core import commands as c
 from gschedd.core import decide
 from gschedd.core import effects as e
@@ -274,7 +274,7 @@ class Head:
                 return self._hear(reports.on_checkpoint_failed(self.state, node, said, now_s))
             case n.Progress():
                 return self._hear(reports.on_progress(self.state, node, said, now_s))
-            case StepRequest() | StepFailed():
+            case StepRequest() | StepFailed() | LoginRequest():
                 return self._hear(steps.on_step(self.state, node, said, now_s))
             case _:
                 assert_never(said)

@@ -21,7 +21,7 @@ from gsched.model.states import LaunchStage, NodeState
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
 from gsched.protocol.framing import frames_from_head
-from gsched.protocol.job_steps import StepFailed, StepReport, StepRequest
+from gsched.protocol.job_steps import LoginRequest, StepFailed, StepReport, StepRequest
 from gsched.protocol.reading import named, read_from_node
 from gsched.protocol.sealing import Opener, Sealer, SealError
 from gsched.protocol.sessions import OpenSession, SessionFailed
@@ -382,6 +382,7 @@ class Links:
                 next_job=self._reached[1],
                 leases=True,
                 uses=True,
+                logins=True,
             )
         )
         return True
@@ -480,6 +481,7 @@ class Links:
                     | n.Progress()
                     | StepRequest()
                     | StepFailed()
+                    | LoginRequest()
                 ):
                     reports.append(message)
                 case n.Known():

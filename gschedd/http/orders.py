@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 from gsched.errors import BadStateError
 from gsched.protocol import node as n
-from gsched.protocol.job_steps import StepOrder, StepRefused
+from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
 from gschedd.core import effects as e
 
 
@@ -97,6 +97,10 @@ def _step_refused(effect: e.SendStepRefused) -> StepRefused:
     )
 
 
+def _login_answer(effect: e.SendLoginAnswer) -> LoginAnswer:
+    return LoginAnswer(login=effect.login, job=effect.job, attempt=effect.attempt)
+
+
 def _probe(effect: e.SendProbe) -> n.Probe:
     return n.Probe(request=effect.request)
 
@@ -112,6 +116,7 @@ _MESSAGES: Final[Mapping[type[e.AnyEffect], Callable[[Any], n.HeadMessage]]] = M
         e.SendTune: _tune,
         e.SendStepOrder: _step_order,
         e.SendStepRefused: _step_refused,
+        e.SendLoginAnswer: _login_answer,
         e.SendProbe: _probe,
     }
 )

@@ -11,7 +11,7 @@ from typing import Final, Protocol, assert_never
 from gsched.model.states import NodeState
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
-from gsched.protocol.job_steps import StepFailed, StepRequest
+from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
 from gsched.protocol.sessions import SessionFailed
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
@@ -166,6 +166,7 @@ class HeadProcess:
                 | n.Progress()
                 | StepRequest()
                 | StepFailed()
+                | LoginRequest()
             ):
                 said = message
                 self._inbox.append((lambda now_s: head.reported(name, said, now_s), None))

@@ -37,7 +37,7 @@ from gsched.model.job import Owner
 from gsched.model.resources import Load
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeRead
-from gsched.protocol.job_steps import StepOrder, StepRefused
+from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
 from gsched.protocol.sessions import OpenSession
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.machine import Machine
@@ -270,7 +270,9 @@ class NodeProcess:
                 self.post(LeaseRenewed(number=message.number))
             case n.Survey():
                 self.post(SurveyAsked(survey=message))
-            case n.Challenge() | n.Refused() | n.Ping() | StepOrder() | StepRefused() | CodeRead():
+            case n.Challenge() | n.Refused() | n.Ping():
+                pass
+            case StepOrder() | StepRefused() | LoginAnswer() | CodeRead():
                 pass
 
     def disconnected(self) -> None:

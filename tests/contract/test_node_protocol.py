@@ -34,7 +34,14 @@ from gsched.model.states import (
 )
 from gsched.model.training import Batching
 from gsched.protocol.code import CodeRead, CodeWanted
-from gsched.protocol.job_steps import StepFailed, StepOrder, StepRefused, StepRequest
+from gsched.protocol.job_steps import (
+    LoginAnswer,
+    LoginRequest,
+    StepFailed,
+    StepOrder,
+    StepRefused,
+    StepRequest,
+)
 from gsched.protocol.node import (
     MAX_FRAME_BYTES,
     AttemptReport,
@@ -95,6 +102,7 @@ HEAD_MESSAGES: list[HeadMessage] = [
     ),
     CodeRead(request=1, size_bytes=9, data=bytes(range(256))),
     StepRefused(job=1, attempt=1, node="n2", step=2, message="too old"),
+    LoginAnswer(login=3, job=1, attempt=2),
     Renewed(number=4),
     Survey(first_unknown=7, unfinished=(2, 3)),
     Refused(message="no", fatal=True),
@@ -161,6 +169,7 @@ NODE_MESSAGES: list[NodeMessage] = [
     CheckpointFailed(job=1, attempt=1, request=3, message="no room"),
     Progress(job=1, attempt=1, step=4, work_done=5.0, at_s=6.0, step_s=0.5, gpus=2),
     StepRequest(job=1, attempt=1, step=2, nodes=("n2", "n3"), port=40000, secret="0f" * 16),
+    LoginRequest(login=3, uid=1000, address="10.0.0.1"),
     CodeWanted(request=1, job=1, attempt=1, offset=5),
     StepFailed(job=1, attempt=1, node="n2", origin="n1", step=2, message="no route to host"),
 ]

@@ -30,6 +30,7 @@ from gsched.config_containers import ContainersConfig
 from gsched.config_gpu_share import GpuShareConfig
 from gsched.config_gpus import GpuConfig, OutsideConfig
 from gsched.config_history import HistoryConfig
+from gsched.config_login import LoginConfig
 from gsched.config_notify import NotifyConfig
 from gsched.config_queues import QueueConfig
 
@@ -83,6 +84,7 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[node]", NodeConfig),
         ("[[node.gpu]]", GpuConfig),
         ("[outside_gpu_use]", OutsideConfig),
+        ("[login]", LoginConfig),
     ],
 )
 def test_each_key_is_in_its_section(section: str, kind: type[msgspec.Struct]) -> None:

@@ -31,6 +31,7 @@ from gsched.config_gpu_share import GpuShareConfig, MigConfig
 from gsched.config_gpus import GpuConfig, OutsideConfig
 from gsched.config_history import HistoryConfig
 from gsched.config_limits import LimitsConfig, StagingConfig
+from gsched.config_login import LoginConfig
 from gsched.config_notify import NotifyConfig
 from gsched.config_queues import QueueConfig
 
@@ -58,7 +59,7 @@ COMMANDS = (
 PBS_COMMANDS = ("qstat", "pbsdsh", "pbsnodes", "qmgr", "tracejob")
 #: Options that all commands have: one section of gsched-pbs(7) describes them.
 COMMON = {"--head", "--json", "--version", "--help"}
-DAEMONS = {"gschedd": "gschedd.main", "gnode": "gnode.main"}
+DAEMONS = {"gschedd": "gschedd.main", "gnode": "gnode.main", "gnode-pam": "gnode.pam"}
 SECTIONS = ("SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "SEE ALSO")
 # rst2man makes the section "Name" from the title and the subtitle of a page.
 _NAME = re.compile(r'^\.SH "?Name"?\n(?P<name>\S+) \\- \S', re.MULTILINE | re.IGNORECASE)
@@ -227,6 +228,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[NODE]": NodeConfig,
         "[[NODE.GPU]]": GpuConfig,
         "[OUTSIDE_GPU_USE]": OutsideConfig,
+        "[LOGIN]": LoginConfig,
     }
     for title, struct in tables.items():
         terms = re.findall(r"^([a-z_]+(?:, [a-z_]+)*)\n    \S", sections[title], re.MULTILINE)
@@ -251,6 +253,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "staging",
         "gpu_share",
         "outside_gpu_use",
+        "login",
         "notify",
     } | {
         "deadline"  # deprecated: described in [TRAINING]

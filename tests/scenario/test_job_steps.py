@@ -6,7 +6,7 @@ from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Load, Usage
 from gsched.model.states import LaunchStage, OutcomeKind, PartState, StopReason, Subject
 from gsched.protocol import node as n
-from gsched.protocol.job_steps import StepFailed, StepRequest
+from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from tests.support.world import Program, World, node
@@ -238,3 +238,45 @@ def test_a_record_of_an_agent_stopped_as_a_peer_does_not_count() -> None:
     outcome = world.job(job).outcome
     assert outcome is not None
     assert outcome.succeeded
+
+
+def log_in(world: World, of: str, *, uid: int, address: str = "") -> tuple[int, int]:
+    """Let a user log in to a node; return the job and attempt of the answer."""
+    said = LoginRequest(login=5, uid=uid, address=address)
+    step = world.head.reported(of, said, world.now_s)
+    answers = [each for each in step.effects if isinstance(each, e.SendLoginAnswer)]
+    world._take(step)
+    world.settle()
+    world.run_until(world.elapsed_s + 1)
+    (answer,) = answers
+    assert (answer.node, answer.login) == (of, 5)
+    return answer.job, answer.attempt
+
+
+def test_a_login_opens_the_part_of_a_job_that_has_only_reserved_the_node() -> None:
+    """Once, for its owner only, and while the job runs."""
+    world = world_of_three()
+    job = wide(world)
+    uid = world.job(job).spec.owner.uid
+
+    assert log_in(world, "n2", uid=uid + 1) == (0, 0)
+    assert log_in(world, "n1", uid=uid) == (0, 0), "its script runs there: the node knows it"
+    assert parts(world, job) == [PartState.RUNNING, PartState.PASSIVE, PartState.PASSIVE]
+    assert log_in(world, "n2", uid=uid) == (job, 1)
+    assert log_in(world, "n2", uid=uid) == (job, 1)
+    assert parts(world, job) == [PartState.RUNNING, PartState.RUNNING, PartState.PASSIVE]
+    assert len(world.told(f.PartOpened, job)) == 1
+    world.run_until(300)
+    assert log_in(world, "n2", uid=uid) == (0, 0)
+
+
+def test_a_login_from_the_first_node_of_a_job_opens_a_part_of_that_job() -> None:
+    world = world_of_three()
+    first, second = wide(world), wide(world)
+    uid = world.job(first).spec.owner.uid
+    one, other = (world.job(each).attempt for each in (first, second))
+    assert one is not None
+    assert other is not None
+    if other.allocation[0].node == one.allocation[0].node:
+        assert log_in(world, "n3", uid=uid, address="10.0.0.1")[0] == second
+    assert log_in(world, "n3", uid=uid, address="10.9.9.9")[0] == second

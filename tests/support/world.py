@@ -409,6 +409,8 @@ class World:
                 machine.going_on.append(effect.request)
             case e.SendTune() | e.SendProbe() | e.SendPrepare():
                 self._told(machine, effect)
+            case e.SendLoginAnswer():
+                pass
             case e.SendStepOrder() | e.SendStepRefused():
                 machine.steps.append(effect)
 

@@ -6,17 +6,21 @@ import pathlib
 import pwd
 import resource
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from gnode.hw import cgroups
 from tests.support import records
 from tests.support.disks import FILLER, fill, small_disk
-from tests.support.launching import Launcher, process_is_there
+from tests.support.launching import Launcher, process_is_there, wait_until
 
 pytestmark = [
     pytest.mark.root,
@@ -488,3 +492,36 @@ def test_a_full_tmp_is_the_owners_fault_only_if_the_owner_has_filled_it(
     assert record["failure"] == {"stage": "files", "subject": subject, "errno": errno.ENOSPC}
     assert f"below {root.parent}: No space left on device" in record["message"]
     assert ("is yours: remove some of it" in record["message"]) == (subject == "job")
+
+
+def test_who_joins_an_attempt_at_its_end_is_killed_before_its_exit_is_recorded() -> None:
+    """Nothing was left in its group when the supervisor looked last; then a login came."""
+    with tempfile.TemporaryDirectory(prefix="gsched-test-") as place:
+        pathlib.Path(place).chmod(0o755)
+        state = pathlib.Path(place, "state")
+        failing = {"GSCHED_FAIL": "supervisor.exit.before_groups:sleep=1"}
+        roots = cgroups.find_roots("auto", str(state))
+        if roots.tracking is None:
+            pytest.skip("no control groups of version 2 can be made here")
+        launcher = Launcher(state, failing)
+        group = pathlib.Path(f"{roots.tracking}/1.1")
+        late = subprocess.Popen(["sleep", "60"])
+        try:
+            launcher.launch(launcher.task(1, ["sleep", "0.1"], cgroup=str(group)))
+            job = launcher.started(1)["job_pid"]
+            wait_until(lambda: not process_is_there(job), "the end of the job's process")
+            time.sleep(0.3)
+            (group / "cgroup.procs").write_text(str(late.pid))
+            record = launcher.exit(1)
+            ended = late.poll()
+            was_removed = not group.exists()
+        finally:
+            late.kill()
+            late.wait()
+            launcher.close()
+            cgroups.remove(str(group))
+            cgroups.remove_if_empty(roots)
+
+    assert record["exit_code"] == 0
+    assert ended == -signal.SIGKILL
+    assert was_removed

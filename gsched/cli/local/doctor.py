@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gsched.cli.common import color_option, head_option, print_json, printable, wants_color
-from gsched.cli.local import head_checks, machine_checks, notify_checks
+from gsched.cli.local import head_checks, login_checks, machine_checks, notify_checks
 from gsched.cli.local.findings import Finding, Level, ok
 from gsched.cli.local.layout import ClusterLayout, layout_of
 from gsched.cli.local.options import subcommand
@@ -106,6 +106,7 @@ def examine(
         machine_checks.check_gpus(),
         machine_checks.check_torchrun(),
     ]
+    findings.extend(login_checks.check_login())
     if layout is not None and config_path is None:
         config_path = str(layout.config)
     finding, config = machine_checks.check_config(config_path)
@@ -115,6 +116,7 @@ def examine(
     if config is not None:
         findings.append(machine_checks.check_cpu_binding(config))
         findings.extend(machine_checks.check_gpu_fence(config))
+        findings.extend(machine_checks.check_private_tmp(config))
         findings.extend(machine_checks.check_gpu_share(config))
         if layout is not None or _is_head_here(config):
             findings.extend(notify_checks.check_ways(config.notify))

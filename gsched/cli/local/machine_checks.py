@@ -270,6 +270,20 @@ def check_gpu_fence(config: Config, root: Path = CGROUP_ROOT, dev: Path = DEV) -
     return [fail(subject, f"no control groups for it at {root}", "mount cgroup2")]
 
 
+def check_private_tmp(config: Config) -> list[Finding]:
+    """Say whether jobs of a node here can have a /tmp of their own; nothing where they are not to.
+
+    Whether it may mount file systems, gnode finds out when it starts.
+    """
+    if not config.node.private_tmp:
+        return []
+    subject = "private /tmp"
+    if os.geteuid() != 0:
+        text = "private_tmp in [node] is true, and only root can mount file systems"
+        return [warn(subject, text, "run gnode, and this check, as root, or remove the key")]
+    return [ok(subject, "each job has a /tmp and a /dev/shm of its own")]
+
+
 def _has_cpusets(root: Path) -> bool:
     """Return whether the cpuset controller is there, of either version, and can be used."""
     trees = [tree for tree in (root, root / "unified") if (tree / "cgroup.procs").exists()]

@@ -8,7 +8,7 @@ control group and with its limits. It ends with the script.
 
 from gsched.model.resources import Allocation
 from gsched.model.states import JobState, LaunchKind, NodeState, OutcomeKind, PartState, StopReason
-from gsched.protocol.job_steps import StepFailed, StepRequest
+from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.attempts.reports import Heard, nothing
@@ -25,8 +25,12 @@ def is_step_agent(job: Job, allocation: Allocation, node: str) -> bool:
     return not runs_everywhere(job) and allocation[0].node != node
 
 
-def on_step(state: State, node: str, said: StepRequest | StepFailed, now_s: float) -> Heard:
+def on_step(
+    state: State, node: str, said: StepRequest | StepFailed | LoginRequest, now_s: float
+) -> Heard:
     """Take in what a node says of a job step."""
+    if isinstance(said, LoginRequest):
+        return on_login(state, node, said, now_s)
     if isinstance(said, StepFailed):
         return on_step_failed(state, node, said)
     return on_step_request(state, node, said, now_s)
@@ -80,6 +84,41 @@ def on_step_request(state: State, node: str, said: StepRequest, now_s: float) ->
                 secret=said.secret,
             )
         )
+    return heard
+
+
+def on_login(state: State, node: str, said: LoginRequest, now_s: float) -> Heard:
+    """A user logs in to a node: a job that has only reserved it gets its step agent there.
+
+    Of several the one that the login comes from, else the newest.
+    """
+    heard = nothing()
+    found: list[tuple[bool, float, Job, Attempt]] = []
+    for job in state.by_node.get(node, {}).values():
+        attempt = job.attempt
+        if job.spec.owner.uid != said.uid or attempt is None:
+            continue
+        if not _refusal(state, job, attempt, node):
+            first = state.nodes.get(attempt.allocation[0].node)
+            comes_from = bool(said.address) and first is not None and first.address == said.address
+            found.append((comes_from, attempt.assigned_s, job, attempt))
+    if not found:
+        heard.effects.append(e.SendLoginAnswer(node=node, job=0, attempt=0, login=said.login))
+        return heard
+    _, _, job, attempt = max(found, key=lambda each: (*each[:2], each[2].id))
+    if attempt.parts[node].state is PartState.PASSIVE:
+        heard.facts.append(
+            f.PartOpened(
+                at_s=now_s,
+                job=job.id,
+                attempt=attempt.number,
+                node=node,
+                boot_id=state.nodes[node].boot_id,
+            )
+        )
+    heard.effects.append(
+        e.SendLoginAnswer(node=node, job=job.id, attempt=attempt.number, login=said.login)
+    )
     return heard
 
 
