@@ -47,6 +47,9 @@ ANSWER_BYTES_MAX: Final = 4 << 20
 PATIENCE_S: Final = 3.0  # until there is a victim of a kind
 DRAIN_TIMEOUT_S: Final = 180.0
 DRAIN_MAX_S: Final = 0.5  # drain_max_s of [gpu_share], by default
+OVERLAPS_OF_A_FREEZE: Final = 4
+SLOW_PART: Final = 0.1  # of all drains
+DRAINS_MIN: Final = 50
 USR1: Final = int(signal.SIGUSR1)
 KILLED: Final = 128 + int(signal.SIGKILL)  # what a shell ends with whose program was killed
 
@@ -104,6 +107,7 @@ class ShareFaults:
     Attributes:
         cluster: of which nothing is started yet.
         seed: of everything that is random here; the operating system adds its own.
+        drains: of each token daemon, by node and process: drains, and how many were overtaken.
         slack_s: added to the bound of a wait for a dead holder: for a machine with other load.
     """
 
@@ -118,6 +122,7 @@ class ShareFaults:
     acknowledged: dict[int, str] = field(default_factory=dict)
     released_s: list[float] = field(default_factory=list)
     disturbed: int = 0
+    drains: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     watch: Watch = field(init=False)
     _chance: random.Random = field(init=False)
     _judge: Judge = field(init=False)
@@ -144,6 +149,7 @@ class ShareFaults:
             until_s = time.monotonic() + seconds
             while time.monotonic() < until_s:
                 time.sleep(self._chance.uniform(0.1, QUIET_S_MAX))
+                self._count_drains()
                 self._happen(self._chance.choice(self.faults))
                 assert not self._broken, self._broken
         finally:
@@ -393,6 +399,7 @@ class ShareFaults:
 
         wait_until(is_over, DRAIN_TIMEOUT_S, what="all jobs to end")
         wait_until(self._is_told, PATIENCE_S * 5, what="token daemons to know no job")
+        self._count_drains()
 
     def _is_told(self) -> bool:
         return not any(self.metrics(name).get("groups") for name in NODES)
@@ -409,6 +416,7 @@ class ShareFaults:
         )
         self._check("outcomes", self._outcomes(database))
         self._check("waits for a dead holder", self._long_waits())
+        self._check("jobs leave the GPU in time", self.slow_drains())
         self._check("all memory is free", self._left_memory())
         return self._found
 
@@ -451,6 +459,27 @@ class ShareFaults:
             self.released_s.append(waited_s)
             if waited_s > bound_s:
                 yield f"{sorted(one.waiting)} waited {waited_s:.2f} s for a dead holder"
+
+    def _count_drains(self) -> None:
+        """Keep what each token daemon has counted, for it is lost when the daemon is killed."""
+        for name in NODES:
+            metrics = self.metrics(name)
+            if metrics:
+                rows = metrics["gpus"].values()
+                counted = sum(row["drains"] for row in rows), sum(row["overlaps"] for row in rows)
+                self.drains[name, metrics["pid"]] = counted
+
+    def slow_drains(self) -> Iterator[str]:
+        """A job is overtaken while it is frozen; others only where this machine is too slow."""
+        drains, overlaps = self.drains_and_overlaps()
+        allowed = OVERLAPS_OF_A_FREEZE * self.kills["freeze"] + SLOW_PART * drains
+        if drains >= DRAINS_MIN and overlaps > allowed:
+            yield f"{overlaps} of {drains} drains were overtaken: {allowed:.0f} may be"
+
+    def drains_and_overlaps(self) -> tuple[int, int]:
+        """Return how often jobs had to leave a GPU, and how often they did not in time."""
+        counted = list(self.drains.values())
+        return sum(one for one, _ in counted), sum(one for _, one in counted)
 
     def _left_memory(self) -> Iterator[str]:
         for gpu, device in self.watch.devices.items():

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.gpu_device import Device
+from tests.support.share_faults import ShareFaults
 from tests.support.share_watch import CARD_BYTES, Holding, Watch, crowded, lives
 
 
@@ -83,3 +85,15 @@ def test_memory_beyond_a_share_is_found(tmp_path: Path) -> None:
     assert [text.rpartition(" uses ")[2] for text in watch.problems] == [f"{(1 << 30) + 1} bytes"]
     assert len(list(watch.memory_problems())) == 1
     assert CARD_BYTES == 16 << 30
+
+
+def test_jobs_that_do_not_leave_the_gpu_in_time_are_found(tmp_path: Path) -> None:
+    """Beside those that were frozen, and those of daemons that have ended since."""
+    run = ShareFaults(Cluster(tmp_path / "cluster", "shares"), tmp_path, tmp_path, 1)
+    run.drains = {("n1", 11): (300, 20), ("n1", 12): (100, 0), ("n2", 21): (100, 34)}
+    run.kills["freeze"] = 1
+    assert list(run.slow_drains()) == []
+
+    run.drains["n2", 21] = 100, 35
+
+    assert list(run.slow_drains()) == ["55 of 500 drains were overtaken: 54 may be"]
