@@ -28,6 +28,7 @@ SECOND_ATTEMPTS: dict[str, tuple[list[int], ...]] = {
     "supervisor.start.before_fork": ([2],),
     "supervisor.start.after_fork": ([], [2]),
     # none, where the first supervisor that comes to its end is that of the deleted job
+    "supervisor.exit.before_groups": ([], [2]),
     "supervisor.exit.before_record": ([], [2]),
     "supervisor.exit.half_record": ([], [2]),
     "supervisor.exit.before_flush": ([],),  # it is complete, though not yet durable
