@@ -2,7 +2,8 @@
 
 `launch`: CPU time of one launch: the empty driver itself, a library that only forwards, the
 interception library in a process that shares nothing, and the same with an open gate.
-`memory`: wall time of one allocation and free, with and without the library.
+`memory`: wall time of one allocation and its free, with and without the library: a small one in a
+block of others, one that takes memory of the GPU, and one of a pool that keeps what is freed.
 `priority`: a high job (22 kernels of 1 ms, then 8 ms of its host) beside a low one (endless kernels
 of 0.2 ms, a wait after each 50), for several windows; 0 is the adapted window. The baseline is the
 high job alone without the library. Slow-down: medians of its iterations; share: busy time of the
@@ -154,18 +155,32 @@ class Bench:
 
     def memory(self) -> None:
         """Print the cost of an allocation."""
-        work = (
-            "(lambda t: [cuda.free('plain', cuda.alloc('plain', 4096)[1]) for _ in range(2000)] "
-            "and (time.perf_counter() - t) / 2000 * 1e6)(time.perf_counter())"
-        )
-        with self.node() as gpu:
-            plain = gpu.start({"LD_LIBRARY_PATH": str(self.driver.parent)})
-            plain.call("cuda.start()")
-            shared = gpu.run(gpu.task("1"))
-            bare = statistics.median(float(plain.call(work)) for _ in range(self.rounds))
-            asked = statistics.median(float(shared.call(work)) for _ in range(self.rounds))
+        ways = {
+            "4 KiB in a block of others": "cuda.free('plain', cuda.alloc('plain', 4096)[1])",
+            "4 MiB": "cuda.free('plain', cuda.alloc('plain', 4 << 20)[1])",
+            "4 MiB of a pool": "cuda.free_async(cuda.alloc('async', 4 << 20)[1])",
+        }
         print("memory: µs of wall time for one allocation and its free, from Python")
-        print(f"  without the library {bare:6.1f}\n  with the library    {asked:6.1f}")
+        print("  median (minimum, maximum)       without the library      with the library")
+        with self.node() as gpu:
+            jobs = [gpu.start({"LD_LIBRARY_PATH": str(self.driver.parent)}), gpu.run(gpu.task("1"))]
+            jobs[0].call("cuda.start()")
+            for job in jobs:
+                job.call("cuda.keep_freed() and cuda.alloc('plain', 4096)")
+            for way, code in ways.items():
+                work = (
+                    f"(lambda t: [{code} for _ in range(2000)] "
+                    "and (time.perf_counter() - t) / 2000 * 1e6)(time.perf_counter())"
+                )
+                figures: list[list[float]] = [[], []]
+                for _ in range(self.rounds):
+                    for job, values in zip(jobs, figures, strict=True):
+                        values.append(float(job.call(work)))
+                columns = (
+                    f"{statistics.median(values):7.1f} ({min(values):.1f}, {max(values):.1f})"
+                    for values in figures
+                )
+                print(f"  {way:28} " + " ".join(f"{column:>24}" for column in columns))
 
     def priority(self, windows: list[int], seconds: float) -> None:
         """Print the slow-down of the high job and the share of the low one."""

@@ -17,6 +17,7 @@ PER_THREAD = 2
 DEVICE, HOST = 1, 2
 #: Elements of a row of arrays: one of a single row has 131,072 elements at most.
 ROW = 4096
+NODE_GRAPH, NODE_ALLOC = 4, 10  # CUgraphNodeType
 
 
 class Location(ctypes.Structure):
@@ -52,6 +53,27 @@ class AllocNode(ctypes.Structure):
         ("access_count", ctypes.c_size_t),
         ("bytes", ctypes.c_size_t),
         ("pointer", ctypes.c_uint64),
+    ]
+
+
+class ChildGraph(ctypes.Structure):
+    _fields_ = [("graph", ctypes.c_void_p), ("moved", ctypes.c_int)]
+
+
+class NodeUnion(ctypes.Union):
+    _fields_ = [
+        ("padding", ctypes.c_longlong * 29),
+        ("alloc", AllocNode),
+        ("child", ChildGraph),
+    ]
+
+
+class NodeParams(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("reserved", ctypes.c_int * 3),
+        ("of", NodeUnion),
+        ("reserved2", ctypes.c_longlong),
     ]
 
 
@@ -147,7 +169,7 @@ class Cuda:
         return self.api.cuArrayDestroy(ctypes.c_void_p(array))
 
     def _alloc_array3d(self, size):
-        array, wanted = ctypes.c_void_p(), Array3D(64, 64, size // 64 // 64 // 2, 0x10, 1, 0)
+        array, wanted = ctypes.c_void_p(), Array3D(1 << 10, 1 << 10, size >> 21, 0x10, 1, 0)
         result = self.api.cuArray3DCreate_v2(ctypes.byref(array), ctypes.byref(wanted))
         return result, array.value
 
@@ -175,6 +197,25 @@ class Cuda:
         self.api.cuDeviceGetMemPool(ctypes.byref(pool), 0)
         return result or self.api.cuMemPoolTrimTo(pool, ctypes.c_size_t(0))
 
+    def free_async(self, pointer, stream=None):
+        return self.api.cuMemFreeAsync(ctypes.c_uint64(pointer), ctypes.c_void_p(stream))
+
+    def reuse(self, size, count, stream=None):
+        """Allocate, launch and free in a stream again and again; return the last result."""
+        for _ in range(count):
+            result, pointer = self._alloc_async(size, stream)
+            result = result or self.launch(1, stream) or self.free_async(pointer, stream)
+            if result:
+                return result
+        return SUCCESS
+
+    def keep_freed(self):
+        """Let the device's pool keep all memory that is freed; return its handle."""
+        pool, threshold = ctypes.c_void_p(), ctypes.c_uint64(2**64 - 1)
+        self.api.cuDeviceGetMemPool(ctypes.byref(pool), 0)
+        self.api.cuMemPoolSetAttribute(pool, 4, ctypes.byref(threshold))
+        return pool.value
+
     def _alloc_pool(self, size):
         pool, pointer = ctypes.c_void_p(), ctypes.c_uint64()
         props = PoolProps(1, 0, Location(DEVICE, 0))
@@ -198,17 +239,23 @@ class Cuda:
         )
         return result, handle.value
 
-    def map(self, handle, size):
+    def reserve(self, size):
         pointer = ctypes.c_uint64()
         self.api.cuMemAddressReserve(
             *(ctypes.byref(pointer), ctypes.c_size_t(size), ctypes.c_size_t(0)),
             *(ctypes.c_uint64(0), ctypes.c_uint64(0)),
         )
-        result = self.api.cuMemMap(
-            *(pointer, ctypes.c_size_t(size), ctypes.c_size_t(0)),
+        return pointer.value
+
+    def map_at(self, pointer, handle, size):
+        return self.api.cuMemMap(
+            *(ctypes.c_uint64(pointer), ctypes.c_size_t(size), ctypes.c_size_t(0)),
             *(ctypes.c_uint64(handle), ctypes.c_uint64(0)),
         )
-        return result, pointer.value
+
+    def map(self, handle, size):
+        pointer = self.reserve(size)
+        return self.map_at(pointer, handle, size), pointer
 
     def unmap(self, pointer, size):
         return self.api.cuMemUnmap(ctypes.c_uint64(pointer), ctypes.c_size_t(size))
@@ -249,6 +296,51 @@ class Cuda:
     def _free_graph(self, executable):
         self.api.cuGraphExecDestroy(ctypes.c_void_p(executable))
         return self.api.cuDeviceGraphMemTrim(0)
+
+    def graph(self, sizes, *, free=False, how="direct"):
+        """Return a graph with allocations, ready to launch: how it has got their nodes."""
+        graph, node, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        self.api.cuGraphCreate(ctypes.byref(graph), 0)
+        none = (None, ctypes.c_size_t(0))
+        for size in sizes:
+            wanted = AllocNode(bytes=size, pool=PoolProps(1, 0, Location(DEVICE, 0)))
+            if how == "direct":
+                self.api.cuGraphAddMemAllocNode(
+                    ctypes.byref(node), graph, *none, ctypes.byref(wanted)
+                )
+                pointer = wanted.pointer
+            else:
+                params = NodeParams(type=NODE_ALLOC)
+                params.of.alloc = wanted
+                self._add_node(node, graph, params, first=how == "node")
+                pointer = params.of.alloc.pointer
+            if free:
+                self.api.cuGraphAddMemFreeNode(
+                    ctypes.byref(node), graph, *none, ctypes.c_uint64(pointer)
+                )
+        if how == "child":
+            child, graph = graph, ctypes.c_void_p()
+            self.api.cuGraphCreate(ctypes.byref(graph), 0)
+            params = NodeParams(type=NODE_GRAPH)
+            params.of.child = ChildGraph(child, 1)
+            self._add_node(node, graph, params, first=False)
+        result = self.api.cuGraphInstantiateWithFlags(
+            ctypes.byref(executable), graph, ctypes.c_uint64(0)
+        )
+        return result, executable.value
+
+    def _add_node(self, node, graph, params, *, first):
+        if first:
+            self.api.cuGraphAddNode(
+                ctypes.byref(node), graph, None, ctypes.c_size_t(0), ctypes.byref(params)
+            )
+        else:
+            self.api.cuGraphAddNode_v2(
+                ctypes.byref(node), graph, None, None, ctypes.c_size_t(0), ctypes.byref(params)
+            )
+
+    def upload(self, executable):
+        return self.api.cuGraphUpload(ctypes.c_void_p(executable), None)
 
     def info(self):
         free, total = ctypes.c_size_t(), ctypes.c_size_t()

@@ -243,15 +243,15 @@ def test_a_low_job_waits_for_the_next_daemon(shared_gpu: Make) -> None:
     gpu = shared_gpu()
     low = gpu.run(gpu.task("1", LOW))
     assert low.call("cuda.launch(10)") == 0
-    assert low.call("cuda.alloc('plain', 3 << 20)[0]") == 0
+    assert low.call("cuda.alloc('plain', 4 << 20)[0]") == 0
 
     os.kill(gpu.daemon_pid(), signal.SIGKILL)
     wait_until(lambda: gpu.runtime.keeper.restarts == 1)
-    wait_until(lambda: gpu.metrics()["groups"]["1.1"]["used_bytes"] == 3 << 20)
+    wait_until(lambda: gpu.metrics()["groups"]["1.1"]["used_bytes"] == 4 << 20)
 
     assert low.call("cuda.launch(10)") == 0
     assert low.call("cuda.alloc('plain', 1 << 20)[0]") == 0
-    assert gpu.metrics()["groups"]["1.1"]["used_bytes"] == 4 << 20
+    assert gpu.metrics()["groups"]["1.1"]["used_bytes"] == 6 << 20
     assert "launches wait for the next one" in gpu.said
 
 

@@ -106,9 +106,9 @@ def test_a_process_that_executes_another_program_begins_anew(shared_gpu: Make) -
 
 
 def serves(gpu: SharedGpu, count: int) -> bool:
-    """Return whether so many processes of the job are known, with 1 MiB each."""
+    """Return whether so many processes of the job are known, with a block of 2 MiB each."""
     group = gpu.metrics()["groups"]["1.1"]
-    return len(group["pids"]) == count and group["used_bytes"] == count * MIB
+    return len(group["pids"]) == count and group["used_bytes"] == count * 2 * MIB
 
 
 def test_many_processes_of_a_job_are_served_at_once(shared_gpu: Make) -> None:
@@ -169,23 +169,23 @@ def test_a_process_for_which_the_daemon_has_no_place_waits_and_is_not_uncontroll
     resource.prlimit(daemon_pid, resource.RLIMIT_NOFILE, limits)
     assert job.receive() == 0
     assert job.call("cuda.alloc('plain', 1 << 20)[0]") == 0
-    assert gpu.metrics()["groups"]["1.1"]["used_bytes"] == 1 << 20
+    assert gpu.metrics()["groups"]["1.1"]["used_bytes"] == 2 << 20
 
 
 def test_a_stopped_daemon_does_not_keep_a_process_from_freeing_memory(shared_gpu: Make) -> None:
     """More is freed than the connection takes; the daemon knows what is left when it goes on."""
     gpu = shared_gpu()
-    job = gpu.run(gpu.task("1", ShareClass.LOW))
-    assert job.call("[cuda.alloc('plain', 4096)[0] for _ in range(3)]") == [0, 0, 0]
-    job.call("globals().update(many=[cuda.alloc('plain', 4096) for _ in range(1000)]) or 0")
+    job = gpu.run(gpu.task("1", ShareClass.LOW, memory_bytes=4 << 30))
+    assert job.call("[cuda.alloc('plain', 2 << 20)[0] for _ in range(3)]") == [0, 0, 0]
+    job.call("globals().update(many=[cuda.alloc('plain', 2 << 20) for _ in range(1000)]) or 0")
     daemon_pid = gpu.daemon_pid()
     os.kill(daemon_pid, signal.SIGSTOP)
     try:
         job.send("[cuda.free('plain', one[1]) for one in many][-1]")
-        wait_until(lambda: gpu.device.used_bytes == 3 * 4096, timeout_s=20.0)
+        wait_until(lambda: gpu.device.used_bytes == 3 * (2 << 20), timeout_s=20.0)
     finally:
         os.kill(daemon_pid, signal.SIGCONT)
     assert job.receive() == 0
-    assert job.call("cuda.alloc('plain', 4096)[0]") == 0
+    assert job.call("cuda.alloc('plain', 2 << 20)[0]") == 0
     # The daemon reads what the connection that was hung up still has.
-    wait_until(lambda: gpu.metrics()["groups"]["1.1"]["used_bytes"] == 4 * 4096)
+    wait_until(lambda: gpu.metrics()["groups"]["1.1"]["used_bytes"] == 4 * (2 << 20))

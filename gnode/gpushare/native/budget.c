@@ -1,5 +1,5 @@
 /* The job's memory: the token daemon adds up what all processes of the job use, and is asked before
- * each allocation. Without the daemon this process's own bytes are held against the limit. */
+ * more is used. Without the daemon this process's own bytes are held against the limit. */
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -16,6 +16,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int channel = -1;
 static bool rejected, has_said, is_busy;
 static uint64_t own_bytes, next_try_ns;
+static _Atomic uint64_t room; /* that the job had left when the daemon was last asked */
 
 static void hang_up(void) {
     if (channel >= 0) close(channel);
@@ -77,12 +78,18 @@ static bool join_in_time(void) {
     return true;
 }
 
+static void note_room(uint64_t used, uint64_t limit) {
+    atomic_store(&room, used < limit ? limit - used : 0);
+}
+
 /* Sends a question and waits for its answer; tries a second time after a lost connection. */
 static bool ask(uint64_t bytes, uint32_t flags, struct gs_message *answer) {
     for (int attempt = 0; attempt < 2 && join_in_time(); attempt++) {
         if (gs_send(channel, GS_RESERVE, flags, 0, bytes, 0) &&
-            gs_receive(channel, answer, NULL, ANSWER_MS) == 1)
+            gs_receive(channel, answer, NULL, ANSWER_MS) == 1) {
+            note_room(answer->b, answer->c);
             return true;
+        }
         hang_up();
     }
     return false;
@@ -102,6 +109,7 @@ bool gs_reserve(uint64_t bytes) {
         granted = settings->memory_bytes == 0 || (own_bytes <= settings->memory_bytes &&
                                                   bytes <= settings->memory_bytes - own_bytes);
     if (granted) own_bytes += bytes;
+    if (channel < 0) note_room(own_bytes, settings->memory_bytes);
     pthread_mutex_unlock(&lock);
     return granted;
 }
@@ -120,8 +128,14 @@ void gs_give_back(uint64_t bytes) {
     if (gs_settings()->socket_path == NULL || bytes == 0) return;
     pthread_mutex_lock(&lock);
     own_bytes -= bytes < own_bytes ? bytes : own_bytes;
+    atomic_fetch_add(&room, bytes);
     if (channel >= 0 && !gs_send(channel, GS_FREE, 0, 0, bytes, 0)) hang_up();
     pthread_mutex_unlock(&lock);
+}
+
+/* What the job may still have, as far as it is known here; other processes may have taken it. */
+uint64_t gs_room(void) {
+    return gs_settings()->socket_path == NULL ? UINT64_MAX : atomic_load(&room);
 }
 
 void gs_adjust(uint64_t reserved, uint64_t real) {
@@ -148,4 +162,5 @@ void gs_budget_forget_after_fork(void) {
     hang_up();
     rejected = has_said = is_busy = false;
     own_bytes = next_try_ns = 0;
+    atomic_store(&room, 0);
 }

@@ -7,7 +7,6 @@
 struct capture {
     CUstream stream;
     struct gs_slot *owner; /* of a thread's own stream; otherwise NULL */
-    uint64_t bytes; /* of allocations that it records */
 };
 
 _Atomic uint32_t gs_captures;
@@ -39,31 +38,16 @@ static void begun(CUstream stream) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Forgets the stream; returns the bytes that it has recorded. */
-static uint64_t ended(CUstream stream) {
+static void ended(CUstream stream) {
     struct gs_slot *owner = owner_of(stream);
-    uint64_t bytes = 0;
     pthread_mutex_lock(&lock);
     uint32_t count = atomic_load(&gs_captures);
     for (uint32_t i = 0; i < count; i++)
         if (captures[i].stream == stream && captures[i].owner == owner) {
-            bytes = captures[i].bytes;
             captures[i] = captures[--count];
             break;
         }
     atomic_store(&gs_captures, count);
-    pthread_mutex_unlock(&lock);
-    return bytes;
-}
-
-/* A stream that joined a capture through an event counts for the first one. */
-void gs_capture_add_bytes(CUstream stream, uint64_t bytes) {
-    struct gs_slot *owner = owner_of(stream);
-    pthread_mutex_lock(&lock);
-    uint32_t count = atomic_load(&gs_captures), which = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (captures[i].stream == stream && captures[i].owner == owner) which = i;
-    if (count > 0) captures[which].bytes += bytes;
     pthread_mutex_unlock(&lock);
 }
 
@@ -104,9 +88,7 @@ GS_BEGIN(cuStreamBeginCaptureToGraph_ptsz, GS_TO_GRAPH,
     GS_EXPORT CUresult name(CUstream stream, CUgraph *graph);                            \
     GS_EXPORT CUresult name(CUstream stream, CUgraph *graph) {                           \
         CUresult result = GS_REAL(name)(stream, graph);                                  \
-        uint64_t bytes = ended(normal(stream));                                          \
-        if (result == CUDA_SUCCESS && bytes > 0)                                         \
-            gs_record(GS_KIND_GRAPH, (uint64_t)(uintptr_t)*graph, bytes, NULL);          \
+        ended(normal(stream));                                                           \
         return result;                                                                   \
     }
 
@@ -116,7 +98,7 @@ GS_END(cuStreamEndCapture_ptsz, per_thread)
 #define GS_DESTROY(name)                          \
     GS_EXPORT CUresult name(CUstream stream);     \
     GS_EXPORT CUresult name(CUstream stream) {    \
-        (void)ended(stream);                      \
+        ended(stream);                            \
         gs_window_stream_gone(stream);            \
         gs_stream_gone(stream);                   \
         return GS_REAL(name)(stream);             \

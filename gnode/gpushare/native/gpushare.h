@@ -26,7 +26,9 @@ enum gs_index {
 extern void *gs_real[GS_SYMBOLS]; /* NULL until first used */
 void *gs_resolve(unsigned int index);
 void *gs_driver(void); /* handle of the real driver, or NULL */
+extern const char *const gs_names[GS_SYMBOLS];
 extern _Atomic uint64_t gs_unhooked_symbols;
+void gs_note_use(unsigned int index); /* before the first call of an entry point */
 
 static inline void *gs_real_function(unsigned int index) {
     void *function = __atomic_load_n(&gs_real[index], __ATOMIC_ACQUIRE);
@@ -144,6 +146,7 @@ void gs_stream_used(struct gs_slot *slot, CUstream stream);
 bool gs_work_unfinished(void);
 void gs_recording_begins(CUstream stream); /* takes a lock that gs_recording_began gives back */
 void gs_recording_began(void);
+void gs_synchronize_idle(void);
 void gs_stream_gone(CUstream stream);
 void gs_streams_owner_gone(struct gs_slot *owner);
 void gs_streams_context_gone(CUcontext context);
@@ -197,7 +200,6 @@ void gs_window_context_gone(CUcontext context);
 void gs_window_stream_gone(CUstream stream);
 void gs_window_forget_after_fork(void);
 /* capture.c */
-void gs_capture_add_bytes(CUstream stream, uint64_t bytes);
 void gs_capture_forget_after_fork(void);
 /* lifecycle.c */
 void gs_watch_forks(void);
@@ -207,51 +209,77 @@ void gs_pools_forget_after_fork(void);
 void gs_devices_forget_after_fork(void);
 CUcontext gs_current_context(void);
 
-/* ---- memory: accounting.c, budget.c ---- */
+/* ---- memory: accounting.c, budget.c, reclaim.c ---- */
+
+#define GS_BLOCK ((uint64_t)2 << 20) /* what the driver takes of the GPU at once */
 
 enum gs_kind {
     GS_KIND_POINTER = 1,
-    GS_KIND_ARRAY,
-    GS_KIND_MIPMAP,
+    GS_KIND_BLOCK, /* an address / GS_BLOCK: allocations that share it */
+    GS_KIND_ARRAY, /* also with mipmaps */
     GS_KIND_HANDLE,  /* of cuMemCreate */
     GS_KIND_MAPPING, /* address of cuMemMap */
     GS_KIND_POOL,
-    GS_KIND_GRAPH,     /* bytes of its allocation nodes */
-    GS_KIND_GRAPH_EXEC /* the same */
+    GS_KIND_GRAPH_EXEC /* bytes that it needs, which are no charge */
 };
 
 struct gs_entry {
     enum gs_kind kind;
     uint64_t key;
     uint64_t bytes;
-    uint64_t handle;  /* of a mapping */
-    uint32_t refs;    /* of a handle: references */
-    uint32_t maps;    /* of a handle: mappings */
-    CUcontext context; /* whose end frees it; NULL: none */
+    uint64_t least;          /* of a graph: what it needs at least */
+    struct gs_entry *handle; /* of a mapping */
+    uint32_t refs;           /* of a handle: references; of a block: allocations */
+    uint32_t maps;           /* of a handle: mappings */
+    uint32_t calls;          /* of a handle: in the driver */
+    bool on_host;            /* of a pool */
+    CUcontext context;       /* whose end frees it; NULL: none */
     struct gs_entry *next;
 };
 
-/* budget.c: the job's memory, by one question to the daemon for each allocation. */
+/* budget.c: the job's memory, by a question to the daemon when more of it is taken. */
 bool gs_reserve(uint64_t bytes);
 void gs_charge_anyway(uint64_t bytes);
 void gs_give_back(uint64_t bytes);
 void gs_adjust(uint64_t reserved, uint64_t real); /* corrects a reservation afterwards */
+uint64_t gs_room(void);
 bool gs_memory_numbers(uint64_t *used, uint64_t *limit); /* false: there is no limit */
 void gs_budget_rejoin(void);
 void gs_budget_forget_after_fork(void);
 
-/* accounting.c: what was allocated here. The table has one lock, which is held by the caller. */
+/* reclaim.c, with what pools.c and graphs.c do for it */
+enum gs_effort {
+    GS_LOOK, /* at what the driver has released by itself */
+    GS_TRIM, /* have it release what it can */
+    GS_WAIT, /* the same, after all work has ended */
+    GS_EFFORTS
+};
+bool gs_obtain(uint64_t bytes); /* reserves; gives back what is not needed rather than fail */
+void gs_reclaim(enum gs_effort effort);
+void gs_pools_reclaim(enum gs_effort effort);
+void gs_graphs_reclaim(enum gs_effort effort);
+extern _Atomic bool gs_freed_in_streams; /* since the last wait: it may release more */
+
+/* accounting.c: what was allocated here. The table has one lock. */
 void gs_table_lock(void);
 void gs_table_unlock(void);
-struct gs_entry *gs_table_find(enum gs_kind kind, uint64_t key);
+struct gs_entry *gs_table_find(enum gs_kind kind, uint64_t key); /* the lock is held, here and below */
 struct gs_entry *gs_table_add(enum gs_kind kind, uint64_t key, uint64_t bytes, CUcontext context);
-void gs_table_remove(struct gs_entry *entry);
-void gs_table_rename(struct gs_entry *entry, uint64_t key);
-void gs_table_each(bool (*visit)(struct gs_entry *entry, void *argument), void *argument);
+void gs_table_put(struct gs_entry *entry);
+void gs_table_pull(struct gs_entry *entry); /* out of the table, and still there */
+/* These lock the table themselves. */
+uint64_t gs_record(enum gs_kind kind, uint64_t key, uint64_t bytes, CUcontext context); /* growth */
+struct gs_entry *gs_detach(enum gs_kind kind, uint64_t key); /* still charged; NULL: unknown */
+void gs_attach(struct gs_entry *entry);                      /* undoes it; NULL is fine, here, too */
+uint64_t gs_dispose(struct gs_entry *entry);                 /* returns bytes to give back */
 uint64_t gs_table_drop_context(CUcontext context); /* bytes that were freed with it */
+uint64_t gs_table_bytes(enum gs_kind kind);
+size_t gs_table_keys(enum gs_kind kind, uint64_t *keys, size_t most);
 void gs_table_forget_after_fork(void);
-void gs_record(enum gs_kind kind, uint64_t key, uint64_t bytes, CUcontext context);
-uint64_t gs_take(enum gs_kind kind, uint64_t key); /* returns its bytes; 0: unknown */
-void gs_forget(enum gs_kind kind, uint64_t key); /* gives its bytes back; unknown keys are fine */
+
+void gs_sharing_lock(void); /* for allocations that may share a block */
+void gs_sharing_unlock(void);
+uint64_t gs_whole_blocks(uint64_t bytes);
+static inline bool gs_shares_block(uint64_t bytes) { return bytes <= GS_BLOCK / 2; }
 
 #endif

@@ -1,5 +1,9 @@
 /* Virtual memory management. The memory of a handle lives until neither a reference to the handle
- * nor a mapping of it is left. */
+ * nor a mapping of it is left. The driver is called without the table's lock, as a call for many
+ * gigabytes takes long: what a call ends is taken out of the table before it, and put back if the
+ * driver refuses, so that another thread that gets the same number or address next finds a free one. */
+#include <stdlib.h>
+
 #include "gpushare.h"
 
 #define RETIRED (1ull << 63) /* handles that the driver may give out again */
@@ -8,20 +12,37 @@ static uint64_t retired;
 
 /* The table's lock is held. Returns bytes to give back. */
 static uint64_t settle(struct gs_entry *handle) {
-    if (handle->refs > 0 || handle->maps > 0) return 0;
+    if (handle->refs > 0 || handle->maps > 0 || handle->calls > 0) return 0;
     uint64_t bytes = handle->bytes;
-    gs_table_remove(handle);
+    gs_table_pull(handle);
+    free(handle);
     return bytes;
 }
 
-struct move {
-    uint64_t from, to;
-};
+/* A handle for the time of a call; NULL: it is not known, as it is imported or of host memory. */
+static struct gs_entry *enter(CUmemGenericAllocationHandle handle, int refs, int maps) {
+    gs_table_lock();
+    struct gs_entry *entry = gs_table_find(GS_KIND_HANDLE, handle);
+    if (entry != NULL && refs < 0 && entry->refs == 0) entry = NULL; /* released already */
+    if (entry != NULL) {
+        entry->refs += (uint32_t)refs;
+        entry->maps += (uint32_t)maps;
+        entry->calls++;
+    }
+    gs_table_unlock();
+    return entry;
+}
 
-static bool rename_mapping(struct gs_entry *entry, void *argument) {
-    struct move *move = argument;
-    if (entry->kind == GS_KIND_MAPPING && entry->handle == move->from) entry->handle = move->to;
-    return true;
+/* The end of the call, with what it did not do after all. */
+static void leave(struct gs_entry *entry, int refs, int maps) {
+    if (entry == NULL) return;
+    gs_table_lock();
+    entry->refs += (uint32_t)refs;
+    entry->maps += (uint32_t)maps;
+    entry->calls--;
+    uint64_t bytes = settle(entry);
+    gs_table_unlock();
+    gs_give_back(bytes);
 }
 
 GS_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
@@ -29,7 +50,7 @@ GS_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t byte
 GS_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
                                const CUmemAllocationProp *properties, unsigned long long flags) {
     bool counts = properties != NULL && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (counts && !gs_reserve(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (counts && !gs_obtain(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = GS_REAL(cuMemCreate)(handle, bytes, properties, flags);
     if (!counts) return result;
     if (result != CUDA_SUCCESS) {
@@ -39,9 +60,9 @@ GS_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t byte
     gs_table_lock();
     struct gs_entry *old = gs_table_find(GS_KIND_HANDLE, *handle);
     if (old != NULL) { /* only mapped any more, and its number is in use again */
-        struct move move = {old->key, RETIRED | ++retired};
-        gs_table_rename(old, move.to);
-        gs_table_each(rename_mapping, &move);
+        gs_table_pull(old);
+        old->key = RETIRED | ++retired;
+        gs_table_put(old);
     }
     struct gs_entry *entry = gs_table_add(GS_KIND_HANDLE, *handle, bytes, NULL);
     if (entry != NULL) entry->refs = 1;
@@ -51,27 +72,28 @@ GS_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t byte
 
 GS_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
 GS_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-    uint64_t bytes = 0;
-    gs_table_lock(); /* around the call: another thread may get the number next */
+    struct gs_entry *entry = enter(handle, -1, 0);
     CUresult result = GS_REAL(cuMemRelease)(handle);
-    struct gs_entry *entry = gs_table_find(GS_KIND_HANDLE, handle);
-    if (result == CUDA_SUCCESS && entry != NULL && entry->refs > 0) {
-        entry->refs--;
-        bytes = settle(entry);
-    }
-    gs_table_unlock();
-    gs_give_back(bytes);
+    leave(entry, result == CUDA_SUCCESS ? 0 : 1, 0);
     return result;
 }
 
+/* Of memory that was released the handle is another one, perhaps with another number. */
 GS_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address);
 GS_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
                                                void *address) {
-    gs_table_lock();
     CUresult result = GS_REAL(cuMemRetainAllocationHandle)(handle, address);
+    if (result != CUDA_SUCCESS) return result;
+    gs_table_lock();
+    struct gs_entry *mapping = gs_table_find(GS_KIND_MAPPING, (uint64_t)(uintptr_t)address);
     struct gs_entry *entry =
-        result == CUDA_SUCCESS ? gs_table_find(GS_KIND_HANDLE, *handle) : NULL;
-    if (entry != NULL) entry->refs++;
+        mapping != NULL ? mapping->handle : gs_table_find(GS_KIND_HANDLE, *handle);
+    if (entry != NULL) {
+        entry->refs++;
+        gs_table_pull(entry);
+        entry->key = *handle;
+        gs_table_put(entry);
+    }
     gs_table_unlock();
     return result;
 }
@@ -80,52 +102,55 @@ GS_EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
                             CUmemGenericAllocationHandle handle, unsigned long long flags);
 GS_EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
                             CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    gs_table_lock();
+    struct gs_entry *entry = enter(handle, 0, 1);
     CUresult result = GS_REAL(cuMemMap)(pointer, bytes, offset, handle, flags);
-    struct gs_entry *entry =
-        result == CUDA_SUCCESS ? gs_table_find(GS_KIND_HANDLE, handle) : NULL;
-    struct gs_entry *mapping =
-        entry != NULL ? gs_table_add(GS_KIND_MAPPING, pointer, 0, NULL) : NULL;
-    if (mapping != NULL) {
-        mapping->handle = handle;
-        entry->maps++;
+    if (result == CUDA_SUCCESS) {
+        gs_table_lock();
+        struct gs_entry *mapping = gs_table_add(GS_KIND_MAPPING, pointer, bytes, NULL);
+        if (mapping != NULL) mapping->handle = entry;
+        gs_table_unlock();
     }
-    gs_table_unlock();
+    leave(entry, 0, result == CUDA_SUCCESS ? 0 : -1);
     return result;
 }
 
-struct unmap {
-    CUdeviceptr from, to;
-    uint64_t bytes;
-};
-
-/* Handles are settled by the caller: the walk must not remove other entries than the one it is at. */
-static bool outside(struct gs_entry *entry, void *argument) {
-    struct unmap *unmap = argument;
-    if (entry->kind != GS_KIND_MAPPING || entry->key < unmap->from || entry->key >= unmap->to)
-        return true;
-    struct gs_entry *handle = gs_table_find(GS_KIND_HANDLE, entry->handle);
-    if (handle != NULL && handle->maps > 0) handle->maps--;
-    return false;
-}
-
-static bool in_use(struct gs_entry *entry, void *argument) {
-    struct unmap *unmap = argument;
-    if (entry->kind != GS_KIND_HANDLE || entry->refs > 0 || entry->maps > 0) return true;
-    unmap->bytes += entry->bytes;
-    return false;
+/* Takes the mappings of a range out of the table, in a list. Only whole mappings can be unmapped, so
+ * each begins where the one before it ends. The lock is held. */
+static struct gs_entry *mappings_of(CUdeviceptr from, CUdeviceptr to) {
+    struct gs_entry *list = NULL;
+    while (from < to) {
+        struct gs_entry *entry = gs_table_find(GS_KIND_MAPPING, from);
+        if (entry == NULL || entry->bytes == 0) break; /* the driver refuses a range with holes */
+        gs_table_pull(entry);
+        entry->next = list;
+        list = entry;
+        from += entry->bytes;
+    }
+    return list;
 }
 
 GS_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes);
 GS_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
-    struct unmap unmap = {.from = pointer, .to = pointer + bytes};
+    uint64_t freed = 0;
     gs_table_lock();
+    struct gs_entry *list = mappings_of(pointer, pointer + bytes);
+    gs_table_unlock();
     CUresult result = GS_REAL(cuMemUnmap)(pointer, bytes);
-    if (result == CUDA_SUCCESS) {
-        gs_table_each(outside, &unmap);
-        gs_table_each(in_use, &unmap);
+    gs_table_lock();
+    while (list != NULL) {
+        struct gs_entry *mapping = list;
+        list = mapping->next;
+        if (result != CUDA_SUCCESS) {
+            gs_table_put(mapping);
+            continue;
+        }
+        if (mapping->handle != NULL) {
+            mapping->handle->maps--;
+            freed += settle(mapping->handle);
+        }
+        free(mapping);
     }
     gs_table_unlock();
-    gs_give_back(unmap.bytes);
+    gs_give_back(freed);
     return result;
 }

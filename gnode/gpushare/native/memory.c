@@ -1,30 +1,57 @@
-/* Linear memory and arrays: reserve, allocate, and undo the reservation if the driver refuses. */
+/* Linear memory and arrays. What an allocation surely takes is reserved before it; what it has taken
+ * is charged after it; if that is more than the job may have, the allocation is undone. A small one
+ * that fits into a block of others takes nothing, and asks nobody. */
 #include "gpushare.h"
 
 #define PITCH_GUESS 512u
 
+GS_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
+GS_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer);
+GS_EXPORT CUresult cuArrayDestroy(CUarray array);
+GS_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array);
+
 static uint64_t key_of(const void *handle) { return (uint64_t)(uintptr_t)handle; }
 
-GS_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
+/* Begins an allocation; false: it is more than the job may have. */
+static bool begin(uint64_t bytes, uint64_t *reserved) {
+    *reserved = gs_shares_block(bytes) ? 0 : gs_whole_blocks(bytes);
+    if (*reserved > 0) return gs_obtain(*reserved);
+    gs_sharing_lock();
+    return true;
+}
+
+/* Ends it: charges what was allocated. False: that is too much, and must be freed. */
+static bool end(bool done, enum gs_kind kind, uint64_t key, uint64_t bytes, uint64_t reserved) {
+    uint64_t growth = done ? gs_record(kind, key, bytes, gs_current_context()) : 0;
+    bool fits = growth <= reserved || gs_obtain(growth - reserved);
+    if (growth < reserved) gs_give_back(reserved - growth);
+    /* A block that another thread has touched meanwhile stays in use. */
+    if (!fits) gs_adjust(reserved, growth - gs_dispose(gs_detach(kind, key)));
+    if (reserved == 0) gs_sharing_unlock();
+    return fits;
+}
+
+static CUresult end_linear(CUresult result, CUdeviceptr *pointer, uint64_t bytes,
+                           uint64_t reserved) {
+    bool done = result == CUDA_SUCCESS;
+    if (end(done, GS_KIND_POINTER, done ? *pointer : 0, bytes, reserved)) return result;
+    GS_REAL(cuMemFree_v2)(*pointer);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 GS_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-    if (!gs_reserve(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t reserved;
+    if (!begin(bytes, &reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = GS_REAL(cuMemAlloc_v2)(pointer, bytes);
-    if (result == CUDA_SUCCESS)
-        gs_record(GS_KIND_POINTER, *pointer, bytes, gs_current_context());
-    else
-        gs_give_back(bytes);
-    return result;
+    return end_linear(result, pointer, bytes, reserved);
 }
 
 GS_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags);
 GS_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
-    if (!gs_reserve(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t reserved;
+    if (!begin(bytes, &reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = GS_REAL(cuMemAllocManaged)(pointer, bytes, flags);
-    if (result == CUDA_SUCCESS)
-        gs_record(GS_KIND_POINTER, *pointer, bytes, gs_current_context());
-    else
-        gs_give_back(bytes);
-    return result;
+    return end_linear(result, pointer, bytes, reserved);
 }
 
 /* The driver chooses the pitch: a usual one is reserved, the real one is charged. */
@@ -32,29 +59,22 @@ GS_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_
                                       size_t height, unsigned int element);
 GS_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width,
                                       size_t height, unsigned int element) {
+    uint64_t reserved;
     uint64_t guess = (width + PITCH_GUESS - 1) / PITCH_GUESS * PITCH_GUESS * height;
-    if (!gs_reserve(guess)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!begin(guess, &reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = GS_REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
-    if (result != CUDA_SUCCESS) {
-        gs_give_back(guess);
-        return result;
-    }
-    uint64_t real = (uint64_t)*pitch * height;
-    gs_adjust(guess, real);
-    gs_record(GS_KIND_POINTER, *pointer, real, gs_current_context());
-    return result;
+    uint64_t bytes = result == CUDA_SUCCESS ? (uint64_t)*pitch * height : 0;
+    return end_linear(result, pointer, bytes, reserved);
 }
 
 /* An unknown pointer is the driver's business: imported, or allocated before there was a limit. */
-GS_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer);
 GS_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
-    uint64_t bytes = gs_take(GS_KIND_POINTER, pointer); /* before another thread gets the address */
-    CUcontext context = bytes > 0 ? gs_current_context() : NULL;
+    struct gs_entry *entry = gs_detach(GS_KIND_POINTER, pointer); /* another thread may get it next */
     CUresult result = GS_REAL(cuMemFree_v2)(pointer);
     if (result == CUDA_SUCCESS)
-        gs_give_back(bytes);
-    else if (bytes > 0)
-        gs_record(GS_KIND_POINTER, pointer, bytes, context);
+        gs_give_back(gs_dispose(entry));
+    else
+        gs_attach(entry);
     return result;
 }
 
@@ -86,44 +106,48 @@ static uint64_t volume(size_t width, size_t height, size_t depth) {
     return atleast1(width) * atleast1(height) * atleast1(depth);
 }
 
+static CUresult end_array(CUresult result, CUarray *array, uint64_t bytes, uint64_t reserved) {
+    bool done = result == CUDA_SUCCESS;
+    if (end(done, GS_KIND_ARRAY, done ? key_of(*array) : 0, bytes, reserved)) return result;
+    GS_REAL(cuArrayDestroy)(*array);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 GS_EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *wanted);
 GS_EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *wanted) {
+    uint64_t reserved;
     if (wanted == NULL) return GS_REAL(cuArrayCreate_v2)(array, wanted);
     uint64_t bytes = volume(wanted->Width, wanted->Height, 1) *
                      element_bytes((int)wanted->Format, wanted->NumChannels);
-    if (!gs_reserve(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!begin(bytes, &reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = GS_REAL(cuArrayCreate_v2)(array, wanted);
-    if (result == CUDA_SUCCESS)
-        gs_record(GS_KIND_ARRAY, key_of(*array), bytes, gs_current_context());
-    else
-        gs_give_back(bytes);
-    return result;
+    return end_array(result, array, bytes, reserved);
 }
 
 GS_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted);
 GS_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted) {
+    uint64_t reserved;
     if (wanted == NULL) return GS_REAL(cuArray3DCreate_v2)(array, wanted);
     uint64_t bytes = volume(wanted->Width, wanted->Height, wanted->Depth) *
                      element_bytes((int)wanted->Format, wanted->NumChannels);
-    if (!gs_reserve(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!begin(bytes, &reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = GS_REAL(cuArray3DCreate_v2)(array, wanted);
-    if (result == CUDA_SUCCESS)
-        gs_record(GS_KIND_ARRAY, key_of(*array), bytes, gs_current_context());
-    else
-        gs_give_back(bytes);
-    return result;
+    return end_array(result, array, bytes, reserved);
 }
 
-GS_EXPORT CUresult cuArrayDestroy(CUarray array);
-GS_EXPORT CUresult cuArrayDestroy(CUarray array) {
-    uint64_t bytes = gs_take(GS_KIND_ARRAY, key_of(array));
-    CUresult result = GS_REAL(cuArrayDestroy)(array);
-    if (result == CUDA_SUCCESS)
-        gs_give_back(bytes);
-    else if (bytes > 0)
-        gs_record(GS_KIND_ARRAY, key_of(array), bytes, gs_current_context());
-    return result;
-}
+#define GS_ARRAY_DESTROY(name, type)                                        \
+    GS_EXPORT CUresult name(type array) {                                   \
+        struct gs_entry *entry = gs_detach(GS_KIND_ARRAY, key_of(array));   \
+        CUresult result = GS_REAL(name)(array);                             \
+        if (result == CUDA_SUCCESS)                                         \
+            gs_give_back(gs_dispose(entry));                                \
+        else                                                                \
+            gs_attach(entry);                                               \
+        return result;                                                      \
+    }
+
+GS_ARRAY_DESTROY(cuArrayDestroy, CUarray)
+GS_ARRAY_DESTROY(cuMipmappedArrayDestroy, CUmipmappedArray)
 
 GS_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
                                           const CUDA_ARRAY3D_DESCRIPTOR *wanted,
@@ -131,27 +155,15 @@ GS_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
 GS_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
                                           const CUDA_ARRAY3D_DESCRIPTOR *wanted,
                                           unsigned int levels) {
+    uint64_t bytes = 0, reserved;
     if (wanted == NULL) return GS_REAL(cuMipmappedArrayCreate)(array, wanted, levels);
-    uint64_t bytes = 0;
     for (unsigned int level = 0; level < levels && level < 32; level++)
         bytes += volume(wanted->Width >> level, wanted->Height >> level, wanted->Depth >> level) *
                  element_bytes((int)wanted->Format, wanted->NumChannels);
-    if (!gs_reserve(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!begin(bytes, &reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = GS_REAL(cuMipmappedArrayCreate)(array, wanted, levels);
-    if (result == CUDA_SUCCESS)
-        gs_record(GS_KIND_MIPMAP, key_of(*array), bytes, gs_current_context());
-    else
-        gs_give_back(bytes);
-    return result;
-}
-
-GS_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array);
-GS_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    uint64_t bytes = gs_take(GS_KIND_MIPMAP, key_of(array));
-    CUresult result = GS_REAL(cuMipmappedArrayDestroy)(array);
-    if (result == CUDA_SUCCESS)
-        gs_give_back(bytes);
-    else if (bytes > 0)
-        gs_record(GS_KIND_MIPMAP, key_of(array), bytes, gs_current_context());
-    return result;
+    bool done = result == CUDA_SUCCESS;
+    if (end(done, GS_KIND_ARRAY, done ? key_of(*array) : 0, bytes, reserved)) return result;
+    GS_REAL(cuMipmappedArrayDestroy)(*array);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }

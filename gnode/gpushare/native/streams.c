@@ -30,6 +30,7 @@ static bool has_said;
 
 extern CUresult cuCtxPushCurrent_v2(CUcontext context);
 extern CUresult cuCtxPopCurrent_v2(CUcontext *context);
+extern CUresult cuCtxSynchronize(void);
 extern CUresult cuEventCreate(CUevent *event, unsigned int flags);
 extern CUresult cuEventDestroy_v2(CUevent event);
 extern CUresult cuEventRecord(CUevent event, CUstream stream);
@@ -179,6 +180,14 @@ void gs_recording_begins(CUstream stream) {
 }
 
 void gs_recording_began(void) { pthread_mutex_unlock(&lock); }
+
+/* The host has seen the end of all work, of which none should be left; unless a graph is recorded,
+ * which this would break. */
+void gs_synchronize_idle(void) {
+    pthread_mutex_lock(&lock);
+    if (atomic_load(&gs_captures) == 0) GS_REAL(cuCtxSynchronize)();
+    pthread_mutex_unlock(&lock);
+}
 
 /* Its work goes on after it was destroyed. */
 void gs_stream_gone(CUstream stream) {

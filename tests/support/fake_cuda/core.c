@@ -421,7 +421,7 @@ static CUresult synchronize(struct CUstream_st *stream) {
     if (refused == CUDA_SUCCESS) refused = unsafe();
     if (refused != CUDA_SUCCESS) return refused;
     fake_sleep_until(fake_ready_ns(stream));
-    fake_pools_after_sync();
+    fake_pools_after_sync(stream);
     return CUDA_SUCCESS;
 }
 FAKE_API CUresult cuStreamSynchronize(CUstream stream) {
@@ -448,7 +448,7 @@ FAKE_API CUresult cuCtxSynchronize(void) {
             last = atomic_load(&streams[i]->free_ns);
     pthread_mutex_unlock(&lock);
     fake_sleep_until(last);
-    fake_pools_after_sync();
+    fake_pools_after_sync(NULL);
     return CUDA_SUCCESS;
 }
 FAKE_API CUresult cuCtxSynchronize_v2(CUcontext context) { return cuCtxSynchronize(); }

@@ -52,7 +52,7 @@ struct CUstream_st;
 
 struct fake_graph {
     uint64_t busy_ns;
-    uint64_t bytes;
+    void *nodes; /* with memory, and other graphs: graphs.c */
     /* While it is recorded: */
     struct CUstream_st *origin;
     CUstreamCaptureMode mode;
@@ -80,7 +80,10 @@ uint32_t fake_thread(void);
 void fake_all_leave(struct fake_graph *capture); /* its streams record no more */
 CUresult fake_run(enum fake_kind kind, struct CUstream_st *stream, uint64_t busy_ns);
 void fake_sleep_until(uint64_t when_ns);
-void fake_pools_after_sync(void);
+CUresult fake_launch(struct CUstream_st *stream, uint64_t busy_ns, enum fake_kind kind);
+CUdeviceptr fake_graph_alloc(struct fake_graph *graph, uint64_t bytes); /* adds a node */
+void fake_graph_free(struct fake_graph *graph, CUdeviceptr address);
+void fake_pools_after_sync(struct CUstream_st *stream); /* NULL: all streams */
 void fake_memory_reset(void); /* plain allocations are gone with their context */
 extern _Atomic uint32_t fake_capturing;
 extern int fake_version;

@@ -1,4 +1,4 @@
-/* Kernels, copies, captures and graphs. A kernel runs for as many microseconds as its grid is wide. */
+/* Kernels, copies and captures. A kernel runs for as many microseconds as its grid is wide. */
 #include "fake.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #define NS_PER_US 1000u
 #define COPY_NS_PER_KIB 20u
 
-static CUresult launch(struct CUstream_st *stream, uint64_t busy_ns, enum fake_kind kind) {
+CUresult fake_launch(struct CUstream_st *stream, uint64_t busy_ns, enum fake_kind kind) {
     CUresult refused = fake_may_use(stream);
     if (refused != CUDA_SUCCESS) return refused;
     if (stream->capture != NULL) {
@@ -26,35 +26,35 @@ static CUresult launch(struct CUstream_st *stream, uint64_t busy_ns, enum fake_k
      unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **arguments)
 
 FAKE_API CUresult cuLaunchKernel KERNEL {
-    return launch(fake_stream(stream, false), (uint64_t)gx * NS_PER_US, FAKE_KERNEL);
+    return fake_launch(fake_stream(stream, false), (uint64_t)gx * NS_PER_US, FAKE_KERNEL);
 }
 FAKE_API CUresult cuLaunchKernel_ptsz KERNEL {
-    return launch(fake_stream(stream, true), (uint64_t)gx * NS_PER_US, FAKE_KERNEL);
+    return fake_launch(fake_stream(stream, true), (uint64_t)gx * NS_PER_US, FAKE_KERNEL);
 }
 FAKE_API CUresult cuLaunchCooperativeKernel COOPERATIVE {
-    return launch(fake_stream(stream, false), (uint64_t)gx * NS_PER_US, FAKE_KERNEL);
+    return fake_launch(fake_stream(stream, false), (uint64_t)gx * NS_PER_US, FAKE_KERNEL);
 }
 FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
                                    void **arguments, void **extra) {
     const unsigned int *numbers = (const unsigned int *)(const void *)config;
     CUstream stream = *(const CUstream *)(const void *)((const char *)config + 32);
-    return launch(fake_stream(stream, false), (uint64_t)numbers[0] * NS_PER_US, FAKE_KERNEL);
+    return fake_launch(fake_stream(stream, false), (uint64_t)numbers[0] * NS_PER_US, FAKE_KERNEL);
 }
 FAKE_API CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count,
                                   CUstream stream) {
-    return launch(fake_stream(stream, false), count / 1024 * COPY_NS_PER_KIB + 1, FAKE_FILL);
+    return fake_launch(fake_stream(stream, false), count / 1024 * COPY_NS_PER_KIB + 1, FAKE_FILL);
 }
 FAKE_API CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
-    return launch(fake_stream(NULL, false), count / 1024 * COPY_NS_PER_KIB + 1, FAKE_FILL);
+    return fake_launch(fake_stream(NULL, false), count / 1024 * COPY_NS_PER_KIB + 1, FAKE_FILL);
 }
 FAKE_API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
-    CUresult result = launch(fake_stream(NULL, false), bytes / 1024 * COPY_NS_PER_KIB + 1, FAKE_COPY);
+    CUresult result = fake_launch(fake_stream(NULL, false), bytes / 1024 * COPY_NS_PER_KIB + 1, FAKE_COPY);
     fake_sleep_until(atomic_load(&fake_stream(NULL, false)->free_ns));
     return result;
 }
 FAKE_API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes,
                                        CUstream stream) {
-    return launch(fake_stream(stream, false), bytes / 1024 * COPY_NS_PER_KIB + 1, FAKE_COPY);
+    return fake_launch(fake_stream(stream, false), bytes / 1024 * COPY_NS_PER_KIB + 1, FAKE_COPY);
 }
 
 /* ---- capture ---- */
@@ -96,72 +96,6 @@ FAKE_API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *st
     if (one == fake_stream(NULL, false)) return fake_blocking_records() ? FAKE_CAPTURE_IMPLICIT : 0;
     const struct fake_graph *capture = one->capture;
     *status = capture == NULL ? 0 : capture->broken ? 2 : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    return CUDA_SUCCESS;
-}
-
-/* ---- graphs ---- */
-
-static uint64_t graph_pool_bytes; /* of the device, for this process */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-FAKE_API CUresult cuGraphCreate(CUgraph *graph, unsigned int flags) {
-    *graph = (CUgraph)calloc(1, sizeof(struct fake_graph));
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph,
-                                         const CUgraphNode *dependencies, size_t count,
-                                         CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
-    ((struct fake_graph *)graph)->bytes += parameters->bytesize;
-    parameters->dptr = 4096;
-    *node = (CUgraphNode)graph;
-    return CUDA_SUCCESS;
-}
-static CUresult instantiate(CUgraphExec *exec, CUgraph graph) {
-    struct fake_graph *copy = malloc(sizeof *copy);
-    *copy = *(struct fake_graph *)graph;
-    *exec = (CUgraphExec)(void *)copy;
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph,
-                                              unsigned long long flags) {
-    return instantiate(exec, graph);
-}
-FAKE_API CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
-                                               CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
-    return instantiate(exec, graph);
-}
-FAKE_API CUresult cuGraphDestroy(CUgraph graph) {
-    free(graph);
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuGraphExecDestroy(CUgraphExec exec) {
-    free(exec);
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-    struct fake_graph *graph = (struct fake_graph *)(void *)exec;
-    pthread_mutex_lock(&lock);
-    if (graph->bytes > graph_pool_bytes) {
-        CUresult result = fake_take(graph->bytes - graph_pool_bytes);
-        if (result != CUDA_SUCCESS) {
-            pthread_mutex_unlock(&lock);
-            return result;
-        }
-        graph_pool_bytes = graph->bytes;
-    }
-    pthread_mutex_unlock(&lock);
-    return launch(fake_stream(stream, false), graph->busy_ns, FAKE_GRAPH);
-}
-FAKE_API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute which,
-                                               void *value) {
-    *(uint64_t *)value = graph_pool_bytes;
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuDeviceGraphMemTrim(CUdevice device) {
-    pthread_mutex_lock(&lock);
-    fake_give(graph_pool_bytes);
-    graph_pool_bytes = 0;
-    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
