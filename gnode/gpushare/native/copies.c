@@ -70,3 +70,59 @@ GS_ASYNC(cuMemPrefetchAsync_v2,
          (CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned int flags,
           CUstream stream),
          (pointer, bytes, location, flags, stream))
+
+/* ---- between devices and arrays ---- */
+
+#define GS_PEER                                                                               \
+    CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes
+
+GS_BLOCKING(cuMemcpyPeer, (GS_PEER), (to, to_context, from, from_context, bytes))
+GS_ASYNC(cuMemcpyPeerAsync, (GS_PEER, CUstream stream),
+         (to, to_context, from, from_context, bytes, stream))
+GS_BLOCKING(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER *copy), (copy))
+GS_ASYNC(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *copy, CUstream stream), (copy, stream))
+GS_BLOCKING(cuMemcpyDtoA_v2, (CUarray to, size_t at, CUdeviceptr from, size_t bytes),
+            (to, at, from, bytes))
+GS_BLOCKING(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t at, size_t bytes),
+            (to, from, at, bytes))
+GS_BLOCKING(cuMemcpyHtoA_v2, (CUarray to, size_t at, const void *from, size_t bytes),
+            (to, at, from, bytes))
+GS_ASYNC(cuMemcpyHtoAAsync_v2,
+         (CUarray to, size_t at, const void *from, size_t bytes, CUstream stream),
+         (to, at, from, bytes, stream))
+GS_BLOCKING(cuMemcpyAtoH_v2, (void *to, CUarray from, size_t at, size_t bytes),
+            (to, from, at, bytes))
+GS_ASYNC(cuMemcpyAtoHAsync_v2, (void *to, CUarray from, size_t at, size_t bytes, CUstream stream),
+         (to, from, at, bytes, stream))
+GS_BLOCKING(cuMemcpyAtoA_v2,
+            (CUarray to, size_t to_at, CUarray from, size_t from_at, size_t bytes),
+            (to, to_at, from, from_at, bytes))
+
+/* ---- many at once ---- */
+
+#define GS_BATCH                                                                                 \
+    CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,                             \
+        CUmemcpyAttributes *attributes, size_t *which, size_t kinds
+#define GS_PREFETCH                                                                              \
+    (CUdeviceptr * pointers, size_t *bytes, size_t count, CUmemLocation *places, size_t *which,  \
+     size_t kinds, unsigned long long flags, CUstream stream)
+
+GS_ASYNC(cuMemcpyBatchAsync, (GS_BATCH, size_t *failed, CUstream stream),
+         (to, from, bytes, count, attributes, which, kinds, failed, stream))
+GS_ASYNC(cuMemcpyBatchAsync_v2, (GS_BATCH, CUstream stream),
+         (to, from, bytes, count, attributes, which, kinds, stream))
+GS_ASYNC(cuMemcpy3DBatchAsync,
+         (size_t count, CUDA_MEMCPY3D_BATCH_OP *copies, size_t *failed, unsigned long long flags,
+          CUstream stream),
+         (count, copies, failed, flags, stream))
+GS_ASYNC(cuMemcpy3DBatchAsync_v2,
+         (size_t count, CUDA_MEMCPY3D_BATCH_OP *copies, unsigned long long flags, CUstream stream),
+         (count, copies, flags, stream))
+GS_ASYNC(cuMemPrefetchBatchAsync, GS_PREFETCH,
+         (pointers, bytes, count, places, which, kinds, flags, stream))
+GS_ASYNC(cuMemDiscardAndPrefetchBatchAsync, GS_PREFETCH,
+         (pointers, bytes, count, places, which, kinds, flags, stream))
+GS_ASYNC(cuMemBatchDecompressAsync,
+         (CUmemDecompressParams * parameters, size_t count, unsigned int flags, size_t *failed,
+          CUstream stream),
+         (parameters, count, flags, failed, stream))
