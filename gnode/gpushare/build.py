@@ -1,18 +1,21 @@
 """Builds the interception library with the C compiler of the node; its path names its content.
 
 The sources are few and need no header of NVIDIA, so they are compiled where they are used: the
-result fits the node's C library and processor, and no binary has to be shipped (decision 18).
+result fits the node's C library, processor and driver, and no binary has to be shipped
+(decision 18).
 """
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from gnode.gpushare.elf import exported_functions
 from gnode.gpushare.errors import NativeBuildError
 from gsched.clock import SystemClock
 from gsched.config_gpu_share import SHARE_COMPILERS
@@ -23,7 +26,10 @@ ALIAS: Final = "libcuda.so"
 COMPILE_TIMEOUT_S: Final = 300.0
 SCRATCH: Final = "build-"  # begins the names of directories in which something is compiled
 SUFFIXES: Final = {"-": 0, "_ptds": 2, "_ptsz": 2}  # CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+#: The CUDA version of an entry point that only the driver knows: newer than all others.
+UNKNOWN_VERSION: Final = 2**31 - 1
 _OWN: Final = frozenset({"alias.c"})
+_ENTRY_POINT: Final = re.compile(r"(cu\w+?)(_v[0-9]+)?(_pt[sd][sz])?", re.ASCII)
 FLAGS: Final = (
     *("-std=gnu11", "-O2", "-g", "-fPIC", "-pthread", "-fvisibility=hidden"),
     *("-Wall", "-Wextra", "-Wno-unused-parameter"),
@@ -38,27 +44,46 @@ def find_compiler(path: str | None = None) -> str | None:
     )
 
 
-def symbol_table(symbols: Iterable[str], hooks: Iterable[str]) -> str:
+def symbol_table(symbols: Iterable[str], hooks: Iterable[str], driver: Iterable[str] = ()) -> str:
     """Return ``symbols.inc``: one macro call for each entry point of the driver, in order.
 
     Args:
         symbols: lines of ``cuda_symbols.txt``: exported name, base, CUDA version, suffix.
         hooks: names that the library defines itself.
+        driver: names that the node's driver exports; those that `symbols` has not are passed on.
 
     Raises:
         ValueError: a hook is not an entry point.
     """
     hooked = set(hooks)
     rows = [line.split() for line in symbols if line.strip() and not line.startswith("#")]
-    unknown = hooked - {row[0] for row in rows}
+    known = {row[0] for row in rows}
+    unknown = hooked - known
     if unknown:
         raise ValueError(f"hooks that the driver does not export: {', '.join(sorted(unknown))}")
+    rows += [
+        [name, parts[1], str(UNKNOWN_VERSION), parts[3] or "-"]
+        for name in sorted(set(driver) - known)
+        if (parts := _ENTRY_POINT.fullmatch(name)) is not None
+    ]
     lines = [
         f'GS_SYMBOL({index}, {name}, "{base}", {version}, {SUFFIXES[suffix]}, '
         f"{'HOOK' if name in hooked else 'FORWARD'})"
         for index, (name, base, version, suffix) in enumerate(rows)
     ]
     return "\n".join([*lines, ""])
+
+
+def version_script(driver: Mapping[str, str]) -> str:
+    """Return what gives the library's names the versions that the driver's have; "": none.
+
+    A program that is linked with a version does not start with a library without versions.
+    """
+    names: dict[str, list[str]] = {}
+    for name, version in sorted(driver.items()):
+        if version and _ENTRY_POINT.fullmatch(name):
+            names.setdefault(version, []).append(f" {name};")
+    return "".join(f"{version} {{ global:{''.join(own)} }};\n" for version, own in names.items())
 
 
 def sources(native: Path = NATIVE) -> Iterator[Path]:
@@ -77,32 +102,46 @@ def version_of(compiler: str) -> str:
     return _run([compiler, "--version"]).stdout
 
 
-def digest(compiler: str, version: str, flags: Sequence[str], native: Path = NATIVE) -> str:
-    """Return what names a build: the contents of all sources, the compiler and its flags.
+def digest(
+    compiler: str,
+    version: str,
+    flags: Sequence[str],
+    native: Path = NATIVE,
+    *,
+    driver: Mapping[str, str] | None = None,
+) -> str:
+    """Return what names a build: sources, the compiler, its flags, and the driver's entry points.
 
     The version is part of it, as an upgrade puts another compiler at the same path.
     """
     content = hashlib.sha256("\0".join([compiler, version, *flags]).encode())
+    content.update(repr(sorted((driver or {}).items())).encode())
     for path in sources(native):
         content.update(f"\0{path.name}\0".encode())
         content.update(path.read_bytes())
     return content.hexdigest()[:16]
 
 
-def build(cache: Path, compiler: str, *, extra_flags: Sequence[str] = ()) -> Path:
+def build(
+    cache: Path, compiler: str, *, driver: Path | None = None, extra_flags: Sequence[str] = ()
+) -> Path:
     """Return the directory with the library and its alias; compile them if it is not there.
 
     Args:
         cache: directory for builds; every user must be able to read it.
         compiler: path of a C compiler.
+        driver: the node's CUDA driver, of which no entry point may be missing; None: those of the
+            CUDA version that gsched knows.
         extra_flags: more flags, such as those of a sanitizer.
 
     Raises:
-        NativeBuildError: the compiler fails; the message has its first lines.
-        OSError: the directory cannot be written.
+        NativeBuildError: the compiler fails, with its first lines, or the driver has no symbols.
+        OSError: the directory cannot be written, or the driver cannot be read.
     """
     flags = (*FLAGS, *extra_flags)
-    target = cache / digest(compiler, version_of(compiler), (*flags, *LINK_FLAGS))
+    version = version_of(compiler)
+    functions = _entry_points(driver)
+    target = cache / digest(compiler, version, (*flags, *LINK_FLAGS), driver=functions)
     if target.is_dir():
         return target
     if not cache.is_dir():
@@ -112,7 +151,7 @@ def build(cache: Path, compiler: str, *, extra_flags: Sequence[str] = ()) -> Pat
     with tempfile.TemporaryDirectory(dir=cache, prefix=SCRATCH) as folder:
         work = Path(folder, "done")
         work.mkdir()
-        _compile(Path(folder), work, compiler, flags)
+        _compile(Path(folder), work, compiler, flags, functions)
         for path in (work, *work.iterdir()):  # jobs of all users load it, whatever the umask
             path.chmod(0o755)
         try:
@@ -123,17 +162,36 @@ def build(cache: Path, compiler: str, *, extra_flags: Sequence[str] = ()) -> Pat
     return target
 
 
-def _compile(scratch: Path, done: Path, compiler: str, flags: Sequence[str]) -> None:
+def _entry_points(driver: Path | None) -> dict[str, str]:
+    """Return the functions of the driver, with their versions."""
+    if driver is None:
+        return {}
+    try:
+        return exported_functions(driver)
+    except ValueError as error:
+        raise NativeBuildError(
+            f"the CUDA driver {driver} is not used: {error}",
+            hint="name NVIDIA's libcuda.so.1 with driver in [gpu_share]",
+        ) from error
+
+
+def _compile(
+    scratch: Path, done: Path, compiler: str, flags: Sequence[str], driver: Mapping[str, str]
+) -> None:
     table = symbol_table(
         (NATIVE / "cuda_symbols.txt").read_text(encoding="ascii").splitlines(),
         (NATIVE / "hooks.txt").read_text(encoding="ascii").split(),
+        driver,
     )
     (scratch / "symbols.inc").write_text(table, encoding="ascii")
+    (scratch / "versions").write_text(version_script(driver), encoding="ascii")
     common = [compiler, *flags, f"-I{scratch}", f"-I{NATIVE}"]
     files = [str(path) for path in sources() if path.suffix in {".c", ".S"}]
     files = [path for path in files if Path(path).name not in _OWN]
     library = done / LIBRARY
-    _run([*common, *files, *LINK_FLAGS, f"-Wl,-soname,{LIBRARY}", "-o", str(library)])
+    versions = [f"-Wl,--version-script={scratch / 'versions'}"] if any(driver.values()) else []
+    linked = [*LINK_FLAGS, *versions, f"-Wl,-soname,{LIBRARY}"]
+    _run([*common, *files, *linked, "-o", str(library)])
     alias = ["-Wl,--no-as-needed", str(library), f"-Wl,-soname,{ALIAS}", "-Wl,-rpath,$ORIGIN"]
     _run([*common, str(NATIVE / "alias.c"), "-shared", *alias, "-o", str(done / ALIAS)])
 

@@ -70,6 +70,7 @@ class InterceptionRuntime(Runtime):
         self._nvml = nvml
         self._found: str | None = None
         self._library: Path | None = None
+        self._built_for: object = None  # the driver, as `_identity` tells it
         self._groups: dict[str, str] = {}
         self._sampler: Sampler | None = None
         self.culprits = Culprits(self._groups)
@@ -110,17 +111,21 @@ class InterceptionRuntime(Runtime):
             raise self._unusable(error) from error
 
     def library(self) -> Path:
-        """Return the directory with the library; it is compiled at the first call.
+        """Return the directory with the library; it is compiled when the driver is another one.
 
         Raises:
-            NativeBuildError: there is no compiler, or it fails.
+            NativeBuildError: there is no compiler, it fails, or the driver is no library.
         """
-        if self._library is not None and self._library.is_dir():
+        path = self._driver_path()
+        driver = None if path is None else Path(path)
+        identity = _identity(driver)
+        if self._library is not None and self._library.is_dir() and self._built_for == identity:
             return self._library
         compiler = self._compiler()
         if compiler is None:
             raise NativeBuildError("no C compiler", hint="install gcc and libc6-dev")
-        self._library = build(self._directory / "lib", compiler)
+        self._library = build(self._directory / "lib", compiler, driver=driver)
+        self._built_for = identity
         return self._library
 
     def admit(self, task: SharedTask) -> Mapping[str, str]:
@@ -289,6 +294,14 @@ class InterceptionRuntime(Runtime):
                 file.write(key)
         text = f"{_group(task)}@{task.gpu_name}"
         return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def _identity(driver: Path | None) -> object:
+    """Return what changes when another driver is installed, with little work."""
+    if driver is None:
+        return None
+    status = driver.stat()
+    return (driver, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _group(task: SharedTask) -> str:

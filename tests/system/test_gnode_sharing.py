@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,7 +114,7 @@ def install_compiler(world: GnodeWorld, script: str) -> dict[str, str]:
     (programs / "cc").chmod(0o755)
     world.share_runtime = "interception"
     world.cuda_driver = str(world.directory / "cuda")
-    (world.directory / "cuda").touch()
+    shutil.copy(sys.executable, world.directory / "cuda")  # any file with dynamic symbols
     return {"PATH": f"{programs}:{os.environ['PATH']}"}
 
 

@@ -7,7 +7,7 @@
 
 void *gs_real[GS_SYMBOLS];
 
-static const char *const names[GS_SYMBOLS] = {
+const char *const gs_names[GS_SYMBOLS] = {
 #define GS_SYMBOL(index, name, base, version, flags, kind) [index] = #name,
 #include "symbols.inc"
 #undef GS_SYMBOL
@@ -53,9 +53,10 @@ void *gs_driver(void) {
 void *gs_resolve(unsigned int index) {
     void *handle = gs_driver();
     if (handle == NULL) return (void *)no_device; /* looked for again: it may be being loaded */
-    void *function = dlsym(handle, names[index]);
+    void *function = dlsym(handle, gs_names[index]);
     if (function == NULL) function = (void *)not_found; /* an older driver */
-    if (atomic_load_explicit(&driver, memory_order_relaxed) != NULL)
-        __atomic_store_n(&gs_real[index], function, __ATOMIC_RELEASE);
+    if (atomic_load_explicit(&driver, memory_order_relaxed) == NULL) return function;
+    if (__atomic_load_n(&gs_real[index], __ATOMIC_RELAXED) == NULL) gs_note_use(index);
+    __atomic_store_n(&gs_real[index], function, __ATOMIC_RELEASE);
     return function;
 }

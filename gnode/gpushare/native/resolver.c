@@ -4,14 +4,16 @@
  * hooked name, the caller gets that hook. An address that is not exported under any name is looked
  * up in the table of versions: the newest prototype not newer than the version asked for, with the
  * suffix that the flags choose. A prototype newer than the table stays the driver's, is counted and
- * said, because its calls escape. */
+ * said, because its calls escape; so is an entry point that only the node's driver has. */
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "gpushare.h"
 
 #define GS_PER_THREAD 2u
 #define GS_NEWEST 13000
+#define GS_UNKNOWN_VERSION 2147483647 /* as build.py has it: only the node's driver has it */
 
 struct gs_symbol {
     const char *base;
@@ -46,6 +48,11 @@ static const struct gs_symbol symbols[GS_SYMBOLS] = {
 
 _Atomic uint64_t gs_unhooked_symbols;
 
+static void say_newer(const char *name, const char *of) {
+    atomic_fetch_add(&gs_unhooked_symbols, 1);
+    gs_say("%s%s is newer than gsched: its calls are not limited", name, of);
+}
+
 static bool is_hooked_base(const char *base) {
     for (unsigned int i = 0; i < GS_SYMBOLS; i++)
         if (symbols[i].hook != NULL && strcmp(symbols[i].base, base) == 0) return true;
@@ -72,19 +79,27 @@ static int by_version(const char *base, int version, cuuint64_t flags) {
     return best;
 }
 
+/* At its first call by that name, which no look-up has seen. */
+void gs_note_use(unsigned int index) {
+    if (symbols[index].version == GS_UNKNOWN_VERSION && is_hooked_base(symbols[index].base))
+        say_newer(gs_names[index], "");
+}
+
 static void *route(const char *symbol, int version, cuuint64_t flags, void *answer) {
+    char of[32];
     const char *base = base_of(symbol, version);
     if (answer == NULL || !is_hooked_base(base)) return answer;
     int expected = by_version(base, version, flags);
     if (expected >= 0 && gs_real_function((unsigned int)expected) == answer)
         return symbols[expected].hook != NULL ? symbols[expected].hook : answer;
     for (unsigned int i = 0; i < GS_SYMBOLS; i++)
-        if (strcmp(symbols[i].base, base) == 0 && gs_real_function(i) == answer)
+        if (symbols[i].version != GS_UNKNOWN_VERSION && strcmp(symbols[i].base, base) == 0 &&
+            gs_real_function(i) == answer)
             return symbols[i].hook != NULL ? symbols[i].hook : answer;
     if (expected >= 0 && version <= GS_NEWEST && symbols[expected].hook != NULL)
         return symbols[expected].hook;
-    atomic_fetch_add(&gs_unhooked_symbols, 1);
-    gs_say("%s of CUDA %d is newer than gsched: its calls are not limited", symbol, version);
+    snprintf(of, sizeof of, " of CUDA %d", version);
+    say_newer(symbol, of);
     return answer;
 }
 
