@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.gpu_device import GIB, MIB, SharedGpu
+from tests.support.gpu_device import GIB, MIB, SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
@@ -110,6 +110,7 @@ def test_memory_of_a_killed_process_is_free_for_the_others(shared_gpu: Make) -> 
 
     first.close()
 
+    wait_until(lambda: gpu.metrics()["groups"]["1.1"]["used_bytes"] == 0)
     assert second.call("cuda.alloc('plain', 100 << 20)[0]") == 0
 
 
