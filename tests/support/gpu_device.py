@@ -105,6 +105,19 @@ class Device:
         rows = _RECORD.iter_unpack(self._read(count * _RECORD.size, _LOG_AT))
         return [Ran(row[0], row[1], *row[3:]) for row in rows]
 
+    def since(self, number: int) -> tuple[int, list[Ran]]:
+        """Return how much has been launched, and what since so much was; the log is a ring."""
+        count = int(_HEAD.unpack(self._read(_HEAD.size))[3])
+        assert count - number <= LOG_MAX, "the log has overflown"
+        rows: list[Ran] = []
+        while number < count:
+            first = number % LOG_MAX
+            size = min(count - number, LOG_MAX - first)
+            data = self._read(size * _RECORD.size, _LOG_AT + first * _RECORD.size)
+            rows += [Ran(row[0], row[1], *row[3:]) for row in _RECORD.iter_unpack(data)]
+            number += size
+        return count, rows
+
     def stub_calls(self) -> dict[str, int]:
         """Return how often entry points were called that do nothing."""
         lines = (NATIVE / "cuda_symbols.txt").read_text().splitlines()

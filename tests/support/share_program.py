@@ -92,6 +92,7 @@ class Program:
                 return
             time.sleep(GAP_S)
         self.expect("a free", self.cuda.free("plain", pointer))
+        self.note("end")
 
     def leave(self, _number, _frame):
         self.leaving = True
