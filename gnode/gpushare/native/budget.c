@@ -82,15 +82,18 @@ static void note_room(uint64_t used, uint64_t limit) {
     atomic_store(&room, used < limit ? limit - used : 0);
 }
 
-/* Sends a question and waits for its answer; tries a second time after a lost connection. */
+/* Sends a question and waits for its answer; tries a second time after a lost connection, and not
+ * after a daemon that is stuck, which would not greet either. */
 static bool ask(uint64_t bytes, uint32_t flags, struct gs_message *answer) {
     for (int attempt = 0; attempt < 2 && join_in_time(); attempt++) {
-        if (gs_send(channel, GS_RESERVE, flags, 0, bytes, 0) &&
-            gs_receive(channel, answer, NULL, ANSWER_MS) == 1) {
+        bool sent = gs_send(channel, GS_RESERVE, flags, 0, bytes, 0);
+        int received = sent ? gs_receive(channel, answer, NULL, ANSWER_MS) : 0;
+        if (received == 1) {
             note_room(answer->b, answer->c);
             return true;
         }
         hang_up();
+        if (received < 0) next_try_ns = gs_now_ns() + RETRY_NS;
     }
     return false;
 }
