@@ -16,6 +16,7 @@ from gnode.core.gpu_access import GpuAccess
 from gnode.core.task import AttemptKey
 from gnode.gpushare import ShareClass
 from gnode.gpushare.build import LIBRARY, NATIVE, find_compiler, version_of
+from gnode.gpushare.elf import exported_functions
 from gnode.hw import cgroups
 from gnode.hw.gpu_files import find_gpu_access
 from gnode.hw.outside import OutsideWatch
@@ -24,7 +25,6 @@ from gnode.supervisor.spool import Task
 from gsched.config import NodeConfig
 from gsched.config_gpus import OutsideConfig
 from scripts.gpu.sharing_answers import Answer, Question, table
-from scripts.gpu.sharing_elf import exported
 from scripts.gpu.sharing_node import GIB, Node
 
 LIMIT: Final = 8 * GIB
@@ -87,8 +87,8 @@ def _version(package: str) -> str:
 
 def symbols(node: Node) -> Answer:
     """Has the library all entry points of this driver, and what has it that the driver lacks?"""
-    names = exported(Path(node.driver))
-    known = exported(node.main.runtime.library() / LIBRARY)
+    names = set(exported_functions(Path(node.driver)))
+    known = set(exported_functions(node.main.runtime.library() / LIBRARY))
     newer = sorted(name for name in names - known if name[:2] == "cu" and name[2:3].isupper())
     return {
         "ok": not newer,
