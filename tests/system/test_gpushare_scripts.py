@@ -16,11 +16,11 @@ import pytest
 
 from gnode.gpushare import ShareClass
 from gnode.gpushare.build import NATIVE, find_compiler
+from gnode.gpushare.elf import exported_functions
 from gnode.hw.nvml import Nvml
 from scripts.gpu.sharing import PARTS, lacking, main
 from scripts.gpu.sharing_answers import Answer, Question, Record, answer_to, ask_all, table
 from scripts.gpu.sharing_cases import CASES
-from scripts.gpu.sharing_elf import exported
 from scripts.gpu.sharing_node import SOURCES, Node, OutOfTimeError, common
 from scripts.gpu.sharing_programs import PROGRAMS, Program
 from scripts.gpu.sharing_questions import QUESTIONS
@@ -245,9 +245,9 @@ def test_the_names_of_a_library_are_read_from_its_file(fake_driver: Path) -> Non
     table = (NATIVE / "cuda_symbols.txt").read_text().splitlines()
     known = {line.split()[0] for line in table if not line.startswith("#")}
 
-    assert exported(fake_driver) >= known
+    assert exported_functions(fake_driver) >= known
     with pytest.raises(ValueError, match="no ELF file"):
-        exported(Path(__file__))
+        exported_functions(Path(__file__))
 
 
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="no ptxas of CUDA")
