@@ -245,7 +245,7 @@ def test_the_names_of_a_library_are_read_from_its_file(fake_driver: Path) -> Non
     table = (NATIVE / "cuda_symbols.txt").read_text().splitlines()
     known = {line.split()[0] for line in table if not line.startswith("#")}
 
-    assert exported_functions(fake_driver) >= known
+    assert set(exported_functions(fake_driver)) >= known
     with pytest.raises(ValueError, match="no ELF file"):
         exported_functions(Path(__file__))
 
