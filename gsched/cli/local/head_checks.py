@@ -8,6 +8,7 @@ from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.cli.local.machine_checks import check_space
 from gsched.client import Head
 from gsched.clock import SystemClock
+from gsched.config_gpu_share import EXPERIMENTAL_RUNTIMES, runtime_words
 from gsched.errors import NO_ROOM, GschedError, HeadUnreachableError
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.wording import counted
@@ -268,7 +269,10 @@ def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
     good = len(rows) - len(findings)
     if good:
         findings.append(ok("nodes", f"{good} of {len(rows)} accept jobs"))
-    return findings + _check_sharing(rows) + _check_versions(rows) + _check_starts(rows)
+    return [
+        *(*findings, *_check_sharing(rows), *_check_fences(rows)),
+        *(*_check_versions(rows), *_check_starts(rows)),
+    ]
 
 
 def _check_versions(rows: Iterable[NodeRow]) -> list[Finding]:
@@ -280,7 +284,7 @@ def _check_versions(rows: Iterable[NodeRow]) -> list[Finding]:
     return [
         warn(
             "versions of nodes",
-            f"{counted(len(names), 'node')} ({_few(names)}) "
+            f"{_counted(names)} "
             f"{'runs' if len(names) == 1 else 'run'} {version}, these commands are {VERSION}",
             "upgrade them and restart their gnode; running jobs are left alone",
         )
@@ -303,6 +307,10 @@ def _check_starts(rows: Iterable[NodeRow]) -> list[Finding]:
     ]
 
 
+def _counted(names: list[str]) -> str:
+    return f"{counted(len(names), 'node')} ({_few(names)})"
+
+
 def _few(names: list[str]) -> str:
     more = f" and {len(names) - FEW_NODES} more" if len(names) > FEW_NODES else ""
     return ", ".join(names[:FEW_NODES]) + more
@@ -322,6 +330,7 @@ def _todo_of_drained(row: NodeRow) -> str:
 def _check_sharing(rows: Iterable[NodeRow]) -> list[Finding]:
     """Say which nodes cannot share their GPUs, though they are to, and why."""
     findings = []
+    experimental: dict[str, list[str]] = {}
     for row in rows:
         sharing = row.gpu_tokens
         words = sharing.words if sharing is not None else ""
@@ -337,4 +346,21 @@ def _check_sharing(rows: Iterable[NodeRow]) -> list[Finding]:
                     "mend that and restart gnode, or set another runtime in [gpu_share]",
                 )
             )
-    return findings
+        elif row.sharing in EXPERIMENTAL_RUNTIMES:
+            experimental.setdefault(runtime_words(row.sharing), []).append(row.name)
+    return findings + [
+        ok("shared GPUs", f"{_counted(names)}: {words}: it is not confirmed on GPUs yet")
+        for words, names in sorted(experimental.items())
+    ]
+
+
+def _check_fences(rows: Iterable[NodeRow]) -> list[Finding]:
+    """Say by which means nodes keep their jobs from GPUs of others, or why they do not."""
+    by_words: dict[str, list[str]] = {}
+    for row in rows:
+        if row.gpus and row.gpu_fence:
+            by_words.setdefault(row.gpu_fence, []).append(row.name)
+    return [
+        ok("fences of GPUs", f"{_counted(names)}: {words}")
+        for words, names in sorted(by_words.items())
+    ]
