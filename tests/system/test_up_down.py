@@ -188,6 +188,13 @@ def test_up_changes_policy_and_shares_of_a_running_cluster(site: Site) -> None:
     assert site.pids()["head"] != before["head"], "an edited configuration restarts it"
 
 
+def test_up_says_which_nodes_cannot_share_their_gpus(site: Site) -> None:
+    """Here no MPS control daemon runs; the job that wants a share is told the same."""
+    ran = site.up("--nodes", "1", "--cpus", "1", "--gpus", "1", "--share", "mps")
+
+    assert "node n1 cannot share its GPUs: " in ran.stderr
+
+
 def test_up_adds_nodes_to_a_running_cluster(site: Site) -> None:
     """The old ones go on; the new one is like them."""
     site.up("--nodes", "1", "--cpus", "3")

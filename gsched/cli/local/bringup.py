@@ -7,7 +7,7 @@ import shlex
 import shutil
 import socket
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,7 @@ from gsched.errors import (
     HeadUnreachableError,
     TryAgainError,
 )
+from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.states import NodeState
 from gsched.protocol.api import NodeRow, StatusReply
 
@@ -116,6 +117,7 @@ class Bringup:
             rows = self._wait_for_nodes(status.started_s)
             if wanted.share not in {None, "none"} and not any(row.gpus for row in rows):
                 self._report.notes.append("no node has a GPU to share: --gpus N declares some")
+            self._report.notes.extend(_unshared(rows))
         self._report.safe_mode = safe_mode_reason(status)
         return self._report
 
@@ -256,6 +258,16 @@ def _failed(daemon: Daemon, what: str, log_offset: int) -> TryAgainError:
         f"{daemon.label}: {what}; its log {daemon.log} ends with:{shown}",
         hint="fix the cause, then run the same `gsched up` again; `gsched down` stops the rest",
     )
+
+
+def _unshared(rows: Iterable[NodeRow]) -> list[str]:
+    """Say which nodes cannot share their GPUs, though they are to."""
+    told = [(row.name, row.gpu_tokens) for row in rows if row.gpus]
+    return [
+        f"node {name} cannot share its GPUs: {sharing.words.removeprefix(UNSHARED)}"
+        for name, sharing in told
+        if sharing is not None and sharing.words.startswith(UNSHARED)
+    ]
 
 
 def _has_read(daemon: ClusterLayout | NodeLayout) -> bool:
