@@ -12,7 +12,14 @@ from gsched.model.ids import format_job_id, short_job_id
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
 from gsched.model.signals import MAX_SIGNAL
-from gsched.model.states import HoldKind, NodeState, OutcomeKind, PartState, StopReason
+from gsched.model.states import (
+    HoldKind,
+    JobState,
+    NodeState,
+    OutcomeKind,
+    PartState,
+    StopReason,
+)
 from gsched.protocol import actions as a
 from gschedd.core import commands as c
 from gschedd.core import facts as f
@@ -164,6 +171,16 @@ def signal_job(
         raise InvalidRequestError(f"signal {asked.signal} is not between 1 and {MAX_SIGNAL}")
     attempt = job.attempt
     if attempt is None or not any(p.state is PartState.RUNNING for p in attempt.parts.values()):
+        if attempt is not None and job.state is JobState.RUNNING:
+            parts = attempt.parts.values()
+            is_over = all(p.state in {PartState.ENDED, PartState.PASSIVE} for p in parts)
+            raise BadStateError(
+                f"job {short_job_id(job.id)} has no process now: its attempt "
+                + ("ends" if is_over else "has not started yet on its nodes"),
+                hint=f"gstat -f {short_job_id(job.id)} shows what became of it"
+                if is_over
+                else f"send it again when gstat -f {short_job_id(job.id)} shows that it has",
+            )
         raise BadStateError(
             f"job {short_job_id(job.id)} is {job.state}: only a running job can get a signal"
         )

@@ -389,6 +389,25 @@ def test_signals_reach_every_part_that_runs() -> None:
     assert isinstance(wrong, InvalidRequestError)
 
 
+def test_a_job_that_has_not_started_on_its_nodes_yet_gets_no_signal() -> None:
+    """It counts as running by then, and the refusal does not say that it does not run."""
+    world = World(node("n1", cpus=1))
+    world.delayed_s[n.Started] = 3.0
+    job = world.submit(program=Program(runs_s=100))
+    world.run_until(1)
+    signal = c.ActOnJob(caller=ALICE, job=job, asked=a.SignalJob(signal=10))
+
+    early = world.refusal(signal)
+
+    assert isinstance(early, BadStateError)
+    assert early.message == (
+        f"job {job} has no process now: its attempt has not started yet on its nodes"
+    )
+    assert early.hint == f"send it again when gstat -f {job} shows that it has"
+    world.run_until(5)
+    world.do(signal)
+
+
 # --- alteration ---
 
 
