@@ -6,6 +6,7 @@ from msgspec import structs
 
 from gsched.errors import BadResourceError, UsageError
 from gsched.model.gpu_share_text import format_gpu_share, parse_gpu_share
+from gsched.model.limits import shown
 from gsched.model.states import ShareClass
 
 
@@ -28,12 +29,17 @@ def share_term(
     if share is None:
         terms = [part.strip() for text in resources for part in text.split(",")]
         named = [term for term in terms if term.startswith("gpu_share=")]
-        hint = f"write -l {named[-1]}:{share_class}" if named else "give the share: --gpu-share 40%"
+        hint = "give the share: --gpu-share 40%"
+        if named:  # the class that it has already gives way
+            kept = [word for word in named[-1].split(":") if word.strip() not in set(ShareClass)]
+            hint = f"write -l {':'.join((*kept, share_class or ''))}"
         raise UsageError(f"--share-class {share_class} without --gpu-share", hint=hint)
     try:
         asked = parse_gpu_share(share.replace(",", ":"))
     except BadResourceError as error:
-        message = error.message.replace("gpu_share=", "--gpu-share ", 1)
+        read, stated = shown(share.replace(",", ":")), shown(share)
+        message = error.message.replace(f"gpu_share={read}", f"--gpu-share {stated}", 1)
+        message = message.replace("gpu_share=", "--gpu-share ", 1)
         hint = "write --gpu-share PERCENT%[,MEMORY], as in --gpu-share 40%,16gb"
         if error.hint and not error.hint.startswith("write gpu_share="):
             hint = error.hint
