@@ -147,6 +147,12 @@ def _check_bandwidth(keys: Sequence[str | int], text: str) -> None:
 def _check_gpu_share(share: GpuShareConfig) -> None:
     if share.runtime not in SHARE_RUNTIMES:
         _check_other_runtime(share.runtime)
+    elif share.options:
+        raise BrokenRuleError(
+            ("gpu_share", "options"),
+            f": the runtime {share.runtime!r} has no options",
+            hint="remove them; they are settings of a runtime of another package",
+        )
     if share.runtime == "hami-core" and not share.hami_library:
         raise BrokenRuleError(
             ("gpu_share", "hami_library"),
@@ -172,6 +178,7 @@ def _check_mig(share: GpuShareConfig) -> None:
             hint='set runtime = "mig", or remove [[gpu_share.mig]]',
         )
     seen: set[int] = set()
+    has_others = False
     for at, table in enumerate(share.mig):
         for name in table.instances:
             if not _MIG_PROFILE.fullmatch(name):
@@ -180,14 +187,27 @@ def _check_mig(share: GpuShareConfig) -> None:
                     f": {name!r} is no MIG profile",
                     hint="write it as 1g.10gb: see `nvidia-smi mig -lgip`",
                 )
-        gpus = table.gpus or (-1,)  # all others
-        if len(table.instances) > _MIG_MAX or seen.intersection(gpus):
+        if len(table.instances) > _MIG_MAX:
             raise BrokenRuleError(
-                ("gpu_share", "mig", at, "gpus" if seen.intersection(gpus) else "instances"),
-                ": a GPU has one table and at most 7 instances",
-                hint="name each GPU in one table; a table without gpus is for all others",
+                ("gpu_share", "mig", at, "instances"),
+                f": {len(table.instances)} instances, and a GPU has at most {_MIG_MAX}",
+                hint=f"name {_MIG_MAX} at most: see `nvidia-smi mig -lgip`",
             )
-        seen.update(gpus)
+        if not table.gpus and has_others:
+            raise BrokenRuleError(
+                ("gpu_share", "mig", at, "gpus"),
+                ": two tables have no gpus, and each would be for all other GPUs",
+                hint="name the GPUs of one of them",
+            )
+        has_others = has_others or not table.gpus
+        for index in table.gpus:
+            if index in seen:
+                raise BrokenRuleError(
+                    ("gpu_share", "mig", at, "gpus"),
+                    f": GPU {index} is named twice",
+                    hint="name each GPU once, in one table; a table without gpus is for all others",
+                )
+            seen.add(index)
 
 
 def _check_other_runtime(name: str) -> None:
