@@ -115,12 +115,16 @@ def test_the_configuration_chooses_the_runtime(name: str, kind: type, tmp_path: 
         ("[gpu_share]\nruntme = 1", "runtme"),
         ('[[gpu_share.mig]]\ninstances = ["1g.10gb"]', "uses no MIG instances"),
         (MIG + 'instances = ["10gb"]', "'10gb' is no MIG profile"),
-        (MIG + 'instances = ["1g.5gb", "1g.5gb+me"]\n[[gpu_share.mig]]\ninstances = []',
-         "two tables have no gpus"),
+        (
+            MIG + 'instances = ["1g.5gb", "1g.5gb+me"]\n[[gpu_share.mig]]\ninstances = []',
+            "two tables have no gpus",
+        ),
         (MIG + f"instances = {['1g.5gb'] * 8}", "8 instances, and a GPU has at most 7"),
         (MIG + "gpus = [1, 0, 1]\ninstances = []", "GPU 1 is named twice"),
-        (MIG + "gpus = [0, 2]\ninstances = []\n[[gpu_share.mig]]\ngpus = [2]\ninstances = []",
-         "GPU 2 is named twice"),
+        (
+            MIG + "gpus = [0, 2]\ninstances = []\n[[gpu_share.mig]]\ngpus = [2]\ninstances = []",
+            "GPU 2 is named twice",
+        ),
         ('[gpu_share]\nruntime = "mps"\noptions = { size = 2 }', "'mps' has no options"),
     ],
 )
