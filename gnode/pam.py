@@ -20,6 +20,7 @@ from types import FrameType
 
 from gnode.supervisor import login
 from gnode.supervisor.errors import LaunchError
+from gsched import pam_stack
 from gsched.config import (
     DEFAULT_CONFIG,
     DEFAULT_NODE_STATE_DIR,
@@ -77,6 +78,23 @@ def _check_isolated() -> None:
         raise RefusedError("gnode.pam has to be started with python -I: see gnode-pam(8)")
 
 
+def _check_service(service: str) -> None:
+    """Refuse users who could set variables for this program: with LD_PRELOAD they become root.
+
+    The stage "account" comes before the variables are set, and keeps them out.
+
+    Raises:
+        RefusedError: it is so.
+    """
+    found = pam_stack.lines(pam_stack.PAM, service) if service else ()
+    if pam_stack.takes_users_environment(found):
+        raise RefusedError(
+            f"only root can log in: user_readenv=1 of pam_env.so in {pam_stack.PAM}/{service} lets "
+            "users set variables for programs of root: tell an administrator to remove it, see "
+            "gnode-pam(8)"
+        )
+
+
 def _show(text: str) -> None:
     """Show a line to the user: sshd takes it from standard output."""
     sys.stdout.write(f"gsched: {text}\n")
@@ -105,6 +123,7 @@ def answer(told: Mapping[str, str], path: str, caller: int) -> str:
         raise RefusedError(f"this node does not know user {user!r}") from None
     if account.pw_uid == 0:
         return ""
+    _check_service(told.get("PAM_SERVICE", ""))
     try:
         check_config(path)
         config = load_config(path)

@@ -135,6 +135,29 @@ def test_without_a_job_no_way_of_ssh_leads_in(site: Site, tmp_path: Path) -> Non
     assert not (site.users.home(bob) / "file").exists()
 
 
+def test_users_do_not_set_variables_for_a_program_of_root(site: Site, tmp_path: Path) -> None:
+    """As LD_PRELOAD by pam_env: only root comes in where the service of PAM reads users' files."""
+    alice = started(site)
+    site.submitted(alice, *SLEEP)
+    tmp_path.chmod(0o755)
+    variables = f"LD_DEBUG DEFAULT=libs\nLD_DEBUG_OUTPUT DEFAULT={tmp_path}/written\n"
+    (site.users.home(alice) / ".pam_environment").write_text(variables)
+    stack = site.sshd.directory / "pam.d" / "sshd"
+    text = stack.read_text()
+    for line in ("session required pam_env.so user_readenv=1\n", "@include more\n"):
+        (stack.parent / "more").write_text("auth required pam_env.so user_readenv=1\n")
+        for changed in (line + text, text + line):
+            stack.write_text(changed)
+            refused = site.sshd.run(alice, "echo in")
+            assert refused.status == 255
+            assert "user_readenv=1 of pam_env.so in /etc/pam.d/sshd" in refused.stderr
+            assert site.sshd.run("root", "true").status == 0
+    stack.write_text(text)
+
+    assert site.sshd.run(alice, "echo in").stdout == "in\n"
+    assert not list(tmp_path.iterdir())  # else ld.so has written as root
+
+
 def test_administrators_come_in_in_no_job(site: Site) -> None:
     """Root, a user and a group of the configuration: also with a job, and while gnode is down."""
     alice = started(site)

@@ -42,10 +42,19 @@ def test_lines_that_do_it_are_good_wherever_they_stand(tmp_path: Path) -> None:
         (GOOD.replace(" -I", ""), "FAIL.*without -I"),
         (GOOD + "-session optional pam_systemd.so\n", "warn.*pam_systemd"),
         (GOOD + "@include sshd\n", "ok"),
+        (GOOD + "session required pam_env.so user_readenv=0\n", "ok"),
+        (GOOD + "session required pam_env.so # user_readenv=1\n", "ok"),
+        (GOOD + "session required pam_env.so envfile=/x user_readenv=1\n", "FAIL.*user_readenv"),
+        (GOOD + "-auth [default=ignore]  /lib/pam_env.so user_readenv=1\n", "FAIL.*user_readenv"),
     ],
 )
 def test_lines_that_do_not_are_named(tmp_path: Path, service: str, words: str) -> None:
     assert re.search(words, found(tmp_path, service)), found(tmp_path, service)
+
+
+def test_variables_of_users_are_found_in_included_files(tmp_path: Path) -> None:
+    shared = "account required pam_permit.so\nsession required pam_env.so user_readenv=1\n"
+    assert "user_readenv" in found(tmp_path, GOOD, common=shared)
 
 
 def test_an_sshd_without_pam_is_named(tmp_path: Path) -> None:
