@@ -202,6 +202,7 @@ def share_tmp(found: Found, pid: int) -> bool:
         process = proc.read_process(pid)
         if process is None or not private.is_apart(process.parent):
             return False
+        private.keep_mounts()  # else the node itself may get the job's /tmp: PAM shares some mounts
         private.mount(found.task)
     except OSError as error:
         raise LaunchError(

@@ -119,6 +119,16 @@ def mount(task: Task) -> None:
         _mount("tmpfs", SHM, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777{size}")
 
 
+def keep_mounts() -> None:
+    """Let no mount of this namespace be seen in others from now on.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    # What the node mounts later is seen in the job, and nothing that the job mounts here.
+    _mount("none", "/", "", _MS_REC | _MS_SLAVE)
+
+
 def is_apart(pid: int) -> bool:
     """Return whether this process is in another mount namespace than ``pid``."""
     return not os.path.samestat(os.stat("/proc/self/ns/mnt"), os.stat(f"/proc/{pid}/ns/mnt"))
@@ -217,8 +227,7 @@ def _new_namespace() -> Iterator[int]:
         _checked(_libc.unshare(_CLONE_NEWNS), "unshare")
         try:
             made = os.open(_OWN_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
-            # What the node mounts later is seen in the job, and nothing that the job mounts here.
-            _mount("none", "/", "", _MS_REC | _MS_SLAVE)
+            keep_mounts()
             yield made
         finally:
             _checked(_libc.setns(before, _CLONE_NEWNS), "setns")

@@ -82,7 +82,11 @@ class Sshd:
         PRIVILEGE_DIRECTORY.mkdir(exist_ok=True)
         mounted = f'mount --bind {pam} /etc/pam.d && exec "$@"'
         if namespace:
-            mounted = f"mount --bind {directory}/namespace.conf {NAMESPACE} && {mounted}"
+            # A /tmp whose mounts are seen elsewhere, of which pam_namespace does not know.
+            shared = "mount --bind /tmp /tmp && mount --make-shared /tmp"
+            mounted = (
+                f"{shared} && mount --bind {directory}/namespace.conf {NAMESPACE} && {mounted}"
+            )
         assert PROGRAM is not None
         words = [*users.wrapper(), "sh", "-c", mounted, "sh", PROGRAM, "-D", "-e", "-f"]
         self.log = directory / "sshd.log"

@@ -199,6 +199,7 @@ def test_a_session_over_ssh_sees_the_tmp_of_its_job_in_a_namespace_of_its_own(
         look = f"cat /tmp/{name} 2>/dev/null; echo x > /tmp/{name}-2; cat /proc/self/cgroup"
         ran = sshd.run(site.alice, look)
         shown = sshd.run(site.alice, options=("-tt",), typed="exit\n")
+        seen_by_all = Path(f"/proc/{sshd.process.pid}/root/tmp/{name}").exists()
     seen = site.users.run(site.cluster, site.alice, "gshell", str(job), f"cat /tmp/{name}-2")
     outside = Path("/tmp", f"{name}-2")
     was_outside = outside.exists()
@@ -208,6 +209,7 @@ def test_a_session_over_ssh_sees_the_tmp_of_its_job_in_a_namespace_of_its_own(
     assert ran.stdout.startswith("mine\n") is namespace
     assert seen.stdout.startswith("x") is namespace
     assert was_outside is not namespace
+    assert not seen_by_all
     assert f"this session is a part of job {job} and ends with it" in shown.stdout
     assert ("it sees the temporary files of the node" in shown.stdout) is not namespace
 
