@@ -127,6 +127,7 @@ def _run(
     become_member(task, around)
     if task["switch_user"]:
         os.write(channel, IDENTIFIED)  # a hang from now on is not the name service's
+    private.check_paths(task)
     if task.get("stage_in"):
         if not _may_continue(channel, STAGING, output.planned_paths(task)):
             return

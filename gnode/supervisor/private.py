@@ -57,12 +57,11 @@ def make(task: Task, holder: Holder) -> None:
     """Make the namespace of an attempt, whose directory exists; nothing if it has none.
 
     Raises:
-        LaunchError: the kernel refuses; or a path of the job is in the node's /tmp.
+        LaunchError: the kernel refuses.
     """
     private = task.get("private")
     if private is None:
         return
-    _check_paths(task, private)
     try:
         _prepare(task, private)
         with _new_namespace() as made:
@@ -139,8 +138,17 @@ def _opened(stack: contextlib.ExitStack, fd: int) -> int:
     return fd
 
 
-def _check_paths(task: Task, private: Private) -> None:
-    """Refuse paths that mean another file in the job than where it was submitted."""
+def check_paths(task: Task) -> None:
+    """Refuse paths that mean another file in the job than where it was submitted.
+
+    The caller is in the namespace, and the owner: symbolic links are followed.
+
+    Raises:
+        LaunchError: there is such a path.
+    """
+    private = task.get("private")
+    if private is None:
+        return
     paths: tuple[tuple[str, str, Stage, str], ...] = (
         (task["cwd"], "working directory", "workdir", "-d"),
         (task["stdout_path"] if task["join"] != "eo" else "", "output file", "output", "-o"),
@@ -152,21 +160,34 @@ def _check_paths(task: Task, private: Private) -> None:
             "--checkpoint-dir",
         ),
     )
-    hidden = (TMP, SHM) if private["shm"] else (TMP,)
     for path, what, stage, option in paths:
-        if any(_is_below(path, place) for place in hidden) and not any(
-            _is_below(path, place) for place in private["visible"]
-        ):
+        if hidden := _hidden(path, private):
+            through = "" if hidden == path else f" (it leads to {hidden})"
             raise LaunchError(
-                f"the {what} {path} is not visible in jobs: each has a /tmp and a /dev/shm of its "
-                f"own on this node, which are removed at its end: choose another with {option}",
+                f"the {what} {path}{through} is not visible in jobs: each has a {TMP} and a "
+                f"{SHM} of its own on this node, which are removed at its end: choose another "
+                f"with {option}",
                 stage=stage,
                 subject="job",
             )
 
 
+def _hidden(path: str, private: Private) -> str:
+    """Return what a path leads to if the job has something else there; empty: it has not."""
+    if not path:
+        return ""
+    places = (TMP, SHM) if private["shm"] else (TMP,)
+    seen = [*private["visible"], *map(os.path.realpath, private["visible"])]
+    for led in (path, os.path.realpath(path)):
+        if any(_is_below(led, place) for place in places) and not any(
+            _is_below(led, place) for place in seen
+        ):
+            return led
+    return ""
+
+
 def _is_below(path: str, place: str) -> bool:
-    return f"{posixpath.normpath(path)}/".startswith(f"{place}/") if path else False
+    return f"{posixpath.normpath(path)}/".startswith(f"{place}/")
 
 
 def _below_tmp(private: Private) -> Sequence[str]:

@@ -150,6 +150,26 @@ def test_a_job_whose_files_would_be_hidden_is_told_so(
     assert not Path("/tmp/gsched-test-x").exists()
 
 
+@pytest.mark.parametrize("option", ["-d", "-o"])
+def test_a_symbolic_link_to_a_hidden_directory_is_told_so(site: Site, option: str) -> None:
+    hidden = Path(tempfile.mkdtemp(prefix="gsched-test-hidden-", dir="/tmp"))
+    os.chown(hidden, site.alice.uid, site.alice.gid)
+    link = site.work / "link"
+    link.symlink_to(hidden)
+    given = {"-d": f"{site.work}", "-o": f"{site.work}/o"}
+    given[option] = f"{link}" if option == "-d" else f"{link}/o"
+    words = [word for pair in given.items() for word in pair]
+    job = site.users.submit(site.cluster, site.alice, *words, "-j", "oe", "--", "touch", "x")
+    wait_until(lambda: site.state(job) == "done", what="the job to be given up")
+    left = os.listdir(hidden)
+    shutil.rmtree(hidden)
+    message = str(site.cluster.head.job(job).row)
+
+    assert f"{given[option]} (it leads to {hidden}" in message
+    assert "is not visible in jobs" in message
+    assert not left
+
+
 def test_staging_and_steps_see_the_tmp_of_the_job(site: Site) -> None:
     source = site.work / "in"
     source.write_text("staged\n")
