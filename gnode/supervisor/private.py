@@ -111,11 +111,21 @@ def mount(task: Task) -> None:
         visible = [(path, _opened(opened, os.open(path, _PLACE))) for path in found]
         _mount(f"/proc/self/fd/{tmp}", TMP, "", _MS_BIND)
         for path, fd in visible:
-            with contextlib.suppress(FileNotFoundError):  # it was not there when it was prepared
-                _mount(f"/proc/self/fd/{fd}", path, "", _MS_BIND | _MS_REC)
+            # It may not have been there when the new one was prepared.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                place = _open_place(path, opened)
+                _mount(f"/proc/self/fd/{fd}", f"/proc/self/fd/{place}", "", _MS_BIND | _MS_REC)
     if private["shm"] and os.path.isdir(SHM):
         size = f",size={private['shm_bytes']}" if private["shm_bytes"] else ""
         _mount("tmpfs", SHM, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777{size}")
+
+
+def _open_place(path: str, opened: contextlib.ExitStack) -> int:
+    """Return a directory of the new /tmp, where its owner may have put symbolic links by now."""
+    at = _opened(opened, os.open(TMP, _PLACE))
+    for step in path.removeprefix(f"{TMP}/").split("/"):
+        at = _opened(opened, os.open(step, _PLACE | os.O_NOFOLLOW, dir_fd=at))
+    return at
 
 
 def keep_mounts() -> None:

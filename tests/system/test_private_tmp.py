@@ -258,6 +258,35 @@ def test_the_owner_cannot_have_another_directory_mounted(tmp_path: Path) -> None
     assert str(own) not in Path("/proc/self/mounts").read_text()
 
 
+def test_nothing_is_mounted_through_symbolic_links_of_the_owner(tmp_path: Path) -> None:
+    """A directory of the node that was made after the job started is visible to no later login."""
+    if os.geteuid() != 0 or private.problem():
+        pytest.skip("only root can mount file systems")
+    launcher = Launcher(tmp_path / "state")
+    made = tmp_path / "state" / "user" / "1.1" / private.NAME
+    made.mkdir(parents=True)
+    made.parent.parent.chmod(0o711)
+    target = Path(tempfile.mkdtemp(prefix="gsched-test-", dir="/var/tmp"))
+    late = Path(tempfile.mkdtemp(prefix="gsched-test-late-"))
+    (late / "run").mkdir()
+    (target / "run").mkdir()
+    own_tmp = {"visible": [str(late / "run")], "shm": False, "shm_bytes": 0}
+    task = cast("Task", launcher.task(1, ["true"], private=own_tmp))
+    launcher.close()
+    (made / late.name).symlink_to(target)
+    try:
+        with private._new_namespace() as namespace:
+            private.mount(task)
+            mounted = Path("/proc/thread-self/mounts").read_text()
+        os.close(namespace)
+    finally:
+        shutil.rmtree(late)
+        shutil.rmtree(target)
+
+    assert " /tmp " in mounted
+    assert str(target) not in mounted
+
+
 def test_processes_that_were_prepared_have_the_tmp_of_their_attempt(tmp_path: Path) -> None:
     if os.geteuid() != 0 or private.problem():
         pytest.skip("only root can mount file systems")
