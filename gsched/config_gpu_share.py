@@ -31,12 +31,12 @@ class MigConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[[gpu_share.mig]]``: MIG instances that gnode makes (runtime ``mig``).
 
     Attributes:
-        gpus: by index; none: all that no other table names.
+        gpus: by index; None: all that no other table names.
         instances: names of profiles, as ``1g.10gb``; none: MIG is turned off.
     """
 
     instances: tuple[str, ...]
-    gpus: tuple[Annotated[int, msgspec.Meta(ge=0, le=1023)], ...] = ()
+    gpus: tuple[Annotated[int, msgspec.Meta(ge=0, le=1023)], ...] | None = None
 
 
 class GpuShareConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -193,14 +193,20 @@ def _check_mig(share: GpuShareConfig) -> None:
                 f": {len(table.instances)} instances, and a GPU has at most {_MIG_MAX}",
                 hint=f"name {_MIG_MAX} at most: see `nvidia-smi mig -lgip`",
             )
-        if not table.gpus and has_others:
+        if table.gpus == ():
+            raise BrokenRuleError(
+                ("gpu_share", "mig", at, "gpus"),
+                " is empty, so that the table is for no GPU",
+                hint="name GPUs, or leave the key out for all GPUs that no other table names",
+            )
+        if table.gpus is None and has_others:
             raise BrokenRuleError(
                 ("gpu_share", "mig", at, "gpus"),
                 ": two tables have no gpus, and each would be for all other GPUs",
                 hint="name the GPUs of one of them",
             )
-        has_others = has_others or not table.gpus
-        for index in table.gpus:
+        has_others = has_others or table.gpus is None
+        for index in table.gpus or ():
             if index in seen:
                 raise BrokenRuleError(
                     ("gpu_share", "mig", at, "gpus"),

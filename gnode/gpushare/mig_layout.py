@@ -38,8 +38,8 @@ def wanted_of(tables: Sequence[MigConfig], count: int) -> dict[int, tuple[str, .
         tables: ``[[gpu_share.mig]]``; one that names no GPU is for all that no other one names.
         count: of the GPUs of this node.
     """
-    named = {index: table.instances for table in tables for index in table.gpus}
-    others = next((table.instances for table in tables if not table.gpus), None)
+    named = {index: table.instances for table in tables for index in table.gpus or ()}
+    others = next((table.instances for table in tables if table.gpus is None), None)
     if others is not None:
         named = {**dict.fromkeys(range(count), others), **named}
     return dict(sorted(named.items()))

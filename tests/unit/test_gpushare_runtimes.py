@@ -121,6 +121,7 @@ def test_the_configuration_chooses_the_runtime(name: str, kind: type, tmp_path: 
         ),
         (MIG + f"instances = {['1g.5gb'] * 8}", "8 instances, and a GPU has at most 7"),
         (MIG + "gpus = [1, 0, 1]\ninstances = []", "GPU 1 is named twice"),
+        (MIG + "gpus = []\ninstances = []", "is empty, so that the table is for no GPU"),
         (
             MIG + "gpus = [0, 2]\ninstances = []\n[[gpu_share.mig]]\ngpus = [2]\ninstances = []",
             "GPU 2 is named twice",

@@ -272,7 +272,7 @@ static void busy(int why) {
                why == NO_PLACE ? "has no place for this process now"
                : why == OTHER_VERSION
                    ? "is of another version than this job's library, and is not replaced yet"
-                   : "hangs up without an answer, as one of an older version does");
+                   : "hangs up without an answer: it ends, or is of an older version");
     has_said_busy = true;
     lost_ns = gs_now_ns();
     if (atomic_load(&gs_gate) == &gs_closed_page && verdict == CUDA_SUCCESS) return;
