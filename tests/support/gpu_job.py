@@ -402,6 +402,11 @@ class Cuda:
     def write_value(self):
         return self.api.cuStreamWriteValue32_v2(None, ctypes.c_uint64(64), 1, 0)
 
+    def call_host(self, stream, event):
+        """Have the stream wait until a function of the host has seen a threading.Event."""
+        self.kept = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: event.wait() and None)
+        return self.api.cuLaunchHostFunc(ctypes.c_void_p(stream), self.kept, None)
+
     def load(self):
         module = ctypes.c_void_p()
         return self.api.cuModuleLoadData(ctypes.byref(module), b"code")

@@ -54,6 +54,21 @@ def test_an_overtaken_job_goes_on_whose_work_waits_for_its_next_launch(shared_gp
     assert low.call("cuda.launch(10, b) or cuda.write_value() or cuda.synchronize()") == 0
 
 
+def test_an_overtaken_job_goes_on_whose_host_function_waits_for_its_next_launch(
+    shared_gpu: Make,
+) -> None:
+    gpu = shared_gpu(drain_max_s=0.2)
+    high, low = pair(gpu)
+    low.call(
+        "globals().update(a=cuda.stream(), b=cuda.stream(), e=__import__('threading').Event())"
+    )
+    assert low.call("[cuda.launch(10, a), cuda.call_host(a, e)]") == [0, 0]
+    assert high.call("cuda.launch(10) or cuda.synchronize()") == 0
+    assert gpu_counters(gpu)["overlaps"] == 1
+
+    assert low.call("cuda.launch(10, b) or e.set() or cuda.synchronize()") == 0
+
+
 def test_a_launch_beside_the_own_recording_waits_and_does_not_hang(shared_gpu: Make) -> None:
     """As cuBLAS fills its workspace, and NCCL copies, while a thread records."""
     gpu = shared_gpu(drain_max_s=30.0)

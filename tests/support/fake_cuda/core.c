@@ -348,6 +348,34 @@ FAKE_API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, uint3
     return CUDA_SUCCESS;
 }
 
+/* A function of the host runs in a thread of the driver when the stream's earlier work has ended. */
+struct host_call {
+    struct CUstream_st *stream;
+    uint64_t when_ns;
+    void (*function)(void *);
+    void *data;
+};
+static void *call_host(void *given) {
+    struct host_call *call = given;
+    fake_sleep_until(call->when_ns);
+    call->function(call->data);
+    atomic_store(&call->stream->free_ns, fake_now_ns());
+    free(call);
+    return NULL;
+}
+FAKE_API CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) {
+    struct host_call *call = malloc(sizeof *call);
+    pthread_t thread;
+    call->stream = fake_stream(stream, false);
+    call->when_ns = fake_ready_ns(call->stream);
+    call->function = function;
+    call->data = data;
+    atomic_store(&call->stream->free_ns, NEVER);
+    if (pthread_create(&thread, NULL, call_host, call) != 0) abort();
+    pthread_detach(thread);
+    return CUDA_SUCCESS;
+}
+
 /* ---- recordings: what is not permitted beside them, and breaks them ---- */
 
 uint32_t fake_thread(void) {
@@ -416,11 +444,27 @@ static CUresult may_wait(struct CUstream_st *stream) {
     stream->capture->broken = true;
     return FAKE_CAPTURE_UNSUPPORTED;
 }
+/* When all work of the stream, or of all streams, ends: NEVER until what it waits for has come. */
+static uint64_t end_ns(struct CUstream_st *stream) {
+    if (stream != NULL) return fake_ready_ns(stream);
+    uint64_t last = atomic_load(&legacy.free_ns);
+    pthread_mutex_lock(&lock);
+    for (unsigned int i = 0; i < STREAMS_MAX; i++)
+        if (streams[i] != NULL && atomic_load(&streams[i]->free_ns) > last)
+            last = atomic_load(&streams[i]->free_ns);
+    pthread_mutex_unlock(&lock);
+    return last;
+}
+static void wait_for_end(struct CUstream_st *stream) {
+    uint64_t end;
+    while ((end = end_ns(stream)) >= NEVER) fake_sleep_until(fake_now_ns() + 1000000u);
+    fake_sleep_until(end);
+}
 static CUresult synchronize(struct CUstream_st *stream) {
     CUresult refused = may_wait(stream);
     if (refused == CUDA_SUCCESS) refused = unsafe();
     if (refused != CUDA_SUCCESS) return refused;
-    fake_sleep_until(fake_ready_ns(stream));
+    wait_for_end(stream);
     fake_pools_after_sync(stream);
     return CUDA_SUCCESS;
 }
@@ -438,16 +482,10 @@ FAKE_API CUresult cuStreamQuery(CUstream stream) {
     return fake_ready_ns(one) > fake_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 FAKE_API CUresult cuCtxSynchronize(void) {
-    uint64_t last = atomic_load(&legacy.free_ns);
     if (depth == 0) return (CUresult)201;
     must_live(stack[depth - 1]);
     if (break_those(is_any)) return FAKE_CAPTURE_UNSUPPORTED;
-    pthread_mutex_lock(&lock);
-    for (unsigned int i = 0; i < STREAMS_MAX; i++)
-        if (streams[i] != NULL && atomic_load(&streams[i]->free_ns) > last)
-            last = atomic_load(&streams[i]->free_ns);
-    pthread_mutex_unlock(&lock);
-    fake_sleep_until(last);
+    wait_for_end(NULL);
     fake_pools_after_sync(NULL);
     return CUDA_SUCCESS;
 }
