@@ -171,6 +171,8 @@ class Watch:
                     self._live.add(row["pid"])
                 case "waited":
                     self.waits_s.append(row["s"])
+                case "end":
+                    pass
                 case _:
                     who = self.began.get(row["pid"])
                     self.problems[f"{who and who.holding}: {row['text']}"] = None

@@ -65,8 +65,8 @@ def test_a_library_of_each_version_that_is_served_launches(
         job = gpu.start(with_library(environment, library_cache, version))
         assert job.call("cuda.start()") == 0
         assert job.call("cuda.launch(10) or cuda.synchronize()") == 0
-        assert job.call("cuda.alloc('plain', 1 << 20)[0]") == 0
-        assert gpu.metrics()["groups"][f"{number}.1"]["used_bytes"] == MIB
+        assert job.call("cuda.alloc('plain', 2 << 20)[0]") == 0
+        assert gpu.metrics()["groups"][f"{number}.1"]["used_bytes"] == 2 * MIB
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def test_a_daemon_of_another_release_is_replaced_and_its_jobs_go_on(shared_gpu: 
     gpu = shared_gpu(options=("--window", "4"))
     high, low = gpu.run(gpu.task("1", HIGH)), gpu.run(gpu.task("2", LOW))
     assert high.call("cuda.launch(10) or cuda.synchronize()") == 0
-    assert low.call("cuda.alloc('plain', 1 << 20)[0]") == 0
+    assert low.call("cuda.alloc('plain', 2 << 20)[0]") == 0
     old = gpu.daemon_pid()
     gpu.runtime.close()  # its gnode ends; it has jobs, and goes on
     assert lives(old)
@@ -132,7 +132,7 @@ def test_a_daemon_of_another_release_is_replaced_and_its_jobs_go_on(shared_gpu: 
 
     assert not lives(old)
     assert gpu.daemon_pid() != old
-    wait_until(lambda: gpu.metrics()["groups"]["2.1"]["used_bytes"] == MIB)
+    wait_until(lambda: gpu.metrics()["groups"]["2.1"]["used_bytes"] == 2 * MIB)
     assert high.call("cuda.launch(10) or cuda.synchronize()") == 0
     assert low.receive() == 0
     assert gpu_counters(gpu)["overlaps"] == 0
