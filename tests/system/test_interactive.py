@@ -277,6 +277,7 @@ def test_a_port_of_a_job_is_reached_through_its_session(
         for _ in range(CONNECTIONS_MAX + 2):
             many.enter_context(socket.create_connection(("127.0.0.1", local)))
         user.until(f"{CONNECTIONS_MAX} connections are open, the limit: more are refused")
+    time.sleep(2.0)  # the many connections have ended on the node, too
     with socket.create_connection(("127.0.0.1", closed)) as refused:
         assert refused.recv(1) == b""
     user.until("port 1 of the job: connection refused")
