@@ -26,16 +26,57 @@ HEAD = """\
 
 <!-- Written by scripts/gen_states.py from gschedd/core/transitions.py: change the tables there. -->
 
-What is not drawn here cannot happen: a fact that does not fit the present state is refused inside
-the head, and a report from outside that does not fit is dropped and counted.
-Each arrow names the facts that cause it; where a fact leads to several states,
-it says itself which one it is.
+The head refuses a fact that has no arrow from the present state, and drops and counts a report of
+a node that would lead to such a fact. Each arrow names the facts that cause it; where a fact leads
+to several states, the fact contains the state.
 """
 
 NOTE_ON_JOBS = """\
 A job begins queued, waiting (for its time) or held. What runs or exits has an attempt. A job waits
 for its next try, too: after an attempt that failed through no fault of its own, or for a directory
 that does not exist yet."""
+
+#: One sentence for each state: its meaning, and the place of its record.
+MEANINGS: dict[type[StrEnum], dict[str, str]] = {
+    JobState: {
+        JobState.QUEUED: "The job may start now and waits for its resources, its queue's or its "
+    "user's limits, or its directory; `gstat --why` prints the reason.",
+        JobState.HELD: "The job has at least one hold (of its user, an operator, gsched or a "
+    "dependency) and starts after the last one is released; column `holds` of table `jobs`.",
+        JobState.WAITING: "The job may not start before a time: that of `gsub -a`, or the next try after "
+    "an attempt that failed through no fault of its own; column `not_before_s` of table `jobs`.",
+        JobState.RUNNING: "The job has an attempt, which owns its resources; table `attempts` of the "
+    "head, and a directory below `attempts/` in the state directory of each of its nodes.",
+        JobState.MIGRATING: "The attempt takes a last checkpoint and ends, and the job then starts on "
+    "the allocation that the head reserves for it meanwhile, or goes back to its queue.",
+        JobState.EXITING: "The attempt is being stopped, or has ended on some of its nodes; the job is "
+    "done or requeued when it has ended on all of them.",
+        JobState.DONE: "The job has its outcome, which never changes; `ghist` prints it until the "
+    "retention time removes the job's rows.",
+    },
+    AttemptState: {
+        AttemptState.ASSIGNED: "The head has allocated resources and committed that; the nodes receive "
+    "the order after the commit, and again at each registration until they report.",
+        AttemptState.STARTING: "At least one node has started its process, and others have not yet.",
+        AttemptState.RUNNING: "The processes run on all nodes that have one.",
+        AttemptState.EXITING: "The attempt is being stopped, or a process has ended; the head waits for "
+    "the other nodes.",
+        AttemptState.ENDED: "All nodes have reported the end, or were given up; the resources are free.",
+    },
+    PartState: {
+        PartState.PENDING: "The node has not reported yet whether the process runs.",
+        PartState.RUNNING: "The node has reported the start; its supervisor owns the process and writes "
+    "the journal in the attempt's directory.",
+        PartState.ENDED: "The node has reported the exit record, or the head has given the node up.",
+        PartState.PASSIVE: "The node only lends resources: the job's script runs on the first node, and "
+    "starts processes here with `gsched-launch-agent` or `srun`.",
+    },
+    NodeState: {
+        NodeState.UP: "The node's daemon is registered and its heartbeats arrive.",
+        NodeState.UNREACHABLE: "The channel is closed or silent; jobs on the node keep running, and no "
+    "new ones are started there.",
+    },
+}
 
 ABOUT: tuple[tuple[str, str, Moves, tuple[StrEnum, ...]], ...] = (
     (
@@ -52,7 +93,7 @@ ABOUT: tuple[tuple[str, str, Moves, tuple[StrEnum, ...]], ...] = (
     ),
     (
         "Parts",
-        "An attempt on one of its nodes. It is passive while nothing is started there.",
+        "An attempt on one of its nodes.",
         t.PART_MOVES,
         (PartState.PENDING, PartState.PASSIVE),
     ),
@@ -88,7 +129,9 @@ def section(title: str, text: str, moves: Moves, begins: tuple[StrEnum, ...]) ->
             else:
                 arrows[before, after].append(fact.__name__)
     final = sorted(set(type(begins[0])) - {before for before, _ in moves})
-    lines = [f"## {title}", "", text, "", "```mermaid", "stateDiagram-v2"]
+    states = [f"| `{state}` | {MEANINGS[type(state)][state]} |" for state in type(begins[0])]
+    lines = [f"## {title}", "", text, "", "| State | Meaning |", "|---|---|", *states, ""]
+    lines += ["```mermaid", "stateDiagram-v2"]
     lines += [f"    [*] --> {state}" for state in begins]
     lines += [f"    {a} --> {b}: {', '.join(facts)}" for (a, b), facts in arrows.items()]
     lines += [f"    {state} --> [*]" for state in final]

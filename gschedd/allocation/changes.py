@@ -155,7 +155,7 @@ def carry_out(
                 Start(job=job, job_class=job_class, allocation=place, why=f"on {format_gpus(gpus)}")
             )
             continue
-        reason = reasons.get(job, "no GPU is free for it")
+        reason = reasons.get(job, "no free GPUs")
         if gpus:
             reason = f"waiting for {format_gpus(gpus)} being released by running jobs"
         waits.append(Wait(job_class=job_class, first=job, reason=reason))
@@ -208,7 +208,7 @@ def _why(running: RunningJob, place: Allocation) -> str:
     if not after:
         return f"other jobs need its {format_gpus(before)}"
     if before == after:
-        return "makes room for others"
+        return "migrated to defragment GPUs"
     return f"{format_gpus(after)} instead of {before}"
 
 

@@ -1,4 +1,4 @@
-"""Wishes: imperative, each may be refused. Who wishes is known from the kernel."""
+"""Requests; each may be refused. The kernel identifies the caller."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -212,7 +212,7 @@ def rerun_job(
         raise BadStateError(f"job {short_job_id(job.id)} is being cancelled")
     if not job.spec.rerunnable and not (asked.force and command.caller.operator):
         raise BadStateError(
-            f"job {short_job_id(job.id)} says that it cannot be rerun (-r n)",
+            f"job {short_job_id(job.id)} is not rerunnable (-r n)",
             hint="an operator can force it with -f",
         )
     grace_s = job.spec.grace_s if asked.grace_s is None else checked_grace(asked.grace_s)
@@ -236,7 +236,7 @@ def drain_node(node: Node, asked: a.DrainNode, by: str, now_s: float) -> list[f.
         InvalidRequestError: no reason given: the next operator needs one.
     """
     if not asked.reason.strip():
-        raise InvalidRequestError("a drain needs a reason", hint="say why with -m REASON")
+        raise InvalidRequestError("a drain needs a reason", hint="give a reason: -m REASON")
     return [
         f.NodeDrained(
             at_s=now_s,

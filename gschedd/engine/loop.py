@@ -346,7 +346,7 @@ class Engine:
             except StorageError:
                 raise
             except TryAgainError as error:
-                self.stalled = f"{error.message}: nothing new is taken"
+                self.stalled = f"{error.message}; submissions are refused"
                 if isinstance(error, DiskFullError) and self._space.drop_ballast():
                     log.error("%s: the ballast file is given up to finish what is under way", error)
                     continue
@@ -376,7 +376,7 @@ class Engine:
         self._inbox.refuse(self._stall)
 
     def _stall(self) -> TryAgainError:
-        return TryAgainError(self.stalled, hint="try again when that is mended")
+        return TryAgainError(self.stalled, hint="try again later; gsched doctor shows the cause")
 
     async def in_writer(self, work: Callable[[], None]) -> None:
         """Run something on the writer's thread, between commits."""

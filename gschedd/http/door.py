@@ -304,7 +304,7 @@ class Door:
         """Close the oldest connection (of a source) that has not proven who it is, if any."""
         for visitor in self._visitors:
             if not visitor.proven and (source is None or visitor.source == source):
-                visitor.cut_off("closed, as many more connections came that prove nothing")
+                visitor.cut_off("closed: too many unauthenticated connections")
                 self._forget(visitor)
                 return True
         return False
@@ -324,7 +324,7 @@ class Door:
                 key=lambda each: each.received,
                 default=visitor,
             )
-            largest.cut_off(f"closed after {largest.received} bytes that prove nothing")
+            largest.cut_off(f"closed after {largest.received} bytes without authentication")
             self._forget(largest)
 
     def proved(self, visitor: Visitor) -> None:

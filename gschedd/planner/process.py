@@ -123,7 +123,7 @@ class Worker:
                 raise LostError(f"cannot be started: {error.strerror}") from None
         begin = Begin(policy=self._policy, time_limit_s=self._time_limit_s, head=os.getpid())
         if await self._exchange(ours, begin, START_S) != READY:
-            raise LostError("has answered nonsense")
+            raise LostError("sent an invalid reply")
         self.ready = True
         log.info("%s started: process %d", self._name, self.pid)
         return ours
@@ -148,7 +148,7 @@ class Worker:
         """Return how the process ended that has closed its end."""
         process = self._process
         if process is None:
-            return "was never there"
+            return "was not running"
         try:
             async with asyncio.timeout(END_S):
                 code = await process.wait()

@@ -1,5 +1,6 @@
 """docs/states.md says what the tables say."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,3 +29,12 @@ def test_every_state_is_on_the_page() -> None:
     for kind in (JobState, AttemptState, PartState, NodeState):
         for state in kind:
             assert f" {state.value}\n" in text or f"{state.value} -->" in text, state
+
+
+def test_every_state_has_a_sentence() -> None:
+    """A table above each diagram."""
+    text = (ROOT / "docs" / "states.md").read_text(encoding="utf-8")
+
+    for kind in (JobState, AttemptState, PartState, NodeState):
+        for state in kind:
+            assert re.search(rf"^\| `{state.value}` \| [A-Z].+\. \|$", text, re.MULTILINE), state

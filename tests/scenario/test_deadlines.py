@@ -349,7 +349,7 @@ def test_gpus_alone_are_not_altered_where_places_have_them(term: str) -> None:
     error = story.change(job, resources=(term,))
 
     assert error is not None
-    assert "its GPUs are said with its places" in error.message
+    assert "its GPUs are part of its chunks" in error.message
     assert story.change(job, resources=("select=2:ngpus=1",)) is None
     assert story.job(job).spec.request.gpus == 2
 

@@ -366,7 +366,7 @@ def test_what_cannot_be_rerun_says_why() -> None:
 
     assert reasons == [
         f"job {queued} is held: only a running job can be rerun",
-        f"job {fixed} says that it cannot be rerun (-r n)",
+        f"job {fixed} is not rerunnable (-r n)",
         f"job {deleted} is being cancelled",
     ]
     assert world.job(fixed).attempts == 2

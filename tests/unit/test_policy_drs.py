@@ -463,7 +463,7 @@ def test_a_late_one_waits_for_gpus_that_are_coming_back() -> None:
     assert gpus_of(drs.plan(seen)) == {9: {"n1": 1}}
     plan = drs.plan(coming)
     assert plan.starts == ()
-    assert "coming back" in str(plan.waits[0].reason)
+    assert "being released" in str(plan.waits[0].reason)
     relaxed = structs.replace(waits, deadline_s=NOW_S + 200)
     in_time = structs.replace(coming, profiles={**coming.profiles, 9: relaxed})
     assert gpus_of(drs.plan(in_time)) == {9: {"n1": 1}}

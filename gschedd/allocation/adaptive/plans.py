@@ -125,7 +125,7 @@ def _move(
     if not allocation:
         return Move(job=each.job, allocation=(), why=f"other jobs gain more from its {before}")
     after = in_words(allocation, snapshot.nodes)
-    why = "makes room for others" if after == before else f"{after} instead of {before}"
+    why = "migrated to defragment GPUs" if after == before else f"{after} instead of {before}"
     return Move(job=each.job, allocation=allocation, why=why, batching=_batching(decided, number))
 
 

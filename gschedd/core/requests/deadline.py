@@ -94,7 +94,7 @@ def _unplanned(asked: SubmitJob) -> str:
     advice = "say the training's size, or a walltime"
     if asked.movable:
         when = "as soon as it is known what its steps take"
-        return f"nothing is said of its run time: it is planned by its deadline {when}; or {advice}"
+        return f"the job states no run time: it is planned by its deadline {when}; or {advice}"
     return f"its run time is unknown: it is not planned by its deadline; {advice}"
 
 
@@ -140,7 +140,7 @@ def _checked(training: Training, *, partial: bool) -> Training:
     stated = [name for name in BY_MODEL if getattr(training, name)]
     if stated and (training.iterations or training.rates):
         raise InvalidRequestError(
-            f"training: its run time is said twice, by {', '.join(stated)} and by what was "
+            f"training: the run time is given twice, by {', '.join(stated)} and by what was "
             "measured (iterations, rates)",
             hint="leave one of the two out",
         )
@@ -154,7 +154,7 @@ def _checked(training: Training, *, partial: bool) -> Training:
         size = size_of_training(training)
     except ValueError as error:
         raise InvalidRequestError(
-            f"training: {error}", hint="correct what is said of it; see gsub(1)"
+            f"training: {error}", hint="correct the description of the training; see gsub(1)"
         ) from None
     if size is None and not partial:
         raise InvalidRequestError(
@@ -248,7 +248,7 @@ def _check_run(
         raise InvalidRequestError(
             f"the training runs for {format_duration(best.run_s)} at least, but its walltime of "
             f"{format_duration(walltime_s)} ends it before",
-            hint="give more walltime, or none, or correct what is said of the training",
+            hint="give more walltime, or none, or correct the description of the training",
         )
     if aim.deadline_s and settings.refuse_impossible:
         _check_possible(aim, best, now_s)

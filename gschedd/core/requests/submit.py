@@ -217,13 +217,13 @@ def check_caller(caller: Caller, state: State, settings: Settings) -> None:
         )
     if caller.uid == 0 and not settings.allow_root_jobs:
         raise NotPermittedError(
-            "jobs of root are not taken here",
+            "root may not submit jobs on this cluster",
             hint="submit as an ordinary user, or set head.allow_root_jobs = true",
         )
     if 0 < caller.uid < settings.min_uid and caller.uid != settings.only_uid:
         raise NotPermittedError(
             f"{caller.user} (uid {caller.uid}) is a system account, below {settings.min_uid}: "
-            "jobs of system accounts are not taken here",
+            "system accounts may not submit jobs on this cluster",
             hint="submit as an ordinary user; head.min_uid and node.min_uid say who is one",
         )
     if caller.is_nameless:
@@ -400,7 +400,7 @@ def _resources(asked: SubmitJob, queue: str, state: State, settings: Settings) -
         )
     if change_s is not None:
         raise BadResourceError(
-            "a walltime with a sign changes one that is there already",
+            "+TIME and -TIME change an existing walltime: use galter",
             hint="give walltime=HH:MM:SS without a sign",
         )
     request = with_memory(resources.request, settings.limits_of(queue))

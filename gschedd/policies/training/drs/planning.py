@@ -35,7 +35,7 @@ PATIENCE_S: Final = 86400.0
 #: Until it is looked again at what starts and stands in the way, seconds: some take a minute.
 LOOK_AGAIN_S: Final = 5.0
 
-COMING_BACK: Final = "with GPUs that are coming back it will be in time"
+COMING_BACK: Final = "waits for GPUs that are being released; it then meets its deadline"
 
 
 class Variant(StrEnum):
@@ -174,7 +174,7 @@ class Planning:
 
     def _hold(self, free: Spaces, moved: Sequence[m.Moved]) -> Plan:
         for each in self._waiting:
-            self._because[each.profile.job] = "running trainings are being moved together"
+            self._because[each.profile.job] = "running training jobs are being consolidated"
         return self._answer(free, [], moved)
 
     def _round(self, free: Spaces, delay_s: float = 0.0) -> Round:
