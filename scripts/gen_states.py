@@ -39,42 +39,73 @@ that does not exist yet."""
 #: One sentence for each state: its meaning, and the place of its record.
 MEANINGS: dict[type[StrEnum], dict[str, str]] = {
     JobState: {
-        JobState.QUEUED: "The job may start now and waits for its resources, its queue's or its "
-    "user's limits, or its directory; `gstat --why` prints the reason.",
-        JobState.HELD: "The job has at least one hold (of its user, an operator, gsched or a "
-    "dependency) and starts after the last one is released; column `holds` of table `jobs`.",
-        JobState.WAITING: "The job may not start before a time: that of `gsub -a`, or the next try after "
-    "an attempt that failed through no fault of its own; column `not_before_s` of table `jobs`.",
-        JobState.RUNNING: "The job has an attempt, which owns its resources; table `attempts` of the "
-    "head, and a directory below `attempts/` in the state directory of each of its nodes.",
-        JobState.MIGRATING: "The attempt takes a last checkpoint and ends, and the job then starts on "
-    "the allocation that the head reserves for it meanwhile, or goes back to its queue.",
-        JobState.EXITING: "The attempt is being stopped, or has ended on some of its nodes; the job is "
-    "done or requeued when it has ended on all of them.",
-        JobState.DONE: "The job has its outcome, which never changes; `ghist` prints it until the "
-    "retention time removes the job's rows.",
+        JobState.QUEUED: (
+            "The job may start now and waits for its resources, its queue's or its user's "
+            "limits, or its directory; `gstat --why` prints the reason."
+        ),
+        JobState.HELD: (
+            "The job has at least one hold (of its user, an operator, gsched or a dependency) "
+            "and starts after the last one is released; column `holds` of table `jobs`."
+        ),
+        JobState.WAITING: (
+            "The job may not start before a time: that of `gsub -a`, or the next try after an "
+            "attempt that failed through no fault of its own; column `not_before_s` of table "
+            "`jobs`."
+        ),
+        JobState.RUNNING: (
+            "The job has an attempt, which owns its resources; table `attempts` of the head, "
+            "and a directory below `attempts/` in the state directory of each of its nodes."
+        ),
+        JobState.MIGRATING: (
+            "The attempt takes a last checkpoint and ends, and the job then starts on the "
+            "allocation that the head reserves for it meanwhile, or goes back to its queue."
+        ),
+        JobState.EXITING: (
+            "The attempt is being stopped, or has ended on some of its nodes; the job is done "
+            "or requeued when it has ended on all of them."
+        ),
+        JobState.DONE: (
+            "The job has its outcome, which never changes; `ghist` prints it until the "
+            "retention time removes the job's rows."
+        ),
     },
     AttemptState: {
-        AttemptState.ASSIGNED: "The head has allocated resources and committed that; the nodes receive "
-    "the order after the commit, and again at each registration until they report.",
-        AttemptState.STARTING: "At least one node has started its process, and others have not yet.",
+        AttemptState.ASSIGNED: (
+            "The head has allocated resources and committed that; the nodes receive the order "
+            "after the commit, and again at each registration until they report."
+        ),
+        AttemptState.STARTING: (
+            "At least one node has started its process, and others have not yet."
+        ),
         AttemptState.RUNNING: "The processes run on all nodes that have one.",
-        AttemptState.EXITING: "The attempt is being stopped, or a process has ended; the head waits for "
-    "the other nodes.",
-        AttemptState.ENDED: "All nodes have reported the end, or were given up; the resources are free.",
+        AttemptState.EXITING: (
+            "The attempt is being stopped, or a process has ended; the head waits for the other "
+            "nodes."
+        ),
+        AttemptState.ENDED: (
+            "All nodes have reported the end, or were given up; the resources are free."
+        ),
     },
     PartState: {
         PartState.PENDING: "The node has not reported yet whether the process runs.",
-        PartState.RUNNING: "The node has reported the start; its supervisor owns the process and writes "
-    "the journal in the attempt's directory.",
-        PartState.ENDED: "The node has reported the exit record, or the head has given the node up.",
-        PartState.PASSIVE: "The node only lends resources: the job's script runs on the first node, and "
-    "starts processes here with `gsched-launch-agent` or `srun`.",
+        PartState.RUNNING: (
+            "The node has reported the start; its supervisor owns the process and writes the "
+            "journal in the attempt's directory."
+        ),
+        PartState.ENDED: (
+            "The node has reported the exit record, or the head has given the node up."
+        ),
+        PartState.PASSIVE: (
+            "The node only lends resources: the job's script runs on the first node, and starts "
+            "processes here with `gsched-launch-agent` or `srun`."
+        ),
     },
     NodeState: {
         NodeState.UP: "The node's daemon is registered and its heartbeats arrive.",
-        NodeState.UNREACHABLE: "The channel is closed or silent; jobs on the node keep running, and no "
-    "new ones are started there.",
+        NodeState.UNREACHABLE: (
+            "The channel is closed or silent; jobs on the node keep running, and no new ones "
+            "are started there."
+        ),
     },
 }
 

@@ -31,6 +31,7 @@ from msgspec import Struct, structs
 from gsched.model.states import PartState
 from gschedd.core.attempts.walltime import walltime_left_s
 from gschedd.core.forecast.pinned import EARLY_WITHIN, LEAST_CHANCE, ROOT_2_PI, Pinned, fits
+from gschedd.core.forecast.recent import RECENT
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job
 from gschedd.models.kinds import kind_of
@@ -119,8 +120,6 @@ LOG_KEPT: Final = math.log(LEAST_KEPT)
 MAX_AGES: Final = 32
 #: How much what one kind of a user uses of its walltime tells about the user's other kinds.
 OF_OWNER: Final = 0.3
-#: Kinds for which hypotheses are kept: about 100 KB each, and some milliseconds to work out again.
-KINDS_KEPT: Final = 1024
 MAX_KEPT: Final = 16_384
 
 #: The chance of each hypothesis about a kind, in the order of `RunTime.hypotheses`.
@@ -190,7 +189,7 @@ class Hypothesis(NamedTuple):
     high_s: float
 
 
-@lru_cache(KINDS_KEPT)
+@RECENT.keep
 def _hypotheses(run: RunTime) -> tuple[Hypothesis, ...]:
     limit_s = math.inf if run.limit_s is None else max(run.limit_s, 1.0)
     median_s = limit_s if run.median_s is None else run.median_s
@@ -277,7 +276,7 @@ def _by_past(run: RunTime, median_s: float, limit_s: float) -> Iterator[Hypothes
             yield Hypothesis(pinned, low_s, high_s)
 
 
-@lru_cache(KINDS_KEPT)
+@RECENT.keep
 def _first_chances(run: RunTime) -> Chances:
     if run.past:
         return _unless_refuted(run, _chances_by_past(run))
@@ -286,7 +285,7 @@ def _first_chances(run: RunTime) -> Chances:
     return tuple(weight * part for part in PARTS_BY_RUNS) + by_walltime
 
 
-@lru_cache(KINDS_KEPT)
+@RECENT.keep
 def _chances_by_past(run: RunTime) -> Chances:
     """Return the posterior chances of medians and spreads, by past runs of the kind."""
     logs: list[float] = []
@@ -386,7 +385,7 @@ def _density(median_s: float, limit_s: float | None) -> float:
     return math.pow(part, 1 / FRACTION_POWER) / FRACTION_POWER
 
 
-@lru_cache(KINDS_KEPT)
+@RECENT.keep
 def _ordered(run: RunTime, chances: Chances) -> tuple[tuple[float, Hypothesis], ...]:
     """Return the hypotheses that may be true with their chances, by the mean run time."""
     pairs = zip(chances, run.hypotheses(), strict=True)
@@ -394,7 +393,7 @@ def _ordered(run: RunTime, chances: Chances) -> tuple[tuple[float, Hypothesis], 
     return tuple(sorted(some, key=lambda pair: pair[1].middle.mean_s))
 
 
-@lru_cache(MAX_KEPT)
+@RECENT.keep
 def _pinned(run: RunTime, chances: Chances, share: float) -> Pinned:
     ordered = _ordered(run, chances)
     left = share * sum(chances)

@@ -20,6 +20,7 @@ from msgspec import Struct, structs
 
 from gsched.model.arrays import count
 from gsched.model.ids import element_number, short_job_id
+from gschedd.core.forecast.recent import RECENT
 from gschedd.core.forecast.runtimes import RunTime, believed, refuted
 from gschedd.core.forecast.simulate import (
     Beliefs,
@@ -433,6 +434,7 @@ def told(
             starts |= {
                 job: structs.replace(starts[job], spread=spread) for job, spread in spreads.items()
             }
+            RECENT.question_answered()
             return Told(number=question.number, starts=starts)
         case AskAll():
             return Told(number=question.number, plan=policy(question.seen))

@@ -293,8 +293,7 @@ def _with_resources(
     asked_so_far = format_resources(spec.request, None)
     if not anew and named & GPU_TERMS and asked_so_far.startswith("select="):
         raise BadResourceError(
-            f"job {short_job_id(job.id)} asks for {asked_so_far}: its GPUs are part of its "
-            "chunks",
+            f"job {short_job_id(job.id)} asks for {asked_so_far}: its GPUs are part of its chunks",
             hint="restate the chunks, such as -l nodes=1:gpus=2 or select=2:ngpus=1",
         )
     parsed = parse_resources(

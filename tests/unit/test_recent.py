@@ -1,0 +1,42 @@
+"""What is worked out for questions is kept while questions use it, and no longer."""
+
+from gschedd.core.forecast.recent import QUESTIONS_KEPT, Recent
+
+
+def test_results_are_kept_while_questions_use_them() -> None:
+    """A kind that is asked about again and again is worked out once."""
+    recent, worked = Recent(), []
+
+    @recent.keep
+    def squared(number: int) -> int:
+        worked.append(number)
+        return number * number
+
+    for _ in range(10 * QUESTIONS_KEPT):
+        assert squared(7) == 49
+        recent.question_answered()
+
+    assert worked == [7]
+
+
+def test_what_no_question_uses_any_more_is_dropped() -> None:
+    """Each question has a new fit of the same kind, as while it runs again and again."""
+    recent, alive = Recent(), set()
+
+    class Result:
+        def __init__(self, number: int) -> None:
+            self.number = number
+            alive.add(number)
+
+        def __del__(self) -> None:
+            alive.discard(self.number)
+
+    @recent.keep
+    def fitted(number: int) -> Result:
+        return Result(number)
+
+    for number in range(100 * QUESTIONS_KEPT):
+        fitted(number)
+        recent.question_answered()
+
+    assert len(alive) <= 2 * QUESTIONS_KEPT
