@@ -364,7 +364,7 @@ def test_gpus_alone_are_not_altered_where_places_have_them(term: str) -> None:
         ({"training": Training(iterations=10.0)}, "rates missing"),
         (
             {"training": Training(iterations=10.0, rates=((1, 1.0),), batch=16.0)},
-            "said twice, by batch and",
+            "given twice, by batch and",
         ),
         (
             {
