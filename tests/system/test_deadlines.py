@@ -132,7 +132,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         (["--deadline", "25s", "--gpus", "1"], 156, ["at least 00:00:40 on 1 GPU,"]),
         (["--deadline", "@1"], 2, ["is in the past"]),
         (["--gpus", "3..4"], 2, ["3"]),
-        (["--params", "1M"], 156, ["said twice"]),
+        (["--params", "1M"], 156, ["given twice"]),
         (["--walltime", "5"], 156, ["its walltime of 00:00:05 ends it before"]),
         (["--reject-if-late"], 156, ["there is no deadline"]),
     ],

@@ -351,7 +351,7 @@ def test_the_paper_moves_all_together_and_starts_afterwards() -> None:
         2: {"n1": 2},
         3: {"n2": 2},
     }
-    assert "are being moved" in str(plan.waits[0].reason)
+    assert "being consolidated" in str(plan.waits[0].reason)
 
 
 def test_the_paper_places_the_largest_first() -> None:
