@@ -104,19 +104,27 @@ def format_time(at_s: float | None) -> str:
     return "--" if at_s is None else time.strftime("%a %b %d %H:%M:%S %Y", _local(at_s))
 
 
-def local_times(text: str) -> str:
+def local_times(text: str, *, now_s: float | None = None) -> str:
     """Return words of the head with their moments in local time instead of UTC.
 
     The head does not know where its users are, so it writes ``2026-11-21 23:00:00 UTC``.
+
+    Args:
+        text: the words.
+        now_s: moments of this day are written without their date; None: all have it.
     """
-    return _UTC_MOMENT.sub(_local_moment, text) if " UTC" in text else text
+    if " UTC" not in text:
+        return text
+    return _UTC_MOMENT.sub(lambda match: _local_moment(match, now_s), text)
 
 
-def _local_moment(match: re.Match[str]) -> str:
+def _local_moment(match: re.Match[str], now_s: float | None) -> str:
     import calendar  # late: it costs more than a whole listing, and few have such a moment
 
     parts = [int(part) for part in re.split(r"\D", match[1])]
     at_s = calendar.timegm((*parts[:6], 0, 0, 0))
+    if now_s is not None:
+        return format_clock(at_s, now_s=now_s)
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 

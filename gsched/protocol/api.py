@@ -160,6 +160,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         reason: why it waits, or that a node it runs on does not answer, in words; else empty.
+        short_reason: the same in two to four words.
         next_try_s: when it is tried again after a start that failed, or an attempt that ended by no
             fault of its own; None: it does not wait for that.
         predicted_start_s: when it starts if all runs as long as is expected; None: unknown.
@@ -206,6 +207,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     cpu_s: float = 0.0
     wall_s: float = 0.0
     reason: str = ""
+    short_reason: str = ""
     predicted_start_s: float | None = None
     outcome: OutcomeRow | None = None
     gpus_most: int = 0

@@ -14,6 +14,7 @@ from gschedd.plan.layouts import layout_of, slowest_type
 from gschedd.plan.snapshot import DeadlineForecast, Move, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Fabric, Layout, Speed, TrainingProfile, gpu_count
+from gschedd.plan.words import NO_GPU, released_words
 
 
 def timeline_for(snapshot: Snapshot, others: tuple[RunningJob, ...]) -> Timeline:
@@ -155,9 +156,9 @@ def carry_out(
                 Start(job=job, job_class=job_class, allocation=place, why=f"on {format_gpus(gpus)}")
             )
             continue
-        reason = reasons.get(job, "no free GPUs")
+        reason = reasons.get(job, NO_GPU)
         if gpus:
-            reason = f"waiting for {format_gpus(gpus)} being released by running jobs"
+            reason = released_words(gpus)
         waits.append(Wait(job_class=job_class, first=job, reason=reason))
     moves = [
         Move(job=job, allocation=places.get(job, ()), why=_why(running, places.get(job, ())))

@@ -14,12 +14,14 @@ from gsched.model.ids import short_job_id
 from gsched.model.resources import Request, Share, percent_held
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
+from gschedd.plan.words import Reason
 
 #: Starts of other jobs on GPUs that are checked against the deadlines, and made, in one cycle.
 MAX_CHECKED: Final = 16
 
-NEXT: Final = (
-    f"{MAX_CHECKED} other jobs beside the training jobs start first; this job is checked next"
+NEXT: Final = Reason(
+    f"{MAX_CHECKED} other jobs beside the training jobs start first; this job is checked next",
+    "checked next",
 )
 
 
@@ -226,7 +228,10 @@ def settled(second: Plan, late: Mapping[int, int], *, now_s: float) -> Plan:
                 again_s = now_s
                 continue
             if training:
-                reason = f"would make job {short_job_id(training)} miss its deadline"
+                name = short_job_id(training)
+                reason = Reason(
+                    f"would make job {name} miss its deadline", f"would delay job {name}"
+                )
                 waits.append(Wait(job_class=start.job_class, first=start.job, reason=reason))
                 continue
         starts.append(start)

@@ -1,15 +1,48 @@
 """Why a request does not fit, in words: the term that fails, and the node that comes closest."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final, Self
 
 from gsched.model.resources import WHOLE_PERCENT, Chunk, Request
 from gsched.model.states import Placement
-from gsched.model.units import format_size
+from gsched.model.units import format_gpus, format_size
 from gsched.model.wording import counted, share_words
 from gschedd.plan.room import shortage, usable_gpus
 from gschedd.plan.sharing import untouched
 from gschedd.plan.space import FreeNode, Spaces
+
+
+class Reason(str):
+    """Why a job waits, in words; ``short`` has it in two to four of them, for a list."""
+
+    __slots__ = ("short",)
+    short: str
+
+    def __new__(cls, words: str, short: str) -> Self:
+        """Return the words."""
+        self = super().__new__(cls, words)
+        self.short = short
+        return self
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return type(self), (str(self), self.short)
+
+
+NO_GPU: Final = Reason("no free GPUs", "no free GPUs")
+
+IN_TIME: Final = Reason("its GPUs come free in time for its deadline", "starts in time")
+
+
+def released_words(gpus: int) -> Reason:
+    """Return that a job's GPUs are still with running jobs that give them up."""
+    words = f"{format_gpus(gpus)} being released"
+    return Reason(f"waiting for {words} by running jobs", words)
+
+
+def as_reason(words: str) -> Reason:
+    """Return words as they are, or with their first clause as the short ones."""
+    return words if isinstance(words, Reason) else Reason(words, words.partition(";")[0])
 
 
 class Lack:
@@ -25,8 +58,13 @@ class Lack:
         self._spaces = spaces
         self._asked = asked
 
-    def __str__(self) -> str:
+    @property
+    def reason(self) -> Reason:
+        """Return the words, long and short, about the nodes as they are now."""
         return explain(self._request, self._spaces, asked=self._asked)
+
+    def __str__(self) -> str:
+        return str(self.reason)
 
     def __eq__(self, other: object) -> bool:
         return str(self) == str(other)
@@ -37,24 +75,28 @@ class Lack:
     def __repr__(self) -> str:
         return repr(str(self))
 
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)  # what leaves this process says how the nodes were here
+    def __reduce__(self) -> tuple[type[Reason], tuple[str, str]]:
+        reason = self.reason  # what leaves this process says how the nodes were here
+        return Reason, (str(reason), reason.short)
 
 
-def explain(request: Request, spaces: Spaces, *, asked: Request | None = None) -> str:
+def explain(request: Request, spaces: Spaces, *, asked: Request | None = None) -> Reason:
     """Return in words why the request does not fit: the term that fails, and the best node.
 
     ``asked`` is what the user said, where ``request`` is made of it.
     """
     for chunk in request.chunks:
-        text = _explain_chunk(chunk, request, spaces)
-        if text:
-            return text
+        reason = _explain_chunk(chunk, request, spaces)
+        if reason is not None:
+            return reason
     places = (asked or request).places
-    return f"needs {places} chunks at the same time; free resources cannot hold all of them"
+    return Reason(
+        f"needs {places} chunks at the same time; free resources cannot hold all of them",
+        f"needs {places} chunks",
+    )
 
 
-def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> str:
+def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> Reason | None:
     needed = chunk.count if request.placement is Placement.SCATTER else 1
     fitting, reasons = 0, Counter[str]()
     for space in spaces:
@@ -62,21 +104,41 @@ def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> str:
         reasons[reason] += 1
         fitting += not reason
     if fitting >= needed:
-        return ""
+        return None
     del reasons[""]
     what = describe_chunk(chunk)
     if not reasons:
-        return f"needs {needed} nodes with {what}, there are {len(spaces)}"
+        words = f"needs {needed} nodes with {what}, there are {len(spaces)}"
+        return Reason(words, f"needs {needed} nodes")
     others = ", ".join(
         _count_nodes(count, reason)
         for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3]
     )
-    best = best_node(chunk, spaces)
-    most = f"; most free: {best}" if best else ""
+    best = _best_space(chunk, spaces)
+    most = f"; most free: {_free_words(chunk, best)}" if best is not None else ""
     wanted = f"needs {what} on one node" if needed == 1 else f"needs {needed} nodes with {what}"
     free = f"only {fitting} of {len(spaces)} nodes" if fitting else "no node"
     have = "have" if fitting > 1 else "has"
-    return f"{wanted}; {free} {have} enough free ({others}){most}"
+    words = f"{wanted}; {free} {have} enough free ({others}){most}"
+    return Reason(words, f"needs {needed} nodes" if fitting else _short(chunk, spaces, reasons))
+
+
+def _short(chunk: Chunk, spaces: Spaces, reasons: Mapping[str, int]) -> str:
+    """Return what the node that comes closest lacks: ``2 CPUs short``; or what all nodes lack."""
+    able = (each for each in spaces if each.features.issuperset(chunk.features))
+    best = _best_space(chunk, able)
+    if best is None:  # all CPUs are in use, or no open node has the features
+        reason = max(reasons, key=lambda each: (each != "closed", reasons[each]))
+        return _SHORT.get(reason, f"{counted(chunk.cpus, 'CPU')} short")
+    cpus = chunk.cpus - best.cpus
+    gpus = chunk.gpus - len(usable_gpus(chunk, best))
+    lacking = [counted(n, noun) for n, noun in ((gpus, "GPU"), (cpus, "CPU")) if n > 0]
+    if chunk.memory_bytes > best.memory_bytes and not lacking:
+        lacking.append(f"{format_size(chunk.memory_bytes - best.memory_bytes)} memory")
+    if lacking:
+        return f"{lacking[0]} short"
+    reason = shortage(chunk, best) or "exclusive"
+    return _SHORT.get(reason, f"{reason} short")
 
 
 def _count_nodes(count: int, reason: str) -> str:
@@ -101,6 +163,17 @@ _REASON_WORDS = {
 }
 
 
+#: The same in two to four words, where no number is to be told.
+_SHORT = {
+    "closed": "no open node",
+    "exclusive": "needs an idle node",
+    "gpu_share": "no room on GPUs",
+    "gpu_low": "no room on GPUs",
+    "sharing": "no shared GPUs",
+    "features": "lacks node features",
+}
+
+
 def describe_chunk(chunk: Chunk) -> str:
     """Return ``2 CPUs, 1 GPU (a100), 4gb memory``."""
     words = [counted(chunk.cpus, "CPU")]
@@ -118,10 +191,15 @@ def describe_chunk(chunk: Chunk) -> str:
 
 def best_node(chunk: Chunk, spaces: Iterable[FreeNode]) -> str:
     """Return the node that comes closest to ``chunk``, in words: ``n1 with 3 CPUs, 2 GPUs``."""
+    best = _best_space(chunk, spaces)
+    return "" if best is None else _free_words(chunk, best)
+
+
+def _best_space(chunk: Chunk, spaces: Iterable[FreeNode]) -> FreeNode | None:
     candidates = [space for space in spaces if space.open and space.cpus > 0]
     if not candidates:
-        return ""
-    best = min(
+        return None
+    return min(
         candidates,
         key=lambda s: (
             chunk.gpu_share is not None and not s.sharing,
@@ -132,6 +210,9 @@ def best_node(chunk: Chunk, spaces: Iterable[FreeNode]) -> str:
             s.name,
         ),
     )
+
+
+def _free_words(chunk: Chunk, best: FreeNode) -> str:
     whole = Chunk(
         cpus=best.cpus,
         gpus=len(usable_gpus(chunk, best)) if chunk.gpus else 0,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from gsched.model.resources import Usage
 from gsched.protocol import api
@@ -168,14 +169,63 @@ def test_a_start_that_should_have_been_by_now_may_be_any_moment(head: Path, fake
     assert "any moment" in run_command("gstat", "--why", head=head).stdout
 
 
-def test_a_terminal_gets_a_table_that_fits_and_keeps_the_whole_reason(head: Path) -> None:
-    shown = run_at_terminal("gstat", "--color", "never", typed="", head=head).stdout
+def on_terminal(head: Path, *arguments: str, width: int = 80) -> list[str]:
+    """Return the lines of gstat's list on a terminal of some width."""
+    words = ("--color", "never", *arguments)
+    return run_at_terminal("gstat", *words, typed="", head=head, width=width).stdout.splitlines()
 
-    lines = shown.splitlines()
-    assert max(len(line) for line in lines) <= 100
-    assert "\t" not in shown
-    # The reason wraps: its words are all there, over several lines.
-    assert {word.strip(";") for word in LONG_REASON.split()} <= set(shown.replace(";", "").split())
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_a_line_a_job_with_name_gpus_and_a_short_reason(
+    head: Path, fake: FakeApi, width: int
+) -> None:
+    """However long the reason is; the whole of it is in --why."""
+    name = "train_resnet50_imagenet"
+    fake.add(structs.replace(fake.stories[1].row, name=name, short_reason="2 GPUs short", gpus=4))
+    fake.add(make_row(5, name="b", reason=LONG_REASON))  # of a head that has no short one
+
+    heading, titles, *lines = on_terminal(head, width=width)
+
+    assert heading == "Queue: batch"
+    assert [line.split()[0] for line in lines] == ["1", "2", "5"]
+    assert all(len(line) <= width for line in (titles, *lines))
+    assert lines[0].endswith("2 GPUs short")
+    assert f" {name} " in lines[0]
+    assert "  4  " in lines[0]
+    assert "n[1-2]" in lines[1]
+    assert "  waits for 4 GPUs" in lines[2]
+    assert LONG_REASON.rsplit(maxsplit=1)[-1] in " ".join(on_terminal(head, "--why", width=width))
+
+
+def test_what_all_jobs_share_stands_above_the_list_once(head: Path, fake: FakeApi) -> None:
+    """Two jobs of different users have their queue in common; of one alone nothing is."""
+    heading, titles, *lines = on_terminal(head)
+
+    assert heading == "Queue: batch"
+    assert "User" in titles
+    assert "Queue" not in titles
+    assert len(lines) == 2
+    assert on_terminal(head, "-r")[0].startswith("Job ID")
+
+
+def test_equal_jobs_that_wait_are_one_line_with_their_number(head: Path, fake: FakeApi) -> None:
+    """What runs, or differs in anything, keeps its line; a pipe has all lines."""
+    for job in range(10, 30):
+        fake.add(make_row(job, name="sweep", short_reason="behind job 1"))
+    fake.add(make_row(30, name="other", short_reason="behind job 1"))
+    for job in (31, 32):
+        fake.add(make_row(job, name="run", state="running", letter="R", reason=""))
+
+    lines = on_terminal(head)
+
+    titles = next(line for line in lines if line.startswith("Job ID"))
+    assert titles.split()[2] == "Jobs"
+    shown = [line.split()[:3] for line in lines[lines.index(titles) + 1 :]]
+    assert ["10-29", "20", "sweep"] in shown
+    assert ["30", "other", "alice"] in shown
+    assert [line[0] for line in shown][-2:] == ["31", "32"]
+    assert len(table(run_command("gstat", head=head).stdout)) == 26
+    assert len(on_terminal(head, "10", "11")) == 3 + 1
 
 
 def test_lines_of_a_terminal_end_with_their_last_word(head: Path) -> None:

@@ -56,13 +56,19 @@ def run_command(
     return Ran(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
-def run_at_terminal(name: str, *arguments: str, typed: str, head: Path | str = "") -> Ran:
-    """Run ``gsched.cli.NAME`` with a terminal as stdin, stdout and stderr, all shown in stdout."""
+def run_at_terminal(
+    name: str, *arguments: str, typed: str, head: Path | str = "", width: int = 100
+) -> Ran:
+    """Run ``gsched.cli.NAME`` with a terminal as stdin, stdout and stderr, all shown in stdout.
+
+    Args:
+        width: of the terminal, in characters.
+    """
     ours, theirs = pty.openpty()
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", f"gsched.cli.commands.{name}", *arguments],
-            env=command_environment(head, TERM="xterm", COLUMNS="100"),
+            env=command_environment(head, TERM="xterm", COLUMNS=str(width)),
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

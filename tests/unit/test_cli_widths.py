@@ -1,7 +1,7 @@
 """What a table on a terminal shows where there is no room for all of it."""
 
 from gsched.cli.show.columns import Column
-from gsched.cli.show.widths import GAP, fitted_widths
+from gsched.cli.show.widths import GAP, fitted_widths, trimmed
 
 COLUMNS = (
     Column("Job ID"),
@@ -10,6 +10,7 @@ COLUMNS = (
     Column("Queue", drop=2),
     Column("Reason", wraps=True, least=30),
 )
+USERS = (Column("Job ID"), Column("User", once=True), Column("GPUs"), Column("Queue", once=True))
 NATURAL = (6, 40, 8, 5, 100)
 
 
@@ -46,3 +47,22 @@ def test_a_narrow_column_comes_back_where_a_wide_one_had_to_go_after_it() -> Non
     columns = (*COLUMNS[:2], Column("User", drop=1), Column("Deadline", drop=2), COLUMNS[-1])
 
     assert fitted_widths(columns, (6, 40, 5, 16, 100), 60) == {0: 6, 1: 13, 2: 5, 4: 30}
+
+
+def test_a_luxury_is_shown_only_where_no_text_is_cut_for_it() -> None:
+    columns = (*COLUMNS[:2], Column("Used", drop=-1), *COLUMNS[3:])
+
+    assert fitted_widths(columns, NATURAL, 99) == dict(enumerate((6, 40, 8, 5, 32)))
+    assert fitted_widths(columns, NATURAL, 96) == {0: 6, 1: 40, 3: 5, 4: 39}
+
+
+def test_a_value_that_all_lines_share_stands_above_them_and_an_empty_column_goes() -> None:
+    """Of one line alone nothing is common."""
+    lines = [("1", "ann", "", "batch"), ("2", "ann", "", "long")]
+    heading, columns, rows = trimmed(USERS, lines)
+
+    assert heading == "User: ann"
+    assert [column.title for column in columns] == ["Job ID", "Queue"]
+    assert rows == [["1", "batch"], ["2", "long"]]
+    assert trimmed(USERS, lines[:1])[0] == ""
+    assert [len(trimmed(USERS, some)[1]) for some in (lines[:1], [])] == [3, 4]

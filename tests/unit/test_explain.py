@@ -4,6 +4,7 @@ from gsched.model.states import HoldKind, JobState
 from gschedd.core import facts as f
 from gschedd.core.settings import QueueSettings
 from gschedd.core.views.ahead import jobs_ahead
+from gschedd.core.views.jobs import JobViews
 from gschedd.core.views.reasons import Reasons, describe
 from tests.support.world import ADMIN, ALICE, World, node, settings
 
@@ -22,6 +23,28 @@ def test_every_waiting_job_says_why() -> None:
     assert world.why(queued) == "no node has registered yet"
     world.head.settings = settings()
     assert world.why(orphan) == "queue old is no longer configured; galter -q moves the job"
+
+
+def test_a_line_of_a_list_has_the_reason_in_a_few_words() -> None:
+    """Of each state in which jobs wait, and of a running job whose node does not answer."""
+    world = World(node("n1", cpus=2))
+    first = world.submit("nodes=1:ppn=2,walltime=3600")
+    waits = [world.submit("nodes=1:ppn=2") for _ in range(2)]
+    held = world.submit(holds=("user",))
+    after = world.submit(depends=(f"afterok:{first}",))
+    late = world.submit(start_after_s=world.now_s + 3600)
+
+    def short(job: int) -> str:
+        return JobViews(world.head, now_s=world.now_s).row(world.job(job)).short_reason
+
+    assert [short(job) for job in (*waits, held, after)] == [
+        *("2 CPUs short", f"behind job {waits[0]}", "held by user", f"waits for job {first}"),
+    ]
+    assert short(late).startswith("starts ")
+    assert short(first) == ""
+    world.disconnect("n1")
+    world.run_for(600)
+    assert short(first) == "n1 unreachable"
 
 
 def test_a_job_that_no_cycle_has_seen_says_that() -> None:

@@ -17,6 +17,7 @@ from gschedd.plan.words import best_node, describe_chunk, explain
 from tests.support.spaces import fits_by_trying, node_spaces, requests, space, spaces
 
 CPUS = tuple(range(1, 5))
+GB = 2**30
 
 
 def nodes_of(found: object) -> list[str]:
@@ -291,6 +292,40 @@ def test_the_reason_of_a_scattered_request_counts_what_fits() -> None:
     )
     text = explain(Request(chunks=(Chunk(count=3, cpus=1),)), nodes)
     assert text == "needs 3 nodes with 1 CPU, there are 2"
+
+
+@pytest.mark.parametrize(
+    ("chunk", "short"),
+    [
+        (Chunk(cpus=6), "2 CPUs short"),
+        (Chunk(cpus=5, gpus=3), "1 GPU short"),
+        (Chunk(cpus=1, gpus=4), "2 GPUs short"),
+        (Chunk(cpus=1, memory_bytes=72 * GB), "8gb memory short"),
+        (Chunk(cpus=1, features=("ib",)), "lacks node features"),
+        (Chunk(cpus=1, generic=(("licence", 1),)), "licence short"),
+        (Chunk(cpus=2, count=4), "needs 4 nodes"),
+    ],
+)
+def test_the_short_reason_is_what_the_closest_node_lacks(chunk: Chunk, short: str) -> None:
+    """In two to four words, for a line of a list."""
+    nodes = spaces(
+        space("n1", cpus=1, gpu_types=("", "")),
+        space("n2", cpus=4, gpu_types=("", ""), memory_bytes=64 * GB),
+        space("n3", cpus=9, open=False),
+    )
+
+    assert explain(Request(chunks=(chunk,)), nodes).short == short
+
+
+def test_a_short_reason_without_a_node_that_has_room_at_all() -> None:
+    """Drained nodes, and nodes whose CPUs are all in use."""
+    closed, full = space("n1", open=False), space("n2", cpus=0)
+    request = Request(chunks=(Chunk(cpus=2),))
+
+    assert explain(request, spaces(closed)).short == "no open node"
+    assert explain(request, spaces(closed, full)).short == "2 CPUs short"
+    alone = Request(chunks=(Chunk(cpus=2),), exclusive=True)
+    assert explain(alone, spaces(space(owners=1))).short == "needs an idle node"
 
 
 def test_places_that_fit_one_by_one_only_are_named_as_that() -> None:

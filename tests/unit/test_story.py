@@ -10,7 +10,7 @@ from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.start import start_question, told
 from gschedd.core.views.jobs import JobViews, attempt_row, outcome_row, part_row
 from gschedd.models.robust import RobustModel
-from gschedd.plan.words import Lack
+from gschedd.plan.words import Lack, Reason
 from tests.support.world import ALICE, BEGIN_S, GIB, Program, World, node
 
 
@@ -46,9 +46,10 @@ def test_why_jobs_of_one_class_wait_is_put_into_words_once() -> None:
             super().__init__(lack._request, lack._spaces)
             self.times = 0
 
-        def __str__(self) -> str:
+        @property
+        def reason(self) -> Reason:
             self.times += 1
-            return super().__str__()
+            return super().reason
 
     world = World(node("n1", cpus=2))
     world.submit("nodes=1:ppn=2,walltime=60", runs_s=60)

@@ -16,14 +16,8 @@ from gsched.cli.common import (
     report_errors,
     run,
 )
-from gsched.cli.show.columns import Column
 from gsched.cli.show.fields import fields_of, shape_options, shaped
-from gsched.cli.show.joblist import (
-    WHY_COLUMNS,
-    plain_list,
-    terminal_list,
-    why_rows,
-)
+from gsched.cli.show.joblist import TABLES, WHY, plain_list, table_of, terminal_list
 from gsched.cli.show.render import drawn_table, print_table, terminal_lines, write_plain
 from gsched.client import Head, body_of
 from gsched.config import environment
@@ -87,7 +81,7 @@ def gstat(head: Head, /, jobs: tuple[str, ...], **given: object) -> int:
     On a terminal the table fits the width. In a pipe there is a line of titles and a line for each
     job, separated by TABs, and nothing is truncated.
     """
-    options = _Options(given)
+    options = _Options(given, named=bool(jobs))
     if any("[" in each for each in jobs):
         from gsched.cli.show.arrays import expanded_ids  # late: few name elements
 
@@ -123,46 +117,33 @@ def _nothing(options: "_Options") -> str:
 
 def _print_list(reply: JobList, options: "_Options") -> None:
     """Print the list in the form that is wanted; on a terminal through the pager if it is long."""
-    columns: Sequence[Column]
-    rows: Iterable[Sequence[str]]
+    plain = options.plain or not sys.stdout.isatty()
     if options.form:
-        from gsched.cli.show.formats import formatted, table_of  # late: few choose their own form
+        if options.form not in TABLES:
+            from gsched.cli.show.formats import formatted  # late: few choose their own form
 
-        table = table_of(reply, options.form)
-        if table is None:
             sys.stdout.write("".join(formatted(reply, options.form)))
             return
-        columns, rows = table
+        table = table_of(TABLES[options.form], reply, terminal=not plain)
     elif options.why:
-        columns, rows = WHY_COLUMNS, why_rows(reply)
+        table = table_of(WHY, reply, terminal=not plain)
+    elif plain:
+        table = plain_list(reply)
     else:
-        columns, rows = _columns(reply, options)
-    if options.plain or not sys.stdout.isatty():
+        table = terminal_list(reply, nodes=options.nodes, fold=not options.named)
+    columns, rows = table
+    if plain:
         write_plain(columns, rows, sys.stdout)
         return
     if not reply.jobs:
         print(_nothing(options))
         return
-    if len(reply.jobs) < terminal_lines():
+    if len(rows) < terminal_lines() - 1:
         print_table(columns, rows, color=options.color)
         return
     from gsched.cli.show.pager import page  # late: short lists are the rule
 
     page(drawn_table(columns, rows, color=options.color), wanted=not options.no_pager)
-
-
-def _columns(
-    reply: JobList, options: "_Options"
-) -> tuple[Sequence[Column], Iterable[Sequence[str]]]:
-    if options.plain or not sys.stdout.isatty():
-        return plain_list(reply)
-    if not options.nodes:
-        return terminal_list(reply)
-    return terminal_list(structs.replace(reply, jobs=tuple(map(_without_reason, reply.jobs))))
-
-
-def _without_reason(row: JobRow) -> JobRow:
-    return structs.replace(row, reason="", outcome=None) if row.nodes else row
 
 
 def _queues(head: Head, names: Sequence[str], options: "_Options") -> int:
@@ -201,6 +182,7 @@ class _Options:
             "finished",
             "form",
             "full",
+            "named",
             "no_pager",
             "nodes",
             "plain",
@@ -209,7 +191,8 @@ class _Options:
         *("sort", "states", "users", "watch", "why"),
     )
 
-    def __init__(self, given: dict[str, object]):
+    def __init__(self, given: dict[str, object], *, named: bool):
+        self.named = named
         self.users = frozenset(filter(None, str(given["user"]).split(",")))
         if given["me"]:
             self.users |= {_own_name()}

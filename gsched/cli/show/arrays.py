@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import structs
 
-from gsched.cli.show.joblist import ending
+from gsched.cli.show.jobfields import ending_words
 from gsched.cli.times import local_times
 from gsched.client import Head
 from gsched.errors import UnknownJobError, UsageError
@@ -100,7 +100,7 @@ def _failed_words(head: Head, row: JobRow) -> str:
     if not spans:
         return row.reason
     more = " and others" if len(past) >= MAX_FAILED else ""
-    rest = local_times(row.reason) or ending(row)
+    rest = local_times(row.reason) or ending_words(row)
     words = f"failed: {format_spans(spans)}{more}"
     return f"{words}; {rest}" if rest else words
 
@@ -119,9 +119,10 @@ def unmade(row: JobRow) -> Iterator[JobRow]:
     assert array is not None, "it is an array"
     waits = JobState.QUEUED if row.state == JobState.RUNNING else JobState(row.state)
     why = f"waits for earlier elements of job {row.id}[]"
-    for text, state, reason in (
-        (array.left, waits, why if waits is JobState.QUEUED else row.reason),
-        (array.held, JobState.HELD, "held by user"),
+    behind = (why, "behind earlier elements")
+    for text, state, (reason, short) in (
+        (array.left, waits, behind if waits is JobState.QUEUED else (row.reason, row.short_reason)),
+        (array.held, JobState.HELD, ("held by user", "")),
     ):
         like = structs.replace(
             row,
@@ -129,6 +130,7 @@ def unmade(row: JobRow) -> Iterator[JobRow]:
             state=state.value,
             letter=state.letter,
             reason=reason,
+            short_reason=short,
             started_s=None,
             cpu_s=0.0,
             wall_s=0.0,

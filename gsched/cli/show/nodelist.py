@@ -22,11 +22,11 @@ COLUMNS = (
     Column("Jobs", right=True),
     Column("CPUs", right=True),
     Column("GPUs", right=True),
-    Column("GPU type", least=8, drop=2),
+    Column("GPU type", least=8, drop=2, once=True),
     Column("Mem alloc", right=True),
     Column("Mem used", right=True, drop=3),
     Column("Load", right=True, drop=4),
-    Column("Features", least=8, drop=1),
+    Column("Features", least=8, drop=1, once=True),
     Column("Reason", wraps=True, least=20),
 )
 

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Final
 
 from gsched.cli.common import printable
-from gsched.cli.show.joblist import array_summary, slack
+from gsched.cli.show.jobfields import FIELDS, array_summary, slack_words
 from gsched.cli.show.render import print_fields
 from gsched.cli.times import basis_words, format_clock, format_time, local_times
 from gsched.model.container import Container
@@ -95,7 +95,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("Job_Name", row.name),
         ("Job_Owner", owner),
         ("resources_used.cput", format_duration(row.cpu_s) if row.started_s else ""),
-        ("resources_used.walltime", _walltime_used(story)),
+        ("resources_used.walltime", str(FIELDS["elapsed"].shown(row, story))),
         ("job_state", row.letter),
         ("live_use", "" if row.live is None else live_words(row.live, row, story.now_s)),
         *_array_fields(row.array),
@@ -159,15 +159,6 @@ def _container(container: Container) -> str:
     return printable(", ".join(words))
 
 
-def _walltime_used(story: JobStory) -> str:
-    row = story.row
-    if row.wall_s:
-        return format_duration(row.wall_s)
-    if row.started_s is None:
-        return ""
-    return format_duration(max(0.0, (row.ended_s or story.now_s) - row.started_s))
-
-
 def _predicted(story: JobStory) -> Iterator[tuple[str, str]]:
     """Yield the predicted start, between what it lies in four of five cases, or why not."""
     row, start = story.row, story.row.start
@@ -204,7 +195,7 @@ def _profile(story: JobStory) -> Iterator[tuple[str, str]]:
         yield "predicted_startup", f"{story.startup_s:.1f} s from start to first step"
     if row.predicted_end_s is not None:
         yield "predicted_end", format_time(row.predicted_end_s)
-    yield "deadline_slack", slack(row.slack_s)
+    yield "deadline_slack", slack_words(row.slack_s)
     if row.meets_deadline is not None:
         yield "deadline_met", _met(story)
     if story.promised is not None:

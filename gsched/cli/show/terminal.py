@@ -2,24 +2,28 @@
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import IO
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
-from gsched.cli.show.widths import fitted_widths
+from gsched.cli.show.widths import fitted_widths, trimmed
 
 #: Cells are filled with blanks, also the last one of a line; between them are colours' escapes.
 _BLANKS_AT_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
 
 
-def rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, width: int) -> Table:
-    """Return a table of at most ``width`` characters: texts wrap or are cut where they may."""
+def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int) -> Group:
+    """Return a table of at most ``width`` characters: texts wrap or are cut where they may.
+
+    What is common to all lines stands above them.
+    """
+    heading, columns, rows = trimmed(columns, rows)
     cells = [[printable(value) for value in row] for row in rows]
     natural = [
         max([len(column.title), *(cell_len(row[at]) for row in cells)])
@@ -39,7 +43,7 @@ def rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, widt
         )
     for row in cells:
         table.add_row(*[Text(row[at]) for at in widths])
-    return table
+    return Group(*([Text(printable(heading))] if heading else []), table)
 
 
 def console(out: IO[str], *, colored: bool, width: int | None = None) -> Console:
@@ -58,7 +62,7 @@ def console(out: IO[str], *, colored: bool, width: int | None = None) -> Console
 
 def print_rich_table(
     columns: Sequence[Column],
-    rows: Iterable[Sequence[str]],
+    rows: Sequence[Sequence[str]],
     *,
     colored: bool,
     out: IO[str],

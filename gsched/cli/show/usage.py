@@ -34,7 +34,7 @@ COLUMNS: Final = (
     Column("CPU used", right=True, drop=2),
     Column("GPU-hours", right=True),
     Column("Wait", right=True),
-    Column("Causes of failure", wraps=True, least=16),
+    Column("Causes", wraps=True, least=16),
 )
 CSV_FIELDS: Final = (
     *("group", "jobs", "succeeded", "failed", "cancelled", "cpu_hours", "cpu_hours_used"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gsched.cli.common import is_terminal, printable
-from gsched.cli.show.joblist import is_for_its_hold
+from gsched.cli.show.jobfields import is_for_its_hold
 from gsched.cli.show.render import terminal_width
 from gsched.cli.times import basis_words, format_start, local_times
 from gsched.model.ids import short_job_id

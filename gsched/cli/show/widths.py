@@ -1,4 +1,4 @@
-"""How wide each column of a table on a terminal is, and which ones there is no room for. Pure."""
+"""Which columns of a table a terminal shows, and how wide each of them is. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,27 @@ from gsched.cli.show.columns import Column
 
 GAP = 2  # blanks between columns
 WRAPPED_LEAST = 8  # characters: about a word
+
+
+def trimmed(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]]
+) -> tuple[str, list[Column], list[list[str]]]:
+    """Return what is common to all lines, as a heading, and the columns in which they differ.
+
+    A column without any value is left out.
+    """
+    values = [{row[at] for row in rows} for at in range(len(columns))]
+    common: list[str] = []
+    kept: list[int] = []
+    for at, column in enumerate(columns):
+        if rows and values[at] == {""}:
+            continue
+        if column.once and len(rows) > 1 and len(values[at]) == 1:
+            common.append(f"{column.title}: {rows[0][at]}")
+        else:
+            kept.append(at)
+    lines = [[row[at] for at in kept] for row in rows]
+    return ", ".join(common), [columns[at] for at in kept], lines
 
 
 def fitted_widths(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:
@@ -21,7 +42,13 @@ def fitted_widths(columns: Sequence[Column], natural: Sequence[int], width: int)
         width: of the terminal (characters).
     """
     shown = dict.fromkeys(range(len(columns)))
-    by_need = sorted((each.drop, at) for at, each in enumerate(columns) if each.drop)
+    needed = {
+        at: _least(each, natural[at]) if each.wraps else natural[at]
+        for at, each in enumerate(columns)
+    }
+    if _total(needed) > width:
+        shown = {at: None for at in shown if columns[at].drop >= 0}
+    by_need = sorted((each.drop, at) for at, each in enumerate(columns) if each.drop > 0)
     dropped: list[int] = []
     for _, at in by_need:
         if _total({each: _least(columns[each], natural[each]) for each in shown}) <= width:

@@ -14,6 +14,7 @@ from gschedd.allocation.placement import fits
 from gschedd.plan.snapshot import JobClass, Move, Plan, Snapshot, Start, Tune, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
 from gschedd.plan.training import gpu_count
+from gschedd.plan.words import NO_GPU, Reason, released_words
 
 
 class Decided(Struct, frozen=True, kw_only=True, eq=False):
@@ -159,17 +160,19 @@ def _batching(decided: Decided, number: int) -> Batching | None:
     return decided.candidates.batching(number, int(decided.chosen[number]))
 
 
-def _why_not(decided: Decided, number: int, allocation: Allocation) -> str:
+def _why_not(decided: Decided, number: int, allocation: Allocation) -> Reason:
     if allocation:
-        return f"waiting for {format_gpus(gpu_count(allocation))} being released by running jobs"
+        return released_words(gpu_count(allocation))
     candidates, configuration = decided.candidates, int(decided.chosen[number])
     if configuration >= 0:
         table = candidates.configurations
         wanted = format_gpus(int(table.gpus[configuration]))
-        return f"no room in one piece for {wanted}{_of_type(table.type_of(configuration))}"
+        words = f"no room in one piece for {wanted}{_of_type(table.type_of(configuration))}"
+        return Reason(words, f"needs {wanted} together")
     if number not in candidates.job:
-        return "no GPUs that it can use are free, or held by jobs that can migrate"
-    return "other jobs gain more goodput from the GPUs"
+        words = "no GPUs that it can use are free, or held by jobs that can migrate"
+        return Reason(words, NO_GPU.short)
+    return Reason("other jobs gain more goodput from the GPUs", "others gain more")
 
 
 def in_words(allocation: Allocation, nodes: Mapping[str, FreeNode]) -> str:

@@ -28,14 +28,19 @@ from gschedd.plan.load import Predictor
 from gschedd.plan.snapshot import JobClass, Plan, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import validate
+from gschedd.plan.words import Reason
 
 #: A planner that answered within this time is waited for: then all jobs are decided about together.
 PATIENCE_S: Final = 0.05
 #: After so many failed rounds in a row all other jobs are planned without regard to trainings.
 FAILURES_BORNE: Final = 3
 
-PLANNING: Final = "waiting for the plan of training jobs, which may need these GPUs"
-CHECKING: Final = "checking that the job does not make a training job miss its deadline"
+PLANNING: Final = Reason(
+    "waiting for the plan of training jobs, which may need these GPUs", "behind training jobs"
+)
+CHECKING: Final = Reason(
+    "checking that the job does not make a training job miss its deadline", "checking deadlines"
+)
 
 
 class AskPlan(Struct, frozen=True, kw_only=True):
@@ -300,7 +305,7 @@ class Rounds:
         return settled(Plan(starts=candidates, waits=waits), late, now_s=now_s), job_classes
 
 
-def _wait(start: Start, reason: str) -> Wait:
+def _wait(start: Start, reason: Reason) -> Wait:
     return Wait(job_class=start.job_class, first=start.job, reason=reason)
 
 

@@ -22,6 +22,7 @@ from gsched.model.dependency import (
 from gsched.model.ids import array_of, index_of, short_job_id
 from gsched.model.job import JobSpec
 from gsched.model.states import HoldKind
+from gsched.model.wording import counted
 from gschedd.core import facts as f
 from gschedd.core.arrays.elements import meant_number, unmade_element
 from gschedd.core.settings import Caller, Settings
@@ -251,3 +252,11 @@ def dependency_reason(job: Job) -> str:
     waits = format_dependencies(job.spec.depends)
     because = f"; {job.hold_reason}" if job.hold_reason else ""
     return f"waits for its dependencies: {waits}{because}"
+
+
+def dependencies_short(job: Job) -> str:
+    """Return the same for a line of a list: ``waits for job 5``."""
+    jobs = [number for each in job.spec.depends for number in each.jobs]
+    if len(jobs) == 1:
+        return f"waits for job {short_job_id(jobs[0])}"
+    return f"waits for {counted(len(jobs) or _count_of(job.spec), 'job')}"

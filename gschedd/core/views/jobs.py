@@ -29,7 +29,7 @@ from gschedd.core.views.ahead import jobs_ahead
 from gschedd.core.views.arrays import original_id, with_array
 from gschedd.core.views.live import live_parts, live_row, used_so_far
 from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
-from gschedd.core.views.reasons import Reasons, describe, next_try_s, unanswered_reason
+from gschedd.core.views.reasons import Reasons, Why, describe, next_try_s, unanswered
 from gschedd.core.views.remedies import Remedies
 from gschedd.core.views.shares import share_of, share_row, shared_gpus, tokens_of
 from gschedd.models.sizes import stated_size
@@ -110,11 +110,7 @@ class JobViews:
         if attempt is not None:
             cpus = sum(share.cpus for share in attempt.allocation)
         state, letter, waits = _SHOWN_STATES[job.state]
-        if waits:
-            why = self._reasons.why(job)
-            reason, predicted_start_s = why.words, why.start_s
-        else:
-            reason, predicted_start_s = self._unanswered(job), None
+        why = self._reasons.why(job) if waits else self._unanswered(job)
         used = used_so_far(self._state, job.id, attempt)
         row = api.JobRow(
             gpu_share=share_of(job),
@@ -139,8 +135,9 @@ class JobViews:
             cpu_s=job.cpu_s
             + (0.0 if attempt is None or attempt.ended_s is not None else used.cpu_s),
             wall_s=job.wall_s + self._present_wall_s(attempt),
-            reason=reason,
-            predicted_start_s=predicted_start_s,
+            reason=why.words,
+            short_reason=why.short,
+            predicted_start_s=why.start_s,
             outcome=outcome_row(job.outcome),
             moves=job.moves,
             moves_lost=job.moves_lost,
@@ -153,10 +150,10 @@ class JobViews:
         labels = labels_of(spec)
         return structs.replace(row, **labels) if any(labels.values()) else row
 
-    def _unanswered(self, job: Job) -> str:
+    def _unanswered(self, job: Job) -> Why:
         requeued_s = self._leases.requeued_s(job, self._settings)
         patience_s = self._settings.node_timeout_s
-        return unanswered_reason(job, self._state, self._now_s, requeued_s, patience_s)
+        return unanswered(job, self._state, self._now_s, requeued_s, patience_s)
 
     def _present_wall_s(self, attempt: Attempt | None) -> float:
         """Return for how long an attempt has run; what ended is charged already."""

@@ -13,14 +13,16 @@ from gsched.model.wording import batching_words, counted, outcome_words, share_w
 from gschedd.core import facts as f
 from gschedd.core.arrays.elements import free_slots, waiting_element
 from gschedd.core.attempts.relaunch import AFTER
-from gschedd.core.requests.dependencies import dependency_reason
+from gschedd.core.requests.dependencies import dependencies_short, dependency_reason
 from gschedd.core.settings import Settings
 from gschedd.core.state import ArrayIndex, Job, State
 from gschedd.core.views.ahead import ElementsAhead
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import JobClass, Wait
+from gschedd.plan.words import Lack, as_reason
 
 SCHEDULING_STOPPED: Final = "an operator has stopped scheduling: no job is started"
+NEXT_CYCLE: Final = "waiting for the next scheduling cycle"
 MAX_SHOWN: Final = 200  # characters of a list of indices
 
 
@@ -31,6 +33,7 @@ class Why(NamedTuple):
         cause: what it waits for itself.
         ahead: how many jobs with its request are ahead of it; empty: none.
         remedy: what lets it start, where that is part of the reason.
+        short: all of it in two to four words, for a line of a list.
         element: which element of an array this is about; empty: the job itself.
         start_s: when it is predicted to start, where its last plan says so.
     """
@@ -38,6 +41,7 @@ class Why(NamedTuple):
     cause: str
     ahead: str = ""
     remedy: str = ""
+    short: str = ""
     element: str = ""
     start_s: float | None = None
 
@@ -69,7 +73,7 @@ class Reasons:
         self._settings = settings
         self._waits = waits
         self._safe_mode = safe_mode
-        self._words: dict[JobClass, str] = {}
+        self._words: dict[JobClass, tuple[str, str]] = {}
         self._elements = ElementsAhead(state)
 
     def of(self, job: Job) -> str:
@@ -82,52 +86,59 @@ class Reasons:
             case JobState.QUEUED:
                 return self._of_queued(job)
             case JobState.HELD if set(job.holds) == {HoldKind.DEPENDENCY}:
-                return Why(dependency_reason(job))
+                return Why(dependency_reason(job), short=dependencies_short(job))
             case JobState.HELD:
                 who = "" if set(job.holds) == {HoldKind.USER} else " as an operator"
                 command = f"grls -h {_hold_letters(job)} {short_job_id(job.id)}{who}"
                 held = _held_words(job)
                 if HoldKind.DEPENDENCY in job.holds:
                     held += f"; {dependency_reason(job)}"
-                return Why(held, remedy=f"release it with {command}")
+                short = held.partition(":")[0].partition(";")[0]
+                return Why(held, remedy=f"release it with {command}", short=short)
             case JobState.WAITING:
-                return Why(_delayed_reason(job))
+                return Why(_delayed_reason(job), short=_delayed_short(job))
             case _:
                 return Why("")
 
     def _of_queued(self, job: Job) -> Why:  # a line a reason
         state = self._state
         if self._safe_mode:
-            return Why(f"no job is started: {self._safe_mode}")
+            return Why(f"no job is started: {self._safe_mode}", short="safe mode")
         closed = self._closed(job.spec.queue)
         if closed is not None:
             return closed
         if not state.nodes:
-            return Why("no node has registered yet")
+            return Why("no node has registered yet", short="no nodes")
         index = state.arrays.get(job.id)
         if index is not None:
             return self._of_array(index)
         if array_of(job.id) in state.arrays and job.id not in state.jobs:
-            return Why(f"waits for earlier elements of job {array_of(job.id)}[]")
+            earlier = f"waits for earlier elements of job {array_of(job.id)}[]"
+            return Why(earlier, short="behind earlier elements")
         job_class = state.class_of(job)
         wait = self._waits.get(job_class)
         group = state.groups.get(job_class)
         if wait is None or group is None:
-            return Why("waiting for the next scheduling cycle")
-        words = self._words.get(job_class)
-        if words is None:
-            words = str(wait.reason)
-            if _wants_gpus(job):
-                words += self._of_outside()
-            self._words[job_class] = words
+            return Why(NEXT_CYCLE, short="next cycle")
+        if job_class not in self._words:
+            lack = wait.reason
+            reason = lack.reason if isinstance(lack, Lack) else as_reason(lack)
+            outside = self._of_outside() if _wants_gpus(job) else ""
+            self._words[job_class] = (str(reason) + outside, reason.short)
+        words, short = self._words[job_class]
         start_s = wait.predicted_start_s if wait.first == job.id else None
         unmade, first = self._elements.of(job, job_class)
         ahead = group.position(state.order_key(job)) + unmade
         if ahead == 0:
-            return Why(words, start_s=start_s)
+            return Why(words, short=short, start_s=start_s)
         following = min(group.order[0], first or group.order[0])[1]
         before = f"{counted(ahead, 'job')} with the same request ahead in the queue"
-        return Why(words, ahead=f"{before} (next: job {short_job_id(following)})", start_s=start_s)
+        return Why(
+            words,
+            ahead=f"{before} (next: job {short_job_id(following)})",
+            short=f"behind job {short_job_id(following)}",
+            start_s=start_s,
+        )
 
     def _of_outside(self) -> str:
         """Return which GPUs no job gets, since processes of no job use them."""
@@ -150,10 +161,13 @@ class Reasons:
         """Return why no job of a queue is started; None: they are."""
         queue = self._settings.queues.get(name)
         if queue is None:
-            return Why(f"queue {name} is no longer configured", remedy="galter -q moves the job")
+            gone = f"queue {name} is no longer configured"
+            return Why(gone, remedy="galter -q moves the job", short="queue not configured")
         if not queue.started:
-            return Why(f"queue {name} is stopped")
-        return None if self._settings.scheduling else Why(SCHEDULING_STOPPED)
+            return Why(f"queue {name} is stopped", short="queue stopped")
+        if not self._settings.scheduling:
+            return Why(SCHEDULING_STOPPED, short="scheduling stopped")
+        return None
 
     def _of_array(self, index: ArrayIndex) -> Why:
         first = waiting_element(self._state, index)
@@ -161,15 +175,18 @@ class Reasons:
             return self.why(first)._replace(element=short_job_id(first.id))
         free = free_slots(index)
         if free <= 0:
-            return Why(f"{counted(len(index.made), 'element')} at once is the array's limit")
+            most = counted(len(index.made), "element")
+            return Why(
+                f"{most} at once is the array's limit", short=f"limit {len(index.made)} at once"
+            )
         if index.made:
-            return Why("all elements that may start have started")
-        return Why("waiting for the next scheduling cycle")
+            return Why("all elements that may start have started", short="all started")
+        return Why(NEXT_CYCLE, short="next cycle")
 
 
-def unanswered_reason(
+def unanswered(
     job: Job, state: State, now_s: float, requeued_s: float | None = None, patience_s: float = 0.0
-) -> str:
+) -> Why:
     """Return that nodes of a running job do not answer, and what that means; else nothing.
 
     Args:
@@ -177,7 +194,7 @@ def unanswered_reason(
         requeued_s: when its lease has expired there, seconds since the epoch; None: it has none.
     """
     if job.attempt is None:
-        return ""
+        return Why("")
     silent = [
         node
         for name, part in job.attempt.parts.items()
@@ -186,26 +203,26 @@ def unanswered_reason(
         and node.state is NodeState.UNREACHABLE
     ]
     if not silent:
-        return ""
+        return Why("")
     first = min(silent, key=lambda node: node.since_s)
     others = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
     silent_s = now_s - first.since_s
     if silent_s < patience_s:
-        return f"reconnecting: no connection to node {first.name}{others} for {silent_s:.0f} s"
+        words = f"reconnecting: no connection to node {first.name}{others} for {silent_s:.0f} s"
+        return Why(words, short=f"{first.name} reconnecting")
     ends = job.state is JobState.EXITING
     then = "the job ends once it answers" if ends else "the job may still run there"
+    words = f"node {first.name} has not answered for {format_duration(silent_s)}{others}; "
     if requeued_s is not None:
         what = "ends" if ends or not job.spec.rerunnable else "is requeued"
-        return (
-            f"node {first.name} has not answered for "
-            f"{format_duration(now_s - first.since_s)}{others}; the job {what} at "
-            f"{moment(requeued_s)} when its lease has expired, unless the node returns"
+        words += (
+            f"the job {what} at {moment(requeued_s)} when its lease has expired, "
+            "unless the node returns"
         )
-    again = "queues the job again" if job.spec.rerunnable and not ends else "ends the job"
-    return (
-        f"node {first.name} has not answered for {format_duration(now_s - first.since_s)}{others}; "
-        f"{then}; if the machine is gone, gnodes confirm-dead {first.name} {again}"
-    )
+    else:
+        again = "queues the job again" if job.spec.rerunnable and not ends else "ends the job"
+        words += f"{then}; if the machine is gone, gnodes confirm-dead {first.name} {again}"
+    return Why(words, short=f"{first.name} unreachable")
 
 
 def _held_words(job: Job) -> str:
@@ -240,6 +257,11 @@ def _delayed_reason(job: Job) -> str:
     if try_s is not None:
         return f"{job.requeue_reason}; next try at {moment(try_s)}"
     return f"requested start time is {moment(job.start_after_s)}"
+
+
+def _delayed_short(job: Job) -> str:
+    try_s = next_try_s(job)
+    return f"starts {moment(job.start_after_s)}" if try_s is None else f"retry {moment(try_s)}"
 
 
 def describe_place(share: Share) -> str:

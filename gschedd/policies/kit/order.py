@@ -34,7 +34,7 @@ from gschedd.plan.snapshot import (
     end_order,
 )
 from gschedd.plan.space import FreeNode, Spaces, take
-from gschedd.plan.words import Lack
+from gschedd.plan.words import Lack, Reason
 from gschedd.policies.kit.chooser import Chooser
 
 #: A job without a planned end is planned as if it ended this long after all others, oldest first:
@@ -55,7 +55,7 @@ def plan_in_order(snapshot: Snapshot, chooser: Chooser, *, reserve: bool = True)
     return _Pass(snapshot, chooser, reserve=reserve).run()
 
 
-def _would_delay(blocked_job: int, job_class: JobClass, run_time_s: float | None) -> str:
+def _would_delay(blocked_job: int, job_class: JobClass, run_time_s: float | None) -> Reason:
     """Return why a job may not pass the blocked one, and what would help."""
     if run_time_s is None:
         advice = "a walltime may let it backfill"
@@ -63,7 +63,9 @@ def _would_delay(blocked_job: int, job_class: JobClass, run_time_s: float | None
         advice = "a shorter walltime may let it backfill"
     else:
         advice = f"its expected run time is {format_duration(run_time_s)}"
-    return f"cannot backfill: would delay job {short_job_id(blocked_job)}'s reservation; {advice}"
+    name = short_job_id(blocked_job)
+    words = f"cannot backfill: would delay job {name}'s reservation; {advice}"
+    return Reason(words, f"would delay job {name}")
 
 
 class _Pass:

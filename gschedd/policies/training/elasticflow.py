@@ -28,11 +28,17 @@ from gschedd.allocation.running import Trainings, open_gpus_of
 from gschedd.allocation.shares import Demand, Shares
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot, Wait
 from gschedd.plan.training import TrainingProfile, gpu_count
+from gschedd.plan.words import IN_TIME, Reason
 
 #: No training has less of its work left than this part while it runs.
 ALMOST_DONE: Final = 1e-9
 #: How often GPUs that found no place, for want of CPUs or of their type, are given away anew.
 MAX_REFILLS: Final = 4
+
+SLOT: Final = Reason("decided at the end of the time slot", "end of time slot")
+IDLE_GPUS: Final = Reason(
+    "its deadline cannot be met; it runs when GPUs are idle", "only idle GPUs"
+)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -76,7 +82,7 @@ def _plan_in_slots(snapshot: Snapshot, settings: Settings) -> Plan:
     if end_s == snapshot.now_s:
         return structs.replace(_Round(snapshot, settings).plan(), again_s=end_s + settings.slot_s)
     waits = tuple(
-        Wait(job_class=job_class, first=job, reason="decided at the end of the time slot")
+        Wait(job_class=job_class, first=job, reason=SLOT)
         for job, job_class in Trainings.of(snapshot).waiting.items()
     )
     return Plan(waits=waits, again_s=end_s)
@@ -274,9 +280,9 @@ class _Round:
         for job in self.trainings.waiting:
             profile = self.snapshot.profiles[job]
             if profile.promised is False or job in self.refused:
-                reasons[job] = "its deadline cannot be met; it runs when GPUs are idle"
+                reasons[job] = IDLE_GPUS
             elif job in self.shares.claims:
-                reasons[job] = "its GPUs come free in time for its deadline"
+                reasons[job] = IN_TIME
         return reasons
 
     def _verdicts(self, changes: Changes) -> Iterable[DeadlineForecast]:

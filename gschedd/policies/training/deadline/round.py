@@ -10,6 +10,7 @@ from gschedd.allocation.changes import Changes, Speeds, carry_out, stays
 from gschedd.allocation.fluid import Grid
 from gschedd.allocation.running import Trainings
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
+from gschedd.plan.words import IN_TIME, Reason
 from gschedd.policies.training.deadline.idle import Idle
 from gschedd.policies.training.deadline.keeping import Kept, keep
 from gschedd.policies.training.deadline.needs import grid_for, needs_of
@@ -118,9 +119,10 @@ class Round:
         reasons: dict[int, str] = {}
         for job in self.trainings.waiting:
             if job in self.kept.shares:
-                reasons[job] = "its GPUs come free in time for its deadline"
+                reasons[job] = IN_TIME
             else:
-                reasons[job] = f"{self._why_late(job)}; it runs when GPUs are left over"
+                words = f"{self._why_late(job)}; it runs when GPUs are left over"
+                reasons[job] = Reason(words, "only leftover GPUs")
         return reasons
 
     def _why_late(self, job: int) -> str:
