@@ -254,7 +254,7 @@ def test_scontrol_shows_hostnames_and_a_job(fake: FakeApi) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["squeue", "-o", "%z"], "squeue: error: Invalid job format specification: z"),
+        (["squeue", "-o", "%s"], "squeue: error: Invalid job format specification: s"),
         (["squeue", "-j", "99"], "slurm_load_jobs error: Invalid job id specified\n"),
         (["squeue", "--frob"], "squeue: unrecognized option '--frob'\nTry \"squeue --help\" for"),
         (["squeue", "-j"], "squeue: option requires an argument -- 'j'\n"),

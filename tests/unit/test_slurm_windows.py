@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gsched.cli.slurm.errors import SlurmError
+from gsched.cli.slurm.fields import Listing, in_order
 from gsched.cli.slurm.moments import past_moment
-from gsched.cli.slurm.sorting import in_order
 from gsched.cli.slurm.window import Window, window_of
 from gsched.model.ids import element_number, short_job_id
 from gsched.protocol.api import JobList
@@ -245,10 +245,10 @@ ROWS = (
 def test_jobs_are_in_the_order_of_the_fields_that_are_named(order: str, expected: str) -> None:
     """Each letter is a field, also without commas; the first one counts most."""
     reply = JobList(server="s", now_s=NOW_S, jobs=ROWS)
-    assert " ".join(short_job_id(row.id) for row in in_order(reply, order)) == expected
+    assert " ".join(short_job_id(row.id) for row in in_order(Listing.of(reply), order)) == expected
 
 
 @pytest.mark.parametrize(("order", "letter"), [("X", "X"), ("P, i", " "), ("i,#P", "#")])
 def test_what_is_no_field_is_refused(order: str, letter: str) -> None:
     with pytest.raises(SlurmError, match=f"Invalid sort specification: {letter}$"):
-        in_order(JobList(server="s", now_s=NOW_S, jobs=ROWS), order)
+        in_order(Listing("s", NOW_S, ROWS), order)

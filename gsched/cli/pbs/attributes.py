@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from gsched.cli.pbs.personality import state_letter
+from gsched.cli.show.jobfields import elapsed_s
 from gsched.model.ids import job_file_suffix
 from gsched.model.limits import SUBMIT_ARGS
 from gsched.model.resources import Usage
@@ -86,7 +87,7 @@ def _last_attributes(story: JobStory, *, openpbs: bool) -> Iterator[Attribute]:
         yield Attribute("session_id", "", session)
     yield Attribute("substate", "", str(_SUBSTATES.get(row.letter, 10)))
     if not openpbs and row.walltime_s and row.started_s is not None and row.ended_s is None:
-        left_s = max(0.0, row.walltime_s - walltime_s(story))
+        left_s = max(0.0, row.walltime_s - _wall_s(story))
         yield Attribute("Walltime", "Remaining", str(int(left_s)))
     yield Attribute("comment", "", _comment(story))
     yield _moment("etime", row.submitted_s)
@@ -129,19 +130,15 @@ def _used(story: JobStory) -> Iterator[Attribute]:
         yield Attribute("resources_used", "cpupercent", f"{100.0 * row.live.cpu_cores:.0f}")
     yield Attribute("resources_used", "mem", f"{-(-peak // 1024)}kb")
     yield Attribute("resources_used", "vmem", f"{-(-peak // 1024)}kb")
-    yield Attribute("resources_used", "walltime", format_duration(walltime_s(story)))
+    yield Attribute("resources_used", "walltime", format_duration(_wall_s(story)))
+
+
+def _wall_s(story: JobStory) -> float:
+    return elapsed_s(story.row, story.now_s) or 0.0
 
 
 def _usage(story: JobStory) -> Usage | None:
     return next((each.usage for each in reversed(story.attempts) if each.usage is not None), None)
-
-
-def walltime_s(story: JobStory) -> float:
-    """Return for how long the job's attempts ran, seconds."""
-    row = story.row
-    if row.wall_s or row.started_s is None:
-        return row.wall_s
-    return max(0.0, (row.ended_s or story.now_s) - row.started_s)
 
 
 def exec_host(story: JobStory) -> str:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from gsched.cli.pbs.attributes import LINE_SIZE
 from gsched.cli.pbs.personality import state_letter
+from gsched.cli.show.jobfields import cpu_time
 from gsched.model.units import exact_size, format_duration
 from gsched.protocol.api import JobRow
 
@@ -130,24 +131,18 @@ def _openpbs_short(line: Line, *, percent: bool) -> str:
     row = line.row
     number, _, server = line.job_id.partition(".")
     job_id = f"{number}.{server.partition('.')[0]}"
-    used = _percent(row, line) if percent else cpu_time(row)
+    used = _percent(row) if percent else cpu_time(row)
     return (
         f"{job_id[:17]:<17} {row.name[:15]:<16} {row.user[:16]:<16}  {used[:8]:>8} "
         f"{state_letter(row.letter, finished_as_f=True)} {row.queue[:16]:<16}\n"
     )
 
 
-def _percent(row: JobRow, line: Line) -> str:
+def _percent(row: JobRow) -> str:
     """Return how much of its walltime a job has used, in percent."""
-    del line
     if row.letter in "QWT" or not row.walltime_s or row.started_s is None:
         return "-- "
     return f"{int(100 * row.wall_s // row.walltime_s):3d} "
-
-
-def cpu_time(row: JobRow) -> str:
-    """Return the CPU time used, ``0`` before the start."""
-    return format_duration(row.cpu_s) if row.cpu_s or row.started_s is not None else "0"
 
 
 def long_list(lines: Sequence[Line], *, server: str, asked: Long, openpbs: bool) -> Iterator[str]:

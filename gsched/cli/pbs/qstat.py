@@ -28,6 +28,7 @@ from gsched.cli.pbs.queues import (
     server_list,
 )
 from gsched.cli.show.arrays import all_elements
+from gsched.cli.show.jobfields import FIELDS
 from gsched.cli.times import local_times
 from gsched.client import Head, error_from
 from gsched.errors import GschedError, UnknownQueueError, UsageError
@@ -384,7 +385,7 @@ def _lines(
         yield listing.Line(
             row=shown,
             job_id=row.shown_id(found.server),
-            elapsed=_elapsed(row, found.now_s),
+            elapsed=str(FIELDS["elapsed"].shown(row, found)) if row.started_s else "",
             exec_host=exec_host(story) if story is not None and asked.nodes else "",
             session=session_id(story) if story is not None and not is_done else "",
             comment=local_times(row.reason),
@@ -396,13 +397,6 @@ def _as_shown(row: JobRow, asked: Asked) -> JobRow:
     if asked.as_openpbs and row.letter == "C":
         return msgspec.structs.replace(row, letter="F")
     return row
-
-
-def _elapsed(row: JobRow, now_s: float) -> str:
-    if row.started_s is None:
-        return ""
-    wall_s = row.wall_s or max(0.0, (row.ended_s or now_s) - row.started_s)
-    return format_duration(wall_s)
 
 
 def _full(head: Head, asked: Asked, found: _Found, rows: Sequence[JobRow]) -> int:

@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
 import msgspec
-from msgspec import structs
 
 from gsched.cli.common import patient_head
 from gsched.cli.dialect import speak
 from gsched.cli.show.arrays import all_elements
-from gsched.cli.slurm import sorting
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.accounts import sacctmgr, sshare
 from gsched.cli.slurm.elements import with_running_elements
@@ -25,6 +23,14 @@ from gsched.cli.slurm.errors import (
     SlurmError,
     error_words,
     report,
+)
+from gsched.cli.slurm.fields import (
+    Listing,
+    in_order,
+    long_cells,
+    squeue_cells,
+    squeue_lines,
+    with_stories,
 )
 from gsched.cli.slurm.interactive import salloc
 from gsched.cli.slurm.sacct import sacct
@@ -44,6 +50,7 @@ from gsched.protocol.api import JobList, JobRow
 MIN_JOB_AGE_S: Final = 300.0  # for which squeue -t all shows jobs that have ended, as Slurm's
 _LONG_FORM: Final = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
 _START_FORM: Final = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
+_USUAL_ORDER: Final = "P,t,-Q"
 _DEFAULT_FORM: Final = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 
 # --- lists ---
@@ -121,17 +128,13 @@ def squeue(words: Sequence[str]) -> int:
     form = options.get("format") or environment("SQUEUE_FORMAT") or usual
     if "long" in options and "noheader" not in options and form == _LONG_FORM:
         print(time.strftime("%a %b %d %H:%M:%S %Y"))
-    if "long_format" in options:
-        form = w.long_form(options["long_format"])
-    directories: dict[int, str] = {}
-    if w.asks_for_directories(form):
-        stories = head.stories([row.id for row in rows]).jobs
-        directories = {story.row.id: story.workdir for story in stories}
+    long = options.get("long_format")
+    cells = squeue_cells(form) if long is None else long_cells(long)
     order = options.get("sort") or environment("SQUEUE_SORT")
-    order = order or ("S" if "start" in options else sorting.DEFAULT)
-    shown = structs.replace(shown, jobs=sorting.in_order(shown, order))
-    lines = w.squeue_lines(shown, form, header="noheader" not in options, directories=directories)
-    sys.stdout.write("".join(lines))
+    order = order or ("S" if "start" in options else _USUAL_ORDER)
+    listing = with_stories(head, Listing.of(shown), [each.field for each in cells])
+    listing = listing._replace(jobs=in_order(listing, order))
+    sys.stdout.write("".join(squeue_lines(listing, cells, header="noheader" not in options)))
     return 0
 
 

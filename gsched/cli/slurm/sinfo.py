@@ -3,8 +3,10 @@
 import re
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
+from gsched.cli.common import check_width
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
 from gsched.client import Head
@@ -116,8 +118,8 @@ def sinfo(words: Sequence[str]) -> int:
             lines += [_values(queue, group, is_default=index == 0) for group in groups]
             if not groups and "reasons" not in options:
                 lines.append(_values(queue, [], is_default=index == 0))
-    for line in w.table_lines(lines, form, TITLES, header=header):
-        print(line)
+    for line in [TITLES, *lines] if header else lines:
+        print(w.SPEC.sub(partial(_cell, line), form))
     return 0
 
 
@@ -132,6 +134,10 @@ def _form_of(options: Mapping[str, str]) -> str:
     return _LONG if long else _USUAL
 
 
+def _cell(line: Mapping[str, str], found: re.Match[str]) -> str:
+    return w.fitted(line[found[3]], int(found[2] or 0), right=bool(found[1]))
+
+
 def check_form(form: str) -> None:
     """Refuse a format with a letter that is no field.
 
@@ -141,6 +147,7 @@ def check_form(form: str) -> None:
     for match in w.SPEC.finditer(form):
         if match[3] not in TITLES:
             raise SlurmError(f"Invalid node format specification: {match[3]}")
+        check_width(match[2], "-o")
 
 
 def _is_wanted(node: NodeRow, options: Mapping[str, str]) -> bool:

@@ -2,11 +2,9 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from gsched.cli.common import check_width
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.submit.slurm_options import NONE, REQUIRED, Option
 from gsched.cli.submit.slurm_options import parse as getopt
@@ -42,12 +40,18 @@ FINISHED_STATES: Final = frozenset(
 )
 
 
+#: How short reasons begin of jobs that others go before.
+_BEHIND: Final = ("behind ", "would delay ")
 _END_REASONS: Final[Mapping[str, str]] = {
     "FAILED": "NonZeroExitCode",
     "TIMEOUT": "TimeLimit",
     "OUT_OF_MEMORY": "OutOfMemory",
     "NODE_FAIL": "NodeDown",
 }
+
+
+#: A field of a format of squeue or sinfo: a point for the right side, the width, and the letter.
+SPEC: Final = re.compile(r"%(\.?)([0-9]*)([A-Za-z])")
 
 
 class Parsed(NamedTuple):
@@ -178,7 +182,9 @@ def reason_of(row: JobRow) -> str:
         return "(Dependency)" if "dependenc" in row.reason else "(JobHeldUser)"
     if row.state == JobState.WAITING:
         return "(BeginTime)" if row.next_try_s is None else "(JobLaunchFailure)"
-    return "(Resources)" if row.state == JobState.QUEUED else compact(row.nodes)
+    if row.state != JobState.QUEUED:
+        return compact(row.nodes)
+    return "(Priority)" if row.short_reason.startswith(_BEHIND) else "(Resources)"
 
 
 def reason_word(row: JobRow) -> str:
@@ -189,12 +195,11 @@ def reason_word(row: JobRow) -> str:
     return reason_of(row).strip("()") if waits else "None"
 
 
-def elapsed_of(row: JobRow, now_s: float) -> str:
-    """Return ``1-02:03:04``, ``02:03:04`` or ``3:04`` as squeue does."""
+def elapsed_s(row: JobRow, now_s: float) -> float:
+    """Return for how many seconds a job has run so far; 0: it waits."""
     if row.started_s is None:
-        return "0:00"
-    whole = int(row.wall_s or max(0.0, (row.ended_s or now_s) - row.started_s))
-    return slurm_duration(whole)
+        return 0.0
+    return row.wall_s or max(0.0, (row.ended_s or now_s) - row.started_s)
 
 
 def slurm_duration(whole: int) -> str:
@@ -209,71 +214,6 @@ def slurm_duration(whole: int) -> str:
 def slurm_time(at_s: float | None, *, none: str = "N/A") -> str:
     """Return ``2026-11-23T14:20:00`` in local time."""
     return none if at_s is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s))
-
-
-def _end_time(row: JobRow) -> str:
-    started_s = row.started_s
-    return slurm_time(started_s + row.walltime_s if started_s and row.walltime_s else None)
-
-
-def elapsed_s(row: JobRow, now_s: float) -> float:
-    """Return for how many seconds a job has run so far."""
-    if row.started_s is None:
-        return 0.0
-    return row.wall_s or max(0.0, (row.ended_s or now_s) - row.started_s)
-
-
-def _left_of(row: JobRow, now_s: float) -> str:
-    if not row.walltime_s:
-        return "UNLIMITED"
-    return slurm_duration(int(max(0.0, row.walltime_s - elapsed_s(row, now_s))))
-
-
-def _dependency(row: JobRow) -> str:
-    waits = "waits for its dependencies: "
-    return row.reason.removeprefix(waits) if row.reason.startswith(waits) else "(null)"
-
-
-Field = Callable[[JobRow, JobList], str]
-
-
-def limit_of(row: JobRow) -> str:
-    """Return a job's time limit."""
-    return slurm_duration(int(row.walltime_s)) if row.walltime_s else "UNLIMITED"
-
-
-#: squeue -o: titles and values by letter.
-SQUEUE: Final[Mapping[str, tuple[str, Field]]] = {
-    "a": ("ACCOUNT", lambda row, _: row.account or "(null)"),
-    "A": ("JOBID", lambda row, _: str(number_of(row))),
-    "C": ("CPUS", lambda row, _: str(row.cpus)),
-    "D": ("NODES", lambda row, _: str(len(row.nodes) or row.places)),
-    "b": ("TRES_PER_NODE", lambda row, _: f"gres/gpu:{row.gpus}" if row.gpus else "N/A"),
-    "e": ("END_TIME", lambda row, _: _end_time(row)),
-    "E": ("DEPENDENCY", lambda row, _: _dependency(row)),
-    "F": ("ARRAY_JOB_ID", lambda row, _: array_id(row)),
-    "i": ("JOBID", lambda row, _: slurm_id(row)),
-    "K": ("ARRAY_TASK_ID", lambda row, _: task_id(row)),
-    "L": ("TIME_LEFT", lambda row, reply: _left_of(row, reply.now_s)),
-    "m": ("MIN_MEMORY", lambda row, _: f"{row.memory_bytes >> 20}M" if row.memory_bytes else "0"),
-    "n": ("REQ_NODES", lambda _row, _: ""),
-    "q": ("QOS", lambda _row, _: "normal"),
-    "S": ("START_TIME", lambda row, _: slurm_time(row.started_s or row.predicted_start_s)),
-    "B": ("EXEC_HOST", lambda row, _: row.nodes[0] if row.nodes else "n/a"),
-    "Y": ("SCHEDNODES", lambda _row, _: "(null)"),
-    "V": ("SUBMIT_TIME", lambda row, _: slurm_time(row.submitted_s)),
-    "j": ("NAME", lambda row, _: row.name),
-    "l": ("TIME_LIMIT", lambda row, _: limit_of(row)),
-    "M": ("TIME", lambda row, reply: elapsed_of(row, reply.now_s)),
-    "N": ("NODELIST", lambda row, _: compact(row.nodes)),
-    "P": ("PARTITION", lambda row, _: row.queue),
-    "Q": ("PRIORITY", lambda row, _: str(row.priority)),
-    "r": ("REASON", lambda row, _: reason_word(row)),
-    "R": ("NODELIST(REASON)", lambda row, _: reason_of(row)),
-    "t": ("ST", lambda row, _: state_of(row)[1]),
-    "T": ("STATE", lambda row, _: state_of(row)[0]),
-    "u": ("USER", lambda row, _: row.user),
-}
 
 
 def kib(size_bytes: int) -> str:
@@ -293,95 +233,6 @@ def exit_code(row: JobRow) -> str:
     if row.outcome.kind == OutcomeKind.OOM:
         return "0:125"
     return f"{row.outcome.exit_code or 0}:{row.outcome.signal or 0}"
-
-
-_NONE: Final[Mapping[int, str]] = {}
-SPEC: Final = re.compile(r"%(\.?)([0-9]*)([A-Za-z])")
-
-
-def squeue_lines(
-    reply: JobList, form: str, *, header: bool, directories: Mapping[int, str] = _NONE
-) -> Iterator[str]:
-    """Yield the lines of a list in a format such as ``%.18i %.2t %R``.
-
-    Args:
-        reply: the jobs.
-        form: the format.
-        header: whether the titles come first.
-        directories: where jobs start, by number, for ``%Z``.
-
-    Raises:
-        SlurmError: an unknown letter.
-    """
-    for match in SPEC.finditer(form):
-        if match[3] not in SQUEUE and match[3] != "Z":
-            raise SlurmError(f"Invalid job format specification: {match[3]}")
-
-    def line(of: Callable[[str], str]) -> str:
-        return SPEC.sub(lambda match: fitted(of(match[3]), match[2], match[1]), form) + "\n"
-
-    if header:
-        yield line(lambda letter: SQUEUE[letter][0] if letter != "Z" else "WORK_DIR")
-    for row in reply.jobs:
-        yield line(partial(_value, row=row, reply=reply, place=directories.get(row.id, "")))
-
-
-def _value(letter: str, *, row: JobRow, reply: JobList, place: str) -> str:
-    return SQUEUE[letter][1](row, reply) if letter != "Z" else place
-
-
-def asks_for_directories(form: str) -> bool:
-    """Return whether a format of squeue has ``%Z``, which the list of jobs does not tell."""
-    return any(match[3] == "Z" for match in SPEC.finditer(form))
-
-
-#: Names of squeue -O and their letters.
-LONG_NAMES: Final[Mapping[str, str]] = {
-    "account": "a",
-    "arrayjobid": "F",
-    "arraytaskid": "K",
-    "dependency": "E",
-    "endtime": "e",
-    "jobarrayid": "i",
-    "jobid": "A",
-    "minmemory": "m",
-    "name": "j",
-    "nodelist": "N",
-    "numcpus": "C",
-    "numnodes": "D",
-    "partition": "P",
-    "prioritylong": "Q",
-    "qos": "q",
-    "reason": "r",
-    "reasonlist": "R",
-    "starttime": "S",
-    "state": "T",
-    "statecompact": "t",
-    "submittime": "V",
-    "timeleft": "L",
-    "timelimit": "l",
-    "timeused": "M",
-    "username": "u",
-}
-
-
-def long_form(text: str) -> str:
-    """Return the format of ``-o`` that ``-O JobID:12,State`` means; 20 characters each.
-
-    Raises:
-        SlurmError: an unknown name.
-    """
-    parts = []
-    for word in filter(None, text.split(",")):
-        name, _, width = word.partition(":")
-        letter = LONG_NAMES.get(name.lower())
-        if letter is None:
-            raise SlurmError(f"Invalid job format specification: {name}")
-        check_width(width, "-O")
-        size = width.strip(".-")
-        right = "." if width.startswith(".") else ""
-        parts.append(f"%{right}{size if size.isdecimal() else 20}{letter}")
-    return "".join(parts)
 
 
 def squeue_json(reply: JobList) -> dict[str, object]:
@@ -444,14 +295,6 @@ def output_path(story: JobStory, stream: str) -> str:
     return path
 
 
-def table_lines(
-    rows: Iterable[Mapping[str, str]], form: str, titles: Mapping[str, str], *, header: bool
-) -> Iterator[str]:
-    """Yield lines in a format such as ``%9P %.5a %N``, whose letters are all known."""
-    for row in ([titles] if header else []) + list(rows):
-        yield SPEC.sub(lambda m, row=row: fitted(row[m[3]], m[2], m[1]), form)  # type: ignore[misc]  # bound now
-
-
 def slurm_days(seconds: float) -> str:
     """Return ``[D-]HH:MM:SS``."""
     days, rest = divmod(int(seconds), 86_400)
@@ -459,10 +302,17 @@ def slurm_days(seconds: float) -> str:
     return f"{days}-{text}" if days else text
 
 
-def fitted(text: str, width: str, right: str) -> str:
-    """Return a text in the columns of a format's field; ``.`` puts it to the right."""
+def fitted(text: str, width: int, *, right: bool = False, mark: str = "") -> str:
+    """Return a text in a column: cut or filled up with blanks.
+
+    Args:
+        text: of the cell.
+        width: of the column (characters); 0: as wide as the text.
+        right: the text is aligned to the right.
+        mark: the end of a text that is cut.
+    """
     if not width:
         return text
-    check_width(width, "-o")
-    size = int(width)
-    return f"{text[:size]:>{size}}" if right else f"{text[:size]:<{size}}"
+    if len(text) > width:
+        text = text[: width - len(mark)] + mark
+    return f"{text:>{width}}" if right else f"{text:<{width}}"
