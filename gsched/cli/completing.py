@@ -140,9 +140,11 @@ def _prepare(command: click.Command, args: list[str]) -> None:
         chosen = next(filter(None, (command.get_command(context, word) for word in args)), None)
         if chosen is not None:
             _prepare(chosen, args)
+    rows = _of_rows(command.name) if command.name in {"gsub", "galter"} else {}
     for parameter in command.params:
-        source = _SOURCES.get((command.name or "", parameter.name or ""))
-        source = source or _SOURCES.get(("", parameter.name or ""))
+        name = parameter.name or ""
+        source = rows.get(name) or _SOURCES.get((command.name or "", name))
+        source = source or _SOURCES.get(("", name))
         if source is not None and not getattr(parameter, "is_flag", False):
             parameter.type = _From(source)
 
@@ -307,6 +309,15 @@ def _work(context: click.Context, incomplete: str) -> Found:
     return [CompletionItem(incomplete, type="command" if behind_dashes else "file")]
 
 
+#: What completes the values of options, by the name in their rows; other words are the values.
+_COMPLETE: Final[dict[str, Source]] = {
+    "dir": _directories,
+    "file": _files,
+    "queues": _queues,
+    "resources": _resources,
+    "signals": _signals,
+    "variables": _listed(_variables),
+}
 #: By command ("" for any) and parameter.
 _SOURCES: Final[dict[tuple[str, str], Source]] = {
     ("", "jobs"): _jobs,
@@ -318,28 +329,29 @@ _SOURCES: Final[dict[tuple[str, str], Source]] = {
     ("gsub", "operands"): _work,
     ("", "queue"): _queues,
     ("", "states"): _listed(_state_names),
-    ("", "resources"): _resources,
-    ("", "variables"): _listed(_variables),
-    ("gsub", "extras"): _words("umask=", "block=true"),
+    ("", "resources"): _resources,  # gselect
+    ("", "rerunnable"): _words("y", "n"),
     ("galter", "attributes"): _words("kill_delay="),
     ("", "hold_list"): _words("n", *(kind.value[0] for kind in HoldKind)),
-    ("", "join"): _words("oe", "eo", "n"),
-    ("", "rerunnable"): _words("y", "n"),
     ("", "signal_text"): _signals,
-    ("", "checkpoint_signal"): _signals,
-    ("", "requeue_on"): _words("node-failure"),
-    ("gsub", "shell"): _files,
-    ("galter", "shell"): _files,
     **{
         ("", name): _files
         for name in (
-            *("stdout", "stderr", "stdout_path", "stderr_path", "python", "training"),
-            *("torchrun", "file", "head_address", "config", "config_path", "trace_path"),
-            *("json_path", "database", "cluster"),
+            *("file", "head_address", "config", "config_path", "trace_path", "json_path"),
+            *("database", "cluster"),
         )
     },
-    **{
-        ("", name): _directories
-        for name in ("workdir", "checkpoint_dir", "directory", "csv_dir", "figures_dir", "dir")
-    },
+    **{("", name): _directories for name in ("directory", "csv_dir", "figures_dir", "dir")},
 }
+
+
+def _of_rows(command: str) -> dict[str, Source]:
+    """Return what completes the options of gsub or galter, by their parameters."""
+    from gsched.cli.submit.rows import ROWS  # late: of the other commands none is needed
+
+    return {
+        row.alter if command == "galter" else row.field: _COMPLETE.get(row.complete)
+        or _words(*row.complete.split())
+        for row in ROWS
+        if row.complete
+    }

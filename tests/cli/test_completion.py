@@ -75,7 +75,7 @@ def test_bash_lists_all_candidates(tmp_path: Path) -> None:
     """Each once; behind two dashes the programs on the user's PATH."""
     with shell_with_completion("bash", tmp_path) as shell:
         options = shell.line_after(f"gsub --wa{ALL_MATCHES}").split()[1:]
-        assert options == ["--walltime", "--wait", "--watch"]
+        assert options == ["--wait", "--watch", "--walltime"]
 
         assert shell.line_after(f"gsub -- gsch{TAB}") == "gsub -- gsched"
 

@@ -8,8 +8,9 @@ import pytest
 
 from gsched.cli.common import print_error
 from gsched.cli.submit.deadline import parse_deadline, planned_words, training_of
-from gsched.cli.submit.options import SubmitOptions, gpu_range, merged
+from gsched.cli.submit.options import SubmitOptions, merged
 from gsched.cli.submit.place import Place
+from gsched.cli.submit.rows import gpu_range
 from gsched.cli.submit.submission import check_values
 from gsched.errors import BadResourceError, BadScriptError, GschedError, UsageError
 from gsched.model.training import Training

@@ -19,12 +19,12 @@ from gsched.cli.operands import (
 )
 from gsched.cli.submit.habits import kept_streams
 from gsched.cli.submit.mail import check_recipients, mail_points
-from gsched.cli.submit.submission import refuse_other_user
+from gsched.cli.submit.rows import galter_options
+from gsched.cli.submit.submission import join_of, refuse_other_user, rerunnable_of
 from gsched.cli.times import parse_start_time, read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import UsageError
-from gsched.model.training import Urgency
 from gsched.protocol.actions import Alteration, AlterJob
 
 Value = str | int | tuple[str, ...] | None  # of an option
@@ -40,14 +40,7 @@ Examples:
 @gsched_command("galter", epilog=EPILOG)
 @jobs_argument
 @tasks_option
-@click.option(
-    "-a", "start_after", metavar="DATE", help="Do not start before [[[[CC]YY]MM]DD]hhmm[.SS]."
-)
-@click.option("-A", "account", metavar="ACCOUNT", help="Account to charge.")
-@click.option("-c", "_checkpoint", metavar="WHEN", help="Accepted for compatibility; no effect.")
-@click.option("-k", "keep", metavar="o|e|oe|n", help="Keep stdout (o) or stderr (e) in ~.")
-@click.option("-u", "_users", metavar="USER", help="User to run the job as: only yourself.")
-@click.option("-e", "stderr_path", metavar="PATH", help="File for standard error.")
+@galter_options
 @click.option(
     "-h",
     "hold_list",
@@ -55,62 +48,11 @@ Examples:
     help="Set the holds: u, o, s, or several such as uo; n: none.",
 )
 @click.option(
-    "-j",
-    "join",
-    type=click.Choice(["oe", "eo", "n"]),
-    metavar="JOIN",
-    help="Join stdout and stderr: oe, eo or n.",
-)
-@click.option(
-    "-l",
-    "resources",
-    multiple=True,
-    metavar="LIST",
-    help="Resources, as with gsub; walltime=+1:00:00 adds time, walltime=-30:00 subtracts it.",
-)
-@click.option(
-    "-m",
-    "mail_points",
-    metavar="POINTS",
-    help="When to send mail: a abort, b begin, e end, f failure, j each element; n never.",
-)
-@click.option("-M", "mail_to", metavar="USERS", help="Mail recipients; '' for yourself.")
-@click.option(
-    "--notify", "notify_url", metavar="URL", help="URL to which events are posted; '' for none."
-)
-@click.option("-N", "name", metavar="NAME", help="Job name.")
-@click.option("-o", "stdout_path", metavar="PATH", help="File for standard output.")
-@click.option(
-    "-p", "priority", type=click.IntRange(-1024, 1023), metavar="N", help="Priority, -1024 to 1023."
-)
-@click.option("-q", "queue", metavar="QUEUE", help="Queue of the job.")
-@click.option(
-    "-r",
-    "rerunnable",
-    type=click.Choice(["y", "n"]),
-    metavar="y|n",
-    help="Whether the job can be rerun.",
-)
-@click.option("-S", "shell", metavar="PATH", help="Shell that runs the script.")
-@click.option(
     "-W",
     "attributes",
     multiple=True,
     metavar="NAME=VALUE",
     help="Other attributes: depend=TYPE:JOB, or kill_delay=SECONDS (--grace).",
-)
-@click.option("--grace", metavar="DELAY", help="Time from TERM to KILL: seconds, MM:SS or 5m.")
-@click.option("--comment", metavar="TEXT", help="Text to keep with the job; '' removes it.")
-@click.option(
-    "--deadline",
-    metavar="WHEN",
-    help="Deadline: 8h from now, or '2027-03-01 08:00'; none removes it.",
-)
-@click.option(
-    "--urgency",
-    type=click.Choice([each.value for each in Urgency]),
-    metavar="WORD",
-    help="Derive the deadline from the remaining run time: urgent, normal or relaxed.",
 )
 @click.option("--dry-run", is_flag=True, help="Check the change, without making it.")
 @connected
@@ -184,7 +126,8 @@ def _readers(now_s: float, directory: str) -> dict[str, Callable[[str], tuple[st
         "stderr_path": lambda text: ("stderr_path", absolute_output(text, directory)),
         "start_after": lambda text: ("start_after_s", parse_start_time(text, now_s=now_s)),
         "hold_list": lambda text: ("holds", parse_hold_list(text)),
-        "rerunnable": lambda text: ("rerunnable", text == "y"),
+        "join": lambda text: ("join", join_of(text)),
+        "rerunnable": lambda text: ("rerunnable", rerunnable_of(text)),
         "grace": lambda text: ("grace_s", read_duration_s("--grace", text)),
         "deadline": lambda text: _deadline(text, now_s),
         "mail_points": lambda text: ("mail_points", mail_points(text)),

@@ -21,9 +21,10 @@ from gsched.cli.common import (
 from gsched.cli.dialect import spoken
 from gsched.cli.submit.checks import check_output, check_training_script, check_workdir
 from gsched.cli.submit.job_environment import job_environment
-from gsched.cli.submit.options import SubmitOptions, job_options, merged
+from gsched.cli.submit.options import SubmitOptions, merged
 from gsched.cli.submit.place import Place, absolute
 from gsched.cli.submit.plans import plan_of, report_dry_run, tell_plan
+from gsched.cli.submit.rows import gsub_options, write_options
 from gsched.cli.submit.script_options import ScriptOptions, read_directives, stated_options
 from gsched.cli.submit.scripts import STDIN_NAME, Script, read_script
 from gsched.cli.submit.submission import (
@@ -88,9 +89,7 @@ class GsubCommand(QuickCommand):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in groups: there are too many for one list."""
-        from gsched.cli.submit.help_sections import write_options  # late: only help needs it
-
-        write_options(self.get_params(ctx), ctx, formatter)
+        write_options(self, ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[str]]":
         """Return our options, but none behind the training script: options there are its own."""
@@ -114,34 +113,7 @@ def split_tail(args: Sequence[str]) -> tuple[list[str], list[str]]:
 
 @gsched_command(NAME, cls=GsubCommand, epilog=_EPILOG)
 @click.argument("operands", nargs=-1, metavar="[SCRIPT | - | -- COMMAND...]")
-@job_options
-@click.option("-C", "prefix", default=None, metavar="PREFIX", help="Directive prefix; '' for none.")
-@click.option(
-    "--torchrun", default=None, metavar="SCRIPT", help="Start SCRIPT under torchrun on all nodes."
-)
-@click.option(
-    "-I",
-    "--interactive",
-    "interactive",
-    is_flag=True,
-    help="Run a shell in this terminal, or the command after --.",
-)
-@click.option(
-    "-x",
-    "executes",
-    is_flag=True,
-    help="With -I: run the script or command there instead of a shell.",
-)
-@click.option(
-    "--dry-run",
-    "--test-only",
-    is_flag=True,
-    help="Check the job and show its plan, but do not submit it.",
-)
-@click.option(
-    "--wait", "wait", is_flag=True, help="Wait for the job to end; exit with its exit code."
-)
-@click.option("--watch", is_flag=True, help="Wait, and print the job's output as it is written.")
+@gsub_options
 @connected
 def gsub(head: Head, /, **given: object) -> int:
     """Submit a job: a script, a command after --, or a training script for torchrun.
@@ -159,7 +131,7 @@ def gsub(head: Head, /, **given: object) -> int:
     read = ScriptOptions()
     if script:
         warnings.add(script.warnings)
-        read = read_directives(script, prefix=request.prefix, place=place, params=gsub.params)
+        read = read_directives(script, prefix=request.prefix, place=place)
         warnings.add(read.warnings)
         options = merged(options, read.said)
     if options.workdir is None and spoken().starts_at_home:

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from gsched.cli.submit.rows import equal_options
 from gsched.cli.submit.slurm_options import OPTIONS, directive_options, parse
 from gsched.errors import UsageError
 from gsched.model.mail import points_of_slurm
@@ -263,7 +264,6 @@ def _sge_slots(value: str) -> Meaning:
 _GPUS: Final = _resource("gpus", "--gpus")
 _CPUS: Final = _resource("ncpus", "--cpus")
 _PROCESSES: Final = _same("-l procs={}")
-_MAIL_TO: Final = _same("-M {}")
 
 
 def _slurm_mail(value: str) -> Meaning:
@@ -291,11 +291,16 @@ def _sge_mail(value: str) -> Meaning:
     return Words(f"-m {points}", f"-m {points}") if points else "gsched suspends no jobs"
 
 
-_ARRAY: Final = _same("-t {}")
 _LSF_DEPENDENCY: Final = _remark("use #PBS -W depend=afterok:JOB / gsub --dependency afterok:JOB")
-_DIRECTORY: Final = _same("-d {}")
+
+
+def _equal(scheduler: str) -> dict[str, Reader]:
+    """Return the options of another scheduler that have one of gsub with the same value."""
+    return {name: _same(form) for name, form in equal_options(scheduler)}
+
 
 _SLURM: Final[Mapping[str, Reader]] = {
+    **_equal("slurm"),
     **dict.fromkeys(("--time", "-t"), slurm_time),
     "--gres": slurm_gres,
     **dict.fromkeys(("--gpus", "-G", "--gpus-per-node", "--gpus-per-task"), _gpu_count),
@@ -309,29 +314,19 @@ _SLURM: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("--job-name", "-J"), _job_name),
     **dict.fromkeys(("--output", "-o"), _output("o")),
     **dict.fromkeys(("--error", "-e"), _output("e")),
-    **dict.fromkeys(("--array", "-a"), _ARRAY),
     **dict.fromkeys(("--dependency", "-d"), slurm_dependency),
     "--mail-type": _slurm_mail,
-    "--mail-user": _MAIL_TO,
     **dict.fromkeys(
         ("--exclude", "-x"), _remark("nodes cannot be excluded: an operator can drain them")
     ),
     "--reservation": _remark("there are no reservations"),
     **dict.fromkeys(("--input", "-i"), _remark("redirect the input in the script: COMMAND < FILE")),
     "--tmp": _remark("the space in TMPDIR is not requested"),
-    **dict.fromkeys(("--chdir", "-D"), _DIRECTORY),
-    **dict.fromkeys(("--account", "-A"), _same("-A {}")),
-    "--exclusive": lambda _: Words("--exclusive", "--exclusive"),
-    **dict.fromkeys(("--hold", "-H"), lambda _: Words("-h", "-h")),
     **dict.fromkeys(("--wait", "-W"), lambda _: Words("-W block=true", "--wait")),
-    "--comment": lambda value: Words(*[f"--comment {_quoted(value)}"] * 2),
     "--nice": lambda value: Words(*[f"-p -{_quoted(value or '100')}"] * 2),
     "--export": lambda value: Words(*[_export(value)] * 2),
     **dict.fromkeys(("--begin", "-b"), _begin),
-    "--signal": _same("--signal {}"),
-    "--container-image": _same("--container {}"),
     "--container-mounts": lambda value: Words(*[f"--container-mount {_quoted(value)}"] * 2),
-    "--container-workdir": _same("--container-workdir {}"),
     "--open-mode": lambda value: Words(*[f"--open-mode {_open_mode(value)}"] * 2),
     "--requeue": _same("-r y"),
     "--no-requeue": _same("-r n"),
@@ -339,9 +334,9 @@ _SLURM: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("--constraint", "-C"), _same("-l nodes=1:{}")),
 }
 _LSF: Final[Mapping[str, Reader]] = {
+    **_equal("lsf"),
     "-n": _PROCESSES,
     "-W": _lsf_time,
-    "-q": _same("-q {}"),
     "-o": _output("o"),
     "-oo": _output("o"),
     "-e": _output("e"),
@@ -351,34 +346,20 @@ _LSF: Final[Mapping[str, Reader]] = {
     "-R": _remark("use #PBS -l with nodes=, mem= and gpus=: see RESOURCES in gsub(1)"),
     "-gpu": _lsf_gpu,
     "-w": _LSF_DEPENDENCY,
-    "-P": _same("-A {}"),
-    "-cwd": _DIRECTORY,
     "-B": lambda _: Words("-m b", "-m b"),
     "-N": lambda _: Words("-m e", "-m e"),
-    "-u": _MAIL_TO,
-    "-x": _same("--exclusive"),
     "-r": _same("-r y"),
 }
 _GRID_ENGINE: Final[Mapping[str, Reader]] = {
+    **_equal("sge"),
     "-l": _sge_resources,
     "-pe": _sge_slots,
     "-cwd": _remark("not needed: jobs start in the directory of submission"),
-    "-wd": _DIRECTORY,
-    "-N": _same("-N {}"),
     "-o": _output("o"),
     "-e": _output("e"),
     "-j": _remark("use #PBS -j oe / gsub -j oe"),
-    "-q": _same("-q {}"),
-    "-P": _same("-A {}"),
-    "-t": _ARRAY,
     **dict.fromkeys(("-hold_jid", "-hold_jid_ad"), _dependency("afterany:{}")),
     "-m": _sge_mail,
-    "-M": _MAIL_TO,
-    "-S": _same("-S {}"),
-    "-V": _same("-V"),
-    "-v": _same("-v {}"),
-    "-p": _same("-p {}"),
-    "-r": _same("-r {}"),
 }
 DIALECTS: Final[Mapping[str, Mapping[str, Reader]]] = {
     "#SBATCH": _SLURM,

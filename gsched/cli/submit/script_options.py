@@ -9,6 +9,7 @@ from gsched.cli.common import QuickCommand, usage_message
 from gsched.cli.submit.directives import Directive, Scan, prefixes_for, scan
 from gsched.cli.submit.options import SubmitOptions, merged
 from gsched.cli.submit.place import Place
+from gsched.cli.submit.rows import ROWS
 from gsched.cli.submit.scripts import Script
 from gsched.cli.submit.submission import check_values
 from gsched.config import environment
@@ -48,16 +49,13 @@ class ScriptOptions:
         return error
 
 
-def read_directives(
-    script: Script, *, prefix: str | None, place: Place, params: Sequence[click.Parameter]
-) -> ScriptOptions:
+def read_directives(script: Script, *, prefix: str | None, place: Place) -> ScriptOptions:
     """Return what the script's directives say.
 
     Args:
         script: the script.
         prefix: of ``-C``.
         place: of submission.
-        params: the options of gsub.
 
     Raises:
         BadScriptError: an option that is none, or a bad value; the file and the line are named.
@@ -71,10 +69,8 @@ def read_directives(
     directives = [*found.directives, *_of_others(script, found, prefixes, place, read)]
     if not directives:
         return read
-    names = set(SubmitOptions.__struct_fields__) - {"torchrun"}
-    reader = QuickCommand(
-        "gsub", params=[each for each in params if each.name in names], add_help_option=False
-    )
+    rows: list[click.Parameter] = [row.option() for row in ROWS if row.directive]
+    reader = QuickCommand("gsub", params=rows, add_help_option=False)
     for directive in directives:
         where = f"{script.where}:{directive.line}"
         try:

@@ -120,10 +120,10 @@ def make_job(
         queue=queue_of(options.queue),
         priority=options.priority or 0,
         start_after_s=_start_after_s(options.start_after, place),
-        rerunnable=_rerunnable(options.rerunnable),
+        rerunnable=rerunnable_of(options.rerunnable),
         stdout_path=stdout_path,
         stderr_path=stderr_path,
-        join=_join(options.join),
+        join=join_of(options.join),
         umask=place.umask if extras.umask is None else extras.umask,
         shell=shell_of(options.shell, place),
         launch=work.launch,
@@ -247,8 +247,8 @@ def check_values(options: SubmitOptions, place: Place) -> None:
     output_path(options.stderr, place)
     shell_of(options.shell, place)
     _start_after_s(options.start_after, place)
-    _rerunnable(options.rerunnable)
-    _join(options.join)
+    rerunnable_of(options.rerunnable)
+    join_of(options.join)
     mail_points(options.mail_points)
     if not spoken().ignores_unknown:  # else the head warns of them
         check_recipients(options.mail_to)
@@ -463,14 +463,23 @@ def _start_after_s(stated: str | None, place: Place) -> float:
     return 0.0 if stated is None else parse_start_time(stated, now_s=place.now_s)
 
 
-def _rerunnable(stated: str | None) -> bool:
+def rerunnable_of(stated: str | None) -> bool:
+    """Return whether a job is rerunnable, of ``-r``.
+
+    Raises:
+        UsageError: neither y nor n.
+    """
     if stated is None or stated in {"y", "Y", "n", "N"}:
         return stated not in {"n", "N"}
     raise UsageError(f"-r: invalid value {stated!r}", hint="write y or n")
 
 
-def _join(stated: str | None) -> str:
-    """The first letter says which file gets both; ``n`` goes with nothing else."""
+def join_of(stated: str | None) -> str:
+    """Return how output is joined, of ``-j``: the first letter is the file that gets both.
+
+    Raises:
+        UsageError: ``n`` beside another letter, or no such letter.
+    """
     if stated is None:
         return "n"
     if stated not in {"n", "o", "e", "oe", "eo"}:

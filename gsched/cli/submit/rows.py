@@ -1,0 +1,327 @@
+"""The options of gsub, a row for each: names, help, value, completion, galter, other schedulers.
+
+The help, directives, completion, galter and the meaning of options of Slurm, LSF and Grid Engine
+are made of these rows.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import click
+
+from gsched.cli.common import Callback
+from gsched.model.container import RUNTIMES
+from gsched.model.states import ShareClass
+from gsched.model.training import Scaling, Urgency
+
+PRIORITY_LEAST, PRIORITY_MOST = -1024, 1023  # POSIX qsub
+
+
+class Row(NamedTuple):
+    """One option.
+
+    Attributes:
+        names: separated by blanks.
+        field: its name in what is stated.
+        help: what it does, for ``--help``.
+        metavar: its value, for ``--help``; empty: it is a flag.
+        type: what click checks of its value.
+        many: it may be given several times.
+        complete: what completes its value, by the names of `gsched.cli.completing.SOURCES`.
+        alter: its name among the options of galter; empty: a job's attribute that stays as it is.
+        alter_help: its help there, where it is another one.
+        directive: it may stand in a script.
+        slurm, lsf, sge: options of Slurm, LSF and Grid Engine with the same value, and blanks.
+    """
+
+    names: str
+    field: str
+    help: str
+    metavar: str = ""
+    type: Any = None
+    many: bool = False
+    complete: str = ""
+    alter: str = ""
+    alter_help: str = ""
+    directive: bool = True
+    slurm: str = ""
+    lsf: str = ""
+    sge: str = ""
+
+    def option(self, *, galter: bool = False) -> click.Option:
+        """Return the option of gsub, or that of galter."""
+        text = self.alter_help if galter and self.alter_help else self.help
+        words = [*self.names.split(), self.alter if galter else self.field]
+        if not self.metavar:
+            return click.Option(words, is_flag=True, help=text)
+        return click.Option(
+            words,
+            default=None,
+            multiple=self.many,
+            type=self.type,
+            metavar=self.metavar,
+            help=text,
+        )
+
+
+def gpu_range(text: str) -> tuple[int, int]:
+    """Return the least and the most of ``1..8``; of a plain number the most is 0.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    least, dots, most = text.partition("..")
+    if not all(
+        word.isascii() and word.isdigit() and len(word) < 7 for word in (least, most or "0")
+    ):
+        raise ValueError(f"{text!r} is not a number of GPUs or a range")
+    if not dots:
+        return int(least), 0
+    if not most or not 1 <= int(least) <= int(most):
+        raise ValueError(f"{text!r} is not a valid range of GPUs")
+    return int(least), int(most)
+
+
+def _gpu_count(text: str) -> str:
+    """Return the text of ``--gpus`` as it is, for click.
+
+    Raises:
+        BadParameter: it is neither a number nor a range.
+    """
+    try:
+        gpu_range(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}: write 4, or 1..8 for 1 to 8") from None
+    return text
+
+
+_PRIORITY: Final = click.IntRange(PRIORITY_LEAST, PRIORITY_MOST)
+_COUNT: Final = click.IntRange(min=1)
+
+
+def _words(*kinds: str) -> Any:
+    return click.Choice([str(each) for each in kinds])
+
+
+#: By the headings of ``--help``, the most used first.
+SECTIONS: Final[Mapping[str, Sequence[Row]]] = {
+    "Options": (
+        Row("-N", "name", "Job name.", "NAME", alter="name", sge="-N"),
+        Row("-q", "queue", "Queue of the job.", "QUEUE", complete="queues", alter="queue",
+            lsf="-q", sge="-q"),
+        Row("-A", "account", "Account to record with the job.", "ACCOUNT", alter="account",
+            slurm="--account -A", lsf="-P", sge="-P"),
+        Row("-P", "project", "Project: recorded as the account, unless -A is given.", "PROJECT"),
+        Row("-p", "priority", "Priority, -1024 to 1023; higher starts first.", "PRIORITY",
+            _PRIORITY, alter="priority", sge="-p"),
+        Row("-a", "start_after", "Do not start before [[[[CC]YY]MM]DD]hhmm[.SS].", "DATE",
+            alter="start_after"),
+        Row("-h", "hold", "Submit the job on hold; grls releases it.", slurm="--hold -H"),
+        Row("-r", "rerunnable", "Whether the job can be rerun from its start.", "y|n",
+            complete="y n", alter="rerunnable", sge="-r"),
+        Row("-u", "users", "User to run the job as: only yourself.", "USER", alter="_users"),
+        Row("-z", "no_id", "Do not print the job's id."),
+        Row("--kind", "kind", "Kind of work, for predicting the run time.", "NAME"),
+        Row("--comment", "comment", "Text to keep with the job.", "TEXT", alter="comment",
+            alter_help="Text to keep with the job; '' removes it.", slurm="--comment"),
+        Row("--dry-run --test-only", "dry_run",
+            "Check the job and show its plan, but do not submit it.", directive=False),
+        Row("--wait", "wait", "Wait for the job to end; exit with its exit code.",
+            directive=False),
+        Row("--watch", "watch", "Wait, and print the job's output as it is written.",
+            directive=False),
+    ),
+    "Resources": (
+        Row("-l", "resources", "Resources, such as nodes=2:ppn=4:gpus=1,walltime=1:00:00.", "LIST",
+            many=True, complete="resources", alter="resources", alter_help="Resources, as with "
+            "gsub; walltime=+1:00:00 adds time, walltime=-30:00 subtracts it."),
+        Row("--walltime", "walltime", "Walltime limit, such as 1:30:00 or 90m.", "TIME"),
+        Row("--nodes", "nodes", "Number of nodes, like -l nodes=N.", "N", _COUNT),
+        Row("--cpus", "cpus", "Number of CPUs (per node).", "N", _COUNT),
+        Row("--gpus", "gpus", "Number of GPUs (per node), or a range such as 1..8 on any nodes.",
+            "N|LEAST..MOST", _gpu_count),
+        Row("--mem", "mem", "Memory of the whole job, such as 4gb.", "SIZE"),
+        Row("--exclusive", "exclusive", "Do not share the nodes with other jobs.",
+            slurm="--exclusive", lsf="-x"),
+        Row("--gpu-share", "gpu_share", "Part of one GPU, such as 40%,16gb; other jobs use the "
+            "rest.", "PERCENT%[,MEMORY]"),
+        Row("--share-class", "share_class", "Priority on a shared GPU: high for at most one job "
+            "on it [default: low].", "high|low", _words(*ShareClass)),
+        Row("--every-node", "every_node", "Run the script or command once on every node."),
+    ),
+    "Script, code and environment": (
+        Row("-F", "script_arguments", "Arguments for the script, as one string.", "ARGS"),
+        Row("-S", "shell", "Shell that runs the script.", "PATH", complete="file", alter="shell",
+            sge="-S"),
+        Row("-C", "prefix", "Directive prefix; '' for none.", "PREFIX", directive=False),
+        Row("-d -w", "workdir", "Working directory of the job [default: this one].", "DIR",
+            complete="dir", slurm="--chdir -D", lsf="-cwd", sge="-wd"),
+        Row("-v", "variables", "Environment variables of the job: NAME=VALUE,NAME.", "LIST",
+            many=True, complete="variables", sge="-v"),
+        Row("-V", "export_all", "Export the whole environment to the job.", sge="-V"),
+        Row("--snapshot", "snapshot",
+            "Run the code as it is now: keep a copy of the working tree with the job."),
+        Row("--container", "container", "Image in which the job runs: HOST/NAME:TAG or a file.",
+            "IMAGE", slurm="--container-image"),
+        Row("--container-mount", "container_mounts",
+            "Directory of the node to mount in the container.", "SRC:DST[:ro]", many=True),
+        Row("--container-workdir", "container_workdir",
+            "Working directory in the container [default: that of the job].", "DIR",
+            slurm="--container-workdir"),
+        Row("--container-runtime", "container_runtime",
+            "podman, apptainer or enroot [default: what the node has].", "NAME",
+            _words(*RUNTIMES)),
+    ),
+    "Output and mail": (
+        Row("-o", "stdout", "File or directory for stdout.", "PATH", complete="file",
+            alter="stdout_path", alter_help="File for standard output."),
+        Row("-e", "stderr", "File or directory for stderr.", "PATH", complete="file",
+            alter="stderr_path", alter_help="File for standard error."),
+        Row("-j", "join", "Join stdout and stderr: oe into stdout, eo into stderr.", "oe|eo|n",
+            complete="oe eo n", alter="join"),
+        Row("-k", "keep", "Keep stdout (o), stderr (e) or both in your home directory on the "
+            "node.", "o|e|oe|n", alter="keep"),
+        Row("--open-mode", "open_mode", "Whether output is appended to an existing file "
+            "[default: truncate].", "append|truncate", _words("append", "truncate")),
+        Row("-m", "mail_points", "When to send mail: a abort, b begin, e end, f failure, j each "
+            "element; n never.", "POINTS", alter="mail_points"),
+        Row("-M", "mail_to", "Mail recipients [default: you].", "USERS", alter="mail_to",
+            alter_help="Mail recipients; '' for yourself.", slurm="--mail-user", lsf="-u",
+            sge="-M"),
+        Row("--notify", "notify", "URL to which the job's events are posted as JSON, if the site "
+            "allows it.", "URL", alter="notify_url",
+            alter_help="URL to which events are posted; '' for none."),
+    ),
+    "Interactive jobs": (
+        Row("-I --interactive", "interactive",
+            "Run a shell in this terminal, or the command after --.", directive=False),
+        Row("-x", "executes", "With -I: run the script or command there instead of a shell.",
+            directive=False),
+        Row("--detach-timeout", "detach_timeout",
+            "With -I: end the job when nobody was attached for so long.", "TIME|none"),
+    ),
+    "Arrays and dependencies": (
+        Row("-t -J --array", "array", "Submit an array: a job for each index of 0-99, 1,5,9 or "
+            "0-99:2; %5: 5 at once.", "RANGE", slurm="--array -a", sge="-t"),
+        Row("--each-line", "each_line",
+            "Submit an array with an element for each line, in $GSCHED_ARRAY_LINE.", "FILE"),
+        Row("--dependency", "dependency",
+            "Start after other jobs: afterok:12, afterany:12:13, singleton.",
+            "TYPE:JOB[:JOB...],..."),
+        Row("-W", "extras", "Additional attributes: depend=TYPE:JOB, umask=MASK, block=true.",
+            "LIST", many=True, complete="umask= block=true"),
+    ),
+    "Signals and failures": (
+        Row("--grace", "grace", "Time from TERM to KILL when the job is stopped.", "TIME",
+            alter="grace", alter_help="Time from TERM to KILL: seconds, MM:SS or 5m."),
+        Row("--signal", "signal", "Signal some time before the walltime ends; B: only to the "
+            "script [default: 60s].", "[B:]SIGNAL[@TIME]", slurm="--signal"),
+        Row("--requeue-on", "requeue_on",
+            "Restart the job after a node or rank failure, at most N times in a row.",
+            "node-failure[:N]", complete="node-failure"),
+        Row("--lease", "lease",
+            "Longest time for which the job runs while its node cannot reach the head.",
+            "TIME|none"),
+    ),
+    "Distributed and elastic training": (
+        Row("--torchrun", "torchrun", "Start SCRIPT under torchrun on all nodes.", "SCRIPT",
+            complete="file", directive=False),
+        Row("--python", "python", "Interpreter for --torchrun.", "PATH", complete="file"),
+        Row("--elastic", "elastic", "The job can checkpoint and resume on other nodes or GPUs."),
+        Row("--checkpoint-dir", "checkpoint_dir", "Directory for checkpoints of an elastic job.",
+            "DIR", complete="dir"),
+        Row("--checkpoint-interval", "checkpoint_interval", "Time between periodic checkpoints.",
+            "TIME"),
+        Row("--checkpoint-signal", "checkpoint_signal",
+            "Signal at which the job saves a checkpoint and exits, within --grace.", "SIGNAL",
+            complete="signals"),
+        Row("-c", "checkpoint",
+            "c=MINUTES: time between checkpoints of an elastic job; else no effect.", "WHEN",
+            alter="_checkpoint", alter_help="Accepted for compatibility; no effect."),
+        Row("--profile", "profile", "Run on the fewest GPUs until the step time is measured."),
+    ),
+    "Deadlines": (
+        Row("--deadline", "deadline", "Deadline: 8h from now, or '2027-03-01 08:00'.", "WHEN",
+            alter="deadline",
+            alter_help="Deadline: 8h from now, or '2027-03-01 08:00'; none removes it."),
+        Row("--urgency", "urgency",
+            "Derive the deadline from the run time: urgent, normal or relaxed.", "WORD",
+            _words(*Urgency), alter="urgency", alter_help="Derive the deadline from the "
+            "remaining run time: urgent, normal or relaxed."),
+        Row("--reject-if-late", "reject_if_late",
+            "Submit the job only if its deadline is expected to be met."),
+        Row("--training", "training",
+            "TOML file with a [training] table that describes the workload.", "FILE",
+            complete="file"),
+        Row("--params", "params", "Number of model parameters, such as 138M.", "N"),
+        Row("--samples", "samples", "Number of samples in the data set.", "N"),
+        Row("--batch", "batch",
+            "Samples per step on each GPU; with --adaptive on all GPUs together.", "N"),
+        Row("--epochs", "epochs", "Number of epochs.", "N"),
+        Row("--step-time", "step_time", "Duration of one step on one GPU, such as 35ms.", "TIME"),
+    ),
+    "Adaptive training and inference": (
+        Row("--adaptive", "adaptive",
+            "gsched chooses batch size, number and type of GPUs for the best goodput."),
+        Row("--batch-max", "batch_max",
+            "Largest batch size of an adaptive job, on all GPUs together.", "N"),
+        Row("--batch-per-gpu-max", "batch_per_gpu_max",
+            "Samples that fit into the memory of a GPU, if known.", "N"),
+        Row("--gpu-types", "gpu_types",
+            "GPU types that an adaptive job may run on, such as a100,t4.", "any|LIST"),
+        Row("--scaling", "scaling",
+            "What of an adaptive job may change: adaptive, strong or rigid.", "WORD",
+            _words(*Scaling)),
+        Row("--replica-gpus", "replica_gpus",
+            "GPUs of one replica of a model that is split over several.", "TYPE=N,..."),
+        Row("--non-preemptible", "non_preemptible",
+            "No policy migrates the adaptive job once it runs."),
+        Row("--inference", "inference", "The adaptive job answers requests and does not train."),
+        Row("--latency", "latency",
+            "Time that a batch of an inference job may take, such as 50ms.", "TIME"),
+        Row("--requests", "requests", "Samples that arrive each second, of an inference job.",
+            "N"),
+    ),
+}  # fmt: skip
+ROWS: Final = tuple(row for rows in SECTIONS.values() for row in rows)
+
+
+def gsub_options(function: Callback) -> Callback:
+    """Add the options of all rows to gsub."""
+    return _with(function, [row.option() for row in ROWS])
+
+
+def galter_options(function: Callback) -> Callback:
+    """Add the options of what can be changed of a job to galter."""
+    return _with(function, [row.option(galter=True) for row in ROWS if row.alter])
+
+
+def _with(function: Callback, options: Sequence[click.Option]) -> Callback:
+    """Add options as `click.option` does, which has no way to add one that is there."""
+    added: list[click.Parameter] = list(getattr(function, "__click_params__", []))
+    function.__click_params__ = added + list(reversed(options))  # type: ignore[attr-defined] # click's
+    return function
+
+
+def write_options(command: click.Command, context: click.Context, out: click.HelpFormatter) -> None:
+    """Write the options of gsub below headings; those of all commands end the first list."""
+    records = {
+        option.name: record
+        for option in command.get_params(context)
+        if (record := option.get_help_record(context)) is not None
+    }
+    listed = [
+        (heading, [records.pop(row.field) for row in rows]) for heading, rows in SECTIONS.items()
+    ]
+    listed[0][1].extend(records.values())
+    for heading, lines in listed:
+        with out.section(heading):
+            out.write_dl(lines)
+
+
+def equal_options(scheduler: str) -> Iterator[tuple[str, str]]:
+    """Yield options of another scheduler, and gsub's with the same value: ``-q``, ``-q {}``."""
+    for row in ROWS:
+        form = row.names.split()[0] + (" {}" if row.metavar else "")
+        for name in getattr(row, scheduler).split():
+            yield name, form
