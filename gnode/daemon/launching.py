@@ -56,16 +56,12 @@ class Line(Struct, frozen=True):
     """One line of the launcher: at most one of the first three is not empty.
 
     Attributes:
-        layout: of the attempts that its supervisors expect; said once, by launchers since 2.
-        terminals: they know interactive jobs; said beside it.
         record: the exit record of an attempt that has ended, if it is known.
     """
 
     launched: str = ""
     failed: str = ""
     ended: str = ""
-    layout: int = 0
-    terminals: bool = False
     record: msgspec.Raw = msgspec.Raw()
     pid: int = 0
     start_ticks: int = 0
@@ -88,10 +84,6 @@ class LauncherClient:
 
     Args:
         on_ended: takes the end of an attempt, and its exit record if the launcher knows it.
-
-    Attributes:
-        layout: which files its supervisors expect of an attempt; 1 while that is not known.
-        terminals: its supervisors know interactive jobs; true while that is not known.
     """
 
     def __init__(
@@ -101,8 +93,6 @@ class LauncherClient:
         on_ended: Callable[[AttemptKey, bytes], None],
         rules: Rules,
     ) -> None:
-        self.layout = 1
-        self.terminals = True
         self._rules = b'{"rules":%s}\n' % msgspec.json.encode(rules)
         self._state_dir = state_dir
         self._post = post
@@ -145,13 +135,9 @@ class LauncherClient:
             self._post(LauncherUp())
             await gone
             self._transport = None
-            self.layout, self.terminals = 1, True
             self._pending.clear()
             log.warning("the launcher is gone; starting another")
             self._post(LauncherDown())
-
-    def _learn_layout(self, layout: int, terminals: bool) -> None:  # noqa: FBT001 - of its line
-        self.layout, self.terminals = layout, terminals
 
     def stop(self) -> None:
         """Have the launcher leave once it has nothing to look after any more."""
@@ -164,8 +150,7 @@ class LauncherClient:
             try:
                 with address_of(os.path.join(self._state_dir, SOCKET)) as address:
                     transport, _ = await asyncio.get_running_loop().create_unix_connection(
-                        lambda: _Lines(self._post, self._on_ended, gone, self._learn_layout),
-                        address,
+                        lambda: _Lines(self._post, self._on_ended, gone), address
                     )
             except (FileNotFoundError, ConnectionRefusedError):
                 if not started and not self._launcher_lives():
@@ -226,9 +211,7 @@ class _Lines(asyncio.Protocol):
         post: Callable[[Input], None],
         on_ended: Callable[[AttemptKey, bytes], None],
         gone: "asyncio.Future[None]",
-        on_layout: Callable[[int, bool], None],
     ) -> None:
-        self._on_layout = on_layout
         self._post = post
         self._on_ended = on_ended
         self._gone = gone
@@ -260,7 +243,5 @@ class _Lines(asyncio.Protocol):
                 )
             elif line.ended:
                 self._on_ended(parse_key(line.ended), bytes(line.record))
-            elif line.layout:
-                self._on_layout(line.layout, line.terminals)
         except (msgspec.MsgspecError, InvalidRequestError) as error:
             log.warning("the launcher said something odd: %s", error)

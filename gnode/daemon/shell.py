@@ -336,15 +336,7 @@ class Shell:
     def _(self, effect: do.AcceptTask) -> None:
         key = effect.task.key
         try:
-            if effect.task.detach_timeout_s is not None and not self._launcher.terminals:
-                message = (
-                    f"node {self._identity.node} cannot run interactive jobs before its older jobs "
-                    "have ended: they were started by an older version of gnode"
-                )
-                failure = LaunchFailure(stage=LaunchStage.ORDER, subject=Subject.NODE)
-                self.post(LaunchFailed(key=key, message=message, failure=failure))
-                return
-            self._spool.write_task(effect.task, layout=self._launcher.layout)
+            self._spool.write_task(effect.task)
         except OSError as error:
             message = f"node {self._identity.node} cannot keep the job: {error}"
             failure = LaunchFailure(

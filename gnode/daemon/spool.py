@@ -19,7 +19,7 @@ from gnode.core.inputs import Found
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, SupervisorInfo, Task, parse_key
 from gnode.daemon.scratch import DEFAULT_TMP_DIR, Scratch
-from gnode.supervisor import journal, kernel, lease
+from gnode.supervisor import journal, lease
 from gnode.supervisor import spool as records
 from gnode.supervisor.journal import Story
 from gsched import trust
@@ -34,12 +34,6 @@ log = logging.getLogger(__name__)
 TASK = records.TASK
 LOCK = "gnode.lock"
 LAUNCHED = records.LAUNCHED
-_OLD_FILES = (
-    records.OLD_SUPERVISOR,
-    records.OLD_COMMANDS,
-    records.OLD_EXIT,
-    records.OLD_RESERVED_EXIT,
-)
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 _encoder = msgspec.json.Encoder()
@@ -105,15 +99,11 @@ class Spool:
 
     # --- write ---
 
-    def write_task(self, task: Task, *, layout: int = 2) -> None:
+    def write_task(self, task: Task) -> None:
         """Accept a task: once this returns, a restarted gnode knows the attempt.
 
         It is never written twice: the supervisor's lock is on the file itself. With it the space
         for the exit record is reserved, so that a full disk never keeps an outcome.
-
-        Args:
-            task: what to run.
-            layout: of the files that the launcher's supervisors expect: 2 has a journal.
 
         Raises:
             OSError: there is no space; nothing is left of the attempt.
@@ -122,14 +112,11 @@ class Spool:
         self.scratch.ensure()
         os.mkdir(directory, 0o700)
         try:
-            if layout >= journal.LAYOUT:
-                made = journal.make_journal(directory)
-                try:
-                    made.reserve(journal.RESERVED_BYTES)
-                finally:
-                    made.close()
-            else:
-                _reserve_old(directory)
+            made = journal.make_journal(directory)
+            try:
+                made.reserve(journal.RESERVED_BYTES)
+            finally:
+                made.close()
             if task.lease_s:
                 lease.prepare(directory, task.lease_from_s)
             _write_new(os.path.join(directory, TASK), _encoder.encode(task))
@@ -158,13 +145,9 @@ class Spool:
         Raises:
             OSError: there is no space, or no such attempt; nothing was added.
         """
-        directory, line = self.directory(key), _encoder.encode(command)
-        if records.exists(directory, records.OLD_COMMANDS):
-            _append_old(os.path.join(directory, records.OLD_COMMANDS), line + b"\n")
-            return
-        opened = journal.open_journal(directory)
+        opened = journal.open_journal(self.directory(key))
         try:
-            opened.write_order(line)
+            opened.write_order(_encoder.encode(command))
         finally:
             opened.close()
 
@@ -246,10 +229,7 @@ class Spool:
             return False
 
     def _info(self, key: AttemptKey, story: Story) -> SupervisorInfo | None:
-        path = os.path.join(self.directory(key), records.OLD_SUPERVISOR)
-        if story.started is None:
-            return _decode(_info_decoder, path)
-        return _decoded(_info_decoder, path, story.started)
+        return _decoded(_info_decoder, f"the start of {key.name}", story.started)
 
     def read_exit(self, key: AttemptKey, known: bytes = b"") -> ExitRecord | None:
         """Return an attempt's exit record, None if there is none, or what is there is no record.
@@ -266,9 +246,7 @@ class Spool:
         return self._exit(key, journal.read_story(self.directory(key)))
 
     def _exit(self, key: AttemptKey, story: Story) -> ExitRecord | None:
-        path = os.path.join(self.directory(key), records.OLD_EXIT)
-        content = _read(path) if story.ended is None else story.ended
-        return _decoded(_exit_decoder, path, content)
+        return _decoded(_exit_decoder, f"the record of {key.name}", story.ended)
 
     def attempts(self) -> list[AttemptKey]:
         """Return the attempts in the spool; what has no attempt's name is set aside."""
@@ -320,7 +298,7 @@ class Spool:
             except OSError as error:
                 if error.errno not in _NOT_EMPTY:
                     raise
-                _unlink(directory, lease.LEASE, LAUNCHED, *_OLD_FILES)
+                _unlink(directory, lease.LEASE, LAUNCHED)
                 os.rmdir(directory)
         except FileNotFoundError:
             return None
@@ -350,33 +328,6 @@ def _unlink(directory: str, *names: str) -> None:
             os.unlink(os.path.join(directory, name))
         except FileNotFoundError:
             continue
-
-
-def _reserve_old(directory: str) -> None:
-    """Reserve the space for exit record and orders as supervisors expect it that have no journal.
-
-    They belong to a launcher that was started before an upgrade, and outlives it.
-
-    Raises:
-        OSError: there is none.
-    """
-    for name in (records.OLD_RESERVED_EXIT, records.OLD_COMMANDS):
-        fd = os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            kernel.reserve(fd, journal.RESERVED_BYTES)
-        finally:
-            os.close(fd)
-
-
-def _append_old(path: str, line: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-    size = os.fstat(fd).st_size
-    try:
-        if os.write(fd, line) < len(line):  # the disk is full: nobody must read half an order
-            os.ftruncate(fd, size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-    finally:
-        os.close(fd)
 
 
 def _decode(decoder: "msgspec.json.Decoder[StructT]", path: str) -> StructT | None:

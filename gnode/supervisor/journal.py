@@ -28,9 +28,6 @@ from gnode.supervisor import kernel
 from gsched import failpoint, trust
 
 NAME = "journal"
-#: Of an attempt's directory: 1 had a file for each record, 2 has a journal. Launchers say theirs.
-LAYOUT = 2
-
 #: What is reserved for the exit record, and again for orders, so that a full disk keeps neither
 #: from being written: more than nearly all of them need.
 RESERVED_BYTES = 4096
@@ -223,7 +220,6 @@ def open_journal(directory: str, *, place: int | None = None) -> Journal:
         place: its descriptor, if the caller has found it trusted.
 
     Raises:
-        FileNotFoundError: there is none: an older gnode has accepted the attempt.
         OSError: it cannot be read, or somebody else could have written it.
     """
     path = f"{directory}/{NAME}"

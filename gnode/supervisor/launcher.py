@@ -5,9 +5,7 @@ socket (JSON lines) and prints ``ready`` once it listens. Requests: ``{"launch":
 ``{"rules": {"allow_root": false, "uid_min": 1000}}`` (whose jobs run from now on; before it only
 ordinary users'), ``{"clean": "12.1"}`` (remove what the container of an attempt without a
 supervisor has left), ``{"stop": true}`` (leave when no supervisor is left).
-Messages: ``{"layout": 2, "terminals": true}`` first, which files its supervisors expect of an
-attempt (a launcher that does not say so: 1), and that they know terminals,
-``{"launched": ..., "pid": ..., "start_ticks": ...}`` or
+Messages: ``{"launched": ..., "pid": ..., "start_ticks": ...}`` or
 ``{"failed": ..., "message": ..., "errno": ...}`` to who asked, and
 ``{"ended": ..., "pid": ..., "record": ...}`` to all once an attempt's exit record is flushed.
 
@@ -27,7 +25,7 @@ import signal
 import socket
 import sys
 
-from gnode.supervisor import child, errand, journal, kernel, proc, spool
+from gnode.supervisor import child, errand, kernel, proc, spool
 from gnode.supervisor.connection import Connection, ConnectionLostError
 from gnode.supervisor.errors import reason
 from gnode.supervisor.lost import LostAttempts
@@ -112,7 +110,6 @@ class Launcher:
             return
         self._connections[connection.fileno()] = connection
         self._epoll.register(connection.fileno(), select.EPOLLIN)
-        connection.put({"layout": journal.LAYOUT, "terminals": True})
 
     def _receive(self, connection: Connection) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The files of one attempt: its task and its journal, and those that an older version has left.
+"""The files of one attempt: its task and its journal.
 
 Nothing here follows a name that a user could have chosen.
 """
@@ -11,18 +11,12 @@ import os
 from typing import Literal, NotRequired, TypedDict, cast
 
 from gnode.supervisor import journal
-from gnode.supervisor.journal import Journal, make_journal, open_journal
+from gnode.supervisor.journal import Journal, open_journal
 from gsched import trust
 from gsched.failpoint import failpoint
 
 TASK = "task.json"
 LAUNCHED = "launched.json"  # the task of an attempt that was prepared, as it was launched
-#: The files that older supervisors, which outlive an upgrade, read and write instead of a journal.
-OLD_SUPERVISOR = "supervisor.json"
-OLD_STARTING = "supervisor.json.tmp"  # there before the job's process is, so that none goes unseen
-OLD_COMMANDS = "commands"
-OLD_EXIT = "exit.json"
-OLD_RESERVED_EXIT = "exit.json.tmp"  # holds the space for the record before the job starts
 
 #: What a full disk says, or one on which this user has no more room.
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -245,6 +239,7 @@ def claim(directory: str) -> Claim | None:
 
     Raises:
         UntrustedError: somebody else could have written the task.
+        OSError: the task or the journal cannot be read.
     """
     place = trust.open_directory(directory)
     try:
@@ -266,13 +261,7 @@ def _claim(directory: str, place: int, fd: int) -> Claim | None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return None
-    try:
-        journal = open_journal(directory, place=place)
-    except FileNotFoundError:  # accepted by an older gnode, or for an older launcher
-        if was_begun(directory) or has_ended(directory):
-            return None
-        task = cast("Task", json.loads(read_all(fd)))
-        return Claim(task, fd, make_journal(directory), Commands(directory))
+    journal = open_journal(directory, place=place)
     story = journal.story()
     if story.begun or story.ended is not None:
         journal.close()
@@ -318,32 +307,24 @@ def exists(directory: str, name: str) -> bool:
 def was_begun(directory: str) -> bool:
     """Return whether a supervisor was about to start the job, or did; yes if that is not known."""
     try:
-        if journal.read_story(directory).begun:
-            return True
+        return journal.read_story(directory).begun
     except OSError:
         return True
-    return exists(directory, OLD_STARTING) or exists(directory, OLD_SUPERVISOR)
 
 
 def has_ended(directory: str) -> bool:
     """Return whether the exit record of an attempt is there, and can be read."""
     try:
-        if journal.read_story(directory).ended is not None:
-            return True
+        return journal.read_story(directory).ended is not None
     except OSError as error:
         log(f"the exit record cannot be read: {error}")
         return False
-    return exists(directory, OLD_EXIT)
 
 
 def may_have_run(directory: str) -> bool:
     """Return whether the program of an attempt may have been started, recorded or not."""
     try:
-        if journal.read_story(directory).may_have_run:
-            return True
-        return os.stat(f"{directory}/{OLD_STARTING}").st_size > 0
-    except FileNotFoundError:
-        return exists(directory, OLD_SUPERVISOR)
+        return journal.read_story(directory).may_have_run
     except OSError:
         return True
 
@@ -363,8 +344,6 @@ def read_launched(directory: str) -> Task | None:
 def read_started(directory: str) -> Started | None:
     """Return who runs an attempt, None if nobody has started it."""
     content = journal.read_story(directory).started
-    if content is None:
-        content = read_file(f"{directory}/{OLD_SUPERVISOR}")
     return None if content is None else cast("Started", json.loads(content))
 
 
@@ -387,19 +366,13 @@ def write_exit(journal: Journal, record: dict[str, object]) -> bytes:
 
 
 class Commands:
-    """gnode's orders to one attempt, read as they are appended.
+    """gnode's orders to one attempt, read from its journal as they are appended."""
 
-    Args:
-        directory: of the attempt.
-        journal: which holds them; None: they are in a file of their own, as an older gnode left it.
-    """
+    __slots__ = ("_directory", "_journal")
 
-    __slots__ = ("_journal", "_offset", "_path")
-
-    def __init__(self, directory: str, journal: Journal | None = None) -> None:
-        self._path = f"{directory}/{OLD_COMMANDS}"
+    def __init__(self, directory: str, journal: Journal) -> None:
+        self._directory = directory
         self._journal = journal
-        self._offset = 0
 
     def read(self) -> list[object]:
         """Return the complete orders that were added since the last call, decoded.
@@ -407,23 +380,9 @@ class Commands:
         Lines that are no JSON (a disk that was full) are left out with a word in the log.
         """
         orders: list[object] = []
-        for line in self._journal.orders() if self._journal else self._lines():
+        for line in self._journal.orders():
             try:
                 orders.append(json.loads(line))
             except ValueError:
-                log(f"{self._path}: not an order: {line[:200]!r}")
+                log(f"{self._directory}: not an order: {line[:200]!r}")
         return orders
-
-    def _lines(self) -> list[bytes]:
-        try:
-            fd = trust.open_file(self._path)
-        except FileNotFoundError:
-            return []
-        try:
-            os.lseek(fd, self._offset, os.SEEK_SET)
-            content = read_all(fd)
-        finally:
-            os.close(fd)
-        complete = content[: content.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        return complete.splitlines()

@@ -17,7 +17,7 @@ from gnode.supervisor import cgroup, early, gate, kernel, lease, orders, proc, r
 from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError
-from gnode.supervisor.journal import Journal, make_journal, open_journal
+from gnode.supervisor.journal import open_journal
 from gnode.supervisor.proc import Process
 
 _REAPED_WITHIN_S = 10.0  # where nobody reaps orphans (many containers), a status is never told
@@ -85,8 +85,8 @@ class LostAttempt:
         self._seen = record.Seen(
             started_s=started["started_s"] if started else time.time(), started_boottime_s=start_s
         )
-        self._journal, is_old = _journal_of(directory)
-        self._commands = spool.Commands(directory, None if is_old else self._journal)
+        self._journal = open_journal(directory)
+        self._commands = spool.Commands(directory, self._journal)
         # Stops and limits hold on; signals in the file were sent by the supervisor already, but for
         # one of a migration that it has not answered yet.
         told = self._journal.story()
@@ -255,12 +255,3 @@ class LostAttempt:
             shut = gate.is_shut(self._task, self._ending)
             return gate.never_launched(never) if shut else never
         return record.ended(self._task, self._seen, self._ending, self._asking)
-
-
-def _journal_of(directory: str) -> tuple[Journal, bool]:
-    """Return an attempt's journal, and whether its orders are in a file of an older version."""
-    is_old = spool.exists(directory, spool.OLD_COMMANDS)
-    try:
-        return open_journal(directory), is_old
-    except FileNotFoundError:  # its supervisor was an older one
-        return make_journal(directory), is_old

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gnode.supervisor import journal, spool
+from gnode.supervisor import journal
 from tests.support import records
 
 WAIT_S = 30.0
@@ -49,10 +49,8 @@ class Launcher:
         environment: dict[str, str] | None = None,
         *,
         allow_root: bool = True,
-        layout: int = journal.LAYOUT,
     ) -> None:
         self.allow_root = allow_root
-        self.layout = layout
         self.state = state
         self.out = state / "out"
         self.environment = environment or {}
@@ -157,10 +155,7 @@ class Launcher:
         """Write task and journal, as gnode does before it asks for a launch."""
         directory = self.directory(task["job"], task["attempt"])
         directory.mkdir(mode=0o700)
-        if self.layout == journal.LAYOUT:
-            journal.make_journal(str(directory)).close()
-        else:
-            (directory / spool.OLD_COMMANDS).touch(mode=0o600)
+        journal.make_journal(str(directory)).close()
         (directory / "task.json").write_text(json.dumps(task))
 
     def ask(self, request: dict[str, Any]) -> None:

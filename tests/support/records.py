@@ -1,4 +1,4 @@
-"""What lies in the spool of an attempt, of either layout."""
+"""What lies in the spool of an attempt."""
 
 import json
 from pathlib import Path
@@ -16,8 +16,6 @@ def started(directory: Path) -> dict[str, Any] | None:
 def ended(directory: Path) -> dict[str, Any] | None:
     """Return an attempt's exit record, None while there is none."""
     content = journal.read_story(str(directory)).ended
-    if content is None:
-        content = spool.read_file(str(directory / spool.OLD_EXIT))
     return None if content is None else dict(json.loads(content))
 
 
@@ -30,6 +28,5 @@ def running(attempts: Path) -> list[Path]:
 
 def add_order(directory: Path, text: str) -> None:
     """Append lines to the orders of an attempt, where its supervisor looks for them."""
-    old = directory / spool.OLD_COMMANDS
-    with (old if old.exists() else directory / journal.NAME).open("a") as file:
+    with (directory / journal.NAME).open("a") as file:
         file.write(text)

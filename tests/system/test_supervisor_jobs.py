@@ -296,7 +296,6 @@ def test_a_launch_without_a_task_fails_with_a_message(launcher: Launcher) -> Non
 
 
 def test_nonsense_costs_the_connection_but_not_the_launcher(launcher: Launcher) -> None:
-    assert launcher.channel.recv(100).startswith(b'{"layout": 2')
     launcher.channel.sendall(b"[]\n")
     assert launcher.channel.recv(100) == b""
 

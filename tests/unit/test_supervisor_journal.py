@@ -1,16 +1,14 @@
 """An attempt's journal: half lines and broken ones, space, and what an older version has left."""
 
 import json
-import os
 import resource
 from pathlib import Path
 
 import pytest
 
-from gnode.core.task import AttemptKey, StopCommand
+from gnode.core.task import AttemptKey
 from gnode.daemon.spool import Spool
-from gnode.supervisor import journal, spool
-from gsched.model.states import StopReason
+from gnode.supervisor import journal
 from tests.support import records
 from tests.support.agent_driver import record
 from tests.unit.test_gnode_spool import a_task
@@ -122,64 +120,6 @@ def place(tmp_path: Path) -> Spool:
     node = Spool(str(tmp_path / "state"), str(tmp_path))
     node.prepare()
     return node
-
-
-def test_an_older_launcher_gets_the_files_that_its_supervisors_know(place: Spool) -> None:
-    place.write_task(a_task(), layout=1)
-    directory = place.directory(KEY)
-    assert sorted(os.listdir(directory)) == ["commands", "exit.json.tmp", "task.json"]
-    reserved = [os.stat(f"{directory}/{name}") for name in ("commands", "exit.json.tmp")]
-    assert all(status.st_blocks * 512 >= 4096 for status in reserved)
-
-    place.append_command(KEY, StopCommand(reason=StopReason.DELETE, grace_s=3.0))
-
-    order = '{"do":"stop","reason":"delete","grace_s":3.0}\n'
-    assert Path(directory, "commands").read_text() == order
-    assert place.remove(KEY) is None
-    assert place.attempts() == []
-
-
-def test_what_an_older_supervisor_has_written_is_read(place: Spool) -> None:
-    place.write_task(a_task(), layout=1)
-    directory = place.directory(KEY)
-    info: dict[str, float] = {"pid": 5, "start_ticks": 6, "job_pid": 7, "job_start_ticks": 8}
-    info |= {"started_s": 1.0, "started_boottime_s": 2.0}
-    Path(directory, "supervisor.json.tmp").write_text(" ")
-    assert spool.was_begun(directory)
-    assert spool.may_have_run(directory)
-    assert spool.claim(directory) is None
-    Path(directory, "supervisor.json.tmp").write_text(json.dumps(info))
-    os.rename(f"{directory}/supervisor.json.tmp", f"{directory}/supervisor.json")
-    found = place.look(KEY)
-    assert found.info is not None
-    assert (found.info.pid, found.record) == (5, None)
-    assert not spool.has_ended(directory)
-
-    text = json.dumps({"job": 1, "attempt": 1, "kind": "exited", "exit_code": 3})
-    Path(directory, "exit.json").write_text(text)
-
-    assert spool.has_ended(directory)
-    ended = place.read_exit(KEY)
-    assert ended is not None
-    assert ended.exit_code == 3
-    assert place.remove(KEY) is None
-
-
-def test_a_new_supervisor_takes_an_attempt_of_the_older_layout(place: Spool) -> None:
-    """gnode accepted it while it did not know the launcher yet."""
-    place.write_task(a_task(), layout=1)
-    claim = spool.claim(place.directory(KEY))
-    assert claim is not None
-    place.append_command(KEY, StopCommand(reason=StopReason.DELETE, grace_s=3.0))
-    assert len(claim.commands.read()) == 1
-    claim.journal.announce_start()
-    claim.journal.write_ended({"job": 1, "attempt": 1, "kind": "exited", "exit_code": 4})
-    claim.close()
-
-    ended = place.read_exit(KEY)
-    assert ended is not None
-    assert ended.exit_code == 4
-    assert place.remove(KEY) is None
 
 
 def test_a_record_that_the_supervisor_has_told_is_not_read_again(place: Spool) -> None:

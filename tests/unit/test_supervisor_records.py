@@ -148,8 +148,9 @@ def test_a_launch_failure_follows_the_schema(stage: errors.Stage, subject: error
 
 
 def test_orders_are_read_once_and_only_whole_lines(tmp_path: pathlib.Path) -> None:
-    commands = Commands(str(tmp_path))
-    file = tmp_path / "commands"
+    journal.make_journal(str(tmp_path)).close()
+    file = tmp_path / journal.NAME
+    commands = Commands(str(tmp_path), journal.open_journal(str(tmp_path)))
     assert commands.read() == []
 
     file.write_text('{"a": 1}\n{"b"')
@@ -161,12 +162,10 @@ def test_orders_are_read_once_and_only_whole_lines(tmp_path: pathlib.Path) -> No
     assert commands.read() == [{"b": 2}, {"c": 3}]
 
 
-@pytest.mark.parametrize("layout", [1, 2])
-def test_one_attempt_has_one_supervisor_for_ever(tmp_path: pathlib.Path, layout: int) -> None:
+def test_one_attempt_has_one_supervisor_for_ever(tmp_path: pathlib.Path) -> None:
     (tmp_path / "task.json").write_text('{"job": 1}')
     directory = str(tmp_path)
-    if layout == 2:
-        journal.make_journal(directory).close()
+    journal.make_journal(directory).close()
 
     first = spool.claim(directory)
     assert first is not None
