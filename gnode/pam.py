@@ -184,7 +184,7 @@ def _enter(
         if stage == ACCOUNT:
             return ""
         chosen = login.nearest(found, address)
-        job = short_job_id(chosen.task["job"])
+        job = short_job_id(chosen.task.job)
         try:
             login.adopt(chosen, caller)
             shares_tmp = login.share_tmp(chosen, caller)

@@ -1,6 +1,7 @@
 """From a launch order to a task: command line, environment, files and limits."""
 
 import posixpath
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -12,14 +13,8 @@ from gnode.core.ranks import ranks_on_hosts, threads_of
 from gnode.core.site import Site
 from gnode.core.slurm import SLURM_MARK, slurm_variables
 from gnode.core.staging import staging_commands
-from gnode.core.task import (
-    AttemptKey,
-    CpusetCgroup,
-    MemoryCgroup,
-    PrivateTmp,
-    Task,
-    TaskFile,
-)
+from gnode.core.task import AcceptedTask, AttemptKey
+from gnode.task import CpusetCgroup, EarlySignal, MemoryCgroup, PrivateTmp, TaskFile
 from gsched.model.ids import (
     array_of,
     format_job_id,
@@ -62,7 +57,7 @@ GATE_VARIABLE = "GSCHED_GATE"  # see gnode.supervisor.gate, torchrun_agent and g
 
 def bind_prepared(
     launch: Launch, account: Account, site: Site, *, limit_s: float, yields: bool
-) -> Task:
+) -> AcceptedTask:
     """Return the task that starts the processes of ``launch`` behind a gate.
 
     It owns no GPU and has no lease.
@@ -72,7 +67,7 @@ def bind_prepared(
         yields: until then it has a lower priority.
     """
     task = bind(launch, account, site)
-    return structs.replace(
+    return replace(
         task,
         env={**_without_launch(task.env), GATE_VARIABLE: "stdin"},
         gpu_indices=(),
@@ -94,7 +89,7 @@ def bind(
     lease_from_s: float = 0.0,
     gate: bool = False,
     cpus: tuple[int, ...] = (),
-) -> Task:
+) -> AcceptedTask:
     """Return the task that carries out ``launch`` on this node for ``account``.
 
     Args:
@@ -102,40 +97,41 @@ def bind(
         gate: it was prepared before.
         cpus: that are the attempt's alone; empty: it is not bound.
     """
+    spec = launch.spec
     key = AttemptKey(launch.job, launch.attempt)
     user_dir = posixpath.join(site.user_root, key.name)
     stdout_path, stderr_path = _output_paths(launch, account)
-    if launch.step_agent:
+    if launch.is_step_agent:
         stdout_path = stderr_path = NOWHERE  # its tasks write to the program that wants them
     memory = _memory_limit(launch, site, key)
     switch_user = site.uid == 0 and account.uid != 0
     env = _environment(launch, account, site, user_dir)
     stage_in, stage_out = staging_commands(launch, account, site.staging, site.node, env["TMPDIR"])
-    task = Task(
+    task = AcceptedTask(
         job=launch.job,
         attempt=launch.attempt,
         user=account.user,
         uid=account.uid,
-        gid=launch.owner.gid if switch_user else account.gid,
+        gid=spec.owner.gid if switch_user else account.gid,
         switch_user=switch_user,
         argv=_command(launch, account, site, user_dir),
         env=env,
-        cwd=launch.workdir,
+        cwd=spec.workdir,
         stdout_path=stdout_path,
         stderr_path=stderr_path,
         stdout_name=_default_name(launch, "o"),
         stderr_name=_default_name(launch, "e"),
-        join=launch.join,
-        append=launch.append or launch.attempt > 1,
-        umask=launch.umask,
+        join=spec.join,
+        append=spec.append or launch.attempt > 1,
+        umask=spec.umask,
         files=_files(launch),
         user_dir=user_dir,
         cgroup=posixpath.join(site.cgroup_root, key.name) if site.cgroup_root else None,
         memory_cgroup=memory,
         walltime_s=launch.walltime_s,
-        grace_s=launch.grace_s,
+        grace_s=spec.grace_s,
         failure_report=(
-            posixpath.join(user_dir, FAILURE_NAME) if launch.launch is LaunchKind.TORCHRUN else None
+            posixpath.join(user_dir, FAILURE_NAME) if spec.launch is LaunchKind.TORCHRUN else None
         ),
         boot_id=site.boot_id,
         gpu_indices=launch.share.gpu_indices,
@@ -148,7 +144,7 @@ def bind(
         lease_s=launch.lease_s,
         lease_from_s=lease_from_s,
         lease_grace_s=launch.lease_grace_s,
-        early_signal=launch.early_signal,
+        early_signal=_early_signal(launch),
         gate=gate,
         stage_in=stage_in,
         stage_out=stage_out,
@@ -165,7 +161,7 @@ def bind(
 
 
 def plan_container(
-    task: Task, launch: Launch, account: Account, site: Site
+    task: AcceptedTask, launch: Launch, account: Account, site: Site
 ) -> ContainerPlan | None:
     """Return the container of an attempt, which this node can run; None: it has none.
 
@@ -175,26 +171,27 @@ def plan_container(
         account: of its owner.
         site: this node.
     """
+    spec = launch.spec
     container = container_of(launch)
     if container is None:
         return None
     runtime = runtime_for(container, site.containers)
     assert runtime is not None, "else it is refused"
-    directories = [launch.workdir, task.user_dir]
+    directories = [spec.workdir, task.user_dir]
     if launch.checkpoint_dir:
         directories += [launch.checkpoint_dir, posixpath.dirname(site.elastic_socket)]
-    if launch.launch is LaunchKind.TORCHRUN:
+    if spec.launch is LaunchKind.TORCHRUN:
         directories.append(posixpath.dirname(site.agent_path))
     command = _command(launch, account, site, task.user_dir)
-    if launch.launch is LaunchKind.SCRIPT and not launch.script.startswith("#!"):
-        shell = launch.shell or FALLBACK_SHELL  # the owner's login shell is of the node
-        command = (shell, posixpath.join(task.user_dir, SCRIPT_NAME), *launch.arguments)
+    if spec.launch is LaunchKind.SCRIPT and not launch.script.startswith("#!"):
+        shell = spec.shell or FALLBACK_SHELL  # the owner's login shell is of the node
+        command = (shell, posixpath.join(task.user_dir, SCRIPT_NAME), *spec.arguments)
     cluster = f"-{launch.cluster[:12]}" if launch.cluster else ""
     inside = Inside(
-        name=f"gsched-{task.key.name}{cluster}-{launch.node_rank}",
+        name=f"gsched-{task.key.name}{cluster}-{launch.rank}",
         command=command,
         environment=task.env,
-        workdir=launch.workdir,
+        workdir=spec.workdir,
         home=account.home,
         directories=tuple(dict.fromkeys(directories)),
         gpus=tuple(sorted(held.index for held in launch.share.gpus_held)),
@@ -228,11 +225,16 @@ def _cpuset(site: Site, key: AttemptKey) -> CpusetCgroup | None:
     return CpusetCgroup(version=version, path=posixpath.join(root, key.name))
 
 
+def _early_signal(launch: Launch) -> EarlySignal | None:
+    stated = launch.spec.early_signal
+    return None if stated is None else EarlySignal(**structs.asdict(stated))
+
+
 def _detach_timeout_s(launch: Launch) -> float | None:
     """Return the time-out of the part's terminal, None if it has none: agents have output files."""
-    if launch.interactive is None or launch.step_agent:
+    if launch.spec.interactive is None or launch.is_step_agent:
         return None
-    return launch.interactive.detach_timeout_s or 0.0
+    return launch.spec.interactive.detach_timeout_s or 0.0
 
 
 def _without_launch(env: dict[str, str]) -> dict[str, str]:
@@ -263,12 +265,12 @@ def _memory_limit(launch: Launch, site: Site, key: AttemptKey) -> MemoryCgroup |
 
 def _rank_suffix(launch: Launch) -> str:
     """Return what tells the files of the nodes apart: two writers would overwrite each other."""
-    return f".{launch.node_rank}" if launch.node_rank else ""
+    return f".{launch.rank}" if launch.rank else ""
 
 
 def file_name(launch: Launch) -> str:
     """Return the job's name as part of a file's name: it names no directory."""
-    return launch.name.replace("/", "_") or "job"
+    return launch.spec.name.replace("/", "_") or "job"
 
 
 def _default_name(launch: Launch, letter: str) -> str:
@@ -276,24 +278,25 @@ def _default_name(launch: Launch, letter: str) -> str:
 
 
 def _output_paths(launch: Launch, account: Account) -> tuple[str, str]:
-    if launch.interactive is not None:
+    spec = launch.spec
+    if spec.interactive is not None:
         return "/dev/null", "/dev/null"  # it has a terminal
     return (
-        _output_path(launch, account, launch.stdout_path, "o"),
-        _output_path(launch, account, launch.stderr_path, "e"),
+        _output_path(launch, account, spec.stdout_path, "o"),
+        _output_path(launch, account, spec.stderr_path, "e"),
     )
 
 
 def _output_path(launch: Launch, account: Account, asked: str, letter: str) -> str:
     if not asked:
-        return posixpath.join(launch.workdir, _default_name(launch, letter))
+        return posixpath.join(launch.spec.workdir, _default_name(launch, letter))
     path = asked
     names = {
         "PBS_JOBID": format_job_id(launch.job, launch.server),
         "GSCHED_JOB_NUMBER": str(launch.short_number or job_file_suffix(launch.job)),
         "GSCHED_ARRAY_NUMBER": str(submitted_number(launch.job)),
         "PBS_JOBNAME": file_name(launch),
-        "GSCHED_NODE": launch.hosts[launch.node_rank],
+        "GSCHED_NODE": launch.share.node,
         "USER": account.user,
     }
     if array_of(launch.job):
@@ -305,7 +308,7 @@ def _output_path(launch: Launch, account: Account, asked: str, letter: str) -> s
         path = path.replace(f"${{{name}}}", value).replace(f"${name}", value)
     if path == "~" or path.startswith("~/"):
         path = account.home + path[1:]
-    path = posixpath.join(launch.workdir, path)
+    path = posixpath.join(launch.spec.workdir, path)
     if path.endswith("/") or path.startswith("/dev/"):
         return path
     return path + _rank_suffix(launch)
@@ -320,23 +323,24 @@ def _command(launch: Launch, account: Account, site: Site, user_dir: str) -> tup
 
 
 def _argv(launch: Launch, account: Account, site: Site, user_dir: str) -> tuple[str, ...]:
-    if launch.step_agent:
+    spec = launch.spec
+    if launch.is_step_agent:
         return site.step_agent
-    match launch.launch:
-        case LaunchKind.COMMAND if launch.interactive is not None and not launch.arguments:
-            shell = launch.shell or _login_shell(account)
+    match spec.launch:
+        case LaunchKind.COMMAND if spec.interactive is not None and not spec.arguments:
+            shell = spec.shell or _login_shell(account)
             is_login = posixpath.basename(shell) in LOGIN_SHELLS | INTERACTIVE_LOGIN_SHELLS
             return (shell, "-l") if is_login else (shell,)
         case LaunchKind.COMMAND:
-            return launch.arguments
+            return spec.arguments
         case LaunchKind.SCRIPT:
             script = posixpath.join(user_dir, SCRIPT_NAME)
-            if launch.script.startswith("#!") and not launch.shell:
+            if launch.script.startswith("#!") and not spec.shell:
                 login = _as_login_shell(launch.script) if site.limits.login_shell else ()
-                return (*login, script, *launch.arguments)
-            shell = launch.shell or _login_shell(account)
+                return (*login, script, *spec.arguments)
+            shell = spec.shell or _login_shell(account)
             reads_profile = site.limits.login_shell and posixpath.basename(shell) in LOGIN_SHELLS
-            return (shell, *(("-l",) if reads_profile else ()), script, *launch.arguments)
+            return (shell, *(("-l",) if reads_profile else ()), script, *spec.arguments)
         case LaunchKind.TORCHRUN:
             return _torchrun(launch, site, user_dir)
 
@@ -361,7 +365,7 @@ def _login_shell(account: Account) -> str:
 
 def processes_per_node(launch: Launch) -> int:
     """Return how many ranks run on this node: one for each GPU, or for each CPU without any."""
-    return len(launch.share.gpu_indices) or max(1, launch.slots[launch.node_rank])
+    return len(launch.share.gpu_indices) or max(1, launch.share.cpus)
 
 
 def _rendezvous(launch: Launch) -> str:
@@ -371,29 +375,30 @@ def _rendezvous(launch: Launch) -> str:
 
 
 def _torchrun(launch: Launch, site: Site, user_dir: str) -> tuple[str, ...]:
+    spec = launch.spec
     return (
-        launch.python or "python3",
+        spec.python or "python3",
         site.agent_path,
         "--report",
         posixpath.join(user_dir, FAILURE_NAME),
         "--grace",
-        str(launch.grace_s),
+        str(spec.grace_s),
         "--",
         "--nnodes",
-        str(len(launch.hosts)),
+        str(len(launch.origin.allocation)),
         "--node-rank",
-        str(launch.node_rank),
+        str(launch.rank),
         "--master-addr",
         launch.master_address or "127.0.0.1",
         "--master-port",
-        str(launch.master_port),
+        str(launch.origin.master_port),
         "--rdzv-id",
         _rendezvous(launch),
         "--nproc-per-node",
         str(processes_per_node(launch)),
         "--max-restarts",
         "0",
-        *launch.arguments,
+        *spec.arguments,
     )
 
 
@@ -406,7 +411,7 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
     environment.update(
         (name, value) for name, value in launch.environment.items() if _is_users(name, value)
     )
-    environment.setdefault("PBS_O_WORKDIR", launch.workdir)
+    environment.setdefault("PBS_O_WORKDIR", launch.spec.workdir)
     environment.setdefault("OMP_NUM_THREADS", str(_threads(launch, site)))
     environment.update(
         HOME=account.home,
@@ -421,18 +426,18 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
     environment.update(_pbs(launch, site, user_dir))
     environment.update(_gsched(launch, site, user_dir))
     environment.update(step_variables(launch, site.elastic_socket, user_dir))
-    if len(launch.hosts) > 1:
+    if len(launch.origin.allocation) > 1:
         nodefile = f"{user_dir}/{NODEFILE_NAME}"
         for name, value in mpi_variables(launch, site.launch_agent, nodefile).items():
             environment.setdefault(name, value)
     if SLURM_MARK in launch.environment:
         environment.update(slurm_variables(launch, account, node_cpus=site.cpu_count))
-    if len(launch.hosts) > 1 or launch.launch is LaunchKind.TORCHRUN:
+    if len(launch.origin.allocation) > 1 or launch.spec.launch is LaunchKind.TORCHRUN:
         environment.update(
             MASTER_ADDR=launch.master_address or "127.0.0.1",
-            MASTER_PORT=str(launch.master_port),
-            NODE_RANK=str(launch.node_rank),
-            NNODES=str(len(launch.hosts)),
+            MASTER_PORT=str(launch.origin.master_port),
+            NODE_RANK=str(launch.rank),
+            NNODES=str(len(launch.origin.allocation)),
             GSCHED_RDZV_ID=_rendezvous(launch),
         )
     return environment
@@ -444,16 +449,17 @@ def _threads(launch: Launch, site: Site) -> int:
     The CPUs of the job on this node, shared by the ranks that gsched starts there, or as many as
     ``ompthreads`` or Slurm's ``--cpus-per-task`` says; all CPUs of a node that the job has alone.
     """
+    spec = launch.spec
     stated = launch.environment.get("SLURM_CPUS_PER_TASK", "")
     if stated.isdecimal() and int(stated):
         return int(stated)
-    cpus = max(1, launch.slots[launch.node_rank])
+    cpus = max(1, launch.share.cpus)
     stated_threads = threads_of(launch)
     if stated_threads:
         return stated_threads
-    if launch.share.exclusive and site.cpu_count and launch.launch is not LaunchKind.TORCHRUN:
+    if launch.share.exclusive and site.cpu_count and spec.launch is not LaunchKind.TORCHRUN:
         return site.cpu_count
-    if launch.launch is LaunchKind.TORCHRUN:
+    if spec.launch is LaunchKind.TORCHRUN:
         return max(1, cpus // processes_per_node(launch))
     return cpus
 
@@ -472,34 +478,39 @@ def _is_users(name: str, value: str) -> bool:
 
 
 def _pbs(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
+    spec = launch.spec
     names = {
-        "PBS_ENVIRONMENT": "PBS_BATCH" if launch.interactive is None else "PBS_INTERACTIVE",
+        "PBS_ENVIRONMENT": "PBS_BATCH" if spec.interactive is None else "PBS_INTERACTIVE",
         "PBS_JOBID": format_job_id(launch.job, launch.server),
-        "PBS_JOBNAME": launch.name,
-        "PBS_QUEUE": launch.queue,
-        "PBS_O_QUEUE": launch.environment.get("PBS_O_QUEUE", launch.queue),
+        "PBS_JOBNAME": spec.name,
+        "PBS_QUEUE": spec.queue,
+        "PBS_O_QUEUE": launch.environment.get("PBS_O_QUEUE", spec.queue),
         "PBS_SERVER": launch.server,
         "PBS_VERSION": f"gsched-{site.version}",
-        "PBS_NODENUM": str(launch.node_rank),
+        "PBS_NODENUM": str(launch.rank),
         "PBS_VNODENUM": "0",
         "PBS_TASKNUM": "1",
         "PBS_NODEFILE": f"{user_dir}/{NODEFILE_NAME}",
-        "PBS_NNODES": str(len(launch.hosts)),
-        "PBS_NUM_NODES": str(len(launch.hosts)),
-        "PBS_NUM_PPN": str(ranks_on_hosts(launch)[launch.node_rank]),
+        "PBS_NNODES": str(len(launch.origin.allocation)),
+        "PBS_NUM_NODES": str(len(launch.origin.allocation)),
+        "PBS_NUM_PPN": str(ranks_on_hosts(launch)[launch.rank]),
         "PBS_NP": str(sum(ranks_on_hosts(launch))),
         "NCPUS": str(_threads(launch, site)),
         "PBS_WALLTIME": _walltime(launch),
-        "PBS_O_INITDIR": launch.workdir,
+        "PBS_O_INITDIR": spec.workdir,
     }
     array = array_of(launch.job)
     if array:
         index = str(index_of(launch.job))
         names |= dict.fromkeys(ARRAY_INDEX_NAMES, index)
         names["PBS_ARRAY_ID"] = f"{array}[].{launch.server}"
-    if any(launch.gpus):
+    if _has_gpus(launch):
         names["PBS_GPUFILE"] = f"{user_dir}/{GPUFILE_NAME}"
     return names
+
+
+def _has_gpus(launch: Launch) -> bool:
+    return any(share.gpu_indices for share in launch.origin.allocation)
 
 
 def _walltime(launch: Launch) -> str:
@@ -507,33 +518,37 @@ def _walltime(launch: Launch) -> str:
 
 
 def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
+    spec = launch.spec
+    allocation = launch.origin.allocation
     names = {
         "GSCHED_JOB_ID": format_job_id(launch.job, launch.server),
         "GSCHED_JOB_NUMBER": short_job_id(launch.job),
-        "GSCHED_JOB_NAME": launch.name,
+        "GSCHED_JOB_NAME": spec.name,
         "GSCHED_JOB_DIR": user_dir,
         "GSCHED_ATTEMPT": str(launch.attempt),
-        "GSCHED_RESTART_COUNT": str(launch.restart_count),
-        "GSCHED_QUEUE": launch.queue,
+        "GSCHED_RESTART_COUNT": str(launch.attempt - 1),
+        "GSCHED_QUEUE": spec.queue,
         "GSCHED_SERVER": launch.server,
-        "GSCHED_ACCOUNT": launch.account,
+        "GSCHED_ACCOUNT": spec.account,
         "GSCHED_NODE": site.node,
-        "GSCHED_NODE_RANK": str(launch.node_rank),
-        "GSCHED_NUM_NODES": str(len(launch.hosts)),
+        "GSCHED_NODE_RANK": str(launch.rank),
+        "GSCHED_NUM_NODES": str(len(allocation)),
         "GSCHED_NODELIST": ",".join(launch.hosts),
         "GSCHED_NODEFILE": f"{user_dir}/{NODEFILE_NAME}",
-        "GSCHED_CPUS_ON_NODE": str(launch.slots[launch.node_rank]),
-        "GSCHED_NUM_CPUS": str(sum(launch.slots)),
+        "GSCHED_CPUS_ON_NODE": str(launch.share.cpus),
+        "GSCHED_NUM_CPUS": str(sum(share.cpus for share in allocation)),
         # a part of a GPU counts as one: launchers start a rank for each
         "GSCHED_GPUS_ON_NODE": str(len(tuple(launch.share.gpus_held))),
-        "GSCHED_NUM_GPUS": str(sum(map(len, launch.gpus)) + len(launch.share.gpu_shares)),
+        "GSCHED_NUM_GPUS": str(
+            sum(len(share.gpu_indices) for share in allocation) + len(launch.share.gpu_shares)
+        ),
         "GSCHED_WALLTIME": _walltime(launch),
     }
     array = array_of(launch.job)
     if array:
         names["GSCHED_ARRAY_ID"] = f"{array}[].{launch.server}"
         names["GSCHED_ARRAY_INDEX"] = str(index_of(launch.job))
-    if any(launch.gpus):
+    if _has_gpus(launch):
         names["GSCHED_GPUFILE"] = f"{user_dir}/{GPUFILE_NAME}"
     for share in launch.share.gpu_shares:  # one at most
         names["GSCHED_GPU_SHARE_PERCENT"] = str(share.percent)
@@ -542,8 +557,8 @@ def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
     if launch.checkpoint_dir:
         names["GSCHED_CHECKPOINT_DIR"] = launch.checkpoint_dir
         names["GSCHED_ELASTIC_SOCKET"] = site.elastic_socket
-        if launch.checkpoint_interval_s is not None:
-            names["GSCHED_CHECKPOINT_INTERVAL_S"] = f"{launch.checkpoint_interval_s:g}"
+        if spec.checkpoint_interval_s is not None:
+            names["GSCHED_CHECKPOINT_INTERVAL_S"] = f"{spec.checkpoint_interval_s:g}"
     if launch.batching is not None:
         names["GSCHED_BATCH_PER_GPU"] = str(launch.batching.per_gpu)
         names["GSCHED_ACCUMULATION"] = str(launch.batching.accumulation)
@@ -557,9 +572,9 @@ def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
 
 def _files(launch: Launch) -> tuple[TaskFile, ...]:
     files = [TaskFile(name=NODEFILE_NAME, mode=0o400, content=_nodefile(launch))]
-    if any(launch.gpus):
+    if _has_gpus(launch):
         files.append(TaskFile(name=GPUFILE_NAME, mode=0o400, content=_gpufile(launch)))
-    if launch.launch is LaunchKind.SCRIPT and not launch.step_agent:
+    if launch.spec.launch is LaunchKind.SCRIPT and not launch.is_step_agent:
         files.append(TaskFile(name=SCRIPT_NAME, mode=0o500, content=launch.script))
     return tuple(files)
 
@@ -573,7 +588,7 @@ def _nodefile(launch: Launch) -> str:
 def _gpufile(launch: Launch) -> str:
     """Return Torque's GPU file: ``HOST-gpuINDEX`` on each line."""
     return "".join(
-        f"{host}-gpu{index}\n"
-        for host, gpus in zip(launch.hosts, launch.gpus, strict=True)
-        for index in gpus
+        f"{share.node}-gpu{index}\n"
+        for share in launch.origin.allocation
+        for index in share.gpu_indices
     )

@@ -2,11 +2,13 @@
 
 import posixpath
 from collections.abc import Mapping
+from dataclasses import replace
 
 from msgspec import Struct, structs
 
 from gnode.core import containers
-from gnode.core.task import ContainerRemoval, Task, TaskFile
+from gnode.core.task import AcceptedTask
+from gnode.task import ContainerRemoval, TaskFile
 from gsched.model.container import Container
 from gsched.protocol.node import Launch
 
@@ -17,9 +19,7 @@ _PATHS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 
 def container_of(launch: Launch) -> Container | None:
     """Return the container of an attempt; its step agents run beside it, on the node."""
-    if launch.origin is None or launch.step_agent:
-        return None
-    return launch.origin.spec.container
+    return None if launch.is_step_agent else launch.spec.container
 
 
 class ContainerPlan(Struct, frozen=True, kw_only=True):
@@ -37,13 +37,13 @@ class ContainerPlan(Struct, frozen=True, kw_only=True):
     runtime: containers.Runtime
     rules: containers.Rules
 
-    def task(self, task: Task) -> Task:
+    def task(self, task: AcceptedTask) -> AcceptedTask:
         """Return a task whose program becomes the container, which runs the job's program."""
         script = containers.script_of(self.container, self.inside, self.runtime, self.rules)
         removal = containers.removal(self.runtime, self.inside.name)
         others = tuple(file for file in task.files if file.name != CONTAINER_NAME)
         env = containers.storage_of(task.env)
-        return structs.replace(
+        return replace(
             task,
             argv=(SHELL, posixpath.join(task.user_dir, CONTAINER_NAME)),
             files=(*others, TaskFile(name=CONTAINER_NAME, mode=0o500, content=script)),

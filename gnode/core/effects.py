@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from gnode.core.contained import ContainerPlan
 from gnode.core.mark import HeadMark
-from gnode.core.task import AttemptKey, Command, Task
+from gnode.core.task import AcceptedTask, AttemptKey, Command
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.job import ExitRecord
@@ -31,7 +31,7 @@ from gsched.protocol.uses import Uses
 class AcceptTask(Struct, frozen=True, kw_only=True):
     """Write ``task.json``: from then on the attempt is accepted."""
 
-    task: Task
+    task: AcceptedTask
 
 
 class AdmitSharing(Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class AdmitSharing(Struct, frozen=True, kw_only=True):
         container: in which it runs, and which needs parts of the runtime; None: in none.
     """
 
-    task: Task
+    task: AcceptedTask
     container: ContainerPlan | None = None
 
 
@@ -69,7 +69,7 @@ class KeepLaunched(Struct, frozen=True, kw_only=True):
     Its supervisor is told afterwards.
     """
 
-    task: Task
+    task: AcceptedTask
 
 
 class AskLaunch(Struct, frozen=True, kw_only=True):

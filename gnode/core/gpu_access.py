@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from gnode.core.task import AttemptKey, GpuFence
+from gnode.core.task import AttemptKey
+from gnode.task import GpuFence
 from gsched.model.resources import GpuShare
 
 

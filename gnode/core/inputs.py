@@ -3,7 +3,8 @@
 from msgspec import Struct
 
 from gnode.core.gpu_access import GpuAccess
-from gnode.core.task import AttemptKey, SupervisorInfo, Task
+from gnode.core.task import AcceptedTask, AttemptKey
+from gnode.task import SupervisorInfo
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.job import ExitRecord, LaunchFailure
@@ -165,7 +166,7 @@ class SupervisorAnswered(Struct, frozen=True, kw_only=True):
 class Admitted(Struct, frozen=True, kw_only=True):
     """A task was admitted to the runtime for shared GPUs, which has added to its environment."""
 
-    task: Task
+    task: AcceptedTask
 
     @property
     def key(self) -> AttemptKey:
@@ -220,12 +221,12 @@ class Found(Struct, frozen=True, kw_only=True):
     """
 
     key: AttemptKey
-    task: Task | None
+    task: AcceptedTask | None
     info: SupervisorInfo | None
     record: ExitRecord | None
     doubt: str = ""
     renewed_s: float | None = None
-    launched: Task | None = None
+    launched: AcceptedTask | None = None
     journal_bytes: int = 0
 
 

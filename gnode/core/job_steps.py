@@ -1,8 +1,6 @@
 """What a job gets to start tasks on its other nodes, and to start in its code snapshot."""
 
 from gnode.core.task import AttemptKey
-from gsched.model.job import CodeSnapshot
-from gsched.model.states import LaunchKind
 from gsched.protocol.node import Launch
 
 SNAPSHOT_NAME = "code"  # in the job's directory
@@ -10,8 +8,8 @@ SNAPSHOT_NAME = "code"  # in the job's directory
 
 def step_variables(launch: Launch, socket: str, user_dir: str) -> dict[str, str]:
     """Return what a job needs to start tasks on its other nodes, and to unpack its code."""
-    snapshot = snapshot_of(launch)
-    if not socket or (len(launch.hosts) == 1 and snapshot is None):
+    snapshot = launch.spec.snapshot
+    if not socket or (len(launch.origin.allocation) == 1 and snapshot is None):
         return {}
     variables = {
         "GSCHED_NODE_SOCKET": socket,
@@ -22,16 +20,11 @@ def step_variables(launch: Launch, socket: str, user_dir: str) -> dict[str, str]
     return variables
 
 
-def snapshot_of(launch: Launch) -> CodeSnapshot | None:
-    """Return the code in which a job starts; None: in its working directory."""
-    return launch.origin.spec.snapshot if launch.origin is not None else None
-
-
 def in_snapshot(
     launch: Launch, unpacker: tuple[str, ...], argv: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return the command that runs ``argv`` in the code snapshot of its job, where it has one."""
-    snapshot = snapshot_of(launch)
+    snapshot = launch.spec.snapshot
     if snapshot is None:
         return argv
     place = (snapshot.digest, str(snapshot.size_bytes), snapshot.directory)
@@ -47,8 +40,7 @@ def mpi_variables(launch: Launch, agent: str, nodefile: str) -> dict[str, str]:
     Args:
         agent: path of gsched-launch-agent; empty: it is not installed.
     """
-    everywhere = launch.origin is not None and launch.origin.spec.every_node
-    if everywhere or not agent or launch.launch is LaunchKind.TORCHRUN:
+    if launch.spec.runs_everywhere or not agent:
         return {}
     return {
         # Open MPI up to 4

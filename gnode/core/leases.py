@@ -33,7 +33,7 @@ class Leases:
     Attributes:
         offered: the head that is connected renews leases.
         renewed_s: when the newest number that the head has sent back was sent; None: none was.
-        attempts: live attempts with a lease that has not expired long ago.
+        attempts: live attempts whose task has a lease that has not expired long ago.
         held: launches that wait for a renewal: they must not begin on a lease that is almost over.
     """
 
@@ -106,7 +106,8 @@ class Leases:
         self.renewed_s = sent_s if self.renewed_s is None else max(sent_s, self.renewed_s)
         keys: list[AttemptKey] = []
         for attempt in self.attempts.values():
-            if attempt.renewed_s < sent_s <= attempt.renewed_s + attempt.lease_s:
+            assert attempt.task is not None
+            if attempt.renewed_s < sent_s <= attempt.renewed_s + attempt.task.lease_s:
                 attempt.renewed_s = sent_s
                 keys.append(attempt.key)
         return [KeepRenewal(keys=tuple(keys), renewed_s=sent_s)] if keys else []
@@ -125,6 +126,6 @@ class Leases:
         return [Send(message=Renew(number=self._number))]
 
     def _interval_s(self) -> float:
-        leases_s = [attempt.lease_s for attempt in self.attempts.values()]
+        leases_s = [each.task.lease_s for each in self.attempts.values() if each.task is not None]
         leases_s.extend(order.launch.lease_s for order in self.held)
         return min([LONGEST_S, *(lease_s / RENEWALS for lease_s in leases_s)])

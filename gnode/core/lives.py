@@ -31,8 +31,9 @@ from gnode.core.orders import (
 )
 from gnode.core.supervisors import hand_over
 from gnode.core.table import Attempt, Table
-from gnode.core.task import AttemptKey, SupervisorInfo
+from gnode.core.task import AttemptKey
 from gnode.core.transitions import Happening, Phase
+from gnode.task import SupervisorInfo
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.states import OutcomeKind
 
@@ -162,8 +163,8 @@ def kill_leftover(table: Table, attempt: Attempt) -> None:
     table.out.append(
         KillLeftover(
             key=attempt.key,
-            cgroup=attempt.cgroup,
-            user_dir=attempt.user_dir,
+            cgroup=attempt.task.cgroup if attempt.task is not None else None,
+            user_dir=attempt.task.user_dir if attempt.task is not None else "",
             supervisor_pid=0 if gone else attempt.pid,
             supervisor_start_ticks=0 if gone else attempt.start_ticks,
         )

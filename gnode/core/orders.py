@@ -26,12 +26,12 @@ from gnode.core.effects import (
 from gnode.core.inputs import Admitted, LaunchAsked, Recalled, ShareAbused
 from gnode.core.supervisors import give, never_launched
 from gnode.core.table import Attempt, Table
-from gnode.core.task import AttemptKey, RetimeCommand, SignalCommand, StopCommand, Task
+from gnode.core.task import AcceptedTask, AttemptKey, RetimeCommand, SignalCommand, StopCommand
 from gnode.core.transitions import Happening, Phase
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.origin import Origin
 from gsched.model.resources import Usage, crowded_gpu
-from gsched.model.states import Join, LaunchStage, OutcomeKind, StopReason, Subject
+from gsched.model.states import LaunchStage, OutcomeKind, StopReason, Subject
 from gsched.protocol.node import (
     ExitAck,
     Exited,
@@ -156,25 +156,11 @@ def fence_older(table: Table, key: AttemptKey, now_s: float, wall_s: float) -> N
             end_deferred(table, attempt, wall_s)
 
 
-def attempt_of(task: Task) -> Attempt:
+def attempt_of(task: AcceptedTask) -> Attempt:
     """Return a fresh table entry for a task."""
     return Attempt(
         key=task.key,
-        user=task.user,
-        uid=task.uid,
-        gid=task.gid,
-        switch_user=task.switch_user,
-        gpu_indices=task.gpu_indices,
-        gpu_shares=task.gpu_shares,
-        cpus=task.cpus,
-        has_container=task.removal is not None,
-        stdout_path=task.stderr_path if task.join is Join.INTO_ERR else task.stdout_path,
-        stderr_path=task.stdout_path if task.join is Join.INTO_OUT else task.stderr_path,
-        cgroup=task.cgroup,
-        user_dir=task.user_dir,
-        grace_s=task.grace_s,
-        lease_s=task.lease_s,
-        lease_grace_s=task.lease_grace_s,
+        task=task,
         renewed_s=task.lease_from_s,
         origin=task.origin,
         prepared=task.gate,
@@ -214,7 +200,7 @@ def _account_failure(number: int) -> LaunchFailure:
 def refusal_of(table: Table, order: LaunchAsked) -> Refusal | None:
     """Return why this node cannot start the attempt, or None."""
     asked, account = order.launch, order.account
-    owner = asked.owner
+    owner = asked.spec.owner
     site = table.site
     if asked.share.node != site.node:
         return Refusal(f"the launch is for node {asked.share.node}, but this is {site.node}", UNFIT)
@@ -383,7 +369,8 @@ def stop_all(table: Table, now_s: float, wall_s: float) -> None:
     table.ending = True
     for attempt in table.live():
         reason = attempt.stop_reason or StopReason.NODE_STOP
-        stop_attempt(table, attempt, StopCommand(reason=reason, grace_s=attempt.grace_s), now_s)
+        grace_s = attempt.task.grace_s if attempt.task is not None else 0.0
+        stop_attempt(table, attempt, StopCommand(reason=reason, grace_s=grace_s), now_s)
         if attempt.unasked:
             end_deferred(table, attempt, wall_s)
 
@@ -439,31 +426,27 @@ def read_output(table: Table, order: ReadOutput) -> None:
         error = f"node {table.site.node} keeps nothing of this attempt any more"
         table.out.append(Send(message=OutputRead(request=order.request, error=error)))
         return
-    if attempt.uid < 0:  # its task is gone or damaged: the paths that its supervisor noted are
-        # the user's choice, and nobody may read them but the user
+    task = attempt.task
+    if task is None:  # the paths that its supervisor noted are the user's choice, and nobody may
+        # read them but the user
         error = (
             f"node {table.site.node} does not know whose attempt {attempt.key.name} is "
             "(its task record cannot be read), so it does not read the output"
         )
         table.out.append(Send(message=OutputRead(request=order.request, error=error)))
         return
-    error_stream = order.stream in {"stderr", "err", "e"}
-    planned = attempt.stderr_path if error_stream else attempt.stdout_path
-    real = ""
-    if attempt.info is not None:
-        real = attempt.info.stderr_path if error_stream else attempt.info.stdout_path
     table.out.append(
         ReadFile(
             request=order.request,
-            path=real or planned,
-            user=attempt.user,
-            uid=attempt.uid,
-            gid=attempt.gid,
-            switch_user=attempt.switch_user,
+            path=attempt.output_path(error=order.stream in {"stderr", "err", "e"}),
+            user=task.user,
+            uid=task.uid,
+            gid=task.gid,
+            switch_user=task.switch_user,
             offset=order.offset,
             max_bytes=order.max_bytes,
             append=order.append,
-            cgroup=attempt.cgroup if attempt.live else None,
+            cgroup=task.cgroup if attempt.live else None,
         )
     )
 
@@ -494,10 +477,11 @@ def end_by_record(table: Table, attempt: Attempt, record: ExitRecord) -> None:
     attempt.record = record
     attempt.waiting.clear()
     table.tell_exit(attempt)
-    if attempt.has_container and attempt.info is not None:
+    task = attempt.task
+    if task is not None and task.removal is not None and attempt.info is not None:
         table.out.append(RemoveContainer(key=attempt.key))
-    if attempt.user_dir:
-        table.out.append(RemoveFiles(user_dir=attempt.user_dir))
+    if task is not None and task.user_dir:
+        table.out.append(RemoveFiles(user_dir=task.user_dir))
     for key in table.live_of_job.get(attempt.key.job, ()):
         # In order of their numbers: the first is the oldest, and only it may run.
         oldest = table.attempts[key]

@@ -37,7 +37,8 @@ from gnode.core.inputs import (
 )
 from gnode.core.site import Site
 from gnode.core.table import Table
-from gnode.core.task import AttemptKey, MemoryCgroup, Task, TaskFile
+from gnode.core.task import AcceptedTask, AttemptKey
+from gnode.task import MemoryCgroup, TaskFile
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.states import Join, LaunchStage, OutcomeKind, Subject
 from gsched.protocol.node import Probe, Probed
@@ -186,7 +187,7 @@ def _user_dir(key: AttemptKey, site: Site) -> str:
     return posixpath.join(site.user_root, key.name)
 
 
-def _task(key: AttemptKey, account: Account, site: Site) -> Task:
+def _task(key: AttemptKey, account: Account, site: Site) -> AcceptedTask:
     """Return a program that does nothing, with all that a job may need."""
     memory = None
     if site.memory_root is not None:
@@ -197,7 +198,7 @@ def _task(key: AttemptKey, account: Account, site: Site) -> Task:
             limit_bytes=LEAST_MEMORY_LIMIT_BYTES,
         )
     user_dir = _user_dir(key, site)
-    return Task(
+    return AcceptedTask(
         job=key.job,
         attempt=key.attempt,
         user=account.user,

@@ -12,29 +12,23 @@ def ranks_on_hosts(launch: Launch) -> tuple[int, ...]:
     That is a line for each CPU, as in Torque, or for each of the ``mpiprocs`` of the chunks that
     lie there.
     """
-    chunks = _chunks(launch)
-    if launch.origin is None or not any(chunk.ranks for chunk in chunks):
-        return launch.slots
-    shares = launch.origin.allocation
-    return tuple(
-        _ranks(share, cpus, chunks) for share, cpus in zip(shares, launch.slots, strict=True)
-    )
+    chunks, shares = launch.spec.request.chunks, launch.origin.allocation
+    if not any(chunk.ranks for chunk in chunks):
+        return tuple(share.cpus for share in shares)
+    return tuple(_ranks(share, chunks) for share in shares)
 
 
 def threads_of(launch: Launch) -> int:
     """Return the threads of each rank that the request states; 0: it states none."""
-    chunks = _chunks(launch)
+    chunks = launch.spec.request.chunks
     if not chunks or not (chunks[0].ranks or chunks[0].threads):
         return 0
     return chunks[0].threads or chunks[0].cpus
 
 
-def _chunks(launch: Launch) -> tuple[Chunk, ...]:
-    return launch.origin.spec.request.chunks if launch.origin is not None else ()
-
-
-def _ranks(share: Share, cpus: int, chunks: Sequence[Chunk]) -> int:
+def _ranks(share: Share, chunks: Sequence[Chunk]) -> int:
     """Return the ranks on one node: of the chunk that it is, else in proportion to its CPUs."""
+    cpus = share.cpus
     alike = [chunk for chunk in chunks if share.slots == 1 and chunk.cpus == cpus]
     if alike:
         return alike[0].ranks or alike[0].cpus

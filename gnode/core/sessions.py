@@ -56,10 +56,15 @@ def _full(table: Table, attempt: Attempt, size: int) -> str:
             f"attempt {attempt.key.name} has started so many shells on node {node} that their "
             f"records take {format_size(MAX_SHELLS_BYTES)}, the limit: use one shell for more"
         )
-    of_user = sum(each.shell_bytes for each in table.attempts.values() if each.uid == attempt.uid)
-    if of_user + size > MAX_USER_SHELLS_BYTES:
+    task = attempt.task
+    of_user = sum(
+        each.shell_bytes
+        for each in table.attempts.values()
+        if task is not None and each.task is not None and each.task.uid == task.uid
+    )
+    if task is not None and of_user + size > MAX_USER_SHELLS_BYTES:
         return (
-            f"jobs of {attempt.user} have started so many shells on node {node} that their records "
+            f"jobs of {task.user} have started so many shells on node {node} that their records "
             f"take {format_size(MAX_USER_SHELLS_BYTES)}, the limit: wait until one of the jobs has "
             "ended"
         )

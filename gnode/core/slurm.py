@@ -23,11 +23,12 @@ def slurm_variables(launch: Launch, account: Account, *, node_cpus: int = 0) -> 
         account: of the job's owner.
         node_cpus: that this node offers; 0: unknown.
     """
-    nodes, rank = len(launch.hosts), launch.node_rank
+    spec, hosts, rank = launch.spec, launch.hosts, launch.rank
+    nodes = len(hosts)
     held = [str(gpu.index) for gpu in launch.share.gpus_held]  # a part of one, too
     gpus = ",".join(held)
     stated = launch.environment
-    slots = launch.slots
+    slots = tuple(share.cpus for share in launch.origin.allocation)
     if launch.share.exclusive and node_cpus:  # the node is the job's: all nodes are taken as equal
         slots = tuple(max(node_cpus, own) for own in slots)
     tasks = stated.get("SLURM_NTASKS", "")
@@ -35,17 +36,17 @@ def slurm_variables(launch: Launch, account: Account, *, node_cpus: int = 0) -> 
     found = {
         "SLURM_JOB_ID": str(launch.short_number or launch.job),
         "SLURM_JOBID": str(launch.short_number or launch.job),
-        "SLURM_JOB_NAME": launch.name,
-        "SLURM_JOB_PARTITION": launch.queue,
+        "SLURM_JOB_NAME": spec.name,
+        "SLURM_JOB_PARTITION": spec.queue,
         "SLURM_JOB_USER": account.user,
         "SLURM_JOB_UID": str(account.uid),
         "SLURM_CLUSTER_NAME": launch.server,
-        "SLURM_JOB_NODELIST": compact(launch.hosts),
-        "SLURM_NODELIST": compact(launch.hosts),
+        "SLURM_JOB_NODELIST": compact(hosts),
+        "SLURM_NODELIST": compact(hosts),
         "SLURM_JOB_NUM_NODES": str(nodes),
         "SLURM_NNODES": str(nodes),
         "SLURM_NODEID": str(rank),
-        "SLURMD_NODENAME": launch.hosts[rank],
+        "SLURMD_NODENAME": hosts[rank],
         "SLURM_NTASKS": tasks,
         "SLURM_NPROCS": tasks,
         "SLURM_PROCID": str(rank),
@@ -55,12 +56,12 @@ def slurm_variables(launch: Launch, account: Account, *, node_cpus: int = 0) -> 
         "SLURM_TASKS_PER_NODE": repeated(_tasks_on_nodes(int(tasks), nodes, slots, stated)),
         "SLURM_SUBMIT_HOST": stated.get("PBS_O_HOST", ""),
         "SLURM_GTIDS": str(rank),
-        "SLURM_JOB_GID": str(launch.owner.gid),
+        "SLURM_JOB_GID": str(spec.owner.gid),
     }
-    if launch.account:
-        found["SLURM_JOB_ACCOUNT"] = launch.account
-    if launch.restart_count:
-        found["SLURM_RESTART_COUNT"] = str(launch.restart_count)
+    if spec.account:
+        found["SLURM_JOB_ACCOUNT"] = spec.account
+    if launch.attempt > 1:
+        found["SLURM_RESTART_COUNT"] = str(launch.attempt - 1)
     if array_of(launch.job):
         found["SLURM_ARRAY_JOB_ID"] = str(array_of(launch.job))
         found["SLURM_ARRAY_TASK_ID"] = str(index_of(launch.job))

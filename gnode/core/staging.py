@@ -53,8 +53,8 @@ def staging_commands(
         node: its name.
         tmp_dir: the job's TMPDIR.
     """
-    spec = launch.origin.spec if launch.origin is not None else None
-    if spec is None or launch.node_rank or launch.step_agent:
+    spec = launch.spec
+    if launch.rank:
         return (), ()
     return (
         tuple(

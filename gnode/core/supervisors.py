@@ -1,12 +1,11 @@
 """Commands for supervisors, and the gates that they open."""
 
+from dataclasses import replace
 from typing import Final
-
-from msgspec import structs
 
 from gnode.core.effects import AttendSharing, AwaitAnswer, CommandSupervisor, KeepLaunched
 from gnode.core.table import Attempt, Table
-from gnode.core.task import Command, LaunchCommand, SignalCommand, StopCommand, Task
+from gnode.core.task import AcceptedTask, Command, LaunchCommand, SignalCommand, StopCommand
 from gnode.core.transitions import Phase
 from gsched.model.job import ExitRecord
 from gsched.model.states import OutcomeKind, StopReason
@@ -73,19 +72,18 @@ def hand_over(table: Table, attempt: Attempt) -> None:
         give(table, attempt, each)
 
 
-def open_gate(table: Table, attempt: Attempt, task: Task, now_s: float, wall_s: float) -> None:
+def open_gate(
+    table: Table, attempt: Attempt, task: AcceptedTask, now_s: float, wall_s: float
+) -> None:
     """Launch a prepared attempt: it owns from now on what its task says."""
     attempt.prepared, attempt.launch, attempt.warm = False, None, True
-    attempt.grace_s, attempt.origin = task.grace_s, task.origin
-    attempt.lease_s, attempt.lease_grace_s = task.lease_s, task.lease_grace_s
+    attempt.task, attempt.origin = task, task.origin
     attempt.renewed_s = task.lease_from_s
-    attempt.gpu_indices, attempt.gpu_shares = task.gpu_indices, task.gpu_shares
-    attempt.cpus = task.cpus
     table.own(attempt)
     table.out.append(KeepLaunched(task=task))
     give(table, attempt, LaunchCommand(at_s=now_s, walltime_s=task.walltime_s))
     if attempt.info is not None:
-        attempt.info = structs.replace(attempt.info, started_s=wall_s)
+        attempt.info = replace(attempt.info, started_s=wall_s)
         table.tell(attempt.started())
 
 

@@ -11,15 +11,16 @@ from gnode.core.inputs import Account
 from gnode.core.leases import Leases
 from gnode.core.mark import HeadMark
 from gnode.core.site import Site
-from gnode.core.task import AttemptKey, Command, SupervisorInfo
+from gnode.core.task import AcceptedTask, AttemptKey, Command
 from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
+from gnode.task import SupervisorInfo
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.ids import submitted_number
 from gsched.model.job import ExitRecord
 from gsched.model.origin import Origin
 from gsched.model.resources import GpuShare, Inventory, Load, Usage
-from gsched.model.states import StopReason
+from gsched.model.states import Join, StopReason
 from gsched.protocol.node import (
     AttemptReport,
     Checkpointed,
@@ -39,6 +40,7 @@ class Attempt:
     """What the agent knows of one attempt.
 
     Attributes:
+        task: that it runs; None: nothing of it is on disk, or its task cannot be read.
         has_spool: false for a refused launch or a tombstone: there is nothing on disk.
         deferred: not launched before an older attempt of the same job is over.
         admitting: not launched before the runtime for shared GPUs has admitted it.
@@ -46,7 +48,7 @@ class Attempt:
         asked: the launcher was asked for it.
         info: of its supervisor, once seen.
         waiting: commands for a supervisor that was not seen yet.
-        origin: where it comes from, as its launch said.
+        origin: where it comes from, also if it has no task because its launch was refused.
         buried: its record lies in the log of ended attempts already.
         saved, reached: what a training has said last of its checkpoints and its steps.
         prepared: it was started behind a closed gate, and is not launched.
@@ -55,28 +57,13 @@ class Attempt:
         launch: that waits for the end of an older attempt here; ``account``: its owner's.
         told_wall_s: its run time when the head was last told, before a heartbeat, what it uses.
         kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.
-        cpus: that are its alone.
-        has_container: it leaves something that is to be removed at its end.
         shell_bytes: what the orders to start its shells take in the spool.
-        lease_s, lease_grace_s: as in its task.
         renewed_s: when its lease was renewed last.
     """
 
     key: AttemptKey
     phase: Phase = Phase.ACCEPTED
-    user: str = ""
-    uid: int = -1
-    gid: int = -1
-    switch_user: bool = False
-    gpu_indices: tuple[int, ...] = ()
-    gpu_shares: tuple[GpuShare, ...] = ()
-    cpus: tuple[int, ...] = ()
-    has_container: bool = False
-    stdout_path: str = ""
-    stderr_path: str = ""
-    cgroup: str | None = None
-    user_dir: str = ""
-    grace_s: float = 0.0
+    task: AcceptedTask | None = None
     has_spool: bool = True
     deferred: bool = False
     admitting: bool = False
@@ -92,8 +79,6 @@ class Attempt:
     stop_reason: StopReason | None = None
     kill_at_s: float | None = None
     shell_bytes: int = 0
-    lease_s: float = 0.0
-    lease_grace_s: float = 0.0
     renewed_s: float = 0.0
     origin: Origin | None = None
     buried: bool = False
@@ -118,7 +103,28 @@ class Attempt:
     @property
     def lease_over_s(self) -> float:
         """Return when it is killed at the latest, unless its lease is renewed before."""
-        return self.renewed_s + self.lease_s + self.lease_grace_s
+        task = self.task
+        return self.renewed_s + (task.lease_s + task.lease_grace_s if task is not None else 0.0)
+
+    @property
+    def gpu_shares(self) -> tuple[GpuShare, ...]:
+        """Return the parts of GPUs that it owns."""
+        return self.task.gpu_shares if self.task is not None else ()
+
+    @property
+    def gpu_indices(self) -> tuple[int, ...]:
+        """Return the whole GPUs that it owns."""
+        return self.task.gpu_indices if self.task is not None else ()
+
+    def output_path(self, *, error: bool) -> str:
+        """Return the path of standard output or error: the real one, once it is known."""
+        info, task = self.info, self.task
+        real = (info.stderr_path if error else info.stdout_path) if info is not None else ""
+        if real or task is None:
+            return real
+        if task.join == (Join.INTO_OUT if error else Join.INTO_ERR):
+            error = not error
+        return task.stderr_path if error else task.stdout_path
 
     def report(self) -> AttemptReport:
         """Return what the head hears of it at a registration."""
@@ -151,8 +157,8 @@ class Attempt:
             state=PART_STATES[self.phase],
             pid=info.job_pid if info else 0,
             started_s=info.started_s if info else 0.0,
-            stdout_path=(info.stdout_path if info else "") or self.stdout_path,
-            stderr_path=(info.stderr_path if info else "") or self.stderr_path,
+            stdout_path=self.output_path(error=False),
+            stderr_path=self.output_path(error=True),
             exit=self.record,
             usage=self.total_usage(),
             origin=self.origin,
@@ -166,8 +172,8 @@ class Attempt:
             attempt=self.key.attempt,
             pid=self.info.job_pid,
             started_s=self.info.started_s,
-            stdout_path=self.info.stdout_path or self.stdout_path,
-            stderr_path=self.info.stderr_path or self.stderr_path,
+            stdout_path=self.output_path(error=False),
+            stderr_path=self.output_path(error=True),
             token=self.token,
             warm=self.warm,
         )
@@ -265,12 +271,15 @@ class Table:
 
     def own(self, attempt: Attempt) -> None:
         """Note what an attempt that lives owns, and that its lease is to be renewed."""
-        for index in attempt.gpu_indices:
+        task = attempt.task
+        if task is None:
+            return
+        for index in task.gpu_indices:
             self.gpu_owner[index] = attempt.key
-        self.cpu_map.own(attempt.key, attempt.cpus)
-        if attempt.gpu_shares:
+        self.cpu_map.own(attempt.key, task.cpus)
+        if task.gpu_shares:
             self.sharers[attempt.key] = attempt
-        if attempt.lease_s:
+        if task.lease_s:
             self.leases.attempts[attempt.key] = attempt
 
     def choose_cpus(self, launch: Launch) -> tuple[int, ...]:
@@ -327,7 +336,8 @@ class Table:
         for index in attempt.gpu_indices:
             if self.gpu_owner.get(index) == key:
                 del self.gpu_owner[index]
-        self.cpu_map.release(key, attempt.cpus)
+        if attempt.task is not None:
+            self.cpu_map.release(key, attempt.task.cpus)
         if self.sharers.pop(key, None) is not None:
             self.out.append(EndSharing(key=key, shares=attempt.gpu_shares))
         live = self.live_of_job[key.job]

@@ -38,7 +38,7 @@ class Arrivals:
 
     def take(self, order: Launch | Prepare) -> None:
         """Pass a launch on, or a preparation, now or when its owner is known."""
-        user = _launch_of(order).owner.user
+        user = _launch_of(order).spec.owner.user
         waiting = self._waiting.get(user)
         if waiting is not None:
             waiting.append(order)

@@ -364,7 +364,8 @@ class ElasticServer:
         key = AttemptKey(said.job, said.attempt)
         attempt = self._attempts.get(key)
         # one answer for both, so that nobody learns which attempts there are
-        if attempt is None or not attempt.live or uid not in {0, attempt.uid}:
+        task = attempt.task if attempt is not None and attempt.live else None
+        if task is None or uid not in {0, task.uid}:
             raise _RefusedError(f"attempt {key.name} of uid {uid} does not run here")
         if said.version != wire.VERSION:
             raise _RefusedError(

@@ -46,7 +46,7 @@ async def measure(
             Target(
                 key=attempt.key,
                 supervisor_pid=attempt.pid,
-                cgroup=attempt.cgroup,
+                cgroup=attempt.task.cgroup if attempt.task is not None else None,
                 gpu_indices=attempt.gpu_indices,
                 wall_s=max(0.0, wall_s - attempt.info.started_s),
                 shared_gpus=tuple(share.index for share in attempt.gpu_shares),

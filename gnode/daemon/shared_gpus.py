@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from gnode.core import effects as do
 from gnode.core.inputs import Admitted, Input, LaunchFailed, ShareAbused, SharingChanged
 from gnode.core.table import Attempt
-from gnode.core.task import Task, parse_key
+from gnode.core.task import AcceptedTask, parse_key
 from gnode.daemon.in_order import InOrder
 from gnode.daemon.measuring import look_at_sharing
 from gnode.daemon.sharing import Sharing
@@ -54,7 +54,7 @@ class SharedGpus:
 
         self._sharing.notify(note)
 
-    async def prepare(self, tasks: list[Task]) -> None:
+    async def prepare(self, tasks: list[AcceptedTask]) -> None:
         """Prepare the runtime, which may take a compiler's time; launches that need it wait.
 
         Args:
@@ -113,7 +113,7 @@ class SharedGpus:
         await self._in_order.put(lambda: self._sharing.attend(effect))
 
 
-def _gpus_of(tasks: Iterable[Task | Attempt]) -> frozenset[int]:
+def _gpus_of(tasks: Iterable[AcceptedTask | Attempt]) -> frozenset[int]:
     """Return the GPUs that tasks have, whole or shared, by index."""
     return frozenset(
         index

@@ -5,12 +5,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from msgspec import structs
-
 from gnode.core.contained import ContainerPlan
 from gnode.core.effects import AttendSharing, EndSharing
 from gnode.core.gpu_access import OPEN_ACCESS, GpuAccess
-from gnode.core.task import AttemptKey, Task, parse_key
+from gnode.core.task import AcceptedTask, AttemptKey, parse_key
 from gnode.gpushare import Runtime, SharedTask, ShareRefusedError
 from gsched.config_gpu_share import runtime_words
 from gsched.model.gpu_tokens import MAX_WORDS, UNSHARED, GpuSharing
@@ -57,7 +55,7 @@ class Sharing:
         else:
             self._refuse(missing)
 
-    def prepare(self, tasks: Iterable[Task] = (), busy: Collection[int] = ()) -> None:
+    def prepare(self, tasks: Iterable[AcceptedTask] = (), busy: Collection[int] = ()) -> None:
         """Make what the runtime needs, and let it know of the tasks that an earlier gnode admitted.
 
         Where that fails, `offered` becomes empty.
@@ -130,7 +128,7 @@ class Sharing:
         """Return whether jobs in containers can share GPUs here."""
         return bool(self.offered) and self._runtime is not None and self._runtime.containers
 
-    def admitted(self, task: Task, container: ContainerPlan | None = None) -> Task:
+    def admitted(self, task: AcceptedTask, container: ContainerPlan | None = None) -> AcceptedTask:
         """Return a task with the environment that the runtime gives its processes.
 
         Args:
@@ -145,7 +143,7 @@ class Sharing:
             environment = merged(task.env, given)
             visible = environment["CUDA_VISIBLE_DEVICES"]
             fence = self._access().fence(task.key, task.gpu_indices, task.gpu_shares, visible)
-            task = structs.replace(task, env=environment, fence=fence)
+            task = replace(task, env=environment, fence=fence)
             if container is not None:
                 task = self._in_container(container, shared, given).task(task)
         return task
@@ -161,7 +159,7 @@ class Sharing:
         needs = self._runtime.contained(shared, given)
         return plan.sharing(given, needs.mounts, needs.env)
 
-    def admit_again(self, task: Task) -> None:
+    def admit_again(self, task: AcceptedTask) -> None:
         """Let the runtime know of a task that was admitted before gnode was started."""
         try:
             for shared in self._again(task):
@@ -174,7 +172,7 @@ class Sharing:
             raise ShareRefusedError("this node has no runtime for shared GPUs")
         return self._runtime.admit(shared)
 
-    def _again(self, task: Task) -> Iterator[SharedTask]:
+    def _again(self, task: AcceptedTask) -> Iterator[SharedTask]:
         for shared in self._tasks(task.key, task.gpu_shares, task.user_dir):
             yield replace(shared, visible=task.env.get("CUDA_VISIBLE_DEVICES", ""))
 

@@ -13,21 +13,21 @@ import os
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from gnode.core.inputs import Found
 from gnode.core.mark import HeadMark
-from gnode.core.task import AttemptKey, Command, SupervisorInfo, Task, parse_key
+from gnode.core.task import AcceptedTask, AttemptKey, Command, parse_key
 from gnode.daemon.scratch import DEFAULT_TMP_DIR, Scratch
 from gnode.supervisor import journal, lease
 from gnode.supervisor import spool as records
 from gnode.supervisor.journal import Story
+from gnode.task import SupervisorInfo
 from gsched import trust
 from gsched.errors import CannotWriteError, ConfigError, InvalidRequestError, TryAgainError
 from gsched.model.job import ExitRecord
 from gsched.trust import UntrustedError
 
-StructT = TypeVar("StructT", bound=Struct)
+RecordT = TypeVar("RecordT")
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ LAUNCHED = records.LAUNCHED
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 _encoder = msgspec.json.Encoder()
-_task_decoder = msgspec.json.Decoder(Task)
+_task_decoder = msgspec.json.Decoder(AcceptedTask)
 _info_decoder = msgspec.json.Decoder(SupervisorInfo)
 _exit_decoder = msgspec.json.Decoder(ExitRecord)
 
@@ -99,7 +99,7 @@ class Spool:
 
     # --- write ---
 
-    def write_task(self, task: Task) -> None:
+    def write_task(self, task: AcceptedTask) -> None:
         """Accept a task: once this returns, a restarted gnode knows the attempt.
 
         It is never written twice: the supervisor's lock is on the file itself. With it the space
@@ -126,7 +126,7 @@ class Spool:
             os.rmdir(directory)
             raise
 
-    def write_launched(self, task: Task) -> None:
+    def write_launched(self, task: AcceptedTask) -> None:
         """Note that a prepared attempt is launched, as this task; twice is as once.
 
         Raises:
@@ -198,7 +198,7 @@ class Spool:
             log.warning("%s is broken and ignored: %s", self._mark_path, error)
             return HeadMark()
 
-    def read_task(self, key: AttemptKey) -> Task | None:
+    def read_task(self, key: AttemptKey) -> AcceptedTask | None:
         """Return an attempt's task, None if there is none that can be read."""
         return _decode(_task_decoder, os.path.join(self.directory(key), TASK))
 
@@ -330,7 +330,7 @@ def _unlink(directory: str, *names: str) -> None:
             continue
 
 
-def _decode(decoder: "msgspec.json.Decoder[StructT]", path: str) -> StructT | None:
+def _decode(decoder: "msgspec.json.Decoder[RecordT]", path: str) -> RecordT | None:
     try:
         content = _read(path)
     except OSError as error:
@@ -340,8 +340,8 @@ def _decode(decoder: "msgspec.json.Decoder[StructT]", path: str) -> StructT | No
 
 
 def _decoded(
-    decoder: "msgspec.json.Decoder[StructT]", path: str, content: bytes | None
-) -> StructT | None:
+    decoder: "msgspec.json.Decoder[RecordT]", path: str, content: bytes | None
+) -> RecordT | None:
     if content is None:
         return None
     try:

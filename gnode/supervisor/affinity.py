@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from gnode.supervisor import cgroup, spool
 from gnode.supervisor.errors import LaunchError, reason
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 
 _ROUNDS_MAX = 20  # processes that fork while they are confined are looked for again
 
@@ -22,7 +22,7 @@ def take(task: Task) -> None:
     Raises:
         LaunchError: none of them is online, or the kernel refuses.
     """
-    cpus = task.get("cpus")
+    cpus = task.cpus
     if not cpus:
         return
     try:
@@ -43,7 +43,7 @@ def confine(task: Task, members: Callable[[], set[int]]) -> None:
     Args:
         members: returns the job's processes.
     """
-    cpus = task.get("cpus")
+    cpus = task.cpus
     if not cpus:
         return
     try:

@@ -5,7 +5,7 @@ import os
 
 from gnode.supervisor import fence
 from gnode.supervisor.errors import LaunchError, reason
-from gnode.supervisor.spool import MemoryCgroup, Task
+from gnode.task import MemoryCgroup, Task
 from gsched.failpoint import failpoint
 
 _MORE_BYTES = 16 << 20
@@ -44,14 +44,14 @@ def _field(text: str, name: str) -> int:
 
 
 def _groups(task: Task) -> list[str]:
-    memory = task["memory_cgroup"]
-    cpuset, kept = task.get("cpuset"), task.get("fence")
+    memory = task.memory_cgroup
+    cpuset, kept = task.cpuset, task.fence
     found = [
-        task["cgroup"],
-        memory["path"] if memory else None,
-        task.get("processes_cgroup"),
-        cpuset["path"] if cpuset else None,
-        kept["path"] if kept else None,
+        task.cgroup,
+        memory.path if memory else None,
+        task.processes_cgroup,
+        cpuset.path if cpuset else None,
+        kept.path if kept else None,
     ]
     return list(dict.fromkeys(path for path in found if path))
 
@@ -65,15 +65,15 @@ def prepare(task: Task) -> None:
     try:
         for path in _groups(task):
             os.makedirs(path, mode=0o755, exist_ok=True)
-        if task["memory_cgroup"]:
-            _limit_memory(task["memory_cgroup"])
-        if group := task.get("processes_cgroup"):
-            _write(f"{group}/pids.max", str(task["processes"]))
-        if cpuset := task.get("cpuset"):
-            if cpuset["version"] == 1:
-                _inherit_cpuset(cpuset["path"])
+        if task.memory_cgroup:
+            _limit_memory(task.memory_cgroup)
+        if group := task.processes_cgroup:
+            _write(f"{group}/pids.max", str(task.processes))
+        if cpuset := task.cpuset:
+            if cpuset.version == 1:
+                _inherit_cpuset(cpuset.path)
             confine(task)
-        fence.set_up(task)
+        fence.set_up(task.fence)
     except OSError as error:
         raise LaunchError(
             f"cannot set up the control group {error.filename}: {reason(error)}: see gsched doctor",
@@ -84,8 +84,8 @@ def prepare(task: Task) -> None:
 
 
 def _limit_memory(group: MemoryCgroup) -> None:
-    path, limit = group["path"], str(group["limit_bytes"])
-    if group["version"] == 1:
+    path, limit = group.path, str(group.limit_bytes)
+    if group.version == 1:
         _write(f"{path}/memory.limit_in_bytes", limit)
         swap = f"{path}/memory.memsw.limit_in_bytes"  # only where swap is accounted
     else:
@@ -109,9 +109,9 @@ def confine(task: Task) -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    cpuset, cpus = task.get("cpuset"), task.get("cpus")
+    cpuset, cpus = task.cpuset, task.cpus
     if cpuset and cpus:
-        _write(f"{cpuset['path']}/cpuset.cpus", ",".join(map(str, cpus)))
+        _write(f"{cpuset.path}/cpuset.cpus", ",".join(map(str, cpus)))
 
 
 def join(task: Task, pid: int = 0) -> None:
@@ -181,10 +181,10 @@ def members(task: Task) -> set[int]:
 
 def kill(task: Task) -> bool:
     """Kill everything in the tracking group at one stroke; False where that does not exist."""
-    if not task["cgroup"]:
+    if not task.cgroup:
         return False
     try:
-        _write(f"{task['cgroup']}/cgroup.kill", "1")
+        _write(f"{task.cgroup}/cgroup.kill", "1")
     except OSError:  # kernels before 5.14 have no such file
         return False
     return True
@@ -192,9 +192,9 @@ def kill(task: Task) -> bool:
 
 def is_empty(task: Task) -> bool:
     """Return whether no process is left in the tracking group and the groups below it."""
-    if not task["cgroup"]:
+    if not task.cgroup:
         return True
-    return _field(_read(f"{task['cgroup']}/cgroup.events"), "populated") == 0
+    return _field(_read(f"{task.cgroup}/cgroup.events"), "populated") == 0
 
 
 def allow_more_memory(task: Task) -> None:
@@ -202,14 +202,14 @@ def allow_more_memory(task: Task) -> None:
 
     Only for work that runs no program of the owner's.
     """
-    group = task["memory_cgroup"]
+    group = task.memory_cgroup
     if group is None:
         return
-    name = "memory.limit_in_bytes" if group["version"] == 1 else "memory.max"
-    limit = str(group["limit_bytes"] + _MORE_BYTES)
-    for each in ("memory.memsw.limit_in_bytes", name) if group["version"] == 1 else (name,):
+    name = "memory.limit_in_bytes" if group.version == 1 else "memory.max"
+    limit = str(group.limit_bytes + _MORE_BYTES)
+    for each in ("memory.memsw.limit_in_bytes", name) if group.version == 1 else (name,):
         with contextlib.suppress(OSError):  # no such file: swap is not accounted
-            _write(f"{group['path']}/{each}", limit)
+            _write(f"{group.path}/{each}", limit)
 
 
 def remove(task: Task) -> bool:
@@ -226,32 +226,32 @@ def remove(task: Task) -> bool:
         try:
             os.rmdir(path)
         except OSError:
-            if path == task["cgroup"] and not is_empty(task):
+            if path == task.cgroup and not is_empty(task):
                 return False
     return True
 
 
 def out_of_memory_kills(task: Task) -> int:
     """Return how many processes the kernel has killed in the group for its memory limit."""
-    group = task["memory_cgroup"]
+    group = task.memory_cgroup
     if group is None:
         return 0
-    name = "memory.oom_control" if group["version"] == 1 else "memory.events"
-    return _field(_read(f"{group['path']}/{name}"), "oom_kill")
+    name = "memory.oom_control" if group.version == 1 else "memory.events"
+    return _field(_read(f"{group.path}/{name}"), "oom_kill")
 
 
 def memory_peak_bytes(task: Task) -> int:
     """Return the most memory the group has used, 0 if it cannot be told."""
-    group = task["memory_cgroup"]
+    group = task.memory_cgroup
     if group is None:
         return 0
-    name = "memory.max_usage_in_bytes" if group["version"] == 1 else "memory.peak"
-    text = _read(f"{group['path']}/{name}").strip()
+    name = "memory.max_usage_in_bytes" if group.version == 1 else "memory.peak"
+    text = _read(f"{group.path}/{name}").strip()
     return int(text) if text.isdigit() else 0
 
 
 def cpu_s(task: Task) -> float:
     """Return the CPU time that the tracking group has used, 0 if there is none."""
-    if not task["cgroup"]:
+    if not task.cgroup:
         return 0.0
-    return _field(_read(f"{task['cgroup']}/cpu.stat"), "usage_usec") / 1e6
+    return _field(_read(f"{task.cgroup}/cpu.stat"), "usage_usec") / 1e6

@@ -26,7 +26,7 @@ from gnode.supervisor import (
     terminal,
 )
 from gnode.supervisor.errors import LaunchError, Stage, Subject, reason
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 
 IDENTIFIED, STAGING, READY, FAILED, GO = b"I", b"S", b"R", b"F", b"G"
 MESSAGE_BYTES_MAX = 16384  # two paths of 4096 bytes, or a message about one
@@ -34,7 +34,6 @@ MESSAGE_BYTES_MAX = 16384  # two paths of 4096 bytes, or a message about one
 _FIRST_PAUSE_S = 0.02  # before the second look for a directory that does not exist; then doubled
 _LONGEST_PAUSE_S = 0.25
 _FIRST_LINE_BYTES = 256  # as the kernel
-_OPEN_FILES = 1024  # what programs expect: select(2) can watch no more
 _NEVER_STARTED = 254  # of a process that nobody asks for its code
 
 Prepared = TypeVar("Prepared")
@@ -125,13 +124,13 @@ def _run(
     if listener is not None:
         terminal.close_all_but(channel, listener.fileno())
     become_member(task, around)
-    if task["switch_user"]:
+    if task.switch_user:
         os.write(channel, IDENTIFIED)  # a hang from now on is not the name service's
     private.check_paths(task)
-    if task.get("stage_in"):
+    if task.stage_in:
         if not _may_continue(channel, STAGING, output.planned_paths(task)):
             return
-        os.umask(task["umask"])
+        os.umask(task.umask)
         staging.bring(task)
     paths, descriptors = prepare_as_owner(task, _sleep)
     if not _may_continue(channel, READY, paths):
@@ -140,7 +139,7 @@ def _run(
     for number, fd in enumerate((null if stdin < 0 else stdin, out, err)):
         os.dup2(fd, number)
     if listener is not None:
-        timeout_s = task.get("detach_timeout_s") or 0.0
+        timeout_s = task.detach_timeout_s or 0.0
         _hold(task, listener, channel=channel, detach_timeout_s=timeout_s)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _tell_pid(task)
@@ -168,10 +167,10 @@ def become_member(task: Task, around: Surroundings) -> None:
     cgroup.join(task)
     affinity.take(task)
     private.enter(around)
-    if task["switch_user"]:
-        groups = privilege.resolve_groups(task["user"], task["uid"], task["gid"])
-        privilege.become(task["uid"], task["gid"], groups)
-    if task.get("no_new_privileges"):
+    if task.switch_user:
+        groups = privilege.resolve_groups(task.user, task.uid, task.gid)
+        privilege.become(task.uid, task.gid, groups)
+    if task.no_new_privileges:
         kernel.forbid_new_privileges()
 
 
@@ -230,7 +229,7 @@ def become_shell(
     try:
         terminal.close_all_but(listener.fileno())
         become_member(task, around)
-        os.umask(task["umask"])
+        os.umask(task.umask)
         _enter(task)
         _hold(
             task,
@@ -254,7 +253,7 @@ def check_owner(task: Task, around: Surroundings) -> None:
     Raises:
         LaunchError: see `privilege.check_owner`.
     """
-    privilege.check_owner(task["uid"], task["gid"], around.rules, switch_user=task["switch_user"])
+    privilege.check_owner(task.uid, task.gid, around.rules, switch_user=task.switch_user)
 
 
 def _sleep(pause_s: float) -> None:
@@ -279,7 +278,7 @@ def prepare_as_owner(
     Raises:
         LaunchError: the working directory or an output file cannot be used.
     """
-    os.umask(task["umask"])
+    os.umask(task.umask)
     _patiently(task, _enter, pause)
     out, err, out_path, err_path = _patiently(task, output.open_output, pause)
     try:
@@ -287,7 +286,7 @@ def prepare_as_owner(
     except OSError as error:  # its user may write into that directory, too, and fill its disk
         for fd in {out, err}:
             os.close(fd)
-        place = os.path.dirname(os.path.dirname(task["user_dir"]))
+        place = os.path.dirname(os.path.dirname(task.user_dir))
         raise LaunchError(
             f"cannot write the job's files below {place}: {os.strerror(error.errno or 0)}",
             stage="files",
@@ -306,7 +305,7 @@ def _patiently(
     Both steps have their own time, so that a working directory that comes late leaves as much for
     the output directory in it.
     """
-    give_up_s = kernel.boottime_s() + task.get("directory_wait_s", 0.0)
+    give_up_s = kernel.boottime_s() + task.directory_wait_s
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
@@ -324,13 +323,13 @@ def _set_limits(task: Task, around: Surroundings) -> None:
     if around.oom_protected:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("0")
-    if task["nice"]:
-        os.nice(task["nice"])
-    if task.get("yields"):
+    if task.nice:
+        os.nice(task.nice)
+    if task.yields:
         gate.lower_priority()
     limit_open_files(task)
-    processes = task.get("processes", 0)
-    if processes and not task.get("processes_cgroup"):
+    processes = task.processes
+    if processes and not task.processes_cgroup:
         resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
 
 
@@ -341,28 +340,28 @@ def limit_open_files(task: Task) -> None:
     one; whoever needs more raises it (``ulimit -n``) up to the hard one.
     """
     present, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft = min(task.get("open_files", _OPEN_FILES), hard)
+    soft = min(task.open_files, hard)
     if soft != present:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _write_files(task: Task) -> None:
-    if not task["files"]:
+    if not task.files:
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    for file in task["files"]:
-        fd = os.open(f"{task['user_dir']}/{file['name']}", flags, 0o600)
+    for file in task.files:
+        fd = os.open(f"{task.user_dir}/{file.name}", flags, 0o600)
         try:
-            content = file["content"].encode("utf-8", "surrogateescape")
+            content = file.content.encode("utf-8", "surrogateescape")
             while content:
                 content = content[os.write(fd, content) :]
-            os.fchmod(fd, file["mode"])
+            os.fchmod(fd, file.mode)
         finally:
             os.close(fd)
 
 
 def _enter(task: Task) -> None:
-    directory, home = task["cwd"], task["env"].get("HOME", "").rstrip("/")
+    directory, home = task.cwd, task.env.get("HOME", "").rstrip("/")
     try:
         os.chdir(directory)
     except OSError as error:
@@ -398,19 +397,19 @@ Started = TypeVar("Started")
 
 def _tell_pid(task: Task) -> None:
     """Let the program that this process becomes read its process id, in a job of Slurm."""
-    if "SLURM_JOB_ID" in task["env"]:
-        task["env"]["SLURM_TASK_PID"] = str(os.getpid())
+    if "SLURM_JOB_ID" in task.env:
+        task.env["SLURM_TASK_PID"] = str(os.getpid())
 
 
 def start_program(
-    task: Task, start: Callable[[str, list[str], dict[str, str]], Started]
+    task: Task, start: Callable[[str, tuple[str, ...], dict[str, str]], Started]
 ) -> Started:
     """Call ``start(path, argv, environment)`` for the program, looked for along the job's PATH.
 
     Raises:
         LaunchError: it cannot be run; the message says what to do.
     """
-    argv, env = task["argv"], task["env"]
+    argv, env = task.argv, task.env
     program = argv[0]
     if "/" in program:
         candidates = [program]

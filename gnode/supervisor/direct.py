@@ -18,32 +18,29 @@ from collections.abc import Callable
 from gnode.supervisor import affinity, cgroup, child
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.journal import Journal
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 
-Spawn = Callable[[str, list[str], dict[str, str]], int]
+Spawn = Callable[[str, tuple[str, ...], dict[str, str]], int]
 
 
 def is_possible(task: Task, around: Surroundings) -> bool:
     """Return whether the job's process needs nothing that only a fork can do."""
-    needs_fork = task["switch_user"] or task["memory_cgroup"] or task["nice"]
-    if task.get("no_new_privileges") or task.get("processes") or task.get("gate"):
+    needs_fork = task.switch_user or task.memory_cgroup or task.nice
+    if task.no_new_privileges or task.processes or task.gate:
         return False  # they cannot be taken back
-    if task.get("detach_timeout_s") is not None:
+    if task.detach_timeout_s is not None:
         return False  # its process stays as the keeper of its terminal
-    if "SLURM_JOB_ID" in task["env"]:
+    if "SLURM_JOB_ID" in task.env:
         return False  # only its own process knows SLURM_TASK_PID before the program starts
-    if task.get("stage_in"):
+    if task.stage_in:
         return False  # the job's process copies them before it starts
-    if task.get("private"):
+    if task.private:
         return False  # it enters a namespace
-    if task["cgroup"] and not around.home.is_known:
+    if task.cgroup and not around.home.is_known:
         return False
-    if any(
-        group and group["path"] != task["cgroup"]
-        for group in (task.get("cpuset"), task.get("fence"))
-    ):
+    if any(group and group.path != task.cgroup for group in (task.cpuset, task.fence)):
         return False  # a supervisor that joined it would have to find its way back
-    return not needs_fork and not around.oom_protected and task["uid"] == os.getuid()
+    return not needs_fork and not around.oom_protected and task.uid == os.getuid()
 
 
 def start(
@@ -65,7 +62,7 @@ def start(
     """
     has_cores = around.core_limits[0] != 0  # else its limits are this process's own
     descriptors: tuple[int, ...] = ()
-    umask = os.umask(task["umask"])
+    umask = os.umask(task.umask)
     try:
         paths, descriptors = child.prepare_as_owner(task, pause)
         opened(*paths)
@@ -75,7 +72,7 @@ def start(
         child.limit_open_files(task)  # it stays: a supervisor needs less than any job
         journal.announce_run()
 
-        def spawn(path: str, argv: list[str], env: dict[str, str]) -> int:
+        def spawn(path: str, argv: tuple[str, ...], env: dict[str, str]) -> int:
             return os.posix_spawn(path, argv, env, file_actions=actions, setsid=True, setsigmask=())
 
         return _in_group(task, around, spawn), paths
@@ -90,14 +87,14 @@ def start(
 
 def _in_group(task: Task, around: Surroundings, spawn: Spawn) -> int:
     """Spawn the program inside the attempt's control group, if it has one, and on its CPUs."""
-    own_cpus = os.sched_getaffinity(0) if task.get("cpus") else set()
-    if task["cgroup"]:
+    own_cpus = os.sched_getaffinity(0) if task.cpus else set()
+    if task.cgroup:
         cgroup.join(task)
     try:
         affinity.take(task)
         return child.start_program(task, spawn)
     finally:
-        if task["cgroup"]:
+        if task.cgroup:
             around.home.go()
         if own_cpus:
             os.sched_setaffinity(0, own_cpus)

@@ -1,15 +1,13 @@
 """The signal that a job has asked for some time before its walltime ends."""
 
 from gnode.supervisor import proc, spool
-from gnode.supervisor.spool import Task
-
-DEFAULT_BEFORE_S = 60.0
+from gnode.task import Task
 
 
 def before_s(task: Task) -> float | None:
     """Return how many seconds before the end of the walltime the signal is due, None: never."""
-    asked = task.get("early_signal")
-    return None if asked is None else asked.get("before_s", DEFAULT_BEFORE_S)
+    asked = task.early_signal
+    return None if asked is None else asked.before_s
 
 
 def send(task: Task, job_pid: int, members: set[int]) -> None:
@@ -20,11 +18,11 @@ def send(task: Task, job_pid: int, members: set[int]) -> None:
         job_pid: the job's own process, such as the shell of its script; 0: unknown.
         members: all processes of the job.
     """
-    asked = task.get("early_signal")
+    asked = task.early_signal
     if asked is None:
         return
-    number = asked["signal"]
-    if asked.get("script_only", False):
+    number = asked.signal
+    if asked.script_only:
         proc.send(members & {job_pid}, number)
         return
     handlers = proc.handlers_of(members - {job_pid}, number)

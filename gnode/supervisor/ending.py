@@ -5,9 +5,7 @@ The supervisor drives one of these, and so does the launcher that takes over fro
 
 import enum
 
-#: How long leftovers of a job that has ended by itself get between TERM and KILL, in seconds:
-#: long enough to flush a file; the next job waits meanwhile.
-LEFTOVER_GRACE_S = 2.0
+from gnode.task import LEFTOVER_GRACE_S
 
 #: KILL is repeated until nothing is left: a process may have forked just before it was hit.
 _KILL_AGAIN_S = 0.02

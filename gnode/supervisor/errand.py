@@ -14,7 +14,7 @@ from gnode.supervisor import cgroup, child, kernel, proc, spool, staging, termin
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.journal import open_journal
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 
 REMOVAL_S = 60.0  # for the removal of a container
 _ANSWER_BYTES_MAX = 16_000  # a pipe takes as much without a reader
@@ -51,7 +51,7 @@ def _work_and_end(
         try:
             terminal.close_all_but(writer)
             child.become_member(task, around)
-            os.umask(task["umask"])
+            os.umask(task.umask)
             fault = work()
         except LaunchError as error:
             fault = error.message

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 
 from gnode.supervisor.errors import LaunchError, reason
-from gnode.supervisor.spool import GpuFence, Task
+from gnode.task import GpuFence
 
 _PROG_LOAD, _PROG_ATTACH, _PROG_GET_FD_BY_ID, _PROG_QUERY = 5, 8, 13, 16
 _TYPE_CGROUP_DEVICE = 15
@@ -32,23 +32,22 @@ _QUERY = "=IIIIQI36x"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def set_up(task: Task) -> None:
-    """Fence the attempt's group, which exists, or change its fence to that of ``task``.
+def set_up(fence: GpuFence | None) -> None:
+    """Fence an attempt's group, which exists, or change its fence; None: it has none.
 
     Raises:
         LaunchError: the kernel refuses; the job does not run with the GPUs of others.
     """
-    fence = task.get("fence")
     if fence is None:
         return
     try:
-        if fence["version"] == 1:
+        if fence.version == 1:
             _write_rules(fence)
         else:
-            attach(fence["path"], fence["denied"])
+            attach(fence.path, fence.denied)
     except OSError as error:
         raise LaunchError(
-            f"cannot keep the job from other GPUs, in {fence['path']}: {reason(error)}: "
+            f"cannot keep the job from other GPUs, in {fence.path}: {reason(error)}: "
             "see gpu_fence in gsched.toml(5)",
             stage="group",
             subject="node",
@@ -58,8 +57,8 @@ def set_up(task: Task) -> None:
 
 def _write_rules(fence: GpuFence) -> None:
     """Write the rules of version 1: its groups begin with those of the group above, all allowed."""
-    for name, devices in (("devices.allow", fence["allowed"]), ("devices.deny", fence["denied"])):
-        fd = os.open(f"{fence['path']}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+    for name, devices in (("devices.allow", fence.allowed), ("devices.deny", fence.denied)):
+        fd = os.open(f"{fence.path}/{name}", os.O_WRONLY | os.O_CLOEXEC)
         try:
             for major, first, last in map(_numbers, devices):
                 for minor in range(first, last + 1):  # one rule each: there are no ranges

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from gnode.supervisor import kernel
 from gnode.supervisor.errors import LaunchError
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 
 LOOK_S = 2.0
 _ENTRIES_MAX = 200_000
@@ -34,7 +34,7 @@ def check_unpacked(task: Task, status: int | None) -> None:
     Raises:
         LaunchError: so it is.
     """
-    directory = task["env"].get("GSCHED_SNAPSHOT_DIR", "")
+    directory = task.env.get("GSCHED_SNAPSHOT_DIR", "")
     if not directory or status is None or not os.WIFEXITED(status):
         return
     if os.WEXITSTATUS(status) != _UNPACKER_FAILED:
@@ -42,14 +42,14 @@ def check_unpacked(task: Task, status: int | None) -> None:
     if os.path.isdir(directory) and not os.path.lexists(f"{directory}.tar.gz"):
         return
     try:
-        space = os.statvfs(task["user_dir"])
+        space = os.statvfs(task.user_dir)
     except OSError:
         return
     has_files = space.f_favail > 0 or space.f_files == 0  # some file systems do not count them
     if space.f_bavail * space.f_frsize >= _LEAST_FREE_BYTES and has_files:
         return
     raise LaunchError(
-        f"cannot unpack the job's code snapshot in {task['user_dir']}: {os.strerror(errno.ENOSPC)}",
+        f"cannot unpack the job's code snapshot in {task.user_dir}: {os.strerror(errno.ENOSPC)}",
         stage="files",
         subject="job",
         errno=errno.ENOSPC,
@@ -58,13 +58,11 @@ def check_unpacked(task: Task, status: int | None) -> None:
 
 def own_directories(task: Task) -> list[str]:
     """Return the directories of the owner's attempts, which only this process can list."""
-    root = os.path.dirname(task["user_dir"])
+    root = os.path.dirname(task.user_dir)
     try:
         with os.scandir(root) as entries:
             return [
-                each.path
-                for each in entries
-                if each.stat(follow_symlinks=False).st_uid == task["uid"]
+                each.path for each in entries if each.stat(follow_symlinks=False).st_uid == task.uid
             ]
     except OSError:
         return []
@@ -76,7 +74,7 @@ def look(task: Task, directories: list[str]) -> str:
     Those of the attempt itself do not count: its code may have space on another node. The caller is
     a process of the attempt, so it sees what the owner may see.
     """
-    place = os.path.dirname(os.path.dirname(task["user_dir"]))
+    place = os.path.dirname(os.path.dirname(task.user_dir))
     try:
         space = os.statvfs(place)
         device = os.stat(place).st_dev
@@ -85,14 +83,14 @@ def look(task: Task, directories: list[str]) -> str:
     used_bytes = (space.f_blocks - space.f_bfree) * space.f_frsize
     end_s = kernel.boottime_s() + LOOK_S / 2
     own_bytes = 0
-    attempt = task["user_dir"]
+    attempt = task.user_dir
     for status in _below([attempt], device, ""):
         used_bytes -= status.st_blocks * _BLOCK_BYTES
         if kernel.boottime_s() > end_s:
             return ""
     others = [each for each in directories if each != attempt]
     for count, status in enumerate(_below([place, *others], device, attempt)):
-        if status.st_uid == task["uid"]:
+        if status.st_uid == task.uid:
             own_bytes += status.st_blocks * _BLOCK_BYTES
         if own_bytes and 2 * own_bytes >= used_bytes:
             return BY_OWNER

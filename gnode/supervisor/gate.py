@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from gnode.supervisor import spool
 from gnode.supervisor.ending import Ending
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 
 LOWER_NICE = 10  # a tenth of the CPU time of others (sched(7)); with 19 it could take for ever
 _CAP_SYS_NICE = 1 << 23
@@ -101,7 +101,7 @@ def launched_task(directory: str) -> Task | None:
 
 def is_shut(task: Task, ending: Ending) -> bool:
     """Return whether a task has a gate that was never opened."""
-    return bool(task.get("gate")) and ending.launched_s is None
+    return task.gate and ending.launched_s is None
 
 
 def never_launched(record: dict[str, object]) -> dict[str, object]:

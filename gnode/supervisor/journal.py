@@ -23,8 +23,10 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
 from gnode.supervisor import kernel
+from gnode.task import SupervisorInfo
 from gsched import failpoint, trust
 
 NAME = "journal"
@@ -169,9 +171,9 @@ class Journal:
         """Say that the program may run from now on, before its process is recorded."""
         self._append(_MAY_RUN)
 
-    def write_staging(self, started: Mapping[str, object]) -> None:
+    def write_staging(self, started: SupervisorInfo) -> None:
         """Publish who copies files for the attempt, before its program may run."""
-        self._append(_STAGING + json.dumps(started).encode())
+        self._append(_STAGING + json.dumps(asdict(started)).encode())
 
     def write_answer(self, request: int, *, sent: bool) -> None:
         """Say whether the signal of a migration was sent: whether a process handles it.
@@ -185,9 +187,9 @@ class Journal:
         """Say that nothing is left of the attempt's container."""
         self._append(_CLEANED)
 
-    def write_started(self, started: Mapping[str, object]) -> None:
+    def write_started(self, started: SupervisorInfo) -> None:
         """Publish who runs the attempt; not flushed, since it says nothing after a power loss."""
-        self._append(_STARTED + json.dumps(started).encode())
+        self._append(_STARTED + json.dumps(asdict(started)).encode())
 
     def write_ended(self, record: Mapping[str, object]) -> bytes:
         """Write the exit record so that it outlives a power loss; return it as it was written.

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Sequence
 
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 
 PATIENCE_S = 5.0
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -30,7 +30,7 @@ def words(task: Task, result: dict[str, object]) -> str:
     if result.get("kind") in {"oom", "launch_failed", "node_lost"}:
         return str(result.get("message", ""))
     text = _WORDS.get(str(result.get("stop_reason", "")), "")
-    return text.format(walltime=_duration(task["walltime_s"]))
+    return text.format(walltime=_duration(task.walltime_s))
 
 
 def _duration(seconds: float | None) -> str:
@@ -44,7 +44,7 @@ def append(task: Task, stderr_path: str, lines: Sequence[str]) -> str:
     Returns:
         What went wrong, which nobody is told: the outcome is recorded anyway.
     """
-    job = task["env"].get("GSCHED_JOB_ID", str(task["job"])).partition(".")[0]
+    job = task.env.get("GSCHED_JOB_ID", str(task.job)).partition(".")[0]
     text = "".join(f"gsched: job {job}: {line}\n" for line in lines)
     fd = os.open(stderr_path, _FLAGS)
     if stat.S_ISREG(os.fstat(fd).st_mode):

@@ -10,7 +10,7 @@ import zlib
 
 from gnode.supervisor import journal, kernel, spool
 from gnode.supervisor.ending import Ending
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 
 LEASE = "lease"
 _TRIES = 3  # to read a renewal that is being written this very moment
@@ -22,10 +22,10 @@ def until_s(task: Task, renewed_s: float | None = None) -> float | None:
     Args:
         renewed_s: its last renewal; None: that with which it was accepted.
     """
-    lease_s = task.get("lease_s", 0.0)
+    lease_s = task.lease_s
     if not lease_s:
         return None
-    return (task.get("lease_from_s", 0.0) if renewed_s is None else renewed_s) + lease_s
+    return (task.lease_from_s if renewed_s is None else renewed_s) + lease_s
 
 
 def look(directory: str, task: Task, ending: Ending, now_s: float) -> None:
@@ -34,7 +34,7 @@ def look(directory: str, task: Task, ending: Ending, now_s: float) -> None:
         return
     renewed_s = read(directory)
     if renewed_s is not None:
-        ending.renew(renewed_s + task.get("lease_s", 0.0))
+        ending.renew(renewed_s + task.lease_s)
     ending.check_lease(now_s)
 
 

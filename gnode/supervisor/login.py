@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 
 from gnode.supervisor import cgroup, gate, private, proc, spool
 from gnode.supervisor.errors import LaunchError, reason
-from gnode.supervisor.spool import Started, Task
+from gnode.task import SupervisorInfo, Task
 from gsched.unix_address import address_of
 
 LAUNCHER = "launcher.json"  # which process the launcher is
@@ -43,7 +43,7 @@ class Found(NamedTuple):
 
     directory: str
     task: Task
-    started: Started
+    started: SupervisorInfo
     started_s: float
 
 
@@ -64,9 +64,9 @@ def attempts_of(state_dir: str, user: str, uid: int) -> list[Found]:
             one = _look(state_dir, f"{attempts}/{name}", uid)
         except FileNotFoundError:  # removed meanwhile
             continue
-        if one is not None and one.task["user"] == user:
+        if one is not None and one.task.user == user:
             found.append(one)
-    return sorted(found, key=lambda one: (one.started_s, one.task["job"]), reverse=True)
+    return sorted(found, key=lambda one: (one.started_s, one.task.job), reverse=True)
 
 
 def _look(state_dir: str, directory: str, uid: int) -> Found | None:
@@ -75,25 +75,25 @@ def _look(state_dir: str, directory: str, uid: int) -> Found | None:
     It runs as long as its own process lives: then a user cannot keep it from its end by logins.
     """
     task = spool.read_task(directory)
-    if task is None or task["uid"] != uid:
+    if task is None or task.uid != uid:
         return None
-    if task.get("gate"):
+    if task.gate:
         task = gate.launched_task(directory)
     if task is None or spool.has_ended(directory):
         return None
     started = spool.read_started(directory)
     if started is None or not _runs(started) or not _is_looked_after(state_dir, started):
         return None
-    return Found(directory, task, started, started["started_s"])
+    return Found(directory, task, started, started.started_s)
 
 
-def _runs(started: Started) -> bool:
-    return proc.lives(started["job_pid"], started["job_start_ticks"])
+def _runs(started: SupervisorInfo) -> bool:
+    return proc.lives(started.job_pid, started.job_start_ticks)
 
 
-def _is_looked_after(state_dir: str, started: Started) -> bool:
+def _is_looked_after(state_dir: str, started: SupervisorInfo) -> bool:
     """Return whether the attempt's supervisor lives, or the launcher, which takes its place."""
-    if proc.lives(started["pid"], started["start_ticks"]):
+    if proc.lives(started.pid, started.start_ticks):
         return True
     content = spool.read_file(f"{state_dir}/{LAUNCHER}")
     try:
@@ -147,7 +147,7 @@ def nearest(found: list[Found], address: str) -> Found:
         found: as `attempts_of` returns them; not empty.
         address: where the login comes from.
     """
-    same = [one for one in found if address and one.task["env"].get("MASTER_ADDR") == address]
+    same = [one for one in found if address and one.task.env.get("MASTER_ADDR") == address]
     return (same or found)[0]
 
 
@@ -162,7 +162,7 @@ def adopt(found: Found, pid: int) -> None:
         LaunchError: it cannot be part of it on this node.
     """
     task = found.task
-    if not task["cgroup"]:
+    if not task.cgroup:
         raise LaunchError(
             "this node has no control groups of version 2: see gsched doctor",
             stage="group",
@@ -171,7 +171,7 @@ def adopt(found: Found, pid: int) -> None:
     try:
         cgroup.join(task, pid)
     except LaunchError:
-        if _is_over(found) or not os.path.exists(task["cgroup"]):
+        if _is_over(found) or not os.path.exists(task.cgroup):
             raise OverError from None
         raise
     if _is_over(found):
@@ -196,7 +196,7 @@ def share_tmp(found: Found, pid: int) -> bool:
     Raises:
         LaunchError: the kernel refuses.
     """
-    if not found.task.get("private"):
+    if not found.task.private:
         return True
     try:
         process = proc.read_process(pid)
@@ -221,10 +221,10 @@ def _is_over(found: Found) -> bool:
 
 def _limit(task: Task, pid: int) -> None:
     """Give a process the limits of the attempt that are not its control groups'."""
-    if cpus := task.get("cpus"):
+    if cpus := task.cpus:
         os.sched_setaffinity(pid, cpus)
-    if task["nice"]:
-        os.setpriority(os.PRIO_PROCESS, pid, task["nice"])
-    processes = task.get("processes", 0)
-    if processes and not task.get("processes_cgroup"):
+    if task.nice:
+        os.setpriority(os.PRIO_PROCESS, pid, task.nice)
+    processes = task.processes
+    if processes and not task.processes_cgroup:
         resource.prlimit(pid, resource.RLIMIT_NPROC, (processes, processes))

@@ -69,7 +69,7 @@ class LostAttempts:
         watched = None if adopted else self._watch_job(name)
         try:
             lost = LostAttempt(directory, adopted=adopted, watched=watched)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             spool.log(f"{directory}: cannot look after it: {error!r}")
             with contextlib.suppress(OSError):  # the directory may be gone altogether
                 _write_unreadable(directory, record.unreadable(name, error))
@@ -87,7 +87,7 @@ class LostAttempts:
         started = spool.read_started(f"{self._attempts}/{name}")
         if started is None or not kernel.tells_exit_status():
             return None
-        return proc.open_process(started["job_pid"], started["job_start_ticks"])
+        return proc.open_process(started.job_pid, started.job_start_ticks)
 
     def reaped(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
         """Note the end of a child of ours that is no supervisor."""
@@ -166,15 +166,15 @@ class LostAttempts:
                 self._open(name, adopted=False)
                 return True
             return False
-        self._pids[name] = started["pid"]
-        if not proc.lives(started["pid"], started["start_ticks"]):
+        self._pids[name] = started.pid
+        if not proc.lives(started.pid, started.start_ticks):
             if not spool.has_ended(directory):  # it may have just written it
                 self._open(name, adopted=False)
             return True
         if name not in self._jobs and (job := self._watch_job(name)) is not None:
             self._jobs[name] = job
         try:
-            pidfd = os.pidfd_open(started["pid"])
+            pidfd = os.pidfd_open(started.pid)
         except ProcessLookupError:
             return False
         self._strays[name] = pidfd

@@ -13,7 +13,7 @@ import os
 import stat
 
 from gnode.supervisor.errors import LaunchError, reason
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 
 # O_NONBLOCK: opening a pipe without a reader fails instead of hanging. O_NOCTTY: no terminal.
 _FLAGS = (
@@ -27,14 +27,14 @@ def open_output(task: Task) -> tuple[int, int, str, str]:
     Raises:
         LaunchError: a file cannot be opened; the message says which and what to do.
     """
-    if task["join"] == "eo":
-        err, err_path = _open(task["stderr_path"], task["stderr_name"], append=task["append"])
+    if task.join == "eo":
+        err, err_path = _open(task.stderr_path, task.stderr_name, append=task.append)
         return err, err, err_path, err_path
-    out, out_path = _open(task["stdout_path"], task["stdout_name"], append=task["append"])
-    if task["join"] == "oe" or task["stderr_path"] == out_path:
+    out, out_path = _open(task.stdout_path, task.stdout_name, append=task.append)
+    if task.join == "oe" or task.stderr_path == out_path:
         return out, out, out_path, out_path
     try:
-        err, err_path = _open(task["stderr_path"], task["stderr_name"], append=task["append"])
+        err, err_path = _open(task.stderr_path, task.stderr_name, append=task.append)
     except LaunchError:
         os.close(out)
         raise
@@ -43,11 +43,11 @@ def open_output(task: Task) -> tuple[int, int, str, str]:
 
 def planned_paths(task: Task) -> tuple[str, str]:
     """Return the paths that the output files will have, as far as that is known before."""
-    out = _planned(task["stdout_path"], task["stdout_name"])
-    err = _planned(task["stderr_path"], task["stderr_name"])
-    if task["join"] == "eo":
+    out = _planned(task.stdout_path, task.stdout_name)
+    err = _planned(task.stderr_path, task.stderr_name)
+    if task.join == "eo":
         return err, err
-    return (out, out) if task["join"] == "oe" else (out, err)
+    return (out, out) if task.join == "oe" else (out, err)
 
 
 def _planned(path: str, name: str) -> str:

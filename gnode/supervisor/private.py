@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from gnode.supervisor.errors import LaunchError, Stage, reason
-from gnode.supervisor.spool import Private, Task
+from gnode.task import PrivateTmp, Task
 from gsched import trust
 
 TMP, SHM = "/tmp", "/dev/shm"  # noqa: S108 - they are what this is about
@@ -59,7 +59,7 @@ def make(task: Task, holder: Holder) -> None:
     Raises:
         LaunchError: the kernel refuses.
     """
-    private = task.get("private")
+    private = task.private
     if private is None:
         return
     try:
@@ -103,7 +103,7 @@ def mount(task: Task) -> None:
     Raises:
         OSError: the kernel refuses, or somebody else has put the directory there.
     """
-    private = task.get("private")
+    private = task.private
     assert private is not None, "the caller has looked"
     with contextlib.ExitStack() as opened:
         tmp = _opened(opened, _open_tmp(task))
@@ -115,8 +115,8 @@ def mount(task: Task) -> None:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 place = _open_place(path, opened)
                 _mount(f"/proc/self/fd/{fd}", f"/proc/self/fd/{place}", "", _MS_BIND | _MS_REC)
-    if private["shm"] and os.path.isdir(SHM):
-        size = f",size={private['shm_bytes']}" if private["shm_bytes"] else ""
+    if private.shm and os.path.isdir(SHM):
+        size = f",size={private.shm_bytes}" if private.shm_bytes else ""
         _mount("tmpfs", SHM, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777{size}")
 
 
@@ -156,15 +156,15 @@ def check_paths(task: Task) -> None:
     Raises:
         LaunchError: there is such a path.
     """
-    private = task.get("private")
+    private = task.private
     if private is None:
         return
     paths: tuple[tuple[str, str, Stage, str], ...] = (
-        (task["cwd"], "working directory", "workdir", "-d"),
-        (task["stdout_path"] if task["join"] != "eo" else "", "output file", "output", "-o"),
-        (task["stderr_path"] if task["join"] != "oe" else "", "error file", "output", "-e"),
+        (task.cwd, "working directory", "workdir", "-d"),
+        (task.stdout_path if task.join != "eo" else "", "output file", "output", "-o"),
+        (task.stderr_path if task.join != "oe" else "", "error file", "output", "-e"),
         (
-            task["env"].get("GSCHED_CHECKPOINT_DIR", ""),
+            task.env.get("GSCHED_CHECKPOINT_DIR", ""),
             "checkpoint directory",
             "workdir",
             "--checkpoint-dir",
@@ -182,12 +182,12 @@ def check_paths(task: Task) -> None:
             )
 
 
-def _hidden(path: str, private: Private) -> str:
+def _hidden(path: str, private: PrivateTmp) -> str:
     """Return what a path leads to if the job has something else there; empty: it has not."""
     if not path:
         return ""
-    places = (TMP, SHM) if private["shm"] else (TMP,)
-    seen = [*private["visible"], *map(os.path.realpath, private["visible"])]
+    places = (TMP, SHM) if private.shm else (TMP,)
+    seen = [*private.visible, *map(os.path.realpath, private.visible)]
     for led in (path, os.path.realpath(path)):
         if any(_is_below(led, place) for place in places) and not any(
             _is_below(led, place) for place in seen
@@ -200,18 +200,18 @@ def _is_below(path: str, place: str) -> bool:
     return f"{posixpath.normpath(path)}/".startswith(f"{place}/")
 
 
-def _below_tmp(private: Private) -> Sequence[str]:
+def _below_tmp(private: PrivateTmp) -> Sequence[str]:
     """Return what of the node's /tmp is visible, without what is below another one of them."""
     found: list[str] = []
-    for path in sorted(map(posixpath.normpath, private["visible"])):
+    for path in sorted(map(posixpath.normpath, private.visible)):
         if _is_below(path, TMP) and path != TMP and not any(_is_below(path, p) for p in found):
             found.append(path)
     return found
 
 
-def _prepare(task: Task, private: Private) -> None:
+def _prepare(task: Task, private: PrivateTmp) -> None:
     """Make the new /tmp, with the places where others are mounted in it."""
-    around, name = os.path.split(task["user_dir"])
+    around, name = os.path.split(task.user_dir)
     with contextlib.ExitStack() as opened:
         place = _opened(opened, trust.open_directory(around))
         own = _opened(opened, os.open(name, _DIRECTORY, dir_fd=place))
@@ -229,7 +229,7 @@ def _prepare(task: Task, private: Private) -> None:
 
 def _open_tmp(task: Task) -> int:
     """Return the new /tmp: what the owner may have put in its place is refused."""
-    around, name = os.path.split(task["user_dir"])
+    around, name = os.path.split(task.user_dir)
     with contextlib.ExitStack() as opened:
         place = _opened(opened, trust.open_directory(around))
         own = _opened(opened, os.open(name, _DIRECTORY, dir_fd=place))

@@ -12,7 +12,7 @@ from gnode.supervisor import cgroup, gate, kernel
 from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import Ending
 from gnode.supervisor.errors import LaunchError, printable
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 
 _REPORT_BYTES_MAX = 65536
 _MESSAGE_CHARACTERS_MAX = 2000
@@ -66,8 +66,8 @@ def never_ran(task: Task, error: LaunchError, seen: Seen | None = None) -> dict[
     """
     now_s = time.time()
     record: dict[str, object] = {
-        "job": task["job"],
-        "attempt": task["attempt"],
+        "job": task.job,
+        "attempt": task.attempt,
         "kind": "launch_failed",
         "failure": error.evidence(),
         "message": printable(error.message),
@@ -76,7 +76,7 @@ def never_ran(task: Task, error: LaunchError, seen: Seen | None = None) -> dict[
     }
     if seen is not None:
         record |= {"started_s": seen.started_s} | used(task, seen)
-    if task["memory_cgroup"] is not None and cgroup.out_of_memory_kills(task):
+    if task.memory_cgroup is not None and cgroup.out_of_memory_kills(task):
         del record["failure"]
         record["signal"] = signal.SIGKILL
         _merge_out_of_memory(task, record, stopped=False)
@@ -86,8 +86,8 @@ def never_ran(task: Task, error: LaunchError, seen: Seen | None = None) -> dict[
 def ended(task: Task, seen: Seen, ending: Ending, asking: Asking) -> dict[str, object]:
     """Return the record of an attempt of which nothing is left."""
     record: dict[str, object] = {
-        "job": task["job"],
-        "attempt": task["attempt"],
+        "job": task.job,
+        "attempt": task.attempt,
         "started_s": seen.started_s,
     } | used(task, seen)
     if ending.reason is not None:
@@ -113,8 +113,7 @@ def merge_lease(task: Task, ending: Ending, record: dict[str, object]) -> None:
         record.pop(name, None)
     record["kind"] = "node_lost"
     record["message"] = (
-        f"the node could not reach the head for {task.get('lease_s', 0.0):g} s: "
-        "the job's lease has expired"
+        f"the node could not reach the head for {task.lease_s:g} s: the job's lease has expired"
     )
 
 
@@ -129,12 +128,12 @@ def _outcome(status: int | None) -> dict[str, object]:
 
 def _merge_out_of_memory(task: Task, record: dict[str, object], *, stopped: bool) -> None:
     """Say so if the kernel killed for memory; a job that we stopped ended for our reason."""
-    memory = task["memory_cgroup"]
+    memory = task.memory_cgroup
     if memory is None or stopped or not cgroup.out_of_memory_kills(task):
         return
     record["kind"] = "oom"
     record["message"] = (
-        f"killed for using more than its {memory['limit_bytes'] / 2**20:.0f} MiB of memory: "
+        f"killed for using more than its {memory.limit_bytes / 2**20:.0f} MiB of memory: "
         "ask for more with -l mem="
     )
 
@@ -144,9 +143,9 @@ def _merge_report(task: Task, seen: Seen, ending: Ending, record: dict[str, obje
 
     A failure after we began to stop the job is our doing and says nothing.
     """
-    if task["failure_report"] is None:
+    if task.failure_report is None:
         return
-    report = _read_report(task["failure_report"], task["uid"])
+    report = _read_report(task.failure_report, task.uid)
     failed_s = _number(report.get("failed_s"), 0.0, 1e12)
     if failed_s is None:
         return

@@ -9,11 +9,12 @@ import contextlib
 import os
 import re
 import socket
+from dataclasses import replace
 
 from gnode.supervisor import child, spool, terminal
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.errors import reason
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 
 SHELLS_MAX = 16  # at once in one attempt's part
 _REFUSING = frozenset({"", "false", "nologin", "sync"})
@@ -22,7 +23,7 @@ _SESSION = re.compile(r"[0-9a-f]{32}")
 
 def _shell_of(task: Task) -> str:
     """Return the shell of the job's owner; some accounts have a program that refuses instead."""
-    shell = task["env"].get("SHELL", "")
+    shell = task.env.get("SHELL", "")
     return "/bin/sh" if os.path.basename(shell) in _REFUSING else shell
 
 
@@ -74,9 +75,9 @@ class Shells:
                     "env": dict(env),
                     "linger_s": int() | float() as linger_s,
                 } if _SESSION.fullmatch(session) and all(isinstance(each, str) for each in argv):
-                    changed = task["env"] | {str(name): str(env[name]) for name in env}
-                    words = argv or [_shell_of(task)]
-                    own: Task = {**task, "argv": words, "env": changed}
+                    changed = task.env | {str(name): str(env[name]) for name in env}
+                    words = tuple(argv) or (_shell_of(task),)
+                    own = replace(task, argv=words, env=changed)
                     relays = order.get("forward") is True
                     self._start(own, session, float(linger_s), relays=relays)
                 case _:

@@ -8,10 +8,10 @@ import errno
 import fcntl
 import json
 import os
-from typing import Literal, NotRequired, TypedDict, cast
 
 from gnode.supervisor import journal
 from gnode.supervisor.journal import Journal, open_journal
+from gnode.task import SupervisorInfo, Task, decode
 from gsched import trust
 from gsched.failpoint import failpoint
 
@@ -21,162 +21,6 @@ LAUNCHED = "launched.json"  # the task of an attempt that was prepared, as it wa
 #: What a full disk says, or one on which this user has no more room.
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _SHORT_MESSAGE_CHARACTERS = 200
-
-
-class File(TypedDict):
-    """A file that the job finds in its ``user_dir``."""
-
-    name: str
-    mode: int
-    content: str
-
-
-class MemoryCgroup(TypedDict):
-    """The control group that limits the job's memory: made, joined and removed for it."""
-
-    version: Literal[1, 2]
-    path: str
-    limit_bytes: int
-
-
-class CpusetCgroup(TypedDict):
-    """The control group that limits the job's CPUs; of version 2, the one for tracking."""
-
-    version: Literal[1, 2]
-    path: str
-
-
-class GpuFence(TypedDict):
-    """The control group that keeps the job from devices, ``MAJOR:FIRST-LAST``: see `fence`."""
-
-    version: Literal[1, 2]
-    path: str
-    denied: list[str]
-    allowed: list[str]
-
-
-class Private(TypedDict):
-    """What the attempt's own /tmp and /dev/shm are: see `private`.
-
-    Attributes:
-        visible: directories of the node that are there as before.
-        shm: it has a /dev/shm of its own, of at most ``shm_bytes``; 0: half of the memory.
-    """
-
-    visible: list[str]
-    shm: bool
-    shm_bytes: int
-
-
-class Removal(TypedDict):
-    """The command that removes what a container has left, and its environment."""
-
-    argv: list[str]
-    env: dict[str, str]
-
-
-class EarlySignal(TypedDict):
-    """A signal some seconds before the walltime ends: see `gsched.model.job.EarlySignal`."""
-
-    signal: int
-    before_s: NotRequired[float]
-    script_only: NotRequired[bool]
-
-
-class Task(TypedDict):
-    """All that gnode says about one attempt's part on this node: the content of ``task.json``.
-
-    Attributes:
-        switch_user: run as ``uid``; otherwise ``uid`` has to be this process's own.
-        stdout_path, stderr_path: absolute; a directory stands for a file in it, called
-            ``stdout_name`` or ``stderr_name``.
-        append: add to the output files instead of emptying them first.
-        user_dir: a directory of the owner's, made here, that holds ``files``.
-        cgroup: a version 2 control group to make and join, for tracking and killing.
-        failure_report: where a torchrun agent writes which rank failed first.
-        leftover_grace_s: what leftovers get between TERM and KILL, at most ``grace_s``.
-        launch_timeout_s: how long the steps before the program may take (a dead file server).
-        no_new_privileges: programs gain no rights by being setuid.
-        open_files: soft limit on open files.
-        processes: limit on processes and threads, 0: none: of the attempt by its group, of either
-            version, else of its user.
-        lease_s: how long it may run while the head is not reached, from ``lease_from_s`` on
-            (CLOCK_BOOTTIME) or the last renewal; 0: for ever.
-        lease_grace_s: from TERM to KILL when that is over.
-        cpus: that the job may use, empty: all; ``cpuset``: the control group that enforces it.
-        fence: what keeps it from the GPUs of others; None: nothing does.
-        early_signal: sent once, or again if its supervisor was lost meanwhile.
-        gate: it was started before its attempt was launched, and waits for that; see `gate`.
-        yields: until then it has a lower priority.
-        detach_timeout_s: it runs on a terminal, and is hung up when nobody was attached for so
-            long; 0: never; None: it has no terminal.
-        stage_in, stage_out: commands that copy files; all of either at most ``stage_timeout_s``
-            long together.
-        removal: of the attempt's container, once nothing of it runs.
-        directory_wait_s: for how long a working or output directory that does not exist is looked
-            for, each.
-        private: its own /tmp and /dev/shm; None: it has those of the node.
-    """
-
-    job: int
-    attempt: int
-    user: str
-    uid: int
-    gid: int
-    switch_user: bool
-    argv: list[str]
-    env: dict[str, str]
-    cwd: str
-    stdout_path: str
-    stderr_path: str
-    stdout_name: str
-    stderr_name: str
-    join: Literal["n", "oe", "eo"]
-    append: bool
-    umask: int
-    files: list[File]
-    user_dir: str
-    cgroup: str | None
-    memory_cgroup: MemoryCgroup | None
-    walltime_s: float | None
-    grace_s: float
-    failure_report: str | None
-    nice: int
-    leftover_grace_s: NotRequired[float]
-    no_new_privileges: NotRequired[bool]
-    open_files: NotRequired[int]
-    processes: NotRequired[int]
-    processes_cgroup: NotRequired[str | None]
-    launch_timeout_s: NotRequired[float]
-    lease_s: NotRequired[float]
-    lease_from_s: NotRequired[float]
-    lease_grace_s: NotRequired[float]
-    early_signal: NotRequired[EarlySignal | None]
-    gate: NotRequired[bool]
-    yields: NotRequired[bool]
-    detach_timeout_s: NotRequired[float | None]
-    cpus: NotRequired[list[int]]
-    cpuset: NotRequired[CpusetCgroup | None]
-    fence: NotRequired[GpuFence | None]
-    stage_in: NotRequired[list[list[str]]]
-    stage_out: NotRequired[list[list[str]]]
-    stage_timeout_s: NotRequired[float]
-    removal: NotRequired[Removal | None]
-    directory_wait_s: NotRequired[float]
-    private: NotRequired[Private | None]
-
-
-class Started(TypedDict):
-    """Who runs an attempt: from its journal."""
-
-    pid: int
-    start_ticks: int
-    job_pid: int
-    job_start_ticks: int
-    started_s: float
-    started_boottime_s: float
-    stdout_path: str
-    stderr_path: str
 
 
 def log(message: str) -> None:
@@ -266,7 +110,8 @@ def _claim(directory: str, place: int, fd: int) -> Claim | None:
     if story.begun or story.ended is not None:
         journal.close()
         return None
-    return Claim(cast("Task", json.loads(read_all(fd))), fd, journal, Commands(directory, journal))
+    task = decode(Task, read_all(fd))
+    return Claim(task, fd, journal, Commands(directory, journal))
 
 
 def is_claimed(directory: str) -> bool:
@@ -332,19 +177,19 @@ def may_have_run(directory: str) -> bool:
 def read_task(directory: str) -> Task | None:
     """Return the task of an attempt that others may run, None if there is none."""
     content = read_file(f"{directory}/{TASK}")
-    return None if content is None else cast("Task", json.loads(content))
+    return None if content is None else decode(Task, content)
 
 
 def read_launched(directory: str) -> Task | None:
     """Return the task of a prepared attempt as it was launched, None if it was not."""
     content = read_file(f"{directory}/{LAUNCHED}")
-    return None if content is None else cast("Task", json.loads(content))
+    return None if content is None else decode(Task, content)
 
 
-def read_started(directory: str) -> Started | None:
+def read_started(directory: str) -> SupervisorInfo | None:
     """Return who runs an attempt, None if nobody has started it."""
     content = journal.read_story(directory).started
-    return None if content is None else cast("Started", json.loads(content))
+    return None if content is None else decode(SupervisorInfo, content)
 
 
 def write_exit(journal: Journal, record: dict[str, object]) -> bytes:

@@ -12,7 +12,7 @@ import signal
 
 from gnode.supervisor import kernel
 from gnode.supervisor.errors import LaunchError
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 
 KEPT = "gsched-undelivered"  # in the owner's home directory
 SLACK_S = 10.0  # for what is no copy: a file that goes home, the end of a process
@@ -23,7 +23,7 @@ _REMOVAL_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 def limit_s(task: Task) -> float:
     """Return how long the copies before the start may take together, seconds."""
-    return task.get("stage_timeout_s", 0.0)
+    return task.stage_timeout_s
 
 
 def bring(task: Task) -> None:
@@ -33,7 +33,7 @@ def bring(task: Task) -> None:
         LaunchError: a copy failed; it may work later.
     """
     end_s = kernel.boottime_s() + limit_s(task)
-    for argv in task.get("stage_in", ()):
+    for argv in task.stage_in:
         fault = _run(argv, _environment(task), end_s)
         if fault:
             if fault == _LATE:
@@ -53,7 +53,7 @@ def take_away(task: Task) -> str:
     """
     end_s = kernel.boottime_s() + limit_s(task)
     faults = []
-    for argv in task.get("stage_out", ()):
+    for argv in task.stage_out:
         fault = _run(argv, _environment(task), end_s)
         if fault:
             if fault == _LATE:
@@ -68,12 +68,12 @@ def remove_container(task: Task, limit_s: float) -> str:
 
     The caller is a process of the attempt.
     """
-    removal = task.get("removal")
+    removal = task.removal
     if not removal:
         return ""
     os.chdir("/")
-    environment = {**removal["env"], "PATH": _REMOVAL_PATH, "LANG": "C.UTF-8"}
-    fault = _run(removal["argv"], environment, kernel.boottime_s() + limit_s)
+    environment = {**removal.env, "PATH": _REMOVAL_PATH, "LANG": "C.UTF-8"}
+    fault = _run(removal.argv, environment, kernel.boottime_s() + limit_s)
     if fault == _LATE:
         fault = f"it was not done within {limit_s:.0f} s"
     return f"the container was not removed: {fault}" if fault else ""
@@ -81,27 +81,27 @@ def remove_container(task: Task, limit_s: float) -> str:
 
 def _environment(task: Task) -> dict[str, str]:
     kept = ("HOME", "PATH", "USER")
-    return {name: value for name, value in task["env"].items() if name in kept}
+    return {name: value for name, value in task.env.items() if name in kept}
 
 
 def _keep(task: Task, path: str) -> str:
     """Move what could not be copied to where it stays; return where it is, in words."""
-    if not path.startswith(f"{task['user_dir']}/"):
+    if not path.startswith(f"{task.user_dir}/"):
         return f"the files are where the job left them: {path}"
-    place = os.path.join(task["env"].get("HOME", "/"), KEPT, f"{task['job']}.{task['attempt']}")
+    place = os.path.join(task.env.get("HOME", "/"), KEPT, f"{task.job}.{task.attempt}")
     try:
         os.makedirs(place, 0o700, exist_ok=True)
     except OSError as error:
         return f"they are lost: cannot make {place}: {os.strerror(error.errno or 0)}"
     end_s = kernel.boottime_s() + SLACK_S
-    fault = _run(["mv", "--", path, place], _environment(task), end_s)
+    fault = _run(("mv", "--", path, place), _environment(task), end_s)
     return f"they are lost: {fault}" if fault else f"the files are kept in {place}"
 
 
 _LATE = "late"
 
 
-def _run(argv: list[str], environment: dict[str, str], end_s: float) -> str:
+def _run(argv: tuple[str, ...], environment: dict[str, str], end_s: float) -> str:
     """Run a command to its end; return what went wrong, in words.
 
     What it starts and leaves stays in the attempt's control groups, and ends with the attempt.

@@ -35,16 +35,16 @@ from gnode.supervisor import (
 )
 from gnode.supervisor.asking import Asking
 from gnode.supervisor.child import Surroundings
-from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
+from gnode.supervisor.ending import Do, Ending
 from gnode.supervisor.errors import LaunchError, Stage, reason
 from gnode.supervisor.gate import Gate, is_shut, launched_task, never_launched
 from gnode.supervisor.user_dir import UserDir
+from gnode.task import SupervisorInfo
 from gsched.failpoint import failpoint
 
 #: All that wakes a supervisor; blocked, and taken one by one.
 WATCHED = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM, signal.SIGTERM)
 _ORDERS = (signal.SIGUSR1, signal.SIGTERM)
-_LAUNCH_TIMEOUT_S = 120.0  # a dead file server hangs for ever, a slow one answers within this
 _LAUNCH_LOOK_S = 0.2  # how often a launch that hangs looks for an order to stop
 _WRITE_AGAIN_S = 1.0
 #: Reasons of a stop after which the job runs again: its files are not copied away.
@@ -123,11 +123,11 @@ class _Supervisor:
         self._started = False
         self._seen = record.Seen(started_s=time.time(), started_boottime_s=kernel.boottime_s())
         self._ending = Ending(
-            walltime_s=task["walltime_s"],
-            grace_s=task["grace_s"],
-            leftover_grace_s=task.get("leftover_grace_s", LEFTOVER_GRACE_S),
+            walltime_s=task.walltime_s,
+            grace_s=task.grace_s,
+            leftover_grace_s=task.leftover_grace_s,
             lease_until_s=lease.until_s(task),
-            lease_grace_s=task.get("lease_grace_s", 0.0),
+            lease_grace_s=task.lease_grace_s,
             early_s=early.before_s(task),
         )
 
@@ -158,7 +158,7 @@ class _Supervisor:
             words = last_words.words(self._task, result)
             fault = self._stage_out(around)
             self._remove_container(around)
-            if self._task.get("stage_out") or self._task.get("removal"):
+            if self._task.stage_out or self._task.removal:
                 result.update(record.used(self._task, self._seen))
             if fault:
                 told = result.get("message")
@@ -186,7 +186,7 @@ class _Supervisor:
     def _stage_out(self, around: Surroundings) -> str:
         """Copy the job's files away, unless another attempt follows; return what went wrong."""
         task = self._task
-        if not task.get("stage_out") or self._ending.reason in _ANOTHER_FOLLOWS:
+        if not task.stage_out or self._ending.reason in _ANOTHER_FOLLOWS:
             return ""
         limit_s = staging.limit_s(task) + staging.SLACK_S
         fault = self._run_errand(around, lambda: staging.take_away(task), limit_s)
@@ -196,7 +196,7 @@ class _Supervisor:
 
     def _remove_container(self, around: Surroundings) -> None:
         task = self._task
-        if not task.get("removal"):
+        if not task.removal:
             return
         fault = self._run_errand(
             around,
@@ -209,7 +209,7 @@ class _Supervisor:
 
     def _note_cleaned(self) -> None:
         """Say that nothing is left of the attempt's container."""
-        if not self._task.get("removal"):
+        if not self._task.removal:
             return
         with contextlib.suppress(OSError):  # then it is done again
             self._journal.announce_cleaned()
@@ -296,8 +296,8 @@ class _Supervisor:
         """Fork the job's process, let it prepare, record it and let it go."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stdin = -1
-        if self._task.get("gate"):
-            self._gate = Gate(yields=self._task.get("yields", False))
+        if self._task.gate:
+            self._gate = Gate(yields=self._task.yields)
             stdin = self._gate.reader
         with ours:
             listener = self._listen()
@@ -323,7 +323,7 @@ class _Supervisor:
             theirs.close()
             failpoint("supervisor.start.after_fork")
             ours.settimeout(_LAUNCH_LOOK_S)
-            if self._task.get("stage_in"):
+            if self._task.stage_in:
                 self._let_stage_in(ours)
             paths = self._answer(ours, child.READY, staging.limit_s(self._task))
             self._publish(*_two_paths(paths))
@@ -338,7 +338,7 @@ class _Supervisor:
         """
         paths = _two_paths(self._answer(channel, child.STAGING))
         self._opened(*paths)
-        if not self._task.get("gate"):
+        if not self._task.gate:
             self._begin()
             self._journal.write_staging(self._description(*paths))
             self._obey()  # as when its program starts
@@ -347,7 +347,7 @@ class _Supervisor:
 
     def _listen(self) -> socket.socket | None:
         """Return where gnode reaches the keeper of the job's terminal, None if it has none."""
-        if self._task.get("detach_timeout_s") is None:
+        if self._task.detach_timeout_s is None:
             return None
         try:
             return terminal.listen(self._directory)
@@ -379,18 +379,17 @@ class _Supervisor:
         # Until now nobody could know whom to signal about an order, so none may go unread.
         self._obey()
 
-    def _description(self, stdout_path: str, stderr_path: str) -> spool.Started:
-        """Return who runs the attempt."""
-        return {
-            "pid": self._own.pid,
-            "start_ticks": self._own.start_ticks,
-            "job_pid": self._job_pid,
-            "job_start_ticks": proc.start_ticks(self._job_pid),
-            "started_s": self._seen.started_s,
-            "started_boottime_s": self._seen.started_boottime_s,
-            "stdout_path": stdout_path,
-            "stderr_path": stderr_path,
-        }
+    def _description(self, stdout_path: str, stderr_path: str) -> SupervisorInfo:
+        return SupervisorInfo(
+            pid=self._own.pid,
+            start_ticks=self._own.start_ticks,
+            job_pid=self._job_pid,
+            job_start_ticks=proc.start_ticks(self._job_pid),
+            started_s=self._seen.started_s,
+            started_boottime_s=self._seen.started_boottime_s,
+            stdout_path=stdout_path,
+            stderr_path=stderr_path,
+        )
 
     def _opened(self, _stdout_path: str, stderr_path: str) -> None:
         self._stderr_path = stderr_path
@@ -408,11 +407,11 @@ class _Supervisor:
         Raises:
             LaunchError: it reports a failure, does not answer in time or is to be stopped.
         """
-        limit_s = self._task.get("launch_timeout_s", _LAUNCH_TIMEOUT_S) + more_s
-        limit_s += 2 * self._task.get("directory_wait_s", 0.0)
+        limit_s = self._task.launch_timeout_s + more_s
+        limit_s += 2 * self._task.directory_wait_s
         patience_s = kernel.boottime_s() + limit_s
         message: bytes | None = None
-        hangs: Stage = "account" if self._task["switch_user"] and expected else "workdir"
+        hangs: Stage = "account" if self._task.switch_user and expected else "workdir"
         while message is None:
             try:
                 message = channel.recv(child.MESSAGE_BYTES_MAX)
@@ -441,7 +440,7 @@ class _Supervisor:
         if stage == "account":
             message = (
                 f"the name service on this node did not answer within {limit_s:.0f} s for user "
-                f"{self._task['user']}"
+                f"{self._task.user}"
             )
             return LaunchError(message, stage=stage, subject="user", errno=errno.ETIMEDOUT)
         message = (
@@ -489,7 +488,7 @@ class _Supervisor:
             if number == signal.SIGUSR1:
                 self._obey()
             elif number == signal.SIGTERM:  # the machine goes down: leave a true record behind
-                self._ending.stop("node_stop", self._task["grace_s"], kernel.boottime_s())
+                self._ending.stop("node_stop", self._task.grace_s, kernel.boottime_s())
             elif self._reap():  # an alarm looks, too: others may have put processes into the group
                 if cgroup.is_empty(self._task):
                     return
@@ -557,29 +556,27 @@ class _Supervisor:
             spool.log(f"{self._directory}: launched without a task: ending the job")
             self._ending.stop("node_stop", 0.0, kernel.boottime_s())
             return
-        before, self._task = self._task["env"], task
+        before, self._task = self._task.env, task
         self._gate = None
         self._seen.started_s = time.time() - (kernel.boottime_s() - launched_s)
         self._seen.started_boottime_s = launched_s
-        self._ending.set_lease(
-            lease.until_s(task, lease.read(self._directory)), task.get("lease_grace_s", 0.0)
-        )
+        self._ending.set_lease(lease.until_s(task, lease.read(self._directory)), task.lease_grace_s)
         affinity.confine(task, self._members)
         try:
-            fence.set_up(task)
+            fence.set_up(task.fence)
         except LaunchError as error:
             spool.log(str(error))
             self._ending.stop("node_stop", 0.0, kernel.boottime_s())
             return
         self._ending.early_s = early.before_s(task)
-        gate.raise_priority(self._job_pid, self._members(), task["nice"])
-        gate.open(before, task["env"])
+        gate.raise_priority(self._job_pid, self._members(), task.nice)
+        gate.open(before, task.env)
 
     def _ask(self) -> None:
         if self._seen.status is not None:
             self._asking.drop()
         self._asking.step(
-            self._members, self._ending, self._journal, self._task["grace_s"], kernel.boottime_s()
+            self._members, self._ending, self._journal, self._task.grace_s, kernel.boottime_s()
         )
 
     def _act(self, what: Do) -> None:

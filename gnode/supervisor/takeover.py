@@ -15,7 +15,7 @@ import time
 
 from gnode.supervisor import cgroup, early, gate, kernel, lease, orders, proc, record, spool
 from gnode.supervisor.asking import Asking
-from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
+from gnode.supervisor.ending import Do, Ending
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.journal import open_journal
 from gnode.supervisor.proc import Process
@@ -60,7 +60,7 @@ class LostAttempt:
         task, started = spool.read_task(directory), spool.read_started(directory)
         if task is None:
             raise FileNotFoundError(f"{directory}: a supervisor without a task")
-        if task.get("gate"):
+        if task.gate:
             task = gate.launched_task(directory) or task
         self.adopted = adopted
         self._watched = watched
@@ -70,20 +70,20 @@ class LostAttempt:
         self._members: dict[int, int] = {}
         self._marked: set[int] = set()
         self._ending = Ending(
-            walltime_s=task["walltime_s"],
-            grace_s=task["grace_s"],
-            leftover_grace_s=task.get("leftover_grace_s", LEFTOVER_GRACE_S),
+            walltime_s=task.walltime_s,
+            grace_s=task.grace_s,
+            leftover_grace_s=task.leftover_grace_s,
             lease_until_s=lease.until_s(task, lease.read(directory)),
-            lease_grace_s=task.get("lease_grace_s", 0.0),
+            lease_grace_s=task.lease_grace_s,
             early_s=early.before_s(task),
         )
-        self.job_pid = started["job_pid"] if started else 0
-        self._ticks = started["job_start_ticks"] if started else 0
+        self.job_pid = started.job_pid if started else 0
+        self._ticks = started.job_start_ticks if started else 0
         self._may_have_run = spool.may_have_run(directory)
-        start_s = started["started_boottime_s"] if started else kernel.boottime_s()
+        start_s = started.started_boottime_s if started else kernel.boottime_s()
         self._ending.started(start_s)
         self._seen = record.Seen(
-            started_s=started["started_s"] if started else time.time(), started_boottime_s=start_s
+            started_s=started.started_s if started else time.time(), started_boottime_s=start_s
         )
         self._journal = open_journal(directory)
         self._commands = spool.Commands(directory, self._journal)
@@ -172,7 +172,7 @@ class LostAttempt:
             return False
         if self.job_pid and process.session == self.job_pid and process.start_ticks >= self._ticks:
             return True
-        mark = f"{self._task['user_dir']}/".encode("utf-8", "surrogateescape")
+        mark = f"{self._task.user_dir}/".encode("utf-8", "surrogateescape")
         return proc.has_environment_text(process.pid, mark)
 
     def step(self) -> bool:
@@ -188,7 +188,7 @@ class LostAttempt:
             self._asking.drop()
             self._ending.main_exited(now_s)
         self._asking.step(
-            lambda: set(self._members), self._ending, self._journal, self._task["grace_s"], now_s
+            lambda: set(self._members), self._ending, self._journal, self._task.grace_s, now_s
         )
         if gone and not self._members and cgroup.is_empty(self._task):
             return self._write_down()

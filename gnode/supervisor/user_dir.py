@@ -4,7 +4,7 @@ import contextlib
 import os
 
 from gnode.supervisor.errors import LaunchError
-from gnode.supervisor.spool import Task
+from gnode.task import Task
 from gsched import trust
 
 _OLD = ".removed-"  # before the name of what gnode removes when it starts
@@ -26,10 +26,10 @@ class UserDir:
             LaunchError: it cannot be made.
         """
         task = self._task
-        if not (task["files"] or task["failure_report"] or task.get("private")):
+        if not (task.files or task.failure_report or task.private):
             return
         try:
-            self._make(task["user_dir"])
+            self._make(task.user_dir)
         except OSError as error:
             raise LaunchError(
                 f"cannot make the job's directory: {error}",
@@ -58,8 +58,8 @@ class UserDir:
                 os.mkdir(name, 0o700, dir_fd=around)
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             self._fd = os.open(name, flags, dir_fd=around)
-            if self._task["switch_user"]:
-                os.fchown(self._fd, self._task["uid"], self._task["gid"])
+            if self._task.switch_user:
+                os.fchown(self._fd, self._task.uid, self._task.gid)
         finally:
             os.close(around)
 
@@ -74,14 +74,14 @@ class UserDir:
         """
         if self._fd is None:
             return
-        names = [file["name"] for file in task["files"]]
-        if task["failure_report"]:
-            names.append(task["failure_report"])
+        names = [file.name for file in task.files]
+        if task.failure_report:
+            names.append(task.failure_report)
         try:
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.basename(name), dir_fd=self._fd)
-            os.rmdir(task["user_dir"])
+            os.rmdir(task.user_dir)
         except OSError:  # there is more in it, or something else in the way
             return
         finally:

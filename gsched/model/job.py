@@ -217,6 +217,11 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     rerun_of: Count = 0
 
     @property
+    def runs_everywhere(self) -> bool:
+        """Return whether the job's own program runs on each of its nodes, not on the first only."""
+        return self.launch is LaunchKind.TORCHRUN or self.every_node
+
+    @property
     def is_training(self) -> bool:
         """Return whether its run time and deadline are planned: anything of them was said."""
         if self.array is not None:

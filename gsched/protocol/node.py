@@ -14,13 +14,13 @@ from msgspec import Struct
 
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
-from gsched.model.job import EarlySignal, ExitRecord, Interactive, Owner
+from gsched.model.job import ExitRecord, JobSpec
 from gsched.model.machine import Machine
 from gsched.model.numbers import Amount, Count, Number
 from gsched.model.origin import Origin
 from gsched.model.reports import CheckpointReport, ProgressReport
 from gsched.model.resources import Inventory, Load, Share, Usage
-from gsched.model.states import Join, LaunchKind, PartState, StopReason
+from gsched.model.states import PartState, StopReason
 from gsched.model.training import Batching
 from gsched.protocol.code import CodeRead, CodeWanted
 from gsched.protocol.job_steps import StepMessage, StepReport
@@ -31,7 +31,7 @@ from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Heartbeat as Heartbeat  # noqa: PLC0414 - also said here
 from gsched.protocol.uses import Uses
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 KEEPALIVE_S = 5.0  # ping interval of the open connection: a lost peer is known in 2 of these
 HEARTBEAT_S = 300.0
@@ -235,78 +235,78 @@ class HighWater(Struct, frozen=True, kw_only=True, tag="high_water"):
 class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True):
     """Start this attempt's part here. Idempotent by (job, attempt).
 
+    The job's specification and its allocation are in ``origin``; the rest is of this start.
+
     Attributes:
         server: the head's name, for PBS_JOBID.
-        share: what the attempt owns here.
-        hosts: names of all nodes of the allocation, in rank order.
-        slots: CPUs owned on each of ``hosts``.
-        gpus: GPU indices owned on each of ``hosts``.
-        node_rank: of this node among ``hosts``.
-        master_address, master_port: where rank 0 listens; the port is free of other attempts.
         cluster: the id of the head's cluster, part of the rendezvous's.
-        restart_count: attempts before this one.
-        walltime_s: seconds from the start here, None for no limit.
-        checkpoint_dir: where an elastic training keeps its checkpoints; empty: it is none.
-        checkpoint_interval_s: between those that it makes by itself; None: it chooses.
         origin: kept by the node, so that a head on a restored database can adopt the attempt.
+        rank: of this node in the allocation.
+        script, environment: of the job; its specification has their digests.
+        walltime_s: seconds from the start here, None for no limit.
+        master_address: where rank 0 listens, at the port in ``origin``, which is free of other
+            attempts.
+        checkpoint_dir: where an elastic training keeps its checkpoints; empty: it is none.
         lease_s: the node ends the attempt when it has not reached the head for so long; 0: never.
         lease_grace_s: from TERM to KILL then, whatever the job's grace becomes.
         batching: how an adaptive training splits its samples here; None: it decides.
-        early_signal: sent by the node before the walltime ends; None: there is none.
-        append: write behind what the output files hold already, in the first attempt, too.
         profile_batches: an adaptive training measures its steps at several batch sizes first.
-        step_agent: the part is a step agent, which starts tasks that programs of the job on other
-            nodes request; sent only to nodes that have said ``steps`` in `Register`.
         short_number: what Slurm's commands call an element of an array; 0: it has no such number.
-        interactive: it runs on a terminal; only to nodes whose `Register` has ``sessions``.
     """
 
     job: Count
     attempt: Count
     server: str
-    owner: Owner
-    name: str
-    queue: str
-    share: Share
-    hosts: tuple[str, ...]
-    slots: tuple[Count, ...]
-    gpus: tuple[tuple[Count, ...], ...]
-    node_rank: Count
-    workdir: str
-    launch: LaunchKind
-    master_address: str = ""
-    master_port: Count = 0
+    origin: Origin
+    rank: Count = 0
     cluster: str = ""
-    restart_count: Count = 0
-    walltime_s: Amount | None = None
-    stdout_path: str = ""
-    stderr_path: str = ""
-    join: Join = Join.NO
-    umask: Count = 0o022
-    shell: str = ""
     script: str = ""
-    arguments: tuple[str, ...] = ()
-    python: str = ""
-    grace_s: Amount = 30.0
-    account: str = ""
     environment: dict[str, str] = {}
+    walltime_s: Amount | None = None
+    master_address: str = ""
     checkpoint_dir: str = ""
-    checkpoint_interval_s: Amount | None = None
-    origin: Origin | None = None
     lease_s: Amount = 0.0
     lease_grace_s: Amount = 0.0
     batching: Batching | None = None
     profile_batches: bool = False
-    early_signal: EarlySignal | None = None
-    append: bool = False
-    step_agent: bool = False
-    interactive: Interactive | None = None
     short_number: Count = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a rank that is not in the allocation.
+
+        Raises:
+            ValueError: it is not; the message counts as unreadable.
+        """
+        if self.rank >= len(self.origin.allocation):
+            raise ValueError(f"no node of rank {self.rank} in the allocation")
+
+    @property
+    def spec(self) -> JobSpec:
+        """Return what the job's user stated."""
+        return self.origin.spec
 
     @property
     def token(self) -> str:
         """Return what tells this attempt from one of the same number in a lost history."""
-        return self.origin.token if self.origin is not None else ""
+        return self.origin.token
+
+    @property
+    def share(self) -> Share:
+        """Return what the attempt owns here."""
+        return self.origin.allocation[self.rank]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the names of all nodes of the allocation, in rank order."""
+        return tuple(share.node for share in self.origin.allocation)
+
+    @property
+    def is_step_agent(self) -> bool:
+        """Return whether the part is a step agent, and not the job's program.
+
+        It starts tasks that programs of the job on other nodes request.
+        """
+        return self.rank > 0 and not self.spec.runs_everywhere
 
 
 class Prepare(Struct, frozen=True, kw_only=True, tag="prepare", omit_defaults=True):

@@ -8,10 +8,9 @@ import msgspec
 from gsched.errors import StorageError
 from gsched.model.ids import array_of, index_of
 from gsched.model.origin import Origin
-from gsched.model.states import AttemptState, LaunchKind, PartState
+from gsched.model.states import AttemptState, PartState
 from gsched.protocol import node as n
 from gschedd.core import effects as e
-from gschedd.core.attempts.steps import is_step_agent
 from gschedd.core.attempts.walltime import walltime_left_s
 from gschedd.core.state import Attempt, Job, Part, State
 from gschedd.core.training.checkpoints import checkpoint_dir
@@ -116,7 +115,7 @@ class Launches:
         if spec.snapshot is not None and not self._state.nodes[node].steps:
             raise StorageError(f"the gnode of {node} is too old for code snapshots: upgrade it")
         shares = attempt.allocation
-        hosts = tuple(share.node for share in shares)
+        hosts = [share.node for share in shares]
         master = self._state.nodes.get(hosts[0])
         script = self._blobs.get(spec.script_digest) if spec.script_digest else b""
         environment = (
@@ -128,43 +127,7 @@ class Launches:
             job=job.id,
             attempt=attempt.number,
             server=self._server,
-            owner=spec.owner,
-            name=spec.name,
-            queue=spec.queue,
-            share=attempt.parts[node].share,
-            hosts=hosts,
-            short_number=job.short_number if array_of(job.id) else 0,
-            slots=tuple(share.cpus for share in shares),
-            gpus=tuple(share.gpu_indices for share in shares),
-            node_rank=hosts.index(node),
-            workdir=spec.workdir,
-            launch=LaunchKind(spec.launch),
-            master_address=master.address if master is not None else "",
-            master_port=attempt.master_port,
             cluster=self._cluster,
-            restart_count=attempt.number - 1,
-            walltime_s=walltime_left_s(job),
-            stdout_path=spec.stdout_path,
-            stderr_path=spec.stderr_path,
-            join=spec.join,
-            umask=spec.umask,
-            shell=spec.shell,
-            script=script.decode(),
-            arguments=spec.arguments,
-            python=spec.python,
-            grace_s=spec.grace_s,
-            account=spec.account,
-            environment=environment | self._line_of(job),
-            checkpoint_dir=checkpoint_dir(job),
-            checkpoint_interval_s=spec.checkpoint_interval_s,
-            lease_s=attempt.lease_s,
-            lease_grace_s=attempt.lease_grace_s,
-            early_signal=spec.early_signal,
-            append=spec.append,
-            batching=attempt.batching,
-            profile_batches=attempt.profile_batches,
-            step_agent=is_step_agent(job, shares, node),
-            interactive=spec.interactive,
             origin=Origin(
                 token=attempt.token,
                 spec=spec,
@@ -178,4 +141,15 @@ class Launches:
                 ),
                 master_port=attempt.master_port,
             ),
+            rank=hosts.index(node),
+            script=script.decode(),
+            environment=environment | self._line_of(job),
+            walltime_s=walltime_left_s(job),
+            master_address=master.address if master is not None else "",
+            checkpoint_dir=checkpoint_dir(job),
+            lease_s=attempt.lease_s,
+            lease_grace_s=attempt.lease_grace_s,
+            batching=attempt.batching,
+            profile_batches=attempt.profile_batches,
+            short_number=job.short_number if array_of(job.id) else 0,
         )

@@ -227,7 +227,7 @@ class Links:
         """Return the order; where the job's script is damaged, let the attempt fail instead."""
         try:
             launch = self._launches.order(effect)
-            if isinstance(launch, n.Launch) and launch.interactive is not None:
+            if isinstance(launch, n.Launch) and launch.spec.interactive is not None:
                 check_sessions(effect.node, self._links.get(effect.node))
         except (BadStateError, StorageError) as error:
             log.critical("job %s cannot be started: %s", short_job_id(effect.job), error)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from gnode.core.task import (
+    AcceptedTask,
     AttemptKey,
     Command,
     LaunchCommand,
@@ -18,10 +19,9 @@ from gnode.core.task import (
     ShellCommand,
     SignalCommand,
     StopCommand,
-    SupervisorInfo,
-    Task,
 )
 from gnode.supervisor.ending import Do, Ending
+from gnode.task import SupervisorInfo
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import GpuShare, Inventory, Usage
 from gsched.model.states import LaunchStage, OutcomeKind, StopReason, Subject
@@ -51,7 +51,7 @@ class Process:
     ``gated``: it was prepared, and waits for the launch of its attempt.
     """
 
-    task: Task
+    task: AcceptedTask
     pid: int
     program: Program
     ending: Ending

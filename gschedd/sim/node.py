@@ -236,10 +236,10 @@ class NodeProcess:
         """Take in a message of the head."""
         match message:
             case n.Launch():
-                self.post(LaunchAsked(launch=message, account=self._account(message.owner)))
+                self.post(LaunchAsked(launch=message, account=self._account(message.spec.owner)))
             case n.Prepare():
                 launch = message.launch
-                account = self._account(launch.owner)
+                account = self._account(launch.spec.owner)
                 self.post(LaunchAsked(launch=launch, account=account, prepare=True))
             case n.Welcome():
                 self.post(

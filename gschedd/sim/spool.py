@@ -5,7 +5,8 @@ from typing import Final
 
 from gnode.core.inputs import Found
 from gnode.core.mark import HeadMark
-from gnode.core.task import AttemptKey, SupervisorInfo, Task
+from gnode.core.task import AcceptedTask, AttemptKey
+from gnode.task import SupervisorInfo
 from gsched.model.job import ExitRecord
 from gsched.protocol import node as n
 
@@ -16,13 +17,13 @@ ENDED_MAX: Final = 1_000  # attempts that a modelled node remembers after their 
 class Spool:
     """What is on the machine's disk."""
 
-    tasks: dict[AttemptKey, Task] = field(default_factory=dict)
+    tasks: dict[AttemptKey, AcceptedTask] = field(default_factory=dict)
     infos: dict[AttemptKey, SupervisorInfo] = field(default_factory=dict)
     records: dict[AttemptKey, ExitRecord] = field(default_factory=dict)
     renewals: dict[AttemptKey, float] = field(default_factory=dict)
     mark: HeadMark = field(default_factory=HeadMark)
     ended: dict[AttemptKey, n.KnownAttempt] = field(default_factory=dict)
-    launched: dict[AttemptKey, Task] = field(default_factory=dict)
+    launched: dict[AttemptKey, AcceptedTask] = field(default_factory=dict)
 
     def bury(self, known: n.KnownAttempt) -> None:
         """Keep what is known of an ended attempt; the oldest ones are dropped."""

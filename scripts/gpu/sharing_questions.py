@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from gnode.core.gpu_access import GpuAccess
 from gnode.core.task import AttemptKey
@@ -21,7 +21,6 @@ from gnode.hw import cgroups
 from gnode.hw.gpu_files import find_gpu_access
 from gnode.hw.outside import OutsideWatch
 from gnode.supervisor import fence as fences
-from gnode.supervisor.spool import Task
 from gsched.config import NodeConfig
 from gsched.config_gpus import OutsideConfig
 from scripts.gpu.sharing_answers import Answer, Question, table
@@ -230,8 +229,7 @@ def _behind(node: Node, access: GpuAccess, key: AttemptKey, whole: list[int]) ->
     made = access.fence(key, whole)
     assert made is not None
     os.makedirs(made.path, exist_ok=True)
-    task = {"fence": {name: getattr(made, name) for name in made.__struct_fields__}}
-    fences.set_up(cast("Task", task))
+    fences.set_up(made)
     enter = f'echo $$ > "{made.path}/cgroup.procs" && exec "$@"'
     try:
         return _refusal(node, node.plain(), ["/bin/sh", "-c", enter, "sh"])

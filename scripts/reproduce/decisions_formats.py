@@ -10,7 +10,8 @@ from typing import Final, cast
 
 import msgspec
 
-from gnode.core.task import SupervisorInfo, Task
+from gnode.core.task import AcceptedTask
+from gnode.task import SupervisorInfo
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.protocol import node as n
 from gsched.protocol import training as t
@@ -31,7 +32,7 @@ STORED: Final[Mapping[str, object]] = MappingProxyType(
         "jobs.course": SparseFields,
         "attempts.data": Attempt,
         "nodes.data": Node,
-        "task.json": Task,
+        "task.json": AcceptedTask,
         "journal started": SupervisorInfo,
         "journal ended": ExitRecord,
     }

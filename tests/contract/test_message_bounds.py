@@ -124,7 +124,7 @@ def _within(inner: Bound | None, outer: Bound | None) -> bool:
 
 def test_the_comparison_finds_the_fields_that_reach_a_launch() -> None:
     """Else the test above would compare nothing."""
-    entering, carried = plain_numbers(api.SubmitJob), plain_numbers(n.Launch)
+    entering, carried = plain_numbers(api.SubmitJob), plain_numbers(JobSpec)
     assert {"checkpoint_interval_s", "grace_s", "umask"} <= entering.keys() & carried.keys()
     assert not _within((0.0, 1e301), carried["checkpoint_interval_s"])
 

@@ -1,26 +1,21 @@
 """The node channel's messages: round trips, old and new peers, and what must not be accepted."""
 
 import json
+from dataclasses import MISSING, asdict
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnode import task as tasks
 from gnode.core.effects import AcceptTask
-from gnode.core.task import (
-    Command,
-    RetimeCommand,
-    SignalCommand,
-    StopCommand,
-    SupervisorInfo,
-    Task,
-)
+from gnode.core.task import AcceptedTask, Command, RetimeCommand, SignalCommand, StopCommand
 from gnode.supervisor import orders
-from gnode.supervisor import spool as reader
 from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import Do, Ending
-from gsched.model.job import ExitRecord, LaunchFailure, Owner
+from gnode.task import SupervisorInfo, Task
+from gsched.model.job import EarlySignal, ExitRecord, LaunchFailure, Owner
 from gsched.model.machine import Machine
 from gsched.model.resources import Gpu, Inventory, LiveUse, Load, Share, Usage
 from gsched.model.states import (
@@ -89,6 +84,7 @@ from gsched.protocol.sessions import OpenSession, SessionFailed
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
 from tests.support.agent_driver import Driver, info, only, order, record
+from tests.support.records import a_task
 
 LOAD = Load(load1=1.5, cpu_percent=20.0, gpu_util_percent=(5.0,))
 USAGE = Usage(wall_s=2.0, cpu_s=1.0, samples=3)
@@ -307,18 +303,43 @@ def test_a_launch_with_everything_fits_into_a_frame() -> None:
 # --- the spool: what gnode and the supervisor read of each other ---
 
 
-def test_a_task_has_every_field_that_the_supervisor_reads() -> None:
-    task = only(Driver().launch(order()), AcceptTask)[0].task
-    fields = msgspec.json.decode(msgspec.json.encode(task))
+def test_a_supervisor_reads_the_task_that_gnode_writes() -> None:
+    driver = Driver(cgroup_root="/g", memory_root=(2, "/g"), cpuset_root=(2, "/g"))
+    signal = EarlySignal(signal=10, before_s=30.0)
+    task = only(driver.launch(order(early_signal=signal)), AcceptTask)[0].task
+    written = msgspec.json.encode(task)
 
-    assert reader.Task.__required_keys__ <= fields.keys()
-    assert reader.File.__required_keys__ == fields["files"][0].keys()
-    assert msgspec.json.decode(msgspec.json.encode(task), type=Task) == task
+    read = tasks.decode(Task, written)
+
+    assert (read.argv, read.env, read.files) == (task.argv, task.env, task.files)
+    assert {name: getattr(read, name) for name in Task.__dataclass_fields__} == {
+        name: getattr(task, name) for name in Task.__dataclass_fields__
+    }
+    assert msgspec.json.decode(written, type=AcceptedTask) == task
+
+
+def test_a_task_of_an_older_or_newer_gnode_is_read() -> None:
+    """Launcher and supervisors outlive an upgrade of gnode, and tasks outlive both."""
+    stated = asdict(a_task(early_signal={"signal": 10}))
+    least = {name: stated[name] for name, each in Task.__dataclass_fields__.items()
+             if each.default is MISSING} | {"early_signal": {"signal": 10}}  # fmt: skip
+    newer = stated | {"added": 1, "early_signal": {**stated["early_signal"], "added": [2]}}
+
+    for each in (least, newer):
+        assert tasks.decode(Task, json.dumps(each).encode()) == a_task(early_signal={"signal": 10})
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"job":1}', '{"job":1,"files":[3]}'])
+def test_what_is_no_task_raises_one_kind_of_error(content: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        tasks.decode(Task, content.encode())
 
 
 def test_what_the_supervisor_says_of_itself_is_what_gnode_reads() -> None:
-    assert reader.Started.__required_keys__ == set(SupervisorInfo.__struct_fields__)
-    assert msgspec.json.decode(msgspec.json.encode(info()), type=SupervisorInfo) == info()
+    written = json.dumps(asdict(info())).encode()
+
+    assert msgspec.json.decode(written, type=SupervisorInfo) == info()
+    assert tasks.decode(SupervisorInfo, written) == info()
 
 
 @pytest.mark.parametrize("reason", list(StopReason))

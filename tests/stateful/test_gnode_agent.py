@@ -27,7 +27,8 @@ from gnode.core.inputs import (
     Welcomed,
 )
 from gnode.core.mark import HeadMark
-from gnode.core.task import AttemptKey, SupervisorInfo, Task
+from gnode.core.task import AcceptedTask, AttemptKey
+from gnode.task import SupervisorInfo
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Gpu, Inventory
 from gsched.model.states import OutcomeKind, StopReason
@@ -46,7 +47,7 @@ class NodeMachine(RuleBasedStateMachine):
         super().__init__()
         self.now_s = 0.0
         self.effects_until_crash: int | None = None
-        self.tasks: dict[AttemptKey, Task] = {}
+        self.tasks: dict[AttemptKey, AcceptedTask] = {}
         self.infos: dict[AttemptKey, SupervisorInfo] = {}
         self.records: dict[AttemptKey, ExitRecord] = {}
         self.forks: dict[AttemptKey, int] = {}

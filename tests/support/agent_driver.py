@@ -1,6 +1,6 @@
 """Drives the node's agent by hand: short orders in, effects out, no machine behind it."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gnode.core import effects as do
 from gnode.core.agent import Agent
@@ -19,11 +19,13 @@ from gnode.core.inputs import (
 )
 from gnode.core.mark import HeadMark
 from gnode.core.site import Site
-from gnode.core.task import AttemptKey, SupervisorInfo
-from gsched.model.job import ExitRecord, Owner
+from gnode.core.task import AttemptKey
+from gnode.task import SupervisorInfo
+from gsched.model.job import ExitRecord
 from gsched.model.resources import Gpu, Inventory, Share
-from gsched.model.states import LaunchKind, OutcomeKind, StopReason, Subject
+from gsched.model.states import OutcomeKind, StopReason, Subject
 from gsched.protocol.node import ExitAck, Exited, Launch, Started, Stop
+from tests.support.launches import launch_of
 
 EffectT = TypeVar("EffectT")
 ALICE = Account(user="alice", uid=1000, gid=1000, home="/home/alice", shell="/bin/bash")
@@ -44,27 +46,11 @@ def site(**settings: object) -> Site:
 
 
 def order(
-    job: int = 1, attempt: int = 1, *, gpus: tuple[int, ...] = (), **settings: object
+    job: int = 1, attempt: int = 1, *, gpus: tuple[int, ...] = (), cpus: int = 1, **settings: Any
 ) -> Launch:
-    """Return a launch of alice's script on n1."""
-    values: dict[str, object] = {
-        "job": job,
-        "attempt": attempt,
-        "server": "head",
-        "owner": Owner(user="alice", uid=1000, gid=1000),
-        "name": "train",
-        "queue": "batch",
-        "share": Share(node="n1", cpus=1, gpu_indices=gpus),
-        "hosts": ("n1",),
-        "slots": (1,),
-        "gpus": (gpus,),
-        "node_rank": 0,
-        "workdir": "/home/alice/runs",
-        "launch": LaunchKind.SCRIPT,
-        "script": "#!/bin/sh\necho hi\n",
-        **settings,
-    }
-    return Launch(**values)  # type: ignore[arg-type]  # as the tests state them
+    """Return a launch of alice's script on n1; see `launch_of`."""
+    share = Share(node="n1", cpus=cpus, gpu_indices=gpus)
+    return launch_of(job, attempt, **{"share": share, **settings})
 
 
 def info(pid: int = 50) -> SupervisorInfo:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from gnode.core.task import SupervisorInfo
 from gnode.supervisor import proc
+from gnode.task import SupervisorInfo
 from gsched.errors import GschedError
 from tests.support import records
 from tests.support.cluster import ROOT, Cluster, wait_until

@@ -11,7 +11,6 @@ from aiohttp import WSMsgType, web
 
 from gsched.model.job import Owner
 from gsched.model.resources import Share
-from gsched.model.states import LaunchKind
 from gsched.protocol.node import (
     PROTOCOL_VERSION,
     Challenge,
@@ -31,6 +30,7 @@ from gsched.protocol.node import (
     encode,
 )
 from gsched.protocol.sealing import NONCE_BYTES, Opener, Sealer, challenge_key, session_keys
+from tests.support.launches import launch_of
 from tests.support.processes import attempts
 
 MessageT = TypeVar("MessageT")
@@ -240,22 +240,13 @@ def launch_order(
 ) -> Launch:
     """Return an order for a script (or, with ``arguments`` and ``launch``, something else)."""
     values: dict[str, object] = {
-        "job": job,
-        "attempt": attempt,
-        "server": "head",
         "owner": owner,
         "name": f"job{job}",
-        "queue": "batch",
         "share": Share(node=node, cpus=1, gpu_indices=gpus),
-        "hosts": (node,),
-        "slots": (1,),
-        "gpus": (gpus,),
-        "node_rank": 0,
         "workdir": str(workdir),
-        "launch": LaunchKind.SCRIPT,
         "script": "#!/bin/sh\n",
         "grace_s": 5.0,
         "environment": {"PATH": "/usr/bin:/bin"},
         **settings,
     }
-    return Launch(**values)  # type: ignore[arg-type]  # the Struct checks nothing, the codec does
+    return launch_of(job, attempt, **values)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from gnode.core.task import SupervisorInfo
+from gnode.task import SupervisorInfo
 from gsched.model.job import Owner
 from tests.support import records
 from tests.support.fake_head import FakeHead, launch_order

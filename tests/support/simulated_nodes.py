@@ -259,8 +259,8 @@ def _started(part: _Part) -> n.Started:
         attempt=launch.attempt,
         pid=1,
         started_s=part.started_s,
-        stdout_path=launch.stdout_path,
-        stderr_path=launch.stderr_path,
+        stdout_path=launch.spec.stdout_path,
+        stderr_path=launch.spec.stderr_path,
         token=launch.token,
     )
 

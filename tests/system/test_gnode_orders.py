@@ -165,7 +165,6 @@ def test_the_job_sees_its_environment_and_files(world: GnodeWorld) -> None:
         'echo "gpus: $(cat "$PBS_GPUFILE")"; '
         'echo "dir: $PWD"; umask',
         share=Share(node="n1", cpus=2, gpu_indices=(1, 3)),
-        slots=(2,),
         gpus=(1, 3),
         umask=0o027,
         environment={"PATH": "/usr/bin:/bin", "MINE": "kept", "PBS_JOBID": "666.evil"},
@@ -416,7 +415,8 @@ def test_an_order_that_cannot_be_read_is_set_aside_and_named(world: GnodeWorld) 
     bad = launch_order(2, world.owner, world.work)
     messages: list[HeadMessage] = [bad, Prepare(launch=bad), good]
     frame = json.loads(encode(messages))
-    frame[0]["checkpoint_interval_s"] = frame[1]["launch"]["grace_s"] = 1e301
+    frame[0]["origin"]["spec"]["checkpoint_interval_s"] = 1e301
+    frame[1]["launch"]["rank"] = 1  # it has one node
     for each in (frame, [{"type": "stop", "job": 7}], [{"type": "started"}], [5]):
         world.head.send_to_latest(json.dumps(each))
 

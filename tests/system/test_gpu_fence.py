@@ -12,13 +12,12 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from gnode.hw import cgroups
 from gnode.supervisor import fence
-from gnode.supervisor.spool import Task
+from gnode.task import GpuFence
 from gsched.client import error_from, new_job
 from gsched.model.job import StagedFile
 from tests.support.cluster import Cluster, wait_until
@@ -210,9 +209,9 @@ def test_the_rules_of_the_group_hold_from_outside(method: str, tmp_path: Path) -
     try:
         assert opens(device, group), "no rules yet"
         for rules, answer in ((denied, False), (denied[1:], True), (denied, False)):
-            allowed = [each for each in denied if each not in rules]
-            kept = {"version": version, "path": str(group), "denied": rules, "allowed": allowed}
-            fence.set_up(cast("Task", {"fence": kept}))
+            allowed = tuple(each for each in denied if each not in rules)
+            kept = GpuFence(version=version, path=str(group), denied=rules, allowed=allowed)
+            fence.set_up(kept)
             assert opens(device, group) is answer
             assert opens(Path("/dev/null"), group)
     finally:

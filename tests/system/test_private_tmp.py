@@ -8,16 +8,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import pytest
 
 from gnode.supervisor import private
-from gnode.supervisor.spool import Task
 from tests.support import records
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.launching import Launcher
+from tests.support.records import task_of
 from tests.support.sshd import serving
 from tests.support.users import User, Users, made_users
 
@@ -245,7 +245,7 @@ def test_the_owner_cannot_have_another_directory_mounted(tmp_path: Path) -> None
     secret = tmp_path / "secret"
     secret.mkdir(mode=0o700)
     own_tmp = {"visible": [], "shm": False, "shm_bytes": 0}
-    task = cast("Task", launcher.task(1, ["true"], private=own_tmp))
+    task = task_of(launcher.task(1, ["true"], private=own_tmp))
     launcher.close()
     (own / private.NAME).symlink_to(secret)
     with pytest.raises(OSError, match=r"symbolic link|Not a directory"):
@@ -271,7 +271,7 @@ def test_nothing_is_mounted_through_symbolic_links_of_the_owner(tmp_path: Path) 
     (late / "run").mkdir()
     (target / "run").mkdir()
     own_tmp = {"visible": [str(late / "run")], "shm": False, "shm_bytes": 0}
-    task = cast("Task", launcher.task(1, ["true"], private=own_tmp))
+    task = task_of(launcher.task(1, ["true"], private=own_tmp))
     launcher.close()
     (made / late.name).symlink_to(target)
     try:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
+from tests.support.records import a_task
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -209,19 +210,15 @@ def test_files_in_the_scratch_directory_are_kept(one: Cluster, tmp_path: Path) -
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     (scratch / "result").write_text("precious")
-    task = {
-        "job": 7,
-        "attempt": 2,
-        "user_dir": str(scratch),
-        "switch_user": False,
-        "umask": 0o022,
-        "env": {"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
-        "stage_out": [["false", f"{scratch}/result", "far:/x"]],
-        "stage_timeout_s": 10.0,
-    }
+    task = a_task(
+        user_dir=str(scratch),
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        stage_out=[["false", f"{scratch}/result", "far:/x"]],
+        stage_timeout_s=10.0,
+    )
 
-    said = staging.take_away(task)  # type: ignore[arg-type] # what it reads of a task
+    said = staging.take_away(task)
 
-    kept = tmp_path / staging.KEPT / "7.2"
+    kept = tmp_path / staging.KEPT / "12.2"
     assert said.endswith(f"exit code 1; the files are kept in {kept}")
     assert (kept / "result").read_text() == "precious"

@@ -21,8 +21,6 @@ from gnode.core.site import Limits
 from gnode.gpushare.build import find_compiler
 from gsched.errors import InvalidRequestError, NotPermittedError, RequestTooLargeError
 from gsched.model.container import SHARE_FEATURE, Container, features_of, image_name
-from gsched.model.origin import Origin
-from gsched.model.resources import Share
 from tests.support.agent_driver import Driver, only, order, refusal
 from tests.support.world import World, node, settings
 
@@ -135,13 +133,9 @@ def test_an_image_file_needs_its_own_runtime_and_names_are_those_of_registries()
 
 
 def test_the_agent_refuses_without_a_runtime_and_removes_the_container_at_the_end() -> None:
-    world = World(node("n1"))
-    number = world.submit()
-    spec = structs.replace(world.head.state.jobs[number].spec, container=Container(image="a:1"))
-    origin = Origin(token="t", spec=spec, submitted_s=1.0, assigned_s=1.0, allocation=(), active=())
-    asked = order(origin=origin, share=Share(node="n1", cpus=1))
+    asked = order(container=Container(image="a:1"))
 
-    assert "n1 has no container runtime" in refusal(Driver(), origin=origin)
+    assert "n1 has no container runtime" in refusal(Driver(), container=Container(image="a:1"))
     rules = Rules(runtimes=(Runtime(name="podman", program="/usr/bin/podman"),))
     driver = Driver(containers=rules)
     (accepted,) = only(driver.launch(asked), do.AcceptTask)
@@ -158,11 +152,7 @@ def test_the_agent_refuses_without_a_runtime_and_removes_the_container_at_the_en
 def test_containers_gain_no_privileges_and_the_runtime_may() -> None:
     """Podman maps users by newuidmap, which is setuid."""
     runtime = Runtime(name="podman", program="/usr/bin/podman")
-    world = World(node("n1"))
-    number = world.submit()
-    spec = structs.replace(world.head.state.jobs[number].spec, container=Container(image="a:1"))
-    origin = Origin(token="t", spec=spec, submitted_s=1.0, assigned_s=1.0, allocation=(), active=())
-    asked = order(origin=origin, share=Share(node="n1", cpus=1))
+    asked = order(container=Container(image="a:1"))
     for wanted in (False, True):
         limits = Limits(no_new_privileges=wanted)
         driver = Driver(containers=Rules(runtimes=(runtime,)), limits=limits)

@@ -1,9 +1,9 @@
 """The signal before the walltime ends: from --signal to the node's task."""
 
 import pytest
-from msgspec import structs
 
 from gnode.core.binding import bind
+from gnode.task import EarlySignal as TaskSignal
 from gsched.cli.submit.early_signal import early_signal
 from gsched.errors import GschedError, InvalidRequestError, UsageError
 from gsched.model.job import EarlySignal
@@ -35,10 +35,10 @@ def test_what_is_no_signal_or_no_time_is_refused(text: str) -> None:
 
 def test_the_node_gets_the_signal_and_the_mode_of_output() -> None:
     early = EarlySignal(signal=10, before_s=5.0)
-    launch = structs.replace(order(), early_signal=early, append=True)
+    launch = order(early_signal=early, append=True)
 
     task = bind(launch, ALICE, site())
-    assert (task.early_signal, task.append) == (early, True)
+    assert (task.early_signal, task.append) == (TaskSignal(signal=10, before_s=5.0), True)
     assert (bind(order(), ALICE, site()).early_signal, bind(order(), ALICE, site()).append) == (
         None,
         False,

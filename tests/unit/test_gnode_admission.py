@@ -4,11 +4,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 import pytest
-from msgspec import structs
 
 from gnode.core.binding import bind
 from gnode.core.effects import AttendSharing, EndSharing
-from gnode.core.task import AttemptKey, Task
+from gnode.core.task import AcceptedTask, AttemptKey
 from gnode.daemon.sharing import Sharing
 from gnode.gpushare import Runtime, SharedTask, ShareRefusedError
 from gnode.gpushare.tokens import Tokens
@@ -76,7 +75,7 @@ class Noted(Runtime):
         self.told.append(("close", None))
 
 
-def task(**environment: str) -> Task:
+def task(**environment: str) -> AcceptedTask:
     launch = order(
         7, 2, share=Share(node="n1", cpus=1, gpu_shares=(PART,)), environment=environment
     )
@@ -147,7 +146,7 @@ def test_what_an_earlier_gnode_admitted_is_kept_with_its_device() -> None:
     assert sharing.words == "mig: it is being prepared"
 
     before = task()
-    sharing.prepare([structs.replace(before, env={**before.env, "CUDA_VISIBLE_DEVICES": "MIG-3"})])
+    sharing.prepare([replace(before, env={**before.env, "CUDA_VISIBLE_DEVICES": "MIG-3"})])
 
     assert (sharing.offered, sharing.words) == ("mig", "mig")
     assert runtime.kept == ["7.2"]

@@ -22,13 +22,7 @@ from gnode.core.inputs import (
     Welcomed,
 )
 from gnode.core.mark import HeadMark
-from gnode.core.task import (
-    AttemptKey,
-    RetimeCommand,
-    SignalCommand,
-    StopCommand,
-    parse_key,
-)
+from gnode.core.task import AttemptKey, RetimeCommand, SignalCommand, StopCommand, parse_key
 from gnode.core.transitions import LIVE, MOVES, Happening, Phase, next_phase
 from gsched.errors import InvalidRequestError
 from gsched.model.job import Owner

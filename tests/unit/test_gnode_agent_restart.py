@@ -11,9 +11,7 @@ from gnode.core.inputs import (
     StopAllAsked,
     Welcomed,
 )
-from gnode.core.task import (
-    AttemptKey,
-)
+from gnode.core.task import AttemptKey
 from gsched.model.states import OutcomeKind, StopReason
 from gsched.protocol.node import OutputRead, ReadOutput
 from tests.support.agent_driver import (

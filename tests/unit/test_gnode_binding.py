@@ -1,21 +1,19 @@
 """From a launch order to a task: command line, environment, files, limits."""
 
 import dataclasses
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, bind, processes_per_node
 from gnode.core.inputs import Account
 from gnode.core.site import Limits
-from gnode.core.task import MemoryCgroup
+from gnode.task import MemoryCgroup
 from gsched.model.host_lists import compact
 from gsched.model.ids import element_number
-from gsched.model.job import JobSpec, Owner
-from gsched.model.origin import Origin
 from gsched.model.request import parse_resources
 from gsched.model.resources import GpuShare, Share
 from gsched.model.states import LaunchKind, ShareClass
@@ -23,20 +21,22 @@ from gsched.protocol.node import Launch
 from tests.support.agent_driver import ALICE, order, site
 
 
-def two_nodes(rank: int = 0, **settings: object) -> Launch:
+def two_nodes(
+    rank: int = 0, *, attempt: int = 3, cpus: tuple[int, int] = (2, 3), **settings: Any
+) -> Launch:
     """Return the part of a job over n0 (GPUs 0 and 2) and n1 (GPU 1)."""
-    gpus = ((0, 2), (1,))
-    values: dict[str, object] = {
-        "hosts": ("n0", "n1"),
-        "slots": (2, 3),
-        "share": Share(node=f"n{rank}", cpus=2, gpu_indices=gpus[rank]),
-        "node_rank": rank,
+    values: dict[str, Any] = {
+        "allocation": (
+            Share(node="n0", cpus=cpus[0], gpu_indices=(0, 2)),
+            Share(node="n1", cpus=cpus[1], gpu_indices=(1,)),
+        ),
+        "rank": rank,
+        "every_node": True,
         "master_address": "10.0.0.1",
         "master_port": 20007,
         **settings,
     }
-    launch = order(7, 3, **values)  # type: ignore[arg-type]  # as `order` takes
-    return msgspec.structs.replace(launch, gpus=gpus)
+    return order(7, attempt, **values)
 
 
 def argv(launch: Launch, account: Account = ALICE) -> tuple[str, ...]:
@@ -54,19 +54,7 @@ def files(launch: Launch) -> dict[str, str]:
 def with_request(text: str, *shares: Share) -> Launch:
     """Return a launch of a job with these resources, on nodes of these shares."""
     request = parse_resources([text], generic_names=()).request
-    spec = JobSpec(
-        owner=Owner(user="alice", uid=1, gid=1), name="x", queue="q", request=request, workdir="/"
-    )
-    origin = Origin(
-        token="t", spec=spec, submitted_s=0.0, assigned_s=0.0, allocation=shares, active=()
-    )
-    return msgspec.structs.replace(
-        order(share=shares[0]),
-        origin=origin,
-        hosts=tuple(share.node for share in shares),
-        slots=tuple(share.cpus for share in shares),
-        gpus=((),) * len(shares),
-    )
+    return order(request=request, allocation=shares)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +149,7 @@ def test_scripts_are_run_by_login_shells_where_the_site_says_so(
     first_line: str, shell: str, begins: tuple[str, ...]
 ) -> None:
     """Torque does, so that `module load` works in scripts; csh takes -l alone only."""
-    account = structs.replace(ALICE, shell="/bin/zsh")
+    account = msgspec.structs.replace(ALICE, shell="/bin/zsh")
     launch = order(script=f"{first_line}\nmodule load x\n", shell=shell)
     logging_in = dataclasses.replace(site(), limits=Limits(login_shell=True))
 
@@ -172,14 +160,12 @@ def test_scripts_are_run_by_login_shells_where_the_site_says_so(
 
 
 def test_threads_follow_the_cpus_unless_the_user_says_it() -> None:
-    assert env(order(slots=(6,)))["OMP_NUM_THREADS"] == "6"
+    assert env(order(cpus=6))["OMP_NUM_THREADS"] == "6"
     assert env(two_nodes(rank=1))["OMP_NUM_THREADS"] == "3"
-    ranks = two_nodes(launch=LaunchKind.TORCHRUN, slots=(5, 3), arguments=("train.py",))
+    ranks = two_nodes(launch=LaunchKind.TORCHRUN, cpus=(5, 3), arguments=("train.py",))
     assert env(ranks)["OMP_NUM_THREADS"] == "2", "two ranks share five CPUs"
-    assert env(order(slots=(6,), environment={"OMP_NUM_THREADS": "1"}))["OMP_NUM_THREADS"] == "1"
-    assert (
-        env(order(slots=(6,), environment={"SLURM_CPUS_PER_TASK": "3"}))["OMP_NUM_THREADS"] == "3"
-    )
+    assert env(order(cpus=6, environment={"OMP_NUM_THREADS": "1"}))["OMP_NUM_THREADS"] == "1"
+    assert env(order(cpus=6, environment={"SLURM_CPUS_PER_TASK": "3"}))["OMP_NUM_THREADS"] == "3"
 
 
 @pytest.mark.parametrize("shell", ["/usr/sbin/nologin", "/bin/false", ""])
@@ -230,14 +216,14 @@ def test_torchrun_gets_its_rendezvous_and_reports_failures() -> None:
 
 def test_ranks_follow_the_gpus_and_without_any_the_cpus() -> None:
     assert processes_per_node(two_nodes(0)) == 2
-    assert processes_per_node(order(slots=(3,))) == 3
+    assert processes_per_node(order(cpus=3)) == 3
 
 
 # --- environment ---
 
 
 def test_the_job_is_described_in_pbs_words_and_in_ours() -> None:
-    names = env(two_nodes(1, walltime_s=90.0, restart_count=2, account="lab"))
+    names = env(two_nodes(1, walltime_s=90.0, account="lab"))
 
     assert names["PBS_JOBID"] == names["GSCHED_JOB_ID"] == "7.head"
     assert names["PBS_NODEFILE"] == "/s/user/7.3/nodefile"
@@ -278,7 +264,7 @@ def test_the_job_is_described_in_pbs_words_and_in_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "stated", "cpus", "tasks"),
+    ("cpus", "stated", "shown", "tasks"),
     [
         ((2, 2), {"SLURM_NTASKS": "2"}, "2(x2)", "1(x2)"),
         ((4, 2), {"SLURM_NTASKS": "6"}, "4,2", "4,2"),
@@ -288,16 +274,16 @@ def test_the_job_is_described_in_pbs_words_and_in_ours() -> None:
     ],
 )
 def test_a_job_of_slurm_has_the_counts_of_its_nodes_in_short(
-    slots: tuple[int, ...], stated: dict[str, str], cpus: str, tasks: str
+    cpus: tuple[int, int], stated: dict[str, str], shown: str, tasks: str
 ) -> None:
     """As Slurm 22.05 sets them; 4,2 is its answer to six tasks on nodes of four CPUs."""
     came = {"SLURM_SUBMIT_DIR": "/here", "PBS_O_HOST": "login", **stated}
-    found = env(two_nodes(rank=0, environment=came, slots=slots))
+    found = env(two_nodes(rank=0, environment=came, cpus=cpus))
 
-    assert found["SLURM_JOB_CPUS_PER_NODE"] == cpus
+    assert found["SLURM_JOB_CPUS_PER_NODE"] == shown
     assert found["SLURM_TASKS_PER_NODE"] == tasks
     assert (found["SLURM_SUBMIT_HOST"], found["SLURM_GTIDS"]) == ("login", "0")
-    assert found["SLURM_JOB_GID"] == str(two_nodes(0).owner.gid)
+    assert found["SLURM_JOB_GID"] == str(two_nodes(0).spec.owner.gid)
 
 
 def test_a_name_with_slashes_names_no_directory() -> None:
@@ -312,14 +298,14 @@ def test_a_name_with_slashes_names_no_directory() -> None:
 def test_a_job_that_came_as_one_of_slurms_has_its_variables_too() -> None:
     """Whatever the submitting shell had of them, as they describe this job."""
     came = {"SLURM_SUBMIT_DIR": "/here", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77"}
-    found = env(two_nodes(rank=1, environment=came, restart_count=2))
+    found = env(two_nodes(rank=1, environment=came))
     launch = two_nodes(rank=1)
 
     assert (
         found.items()
         >= {
             "SLURM_JOB_ID": str(launch.job),
-            "SLURM_JOB_NAME": launch.name,
+            "SLURM_JOB_NAME": launch.spec.name,
             "SLURM_JOB_NODELIST": compact(launch.hosts),
             "SLURM_NNODES": "2",
             "SLURM_NODEID": "1",
@@ -331,7 +317,7 @@ def test_a_job_that_came_as_one_of_slurms_has_its_variables_too() -> None:
         }.items()
     )
     assert found["PBS_JOBID"], "beside those of PBS"
-    first = env(two_nodes(environment=came))
+    first = env(two_nodes(attempt=1, environment=came))
     assert not {"SLURM_RESTART_COUNT", "SLURM_JOB_ACCOUNT"} & set(first), "there is none"
     assert not any(name.startswith("SLURM") for name in env(two_nodes()))
 
@@ -444,7 +430,7 @@ def test_output_paths_are_expanded() -> None:
 def test_an_element_of_an_array_has_files_and_variables_of_its_own() -> None:
     """As Torque and OpenPBS name them: NAME.oARRAY-INDEX, PBS_ARRAYID, PBS_ARRAY_INDEX."""
     job = element_number(123, 7)
-    launch = structs.replace(order(job), name="train")
+    launch = order(job, name="train")
     assert outputs(launch) == ("/home/alice/runs/train.o123-7", "/home/alice/runs/train.e123-7")
     told = env(launch)
     assert told["PBS_JOBID"] == told["GSCHED_JOB_ID"] == f"123[7].{launch.server}"
@@ -483,7 +469,7 @@ def test_a_directory_gets_the_default_names() -> None:
 
 
 def test_the_nodes_of_a_job_do_not_write_into_one_file() -> None:
-    asked = {"stdout_path": "/logs/all.txt", "stderr_path": "/dev/null"}
+    asked: dict[str, Any] = {"stdout_path": "/logs/all.txt", "stderr_path": "/dev/null"}
 
     assert outputs(two_nodes(0, **asked)) == ("/logs/all.txt", "/dev/null")
     assert outputs(two_nodes(1, **asked)) == ("/logs/all.txt.1", "/dev/null")

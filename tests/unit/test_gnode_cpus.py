@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gnode.core import effects as do
 from gnode.core.cpus import Cpu, CpuMap, choose, cpu_list, parse_cpu_list
 from gnode.core.inputs import BindingChanged, Found, SpoolFound
-from gnode.core.task import AttemptKey, Task
+from gnode.core.task import AcceptedTask, AttemptKey
 from gnode.hw.cgroups import Roots
 from gnode.hw.confinement import Confinement, CpuQuota
 from gnode.hw.topology import find_binding, read_cpus
@@ -127,9 +127,9 @@ SMALL = machine(1, 4, 1)
 CPUS = 2
 
 
-def bound(driver: Driver, job: int, cpus: int = CPUS, **settings: object) -> Task:
+def bound(driver: Driver, job: int, cpus: int = CPUS, **settings: object) -> AcceptedTask:
     share = Share(node="n1", cpus=cpus, **settings)  # type: ignore[arg-type]  # as the tests state them
-    (accepted,) = only(driver.launch(order(job, share=share, slots=(cpus,))), do.AcceptTask)
+    (accepted,) = only(driver.launch(order(job, share=share)), do.AcceptTask)
     return accepted.task
 
 

@@ -19,9 +19,7 @@ from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey
 from gnode.daemon.ended import EndedLog
 from gnode.daemon.record_removal import RecordRemoval
-from gsched.model.job import JobSpec, Owner
 from gsched.model.origin import Origin
-from gsched.model.resources import Request, Share
 from gsched.model.states import OutcomeKind, PartState, StopReason
 from gsched.protocol.node import ExitAck, Exited, HighWater, KnownAttempt, Launch, Stop, Survey
 from tests.support.agent_driver import Driver, exits, only, order, record
@@ -67,24 +65,11 @@ def test_an_equal_epoch_of_another_start_is_refused() -> None:
 
 
 def origin(token: str = "aa") -> Origin:
-    return Origin(
-        token=token,
-        spec=JobSpec(
-            owner=Owner(user="alice", uid=1000, gid=1000),
-            name="train",
-            queue="batch",
-            request=Request(),
-            workdir="/home/alice",
-        ),
-        submitted_s=5.0,
-        assigned_s=6.0,
-        allocation=(Share(node="n1", cpus=1),),
-        active=("n1",),
-    )
+    return order(token=token).origin
 
 
 def of(token: str, job: int = 1, attempt: int = 1) -> Launch:
-    return order(job, attempt, origin=origin(token))
+    return order(job, attempt, token=token)
 
 
 def run(driver: Driver, launch: Launch) -> None:

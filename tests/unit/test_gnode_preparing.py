@@ -1,5 +1,7 @@
 """The node's agent: attempts that are prepared, launched as prepared, and ended."""
 
+from typing import Any
+
 import pytest
 
 from gnode.core import effects as do
@@ -17,10 +19,8 @@ from gnode.core.inputs import (
     SurveyAsked,
     Welcomed,
 )
-from gnode.core.task import AttemptKey, LaunchCommand, StopCommand, Task
-from gsched.model.job import ExitRecord, JobSpec, Owner
-from gsched.model.origin import Origin
-from gsched.model.resources import Request, Share
+from gnode.core.task import AcceptedTask, AttemptKey, LaunchCommand, StopCommand
+from gsched.model.job import ExitRecord
 from gsched.model.states import LaunchKind, OutcomeKind, StopReason
 from gsched.protocol.node import Launch, Prepared, Stop, Survey
 from tests.support.agent_driver import ALICE, Driver, exits, info, only, order, record, starts
@@ -31,7 +31,7 @@ SHUT = ExitRecord(
 )
 
 
-def next_attempt(**settings: object) -> Launch:
+def next_attempt(**settings: Any) -> Launch:
     """Return the launch of attempt 2 of alice's training on GPU 1."""
     return order(
         1,
@@ -247,11 +247,11 @@ def test_what_was_asked_for_stays_in_its_record() -> None:
     assert exits(ended(driver, raw))[0].stop_reason is StopReason.DELETE
 
 
-def prepared_task() -> Task:
+def prepared_task() -> AcceptedTask:
     return only(prepare(Driver(gpus=2)), do.AcceptTask)[0].task
 
 
-def launched_task() -> Task:
+def launched_task() -> AcceptedTask:
     return only(waiting().launch(next_attempt()), do.KeepLaunched)[0].task
 
 
@@ -288,31 +288,14 @@ def test_a_new_gnode_opens_the_gate_of_what_was_launched() -> None:
 
 
 def test_another_history_launches_nothing_of_it() -> None:
-    asked = next_attempt(origin=_origin("old"))
+    asked = next_attempt(token="old")
     driver = Driver(gpus=2)
     prepare(driver, asked)
 
-    (refused,) = exits(driver.launch(next_attempt(origin=_origin("new"))))
+    (refused,) = exits(driver.launch(next_attempt(token="new")))
 
     assert refused.kind is OutcomeKind.LAUNCH_FAILED
     assert only(driver.done, do.KeepLaunched) == []
-
-
-def _origin(token: str) -> Origin:
-    return Origin(
-        token=token,
-        spec=JobSpec(
-            owner=Owner(user="alice", uid=1000, gid=1000),
-            name="train",
-            queue="batch",
-            request=Request(),
-            workdir="/home/alice",
-        ),
-        submitted_s=5.0,
-        assigned_s=6.0,
-        allocation=(Share(node="n1", cpus=1),),
-        active=("n1",),
-    )
 
 
 def test_a_node_without_space_prepares_nothing_and_starts_cold() -> None:

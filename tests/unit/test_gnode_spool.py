@@ -8,7 +8,7 @@ import pytest
 
 from gnode.core.effects import AcceptTask
 from gnode.core.mark import HeadMark
-from gnode.core.task import AttemptKey, StopCommand, Task
+from gnode.core.task import AcceptedTask, AttemptKey, StopCommand
 from gnode.daemon import spool
 from gnode.daemon.spool import Spool
 from gnode.daemon.trees import TreeRemoval
@@ -27,7 +27,7 @@ def place(tmp_path: Path) -> Spool:
     return made
 
 
-def a_task() -> Task:
+def a_task() -> AcceptedTask:
     return only(Driver().launch(order()), AcceptTask)[0].task
 
 

@@ -9,7 +9,6 @@ from gnode.core.inputs import Account
 from gnode.core.staging import Staging, staging_commands
 from gnode.hw.machine import own_names
 from gsched.model.job import StagedFile
-from gsched.model.origin import Origin
 from tests.support.agent_driver import order
 from tests.support.world import World, node
 
@@ -21,8 +20,7 @@ def command_for(host: str, staging: Staging, remote: str = "/d/in") -> tuple[str
     world = World(node("n1"))
     spec = world.head.state.jobs[world.submit()].spec
     spec = structs.replace(spec, stage_in=(StagedFile(local="in", host=host, remote=remote),))
-    origin = Origin(token="t", spec=spec, submitted_s=1.0, assigned_s=1.0, allocation=(), active=())
-    (command,), _ = staging_commands(order(origin=origin), ACCOUNT, staging, "n1", "/tmp/7.1")
+    (command,), _ = staging_commands(order(spec=spec), ACCOUNT, staging, "n1", "/tmp/7.1")
     return command
 
 
@@ -79,8 +77,7 @@ def test_the_scratch_directory_of_the_job_is_known_at_the_begin_of_a_path(
     spec = world.head.state.jobs[world.submit()].spec
     file = StagedFile(local=local, host="far", remote="$TMPDIR/x")
     spec = structs.replace(spec, stage_in=(file,), stage_out=(file,))
-    origin = Origin(token="t", spec=spec, submitted_s=1.0, assigned_s=1.0, allocation=(), active=())
-    launch = order(origin=origin)
+    launch = order(spec=spec)
 
     (before,), (after,) = staging_commands(launch, ACCOUNT, Staging(), "n1", "/scratch/1.1")
 

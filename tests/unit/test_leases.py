@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -18,9 +17,10 @@ from gnode.core.inputs import (
 )
 from gnode.supervisor import lease
 from gnode.supervisor.ending import Do, Ending
-from gnode.supervisor.spool import Task as TaskFile
+from gnode.task import Task
 from gsched.protocol.node import Renew, Survey
 from tests.support.agent_driver import Driver, only, order
+from tests.support.records import a_task
 
 LEASE_S = 60.0
 
@@ -205,8 +205,8 @@ def test_gnode_kills_what_outlives_lease_and_grace_of_a_supervisor_that_hangs() 
 # --- the supervisor ---
 
 
-def task() -> TaskFile:
-    return cast("TaskFile", {"lease_s": LEASE_S, "lease_from_s": 100.0, "lease_grace_s": 5.0})
+def task() -> Task:
+    return a_task(lease_s=LEASE_S, lease_from_s=100.0, lease_grace_s=5.0)
 
 
 def ending() -> Ending:
@@ -304,4 +304,4 @@ def test_a_renewal_is_written_in_place(tmp_path: Path) -> None:
 
 
 def test_a_task_of_an_older_gnode_has_no_lease() -> None:
-    assert lease.until_s(cast("TaskFile", {})) is None
+    assert lease.until_s(a_task()) is None

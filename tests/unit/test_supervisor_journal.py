@@ -9,12 +9,21 @@ import pytest
 from gnode.core.task import AttemptKey
 from gnode.daemon.spool import Spool
 from gnode.supervisor import journal
+from gnode.task import SupervisorInfo, decode
 from tests.support import records
 from tests.support.agent_driver import record
 from tests.unit.test_gnode_spool import a_task
 
 KEY = AttemptKey(1, 1)
-STARTED: dict[str, object] = {"pid": 5, "start_ticks": 6, "stdout_path": "/o\udcff"}
+STARTED = SupervisorInfo(
+    pid=5,
+    start_ticks=6,
+    job_pid=7,
+    job_start_ticks=8,
+    started_s=1.0,
+    started_boottime_s=2.0,
+    stdout_path="/o\udcff",
+)
 ENDED: dict[str, object] = {"job": 1, "attempt": 1, "kind": "exited", "exit_code": 7}
 
 
@@ -37,7 +46,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     written = lines.write_ended(ENDED)
 
     found = story(tmp_path)
-    assert json.loads(found.started or b"") == STARTED
+    assert decode(SupervisorInfo, found.started or b"") == STARTED
     assert found.ended == written
     assert json.loads(written) == ENDED
     assert lines.story().ended == written

@@ -3,7 +3,8 @@
 import json
 import os
 import pathlib
-from typing import Any, cast, get_args
+from dataclasses import asdict
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,30 +12,19 @@ import pytest
 from gnode.supervisor import errors, journal, record, spool
 from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import Ending
-from gnode.supervisor.spool import Commands, Task
+from gnode.supervisor.spool import Commands
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.states import LaunchStage, OutcomeKind, Subject
+from tests.support.records import a_task
 
 EXIT_7 = 7 << 8
-
-
-def task(**changes: Any) -> Task:
-    made = {
-        "job": 12,
-        "attempt": 2,
-        "uid": os.getuid(),
-        "cgroup": None,
-        "memory_cgroup": None,
-        "failure_report": None,
-    }
-    return cast("Task", made | changes)
 
 
 def ended(status: int | None, ending: Ending | None = None, **changes: Any) -> ExitRecord:
     seen = record.Seen(started_s=5000.0, started_boottime_s=100.0)
     seen.status = status
     made = record.ended(
-        task(**changes), seen, ending or Ending(walltime_s=None, grace_s=1), Asking()
+        a_task(**changes), seen, ending or Ending(walltime_s=None, grace_s=1), Asking()
     )
     assert set(made) <= set(ExitRecord.__struct_fields__)
     return msgspec.json.decode(json.dumps(made).encode(), type=ExitRecord)
@@ -137,7 +127,7 @@ def test_a_message_that_is_no_text_can_still_be_read(report: pathlib.Path) -> No
 def test_a_launch_failure_follows_the_schema(stage: errors.Stage, subject: errors.Subject) -> None:
     error = errors.LaunchError("no", stage=stage, subject=subject, errno=5)
 
-    made = record.never_ran(task(), error)
+    made = record.never_ran(a_task(), error)
 
     decoded = msgspec.json.decode(json.dumps(made).encode(), type=ExitRecord)
     expected = LaunchFailure(stage=LaunchStage(stage), subject=Subject(subject), errno=5)
@@ -163,7 +153,7 @@ def test_orders_are_read_once_and_only_whole_lines(tmp_path: pathlib.Path) -> No
 
 
 def test_one_attempt_has_one_supervisor_for_ever(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "task.json").write_text('{"job": 1}')
+    (tmp_path / "task.json").write_text(json.dumps(asdict(a_task())))
     directory = str(tmp_path)
     journal.make_journal(directory).close()
 

@@ -8,6 +8,7 @@ import pytest
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.user_dir import UserDir
 from gsched.trust import UntrustedError
+from tests.support.records import a_task
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 OTHER = 54321
@@ -15,15 +16,9 @@ OTHER = 54321
 
 def made(path: Path) -> os.stat_result:
     """Make a directory for a job of another user, as a supervisor does; return what it is."""
-    task = {
-        "switch_user": True,
-        "uid": OTHER,
-        "gid": OTHER,
-        "files": [{"name": "script", "mode": 0o700, "content": ""}],
-        "failure_report": None,
-        "user_dir": str(path),
-    }
-    UserDir(task).make()  # type: ignore[arg-type] # all of a task that is read
+    script = {"name": "script", "mode": 0o700, "content": ""}
+    task = a_task(switch_user=True, uid=OTHER, gid=OTHER, files=[script], user_dir=str(path))
+    UserDir(task).make()
     return path.stat()
 
 

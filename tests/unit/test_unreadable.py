@@ -35,10 +35,10 @@ def sent(messages: list[n.HeadMessage]) -> tuple[list[n.HeadMessage], list[Unrea
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (LARGE, "1e+300 - at `$[0].checkpoint_interval_s`"),
+        (LARGE, "1e+300 - at `$[0].origin.spec.checkpoint_interval_s`"),
         (WILD, "surrogates not allowed"),
         (order(6, script="x" * n.MAX_FRAME_BYTES), "the limit is"),
-        (order(7, grace_s=float("inf")), "got `null` - at `$[0].grace_s`"),
+        (order(7, grace_s=float("inf")), "got `null` - at `$[0].origin.spec.grace_s`"),
     ],
     ids=["number", "text", "size", "infinity"],
 )

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable
 from gsched.model.resources import Allocation
 from gsched.model.training import Batching
 from gschedd.core import facts as f
-from gschedd.core.attempts.steps import runs_everywhere
 from gschedd.core.learning import predict
 from gschedd.core.migration.warm import next_attempt
 from gschedd.core.settings import Settings
@@ -32,7 +31,7 @@ class Assigner:
         self, job: Job, allocation: Allocation, why: str, batching: Batching | None = None
     ) -> f.AttemptAssigned:
         """Return that a job is given an allocation."""
-        everywhere = runs_everywhere(job)
+        everywhere = job.spec.runs_everywhere
         nodes = tuple(share.node for share in allocation)
         port = 0
         if everywhere or len(nodes) > 1:

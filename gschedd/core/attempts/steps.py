@@ -7,7 +7,7 @@ control group and with its limits. It ends with the script.
 """
 
 from gsched.model.resources import Allocation
-from gsched.model.states import JobState, LaunchKind, NodeState, OutcomeKind, PartState, StopReason
+from gsched.model.states import JobState, NodeState, OutcomeKind, PartState, StopReason
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
 from gschedd.core import effects as e
 from gschedd.core import facts as f
@@ -15,14 +15,9 @@ from gschedd.core.attempts.reports import Heard, nothing
 from gschedd.core.state import Attempt, Job, State
 
 
-def runs_everywhere(job: Job) -> bool:
-    """Return whether a job's own program runs on each of its nodes, and not on the first only."""
-    return job.spec.launch is LaunchKind.TORCHRUN or job.spec.every_node
-
-
 def is_step_agent(job: Job, allocation: Allocation, node: str) -> bool:
     """Return whether the part on a node is a step agent, and not the job's program."""
-    return not runs_everywhere(job) and allocation[0].node != node
+    return not job.spec.runs_everywhere and allocation[0].node != node
 
 
 def on_step(
@@ -128,7 +123,7 @@ def _refusal(state: State, job: Job, attempt: Attempt, name: str) -> str:
     if part is None or node is None:
         return f"{name} is not a node of the job"
     if not is_step_agent(job, attempt.allocation, name):
-        if runs_everywhere(job):
+        if job.spec.runs_everywhere:
             return "the job's program runs on each of its nodes, so no step agent runs there"
         return f"{name} is the first node of the job: it runs the script and has no step agent"
     if job.state is not JobState.RUNNING or attempt.stop is not None:
@@ -176,7 +171,7 @@ def part_opened(state: State, fact: f.PartOpened) -> bool:
 
 def is_script_over(job: Job, attempt: Attempt) -> bool:
     """Return whether only step agents are left of an attempt: its script has ended."""
-    if runs_everywhere(job):
+    if job.spec.runs_everywhere:
         return False
     first = next(iter(attempt.parts.values()))
     return first.state is PartState.ENDED

@@ -1,0 +1,244 @@
+"""What runs for an attempt on this node: the content of ``task.json``.
+
+gnode writes it, and a supervisor reads it. It needs the standard library alone, as supervisors do.
+Launcher and supervisors outlive an upgrade of gnode, and so do the files: a new field needs a
+default, and a field of a newer version is ignored.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+RecordT = TypeVar("RecordT")
+
+#: How long leftovers of a job that has ended by itself get between TERM and KILL, in seconds:
+#: long enough to flush a file; the next job waits meanwhile.
+LEFTOVER_GRACE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFile:
+    """A file that the supervisor writes into ``user_dir`` as the owner: the script, say."""
+
+    name: str
+    mode: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCgroup:
+    """The control group that limits memory: ``version`` 1 or 2, its directory, and the limit."""
+
+    version: int
+    path: str
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpusetCgroup:
+    """The control group that limits CPUs: ``version`` 1 or 2, and its directory.
+
+    That of version 2 is the one for tracking.
+    """
+
+    version: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFence:
+    """The control group that keeps the attempt from the GPUs of others.
+
+    Attributes:
+        version: 1 (devices controller) or 2 (BPF); the group of 2 is the one for tracking.
+        path: its directory.
+        denied, allowed: character devices, ``MAJOR:MINOR`` or ``MAJOR:FIRST-LAST``; all that are in
+            neither stay allowed.
+    """
+
+    version: int
+    path: str
+    denied: tuple[str, ...]
+    allowed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateTmp:
+    """The attempt has a /tmp, and with ``shm`` a /dev/shm, of its own.
+
+    Attributes:
+        visible: directories of the node that are there as before, where they are below /tmp.
+        shm_bytes: the size of /dev/shm; 0: half of the machine's memory.
+    """
+
+    visible: tuple[str, ...]
+    shm: bool
+    shm_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRemoval:
+    """The command that removes what the attempt's container has left, as its owner.
+
+    ``env``: the variables of the job's environment that lead to the owner's containers.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlySignal:
+    """A signal before the walltime ends: see `gsched.model.job.EarlySignal`."""
+
+    signal: int
+    before_s: float = 60.0
+    script_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Everything that a supervisor needs to run an attempt on this node.
+
+    Attributes:
+        switch_user: whether the job must become ``uid``; false where gnode is that user itself.
+        stdout_path, stderr_path: absolute; a directory (or an ending ``/``) means the file
+            ``stdout_name`` or ``stderr_name`` in it.
+        join: ``n``, ``oe`` or ``eo``.
+        append: add to the output files instead of emptying them first.
+        user_dir: directory of the owner (mode 0700) for ``files``; removed after the end.
+        cgroup: directory of a version 2 group to make and join, for tracking and killing; or None.
+        walltime_s: limit from the start, None for none.
+        grace_s: from TERM to KILL; ``leftover_grace_s``: the same for processes that the job has
+            left, at most ``grace_s``.
+        launch_timeout_s: how long the steps before the program may take: a dead file server hangs
+            for ever, a slow one answers within this.
+        failure_report: file in which torchrun's agent leaves the first failing rank, or None.
+        no_new_privileges: programs gain no rights by being setuid.
+        open_files: soft limit on open files; the hard one is gnode's.
+        processes: limit on processes and threads; 0: none. ``processes_cgroup``, of either version,
+            counts those of the attempt; without it those of its user count.
+        lease_s: it is ended when the head was not reached for so long; 0: never.
+        lease_from_s: when the head was reached last before it was accepted, CLOCK_BOOTTIME.
+        lease_grace_s: from TERM to KILL when its lease has expired.
+        early_signal: sent before the walltime ends, or again if its supervisor was lost meanwhile;
+            None: there is none.
+        gate: it is started before its attempt is launched, and waits for that.
+        yields: it has a lower priority until then.
+        cpus: CPUs that are the attempt's alone, ascending; empty: those of the node.
+        cpuset: the control group that confines it to them; None: its processes' affinity does.
+        fence: of its GPUs; None: it can open all of the machine.
+        detach_timeout_s: it runs on a terminal, and is hung up when nobody was attached for so
+            long; 0: never; None: it has no terminal.
+        removal: of its container, once nothing of it runs; None: there is nothing to remove.
+        stage_in, stage_out: commands that copy files before the start and after the end; all of
+            either at most ``stage_timeout_s`` long together.
+        directory_wait_s: for how long a working or output directory that does not exist is looked
+            for, each.
+        private: its own /tmp and /dev/shm; None: those of the node.
+    """
+
+    job: int
+    attempt: int
+    user: str
+    uid: int
+    gid: int
+    switch_user: bool
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    stdout_path: str
+    stderr_path: str
+    stdout_name: str
+    stderr_name: str
+    join: str
+    append: bool
+    umask: int
+    files: tuple[TaskFile, ...]
+    user_dir: str
+    walltime_s: float | None
+    grace_s: float
+    leftover_grace_s: float = LEFTOVER_GRACE_S
+    launch_timeout_s: float = 120.0
+    cgroup: str | None = None
+    memory_cgroup: MemoryCgroup | None = None
+    failure_report: str | None = None
+    nice: int = 0
+    no_new_privileges: bool = False
+    open_files: int = 1024
+    processes: int = 0
+    processes_cgroup: str | None = None
+    lease_s: float = 0.0
+    lease_from_s: float = 0.0
+    lease_grace_s: float = 0.0
+    early_signal: EarlySignal | None = None
+    gate: bool = False
+    yields: bool = False
+    cpus: tuple[int, ...] = ()
+    cpuset: CpusetCgroup | None = None
+    fence: GpuFence | None = None
+    detach_timeout_s: float | None = None
+    removal: ContainerRemoval | None = None
+    stage_in: tuple[tuple[str, ...], ...] = ()
+    stage_out: tuple[tuple[str, ...], ...] = ()
+    stage_timeout_s: float = 0.0
+    directory_wait_s: float = 0.0
+    private: PrivateTmp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorInfo:
+    """From the journal: which processes run the attempt, and its real files."""
+
+    pid: int
+    start_ticks: int
+    job_pid: int
+    job_start_ticks: int
+    started_s: float
+    started_boottime_s: float
+    stdout_path: str = ""
+    stderr_path: str = ""
+
+
+#: The records that a task holds.
+_RECORDS: Final[Mapping[str, type[object]]] = MappingProxyType(
+    {
+        "files": TaskFile,
+        "memory_cgroup": MemoryCgroup,
+        "early_signal": EarlySignal,
+        "cpuset": CpusetCgroup,
+        "fence": GpuFence,
+        "removal": ContainerRemoval,
+        "private": PrivateTmp,
+    }
+)
+
+
+def decode(kind: type[RecordT], content: bytes) -> RecordT:
+    """Return the `Task` or `SupervisorInfo` that is written as JSON.
+
+    Raises:
+        ValueError: the content is no such record.
+    """
+    try:
+        return _record(kind, json.loads(content))
+    except TypeError as error:  # a field is missing
+        raise ValueError(str(error)) from error
+
+
+def _record(kind: type[RecordT], stated: Any) -> RecordT:
+    """Return a record from what JSON decodes to; fields of newer versions are left out."""
+    if not isinstance(stated, dict):
+        raise ValueError(f"no record of type {kind.__name__}")  # noqa: TRY004 - as of no JSON
+    known: Mapping[str, object] = getattr(kind, "__dataclass_fields__")  # noqa: B009 - no protocol has it
+    return kind(**{name: _value(name, stated[name]) for name in known if name in stated})
+
+
+def _value(name: str, stated: Any) -> Any:
+    if isinstance(stated, list):
+        return tuple(_value(name, each) for each in stated)
+    if isinstance(stated, dict) and name in _RECORDS:
+        return _record(_RECORDS[name], stated)
+    return stated
