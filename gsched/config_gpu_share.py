@@ -49,8 +49,8 @@ class GpuShareConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         patience_s: how long a job waits for the token daemon before ``fail`` applies, seconds.
         drain_max_s: a job that keeps the GPU busy so long after it lost the token is overtaken.
         overlaps_max: a job that is overtaken so often in a row is demoted or killed; 0: never.
-        beside_percent: part of the time in which low jobs launch beside a high one that is never
-            idle, percent; 0: none.
+        opportunistic_percent: part of the time in which low jobs launch beside a high one that is
+            never idle, percent; 0: none.
         overlap_action: which of the two: one of `SHARE_ACTIONS`.
         watchdog_s: how often NVML is compared with what jobs may use; 0: never.
         context_memory: GPU memory of a process that interception does not see, as ``1gb``.
@@ -74,7 +74,7 @@ class GpuShareConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     patience_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 60.0
     drain_max_s: Annotated[float, msgspec.Meta(ge=0.01, le=3600)] = 0.5
     overlaps_max: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 3
-    beside_percent: Annotated[float, msgspec.Meta(ge=0, le=50)] = 2.0
+    opportunistic_percent: Annotated[float, msgspec.Meta(ge=0, le=50)] = 2.0
     overlap_action: str = "demote"
     watchdog_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
     context_memory: str = "1gb"

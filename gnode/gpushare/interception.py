@@ -76,9 +76,9 @@ class InterceptionRuntime(Runtime):
         self.culprits = Culprits(self._groups)
         self._context_bytes = parse_size_bytes(config.context_reserve)
         rules = ("--drain-max", str(config.drain_max_s), "--overlaps-max", str(config.overlaps_max))
-        beside = ("--beside-percent", str(config.beside_percent))
+        opportunistic = ("--opportunistic-percent", str(config.opportunistic_percent))
         contexts = ("--context-bytes", str(self._context_bytes))
-        self.keeper = Keeper(directory, (*rules, *beside, *contexts, *daemon_options))
+        self.keeper = Keeper(directory, (*rules, *opportunistic, *contexts, *daemon_options))
 
     @classmethod
     def on_node(cls, site: RuntimeSite) -> Self:

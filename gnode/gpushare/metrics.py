@@ -36,7 +36,7 @@ def _gpu(policy: TokenPolicy) -> dict[str, object]:
         "preemptions": counters.preemptions,
         "overlaps": counters.overlaps,
         "demotions": counters.demotions,
-        "rate_slices": counters.rate_slices,
+        "opportunistic_slices": counters.opportunistic_slices,
         "loads": counters.loads,
         "drains": counters.drains,
         "drain_s_max": counters.drain_s_max,

@@ -18,8 +18,9 @@ class Settings:
         overlaps_max: a job that was overtaken so often in a row is demoted; 0: none is.
         demotion_s: a demotion ends after this time, doubled with each further one of the job.
         loading_max_s: drains that wait for code are not held against a job for so long in all.
-        low_rate: part of the time for which low jobs launch beside a high one that is never idle.
-        rate_period_s: between two such slices; a low job waits as long before its first.
+        opportunistic_fraction: part of the time for which low jobs launch beside a high one that
+            is never idle.
+        opportunistic_period_s: between two such slices; a low job waits as long before its first.
         half_life_s: after this time half of a job's usage is forgotten.
         window_first, window_max: unfinished launches of a process of a low job beside a high one.
         window_fixed: instead of an adapted window; None: adapted; 0: no window.
@@ -33,8 +34,8 @@ class Settings:
     overlaps_max: int = 0
     demotion_s: float = 60.0
     loading_max_s: float = 120.0
-    low_rate: float = 0.02
-    rate_period_s: float = 1.0
+    opportunistic_fraction: float = 0.02
+    opportunistic_period_s: float = 1.0
     half_life_s: float = 10.0
     window_first: int = 4
     window_max: int = 64
@@ -49,7 +50,7 @@ class Why(StrEnum):
     SLICE_END = "slice_end"
     IDLE = "idle"
     LEFT = "left"
-    RATE = "rate"
+    OPPORTUNISTIC = "opportunistic"
     ATTENDED = "attended"
 
 
@@ -99,7 +100,7 @@ class Counters:
     preemptions: int = 0
     overlaps: int = 0
     demotions: int = 0
-    rate_slices: int = 0
+    opportunistic_slices: int = 0
     loads: int = 0
     drains: int = 0
     drain_s_max: float = 0.0

@@ -5,14 +5,15 @@ first and keeps the token until it is idle; low jobs take turns in slices, and g
 as soon as a high job wants it. A job that does not drain within `Settings.drain_max_s` is
 overtaken, which is counted, unless it loads code.
 
-Beside a high job that is never idle, low jobs have a rate: one of them at a time launches beside
-the high one for `Settings.low_rate` of `Settings.rate_period_s`, so that none starves. A job that
-was sent a signal launches beside the others, too, until it has ended or its time is over.
+Beside a high job that is never idle, low jobs are opportunistic: one of them at a time launches
+beside the high one for `Settings.opportunistic_fraction` of `Settings.opportunistic_period_s`, so
+that none starves. A job that was sent a signal launches beside the others, too, until it has ended
+or its time is over.
 
 Source:
     Wang et al., GPU sharing method for deep learning clusters with priorities, Computer Science
     50(6), 2023. The order of low jobs is that of Gemini (Chen et al., IEEE TCC 2021), by a decayed
-    usage instead of a window of time. A rate for low jobs beside a high one is the idea of TGS (Wu
+    usage instead of a window of time. Opportunistic low jobs are the idea of TGS (Wu
     et al., NSDI 2023), which adapts it to the high job's progress, as it cannot know what it costs;
     here the length of the slices bounds the cost.
 """
@@ -49,7 +50,7 @@ class _Grant:
     closed_at_s: float | None = None
     asked_idle: bool = False
     loading: bool = False
-    why: Why = Why.SLICE_END  # its gate closes, of a grant beside the token
+    why: Why = Why.SLICE_END  # its gate closes, of a concurrent grant
 
 
 @dataclass(slots=True)
@@ -70,8 +71,8 @@ class TokenPolicy:
     groups: dict[str, Group] = field(default_factory=dict)
     gone: dict[str, Group] = field(default_factory=dict)
     _grant: _Grant | None = None
-    _beside: dict[str, _Grant] = field(default_factory=dict)
-    _rate_at_s: float = 0.0
+    _concurrent: dict[str, _Grant] = field(default_factory=dict)
+    _next_opportunity_s: float = 0.0
     _overtaken: dict[str, int] = field(default_factory=dict)
     _epoch: int = 0
     _arrivals: int = 0
@@ -97,9 +98,9 @@ class TokenPolicy:
         return 0 if grant is None else grant.epoch
 
     @property
-    def beside(self) -> list[str]:
-        """Return the groups whose gates are open beside the holder's."""
-        return [name for name, one in self._beside.items() if one.closed_at_s is None]
+    def concurrent(self) -> list[str]:
+        """Return the groups whose gates are open at the same time as the holder's."""
+        return [name for name, one in self._concurrent.items() if one.closed_at_s is None]
 
     def next_tick_s(self) -> float | None:
         """Return when `tick` is due, or None if no time matters."""
@@ -112,11 +113,11 @@ class TokenPolicy:
             due.append(grant.closed_at_s + self.settings.drain_max_s)
         elif self._has_equal_rival(grant):
             due.append(grant.slice_end_s)
-        due += [one.slice_end_s for one in self._beside.values() if one.closed_at_s is None]
+        due += [one.slice_end_s for one in self._concurrent.values() if one.closed_at_s is None]
         due += [at for one in self.groups.values() if (at := one.demoted_until_s) is not None]
-        rated_at_s = self._rated_at_s()
-        if rated_at_s is not None:
-            due.append(rated_at_s)
+        opportunity_at_s = self._opportunity_at_s()
+        if opportunity_at_s is not None:
+            due.append(opportunity_at_s)
         return min(due) if due else None
 
     def usage_s(self, group: str, now_s: float) -> float:
@@ -163,10 +164,10 @@ class TokenPolicy:
                 effects.append(CloseGate(group, grant.epoch, Why.LEFT))
             self._charge(grant, now_s)
             self._grant = None
-        if (beside := self._beside.pop(group, None)) is not None:
-            if beside.closed_at_s is None:
-                effects.append(CloseGate(group, beside.epoch, Why.LEFT))
-            self._charge(beside, now_s)
+        if (concurrent := self._concurrent.pop(group, None)) is not None:
+            if concurrent.closed_at_s is None:
+                effects.append(CloseGate(group, concurrent.epoch, Why.LEFT))
+            self._charge(concurrent, now_s)
         self._overtaken.pop(group, None)
         self.gone[group] = self.groups.pop(group)
         return [*effects, *self._windows(), *self._decide(now_s)]
@@ -181,8 +182,8 @@ class TokenPolicy:
         one.idle = False
         if self.holder == group:
             return self.repeated()
-        if group in self.beside:
-            return [OpenGate(group, self._beside[group].epoch)]
+        if group in self.concurrent:
+            return [OpenGate(group, self._concurrent[group].epoch)]
         if one.wants_since_s is None:
             one.wants_since_s = now_s
         return self._decide(now_s)
@@ -198,7 +199,7 @@ class TokenPolicy:
     def claim(self, group: str, now_s: float) -> list[Effect]:
         """The job held the token of a daemon that has ended."""
         one = self.groups[group]
-        if self._grant is None and group not in self._beside and not self._overtaken:
+        if self._grant is None and group not in self._concurrent and not self._overtaken:
             return [*self._give(one, now_s), *self._decide(now_s)]
         return self.request(group, now_s)
 
@@ -221,9 +222,13 @@ class TokenPolicy:
         if self._overtaken.get(group) == epoch:
             del self._overtaken[group]
             return self._decide(now_s)
-        beside = self._beside.get(group)
-        if beside is not None and beside.closed_at_s is not None and beside.epoch == epoch:
-            self._charge(self._beside.pop(group), now_s)
+        concurrent = self._concurrent.get(group)
+        if (
+            concurrent is not None
+            and concurrent.closed_at_s is not None
+            and concurrent.epoch == epoch
+        ):
+            self._charge(self._concurrent.pop(group), now_s)
             return self._decide(now_s)
         grant = self._grant
         if (
@@ -257,11 +262,12 @@ class TokenPolicy:
         one.attended_until_s = max(until_s, one.attended_until_s)
         if self.holder == group:
             return []  # and when it loses the token, it launches beside the next holder
-        if group in self.beside:
-            beside = self._beside[group]
-            beside.slice_end_s, beside.why = max(beside.slice_end_s, until_s), Why.ATTENDED
+        if group in self.concurrent:
+            concurrent = self._concurrent[group]
+            concurrent.slice_end_s = max(concurrent.slice_end_s, until_s)
+            concurrent.why = Why.ATTENDED
             return []
-        return [*self._give_beside(one, until_s, Why.ATTENDED, now_s), *self._decide(now_s)]
+        return [*self._give_concurrent(one, until_s, Why.ATTENDED, now_s), *self._decide(now_s)]
 
     def tick(self, now_s: float) -> list[Effect]:
         """Time has passed: slices end, and drains last too long."""
@@ -270,7 +276,7 @@ class TokenPolicy:
     # ---- decisions ----
 
     def _decide(self, now_s: float) -> list[Effect]:
-        effects = [*self._end_demotions(now_s), *self._close_beside(now_s)]
+        effects = [*self._end_demotions(now_s), *self._close_concurrent(now_s)]
         grant = self._grant
         if grant is not None and grant.closed_at_s is None:
             effects += self._look_at_holder(grant, now_s)
@@ -283,22 +289,27 @@ class TokenPolicy:
             if best is not None:
                 effects += self._give(best, now_s)
                 effects += self._decide(now_s)  # whoever else waits: is told, or it is asked to
-        return [*effects, *self._give_rate(now_s)]
+        return [*effects, *self._give_opportunistic(now_s)]
 
-    # ---- grants beside the token ----
+    # ---- grants at the same time as the token ----
 
     def _grant_of(self, group: str) -> _Grant | None:
         if self._grant is not None and self._grant.group == group:
             return self._grant
-        return self._beside.get(group)
+        return self._concurrent.get(group)
 
-    def _rated_at_s(self) -> float | None:
+    def _opportunity_at_s(self) -> float | None:
         """Return when a low job may launch beside the holder; None: none waits, or needs to."""
         grant = self._grant
-        if self.settings.low_rate <= 0 or grant is None or grant.closed_at_s is not None:
+        if (
+            self.settings.opportunistic_fraction <= 0
+            or grant is None
+            or grant.closed_at_s is not None
+        ):
             return None
         if not self.groups[grant.group].high or any(
-            one.why is Why.RATE and one.closed_at_s is None for one in self._beside.values()
+            one.why is Why.OPPORTUNISTIC and one.closed_at_s is None
+            for one in self._concurrent.values()
         ):
             return None
         since_s = [
@@ -306,26 +317,26 @@ class TokenPolicy:
         ]
         if not since_s:
             return None
-        return max(self._rate_at_s, min(since_s) + self.settings.rate_period_s)
+        return max(self._next_opportunity_s, min(since_s) + self.settings.opportunistic_period_s)
 
     def _low_waiting(self) -> list[Group]:
         return [one for one in self._waiting() if not one.high]
 
-    def _give_rate(self, now_s: float) -> list[Effect]:
-        at_s = self._rated_at_s()
+    def _give_opportunistic(self, now_s: float) -> list[Effect]:
+        at_s = self._opportunity_at_s()
         if at_s is None or now_s < at_s:
             return []
-        period_s = self.settings.rate_period_s
+        period_s = self.settings.opportunistic_period_s
         waited = [
             one for one in self._low_waiting() if (one.wants_since_s or 0) + period_s <= now_s
         ]
         one = min(waited, key=lambda one: (self.usage_s(one.name, now_s), one.arrived))
-        slice_s = self.settings.low_rate * period_s
-        self._rate_at_s = now_s + period_s
-        self.counters.rate_slices += 1
-        return self._give_beside(one, now_s + slice_s, Why.RATE, now_s)
+        slice_s = self.settings.opportunistic_fraction * period_s
+        self._next_opportunity_s = now_s + period_s
+        self.counters.opportunistic_slices += 1
+        return self._give_concurrent(one, now_s + slice_s, Why.OPPORTUNISTIC, now_s)
 
-    def _give_beside(self, one: Group, until_s: float, why: Why, now_s: float) -> list[Effect]:
+    def _give_concurrent(self, one: Group, until_s: float, why: Why, now_s: float) -> list[Effect]:
         before = self._grant_of(one.name)
         if before is not None:
             self._charge(before, now_s)
@@ -334,17 +345,17 @@ class TokenPolicy:
         self._overtaken.pop(one.name, None)
         self._epoch += 1
         one.wants_since_s, one.idle = None, False
-        self._beside[one.name] = _Grant(one.name, self._epoch, now_s, until_s, why=why)
+        self._concurrent[one.name] = _Grant(one.name, self._epoch, now_s, until_s, why=why)
         return [OpenGate(one.name, self._epoch)]
 
-    def _close_beside(self, now_s: float) -> list[Effect]:
+    def _close_concurrent(self, now_s: float) -> list[Effect]:
         """Close what is over. A low job in its slice gets the token if nobody else has it."""
         effects: list[Effect] = []
-        for grant in [one for one in self._beside.values() if one.closed_at_s is None]:
+        for grant in [one for one in self._concurrent.values() if one.closed_at_s is None]:
             one = self.groups[grant.group]
             free = self._grant is None and now_s >= self.quiet_until_s
-            if free and grant.why is Why.RATE and not any(self._waiting()):
-                del self._beside[grant.group]
+            if free and grant.why is Why.OPPORTUNISTIC and not any(self._waiting()):
+                del self._concurrent[grant.group]
                 grant.slice_end_s = now_s + self._slice_s(one)
                 self._grant = grant
             elif now_s >= grant.slice_end_s:
@@ -368,7 +379,7 @@ class TokenPolicy:
         )
         if why is not None and now_s < holder.attended_until_s:
             grant.slice_end_s, grant.why = holder.attended_until_s, Why.ATTENDED
-            self._beside[grant.group], self._grant = grant, None
+            self._concurrent[grant.group], self._grant = grant, None
             return []
         if why is not None:
             return [self._close(grant, why, now_s)]
@@ -455,8 +466,8 @@ class TokenPolicy:
         )
 
     def _give(self, one: Group, now_s: float) -> list[Effect]:
-        if (beside := self._beside.pop(one.name, None)) is not None:
-            self._charge(beside, now_s)
+        if (concurrent := self._concurrent.pop(one.name, None)) is not None:
+            self._charge(concurrent, now_s)
         self._overtaken.pop(one.name, None)  # it goes on, and drains once more when it must
         self._epoch += 1
         one.wants_since_s, one.idle = None, False

@@ -553,7 +553,9 @@ def main() -> None:
     parser.add_argument("--ready-fd", type=int, default=-1, help="is closed when it listens")
     parser.add_argument("--window", type=int, default=None, metavar="N", help="for benchmarks")
     parser.add_argument("--overlaps-max", type=int, default=Settings().overlaps_max, metavar="N")
-    parser.add_argument("--beside-percent", type=float, default=100 * Settings().low_rate)
+    parser.add_argument(
+        "--opportunistic-percent", type=float, default=100 * Settings().opportunistic_fraction
+    )
     parser.add_argument("--context-bytes", type=int, default=0, metavar="B")
     parser.add_argument("--edition", default="", help="is told with the metrics")
     parser.add_argument("--replace-fd", type=int, default=-1, help="the process whose place it has")
@@ -564,7 +566,7 @@ def main() -> None:
     settings = Settings(
         drain_max_s=given.drain_max,
         overlaps_max=given.overlaps_max,
-        low_rate=given.beside_percent / 100,
+        opportunistic_fraction=given.opportunistic_percent / 100,
         window_fixed=given.window,
     )
     lock = os.open(Path(given.dir, "tokend.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -79,9 +79,10 @@ class Tokens(RuleBasedStateMachine):
                     self.asked.add(group)
                 case SetWindow(group, window):
                     self.windows[group] = window
-        beside = self.open & set(self.policy.beside)
+        beside = self.open & set(self.policy.concurrent)
         assert len(self.open - beside) <= 1, "two jobs hold the token"
-        slice_s = self.tokens.settings.low_rate * self.tokens.settings.rate_period_s
+        settings = self.tokens.settings
+        slice_s = settings.opportunistic_fraction * settings.opportunistic_period_s
         for group in beside:
             until_s = self.rated_until_s.setdefault(group, self.now_s + slice_s)
             assert self.now_s <= max(until_s, self.attended_until_s.get(group, 0.0))
@@ -202,7 +203,7 @@ class Tokens(RuleBasedStateMachine):
     def one_holder(self) -> None:
         """Gates are as the policy says, and only those of jobs that are connected."""
         holder = self.policy.holder if self.tokens.policies else None
-        beside = set(self.policy.beside) if self.tokens.policies else set()
+        beside = set(self.policy.concurrent) if self.tokens.policies else set()
         assert self.open == beside | ({holder} if holder is not None else set())
         assert holder not in beside
         assert self.open <= set(self.policy.groups)

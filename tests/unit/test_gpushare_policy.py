@@ -14,7 +14,7 @@ HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
 
 def policy(*low: str, high: str = "", **settings: float | None) -> TokenPolicy:
     """Return a policy with these jobs attached at time 0; low ones have no rate unless asked."""
-    given: dict[str, Any] = {"low_rate": 0.0, **settings}
+    given: dict[str, Any] = {"opportunistic_fraction": 0.0, **settings}
     made = TokenPolicy(Settings(**given))
     for name in low:
         made.attach(name, LOW, 0.0)
@@ -170,7 +170,7 @@ def test_an_overtaken_job_comes_after_others_of_its_class() -> None:
 
 def test_a_low_job_has_a_rate_beside_a_high_one_that_is_never_idle() -> None:
     """Two of them share it; the high job keeps its gate."""
-    token = policy("a", "b", high="h", low_rate=0.02, rate_period_s=1.0)
+    token = policy("a", "b", high="h", opportunistic_fraction=0.02, opportunistic_period_s=1.0)
     token.request("h", 0.0)
     token.request("a", 0.0)
     token.request("b", 0.0)
@@ -192,12 +192,12 @@ def test_a_low_job_has_a_rate_beside_a_high_one_that_is_never_idle() -> None:
 
     assert opened == [(1.0, "a"), (2.0, "b"), (3.0, "a"), (4.0, "b")]
     assert closed == [(1.02, "a"), (2.02, "b"), (3.02, "a"), (4.02, "b")]
-    assert token.counters.rate_slices == 4
+    assert token.counters.opportunistic_slices == 4
     assert token.held_s("a", 5.0) == pytest.approx(0.04)
 
 
 def test_without_a_rate_a_low_job_waits_for_an_idle_moment() -> None:
-    token = policy("a", high="h", low_rate=0.0)
+    token = policy("a", high="h", opportunistic_fraction=0.0)
     token.request("h", 0.0)
     token.request("a", 0.0)
 
@@ -206,7 +206,7 @@ def test_without_a_rate_a_low_job_waits_for_an_idle_moment() -> None:
 
 
 def test_a_low_job_in_its_slice_keeps_its_gate_when_the_high_one_is_idle() -> None:
-    token = policy("a", high="h", low_rate=0.02)
+    token = policy("a", high="h", opportunistic_fraction=0.02)
     token.request("h", 0.0)
     token.request("a", 0.0)
     assert token.tick(1.0) == [OpenGate("a", 2)]
@@ -262,7 +262,7 @@ def test_a_job_that_was_sent_a_signal_launches_beside_the_others() -> None:
     token.request("a", 0.0)
 
     assert token.attend("a", 5.0, 0.1) == [OpenGate("a", 2)]
-    assert (token.holder, token.beside) == ("h", ["a"])
+    assert (token.holder, token.concurrent) == ("h", ["a"])
     assert token.tick(5.0) == [CloseGate("a", 2, Why.ATTENDED)]
     assert token.released("a", 2, 5.1) == []
     assert token.request("a", 5.2) == [AskIdle("h")] or token.holder == "h"
@@ -274,7 +274,7 @@ def test_a_holder_that_was_sent_a_signal_loses_the_token_and_goes_on() -> None:
     assert token.attend("a", 5.0, 0.1) == []
 
     assert token.request("h", 0.2) == [OpenGate("h", 2)]
-    assert (token.holder, token.beside) == ("h", ["a"])
+    assert (token.holder, token.concurrent) == ("h", ["a"])
     assert token.tick(5.0) == [CloseGate("a", 1, Why.ATTENDED)]
 
 
