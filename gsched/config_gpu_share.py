@@ -8,7 +8,6 @@ from msgspec import Struct
 #: What ``[gpu_share] runtime`` may name, beside runtimes of other packages.
 SHARE_RUNTIMES: Final = ("none", "mps", "mig", "hami-core", "colocate", "interception")
 #: Those of them that have not been confirmed on GPUs yet.
-EXPERIMENTAL_RUNTIMES: Final = frozenset({"interception"})
 #: Entry points by which a site's packages add runtimes.
 RUNTIME_GROUP: Final = "gsched.gpu_runtimes"
 #: C compilers for the runtime ``interception``, the first that there is.
@@ -96,8 +95,3 @@ def share_runtimes() -> tuple[str, ...]:
 
     others = {entry.name for entry in entry_points(group=RUNTIME_GROUP)}
     return (*SHARE_RUNTIMES, *sorted(others.difference(SHARE_RUNTIMES)))
-
-
-def runtime_words(name: str) -> str:
-    """Return the name of a runtime as people are shown it."""
-    return f"{name} (experimental)" if name in EXPERIMENTAL_RUNTIMES else name

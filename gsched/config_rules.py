@@ -30,7 +30,6 @@ from gsched.config import (
     TrainingConfig,
 )
 from gsched.config_gpu_share import (
-    EXPERIMENTAL_RUNTIMES,
     SHARE_ACTIONS,
     SHARE_FAILURES,
     SHARE_RUNTIMES,
@@ -473,17 +472,6 @@ def without_aliases(config: Config) -> Config:
     values = structs.asdict(alias)
     drs = DrsConfig(**{key: values.pop(key) for key in _OF_DRS})
     return structs.replace(config, training=TrainingConfig(**values, drs=drs))
-
-
-def warnings(config: Config) -> tuple[str, ...]:
-    """Return a sentence for each thing in the file that is valid, and that people should know."""
-    if config.gpu_share.runtime not in EXPERIMENTAL_RUNTIMES:
-        return deprecations(config)
-    note = (
-        f"[gpu_share] runtime: {config.gpu_share.runtime} is experimental: it is not confirmed on "
-        "GPUs yet; mps and mig are NVIDIA's own ways: see gsched.toml(5)"
-    )
-    return (*deprecations(config), note)
 
 
 def deprecations(config: Config) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from gnode.core.effects import AttendSharing, EndSharing
 from gnode.core.gpu_access import OPEN_ACCESS, GpuAccess
 from gnode.core.task import AcceptedTask, AttemptKey, parse_key
 from gnode.gpushare import Runtime, SharedTask, ShareRefusedError
-from gsched.config_gpu_share import runtime_words
 from gsched.model.gpu_tokens import MAX_WORDS, UNSHARED, GpuSharing
 from gsched.model.resources import Gpu, GpuShare
 
@@ -51,7 +50,7 @@ class Sharing:
             return
         missing = runtime.missing()
         if missing is None:
-            self.offered, self.words = name, f"{runtime_words(name)}: it is being prepared"
+            self.offered, self.words = name, f"{name}: it is being prepared"
         else:
             self._refuse(missing)
 
@@ -110,7 +109,7 @@ class Sharing:
 
     def _offer(self, runtime: Runtime) -> None:
         said, wrong = runtime.words(), runtime.problem()
-        words = ": ".join(filter(None, (runtime_words(self._name), " ".join(said.split()))))
+        words = ": ".join(filter(None, (self._name, " ".join(said.split()))))
         self.offered, self.words = self._name, words[:MAX_WORDS]
         wrong = " ".join(wrong.split())[:MAX_WORDS]
         if wrong and wrong != self.problem:

@@ -40,8 +40,6 @@ _KEY_BYTES: Final = 32
 class InterceptionRuntime(Runtime):
     """Limits of memory and priority by interception of the CUDA driver (docs/gpu-sharing.md).
 
-    It is experimental: it has not been confirmed on GPUs yet.
-
     Args:
         config: ``[gpu_share]``.
         directory: for the library, the sockets and the daemon's files.

@@ -104,7 +104,7 @@ def test_gnodes_and_gstat_show_turns_and_who_is_demoted(
     )
 
     shown = details(cluster, "gnodes", "n1")
-    assert "gpu_sharing = interception (experimental)" in shown, shown
+    assert "gpu_sharing = interception" in shown, shown
     assert "switches" in shown
     assert "2 overlaps" in shown
     assert f"jobs {low}: too slow to leave the GPU" in shown

@@ -190,7 +190,7 @@ def test_the_head_is_told_how_jobs_take_turns() -> None:
     runtime = Noted()
     sharing = Sharing("interception", runtime, GPUS)
     sharing.prepare()
-    assert sharing.look() == GpuSharing(words="interception (experimental)")
+    assert sharing.look() == GpuSharing(words="interception")
     gone = {**JOB_ROW, "gpu": "GPU-9"}
     runtime.tokens = Tokens(
         {
@@ -225,7 +225,7 @@ def test_the_head_is_told_how_jobs_take_turns() -> None:
         demoted=True,
     )
     assert told == GpuSharing(
-        words="interception (experimental)",
+        words="interception",
         gpus=(gpu,),
         jobs=(use,),
         unhooked_symbols=5,

@@ -26,8 +26,7 @@ from gnode.gpushare.obstacles import CONTROL_PROGRAM
 from gnode.gpushare.runtimes import OWN
 from gnode.hw.nvml import MigInstance, Nvml
 from gsched.config import parse_config
-from gsched.config_gpu_share import SHARE_RUNTIMES, GpuShareConfig, runtime_words
-from gsched.config_rules import warnings
+from gsched.config_gpu_share import SHARE_RUNTIMES, GpuShareConfig
 from gsched.errors import ConfigError
 
 GIB = 1 << 30
@@ -319,14 +318,6 @@ def test_a_runtime_that_cannot_be_loaded_is_told_with_its_place(
     with pytest.raises(ConfigError) as caught:
         parsed("ood")
     assert caught.value.hint.endswith("colocate, interception, gone, odd")
-
-
-@pytest.mark.parametrize(("runtime", "count"), [("interception", 1), ("mps", 0)])
-def test_a_runtime_that_is_experimental_is_called_so(runtime: str, count: int) -> None:
-    config = parse_config(f'[gpu_share]\nruntime = "{runtime}"\n', where="gsched.toml")
-
-    assert ["experimental" in each for each in warnings(config)] == [True] * count
-    assert ("experimental" in runtime_words(runtime)) == bool(count)
 
 
 def test_the_configuration_knows_the_runtimes_of_gsched() -> None:

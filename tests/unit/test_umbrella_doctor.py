@@ -10,7 +10,7 @@ from msgspec import structs
 from gsched.cli.local import head_checks, machine_checks
 from gsched.cli.local.findings import Finding, Level, fail
 from gsched.config import Config, NodeConfig
-from gsched.config_gpu_share import GpuShareConfig, runtime_words
+from gsched.config_gpu_share import GpuShareConfig
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.protocol.api import API_VERSION, DiskRow
 from gsched.version import VERSION
@@ -284,22 +284,22 @@ def test_doctor_names_nodes_that_cannot_share_their_gpus() -> None:
     assert "2 of 2 accept jobs" in [finding.text for finding in findings]
 
 
-def test_doctor_says_which_nodes_share_gpus_by_an_experimental_runtime() -> None:
-    words = runtime_words("interception")
+def test_doctor_says_which_nodes_share_gpus_and_by_what() -> None:
     rows = [
-        node("n1", sharing="interception", gpu_tokens=GpuSharing(words=words)),
+        node("n1", sharing="interception", gpu_tokens=GpuSharing(words="interception")),
         node("n2", sharing="mps", gpu_tokens=GpuSharing(words="mps")),
-        node("n3", sharing="interception", gpu_tokens=GpuSharing(words=words)),
+        node("n3", sharing="interception", gpu_tokens=GpuSharing(words="interception")),
+        node("n4"),
     ]
 
-    (finding,) = [
+    found = [
         each for each in head_checks.check_nodes(rows, now_s=0.0) if each.subject == "shared GPUs"
     ]
 
-    assert finding.level is Level.OK
-    assert finding.text == (
-        "2 nodes (n1, n3): interception (experimental): it is not confirmed on GPUs yet"
-    )
+    assert [(finding.level, finding.text) for finding in found] == [
+        (Level.OK, "2 nodes (n1, n3): interception"),
+        (Level.OK, "1 node (n2): mps"),
+    ]
 
 
 def test_doctor_says_by_which_means_nodes_keep_jobs_from_gpus_of_others() -> None:

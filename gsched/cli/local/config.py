@@ -12,7 +12,7 @@ from gsched.cli.local.config_show import load_found, show
 from gsched.cli.local.layout import ClusterLayout
 from gsched.cli.local.options import SETTINGS, HelpfulGroup, subcommand
 from gsched.config import Config
-from gsched.config_rules import warnings
+from gsched.config_rules import deprecations
 from gsched.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ def check(*, file: str | None, as_json: bool) -> int:
     """
     name, loaded = load_found(file)
     _check_operators(loaded, name)
-    warned = warnings(loaded)
+    warned = deprecations(loaded)
     if as_json:
         print_json(
             {

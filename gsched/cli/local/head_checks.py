@@ -8,7 +8,6 @@ from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.cli.local.machine_checks import check_space
 from gsched.client import Head
 from gsched.clock import SystemClock
-from gsched.config_gpu_share import EXPERIMENTAL_RUNTIMES, runtime_words
 from gsched.errors import NO_ROOM, GschedError, HeadUnreachableError
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.wording import counted
@@ -328,9 +327,9 @@ def _todo_of_drained(row: NodeRow) -> str:
 
 
 def _check_sharing(rows: Iterable[NodeRow]) -> list[Finding]:
-    """Say which nodes cannot share their GPUs, though they are to, and why."""
+    """Say which nodes share their GPUs, by what, and which cannot, though they are to, and why."""
     findings = []
-    experimental: dict[str, list[str]] = {}
+    by_runtime: dict[str, list[str]] = {}
     for row in rows:
         sharing = row.gpu_tokens
         words = sharing.words if sharing is not None else ""
@@ -346,11 +345,11 @@ def _check_sharing(rows: Iterable[NodeRow]) -> list[Finding]:
                     "mend that and restart gnode, or set another runtime in [gpu_share]",
                 )
             )
-        elif row.sharing in EXPERIMENTAL_RUNTIMES:
-            experimental.setdefault(runtime_words(row.sharing), []).append(row.name)
+        elif row.sharing:
+            by_runtime.setdefault(row.sharing, []).append(row.name)
     return findings + [
-        ok("shared GPUs", f"{_counted(names)}: {words}: it is not confirmed on GPUs yet")
-        for words, names in sorted(experimental.items())
+        ok("shared GPUs", f"{_counted(names)}: {runtime}")
+        for runtime, names in sorted(by_runtime.items())
     ]
 
 

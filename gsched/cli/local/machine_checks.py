@@ -353,8 +353,7 @@ def check_gpu_share(
                 "install NVIDIA's driver, or name its libcuda.so.1 with driver in [gpu_share]",
             )
         ]
-    words = "by interception, which is experimental: it is not confirmed on GPUs yet"
-    return [ok(subject, f"{words}; its library is compiled with {found}")]
+    return [ok(subject, f"by interception; its library is compiled with {found}")]
 
 
 def check_torchrun() -> Finding:

@@ -49,8 +49,8 @@ Examples:
     is_flag=False,
     flag_value="colocate",
     metavar="[RUNTIME]",
-    help="Let jobs share GPUs (gsub --gpu-share): mps, mig, colocate, interception (experimental) "
-    "or none [default without RUNTIME: colocate].",
+    help="Let jobs share GPUs (gsub --gpu-share): mps, mig, hami-core, interception, colocate or "
+    "none [default without RUNTIME: colocate].",
 )
 @click.option(
     "--timeout",

@@ -6,7 +6,6 @@ from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_fields, print_table
 from gsched.cli.times import format_time
-from gsched.config_gpu_share import runtime_words
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing, TokenGpu
 from gsched.model.ids import short_job_id
@@ -191,7 +190,7 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         ("gpu_fence", row.gpu_fence),
         ("gpus", f"{row.gpus - row.gpus_free} of {row.gpus} in use"),
         *((f"gpu_{each.index}", _shared(each)) for each in row.shared_gpus),
-        ("gpu_sharing", (row.gpu_tokens and row.gpu_tokens.words) or runtime_words(row.sharing)),
+        ("gpu_sharing", (row.gpu_tokens and row.gpu_tokens.words) or row.sharing),
         *_token_fields(row.gpu_tokens),
         *_gpu_use_fields(row.gpu_use),
         ("gpu_types", ",".join(row.gpu_types)),
