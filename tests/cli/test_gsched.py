@@ -251,6 +251,23 @@ def test_config_check_refuses_an_operator_whom_the_machine_does_not_have(tmp_pat
     assert "[head] operators: unknown user 'no-such-user'" in ran.stderr
 
 
+def test_config_check_warns_of_what_this_machine_does_not_have(tmp_path: Path) -> None:
+    """Users and groups that come in without a job, and a right of root."""
+    file = tmp_path / "node.toml"
+    file.write_text(
+        "[node]\nprivate_tmp = true\n[login]\n"
+        'allow_users = ["root", "no-such-user"]\nallow_groups = ["root", "no-such-group"]\n'
+    )
+    ran = run_command("gsched", "config", "check", str(file))
+    warned = [line for line in ran.stdout.splitlines() if line.startswith("warning: ")]
+
+    assert ran.status == 0
+    *tmp, user, group = warned
+    assert "[login] allow_users: unknown user 'no-such-user': nobody logs in by it" in user
+    assert "[login] allow_groups: unknown group 'no-such-group'" in group
+    assert ["only root can mount" in each for each in tmp] == [True] * (os.geteuid() != 0)
+
+
 def test_init_makes_a_site_that_can_be_read_back(tmp_path: Path) -> None:
     """Configuration, private key, directories; a second time all is left as it is."""
     site = tmp_path / "site"

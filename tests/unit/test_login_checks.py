@@ -12,12 +12,19 @@ RUN = "pam_exec.so quiet stdout /opt/gsched/bin/python -I -m gnode.pam"
 GOOD = f"@include common-account\naccount required {RUN}\nsession required {RUN}\n"
 
 
-def found(directory: Path, service: str, *, common: str = "", sshd: str = "UsePAM yes\n") -> str:
+def found(
+    directory: Path,
+    service: str,
+    *,
+    common: str = "",
+    sshd: str = "UsePAM yes\n",
+    private_tmp: bool = False,
+) -> str:
     """Return the findings about these files, as one text."""
     (directory / "sshd").write_text(service)
     (directory / "common-account").write_text(common)
     (directory / "sshd_config").write_text(sshd)
-    findings = check_login(directory, directory / "sshd_config")
+    findings = check_login(directory, directory / "sshd_config", private_tmp=private_tmp)
     return "\n".join(f"{each.level} {each.text}" for each in findings)
 
 
@@ -61,3 +68,18 @@ def test_an_sshd_without_pam_is_named(tmp_path: Path) -> None:
     for sshd in ("", "usepam no\nUsePAM yes\n", "#UsePAM yes\n"):
         assert "FAIL" in found(tmp_path, GOOD, sshd=sshd)
     assert "FAIL" not in found(tmp_path, GOOD, sshd="UsePAM=yes\n")
+
+
+@pytest.mark.parametrize(
+    ("service", "level"),
+    [
+        (GOOD, Level.WARN),
+        (GOOD.replace("session", "session required pam_namespace.so\nsession", 1), Level.OK),
+        (GOOD + "session required pam_namespace.so\n", Level.WARN),
+    ],
+)
+def test_sessions_that_cannot_see_the_tmp_of_their_job_are_named(
+    tmp_path: Path, service: str, level: Level
+) -> None:
+    assert found(tmp_path, service, private_tmp=True).startswith(level)
+    assert found(tmp_path, service).startswith(Level.OK)

@@ -1,14 +1,18 @@
 """``gsched config check``: whether a configuration can be used."""
 
+import grp
 import os
 import pwd
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 from msgspec import UNSET, structs
 
 from gsched.cli.common import print_json
+from gsched.cli.local import machine_checks
 from gsched.cli.local.config_show import load_found, show
+from gsched.cli.local.findings import Level
 from gsched.cli.local.layout import ClusterLayout
 from gsched.cli.local.options import SETTINGS, HelpfulGroup, subcommand
 from gsched.config import Config
@@ -32,7 +36,7 @@ def check(*, file: str | None, as_json: bool) -> int:
     """
     name, loaded = load_found(file)
     _check_operators(loaded, name)
-    warned = deprecations(loaded)
+    warned = (*deprecations(loaded), *_warnings_here(loaded))
     if as_json:
         print_json(
             {
@@ -67,6 +71,37 @@ def _nodes_line(loaded: Config, name: str) -> str:
             " and others" if len(nodes) > 1 else ""
         )
     return f"node: connects to {loaded.node.head}"
+
+
+def _warnings_here(loaded: Config) -> list[str]:
+    """Return what is valid, and has no effect as far as this machine and user can tell."""
+    found = [
+        f"{each.text}: {each.todo}"
+        for each in machine_checks.check_private_tmp(loaded)
+        if each.level is Level.WARN
+    ]
+    login = loaded.login
+    return [
+        *found,
+        *_unknown("allow_users", "user", login.allow_users, pwd.getpwnam),
+        *_unknown("allow_groups", "group", login.allow_groups, grp.getgrnam),
+    ]
+
+
+def _unknown(
+    key: str, kind: str, names: Sequence[str], look_up: Callable[[str], object]
+) -> list[str]:
+    """Return a sentence for each user or group that this machine does not have."""
+    found = []
+    for name in names:
+        try:
+            look_up(name)
+        except KeyError:
+            found.append(
+                f"[login] {key}: unknown {kind} {name!r}: nobody logs in by it; name existing "
+                f"{kind}s, and check the file on the nodes"
+            )
+    return found
 
 
 def _check_operators(loaded: Config, name: str) -> None:

@@ -106,10 +106,11 @@ def examine(
         machine_checks.check_gpus(),
         machine_checks.check_torchrun(),
     ]
-    findings.extend(login_checks.check_login())
     if layout is not None and config_path is None:
         config_path = str(layout.config)
     finding, config = machine_checks.check_config(config_path)
+    private_tmp = config is not None and config.node.private_tmp
+    findings.extend(login_checks.check_login(private_tmp=private_tmp))
     findings.append(finding)
     if config is not None and (layout is not None or _is_head_here(config)):
         findings.extend(_check_head_files(config))

@@ -1,5 +1,7 @@
 """What the doctor looks at where PAM lets users with a job log in: the lines for gnode.pam."""
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 from gsched import pam_stack
@@ -16,8 +18,12 @@ _STAGES = {
 }
 
 
-def check_login(pam: Path = PAM, sshd: Path = SSHD) -> list[Finding]:
-    """Say whether sshd's lines for gnode.pam do what they are for; nothing without such lines."""
+def check_login(pam: Path = PAM, sshd: Path = SSHD, *, private_tmp: bool = False) -> list[Finding]:
+    """Say whether sshd's lines for gnode.pam do what they are for; nothing without such lines.
+
+    Args:
+        private_tmp: whether each job of the node has a /tmp of its own.
+    """
     lines = list(pam_stack.lines(pam, "sshd"))
     ours = [line for line in lines if _MODULE in line.module]
     if not ours:
@@ -49,11 +55,27 @@ def check_login(pam: Path = PAM, sshd: Path = SSHD) -> list[Finding]:
                 f"remove it from the session lines of sshd; {page}",
             )
         )
+    if private_tmp and not _has_namespace(lines):
+        found.append(
+            warn(
+                _SUBJECT,
+                f"private_tmp in [node] is true, and {pam}/sshd has no line `session required "
+                f"pam_namespace.so` before {_MODULE}: sessions do not see the /tmp of their job",
+                f"add the line; {page}",
+            )
+        )
     if not _uses_pam(sshd):
         found.append(
             fail(_SUBJECT, f"{sshd} does not have UsePAM yes: the lines have no effect", "set it")
         )
     return found or [ok(_SUBJECT, "users with a job on this node, and their sessions are in it")]
+
+
+def _has_namespace(lines: Sequence[pam_stack.PamLine]) -> bool:
+    """Return whether a session has a mount namespace of its own before gnode.pam runs."""
+    session = [line for line in lines if line.stage == "session"]
+    before = itertools.takewhile(lambda line: _MODULE not in line.module, session)
+    return any("pam_namespace.so" in line.module for line in before)
 
 
 def _uses_pam(sshd: Path) -> bool:
