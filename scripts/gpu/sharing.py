@@ -103,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="gsched-gpu-") as folder:
         node = Node(Path(folder).resolve(), budget_s=asked.budget, rehearse=asked.rehearse)
         node.stretch = asked.stretch
+        if asked.cudart:
+            node.extra["GPU_CUDART"] = str(Path(asked.cudart).resolve())
         missing = lacking(node)
         if missing is not None:
             print(f"{missing}: nothing is measured")
@@ -135,6 +137,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--budget", type=float, default=540.0, metavar="S", help="for all [540]")
     made.add_argument("--rehearse", action="store_true", help="on a driver without a GPU")
+    made.add_argument(
+        "--cudart", metavar="FILE", help="libcudart.so of CUDA 12, for one of the programs"
+    )
     made.add_argument("--require-gpu", action="store_true", help="without one end with 3")
     made.add_argument("--json", metavar="FILE", help="write all answers, one on each line")
     return made
@@ -209,8 +214,7 @@ def correctness(node: Node, record: Record) -> None:
 
 def answer_of(node: Node, program: Program) -> Answer:
     """Return what has become of a program."""
-    is_there = not program.needs or importlib.util.find_spec(program.needs) is not None
-    if node.rehearsal is None and not is_there:
+    if node.rehearsal is None and program.needs and not is_there(node, program.needs):
         return {"skipped": f"{program.needs} is not installed"}
     begun_s = time.monotonic()
     try:
@@ -219,6 +223,13 @@ def answer_of(node: Node, program: Program) -> Answer:
         fault = str(error)
     answer: Answer = {"ok": fault is None, "took_s": round(time.monotonic() - begun_s, 2)}
     return answer if fault is None else {**answer, "said": fault}
+
+
+def is_there(node: Node, needed: str) -> bool:
+    """Return whether a module of this interpreter, or the file of --cudart, is there."""
+    if needed == "libcudart":
+        return "GPU_CUDART" in node.extra
+    return importlib.util.find_spec(needed) is not None
 
 
 def run_program(node: Node, program: Program) -> str | None:
@@ -259,7 +270,7 @@ def performance(node: Node, asked: argparse.Namespace, record: Record) -> None:
     """Measure programs of the driver, and networks."""
     ask_all(node, "performance", FIGURES, _names(asked.figures), record)
     models = _names(asked.models)
-    if node.rehearsal is None and importlib.util.find_spec("torch") is None:
+    if node.rehearsal is None and not is_there(node, "torch"):
         models = []
         print("skip  networks: PyTorch is not installed for this interpreter")
     networks = {

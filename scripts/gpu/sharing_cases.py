@@ -23,6 +23,9 @@ LOW: Final = ShareClass.LOW
 SERVED_S: Final = 2.0
 OUT_OF_MEMORY: Final = 2
 NOT_SUPPORTED: Final = 801
+ILLEGAL_ADDRESS: Final = 700
+#: A drain of a low job with a window, beside a high one, ms; without one it is 20 ms here.
+DRAINED_MS: Final = 10.0
 MODES: Final = {"global": 0, "thread": 1, "relaxed": 2}
 
 
@@ -438,7 +441,108 @@ def program_of_the_runtime(node: Node) -> Answer:
     }
 
 
+def green_contexts(node: Node) -> Answer:
+    """Launches ahead of the GPU in streams of green contexts: drained, and nothing is left over."""
+    answers: dict[str, Mapping[str, Any]] = {}
+    ways = {"stream": 0, "current": 1, "default_stream": 2, "nothing_green": 3}
+    seconds = node.take(2, 1)
+    for name, way in ways.items():
+        with node.site() as site:
+            high = _beat(node, site, seconds=seconds + 0.5, period_us=5000)
+            low = node.job(site.shared(LOW), "green", way=way, seconds=seconds)
+            first = low.read()
+            if first != "ready":
+                return dict(first)
+            high.go()
+            answer, served = low.goes(), high.answer()
+            answers[name] = {
+                **answer,
+                "high_p50_ms": served["p50_ms"],
+                "high_p99_ms": served["p99_ms"],
+                "high_stalled_s": served["stalled_s"],
+            }
+    good = [
+        not each["errors"]
+        and each["counted"] == each["of"] > 100
+        and each["grown_kib"] < 8 << 10
+        and (node.rehearsal is not None or each["high_p99_ms"] < DRAINED_MS)
+        for each in answers.values()
+    ]
+    return {"ok": all(good), **answers}
+
+
+def order_of_the_legacy_stream(node: Node) -> Answer:
+    """A stream that waits holds up no other one behind an earlier launch in the legacy stream."""
+    plain = node.ready(node.plain(), "ordered")
+    without = plain.goes()
+    plain.close()
+    with node.site() as site:
+        node.ready(site.shared(HIGH), "single", us=100)  # so that the low job has a window
+        answer = node.ready(site.shared(LOW), "ordered").goes()
+    good = not answer["errors"] and answer["held"] == without["held"] == 0
+    return {"ok": good, "held_without_the_library": without["held"], **answer}
+
+
+def fault_of_a_low_job(node: Node) -> Answer:
+    """A low job's kernel faults: the driver answers each question with that; others go on."""
+    with node.site() as site:
+        high = _beat(node, site, seconds=3, period_us=5000)
+        low = node.ready(site.shared(LOW), "fault", seconds=1.5)
+        high.go()
+        time.sleep(0.5)
+        answer = low.goes()
+        said = low.said.count("the driver answered with error")
+        served = high.answer()
+    good = answer["waited"] == ILLEGAL_ADDRESS and answer["longest_s"] < SERVED_S and said <= 1
+    return {
+        "ok": good and served["stalled_s"] < SERVED_S and served["count"] > 100,
+        "said": said,
+        "high_stalled_s": served["stalled_s"],
+        **answer,
+    }
+
+
+def under_tools(node: Node) -> Answer:
+    """A job under tools that trace and check programs, each with the library in its place."""
+    tools = {
+        "compute-sanitizer": ("--error-exitcode=9",),
+        "nsys": ("profile", "--output", str(node.folder / "trace")),
+        "ncu": ("--launch-count=3",),
+    }
+    if node.rehearsal is not None:
+        return {"skipped": "the driver without a GPU has no interface for tools"}
+    found = {name: path for name in tools if (path := _tool(name)) is not None}
+    if not found:
+        return {"skipped": "none is installed: " + ", ".join(tools)}
+    answers: dict[str, Any] = {name: "not installed" for name in tools if name not in found}
+    good = True
+    with node.site() as site:
+        for name, path in found.items():
+            words = [path, *tools[name], *node.command("launches", count=20)]
+            process = node.start(site.shared(LOW), words)
+            code, _ = process.output(40)
+            answers[name] = code
+            if code != 0:
+                good, answers[f"{name}_said"] = False, process.said[-300:]
+            process.close()
+        if "compute-sanitizer" in found:  # it finds what is wrong, too
+            words = [found["compute-sanitizer"], *tools["compute-sanitizer"]]
+            faults = node.command("fault", at_once=1, seconds=0.1)
+            process = node.start(site.shared(LOW), [*words, *faults])
+            _, printed = process.output(40)
+            process.close()
+            answers["found_a_fault"] = "Invalid __global__ write" in printed
+            good = good and answers["found_a_fault"]
+    return {"ok": good, **answers}
+
+
+def _tool(name: str) -> str | None:
+    return shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
+
+
 CASES: Final = table(
+    *(fault_of_a_low_job, Question(green_contexts, 45), order_of_the_legacy_stream),
+    Question(under_tools, 150),
     *(launch_beside_a_recording, launch_of_another_thread, launch_for_a_kernel),
     *(launch_for_a_process, recording_behind_launches),
     *(Question(recordings, 40), recordings_with_pauses, Question(recordings_of_a_thread, 40)),

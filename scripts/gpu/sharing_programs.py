@@ -91,6 +91,32 @@ got = total if free <= total else -1
 """
 
 
+_OLDER_RUNTIME = """
+import ctypes, os
+api = ctypes.CDLL(os.environ["GPU_CUDART"])
+version, at, stream = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
+graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+assert api.cudaRuntimeGetVersion(ctypes.byref(version)) == 0 and version.value < 13000
+assert api.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(PIECE)) == 0
+assert api.cudaStreamCreate(ctypes.byref(stream)) == 0
+assert api.cudaStreamBeginCapture(stream, 0) == 0
+assert api.cudaMemsetAsync(at, 7, ctypes.c_size_t(PIECE), stream) == 0
+assert api.cudaStreamEndCapture(stream, ctypes.byref(graph)) == 0
+assert api.cudaGraphInstantiate(ctypes.byref(ready), graph, ctypes.c_uint64(0)) == 0
+for _ in range(10):
+    assert api.cudaGraphLaunch(ready, stream) == 0
+assert api.cudaStreamSynchronize(stream) == 0
+seen = ctypes.c_ubyte()
+assert api.cudaMemcpy(ctypes.byref(seen), at, ctypes.c_size_t(1), 2) == 0 and seen.value == 7
+got = PIECE
+while got < 2 * LIMIT:
+    result = api.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(PIECE))
+    if result:
+        assert result == 2, result
+        break
+    got += PIECE
+"""
+
 _FAMILY = """
 from tests.support.gpu_job import Cuda
 cuda, got = Cuda(), 0
@@ -140,7 +166,8 @@ class Program:
     """One program and what it must print.
 
     Attributes:
-        needs: module without which it is skipped; empty: the driver alone.
+        needs: module without which it is skipped; empty: the driver alone; ``libcudart``: the
+            file of --cudart.
         code: sets ``got``.
         stand_in: the same without that module, on a driver without a GPU.
         least, most: of ``got``, as fractions of the limit; or an exact value.
@@ -178,6 +205,12 @@ PROGRAMS = (
         code=_TORCH,
         stand_in=family("async"),
         variables=_allocator("backend:cudaMallocAsync"),
+    ),
+    Program(
+        name="runtime of CUDA 12",
+        code=_OLDER_RUNTIME,
+        stand_in=family("plain"),
+        needs="libcudart",
     ),
     Program(name="managed memory", code=_MANAGED, stand_in=family("managed")),
     Program(name="CuPy's pool", code=_CUPY, stand_in=family("plain"), needs="cupy"),

@@ -42,8 +42,8 @@ def build_driver(folder: Path, *, flags: Sequence[str] = ()) -> Path:
     return library
 
 
-#: As ``struct fake_state`` of fake.h: four numbers, processes, calls of stubs, and the log.
-_HEAD = struct.Struct("<4Q")
+#: As ``struct fake_state`` of fake.h: five numbers, processes, calls of stubs, and the log.
+_HEAD = struct.Struct("<5Q")
 _PROCESS = struct.Struct("<IIQQ")
 _RECORD = struct.Struct("<IIQQQQ")
 _PROCESSES_MAX = 2048
@@ -82,6 +82,11 @@ class Device:
     def used_bytes(self) -> int:
         """Return the memory that is taken."""
         return int(_HEAD.unpack(self._read(_HEAD.size))[1])
+
+    @property
+    def events(self) -> int:
+        """Return how many events processes have created and not destroyed."""
+        return int(_HEAD.unpack(self._read(_HEAD.size))[4])
 
     def peak_bytes(self, pid: int) -> int:
         """Return the most that a process has had at once."""

@@ -368,6 +368,40 @@ class Cuda:
         assert self.api.cuStreamCreate(ctypes.byref(stream), flags) == SUCCESS
         return stream.value
 
+    def wait_for_stream(self, stream):
+        return self.api.cuStreamSynchronize(ctypes.c_void_p(stream))
+
+    def ends_within(self, stream, seconds):
+        """Return whether all work of a stream ends in time."""
+        until = time.monotonic() + seconds
+        while self.api.cuStreamQuery(ctypes.c_void_p(stream)) == NOT_READY:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.001)
+        return True
+
+    def fault(self):
+        """Launch a kernel that faults: on the driver without a GPU one whose grid has two rows."""
+        return self.api.cuLaunchKernel(None, 10, 2, 1, 1, 1, 1, 0, None, None, None)
+
+    def new_context(self):
+        context = ctypes.c_void_p()
+        return self.api.cuCtxCreate_v2(ctypes.byref(context), 0, 0)
+
+    def green(self, way):
+        """Return a stream of a green context, which is made current unless it is ``stream``."""
+        resource, description = (ctypes.c_ubyte * 144)(), ctypes.c_void_p()
+        made, context, stream = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        self.api.cuDeviceGetDevResource(0, resource, 1)
+        self.api.cuDevResourceGenerateDesc(ctypes.byref(description), resource, 1)
+        assert self.api.cuGreenCtxCreate(ctypes.byref(made), description, 0, 1) == SUCCESS
+        assert self.api.cuCtxFromGreenCtx(ctypes.byref(context), made) == SUCCESS
+        if way != "stream":
+            assert self.api.cuCtxSetCurrent(context) == SUCCESS
+        if way != "default_stream":
+            assert self.api.cuGreenCtxStreamCreate(ctypes.byref(stream), made, 1, 0) == SUCCESS
+        return stream.value
+
     def event(self):
         event = ctypes.c_void_p()
         assert self.api.cuEventCreate(ctypes.byref(event), 2) == SUCCESS
@@ -499,6 +533,14 @@ def in_threads(count, work):
     return results
 
 
+def is_empty(connection):
+    """Return whether nothing can be read from a connection that does not block."""
+    try:
+        return connection.recv(100) is None
+    except BlockingIOError:
+        return True
+
+
 def forked(work):
     """Return what ``work`` returns in a forked child."""
     read, write = os.pipe()
@@ -519,6 +561,7 @@ def main():
         "cuda": Cuda(*sys.argv[1:]),
         "in_threads": in_threads,
         "forked": forked,
+        "is_empty": is_empty,
         "os": os,
         "time": time,
         "Cuda": Cuda,

@@ -13,31 +13,25 @@
 #define BUSY_MS 100 /* between two questions of a daemon that has no place */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int channel = -1;
+static struct gs_channel channel = {.kind = GS_CHANNEL_MEMORY, .fd = -1};
 static bool rejected, has_said, is_busy;
 static uint64_t own_bytes, next_try_ns;
 static _Atomic uint64_t room; /* that the job had left when the daemon was last asked */
 
-static void hang_up(void) {
-    if (channel >= 0) close(channel);
-    channel = -1;
-}
-
 /* A message of memory that was freed has no answer: its sender must not wait for ever. */
 static void bound_sending(void) {
     struct timeval longest = {.tv_sec = SEND_S};
-    setsockopt(channel, SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);
+    setsockopt(channel.fd, SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);
 }
 
 /* Connects and tells what is in use here. The lock is held. */
 static bool join(void) {
     struct gs_message message;
-    if (channel >= 0) return true;
+    if (channel.fd >= 0) return true;
     if (rejected || gs_now_ns() < next_try_ns) return false;
     gs_watch_forks();
     is_busy = false;
-    channel = gs_dial(GS_CHANNEL_MEMORY, 0, 0, own_bytes);
-    if (channel >= 0 && gs_receive(channel, &message, NULL, ANSWER_MS) == 1) {
+    if (gs_dial(&channel, 0, 0, own_bytes) && gs_receive(&channel, &message, NULL, ANSWER_MS) == 1) {
         if (message.type == GS_WELCOME) {
             bound_sending();
             has_said = false;
@@ -47,7 +41,7 @@ static bool join(void) {
         is_busy = message.type == GS_BUSY || message.type == GS_VERSION;
         if (rejected) gs_say("the token daemon does not know this job: it gets no GPU memory");
     }
-    hang_up();
+    gs_hang_up(&channel);
     if (is_busy) return false;
     next_try_ns = gs_now_ns() + RETRY_NS;
     if (!rejected && !has_said)
@@ -60,8 +54,8 @@ static bool join(void) {
 void gs_budget_rejoin(void) {
     pthread_mutex_lock(&lock);
     if (own_bytes > 0) {
-        struct pollfd ended = {.fd = channel};
-        if (channel >= 0 && poll(&ended, 1, 0) > 0) hang_up();
+        struct pollfd ended = {.fd = channel.fd};
+        if (!gs_is_own(&channel) || poll(&ended, 1, 0) > 0) gs_hang_up(&channel);
         next_try_ns = 0;
         join();
     }
@@ -86,13 +80,13 @@ static void note_room(uint64_t used, uint64_t limit) {
  * after a daemon that is stuck, which would not greet either. */
 static bool ask(uint64_t bytes, uint32_t flags, struct gs_message *answer) {
     for (int attempt = 0; attempt < 2 && join_in_time(); attempt++) {
-        bool sent = gs_send(channel, GS_RESERVE, flags, 0, bytes, 0);
-        int received = sent ? gs_receive(channel, answer, NULL, ANSWER_MS) : 0;
+        bool sent = gs_send(&channel, GS_RESERVE, flags, 0, bytes, 0);
+        int received = sent ? gs_receive(&channel, answer, NULL, ANSWER_MS) : 0;
         if (received == 1) {
             note_room(answer->b, answer->c);
             return true;
         }
-        hang_up();
+        gs_hang_up(&channel);
         if (received < 0) next_try_ns = gs_now_ns() + RETRY_NS;
     }
     return false;
@@ -112,7 +106,7 @@ bool gs_reserve(uint64_t bytes) {
         granted = settings->memory_bytes == 0 || (own_bytes <= settings->memory_bytes &&
                                                   bytes <= settings->memory_bytes - own_bytes);
     if (granted) own_bytes += bytes;
-    if (channel < 0) note_room(own_bytes, settings->memory_bytes);
+    if (channel.fd < 0) note_room(own_bytes, settings->memory_bytes);
     pthread_mutex_unlock(&lock);
     return granted;
 }
@@ -132,7 +126,7 @@ void gs_give_back(uint64_t bytes) {
     pthread_mutex_lock(&lock);
     own_bytes -= bytes < own_bytes ? bytes : own_bytes;
     atomic_fetch_add(&room, bytes);
-    if (channel >= 0 && !gs_send(channel, GS_FREE, 0, 0, bytes, 0)) hang_up();
+    if (channel.fd >= 0 && !gs_send(&channel, GS_FREE, 0, 0, bytes, 0)) gs_hang_up(&channel);
     pthread_mutex_unlock(&lock);
 }
 
@@ -162,7 +156,7 @@ bool gs_memory_numbers(uint64_t *used, uint64_t *limit) {
 
 void gs_budget_forget_after_fork(void) {
     pthread_mutex_init(&lock, NULL);
-    hang_up();
+    gs_hang_up(&channel);
     rejected = has_said = is_busy = false;
     own_bytes = next_try_ns = 0;
     atomic_store(&room, 0);

@@ -35,7 +35,8 @@ enum state { STATE_NEW, STATE_RUNNING, STATE_ALONE };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum state state;
-static int channel = -1;
+static struct gs_channel channel = {.kind = GS_CHANNEL_LAUNCH, .fd = -1};
+static bool is_joined; /* launching threads may use the channel */
 static uint64_t requested = NEVER; /* the gate for which the token was requested */
 static CUresult verdict;           /* of launches that cannot get the token; 0: they wait */
 static _Atomic uint32_t changes;   /* of page, channel and verdict: threads without a page sleep on it */
@@ -65,10 +66,10 @@ static void wake_all(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static void set_gate(struct gs_gate_page *page, int fd, CUresult new_verdict) {
+static void set_gate(struct gs_gate_page *page, bool joined, CUresult new_verdict) {
     pthread_mutex_lock(&lock);
     struct gs_gate_page *before = atomic_exchange(&gs_gate, page);
-    channel = fd;
+    is_joined = joined;
     requested = NEVER;
     verdict = new_verdict;
     atomic_fetch_add(&changes, 1);
@@ -78,7 +79,7 @@ static void set_gate(struct gs_gate_page *page, int fd, CUresult new_verdict) {
 }
 
 static void tell(enum gs_message_type type, uint64_t epoch, uint64_t a, uint64_t b) {
-    if (!gs_send(channel, type, 0, epoch, a, b)) broken = true;
+    if (!gs_send(&channel, type, 0, epoch, a, b)) broken = true;
 }
 
 /* Waits until no launch is under way and what was launched has ended; the daemon is not there. */
@@ -189,17 +190,17 @@ static uint64_t next_look_ns(void) {
 }
 
 /* One connection, from the first message to its end. */
-static void serve(int fd) {
+static void serve(void) {
     broken = false;
     heard_ns = gs_now_ns();
     pinged_ns = 0;
     drain.epoch = 0;
     while (!broken) {
-        struct pollfd ready = {.fd = fd, .events = POLLIN};
+        struct pollfd ready = {.fd = channel.fd, .events = POLLIN};
         struct timespec timeout = timespec_of(next_look_ns());
         struct gs_message message;
         if (ppoll(&ready, 1, &timeout, NULL) > 0) {
-            if (gs_receive(fd, &message, NULL, 0) != 1) return;
+            if (gs_receive(&channel, &message, NULL, 0) != 1) return;
             handle(&message);
         } else if (is_silent()) {
             gs_say("the token daemon does not answer any more");
@@ -213,9 +214,9 @@ static void serve(int fd) {
     }
 }
 
-enum { NO_ANSWER = -1, UNKNOWN_JOB = -2, NO_PLACE = -3, OTHER_VERSION = -4, HUNG_UP = -5 };
+enum joining { JOINED, NO_ANSWER, UNKNOWN_JOB, NO_PLACE, OTHER_VERSION, HUNG_UP };
 
-static int failed_join(const struct gs_message *answer) {
+static enum joining failed_join(const struct gs_message *answer) {
     switch (answer->type) {
         case GS_REFUSED: return UNKNOWN_JOB;
         case GS_BUSY: return NO_PLACE;
@@ -224,15 +225,13 @@ static int failed_join(const struct gs_message *answer) {
     }
 }
 
-/* Connects; returns the descriptor, or why there is none. */
-static int join(bool held) {
+static enum joining join(bool held) {
     struct gs_message message;
     int memfd = -1;
-    int fd = gs_dial(GS_CHANNEL_LAUNCH, held ? GS_CLAIM_HELD : 0, 0, 0);
-    if (fd < 0) return NO_ANSWER;
-    int received = gs_receive(fd, &message, &memfd, WELCOME_MS);
+    if (!gs_dial(&channel, held ? GS_CLAIM_HELD : 0, 0, 0)) return NO_ANSWER;
+    int received = gs_receive(&channel, &message, &memfd, WELCOME_MS);
     if (received != 1) {
-        close(fd);
+        gs_hang_up(&channel);
         return received == 0 ? HUNG_UP : NO_ANSWER;
     }
     void *page = MAP_FAILED;
@@ -240,12 +239,13 @@ static int join(bool held) {
         page = mmap(NULL, sizeof(struct gs_gate_page), PROT_READ, MAP_SHARED, memfd, 0);
     if (memfd >= 0) close(memfd);
     if (page == MAP_FAILED) {
-        close(fd);
+        gs_hang_up(&channel);
         return failed_join(&message);
     }
-    fcntl(fd, F_SETFL, O_NONBLOCK); /* a stopped daemon reads nothing */
-    set_gate(page, fd, CUDA_SUCCESS);
-    return fd;
+    /* A stopped daemon reads nothing. */
+    if (gs_is_own(&channel)) fcntl(channel.fd, F_SETFL, O_NONBLOCK);
+    set_gate(page, true, CUDA_SUCCESS);
+    return JOINED;
 }
 
 /* The daemon does not answer. Whether launches pass then is the site's decision, and always said. */
@@ -256,17 +256,17 @@ static void without_daemon(void) {
     if (settings->fail_open && (settings->high || impatient)) {
         if (atomic_load(&gs_gate) == &gs_open_page) return;
         gs_say("the token daemon does not answer: launches pass without it (fail = \"open\")");
-        set_gate(&gs_open_page, -1, CUDA_SUCCESS);
+        set_gate(&gs_open_page, false, CUDA_SUCCESS);
     } else if (impatient && !settings->fail_open) {
         if (!has_said)
             gs_say("the token daemon does not answer: launches are refused (fail = \"closed\")");
         has_said = true;
-        set_gate(&gs_closed_page, -1, CUDA_ERROR_SYSTEM_NOT_READY);
+        set_gate(&gs_closed_page, false, CUDA_ERROR_SYSTEM_NOT_READY);
     }
 }
 
 /* The daemon lives and controls the others: launches wait, whatever passed without it before. */
-static void busy(int why) {
+static void busy(enum joining why) {
     if (!has_said_busy)
         gs_say("the token daemon %s: the launches of this process wait",
                why == NO_PLACE ? "has no place for this process now"
@@ -276,22 +276,25 @@ static void busy(int why) {
     has_said_busy = true;
     lost_ns = gs_now_ns();
     if (atomic_load(&gs_gate) == &gs_closed_page && verdict == CUDA_SUCCESS) return;
-    set_gate(&gs_closed_page, -1, CUDA_SUCCESS);
+    set_gate(&gs_closed_page, false, CUDA_SUCCESS);
     settle();
 }
 
-static void lost(int fd) {
+static void lost(void) {
     const struct gs_settings *settings = gs_settings();
+    bool was_closed = !gs_is_own(&channel);
     stop_watching();
     lost_ns = gs_now_ns();
-    if (settings->fail_open && settings->high) {
+    if (settings->fail_open && settings->high && !was_closed) {
         without_daemon();
     } else {
-        gs_say("the token daemon has ended: launches wait for the next one");
-        set_gate(&gs_closed_page, -1, CUDA_SUCCESS);
+        gs_say(was_closed ? "the program has closed the connection to the token daemon: another one "
+                            "is made"
+                          : "the token daemon has ended: launches wait for the next one");
+        set_gate(&gs_closed_page, false, CUDA_SUCCESS);
         settle();
     }
-    close(fd);
+    gs_hang_up(&channel);
 }
 
 static void *control(void *nothing) {
@@ -299,24 +302,24 @@ static void *control(void *nothing) {
     prctl(PR_SET_TIMERSLACK, 1000ul);
     lost_ns = stat_ns = gs_now_ns();
     for (;;) {
-        int fd = join(atomic_load(&gs_gate) == &gs_open_page);
-        if (fd == UNKNOWN_JOB) {
+        enum joining how = join(atomic_load(&gs_gate) == &gs_open_page);
+        if (how == UNKNOWN_JOB) {
             gs_say("the token daemon does not know this job: its launches are refused");
-            set_gate(&gs_closed_page, -1, CUDA_ERROR_NOT_PERMITTED);
+            set_gate(&gs_closed_page, false, CUDA_ERROR_NOT_PERMITTED);
             return nothing;
         }
-        if (fd < 0) {
-            if (fd == NO_ANSWER)
+        if (how != JOINED) {
+            if (how == NO_ANSWER)
                 without_daemon();
             else
-                busy(fd);
+                busy(how);
             pause_ns(RETRY_NS);
             continue;
         }
         has_said = has_said_busy = false;
         gs_budget_rejoin();
-        serve(fd);
-        lost(fd);
+        serve();
+        lost();
     }
 }
 
@@ -368,7 +371,7 @@ bool gs_wait_for_token(CUresult *refused) {
         uint32_t gate = atomic_load(&page->gate);
         *refused = verdict;
         bool waits = !(gate & GS_OPEN) && verdict == CUDA_SUCCESS;
-        if (waits && channel >= 0 && requested != gate && gs_send(channel, GS_REQUEST, 0, 0, 0, 0))
+        if (waits && is_joined && requested != gate && gs_send(&channel, GS_REQUEST, 0, 0, 0, 0))
             requested = gate;
         pthread_mutex_unlock(&lock);
         if (!waits) break;
@@ -380,8 +383,8 @@ bool gs_wait_for_token(CUresult *refused) {
 
 void gs_control_forget_after_fork(void) {
     pthread_mutex_init(&lock, NULL);
-    if (channel >= 0) close(channel);
-    channel = -1;
+    gs_hang_up(&channel);
+    is_joined = false;
     state = STATE_NEW;
     requested = NEVER;
     verdict = CUDA_SUCCESS;

@@ -111,11 +111,22 @@ struct gs_gate_page {
 #define GS_OPEN 1u
 static inline uint32_t gs_epoch_of(uint32_t gate) { return gate >> 1; }
 
-int gs_dial(uint64_t channel, uint32_t flags, uint64_t epoch, uint64_t bytes); /* descriptor or -1 */
-bool gs_send(int fd, enum gs_message_type type, uint32_t flags, uint64_t epoch, uint64_t a,
-             uint64_t b);
+/* A connection to the daemon. A program may close all descriptors, and have a file of its own under
+ * the number: then it is nobody's. */
+struct gs_channel {
+    uint64_t kind;
+    int fd; /* -1: there is none */
+    uint64_t inode;
+};
+
+bool gs_dial(struct gs_channel *channel, uint32_t flags, uint64_t epoch, uint64_t bytes);
+bool gs_is_own(const struct gs_channel *channel);
+void gs_hang_up(struct gs_channel *channel);
+bool gs_send(const struct gs_channel *channel, enum gs_message_type type, uint32_t flags,
+             uint64_t epoch, uint64_t a, uint64_t b);
 /* 1: a message, 0: closed or broken, -1: nothing before the time-out. `passed` may be NULL. */
-int gs_receive(int fd, struct gs_message *message, int *passed, int timeout_ms);
+int gs_receive(const struct gs_channel *channel, struct gs_message *message, int *passed,
+               int timeout_ms);
 
 /* ---- the gate: gate.c; the control thread: control.c ---- */
 
@@ -152,6 +163,8 @@ void gs_streams_owner_gone(struct gs_slot *owner);
 void gs_streams_context_gone(CUcontext context);
 void gs_streams_watch_exit(void);
 void gs_streams_forget_after_fork(void);
+CUcontext gs_context_of(CUstream stream); /* of one that was created; otherwise NULL */
+CUevent gs_new_event(CUcontext context);  /* or NULL */
 CUstreamCaptureMode gs_relax(void); /* this thread may do what breaks no recording of others */
 void gs_relax_end(CUstreamCaptureMode mode);
 bool gs_slots_busy(void);

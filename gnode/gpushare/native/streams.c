@@ -3,7 +3,8 @@
  * The control thread asks the driver stream by stream, so that it never waits inside it. A stream
  * that records a graph must not be asked, nor the legacy stream beside a recording of a blocking
  * one: either breaks the recording. So an event is recorded behind the work of such streams before
- * a recording begins, and asked instead. One lock stands before the beginning of recordings and the
+ * a recording begins, and asked instead. A green context can be current to one thread only, so that
+ * its default stream is asked by events, too. One lock stands before the beginning of recordings and the
  * end of streams and contexts, so that none of them happens during a question. */
 #include <stdlib.h>
 #include <time.h>
@@ -14,8 +15,8 @@
 
 struct work {
     CUstream stream;
-    struct gs_slot *owner; /* of a thread's own stream, which others cannot ask; otherwise NULL */
-    CUcontext context;
+    struct gs_slot *owner; /* of a stream that only this thread can ask; otherwise NULL */
+    CUcontext context;     /* in which it is asked: the primary one of a green context */
     CUevent behind; /* NULL: never recorded */
     bool gone;      /* the stream was destroyed; its event is asked still */
 };
@@ -35,6 +36,8 @@ extern CUresult cuEventCreate(CUevent *event, unsigned int flags);
 extern CUresult cuEventDestroy_v2(CUevent event);
 extern CUresult cuEventRecord(CUevent event, CUstream stream);
 extern CUresult cuEventQuery(CUevent event);
+extern CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
+extern CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *context, CUgreenCtx *green);
 extern CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
 extern CUresult cuStreamQuery(CUstream stream);
 extern CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
@@ -79,22 +82,55 @@ static bool may_ask(const struct work *one) {
     return GS_REAL(cuStreamIsCapturing)(one->stream, &status) == CUDA_SUCCESS && status == 0;
 }
 
-/* The stream's context is current. */
-static void record_behind(struct work *one) {
-    if (one->behind == NULL &&
-        GS_REAL(cuEventCreate)(&one->behind, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-        one->behind = NULL;
-    if (one->behind != NULL && GS_REAL(cuEventRecord)(one->behind, one->stream) != CUDA_SUCCESS) {
-        GS_REAL(cuEventDestroy_v2)(one->behind);
-        one->behind = NULL;
-    }
+CUcontext gs_context_of(CUstream stream) {
+    CUcontext context = NULL;
+    if (is_legacy(stream) || stream == CU_STREAM_PER_THREAD) return NULL;
+    return GS_REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS ? context : NULL;
 }
 
-/* A launch into a stream that the slot does not remember, or into the thread's own. The slot says
- * that its thread is inside a launch, so no drain ends before the stream is known. */
+CUevent gs_new_event(CUcontext context) {
+    CUevent event = NULL;
+    CUcontext popped;
+    bool is_current = context == gs_current_context();
+    if (!is_current && GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) return NULL;
+    if (GS_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) event = NULL;
+    if (!is_current) GS_REAL(cuCtxPopCurrent_v2)(&popped);
+    return event;
+}
+
+static bool record(struct work *one) {
+    if (one->behind == NULL) return false;
+    if (GS_REAL(cuEventRecord)(one->behind, one->stream) == CUDA_SUCCESS) return true;
+    GS_REAL(cuEventDestroy_v2)(one->behind);
+    one->behind = NULL;
+    return false;
+}
+
+/* An event of the context that is current here or, since the driver wants one of the stream's
+ * context, of that. */
+static void record_behind(struct work *one) {
+    if (one->behind == NULL) one->behind = gs_new_event(gs_current_context());
+    if (record(one)) return;
+    CUcontext context = gs_context_of(one->stream);
+    if (context != NULL) one->behind = gs_new_event(context);
+    record(one);
+}
+
+/* Where a stream can be asked, and whether it is the default one of a green context. */
+static CUcontext place_of(CUstream stream, bool *of_green) {
+    CUcontext context = NULL;
+    CUgreenCtx green = NULL;
+    bool known = GS_REAL(cuStreamGetCtx_v2)(stream, &context, &green) == CUDA_SUCCESS;
+    *of_green = known && green != NULL && is_legacy(stream);
+    return known ? context : gs_current_context(); /* a driver without green contexts */
+}
+
+/* A launch into a stream that the slot does not remember, or that only its thread can ask. The slot
+ * says that its thread is inside a launch, so no drain ends before the stream is known. */
 void gs_stream_used(struct gs_slot *slot, CUstream stream) {
-    CUcontext context = gs_current_context();
-    bool own = stream == CU_STREAM_PER_THREAD;
+    bool of_green;
+    CUcontext context = place_of(stream, &of_green);
+    bool own = of_green || stream == CU_STREAM_PER_THREAD;
     uint32_t generation = atomic_load(&gs_streams_generation);
     if (context == NULL) return;
     CUstreamCaptureMode mode = own ? gs_relax() : 0;
@@ -105,7 +141,7 @@ void gs_stream_used(struct gs_slot *slot, CUstream stream) {
     pthread_mutex_unlock(&lock);
     if (own) gs_relax_end(mode);
     slot->stream = stream;
-    slot->generation = generation;
+    slot->generation = own ? 0 : generation;
 }
 
 static CUresult ask(const struct work *one) {
@@ -113,14 +149,19 @@ static CUresult ask(const struct work *one) {
     return one->behind != NULL ? GS_REAL(cuEventQuery)(one->behind) : CUDA_SUCCESS;
 }
 
+static void say_if_odd(CUresult result) {
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_CONTEXT ||
+        result == CUDA_ERROR_CONTEXT_IS_DESTROYED || has_said)
+        return;
+    has_said = true;
+    gs_say("the driver answered with error %d whether work has ended", (int)result);
+}
+
 /* What the driver cannot tell counts as ended: the program meets the same error itself. */
 static bool is_unfinished(const struct work *one) {
     CUresult result = ask(one);
     if (result == CUDA_ERROR_NOT_READY) return true;
-    if (result != CUDA_SUCCESS && !has_said) {
-        has_said = true;
-        gs_say("the driver answered with error %d whether work has ended", (int)result);
-    }
+    say_if_odd(result);
     return false;
 }
 
@@ -135,10 +176,13 @@ bool gs_work_unfinished(void) {
     size_t start = last_unfinished < count ? last_unfinished : 0;
     for (size_t looks = 0; looks < count && !unfinished;) {
         size_t i = (start + looks) % count;
-        if (pushed != table[i].context) {
+        bool by_event = table[i].owner != NULL || table[i].gone;
+        if (!by_event && pushed != table[i].context) {
             if (pushed != NULL) GS_REAL(cuCtxPopCurrent_v2)(&popped);
             pushed = NULL;
-            if (GS_REAL(cuCtxPushCurrent_v2)(table[i].context) != CUDA_SUCCESS) {
+            CUresult result = GS_REAL(cuCtxPushCurrent_v2)(table[i].context);
+            if (result != CUDA_SUCCESS) {
+                say_if_odd(result);
                 drop(i);
                 continue;
             }

@@ -35,7 +35,6 @@ static struct {
     uint32_t launches;
 } open_batch;
 
-extern CUresult cuEventCreate(CUevent *event, unsigned int flags);
 extern CUresult cuEventRecord(CUevent event, CUstream stream);
 extern CUresult cuEventQuery(CUevent event);
 
@@ -46,28 +45,37 @@ static CUevent take_event(CUcontext context) {
             spares[i] = spares[--spare_count];
             return event;
         }
-    CUevent event = NULL;
-    return GS_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS ? event : NULL;
+    return gs_new_event(context);
 }
 
 static void keep_event(CUevent event, CUcontext context) {
     if (spare_count < EVENTS_MAX) spares[spare_count++] = (struct spare){event, context};
 }
 
-/* Records an event behind the open batch. The lock is held. */
+/* Returns an event behind the work of a stream, or NULL. The lock is held. */
+static CUevent recorded(CUstream stream, CUcontext context) {
+    CUevent event = take_event(context);
+    if (event == NULL || GS_REAL(cuEventRecord)(event, stream) == CUDA_SUCCESS) return event;
+    keep_event(event, context);
+    return NULL;
+}
+
+/* Records an event behind the open batch: of the context that was current, or, since the driver
+ * wants one of the stream's context, of that. The lock is held. */
 static void close_batch(void) {
     if (open_batch.launches == 0) return;
     uint32_t launches = open_batch.launches;
     open_batch.launches = 0;
     if (batch_count == BATCHES_MAX) return;
-    CUevent event = take_event(open_batch.context);
-    if (event == NULL) return;
-    if (GS_REAL(cuEventRecord)(event, open_batch.stream) != CUDA_SUCCESS) { /* another context's */
-        keep_event(event, open_batch.context);
-        return;
+    CUcontext context = open_batch.context;
+    CUevent event = recorded(open_batch.stream, context);
+    if (event == NULL) {
+        context = gs_context_of(open_batch.stream);
+        if (context == NULL || context == open_batch.context) return;
+        event = recorded(open_batch.stream, context);
+        if (event == NULL) return;
     }
-    batches[(first + batch_count++) % BATCHES_MAX] =
-        (struct batch){event, open_batch.context, launches};
+    batches[(first + batch_count++) % BATCHES_MAX] = (struct batch){event, context, launches};
     unfinished += launches;
 }
 

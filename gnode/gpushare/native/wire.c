@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -66,51 +67,70 @@ static int high_number(int fd) {
     return high;
 }
 
-int gs_dial(uint64_t channel, uint32_t flags, uint64_t epoch, uint64_t bytes) {
+static uint64_t inode_of(int fd) {
+    struct stat found;
+    return fstat(fd, &found) == 0 ? found.st_ino : 0;
+}
+
+bool gs_is_own(const struct gs_channel *channel) {
+    return channel->fd >= 0 && inode_of(channel->fd) == channel->inode;
+}
+
+void gs_hang_up(struct gs_channel *channel) {
+    if (gs_is_own(channel)) close(channel->fd);
+    channel->fd = -1;
+}
+
+bool gs_dial(struct gs_channel *channel, uint32_t flags, uint64_t epoch, uint64_t bytes) {
     const struct gs_settings *settings = gs_settings();
     struct {
         struct gs_message message;
         char secret[SECRET_BYTES_MAX];
     } hello;
     size_t secret_bytes = strlen(settings->secret);
-    if (secret_bytes > SECRET_BYTES_MAX) return -1;
+    if (secret_bytes > SECRET_BYTES_MAX) return false;
     int fd = high_number(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    if (fd < 0) return -1;
+    if (fd < 0) return false;
     struct timeval longest = {.tv_sec = CONNECT_S};
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest); /* connects wait, too */
     fill(&hello.message, GS_HELLO);
     hello.message.flags = flags;
     hello.message.epoch = epoch;
     hello.message.a = bytes;
-    hello.message.b = channel;
+    hello.message.b = channel->kind;
     memcpy(hello.secret, settings->secret, secret_bytes);
     /* A daemon without a place answers and hangs up before it is greeted. */
     if (connect_to(fd, settings->socket_path) &&
         (send_all(fd, &hello, sizeof hello.message + secret_bytes) || errno == EPIPE ||
-         errno == ECONNRESET))
-        return fd;
+         errno == ECONNRESET)) {
+        channel->inode = inode_of(fd);
+        channel->fd = fd;
+        return true;
+    }
     close(fd);
-    return -1;
+    return false;
 }
 
-bool gs_send(int fd, enum gs_message_type type, uint32_t flags, uint64_t epoch, uint64_t a,
-             uint64_t b) {
+bool gs_send(const struct gs_channel *channel, enum gs_message_type type, uint32_t flags,
+             uint64_t epoch, uint64_t a, uint64_t b) {
     struct gs_message message;
     fill(&message, type);
     message.flags = flags;
     message.epoch = epoch;
     message.a = a;
     message.b = b;
-    return send_all(fd, &message, sizeof message);
+    return gs_is_own(channel) && send_all(channel->fd, &message, sizeof message);
 }
 
-int gs_receive(int fd, struct gs_message *message, int *passed, int timeout_ms) {
-    struct pollfd ready = {.fd = fd, .events = POLLIN};
+int gs_receive(const struct gs_channel *channel, struct gs_message *message, int *passed,
+               int timeout_ms) {
+    struct pollfd ready = {.fd = channel->fd, .events = POLLIN};
     int count;
     do
         count = poll(&ready, 1, timeout_ms);
     while (count < 0 && errno == EINTR);
     if (count == 0) return -1;
+    if (!gs_is_own(channel)) return 0;
     union {
         char bytes[CMSG_SPACE(sizeof(int))];
         struct cmsghdr aligned;
@@ -123,7 +143,7 @@ int gs_receive(int fd, struct gs_message *message, int *passed, int timeout_ms) 
     ssize_t length;
     bool was_reset = false; /* told once, before the last answer of a daemon that has hung up */
     for (;;) {
-        length = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
+        length = recvmsg(channel->fd, &header, MSG_CMSG_CLOEXEC);
         if (length >= 0 || (errno != EINTR && (errno != ECONNRESET || was_reset))) break;
         was_reset = was_reset || errno == ECONNRESET;
     }

@@ -1,4 +1,4 @@
-/* The commands of waiting.c, recording.c and memory.c. */
+/* The commands of waiting.c, recording.c, memory.c and streams.c. */
 #ifndef SHARING_COMMANDS_H
 #define SHARING_COMMANDS_H
 
@@ -16,5 +16,9 @@ void reuse(void);
 void pieces(void);
 void graph_memory(void);
 void frees(void);
+
+void green(void);
+void ordered(void);
+void fault(void);
 
 #endif

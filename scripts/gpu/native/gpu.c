@@ -128,10 +128,19 @@ DONE:\n\
     st.volatile.global.u32 [%rd1], %r1;\n\
     membar.sys;\n\
     ret;\n\
+}\n\
+.visible .entry k_fault()\n\
+{\n\
+    .reg .u64 %rd<2>;\n\
+    .reg .u32 %r<2>;\n\
+    mov.u64 %rd1, 16;\n\
+    mov.u32 %r1, 1;\n\
+    st.global.u32 [%rd1], %r1;\n\
+    ret;\n\
 }\n";
 
-static const char *const names[KERNELS] = {"k_work",  "k_copy",  "k_spin",
-                                          "k_count", "k_await", "k_set"};
+static const char *const names[KERNELS] = {"k_work",  "k_copy", "k_spin", "k_count",
+                                          "k_await", "k_set",  "k_fault"};
 
 double option(const char *name, double otherwise) {
     size_t length = strlen(name);
@@ -182,6 +191,9 @@ void load_driver(const char *path) {
     if ((cu.name = (__typeof__(cu.name))dlsym(library, #name)) == NULL) \
         fprintf(stderr, "the driver has no %s\n", #name);
     FUNCTIONS(FIND)
+#undef FIND
+#define FIND(name) cu.name = (__typeof__(cu.name))dlsym(library, #name);
+    NEWER_FUNCTIONS(FIND)
 #undef FIND
     gpu.loops_per_us = environment("GPU_LOOPS_PER_US");
     gpu.vectors_per_us = environment("GPU_VECTORS_PER_US");
@@ -246,7 +258,9 @@ static void make_plan(struct plan *plan, enum kernel kernel, double us) {
 
 static CUresult carry_out(struct plan *plan, double us, CUstream stream, bool per_thread) {
     __typeof__(cu.cuLaunchKernel) call = per_thread ? cu.cuLaunchKernel_ptsz : cu.cuLaunchKernel;
-    if (gpu.fake) return call(NULL, (unsigned int)us, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+    if (gpu.fake) /* there a grid of 2 rows is a kernel that faults */
+        return call(NULL, (unsigned int)us, plan->kernel == FAULT ? 2 : 1, 1, 1, 1, 1, 0, stream,
+                    NULL, NULL);
     for (int i = 0; i < 4; i++) plan->arguments[i] = &plan->values[i];
     return call(gpu.functions[plan->kernel], plan->blocks, 1, 1, plan->threads, 1, 1, 0, stream,
                 plan->arguments, NULL);

@@ -16,6 +16,13 @@
 typedef struct CUmod_st *CUmodule;
 typedef int CUdevice_attribute;
 typedef struct CUgraphNodeParams_st CUgraphNodeParams;
+typedef void (*CUhostFn)(void *);
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
+typedef int CUdevResourceType;
+typedef struct { /* of the multiprocessors of a device: opaque here */
+    int type;
+    unsigned char others[140];
+} CUdevResource;
 #endif
 
 #define PER_THREAD ((CUstream)2)
@@ -68,6 +75,15 @@ extern CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
 extern CUresult cuMemsetD8_v2(CUdeviceptr, unsigned char, size_t);
 extern CUresult cuMemHostRegister_v2(void *, size_t, unsigned int);
 extern CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *, void *, unsigned int);
+extern CUresult cuStreamQuery(CUstream);
+extern CUresult cuLaunchHostFunc(CUstream, CUhostFn, void *);
+extern CUresult cuDeviceGetDevResource(CUdevice, CUdevResource *, CUdevResourceType);
+extern CUresult cuDevSmResourceSplitByCount(CUdevResource *, unsigned int *, const CUdevResource *,
+                                            CUdevResource *, unsigned int, unsigned int);
+extern CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *, CUdevResource *, unsigned int);
+extern CUresult cuGreenCtxCreate(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int);
+extern CUresult cuGreenCtxStreamCreate(CUstream *, CUgreenCtx, unsigned int, int);
+extern CUresult cuCtxFromGreenCtx(CUcontext *, CUgreenCtx);
 
 #define FUNCTIONS(X)                                                                              \
     X(cuInit) X(cuDriverGetVersion) X(cuDeviceGetName) X(cuDeviceTotalMem_v2)                     \
@@ -80,17 +96,22 @@ extern CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *, void *, unsigned int
     X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphDestroy) X(cuGraphExecDestroy)       \
     X(cuEventCreate) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize) X(cuMemAlloc_v2)      \
     X(cuMemFree_v2) X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemcpyDtoH_v2) X(cuMemsetD8_v2)      \
-    X(cuMemHostRegister_v2) X(cuMemHostGetDevicePointer_v2)
+    X(cuMemHostRegister_v2) X(cuMemHostGetDevicePointer_v2) X(cuStreamQuery) X(cuLaunchHostFunc)
+/* Of CUDA 12.4 and later; NULL in an older driver. */
+#define NEWER_FUNCTIONS(X)                                                                        \
+    X(cuDeviceGetDevResource) X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc)         \
+    X(cuGreenCtxCreate) X(cuGreenCtxStreamCreate) X(cuCtxFromGreenCtx)
 
 struct driver {
 #define MEMBER(name) __typeof__(&name) name;
     FUNCTIONS(MEMBER)
+    NEWER_FUNCTIONS(MEMBER)
 #undef MEMBER
 };
 extern struct driver cu; /* found with dlsym, as ctypes and many frameworks do it */
 
 /* Kernels of a real GPU; on the driver without one all are the same. */
-enum kernel { WORK, COPY, SPIN, COUNT, AWAIT, SET, KERNELS };
+enum kernel { WORK, COPY, SPIN, COUNT, AWAIT, SET, FAULT, KERNELS };
 
 struct gpu {
     bool fake;

@@ -254,6 +254,7 @@ static const struct {
     {"beside", beside},     {"late", late},           {"slow", slow},
     {"reuse", reuse},       {"pieces", pieces},       {"graph", graph_memory},
     {"frees", frees},       {"resets", resets},       {"exits", exits},
+    {"green", green},       {"ordered", ordered},     {"fault", fault},
 };
 
 int main(int count, char **words) {

@@ -1,4 +1,4 @@
-/* The device: its state, memory, time; contexts, streams and events. */
+/* The device: its state, memory and time. */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -13,7 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-_Atomic uint32_t fake_capturing;
 int fake_version = 13000;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -54,6 +53,16 @@ void fake_sleep_until(uint64_t when_ns) {
     struct timespec until = {.tv_sec = (time_t)(when_ns / 1000000000u),
                              .tv_nsec = (long)(when_ns % 1000000000u)};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) continue;
+}
+
+/* A kernel has faulted: "any further CUDA work will return the same error", in this process. */
+static _Atomic uint64_t faults_at_ns = UINT64_MAX;
+
+void fake_fault_at(uint64_t when_ns) { atomic_store(&faults_at_ns, when_ns); }
+
+CUresult fake_fault(void) {
+    uint64_t when_ns = atomic_load_explicit(&faults_at_ns, memory_order_relaxed);
+    return when_ns != UINT64_MAX && when_ns <= fake_now_ns() ? FAKE_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 
 /* A newer driver looks itself up while it is being loaded. */
@@ -119,6 +128,8 @@ static struct fake_process *own_process(void) {
 
 CUresult fake_take(uint64_t bytes) {
     struct fake_state *all = fake_state();
+    CUresult fault = fake_fault();
+    if (fault != CUDA_SUCCESS) return fault;
     long failing = fake_number("GSCHED_FAKE_FAIL_ALLOC", 0);
     if (failing > 0 && atomic_fetch_add(&allocations, 1) + 1 == failing)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -141,31 +152,21 @@ void fake_give(uint64_t bytes) {
 
 /* ---- time: one engine, first come, first served ---- */
 
-static uint64_t fake_ready_ns(struct CUstream_st *stream);
-
-CUresult fake_run(enum fake_kind kind, struct CUstream_st *stream, uint64_t busy_ns) {
+/* Takes the engine for work that cannot start before `ready_ns`; returns when it ends. */
+uint64_t fake_engine(enum fake_kind kind, struct CUstream_st *stream, uint64_t called_ns,
+                     uint64_t ready_ns, uint64_t busy_ns) {
     struct fake_state *all = fake_state();
-    uint64_t called = fake_now_ns(), start, end;
-    uint64_t engine = atomic_load(&all->engine_free_ns);
-    uint64_t before = fake_ready_ns(stream);
-    uint64_t place = atomic_fetch_add(&stream->launches, 1) % FAKE_QUEUE_MAX;
-    uint64_t oldest = atomic_load(&stream->ends_ns[place]);
-    if (oldest > called) { /* the queue is full: the call returns when a place is free */
-        fake_sleep_until(oldest);
-        called = fake_now_ns();
-    }
+    uint64_t start, end, engine = atomic_load(&all->engine_free_ns);
     do {
-        start = called > engine ? called : engine;
-        start = before > start ? before : start;
+        start = called_ns > engine ? called_ns : engine;
+        start = ready_ns > start ? ready_ns : start;
         end = start + busy_ns;
     } while (!atomic_compare_exchange_weak(&all->engine_free_ns, &engine, end));
-    atomic_store(&stream->free_ns, end);
-    atomic_store(&stream->ends_ns[place], end);
-    if (busy_ns == 0) return CUDA_SUCCESS; /* a benchmark of the launch path */
+    if (busy_ns == 0) return end; /* a benchmark of the launch path */
     uint64_t index = atomic_fetch_add(&all->records, 1);
     all->log[index % FAKE_LOG_MAX] = (struct fake_record){
-        (uint32_t)getpid(), (uint32_t)kind, (uint64_t)(uintptr_t)stream, called, start, end};
-    return CUDA_SUCCESS;
+        (uint32_t)getpid(), (uint32_t)kind, (uint64_t)(uintptr_t)stream, called_ns, start, end};
+    return end;
 }
 
 /* ---- the driver, devices ---- */
@@ -200,377 +201,4 @@ FAKE_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
         *free_bytes = fake_state()->total_bytes - atomic_load(&fake_state()->used_bytes);
     if (total_bytes != NULL) *total_bytes = fake_state()->total_bytes;
     return CUDA_SUCCESS;
-}
-
-/* ---- contexts ---- */
-
-struct CUctx_st {
-    _Atomic bool dead; /* kept, so that its use is seen */
-};
-#define STACK_MAX 16
-static struct CUctx_st primary;
-static _Atomic uint32_t primary_refs;
-static __thread CUcontext stack[STACK_MAX];
-static __thread unsigned int depth;
-
-static void must_live(CUcontext context) {
-    if (context != NULL && atomic_load(&context->dead)) {
-        fprintf(stderr, "fake driver: a destroyed context is used\n");
-        abort();
-    }
-}
-
-FAKE_API CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
-    *context = calloc(1, sizeof **context);
-    if (depth < STACK_MAX) stack[depth++] = *context;
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuCtxDestroy_v2(CUcontext context) {
-    must_live(context);
-    if (depth > 0 && stack[depth - 1] == context) depth--;
-    atomic_store(&context->dead, true);
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    *context = &primary;
-    atomic_store(&primary.dead, false);
-    atomic_fetch_add(&primary_refs, 1);
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    if (atomic_load(&primary_refs) == 0) return (CUresult)201;
-    if (atomic_fetch_sub(&primary_refs, 1) == 1) atomic_store(&primary.dead, true);
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuCtxSetCurrent(CUcontext context) {
-    must_live(context);
-    if (depth == 0) depth = 1;
-    stack[depth - 1] = context;
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuCtxGetCurrent(CUcontext *context) {
-    *context = depth > 0 ? stack[depth - 1] : NULL;
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
-    must_live(context);
-    if (depth == STACK_MAX) return CUDA_ERROR_UNKNOWN;
-    stack[depth++] = context;
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuCtxPopCurrent_v2(CUcontext *context) {
-    if (depth == 0) return (CUresult)201;
-    *context = stack[--depth];
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuCtxGetDevice(CUdevice *device) {
-    *device = 0;
-    return depth > 0 ? CUDA_SUCCESS : (CUresult)201;
-}
-
-/* ---- streams ---- */
-
-#define STREAMS_MAX 1024
-static struct CUstream_st legacy = {.blocking = true};
-static __thread struct CUstream_st *own;
-static struct CUstream_st *streams[STREAMS_MAX]; /* all but the legacy one */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-static struct CUstream_st *new_stream(bool blocking) {
-    struct CUstream_st *stream = calloc(1, sizeof *stream);
-    stream->blocking = blocking;
-    pthread_mutex_lock(&lock);
-    unsigned int i = 0;
-    while (i < STREAMS_MAX && streams[i] != NULL) i++;
-    if (i == STREAMS_MAX) abort();
-    streams[i] = stream;
-    pthread_mutex_unlock(&lock);
-    return stream;
-}
-
-/* The stream of a thread that has ended stays in the list with its work. */
-struct CUstream_st *fake_stream(CUstream stream, bool per_thread) {
-    if (stream == (CUstream)2 || (stream == NULL && per_thread)) {
-        if (own == NULL) own = new_stream(true);
-        return own;
-    }
-    if (stream == NULL || stream == (CUstream)1) return &legacy;
-    return stream;
-}
-
-/* End of the work before which a stream's next work cannot start. */
-static uint64_t fake_ready_ns(struct CUstream_st *stream) {
-    uint64_t ready = atomic_load(&stream->free_ns);
-    if (stream != &legacy) {
-        uint64_t first = stream->blocking ? atomic_load(&legacy.free_ns) : 0;
-        return first > ready ? first : ready;
-    }
-    pthread_mutex_lock(&lock);
-    for (unsigned int i = 0; i < STREAMS_MAX; i++) {
-        if (streams[i] == NULL || !streams[i]->blocking) continue;
-        uint64_t other = atomic_load(&streams[i]->free_ns);
-        if (other > ready) ready = other;
-    }
-    pthread_mutex_unlock(&lock);
-    return ready;
-}
-
-FAKE_API CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
-    *stream = new_stream((flags & 1) == 0); /* CU_STREAM_NON_BLOCKING */
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuStreamDestroy_v2(CUstream stream) {
-    struct fake_graph *capture = stream->capture;
-    pthread_mutex_lock(&lock);
-    for (unsigned int i = 0; i < STREAMS_MAX; i++)
-        if (streams[i] == stream) streams[i] = NULL;
-    pthread_mutex_unlock(&lock);
-    if (capture != NULL) capture->broken = true;
-    if (capture != NULL && capture->origin == stream) fake_all_leave(capture);
-    free(stream);
-    return CUDA_SUCCESS;
-}
-
-/* A stream waits for a value that nobody has written: until the next write of this process. */
-#define NEVER (UINT64_MAX / 4)
-FAKE_API CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, uint32_t value,
-                                         unsigned int flags) {
-    atomic_store(&fake_stream(stream, false)->free_ns, NEVER);
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, uint32_t value,
-                                          unsigned int flags) {
-    pthread_mutex_lock(&lock);
-    for (unsigned int i = 0; i < STREAMS_MAX; i++)
-        if (streams[i] != NULL && atomic_load(&streams[i]->free_ns) == NEVER)
-            atomic_store(&streams[i]->free_ns, fake_now_ns());
-    pthread_mutex_unlock(&lock);
-    return CUDA_SUCCESS;
-}
-
-/* A function of the host runs in a thread of the driver when the stream's earlier work has ended. */
-struct host_call {
-    struct CUstream_st *stream;
-    uint64_t when_ns;
-    void (*function)(void *);
-    void *data;
-};
-static void *call_host(void *given) {
-    struct host_call *call = given;
-    fake_sleep_until(call->when_ns);
-    call->function(call->data);
-    atomic_store(&call->stream->free_ns, fake_now_ns());
-    free(call);
-    return NULL;
-}
-FAKE_API CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) {
-    struct host_call *call = malloc(sizeof *call);
-    pthread_t thread;
-    call->stream = fake_stream(stream, false);
-    call->when_ns = fake_ready_ns(call->stream);
-    call->function = function;
-    call->data = data;
-    atomic_store(&call->stream->free_ns, NEVER);
-    if (pthread_create(&thread, NULL, call_host, call) != 0) abort();
-    pthread_detach(thread);
-    return CUDA_SUCCESS;
-}
-
-/* ---- recordings: what is not permitted beside them, and breaks them ---- */
-
-uint32_t fake_thread(void) {
-    static _Atomic uint32_t count;
-    static __thread uint32_t number;
-    if (number == 0) number = atomic_fetch_add(&count, 1) + 1;
-    return number;
-}
-
-void fake_all_leave(struct fake_graph *capture) {
-    pthread_mutex_lock(&lock);
-    for (unsigned int i = 0; i < STREAMS_MAX; i++)
-        if (streams[i] != NULL && streams[i]->capture == capture) streams[i]->capture = NULL;
-    pthread_mutex_unlock(&lock);
-    capture->origin = NULL;
-    atomic_fetch_sub(&fake_capturing, 1);
-}
-
-static __thread CUstreamCaptureMode thread_mode; /* 0 global, 1 thread-local, 2 relaxed */
-
-/* Breaks the recordings for which `concerns` is true; returns whether there was one. */
-static bool break_those(bool (*concerns)(struct CUstream_st *stream)) {
-    bool any = false;
-    if (atomic_load(&fake_capturing) == 0) return false;
-    pthread_mutex_lock(&lock);
-    for (unsigned int i = 0; i < STREAMS_MAX; i++)
-        if (streams[i] != NULL && streams[i]->capture != NULL && concerns(streams[i]))
-            any = streams[i]->capture->broken = true;
-    pthread_mutex_unlock(&lock);
-    return any;
-}
-static bool is_any(struct CUstream_st *stream) { return true; }
-static bool is_blocking(struct CUstream_st *stream) { return stream->blocking; }
-static bool forbids_unsafe(struct CUstream_st *stream) {
-    const struct fake_graph *capture = stream->capture;
-    if (thread_mode == 2 || capture->mode == 2) return false;
-    if (capture->thread == fake_thread()) return true;
-    return thread_mode == 0 && capture->mode == 0;
-}
-
-/* A call that might wait for what is recorded: see cuThreadExchangeStreamCaptureMode. */
-static CUresult unsafe(void) {
-    return break_those(forbids_unsafe) ? FAKE_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
-}
-
-/* The legacy stream encompasses all blocking ones. */
-CUresult fake_may_use(struct CUstream_st *stream) {
-    if (stream != &legacy) return CUDA_SUCCESS;
-    return break_those(is_blocking) ? FAKE_CAPTURE_IMPLICIT : CUDA_SUCCESS;
-}
-
-bool fake_blocking_records(void) {
-    bool any = false;
-    if (atomic_load(&fake_capturing) == 0) return false;
-    pthread_mutex_lock(&lock);
-    for (unsigned int i = 0; i < STREAMS_MAX; i++)
-        any = any || (streams[i] != NULL && streams[i]->capture != NULL && streams[i]->blocking);
-    pthread_mutex_unlock(&lock);
-    return any;
-}
-
-static CUresult may_wait(struct CUstream_st *stream) {
-    CUresult refused = fake_may_use(stream);
-    if (refused != CUDA_SUCCESS) return refused;
-    if (stream->capture == NULL) return CUDA_SUCCESS;
-    stream->capture->broken = true;
-    return FAKE_CAPTURE_UNSUPPORTED;
-}
-/* When all work of the stream, or of all streams, ends: NEVER until what it waits for has come. */
-static uint64_t end_ns(struct CUstream_st *stream) {
-    if (stream != NULL) return fake_ready_ns(stream);
-    uint64_t last = atomic_load(&legacy.free_ns);
-    pthread_mutex_lock(&lock);
-    for (unsigned int i = 0; i < STREAMS_MAX; i++)
-        if (streams[i] != NULL && atomic_load(&streams[i]->free_ns) > last)
-            last = atomic_load(&streams[i]->free_ns);
-    pthread_mutex_unlock(&lock);
-    return last;
-}
-static void wait_for_end(struct CUstream_st *stream) {
-    uint64_t end;
-    while ((end = end_ns(stream)) >= NEVER) fake_sleep_until(fake_now_ns() + 1000000u);
-    fake_sleep_until(end);
-}
-static CUresult synchronize(struct CUstream_st *stream) {
-    CUresult refused = may_wait(stream);
-    if (refused == CUDA_SUCCESS) refused = unsafe();
-    if (refused != CUDA_SUCCESS) return refused;
-    wait_for_end(stream);
-    fake_pools_after_sync(stream);
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuStreamSynchronize(CUstream stream) {
-    return synchronize(fake_stream(stream, false));
-}
-FAKE_API CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-    return synchronize(fake_stream(stream, true));
-}
-FAKE_API CUresult cuStreamQuery(CUstream stream) {
-    struct CUstream_st *one = fake_stream(stream, false);
-    CUresult refused = may_wait(one);
-    if (refused == CUDA_SUCCESS) refused = unsafe();
-    if (refused != CUDA_SUCCESS) return refused;
-    return fake_ready_ns(one) > fake_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
-}
-FAKE_API CUresult cuCtxSynchronize(void) {
-    if (depth == 0) return (CUresult)201;
-    must_live(stack[depth - 1]);
-    if (break_those(is_any)) return FAKE_CAPTURE_UNSUPPORTED;
-    wait_for_end(NULL);
-    fake_pools_after_sync(NULL);
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuCtxSynchronize_v2(CUcontext context) { return cuCtxSynchronize(); }
-FAKE_API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-    CUstreamCaptureMode before = thread_mode;
-    thread_mode = *mode;
-    *mode = before;
-    return CUDA_SUCCESS;
-}
-
-/* All that the process had on the device ends with its primary context. */
-static CUresult reset(CUdevice device) {
-    pthread_mutex_lock(&lock);
-    for (unsigned int i = 0; i < STREAMS_MAX; i++) streams[i] = NULL;
-    pthread_mutex_unlock(&lock);
-    own = NULL;
-    fake_memory_reset();
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuDevicePrimaryCtxReset(CUdevice device) { return reset(device); }
-FAKE_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) { return reset(device); }
-
-/* ---- events ---- */
-
-struct CUevent_st {
-    _Atomic uint64_t when_ns;
-    struct fake_graph *captured; /* recorded into a stream that records */
-};
-
-FAKE_API CUresult cuEventCreate(CUevent *event, unsigned int flags) {
-    *event = calloc(1, sizeof **event);
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuEventDestroy_v2(CUevent event) {
-    free(event);
-    return CUDA_SUCCESS;
-}
-static CUresult record(CUevent event, struct CUstream_st *stream) {
-    CUresult refused = fake_may_use(stream);
-    if (refused != CUDA_SUCCESS) return refused;
-    atomic_store(&event->when_ns, fake_ready_ns(stream));
-    event->captured = stream->capture;
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuEventRecord(CUevent event, CUstream stream) {
-    return record(event, fake_stream(stream, false));
-}
-FAKE_API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) {
-    return record(event, fake_stream(stream, true));
-}
-static CUresult may_ask(CUevent event) {
-    if (event->captured == NULL) return unsafe();
-    event->captured->broken = true;
-    return FAKE_CAPTURED_EVENT;
-}
-FAKE_API CUresult cuEventQuery(CUevent event) {
-    CUresult refused = may_ask(event);
-    if (refused != CUDA_SUCCESS) return refused;
-    return atomic_load(&event->when_ns) > fake_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
-}
-FAKE_API CUresult cuEventSynchronize(CUevent event) {
-    CUresult refused = may_ask(event);
-    if (refused != CUDA_SUCCESS) return refused;
-    fake_sleep_until(atomic_load(&event->when_ns));
-    return CUDA_SUCCESS;
-}
-static CUresult wait_for(struct CUstream_st *stream, CUevent event) {
-    CUresult refused = fake_may_use(stream);
-    if (refused != CUDA_SUCCESS) return refused;
-    if (stream->capture != NULL && event->captured != stream->capture) {
-        stream->capture->broken = true;
-        return FAKE_CAPTURE_ISOLATION;
-    }
-    if (event->captured != NULL) {
-        stream->capture = event->captured;
-        return CUDA_SUCCESS;
-    }
-    uint64_t before = atomic_load(&stream->free_ns), when = atomic_load(&event->when_ns);
-    while (when > before && !atomic_compare_exchange_weak(&stream->free_ns, &before, when)) continue;
-    return CUDA_SUCCESS;
-}
-FAKE_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
-    return wait_for(fake_stream(stream, false), event);
-}
-FAKE_API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
-    return wait_for(fake_stream(stream, true), event);
 }

@@ -1,13 +1,22 @@
-/* Kernels, copies and captures. A kernel runs for as many microseconds as its grid is wide. */
+/* Kernels, copies and captures. A kernel runs for as many microseconds as its grid is wide; where it
+ * has two rows, it faults at its end; where it has three, its code is loaded by the launch. */
 #include "fake.h"
 
 #include <stdlib.h>
 
 #define NS_PER_US 1000u
 #define COPY_NS_PER_KIB 20u
+#define FAULTING_ROWS 2u
+#define LOADING_ROWS 3u
+
+/* Code takes as long to load as the test says. */
+static void load(void) {
+    fake_sleep_until(fake_now_ns() + (uint64_t)fake_number("GSCHED_FAKE_LOAD_MS", 0) * 1000000u);
+}
 
 CUresult fake_launch(struct CUstream_st *stream, uint64_t busy_ns, enum fake_kind kind) {
-    CUresult refused = fake_may_use(stream);
+    CUresult refused = fake_fault();
+    if (refused == CUDA_SUCCESS) refused = fake_may_use(stream);
     if (refused != CUDA_SUCCESS) return refused;
     if (stream->capture != NULL) {
         if (stream->capture->broken) return FAKE_CAPTURE_INVALIDATED;
@@ -26,7 +35,11 @@ CUresult fake_launch(struct CUstream_st *stream, uint64_t busy_ns, enum fake_kin
      unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **arguments)
 
 FAKE_API CUresult cuLaunchKernel KERNEL {
-    return fake_launch(fake_stream(stream, false), (uint64_t)gx * NS_PER_US, FAKE_KERNEL);
+    struct CUstream_st *one = fake_stream(stream, false);
+    if (gy == LOADING_ROWS) load();
+    CUresult result = fake_launch(one, (uint64_t)gx * NS_PER_US, FAKE_KERNEL);
+    if (gy == FAULTING_ROWS && result == CUDA_SUCCESS) fake_fault_at(fake_ready_ns(one));
+    return result;
 }
 FAKE_API CUresult cuLaunchKernel_ptsz KERNEL {
     return fake_launch(fake_stream(stream, true), (uint64_t)gx * NS_PER_US, FAKE_KERNEL);
@@ -60,7 +73,7 @@ FAKE_API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t 
 /* ---- capture ---- */
 
 static CUresult begin(struct CUstream_st *stream, CUstreamCaptureMode mode) {
-    if (stream == fake_stream(NULL, false)) return FAKE_CAPTURE_UNSUPPORTED;
+    if (fake_is_legacy(stream)) return FAKE_CAPTURE_UNSUPPORTED;
     if (stream->capture != NULL) return FAKE_CAPTURE_UNSUPPORTED;
     struct fake_graph *graph = calloc(1, sizeof *graph);
     graph->origin = stream;
@@ -93,16 +106,14 @@ FAKE_API CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
 FAKE_API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
     struct CUstream_st *one = fake_stream(stream, false);
     *status = 0;
-    if (one == fake_stream(NULL, false)) return fake_blocking_records() ? FAKE_CAPTURE_IMPLICIT : 0;
+    if (fake_is_legacy(one)) return fake_blocking_records() ? FAKE_CAPTURE_IMPLICIT : 0;
     const struct fake_graph *capture = one->capture;
     *status = capture == NULL ? 0 : capture->broken ? 2 : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return CUDA_SUCCESS;
 }
 
-/* ---- code: a load takes as long as the test says ---- */
-
 FAKE_API CUresult cuModuleLoadData(void **module, const void *image) {
-    fake_sleep_until(fake_now_ns() + (uint64_t)fake_number("GSCHED_FAKE_LOAD_MS", 0) * 1000000u);
+    load();
     *module = (void *)image;
     return CUDA_SUCCESS;
 }
