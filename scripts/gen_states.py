@@ -1,4 +1,4 @@
-"""Writes docs/states.md from the tables in gschedd/core/transitions.py.
+"""Writes docs/states.md from the tables in gschedd/core/state/transitions.py.
 
 ``python scripts/gen_states.py`` writes the page; with ``--check`` it writes nothing and ends with 1
 if the page is not what the tables say.
@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the checkout this script is in, wherever it is called from
 
 from gsched.model.states import AttemptState, JobState, NodeState, PartState  # noqa: E402 # path
-from gschedd.core import facts as f  # noqa: E402 # after the path
-from gschedd.core import transitions as t  # noqa: E402 # after the path
+from gschedd.core.state import facts as f  # noqa: E402 # after the path
+from gschedd.core.state import transitions as t  # noqa: E402 # after the path
 
 PAGE = ROOT / "docs" / "states.md"
 
@@ -24,7 +24,7 @@ Moves = Mapping[tuple[StrEnum, type[f.Fact]], frozenset[StrEnum]]
 HEAD = """\
 # States
 
-<!-- Written by scripts/gen_states.py from gschedd/core/transitions.py: change the tables there. -->
+<!-- Written by scripts/gen_states.py from gschedd/core/state/transitions.py: change that. -->
 
 The head refuses a fact that has no arrow from the present state, and drops and counts a report of
 a node that would lead to such a fact. Each arrow names the facts that cause it; where a fact leads

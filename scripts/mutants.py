@@ -40,64 +40,68 @@ CORE, PLAN = "gschedd/core/", "gschedd/plan/"
 MUTANTS: tuple[Mutant, ...] = (
     # what may follow what
     Mutant(
-        CORE + "transitions.py",
+        CORE + "state/transitions.py",
         "(J.HELD, f.JobEnded): frozenset({J.DONE}),",
         "(J.HELD, f.JobEnded): frozenset({J.DONE}),\n"
         "        (J.HELD, f.AttemptAssigned): frozenset({J.RUNNING}),",
     ),
     Mutant(
-        CORE + "transitions.py", "(J.EXITING, f.JobAltered): frozenset({J.EXITING}),", "# gone:"
+        CORE + "state/transitions.py",
+        "(J.EXITING, f.JobAltered): frozenset({J.EXITING}),",
+        "# gone:",
     ),
     Mutant(
-        CORE + "transitions.py",
+        CORE + "state/transitions.py",
         "(A.EXITING, f.PartStarted): frozenset({A.EXITING}),",
         "(A.EXITING, f.PartStarted): frozenset({A.RUNNING}),",
     ),
     Mutant(
-        CORE + "transitions.py",
+        CORE + "state/transitions.py",
         "(P.RUNNING, f.PartEnded): frozenset({P.ENDED}),",
         "(P.RUNNING, f.PartEnded): frozenset({P.ENDED}),\n"
         "        (P.ENDED, f.PartEnded): frozenset({P.ENDED}),",
     ),
     Mutant(
-        CORE + "transitions.py",
+        CORE + "state/transitions.py",
         "if wanted not in NODE_MOVES.get((state, type(fact)), ()):",
         "if (state, type(fact)) not in NODE_MOVES:",
     ),
     # the state
-    Mutant(CORE + "apply.py", "state.spaces[node] = give(", "give("),
+    Mutant(CORE + "apply/jobs.py", "state.spaces[node] = give(", "give("),
     Mutant(
-        CORE + "apply.py",
+        CORE + "apply/jobs.py",
         "        space = take(space, job.attempt.parts[node.name].share)",
         "        pass",
     ),
-    Mutant(CORE + "apply.py", "state.ports.discard(attempt.master_port)", "pass"),
+    Mutant(CORE + "apply/jobs.py", "state.ports.discard(attempt.master_port)", "pass"),
     Mutant(
-        CORE + "apply.py",
+        CORE + "apply/jobs.py",
         "if attempt.stop is None or fact.reason is StopReason.DELETE:",
         "if attempt.stop is None:",
     ),
     Mutant(
-        CORE + "apply.py",
+        CORE + "apply/jobs.py",
         "PartState.PENDING if share.node in active else PartState.PASSIVE",
         "PartState.PENDING",
     ),
     Mutant(
-        CORE + "apply.py",
+        CORE + "apply/jobs.py",
         "open=node.state is NodeState.UP and not node.drained,",
         "open=node.state is NodeState.UP,",
     ),
     Mutant(
-        CORE + "apply.py",
+        CORE + "apply/jobs.py",
         "    if job.holds:\n        return JobState.HELD\n",
         "",
     ),
-    Mutant(CORE + "apply.py", "    job.requeues += 1\n    job.holds", "    job.holds"),
-    Mutant(CORE + "apply.py", "    del state.jobs[job.id]\n", ""),
-    Mutant(CORE + "apply.py", "        job.faults = 0\n", ""),
-    Mutant(CORE + "apply.py", "max(state.next_job, job.id + 1)", "max(state.next_job, job.id)"),
+    Mutant(CORE + "apply/jobs.py", "    job.requeues += 1\n    job.holds", "    job.holds"),
+    Mutant(CORE + "apply/jobs.py", "    del state.jobs[job.id]\n", ""),
+    Mutant(CORE + "apply/jobs.py", "        job.faults = 0\n", ""),
     Mutant(
-        CORE + "apply.py",
+        CORE + "apply/jobs.py", "max(state.next_job, job.id + 1)", "max(state.next_job, job.id)"
+    ),
+    Mutant(
+        CORE + "apply/jobs.py",
         "state.unstored.attempts[job.id, attempt.number] = attempt",
         "pass",
     ),

@@ -1,8 +1,8 @@
 """Actions on jobs and on nodes: what a client sends is the very value that the core carries out.
 
 The bodies of ``POST /v1/jobs/actions`` and ``POST /v1/nodes/actions``: one type for each action,
-told apart by the field ``action``. `gschedd.core.commands` adds who asks and of which job or node,
-`gschedd.core.requests.actions` is the one place that tells the types apart.
+told apart by the field ``action``. `gschedd.core.requests.commands` adds who asks and of which job
+or node, `gschedd.core.requests.actions` is the one place that tells the types apart.
 """
 
 from collections.abc import Mapping

@@ -22,42 +22,41 @@ from gsched.model.resources import Load, Request, Usage
 from gsched.model.states import NodeState
 from gsched.protocol import node as n
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepReport, StepRequest
-from gschedd.core import commands as c
-from gschedd.core import decide
-from gschedd.core import effects as e
-from gschedd.core import facts as f
-from gschedd.core.apply import apply, note_heartbeat
-from gschedd.core.arrays.elements import SLURM_MARK, more_elements, reserved
+from gschedd.core.apply.jobs import apply, note_heartbeat
 from gschedd.core.attempts import reports, steps
 from gschedd.core.attempts.assign import Assigner
+from gschedd.core.attempts.migration import arrivals, next_overdue_s, overdue
 from gschedd.core.attempts.overtaken import is_overtaken
+from gschedd.core.attempts.react import react
 from gschedd.core.attempts.settle import follow
 from gschedd.core.cycle import rounds as r
-from gschedd.core.cycle.dirty import due_groups, noted
+from gschedd.core.cycle.dirty import due_groups, due_jobs, noted
 from gschedd.core.cycle.retry import Retry
 from gschedd.core.cycle.run import Cycle, carried_out, run_cycle
 from gschedd.core.forecast.deadline import Outlook, foresee, promise_of
-from gschedd.core.learning import Run, run_of
-from gschedd.core.migration.backoff import ask_again, next_asked_again_s
-from gschedd.core.migration.progress import arrivals, next_overdue_s, overdue
-from gschedd.core.migration.request import next_vacating
 from gschedd.core.nodes import admission
 from gschedd.core.nodes.admission import Refusal
 from gschedd.core.nodes.leases import Leases
 from gschedd.core.nodes.probation import due_probes, next_probe_s
-from gschedd.core.react import react
 from gschedd.core.recovery.adopt import Hold, Survey
 from gschedd.core.recovery.adopting import adopted
+from gschedd.core.requests import commands as c
 from gschedd.core.requests.actions import act_on_job, act_on_node
 from gschedd.core.requests.dependencies import made_to_wait
 from gschedd.core.requests.followers import begin_step, more_followers, resolved
+from gschedd.core.requests.migrate import next_vacating
 from gschedd.core.requests.resubmit import prepare_again
 from gschedd.core.requests.submit import Submission, first_state, known_submission, prepare
-from gschedd.core.settings import Caller, Settings
-from gschedd.core.state import State
-from gschedd.core.step import NOTHING, Step, refused_step, together
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.elements import SLURM_MARK, more_elements, reserved
+from gschedd.core.state.learning import run_of
+from gschedd.core.state.settings import Caller, Settings
+from gschedd.core.state.state import State
+from gschedd.core.state.step import NOTHING, Run, Step, refused_step, together
+from gschedd.core.state.transient import WaitingGroup
 from gschedd.core.training import checkpoints as coalescing
-from gschedd.core.transient import WaitingGroup
+from gschedd.core.training.backoff import ask_again, next_asked_again_s
 from gschedd.models.predict import Model
 from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import DeadlineForecast, JobClass, Plan, Policy, Wait
@@ -328,7 +327,7 @@ class Head:
             self.state.dirty.mark_all()
         ask_again(self.state, now_s)
         facts = [
-            *decide.due_jobs(self.state, now_s),
+            *due_jobs(self.state, now_s),
             *due_probes(self.state, now_s),
             *coalescing.due(self.state, now_s),
             *more_followers(self.state, self.settings, now_s),

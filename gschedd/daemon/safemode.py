@@ -15,10 +15,10 @@ from gsched.errors import BadStateError, TryAgainError, UnknownNodeError
 from gsched.model.wording import outcome_words
 from gsched.protocol import node as n
 from gsched.protocol import recover
+from gschedd.core.apply.nodes import SAFE_ID_JUMP
 from gschedd.core.head import Head
-from gschedd.core.nodes.apply import SAFE_ID_JUMP
 from gschedd.core.recovery.adopt import Case, Hold, Survey, cases_of, held_jobs
-from gschedd.core.step import Step
+from gschedd.core.state.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.links import Links
 from gschedd.store.lineage import Opened

@@ -29,9 +29,9 @@ from gsched.protocol import api
 from gsched.protocol.notify import NotifyRow
 from gsched.version import VERSION
 from gschedd.core.head import Head
-from gschedd.core.queues import overridden
 from gschedd.core.requests.followers import awaited, recall
-from gschedd.core.state import State
+from gschedd.core.requests.queues import overridden
+from gschedd.core.state.state import State
 from gschedd.core.views.ahead import waiting_elements
 from gschedd.core.views.jobs import queue_row
 from gschedd.daemon.housekeeping import Check, Housekeeping

@@ -12,7 +12,7 @@ from gsched.config import Config
 from gsched.errors import ConfigError
 from gsched.model.training import Profiling
 from gsched.model.units import parse_duration_s
-from gschedd.core.settings import NotifySettings, QueueSettings, Settings
+from gschedd.core.state.settings import NotifySettings, QueueSettings, Settings
 from gschedd.models.predict import Model
 from gschedd.site import chosen_policy, fabric_from
 from gschedd.store.purge import Keep

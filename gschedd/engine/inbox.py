@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from gschedd.core.step import Step
+from gschedd.core.state.step import Step
 
 Action = Callable[[float], Sequence[Step]]
 #: What is to be done, and who waits for the answer; None: nobody.

@@ -16,12 +16,11 @@ from gsched.errors import GschedError, InvalidTransitionError, StorageError, Try
 from gsched.failpoint import failpoint
 from gsched.model.limits import MAX_INBOX
 from gsched.model.states import OutcomeKind, StopReason
-from gschedd.core import effects as e
-from gschedd.core import facts as f
 from gschedd.core.cycle.rounds import Answer, Failed, Question
 from gschedd.core.head import Head
-from gschedd.core.learning import Run
-from gschedd.core.step import Step
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.step import Run, Step
 from gschedd.engine.inbox import Action, FullError, Inbox, Input
 from gschedd.engine.space import DiskSpace
 from gschedd.engine.watches import Watches

@@ -3,8 +3,8 @@
 from gsched.errors import GschedError
 from gsched.protocol import actions as a
 from gsched.protocol import api
-from gschedd.core import facts as f
-from gschedd.core.step import Step
+from gschedd.core.state import facts as f
+from gschedd.core.state.step import Step
 from gschedd.core.views.reasons import describe_place
 from gschedd.http.answers import error_body
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from gsched.clock import Clock
 from gsched.errors import NotPermittedError
-from gschedd.core.settings import Caller, Settings
+from gschedd.core.state.settings import Caller, Settings
 
 log = logging.getLogger("gschedd.http")
 

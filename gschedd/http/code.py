@@ -10,7 +10,7 @@ from gsched.clock import Clock
 from gsched.errors import BadStateError, GschedError, InvalidRequestError
 from gsched.model.job import CodeSnapshot
 from gsched.protocol.code import CodePiece, CodeRead, CodeReply, CodeWanted
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 from gschedd.http.answers import answer
 from gschedd.http.bodies import Bodies, read_body
 from gschedd.http.callers import Callers

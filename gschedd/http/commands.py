@@ -24,13 +24,13 @@ from gsched.model.limits import MAX_JOBS_PER_REQUEST
 from gsched.model.states import STATED_HOLDS
 from gsched.protocol import actions as a
 from gsched.protocol import api, recover
-from gschedd.core import commands as c
 from gschedd.core.forecast.deadline import Outlook, promise_of
 from gschedd.core.head import Head
-from gschedd.core.migration.request import leaving_node
+from gschedd.core.requests import commands as c
+from gschedd.core.requests.migrate import leaving_node
 from gschedd.core.requests.submit import Submission, known_submission, prepare
-from gschedd.core.settings import Caller
-from gschedd.core.step import Step
+from gschedd.core.state.settings import Caller
+from gschedd.core.state.step import Step
 from gschedd.engine.inbox import Action
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace

@@ -13,8 +13,9 @@ from gsched.model.ids import (
     own_job,
     own_job_number,
 )
-from gschedd.core.arrays.elements import meant_number, named_element, unmade_element
-from gschedd.core.state import Job, State
+from gschedd.core.state.elements import meant_number, named_element, unmade_element
+from gschedd.core.state.records import Job
+from gschedd.core.state.state import State
 
 #: Jobs that were read from the database, or why one cannot be.
 Past = Mapping[int, Job | StorageError]

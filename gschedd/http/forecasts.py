@@ -13,7 +13,6 @@ from gsched.logs import Complaints
 from gsched.model.job import JobSpec
 from gsched.model.states import JobState
 from gsched.protocol import api
-from gschedd.core.arrays.elements import waiting_job
 from gschedd.core.cycle.rounds import Failed
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import (
@@ -27,6 +26,7 @@ from gschedd.core.forecast.deadline import (
 from gschedd.core.forecast.question import questions_of
 from gschedd.core.forecast.start import AskStart, ForecastQuestion, StartForecast, Told, told
 from gschedd.core.head import Head
+from gschedd.core.state.elements import waiting_job
 from gschedd.core.views.jobs import start_row
 from gschedd.http.pace import Turns
 from gschedd.planner.process import Worker

@@ -10,9 +10,10 @@ from gsched.model.ids import array_of, index_of
 from gsched.model.origin import Origin
 from gsched.model.states import AttemptState, PartState
 from gsched.protocol import node as n
-from gschedd.core import effects as e
-from gschedd.core.attempts.walltime import walltime_left_s
-from gschedd.core.state import Attempt, Job, Part, State
+from gschedd.core.state import effects as e
+from gschedd.core.state.records import Attempt, Job, Part
+from gschedd.core.state.state import State
+from gschedd.core.state.walltime import walltime_left_s
 from gschedd.core.training.checkpoints import checkpoint_dir
 
 MAX_CACHED_BLOBS = 2000

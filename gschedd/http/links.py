@@ -27,10 +27,9 @@ from gsched.protocol.sealing import Opener, Sealer, SealError
 from gsched.protocol.sessions import OpenSession, SessionFailed
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
-from gschedd.core import effects as e
-from gschedd.core.attempts.reports import MAX_PROBLEM
-from gschedd.core.nodes.live import note_condition, note_uses
-from gschedd.core.step import Step
+from gschedd.core.nodes.live import MAX_PROBLEM, note_condition, note_uses
+from gschedd.core.state import effects as e
+from gschedd.core.state.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.code import CodeSnapshots
 from gschedd.http.door import Visitor

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from gsched.errors import BadStateError
 from gsched.protocol import node as n
 from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
-from gschedd.core import effects as e
+from gschedd.core.state import effects as e
 
 
 class LinkLike(Protocol):

@@ -14,9 +14,10 @@ from gsched.model.states import JobState, PartState
 from gsched.protocol import api
 from gsched.protocol import node as n
 from gsched.protocol.messages import JobMessage, MessageReply
-from gschedd.core.decide import authorize
+from gschedd.core.requests.access import authorize
 from gschedd.core.requests.interactive import check_has_files
-from gschedd.core.state import Job, Part, State
+from gschedd.core.state.records import Job, Part
+from gschedd.core.state.state import State
 from gschedd.http.answers import answer
 from gschedd.http.bodies import Bodies, read_body
 from gschedd.http.callers import Callers

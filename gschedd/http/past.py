@@ -7,7 +7,7 @@ from typing import Final
 from gsched.errors import InvalidRequestError
 from gsched.model.dependency import MAX_DEPENDENCIES, MAX_TEXT
 from gsched.model.ids import ARRAYS_END, INDICES, element_number
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 
 EndedWell = Callable[[Collection[int]], Awaitable[Mapping[int, bool]]]
 _NUMBER: Final = re.compile(

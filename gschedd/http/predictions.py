@@ -9,9 +9,9 @@ from aiohttp import web
 
 from gsched.clock import Clock
 from gsched.protocol import predictions as p
-from gschedd.core.learning import expected_use, load_of, rates_of
-from gschedd.core.settings import Caller
-from gschedd.core.state import Node
+from gschedd.core.state.learning import expected_use, load_of, rates_of
+from gschedd.core.state.records import Node
+from gschedd.core.state.settings import Caller
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer
 from gschedd.http.callers import Callers

@@ -40,8 +40,8 @@ from gsched.protocol import api
 from gsched.protocol.stories import JobStories
 from gschedd.core.forecast.start import StartForecast
 from gschedd.core.head import Head
-from gschedd.core.settings import Caller
-from gschedd.core.state import Job
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller
 from gschedd.core.views.arrays import shown_state, unstarted_row
 from gschedd.core.views.jobs import JobViews
 from gschedd.engine.loop import Engine

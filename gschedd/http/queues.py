@@ -9,9 +9,9 @@ from aiohttp import web
 from gsched.errors import NotPermittedError, StorageError
 from gsched.protocol import api
 from gsched.protocol.queues import QueueRequest
-from gschedd.core.queues import Overrides, changed, overridden
-from gschedd.core.settings import Settings
-from gschedd.core.step import Step
+from gschedd.core.requests.queues import Overrides, changed, overridden
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer
 from gschedd.http.bodies import Bodies, read_body

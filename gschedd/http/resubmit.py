@@ -28,14 +28,14 @@ from gsched.model.ids import JobId, array_of, index_of, own_job, short_job_id
 from gsched.model.job import JobSpec
 from gsched.model.states import JobState, OutcomeKind
 from gsched.protocol.rerun import RerunFailed, RerunReply
-from gschedd.core import commands as c
-from gschedd.core.arrays.elements import unfinished_elements
-from gschedd.core.decide import authorize
+from gschedd.core.requests import commands as c
+from gschedd.core.requests.access import authorize
 from gschedd.core.requests.resubmit import prepare_again
 from gschedd.core.requests.submit import known_submission
-from gschedd.core.settings import Caller
-from gschedd.core.state import Job
-from gschedd.core.step import Step
+from gschedd.core.state.elements import unfinished_elements
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller
+from gschedd.core.state.step import Step
 from gschedd.http.answers import answer
 from gschedd.http.bodies import read_body
 from gschedd.http.commands import Parts

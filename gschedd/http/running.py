@@ -12,7 +12,7 @@ from gsched.config_settings import settings_of
 from gsched.errors import NotPermittedError
 from gsched.protocol.queues import QUEUE_ATTRIBUTES
 from gsched.protocol.running import RunningConfig, RunningSetting
-from gschedd.core.settings import Settings
+from gschedd.core.state.settings import Settings
 from gschedd.http.answers import answer
 from gschedd.http.callers import Callers
 

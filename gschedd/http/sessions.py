@@ -40,8 +40,8 @@ from gsched.protocol.sessions import (
     Told,
 )
 from gschedd.core.requests.interactive import may_enter
-from gschedd.core.settings import Caller
-from gschedd.core.state import Job
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller
 from gschedd.core.views.jobs import JobViews
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import error_body

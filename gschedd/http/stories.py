@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from gsched.model.limits import MAX_PATH, SUBMIT_ARGS
-from gschedd.core import facts as f
-from gschedd.core.state import Attempt, Job
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Attempt, Job
 from gschedd.engine.loop import Engine
 
 _environment_decoder = msgspec.json.Decoder(dict[str, str])

@@ -18,8 +18,8 @@ from gsched.logs import Complaints
 from gsched.model.ids import short_job_id
 from gsched.model.states import JobState
 from gsched.protocol.actions import DeleteJob
-from gschedd.core import commands as c
-from gschedd.core.settings import Caller
+from gschedd.core.requests import commands as c
+from gschedd.core.state.settings import Caller
 from gschedd.engine.loop import Engine
 
 log = logging.getLogger("gschedd.sessions")

@@ -17,8 +17,8 @@ from gsched.model.mail import NEVER, domain_of
 from gsched.model.resources import Usage
 from gsched.model.states import OutcomeKind
 from gsched.model.wording import outcome_words
-from gschedd.core import facts as f
-from gschedd.core.state import Attempt, Job
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Attempt, Job
 
 BEGIN, END, FAIL, ABORT = "begin", "end", "fail", "abort"
 #: What a job tells of with ``--notify`` that states no mail points.

@@ -12,8 +12,8 @@ from gsched.errors import StorageError
 from gsched.logs import Complaints
 from gsched.model.ids import array_of
 from gsched.model.wording import counted
-from gschedd.core import facts as f
-from gschedd.core.state import Job
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
 from gschedd.notify.ledger import Ledger
 from gschedd.notify.notices import (
     ABORT,

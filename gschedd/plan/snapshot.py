@@ -29,7 +29,7 @@ class JobClass(Struct, frozen=True, kw_only=True, cache_hash=True):
 
 
 #: How waiting jobs are ordered: (priority and submission, job id); the lower goes first. See
-#: `gschedd.core.state.State.order_key`.
+#: `gschedd.core.state.state.State.order_key`.
 OrderKey = tuple[int, int]
 
 

@@ -15,13 +15,13 @@ from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
 from gsched.protocol.sessions import SessionFailed
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
-from gschedd.core import commands as c
-from gschedd.core import effects as e
-from gschedd.core import facts as f
 from gschedd.core.cycle.rounds import Answer, Answerer, Failed, Question
 from gschedd.core.head import Head
-from gschedd.core.state import Job
-from gschedd.core.step import NOTHING, Step
+from gschedd.core.requests import commands as c
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.step import NOTHING, Step
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.orders import order
 from gschedd.sim.agenda import Agenda

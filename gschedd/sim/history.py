@@ -14,7 +14,7 @@ from msgspec import structs
 from gsched.config import load_config
 from gsched.errors import ConfigError, UsageError
 from gsched.model.request import format_resources
-from gschedd.core.state import Job
+from gschedd.core.state.records import Job
 from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.sites import site_file
 from gschedd.sim.traces import Trace

@@ -7,8 +7,8 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.model.states import OutcomeKind
-from gschedd.core import facts as f
-from gschedd.core.state import Job
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
 from gschedd.sim.agenda import Agenda
 from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.machine import Machine

@@ -8,11 +8,11 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.protocol import node as n
-from gschedd.core import commands as c
 from gschedd.core.head import Head
-from gschedd.core.settings import QueueSettings, Settings
-from gschedd.core.state import State
-from gschedd.core.step import Step
+from gschedd.core.requests import commands as c
+from gschedd.core.state.settings import QueueSettings, Settings
+from gschedd.core.state.state import State
+from gschedd.core.state.step import Step
 from gschedd.models.predict import Model
 from gschedd.plan.compose import Composed
 from gschedd.plan.sharing import DEFAULT_RULES, SharingRules

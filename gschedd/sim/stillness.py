@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from gsched.errors import GschedError
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 
 #: Decisions at one moment, whatever there is to decide; and more for each job of that moment.
 MAX_DECISIONS: Final = 1_000

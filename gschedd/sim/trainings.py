@@ -8,9 +8,9 @@ from typing import Final, Protocol
 from gnode.core.task import AttemptKey
 from gsched.model.reports import StepSample
 from gsched.model.resources import Allocation
-from gschedd.core import facts as f
 from gschedd.core.head import Head
-from gschedd.core.state import Job
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
 from gschedd.models.sizes import size_of
 from gschedd.plan.layouts import held_gpus, layout_of
 from gschedd.sim.adaptive import Outset, Places, Run, Truth

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from gsched.model.training import Adaptive, Training
 from gsched.protocol.api import SubmitJob
-from gschedd.core.settings import Caller
+from gschedd.core.state.settings import Caller
 from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.program import Program
 from gschedd.sim.truths import ModelledTraining

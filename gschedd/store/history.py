@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from msgspec import Struct
 
-from gschedd.core.learning import Run
+from gschedd.core.state.step import Run
 from gschedd.models.measures import FLOORS, Q
 from gschedd.models.records import Record
 from gschedd.plan.load import Basis, Kind, NodeRates, Prediction, Use

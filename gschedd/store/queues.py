@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from gschedd.core.queues import Overrides
+from gschedd.core.requests.queues import Overrides
 
 log = logging.getLogger("gschedd.queues")
 

@@ -15,9 +15,9 @@ from gsched.errors import StorageError
 from gsched.model.arrays import count
 from gsched.model.ids import ELEMENT_BASE, array_of, short_job_id
 from gsched.model.states import OutcomeKind
-from gschedd.core import facts as f
-from gschedd.core.arrays.elements import named_element
-from gschedd.core.state import Attempt, Job, Node
+from gschedd.core.state import facts as f
+from gschedd.core.state.elements import named_element
+from gschedd.core.state.records import Attempt, Job, Node
 from gschedd.store import rows
 from gschedd.store.damage import text_of
 from gschedd.store.history import Scored, Spreads, node_spreads, scored

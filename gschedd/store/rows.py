@@ -11,9 +11,9 @@ from gsched.model.arrays import indices
 from gsched.model.ids import element_number
 from gsched.model.job import JobSpec, Outcome
 from gsched.model.states import HoldKind, JobState
-from gschedd.core import facts as f
-from gschedd.core.learning import Run
-from gschedd.core.state import Attempt, Job, Node, SparseFields
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Attempt, Job, Node, SparseFields
+from gschedd.core.state.step import Run
 from gschedd.store.seals import SqlValue, read_row
 
 Row = tuple[SqlValue, ...]

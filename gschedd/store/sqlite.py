@@ -13,14 +13,15 @@ from typing import Final, TypeVar
 
 from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
-from gschedd.core import facts as f
-from gschedd.core.apply import add_job
-from gschedd.core.learning import Run
-from gschedd.core.ledger import refresh_space
-from gschedd.core.migration import costs as movecosts
-from gschedd.core.nodes.apply import SAFE_ID_JUMP
+from gschedd.core.apply.jobs import add_job
+from gschedd.core.apply.nodes import SAFE_ID_JUMP
 from gschedd.core.recovery.lineage import Epoch
-from gschedd.core.state import Attempt, State, client_key
+from gschedd.core.state import facts as f
+from gschedd.core.state.ledger import refresh_space
+from gschedd.core.state.records import Attempt
+from gschedd.core.state.state import State, client_key
+from gschedd.core.state.step import Run
+from gschedd.core.training import move_costs as movecosts
 from gschedd.core.training import startups
 from gschedd.core.training import step_times as steptimes
 from gschedd.store import history, rows

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from gsched.model.arrays import Span, Spans, common, compressed, count, indices, merged, without
 from gsched.model.ids import ELEMENT_BASE, INDICES, array_of, element_number, index_of
-from gschedd.core import facts as f
-from gschedd.core.arrays.elements import dropped_element, element_spec
-from gschedd.core.state import Job
+from gschedd.core.state import facts as f
+from gschedd.core.state.elements import dropped_element, element_spec
+from gschedd.core.state.records import Job
 from gschedd.store import rows
 from gschedd.store.seals import Damaged, DamagedRowError, SqlValue
 

@@ -18,10 +18,10 @@ from gsched.model.resources import Gpu, Inventory, Load, Usage
 from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n
 from gsched.protocol.api import SubmitJob
-from gschedd.core import commands as c
 from gschedd.core.head import Head
-from gschedd.core.settings import Caller, QueueSettings, Settings
-from gschedd.core.state import State
+from gschedd.core.requests import commands as c
+from gschedd.core.state.settings import Caller, QueueSettings, Settings
+from gschedd.core.state.state import State
 from gschedd.policies.registry import choose
 from gschedd.sim.cluster import ClusterNode, read_cluster
 from gschedd.sim.simulation import Options, Simulation

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from gsched.errors import GschedError
 from gsched.model.training import Adaptive
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from gschedd.models.adaptive import GoodputKnowledge
 from gschedd.models.goodput.evaluation import step_times
 from gschedd.models.goodput.model import GoodputModel

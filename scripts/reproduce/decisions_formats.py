@@ -15,8 +15,8 @@ from gnode.task import SupervisorInfo
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.protocol import node as n
 from gsched.protocol import training as t
-from gschedd.core import facts as f
-from gschedd.core.state import Attempt, Node, SparseFields
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Attempt, Node, SparseFields
 from gschedd.http.schema import document
 from gschedd.store.sqlite import Store
 

@@ -29,8 +29,8 @@ from gsched.model.ids import element_number
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import question_of
 from gschedd.core.forecast.start import COVERAGE, StartForecast, told
-from gschedd.core.settings import Caller
-from gschedd.core.state import Job
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller
 from gschedd.models.records import Record
 from gschedd.models.robust import RobustModel
 from gschedd.plan.load import Kind, NodeRates, Predictor, Use

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import question_of
 from gschedd.core.forecast.start import COVERAGE, StartForecast, told
-from gschedd.core.state import Job
+from gschedd.core.state.records import Job
 from gschedd.models.robust import RobustModel
 from gschedd.policies.queue import fifo
 from gschedd.policies.registry import choose

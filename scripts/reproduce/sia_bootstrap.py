@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 
-from gschedd.core import facts as f
 from gschedd.core.head import Head
+from gschedd.core.state import facts as f
 from gschedd.models.kinds import kind_of
 from gschedd.models.steptimes import Steps
 from scripts.reproduce.sia_lists import Cluster

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from msgspec import Struct
 
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from gschedd.plan.snapshot import Policy
 from gschedd.plan.training import gpu_count
 from gschedd.sim.recorder import JobResult

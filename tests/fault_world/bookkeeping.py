@@ -15,8 +15,9 @@ from gsched.model.ids import array_of, index_of, submitted_number
 from gsched.model.resources import Share
 from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.head import Head
-from gschedd.core.ledger import avoided_gpus, coming, kept_space
-from gschedd.core.state import Job, State
+from gschedd.core.state.ledger import avoided_gpus, coming, kept_space
+from gschedd.core.state.records import Job
+from gschedd.core.state.state import State
 from gschedd.core.views.reasons import Reasons
 from gschedd.plan.space import FreeNode, emptied, take
 

@@ -16,7 +16,7 @@ from gsched.model.ids import element_number
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Share
 from gsched.model.states import OutcomeKind
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from gschedd.sim.machine import Machine, Process
 from tests.fault_world.bookkeeping import check_gpus, demand
 

@@ -20,10 +20,11 @@ from gsched.model.training import Training
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gsched.protocol.actions import Alteration
-from gschedd.core import commands as c
-from gschedd.core import facts as f
-from gschedd.core.settings import QueueSettings, Settings
-from gschedd.core.state import Job, State
+from gschedd.core.requests import commands as c
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import QueueSettings, Settings
+from gschedd.core.state.state import State
 from gschedd.plan.elastic import allocate, is_elastic
 from gschedd.plan.snapshot import Move, Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import Spaces

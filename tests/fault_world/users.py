@@ -12,9 +12,9 @@ from gsched.model.states import HoldKind, JobState
 from gsched.protocol import actions as a
 from gsched.protocol.actions import Alteration
 from gsched.protocol.api import SubmitJob
-from gschedd.core import commands as c
-from gschedd.core.settings import Caller
-from gschedd.core.step import Step
+from gschedd.core.requests import commands as c
+from gschedd.core.state.settings import Caller
+from gschedd.core.state.step import Step
 from gschedd.sim.agenda import Agenda
 from gschedd.sim.head import HeadProcess
 from gschedd.sim.program import Program

@@ -14,7 +14,7 @@ from gnode.core import effects as do
 from gnode.core.task import AttemptKey
 from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n
-from gschedd.core.settings import Settings
+from gschedd.core.state.settings import Settings
 from tests.fault_world.moves import MovingWorld, TrainingNode, draw_training
 from tests.fault_world.users import Intent
 

@@ -14,11 +14,12 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.model.resources import Gpu, Inventory
-from gschedd.core import facts as f
-from gschedd.core.apply import apply
+from gschedd.core.apply.jobs import apply
 from gschedd.core.head import Head
-from gschedd.core.settings import QueueSettings, Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import QueueSettings, Settings
+from gschedd.core.state.state import State
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.queue import fifo
 from gschedd.sim.agenda import FOREVER, Agenda

@@ -11,10 +11,10 @@ from gsched.model.reports import StepSample
 from gsched.model.training import Adaptive, Batching, Inference, Scaling, Training
 from gsched.protocol import node as n
 from gsched.protocol.api import JobStory
-from gschedd.core import effects as e
-from gschedd.core import facts as f
 from gschedd.core.cycle.run import snapshot
-from gschedd.core.state import State
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.state import State
 from gschedd.core.views.adaptive import SILENT_S
 from gschedd.core.views.jobs import JobViews
 from gschedd.http.launches import BlobCache, Launches

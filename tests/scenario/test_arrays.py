@@ -16,12 +16,12 @@ from gsched.model.ids import element_number, index_of
 from gsched.model.job import Outcome
 from gsched.model.states import HoldKind, OutcomeKind
 from gsched.protocol import actions as a
-from gschedd.core import commands as c
-from gschedd.core import facts as f
-from gschedd.core.arrays.elements import WAITING_MOST, window_of
-from gschedd.core.settings import Caller
-from gschedd.core.state import Elements
-from gschedd.core.step import Step
+from gschedd.core.requests import commands as c
+from gschedd.core.state import facts as f
+from gschedd.core.state.elements import WAITING_MOST, window_of
+from gschedd.core.state.records import Elements
+from gschedd.core.state.settings import Caller
+from gschedd.core.state.step import Step
 from gschedd.core.views.jobs import JobViews
 from tests.support.invariants import content, replayed
 from tests.support.world import ADMIN, ALICE, BOB, Program, World, node, settings

@@ -4,8 +4,8 @@ import pytest
 
 from gsched.model.states import HoldKind, OutcomeKind
 from gsched.protocol import node as n
-from gschedd.core import facts as f
 from gschedd.core.attempts.requeue import MAX_LOAD_DELAY_S, MAX_LOADS
+from gschedd.core.state import facts as f
 from tests.support.moves import Story, gpus
 from tests.support.world import Program
 

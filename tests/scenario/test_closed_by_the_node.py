@@ -1,6 +1,6 @@
 """A node that takes no new jobs by its own word: what runs goes on, others get what waits."""
 
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from tests.support.world import World, node
 
 FULL = "its spool /var/lib/gnode has less than 32mb left"

@@ -1,7 +1,7 @@
 """Checkpoints without end: few facts, and the newest is known when it matters."""
 
 from gsched.protocol import node as n
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from gschedd.core.training.checkpoints import AT_ONCE, PAUSE_S
 from tests.support.world import BEGIN_S, World, node
 

@@ -7,11 +7,11 @@ from gsched.errors import BadStateError
 from gsched.model.training import Training
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gschedd.core import commands as c
-from gschedd.core import facts as f
-from gschedd.core.migration.backoff import ASK_AGAIN_S
-from gschedd.core.settings import Settings
-from gschedd.core.state import State
+from gschedd.core.requests import commands as c
+from gschedd.core.state import facts as f
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
+from gschedd.core.training.backoff import ASK_AGAIN_S
 from gschedd.core.views.jobs import JobViews
 from gschedd.policies.registry import choose
 from tests.support.world import ALICE, Program, World, node, settings

@@ -6,8 +6,8 @@ import pytest
 from msgspec import structs
 
 from gsched.model.resources import Allocation
-from gschedd.core import facts as f
 from gschedd.core.cycle.run import MAX_STARTS, most_starts, snapshot
+from gschedd.core.state import facts as f
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies.registry import choose
 from tests.support.world import World, node

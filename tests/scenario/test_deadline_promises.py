@@ -4,7 +4,7 @@ import pytest
 
 from gsched.errors import InvalidRequestError
 from gsched.model.training import Training, Urgency
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 from gschedd.plan.compose import beside
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.queue import fifo

@@ -6,11 +6,11 @@ from gsched.errors import GschedError, InvalidRequestError
 from gsched.model.training import Training
 from gsched.protocol import actions as a
 from gsched.protocol.actions import Alteration
-from gschedd.core import commands as c
-from gschedd.core import facts as f
 from gschedd.core.forecast.deadline import Outlook, outlook_of
 from gschedd.core.head import Head
-from gschedd.core.state import State
+from gschedd.core.requests import commands as c
+from gschedd.core.state import facts as f
+from gschedd.core.state.state import State
 from gschedd.core.views.jobs import JobViews
 from gschedd.plan.compose import beside
 from gschedd.plan.snapshot import Plan, Policy, Snapshot

@@ -5,9 +5,9 @@ import pytest
 from gsched.errors import BadDependencyError, BadStateError
 from gsched.model.states import OutcomeKind
 from gsched.protocol import actions as a
-from gschedd.core import commands as c
-from gschedd.core import facts as f
+from gschedd.core.requests import commands as c
 from gschedd.core.requests.followers import MOST_AT_ONCE
+from gschedd.core.state import facts as f
 from tests.support.world import ADMIN, ALICE, BOB, Program, World, node, settings, submission
 
 FOLLOWS = (f.JobAltered, f.JobEnded)

@@ -5,7 +5,7 @@ import pytest
 from gsched.cli.times import format_clock
 from gsched.errors import InvalidRequestError
 from gsched.model.training import Training
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 from gschedd.policies.registry import TRAININGS, choose
 from tests.support.world import World, node
 

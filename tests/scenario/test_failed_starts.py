@@ -7,10 +7,10 @@ import pytest
 from gsched.model.job import LaunchFailure
 from gsched.model.resources import Share
 from gsched.model.states import HoldKind, LaunchStage, OutcomeKind, Subject
-from gschedd.core import facts as f
 from gschedd.core.attempts.relaunch import FIRST_LOOK_S, LONGEST_LOOK_S, MISSING_S
 from gschedd.core.cycle.other_nodes import elsewhere
-from gschedd.core.settings import QueueSettings, Settings
+from gschedd.core.state import facts as f
+from gschedd.core.state.settings import QueueSettings, Settings
 from gschedd.plan.snapshot import Start
 from tests.support.evidence import FORK, LEASE, MISSING, UNKNOWN_USER
 from tests.support.world import ALICE, BOB, World, node, settings

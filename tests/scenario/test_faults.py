@@ -6,10 +6,10 @@ from gsched.model.resources import Load, Usage
 from gsched.model.states import HoldKind, OutcomeKind
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gschedd.core import commands as c
-from gschedd.core import effects as e
-from gschedd.core import facts as f
 from gschedd.core.attempts.requeue import MAX_FAULTS
+from gschedd.core.requests import commands as c
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
 from tests.support.saving import Running
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, Program, World, inventory, node
 

@@ -1,8 +1,8 @@
 """Jobs on several nodes of which one fails."""
 
 from gsched.model.states import OutcomeKind
-from gschedd.core import effects as e
-from gschedd.core import facts as f
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
 from tests.support.world import BEGIN_S, Program, World, node
 
 

@@ -16,7 +16,7 @@ from gschedd.core.forecast.start import (
     start_question,
     told,
 )
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import beside
 from gschedd.plan.snapshot import Plan, Snapshot

@@ -8,14 +8,14 @@ import pytest
 from gsched.model.ids import element_number
 from gsched.model.states import HoldKind
 from gsched.model.training import Adaptive, Training
-from gschedd.core.arrays.elements import waiting_job
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.pinned import Pinned
 from gschedd.core.forecast.question import questions_of
 from gschedd.core.forecast.runtimes import RunTime, refuted, share_of
 from gschedd.core.forecast.start import Known, StartForecast, told
-from gschedd.core.settings import QueueSettings
-from gschedd.core.state import State
+from gschedd.core.state.elements import waiting_job
+from gschedd.core.state.settings import QueueSettings
+from gschedd.core.state.state import State
 from gschedd.core.views.ahead import jobs_ahead
 from gschedd.models.robust import RobustModel
 from gschedd.plan.snapshot import Plan, Snapshot

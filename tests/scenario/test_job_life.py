@@ -15,9 +15,9 @@ from gsched.model.states import HoldKind, OutcomeKind, StopReason
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gsched.protocol.actions import Alteration
-from gschedd.core import commands as c
-from gschedd.core import effects as e
-from gschedd.core import facts as f
+from gschedd.core.requests import commands as c
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, Program, World, node
 
 

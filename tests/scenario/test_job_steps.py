@@ -7,8 +7,8 @@ from gsched.model.resources import Load, Usage
 from gsched.model.states import LaunchStage, OutcomeKind, PartState, StopReason, Subject
 from gsched.protocol import node as n
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
-from gschedd.core import effects as e
-from gschedd.core import facts as f
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
 from tests.support.world import Program, World, node
 
 SECRET = "0" * 32

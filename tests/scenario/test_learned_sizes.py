@@ -1,7 +1,7 @@
 """A training of which nothing is said: planned by its walltime, then by what its kind took."""
 
 from gschedd.core.cycle.run import snapshot
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 from gschedd.core.training.profile import known_size
 from gschedd.models.robust import RobustModel
 from gschedd.plan.training import Layout

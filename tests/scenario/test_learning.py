@@ -5,12 +5,12 @@ import pytest
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Gpu, Inventory, Load, Usage
 from gsched.model.states import NodeState, OutcomeKind, StopReason
-from gschedd.core import facts as f
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.start import predict_start
-from gschedd.core.learning import Kinds, Loads, load_of, what_it_cost
-from gschedd.core.settings import Settings
-from gschedd.core.state import Node
+from gschedd.core.state import facts as f
+from gschedd.core.state.learning import Kinds, Loads, load_of, what_it_cost
+from gschedd.core.state.records import Node
+from gschedd.core.state.settings import Settings
 from gschedd.models.robust import RobustModel
 from gschedd.plan.load import Basis, NodeLoad
 from gschedd.plan.snapshot import Policy

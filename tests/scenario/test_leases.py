@@ -8,10 +8,10 @@ from gsched.model.resources import Load, Usage
 from gsched.model.states import HoldKind, OutcomeKind, StopReason
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gschedd.core import commands as c
-from gschedd.core import effects as e
-from gschedd.core import facts as f
 from gschedd.core.attempts.requeue import MAX_FAULTS
+from gschedd.core.requests import commands as c
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
 from gschedd.core.views.jobs import JobViews
 from tests.support.moves import Story, gpus
 from tests.support.world import ADMIN, Program, World, node, settings

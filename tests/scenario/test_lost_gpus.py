@@ -5,7 +5,7 @@ from msgspec import structs
 from gsched.model.resources import Gpu, Inventory
 from gsched.model.states import NodeState
 from gsched.protocol import actions as a
-from gschedd.core import commands as c
+from gschedd.core.requests import commands as c
 from tests.scenario.test_node_identity import ROOT
 from tests.support.machines import Machine, inventory
 from tests.support.world import World

@@ -4,11 +4,11 @@ import pytest
 
 from gsched.errors import GschedError
 from gsched.protocol import actions as a
-from gschedd.core import commands as c
-from gschedd.core import effects as e
-from gschedd.core import facts as f
-from gschedd.core.migration.backoff import ASK_AGAIN_S
-from gschedd.core.state import State
+from gschedd.core.requests import commands as c
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.state import State
+from gschedd.core.training.backoff import ASK_AGAIN_S
 from tests.support.moves import Story, gpus
 from tests.support.world import ADMIN, ALICE, BOB, Program, World, node, settings
 

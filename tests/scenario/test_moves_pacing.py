@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from gsched.model.resources import Allocation
-from gschedd.core.settings import Caller, Settings
-from gschedd.core.state import State
+from gschedd.core.state.settings import Caller, Settings
+from gschedd.core.state.state import State
 from gschedd.plan.snapshot import Move, Plan, RunningJob, Snapshot
 from gschedd.policies.queue import fifo
 from tests.support.moves import gpus

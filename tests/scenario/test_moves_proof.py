@@ -4,8 +4,8 @@ import pytest
 
 from gsched.model.resources import Allocation, Share
 from gsched.model.states import OutcomeKind
-from gschedd.core import effects as e
-from gschedd.core import facts as f
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
 from tests.support.moves import Story, gpus
 from tests.support.world import Program, node
 

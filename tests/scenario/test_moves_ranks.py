@@ -6,9 +6,9 @@ from gsched.errors import InvalidRequestError
 from gsched.model.training import Training
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gschedd.core import commands as c
-from gschedd.core import effects as e
-from gschedd.core import facts as f
+from gschedd.core.requests import commands as c
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
 from gschedd.core.training.profile import TrainingProfiles
 from tests.support.moves import Story, gpus
 from tests.support.world import ADMIN, ALICE, Program

@@ -6,10 +6,10 @@ from gsched.model.resources import Share
 from gsched.model.states import OutcomeKind, StopReason
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gschedd.core import commands as c
-from gschedd.core import effects as e
-from gschedd.core import facts as f
-from gschedd.core.migration.backoff import ASK_AGAIN_S, is_left_alone
+from gschedd.core.requests import commands as c
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.training.backoff import ASK_AGAIN_S, is_left_alone
 from gschedd.core.views.migrations import move_row
 from gschedd.core.views.reasons import describe
 from tests.support.moves import Story, gpus

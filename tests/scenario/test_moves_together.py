@@ -5,9 +5,9 @@ import pytest
 from gsched.model.states import OutcomeKind
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gschedd.core import commands as c
-from gschedd.core import effects as e
-from gschedd.core import facts as f
+from gschedd.core.requests import commands as c
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
 from tests.support.moves import Story, gpus
 from tests.support.world import ALICE, Machine, Program, node
 

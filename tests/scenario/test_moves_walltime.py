@@ -5,7 +5,7 @@ import pytest
 from gsched.model.resources import Share
 from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n
-from gschedd.core.attempts.walltime import walltime_left_s
+from gschedd.core.state.walltime import walltime_left_s
 from tests.support.moves import Story, gpus
 from tests.support.world import Program
 

@@ -11,9 +11,9 @@ from gsched.model.resources import Load, Usage
 from gsched.model.states import NodeState, OutcomeKind, PartState
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gschedd.core import commands as c
 from gschedd.core.nodes.admission import MAX_RIVALS, REMEMBERED_S, refused_words
-from gschedd.core.settings import Caller
+from gschedd.core.requests import commands as c
+from gschedd.core.state.settings import Caller
 from tests.support.world import ALICE, World, node
 
 ROOT = Caller(user="root", uid=0, gid=0, operator=True)

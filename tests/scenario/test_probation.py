@@ -7,10 +7,10 @@ from gsched.model.job import LaunchFailure
 from gsched.model.states import LaunchStage, Subject
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gschedd.core import commands as c
-from gschedd.core import effects as e
-from gschedd.core import facts as f
 from gschedd.core.nodes.probation import DAY_S, MAX_RESUMPTIONS
+from gschedd.core.requests import commands as c
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
 from gschedd.core.views.jobs import JobViews
 from tests.support.world import ADMIN, ALICE, BOB, World, node
 

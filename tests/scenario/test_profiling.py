@@ -7,10 +7,10 @@ from gsched.config import PROFILING
 from gsched.errors import InvalidRequestError
 from gsched.model.training import Profiling, Training
 from gsched.protocol import node as n
-from gschedd.core import facts as f
 from gschedd.core.cycle.run import snapshot
-from gschedd.core.migration import costs as movecosts
-from gschedd.core.state import State
+from gschedd.core.state import facts as f
+from gschedd.core.state.state import State
+from gschedd.core.training import move_costs as movecosts
 from gschedd.plan.compose import beside
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import deadline

@@ -5,7 +5,7 @@ import pytest
 from gsched.errors import RequestTooLargeError
 from gsched.model.ids import element_number
 from gsched.protocol import actions as a
-from gschedd.core.settings import QueueSettings
+from gschedd.core.state.settings import QueueSettings
 from tests.support.world import ADMIN, BOB, GIB, World, node, settings
 
 
@@ -281,7 +281,7 @@ def test_a_named_host_is_waited_for() -> None:
 
 def test_a_drained_node_takes_nothing_new_and_keeps_what_runs() -> None:
     """Drain: the running job ends as it would, the next waits; resume: it starts."""
-    from gschedd.core import commands as c
+    from gschedd.core.requests import commands as c
 
     world = World(node("n1", cpus=2))
     first = world.submit(runs_s=50)

@@ -21,12 +21,13 @@ from gsched.model.states import (
 )
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gschedd.core import commands as c
-from gschedd.core import facts as f
-from gschedd.core.apply import apply
+from gschedd.core.apply.jobs import apply
 from gschedd.core.head import Head
 from gschedd.core.recovery.adopt import CaseKind, Hold, Survey, cases_of
-from gschedd.core.state import Job, State
+from gschedd.core.requests import commands as c
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.state import State
 from tests.support.world import ADMIN, ALICE, BEGIN_S, Program, World, node
 
 TOKEN = "aa"

@@ -6,8 +6,8 @@ from gsched.errors import NotPermittedError
 from gsched.model.states import HoldKind, JobState
 from gsched.protocol import actions as a
 from gsched.protocol.actions import Alteration
-from gschedd.core import commands as c
-from gschedd.core.settings import Caller
+from gschedd.core.requests import commands as c
+from gschedd.core.state.settings import Caller
 from tests.support.evidence import UNKNOWN_USER
 from tests.support.world import ADMIN, ALICE, World, node
 

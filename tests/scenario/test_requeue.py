@@ -2,7 +2,7 @@
 
 from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from tests.support.moves import Story
 from tests.support.world import Program
 

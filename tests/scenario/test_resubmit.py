@@ -16,10 +16,10 @@ from gsched.model.arrays import Span, Spans, compressed, read_spans
 from gsched.model.ids import element_number
 from gsched.model.limits import MAX_ARRAY_SPANS, MAX_USER_ARGUMENT_BYTES
 from gsched.model.states import HoldKind
-from gschedd.core import commands as c
-from gschedd.core import facts as f
-from gschedd.core.settings import Caller, NotifySettings, QueueSettings
-from gschedd.core.step import Step
+from gschedd.core.requests import commands as c
+from gschedd.core.state import facts as f
+from gschedd.core.state.settings import Caller, NotifySettings, QueueSettings
+from gschedd.core.state.step import Step
 from gschedd.core.views.jobs import JobViews
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, Program, World, node, settings
 

@@ -8,7 +8,7 @@ from gsched.model.training import Training
 from gschedd.allocation.adaptive.cluster import pool_of
 from gschedd.allocation.changes import timeline_for
 from gschedd.core.cycle.run import run_cycle, snapshot
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 from gschedd.plan.compose import beside, to_check
 from gschedd.plan.snapshot import DeadlineForecast, JobClass, Plan, Policy, Start
 from gschedd.policies.baselines import edf, fifowhole, themis

@@ -2,8 +2,8 @@
 
 from gsched.model.arrays import read_spans
 from gsched.model.ids import element_number
-from gschedd.core import commands as c
-from gschedd.core.arrays.elements import SHORT_NUMBERS_MOST, meant_number
+from gschedd.core.requests import commands as c
+from gschedd.core.state.elements import SHORT_NUMBERS_MOST, meant_number
 from tests.support.invariants import content, replayed
 from tests.support.world import ALICE, World, node
 

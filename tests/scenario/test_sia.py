@@ -9,9 +9,9 @@ from gsched.model.reports import StepSample
 from gsched.model.training import Adaptive, Inference, Scaling
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gschedd.core import commands as c
-from gschedd.core import facts as f
-from gschedd.core.state import State
+from gschedd.core.requests import commands as c
+from gschedd.core.state import facts as f
+from gschedd.core.state.state import State
 from gschedd.plan.training import gpus_by_node
 from gschedd.policies.registry import Tuning, choose
 from gschedd.policies.training.sia import Settings

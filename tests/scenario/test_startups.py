@@ -7,10 +7,11 @@ import pytest
 from gsched.model.training import Training
 from gsched.protocol import api
 from gsched.protocol import node as n
-from gschedd.core import facts as f
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import Outlook, outlook_of
-from gschedd.core.state import Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.state import State
 from gschedd.core.views.jobs import JobViews
 from gschedd.models.startup import Family
 from gschedd.plan.compose import beside

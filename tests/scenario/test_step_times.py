@@ -6,11 +6,12 @@ import pytest
 
 from gsched.model.training import Training
 from gsched.protocol import node as n
-from gschedd.core import facts as f
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import foresee
-from gschedd.core.migration.costs import told_by_resuming
-from gschedd.core.state import MigrationProgress, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import MigrationProgress
+from gschedd.core.state.state import State
+from gschedd.core.training.move_costs import told_by_resuming
 from gschedd.core.training.step_times import CHANGE, PAUSE_S
 from gschedd.models.startup import Family
 from gschedd.models.steptimes import MeasuredSpeed

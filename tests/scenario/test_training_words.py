@@ -3,9 +3,9 @@
 import pytest
 
 from gsched.protocol import node as n
-from gschedd.core import effects as e
-from gschedd.core import facts as f
-from gschedd.core.attempts.walltime import walltime_left_s
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.walltime import walltime_left_s
 from gschedd.core.training.profile import TrainingProfiles
 from tests.support.moves import Story, gpus
 from tests.support.world import Program

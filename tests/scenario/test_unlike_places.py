@@ -3,7 +3,7 @@
 import pytest
 
 from gsched.model.states import JobState
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 from gschedd.policies.registry import TRAININGS, choose
 from tests.support.world import World, node
 

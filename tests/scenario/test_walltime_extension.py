@@ -6,8 +6,8 @@ from msgspec import structs
 from gsched.errors import BadStateError, GschedError, NotPermittedError
 from gsched.model.states import OutcomeKind
 from gsched.protocol import actions as a
-from gschedd.core import commands as c
-from gschedd.core.settings import Caller, QueueSettings
+from gschedd.core.requests import commands as c
+from gschedd.core.state.settings import Caller, QueueSettings
 from gschedd.daemon.setup import read_extension
 from tests.support.world import ALICE, BEGIN_S, BOB, Program, World, node, settings
 

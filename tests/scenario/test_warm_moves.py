@@ -4,10 +4,10 @@ from gsched.model.job import ExitRecord
 from gsched.model.resources import Allocation, Load, Share, Usage
 from gsched.model.states import OutcomeKind, StopReason
 from gsched.protocol import node as n
-from gschedd.core import effects as e
-from gschedd.core import facts as f
-from gschedd.core.settings import QueueSettings, Settings
-from gschedd.core.state import MigrationProgress
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import MigrationProgress
+from gschedd.core.state.settings import QueueSettings, Settings
 from gschedd.core.views.migrations import move_row
 from tests.support.machines import GIB
 from tests.support.moves import Story, gpus

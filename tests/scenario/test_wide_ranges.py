@@ -6,7 +6,7 @@ from types import FrameType
 
 import pytest
 
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 from gschedd.core.training.profile import TrainingProfiles, gpu_counts
 from gschedd.policies.registry import TRAININGS, choose
 from tests.support.world import World, inventory, node

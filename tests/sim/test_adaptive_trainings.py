@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from gsched.model.training import Adaptive, Batching, Training
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from gschedd.models.goodput.records import ThroughputParameters
 from gschedd.plan.elastic import allocate
 from gschedd.plan.snapshot import Move, Plan, Policy, Snapshot, Tune

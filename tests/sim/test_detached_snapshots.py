@@ -3,8 +3,8 @@
 import pytest
 
 from gschedd.core.head import Head
-from gschedd.core.settings import Settings
-from gschedd.core.state import State
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.models.predict import PaperModel
 from gschedd.models.robust import RobustModel
 from gschedd.plan.snapshot import Policy

@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from gnode.core import leases
-from gschedd.core import facts as f
-from gschedd.core.settings import Settings
+from gschedd.core.state import facts as f
+from gschedd.core.state.settings import Settings
 from tests.fault_world.bookkeeping import InvariantError
 from tests.fault_world.leases import LeaseWorld
 

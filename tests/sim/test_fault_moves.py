@@ -6,12 +6,12 @@ A seed that fails is the whole story: ``scripts/sim-faults --policy NAME --seeds
 import pytest
 
 from gsched.errors import InvalidTransitionError
-from gschedd.core import facts as f
 from gschedd.core import head as core_head
 from gschedd.core.head import Head
-from gschedd.core.settings import Settings
-from gschedd.core.state import State
-from gschedd.core.step import Step
+from gschedd.core.state import facts as f
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
+from gschedd.core.state.step import Step
 from gschedd.plan.snapshot import Policy
 from tests.fault_world.bookkeeping import InvariantError
 from tests.fault_world.moves import NAMED, MovingWorld

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from gsched.model.resources import Share
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from gschedd.plan.sharing import SharedGpu
 from gschedd.plan.space import FreeNode
 from gschedd.plan.space import take as take_all
@@ -100,7 +100,7 @@ def test_a_head_that_forgets_shares_is_caught(monkeypatch: pytest.MonkeyPatch) -
     def forgetful(space: FreeNode, share: Share) -> FreeNode:
         return take_all(space, structs.replace(share, gpu_shares=()))
 
-    monkeypatch.setattr("gschedd.core.ledger.take", forgetful)
+    monkeypatch.setattr("gschedd.core.state.ledger.take", forgetful)
     found = set()
     for seed in range(CANARY_SEEDS):
         try:

@@ -8,9 +8,9 @@ tells it again.
 import pytest
 
 from gnode.core.task import AttemptKey
-from gschedd.core import facts as f
 from gschedd.core.attempts import assign
-from gschedd.core.state import Job
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
 from gschedd.sim.machine import Machine, Process
 from tests.fault_world.bookkeeping import InvariantError
 from tests.fault_world.warm import WarmNode, WarmWorld

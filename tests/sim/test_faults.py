@@ -12,13 +12,13 @@ from gnode.core.inputs import HeadSaid, Input, LaunchAsked, SpoolFound
 from gsched.model.arrays import take
 from gsched.model.resources import Share
 from gsched.protocol import node as n
-from gschedd.core import effects as e
-from gschedd.core import facts as f
-from gschedd.core.decide import lost_parts
 from gschedd.core.head import Head
-from gschedd.core.settings import Settings
-from gschedd.core.state import State
-from gschedd.core.step import Step
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.lost import lost_parts
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
+from gschedd.core.state.step import Step
 from gschedd.plan.snapshot import Policy
 from gschedd.sim.head import HeadProcess
 from gschedd.sim.node import NodeProcess

@@ -7,10 +7,10 @@ import pytest
 from msgspec import structs
 
 from gsched.model.training import Training
-from gschedd.core import facts as f
 from gschedd.core.head import Head
-from gschedd.core.settings import Settings
-from gschedd.core.state import State
+from gschedd.core.state import facts as f
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import Composed, Fairness, beside
 from gschedd.plan.elastic import allocate

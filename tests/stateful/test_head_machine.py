@@ -10,9 +10,9 @@ from gsched.model.resources import Chunk, Load, Request, Share
 from gsched.model.states import HoldKind, OutcomeKind
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gschedd.core import commands as c
 from gschedd.core.head import Head
-from gschedd.core.state import State
+from gschedd.core.requests import commands as c
+from gschedd.core.state.state import State
 from gschedd.plan.snapshot import Plan, Snapshot, Start, Wait
 from tests.support.head_machine import NODES, HeadMachine
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, settings, submission

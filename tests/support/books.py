@@ -7,11 +7,10 @@ from gsched.model.job import ExitRecord, JobSpec
 from gsched.model.resources import Load, Share, Usage
 from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n
-from gschedd.core import facts as f
 from gschedd.core.head import Head
-from gschedd.core.learning import Run
-from gschedd.core.state import State
-from gschedd.core.step import Step
+from gschedd.core.state import facts as f
+from gschedd.core.state.state import State
+from gschedd.core.state.step import Run, Step
 from gschedd.daemon.setup import relearn
 from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy
@@ -86,7 +85,7 @@ class Books:
 
     def submit(self, resources: str = "nodes=1", **changes: object) -> int:
         """Queue a job of Alice's."""
-        from gschedd.core import commands as c
+        from gschedd.core.requests import commands as c
 
         asked = submission(resources=(resources,), **changes)
         command = c.Submit(caller=ALICE, asked=asked, digests=("", ""))
@@ -130,7 +129,7 @@ def spec_of(**changes: object) -> JobSpec:
     """Return the spec that a plain submission becomes, with changes."""
     from msgspec import structs
 
-    from gschedd.core import commands as c
+    from gschedd.core.requests import commands as c
 
     head = Head(state=State(), settings=settings(), policy=fifo.plan)
     head.command(c.Submit(caller=ALICE, asked=submission(), digests=("", "")), BEGIN_S)

@@ -5,10 +5,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gsched.model.dependency import DependencyKind
 from gsched.model.states import HoldKind
-from gschedd.core import commands as c
 from gschedd.core.head import Head
-from gschedd.core.settings import Caller
-from gschedd.core.step import Step
+from gschedd.core.requests import commands as c
+from gschedd.core.state.settings import Caller
+from gschedd.core.state.step import Step
 from tests.support.world import ADMIN, ALICE, BOB, submission
 
 

@@ -30,11 +30,11 @@ from gsched.protocol import training as wire
 from gsched.protocol.framing import frames_from_head, frames_from_node
 from gsched.protocol.job_steps import StepFailed, StepRequest
 from gsched.protocol.reading import read_from_head, read_from_node
-from gschedd.core import commands as c
-from gschedd.core import effects as e
 from gschedd.core.head import Head
-from gschedd.core.state import State
-from gschedd.core.step import Step
+from gschedd.core.requests import commands as c
+from gschedd.core.state import effects as e
+from gschedd.core.state.state import State
+from gschedd.core.state.step import Step
 from gschedd.http.decoding import decoded
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.orders import order

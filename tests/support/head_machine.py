@@ -26,13 +26,13 @@ from gsched.model.states import HoldKind, JobState, OutcomeKind, PartState, Stop
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gsched.protocol.actions import Alteration
-from gschedd.core import commands as c
-from gschedd.core import effects as e
-from gschedd.core import facts as f
 from gschedd.core.head import Head
-from gschedd.core.settings import Caller, QueueSettings
-from gschedd.core.state import State
-from gschedd.core.step import Step
+from gschedd.core.requests import commands as c
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.settings import Caller, QueueSettings
+from gschedd.core.state.state import State
+from gschedd.core.state.step import Step
 from gschedd.plan.snapshot import Plan, Snapshot, Start
 from gschedd.policies.queue import fifo
 from gschedd.store.reader import Reader

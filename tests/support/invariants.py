@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from gschedd.core.apply import apply
-from gschedd.core.facts import AnyFact
-from gschedd.core.state import State
+from gschedd.core.apply.jobs import apply
+from gschedd.core.state.facts import AnyFact
+from gschedd.core.state.state import State
 from gschedd.plan.space import FreeNode
 from tests.fault_world.checks import History
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from gsched.errors import InvalidTransitionError
 from gsched.model.states import JobState, OutcomeKind
-from gschedd.core import facts as f
-from gschedd.core.apply import apply
-from gschedd.core.state import State
+from gschedd.core.apply.jobs import apply
+from gschedd.core.state import facts as f
+from gschedd.core.state.state import State
 from gschedd.store.reader import Reader
 
 

@@ -9,7 +9,7 @@ from gsched.model.resources import Gpu, Inventory
 from gsched.model.states import PartState
 from gsched.model.training import Batching
 from gsched.protocol import node as n
-from gschedd.core import effects as e
+from gschedd.core.state import effects as e
 from tests.support.evidence import FORK
 from tests.support.saving import Running
 

@@ -4,7 +4,7 @@ from msgspec import structs
 
 from gsched.model.job import Outcome
 from gsched.model.resources import Allocation, Share
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 from gschedd.plan.snapshot import Move, Plan, Snapshot
 from gschedd.policies.queue import fifo
 from tests.support.world import World, node

@@ -9,7 +9,7 @@ from msgspec import Struct
 from gsched.protocol import node as n
 
 if TYPE_CHECKING:
-    from gschedd.core import effects as e
+    from gschedd.core.state import effects as e
     from tests.support.world import Machine, World
 
 

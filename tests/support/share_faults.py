@@ -22,7 +22,7 @@ from gsched.errors import GschedError, HeadUnreachableError, TryAgainError
 from gsched.model.ids import read_job_id
 from gsched.model.states import OutcomeKind
 from gsched.unix_address import address_of
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from tests.support import records
 from tests.support.chaos_faults import kill_supervisor
 from tests.support.cluster import ROOT, Cluster, wait_until

@@ -21,7 +21,7 @@ from gnode.gpushare.keeper import LOG_FILE, Keeper
 from gsched.client import Head, new_job
 from gsched.errors import HeadUnreachableError, TryAgainError
 from gsched.model.states import OutcomeKind
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.gpu_device import Device
 from tests.support.judge import Judge, facts_of, verdict

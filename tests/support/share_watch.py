@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from gsched.model.resources import WHOLE_PERCENT, Share
 from gsched.model.states import ShareClass
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from tests.support.gpu_device import Device
 from tests.support.judge import facts_of
 

@@ -8,9 +8,9 @@ from msgspec import structs
 
 from gsched.model.resources import Gpu, GpuShare, GpuShareRequest, Load, Share
 from gsched.model.states import NodeState
-from gschedd.core import commands as c
 from gschedd.core.head import Head
-from gschedd.core.step import Step
+from gschedd.core.requests import commands as c
+from gschedd.core.state.step import Step
 from gschedd.plan.sharing import share_of_gpu
 from tests.support.machines import GIB
 from tests.support.world import ALICE, submission

@@ -25,16 +25,17 @@ from gsched.model.states import (
 from gsched.protocol import actions as a
 from gsched.protocol import api
 from gsched.protocol import node as n
-from gschedd.core import commands as c
-from gschedd.core import effects as e
-from gschedd.core import facts as f
-from gschedd.core.apply import apply
-from gschedd.core.attempts.walltime import walltime_left_s
+from gschedd.core.apply.jobs import apply
 from gschedd.core.head import Head
+from gschedd.core.requests import commands as c
 from gschedd.core.requests.followers import awaited, recall
-from gschedd.core.settings import Caller, QueueSettings, Settings
-from gschedd.core.state import Job, Node, State
-from gschedd.core.step import Step
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job, Node
+from gschedd.core.state.settings import Caller, QueueSettings, Settings
+from gschedd.core.state.state import State
+from gschedd.core.state.step import Step
+from gschedd.core.state.walltime import walltime_left_s
 from gschedd.core.views.reasons import Reasons
 from gschedd.plan.snapshot import Policy, Wait
 from gschedd.policies.queue import fifo

@@ -9,7 +9,7 @@ import pytest
 from gsched.errors import HeadUnreachableError
 from gsched.failpoint import FAILPOINTS
 from gsched.model.states import OutcomeKind
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from tests.support.cluster import Cluster, wait_until
 from tests.support.judge import Judge, facts_of, verdict
 from tests.support.mishaps import Submission, a_job, delete, is_killed, wait_for_death, wait_for_end

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gsched.model.states import OutcomeKind
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from tests.support.cluster import Cluster, wait_until
 from tests.support.judge import Judge, facts_of, verdict
 from tests.support.mishaps import (

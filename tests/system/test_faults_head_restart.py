@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gsched.model.states import OutcomeKind
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 from tests.support import records
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.judge import Judge, facts_of, verdict

@@ -7,12 +7,12 @@ from gsched.errors import InvalidTransitionError
 from gsched.model.resources import Load
 from gsched.model.states import HoldKind, JobState
 from gsched.protocol import actions as a
-from gschedd.core import apply as apply_module
-from gschedd.core import commands as c
-from gschedd.core import facts as f
-from gschedd.core.apply import apply
+from gschedd.core.apply import jobs as apply_module
+from gschedd.core.apply.jobs import apply
 from gschedd.core.attempts.assign import free_port
-from gschedd.core.state import State
+from gschedd.core.requests import commands as c
+from gschedd.core.state import facts as f
+from gschedd.core.state.state import State
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies.queue import fifo
 from tests.support.books import spec_of

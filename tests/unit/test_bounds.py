@@ -16,7 +16,7 @@ from gsched.model import limits
 from gsched.model.request import parse_resources
 from gsched.protocol import actions as a
 from gsched.protocol import api
-from gschedd.core import commands as c
+from gschedd.core.requests import commands as c
 from tests.support.world import ALICE, BEGIN_S, World, node
 from tests.support.worst_requests import RESOURCES, SUBMISSIONS, Worst
 

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from gsched.model.job import Owner
-from gschedd.core.settings import Settings
+from gschedd.core.state.settings import Settings
 from gschedd.http.callers import (
     KEPT_S,
     KEPT_TO_ACT_S,

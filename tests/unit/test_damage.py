@@ -13,11 +13,11 @@ from gsched.model.resources import Load
 from gsched.model.states import JobState, PartState
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gschedd.core import commands as c
-from gschedd.core import effects as e
-from gschedd.core import facts as f
-from gschedd.core.state import Job
-from gschedd.core.step import Step
+from gschedd.core.requests import commands as c
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.step import Step
 from gschedd.store.reader import HistoryFilter, Reader
 from gschedd.store.scrub import Place
 from gschedd.store.sqlite import PURGE_STEP_S

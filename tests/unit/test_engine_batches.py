@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gsched.clock import SystemClock
-from gschedd.core.step import Step
+from gschedd.core.state.step import Step
 from gschedd.engine import loop
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace

@@ -1,8 +1,8 @@
 """Why a job waits and how it ended, in words."""
 
 from gsched.model.states import HoldKind, JobState
-from gschedd.core import facts as f
-from gschedd.core.settings import QueueSettings
+from gschedd.core.state import facts as f
+from gschedd.core.state.settings import QueueSettings
 from gschedd.core.views.ahead import jobs_ahead
 from gschedd.core.views.jobs import JobViews
 from gschedd.core.views.reasons import Reasons, describe

@@ -4,7 +4,7 @@ import pytest
 
 from gsched.config import parse_config
 from gsched.errors import ConfigError
-from gschedd.core.settings import Settings
+from gschedd.core.state.settings import Settings
 from gschedd.daemon.setup import settings_from
 from gschedd.plan.training import Fabric
 

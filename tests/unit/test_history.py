@@ -7,9 +7,10 @@ import pytest
 from msgspec import Struct, structs
 
 from gsched.protocol import actions as a
-from gschedd.core import commands as c
-from gschedd.core.learning import Kinds, Loads, Run
-from gschedd.core.settings import Caller
+from gschedd.core.requests import commands as c
+from gschedd.core.state.learning import Kinds, Loads
+from gschedd.core.state.settings import Caller
+from gschedd.core.state.step import Run
 from gschedd.http.predictions import prediction_row
 from gschedd.models.robust import RobustModel
 from gschedd.plan.load import Basis, Kind, NodeRates, Prediction, Use

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gschedd.core.step import Step
+from gschedd.core.state.step import Step
 from gschedd.engine.inbox import FullError, Inbox, Input
 
 

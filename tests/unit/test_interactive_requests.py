@@ -10,11 +10,11 @@ from gsched.model.resources import Chunk, Request
 from gsched.model.states import JobState
 from gsched.protocol import actions as a
 from gsched.protocol.api import SubmitJob
-from gschedd.core import commands as c
+from gschedd.core.requests import commands as c
 from gschedd.core.requests.interactive import may_enter, with_terminal
 from gschedd.core.requests.submit import checked_walltime, with_memory
-from gschedd.core.settings import Caller, QueueSettings, Settings
-from gschedd.core.state import Job
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller, QueueSettings, Settings
 from tests.support import world as worlds
 from tests.support.world import ALICE, BEGIN_S, World, submission
 

@@ -27,10 +27,10 @@ from gsched.model.mail import checked_points, checked_recipients, points_of_slur
 from gsched.model.resources import Usage
 from gsched.model.states import JobState, OutcomeKind
 from gsched.protocol.actions import Alteration
-from gschedd.core import facts as f
 from gschedd.core.requests.notify import altered_notify, checked_notify
-from gschedd.core.settings import NotifySettings
-from gschedd.core.state import Job
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import NotifySettings
 from gschedd.notify.ledger import Waiting, open_ledger
 from gschedd.notify.notices import (
     Address,

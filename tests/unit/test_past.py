@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from gsched.model.ids import element_number
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 from gschedd.http.past import past_of
 
 

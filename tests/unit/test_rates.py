@@ -4,8 +4,8 @@ import pytest
 
 from gsched.model.resources import Gpu, Inventory, Load
 from gsched.model.states import NodeState
-from gschedd.core.learning import USUAL_CPU_CLOCK_MHZ, USUAL_GPU_RATE_MHZ, load_of, rates_of
-from gschedd.core.state import Node
+from gschedd.core.state.learning import USUAL_CPU_CLOCK_MHZ, USUAL_GPU_RATE_MHZ, load_of, rates_of
+from gschedd.core.state.records import Node
 
 
 def inventory(**fields: object) -> Inventory:

@@ -11,8 +11,8 @@ from gsched.model.machine import Machine
 from gsched.model.resources import GpuShare, Load, Share, Usage
 from gsched.model.states import HoldKind, JobState, OutcomeKind, ShareClass, StopReason
 from gsched.model.training import Batching
-from gschedd.core import facts as f
-from gschedd.core.state import Job, MigrationProgress, MigrationTarget, Saved
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job, MigrationProgress, MigrationTarget, Saved
 from gschedd.core.views.reasons import describe
 from gschedd.models.steptimes import Steps
 from gschedd.store import rows

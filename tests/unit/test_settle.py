@@ -6,7 +6,7 @@ from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Share, Usage
 from gsched.model.states import AttemptState, OutcomeKind, PartState, StopReason
 from gschedd.core.attempts.settle import attempt_outcome, total_usage
-from gschedd.core.state import Attempt, Part
+from gschedd.core.state.records import Attempt, Part
 
 K = OutcomeKind
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gsched.model.states import AttemptState, JobState
-from gschedd.core.state import Attempt, Job, Reached
+from gschedd.core.state.records import Attempt, Job, Reached
 from gschedd.core.training.remaining import Before, Rest, rest_of_running
 from gschedd.models.runtime import WalltimeSpeed, size_of_run
 from gschedd.models.startup import LATEST, Family, Startups, at_least, startup_told_by_end_s

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import gschedd.core
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 
 CORE = Path(gschedd.core.__file__).parent
 WRITERS = {
-    *("apply.py", "arrays/apply.py", "migration/apply.py", "nodes/apply.py", "recovery/apply.py"),
-    *("indexing.py", "ledger.py"),
+    *(f"apply/{name}.py" for name in ("arrays", "jobs", "nodes", "recovery", "training")),
+    *("state/indexing.py", "state/ledger.py"),
 }
 CHANGING = {"add", "append", "clear", "discard", "insert", "pop", "remove", "setdefault", "update"}
 

@@ -16,10 +16,10 @@ from gsched.model.ids import element_number
 from gsched.model.states import JobState, OutcomeKind
 from gsched.protocol import actions as a
 from gsched.protocol.actions import Alteration
-from gschedd.core import commands as c
-from gschedd.core import facts as f
-from gschedd.core.nodes.apply import SAFE_ID_JUMP
-from gschedd.core.state import Job
+from gschedd.core.apply.nodes import SAFE_ID_JUMP
+from gschedd.core.requests import commands as c
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
 from gschedd.store.identity import identity_of
 from gschedd.store.mark import Mark, MarkFile
 from gschedd.store.purge import KEPT_OF_JOB

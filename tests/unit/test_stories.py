@@ -8,9 +8,9 @@ import pytest
 from gsched.clock import SystemClock
 from gsched.model.states import JobState
 from gsched.protocol.actions import AnyJobAction, HoldJob, ReleaseJob
-from gschedd.core import commands as c
-from gschedd.core import facts as f
-from gschedd.core.state import Job
+from gschedd.core.requests import commands as c
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.engine.watches import Watches

@@ -16,11 +16,11 @@ from gsched.model import limits
 from gsched.model.job import DEFAULT_GRACE_S, JobSpec
 from gsched.model.limits import MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES
 from gsched.model.states import HoldKind, Join, LaunchKind
-from gschedd.core import commands as c
 from gschedd.core.head import MAX_INTERNED, Head
-from gschedd.core.settings import Caller, QueueSettings, Settings
-from gschedd.core.state import State
-from gschedd.core.step import Step
+from gschedd.core.requests import commands as c
+from gschedd.core.state.settings import Caller, QueueSettings, Settings
+from gschedd.core.state.state import State
+from gschedd.core.state.step import Step
 from gschedd.policies.queue import fifo
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, World, node, settings, submission
 

@@ -9,8 +9,8 @@ from gsched.errors import InvalidTransitionError
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Usage
 from gsched.model.states import AttemptState, JobState, NodeState, OutcomeKind, PartState
-from gschedd.core import facts as f
-from gschedd.core.transitions import (
+from gschedd.core.state import facts as f
+from gschedd.core.state.transitions import (
     ATTEMPT_MOVES,
     JOB_MOVES,
     NODE_MOVES,

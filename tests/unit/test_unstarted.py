@@ -10,7 +10,7 @@ from gsched.model.arrays import format_spans, read_spans
 from gsched.model.ids import INDICES, element_number, short_job_id
 from gsched.model.states import OutcomeKind
 from gsched.protocol import actions as a
-from gschedd.core import commands as c
+from gschedd.core.requests import commands as c
 from gschedd.store.purge import DAY_S, Keep
 from gschedd.store.reader import HistoryFilter, HistoryTotals, Reader
 from gschedd.store.unstarted import Unstarted

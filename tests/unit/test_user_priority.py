@@ -4,8 +4,8 @@ import pytest
 
 from gsched.config import parse_config
 from gsched.errors import InvalidRequestError, NotPermittedError
-from gschedd.core import commands as c
-from gschedd.core.settings import Caller
+from gschedd.core.requests import commands as c
+from gschedd.core.state.settings import Caller
 from gschedd.daemon.setup import settings_from
 from tests.support.world import ADMIN, ALICE, World, settings, submission
 

@@ -4,11 +4,12 @@ from collections.abc import Collection, Iterable
 
 from gsched.model.resources import Allocation
 from gsched.model.training import Batching
-from gschedd.core import facts as f
-from gschedd.core.learning import predict
-from gschedd.core.migration.warm import next_attempt
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
+from gschedd.core.attempts.warm import next_attempt
+from gschedd.core.state import facts as f
+from gschedd.core.state.learning import predict
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.core.training.goodput import is_unmeasured
 from gschedd.models.sizes import stated_size
 from gschedd.plan.layouts import layout_of

@@ -13,9 +13,10 @@ from typing import Final
 
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.states import LaunchStage, OutcomeKind, Subject
-from gschedd.core import facts as f
 from gschedd.core.nodes.probation import ask_if_suspected, drained
-from gschedd.core.state import Attempt, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Attempt
+from gschedd.core.state.state import State
 
 #: Errors that pass: of a file system, a network or a machine that is short of something.
 PASSING: Final = frozenset(

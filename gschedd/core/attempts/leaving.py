@@ -17,9 +17,10 @@ from gsched.model.job import ExitRecord
 from gsched.model.signals import SIGNAL_NAMES, describe_signal
 from gsched.model.states import OutcomeKind, PartState, StopReason
 from gsched.model.wording import outcome_words
-from gschedd.core import facts as f
-from gschedd.core.state import Attempt, Job, State
-from gschedd.core.transient import UnhandledSignal
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Attempt, Job
+from gschedd.core.state.state import State
+from gschedd.core.state.transient import UnhandledSignal
 
 #: Grace for a training that has saved its state, seconds: it has nothing left to do.
 MOVE_GRACE_S: Final = 5.0

@@ -6,9 +6,10 @@ nodes that are both gone. It happens once.
 """
 
 from gsched.model.states import JobState
-from gschedd.core import facts as f
 from gschedd.core.attempts.steps import part_opened
-from gschedd.core.state import Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.state import State
 
 _GOES_ON = frozenset({JobState.MIGRATING, JobState.EXITING})
 

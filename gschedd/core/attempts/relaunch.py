@@ -10,9 +10,9 @@ from msgspec import Struct
 from gsched.model.states import HoldKind, LaunchStage
 from gsched.model.units import format_duration
 from gsched.model.wording import counted
-from gschedd.core import facts as f
 from gschedd.core.attempts.blame import Verdict, failed_nodes, verdict_on
-from gschedd.core.state import Attempt, Job
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Attempt, Job
 
 #: Nodes that a job remembers as those where it failed to start; the newest.
 MAX_AVOIDED: Final = 8

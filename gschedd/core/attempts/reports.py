@@ -15,9 +15,8 @@ from gsched.model.reports import made_of
 from gsched.model.resources import Usage
 from gsched.model.states import NodeState, PartState, StopReason
 from gsched.protocol import node as n
-from gschedd.core import effects as e
-from gschedd.core import facts as f
-from gschedd.core.apply import note_damaged
+from gschedd.core.apply.jobs import note_damaged
+from gschedd.core.apply.training import note_progress
 from gschedd.core.attempts.blame import is_exhausted
 from gschedd.core.attempts.leaving import (
     has_begun_to_leave,
@@ -25,21 +24,22 @@ from gschedd.core.attempts.leaving import (
     note_unhandled_signal,
     stop_to_move,
 )
-from gschedd.core.decide import lost_part
-from gschedd.core.migration.apply import note_progress
-from gschedd.core.migration.costs import told_by_resuming
-from gschedd.core.migration.warm import given_up, heard_ready, is_preparing, is_waited_for
+from gschedd.core.attempts.react import ask_checkpoint, asked_nodes, retime, stop
+from gschedd.core.attempts.warm import given_up, heard_ready, is_preparing, is_waited_for
 from gschedd.core.nodes.hardware import gpus_changed
+from gschedd.core.nodes.live import MAX_PROBLEM
 from gschedd.core.nodes.probation import answered
-from gschedd.core.react import ask_checkpoint, asked_nodes, retime, stop
-from gschedd.core.state import Attempt, Job, Part, Reached, State
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.lost import lost_part
+from gschedd.core.state.records import Attempt, Job, Part, Reached
+from gschedd.core.state.state import State
 from gschedd.core.training import checkpoints as coalescing
 from gschedd.core.training.goodput import told_by_batches
+from gschedd.core.training.move_costs import told_by_resuming
 from gschedd.core.training.startups import told_by_step
 from gschedd.core.training.step_times import told_by_steps
 
-#: Characters that are kept of a node's own word on why it takes no new jobs.
-MAX_PROBLEM = 200
 #: TERM to KILL for an attempt that should not be there at all, seconds.
 FENCED_GRACE_S = 5.0
 

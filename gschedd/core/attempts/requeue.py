@@ -7,10 +7,10 @@ from msgspec import structs
 from gsched.model.job import Outcome
 from gsched.model.states import HoldKind, OutcomeKind
 from gsched.model.wording import counted, outcome_words
-from gschedd.core import facts as f
 from gschedd.core.attempts.blame import Verdict, verdict_on
 from gschedd.core.attempts.relaunch import AFTER, after_failed_start
-from gschedd.core.state import Attempt, Job
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Attempt, Job
 from gschedd.core.training.checkpoints import checkpoint_dir
 
 #: Faults of the system in a row after which a job is held for a person to look at.

@@ -4,10 +4,11 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from gsched.model.states import AttemptState, JobState, PartState
-from gschedd.core.attempts.walltime import walltime_left_s
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
-from gschedd.core.transient import Ends
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
+from gschedd.core.state.transient import Ends
+from gschedd.core.state.walltime import walltime_left_s
 from gschedd.plan.snapshot import ByEnd, RunningJob, end_order
 from gschedd.plan.times import planned_end_s, predicted_s
 

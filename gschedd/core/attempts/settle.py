@@ -13,8 +13,6 @@ from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
 from gsched.model.states import AttemptState, NodeState, OutcomeKind, PartState, StopReason
 from gsched.model.wording import OVER_WALLTIME, outcome_words
-from gschedd.core import facts as f
-from gschedd.core.arrays.elements import after_element
 from gschedd.core.attempts.blame import suspect
 from gschedd.core.attempts.leaving import (
     has_left,
@@ -25,9 +23,12 @@ from gschedd.core.attempts.leaving import (
 )
 from gschedd.core.attempts.requeue import LOST, after_fault
 from gschedd.core.attempts.steps import counts_for_outcome, is_script_over
-from gschedd.core.ledger import crowded_out
-from gschedd.core.migration.warm import lost_with_node
-from gschedd.core.state import Attempt, Job, State
+from gschedd.core.attempts.warm import lost_with_node
+from gschedd.core.state import facts as f
+from gschedd.core.state.elements import after_element
+from gschedd.core.state.ledger import crowded_out
+from gschedd.core.state.records import Attempt, Job
+from gschedd.core.state.state import State
 from gschedd.core.training.startups import told_by_end
 
 #: Grace for the other parts when one has failed, at most; seconds.

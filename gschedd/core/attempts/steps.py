@@ -9,10 +9,11 @@ control group and with its limits. It ends with the script.
 from gsched.model.resources import Allocation
 from gsched.model.states import JobState, NodeState, OutcomeKind, PartState, StopReason
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
-from gschedd.core import effects as e
-from gschedd.core import facts as f
 from gschedd.core.attempts.reports import Heard, nothing
-from gschedd.core.state import Attempt, Job, State
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Attempt, Job
+from gschedd.core.state.state import State
 
 
 def is_step_agent(job: Job, allocation: Allocation, node: str) -> bool:

@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from gschedd.core.state import State
-from gschedd.core.transient import WaitingGroup
+from gschedd.core.state import facts as f
+from gschedd.core.state.state import State
+from gschedd.core.state.transient import WaitingGroup
 from gschedd.plan.fit import may_help
 from gschedd.plan.snapshot import JobClass, Wait
 
@@ -92,3 +93,14 @@ def noted(
             doubtful.add(job_class)
     kept.update(new)
     return kept, doubtful
+
+
+def due_jobs(state: State, now_s: float) -> list[f.AnyFact]:
+    """Return that the time of delayed jobs has come."""
+    facts: list[f.AnyFact] = []
+    for at_s, number in state.delayed:
+        if at_s > now_s:
+            break
+        retry = state.jobs[number].spec.start_after_s < at_s
+        facts.append(f.JobDue(at_s=now_s, job=number, retry=retry))
+    return facts

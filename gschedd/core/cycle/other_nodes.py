@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from gsched.model.resources import Request
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.snapshot import Start

@@ -10,11 +10,11 @@ from typing import Final, assert_never
 
 from msgspec import Struct, structs
 
+from gschedd.core.attempts.migration import movable
 from gschedd.core.cycle.run import class_if_waiting, note_planned, snapshot
-from gschedd.core.migration.progress import movable
-from gschedd.core.settings import Settings
-from gschedd.core.state import State
-from gschedd.core.transient import WaitingGroup
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
+from gschedd.core.state.transient import WaitingGroup
 from gschedd.plan.compose import (
     Composed,
     check,

@@ -1,23 +1,23 @@
 """One scheduling cycle: a snapshot, a policy's plan, and what of it is accepted."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct, structs
 
 from gsched.model.states import JobState
-from gschedd.core import facts as f
 from gschedd.core.attempts.assign import Assigner
+from gschedd.core.attempts.migration import movable, moved
 from gschedd.core.attempts.running import Running
 from gschedd.core.cycle.other_nodes import elsewhere
-from gschedd.core.learning import Kinds, Loads
-from gschedd.core.migration.progress import judged, movable, moved
-from gschedd.core.migration.throttle import paced
-from gschedd.core.settings import Settings
-from gschedd.core.state import State
+from gschedd.core.cycle.throttle import paced
+from gschedd.core.state import facts as f
+from gschedd.core.state.learning import Kinds, Loads
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
+from gschedd.core.state.transient import WaitingGroup
 from gschedd.core.training.goodput import tuned
 from gschedd.core.training.profile import TrainingProfiles
-from gschedd.core.transient import WaitingGroup
 from gschedd.plan.load import Predictor
 from gschedd.plan.snapshot import DeadlineForecast, Group, JobClass, Plan, Policy, Snapshot, Wait
 from gschedd.plan.space import Spaces
@@ -172,6 +172,29 @@ def carried_out(
         again_s=plan.again_s,
         more=plan.more,
     )
+
+
+def judged(
+    state: State, verdicts: Iterable[DeadlineForecast], now_s: float
+) -> Iterator[f.DeadlineJudged]:
+    """Yield what was never said of a job's deadline before, or was said otherwise.
+
+    Of those of whom nothing can be said yet nothing is noted.
+    """
+    for verdict in verdicts:
+        job = state.jobs.get(verdict.job)
+        if job is None or not job.spec.deadline_s or verdict.unsure_until_s is not None:
+            continue
+        if job.meets is not verdict.meets or (verdict.firm and job.promised is None):
+            yield f.DeadlineJudged(
+                at_s=now_s,
+                job=job.id,
+                meets=verdict.meets,
+                end_s=verdict.end_s,
+                gpus=verdict.gpus,
+                why=verdict.why,
+                firm=verdict.firm,
+            )
 
 
 def most_starts(nodes: int) -> int:

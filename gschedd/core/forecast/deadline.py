@@ -14,7 +14,6 @@ from msgspec import Struct, structs
 from gsched.errors import InvalidRequestError
 from gsched.model.job import JobSpec
 from gsched.model.states import AttemptState, HoldKind, JobState
-from gschedd.core import facts as f
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import UnpredictableError, newcomers_question
 from gschedd.core.forecast.start import (
@@ -26,8 +25,10 @@ from gschedd.core.forecast.start import (
     Told,
     told,
 )
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.core.training.best_case import shortest_run
 from gschedd.core.training.profile import known_size, profile_of
 from gschedd.core.training.startups import expected_startup_s

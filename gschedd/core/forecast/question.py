@@ -8,13 +8,14 @@ from gsched.model.dependency import Dependency, DependencyKind
 from gsched.model.ids import array_of, element_number, index_of, short_job_id
 from gsched.model.states import HoldKind, JobState
 from gsched.model.wording import counted
-from gschedd.core.arrays.elements import element_spec, waiting_element
 from gschedd.core.forecast.runtimes import of_running
 from gschedd.core.forecast.simulate import Cast, Coming
 from gschedd.core.forecast.start import MAX_AHEAD, TOO_MANY, AskStart, start_question
 from gschedd.core.forecast.unmade import UnmadeElements
-from gschedd.core.settings import Settings
-from gschedd.core.state import ArrayIndex, Job, State
+from gschedd.core.state.elements import element_spec, waiting_element
+from gschedd.core.state.records import ArrayIndex, Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.models.kinds import kind_of
 from gschedd.plan.load import Kind
 from gschedd.plan.snapshot import JobClass, OrderKey, Snapshot

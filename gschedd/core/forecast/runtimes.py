@@ -29,11 +29,11 @@ from typing import Final, NamedTuple
 from msgspec import Struct, structs
 
 from gsched.model.states import PartState
-from gschedd.core.attempts.walltime import walltime_left_s
 from gschedd.core.forecast.pinned import EARLY_WITHIN, LEAST_CHANCE, ROOT_2_PI, Pinned, fits
 from gschedd.core.forecast.recent import RECENT
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.walltime import walltime_left_s
 from gschedd.models.kinds import kind_of
 from gschedd.plan.load import Basis, Kind, PastRuns, Prediction
 from gschedd.plan.times import ENOUGH_RUNS, JobPredictions

@@ -15,9 +15,10 @@ from gsched.model.states import NodeState, PartState
 from gsched.model.wording import counted
 from gsched.protocol import node as n
 from gsched.protocol.actions import ReplaceNode
-from gschedd.core import facts as f
-from gschedd.core.state import Node, State
-from gschedd.core.transient import Rival
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Node
+from gschedd.core.state.state import State
+from gschedd.core.state.transient import Rival
 
 #: Different gnodes that are remembered as refused, for each node; more are only counted.
 MAX_RIVALS: Final = 4

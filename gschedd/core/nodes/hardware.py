@@ -5,7 +5,8 @@ what a configuration declares is as its administrator says.
 """
 
 from gsched.model.resources import Inventory, percent_held
-from gschedd.core.state import Node, State
+from gschedd.core.state.records import Node
+from gschedd.core.state.state import State
 
 
 def gpus_changed(state: State, node: Node, now: Inventory) -> str:

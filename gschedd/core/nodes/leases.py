@@ -14,10 +14,11 @@ from typing import Final
 
 from gsched.model.states import NodeState, PartState
 from gsched.model.units import format_duration
-from gschedd.core import facts as f
-from gschedd.core.decide import lost_part
-from gschedd.core.settings import Settings
-from gschedd.core.state import Attempt, Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.lost import lost_part
+from gschedd.core.state.records import Attempt, Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 
 #: By how much two clocks may drift apart: far more than time services correct (500 ppm).
 DRIFT: Final = 0.01

@@ -13,10 +13,13 @@ from gsched.model.gpu_tokens import MAX_TOKEN_ROWS, GpuSharing
 from gsched.model.resources import LiveUse, Load
 from gsched.protocol.node import Register
 from gsched.protocol.uses import Heartbeat, Uses
-from gschedd.core.attempts.reports import MAX_PROBLEM
-from gschedd.core.ledger import avoided_gpus, refresh_space
-from gschedd.core.state import Attempt, Node, State
-from gschedd.core.transient import LiveParts
+from gschedd.core.state.ledger import avoided_gpus, refresh_space
+from gschedd.core.state.records import Attempt, Node
+from gschedd.core.state.state import State
+from gschedd.core.state.transient import LiveParts
+
+#: Characters that are kept of a node's own word on why it takes no new jobs.
+MAX_PROBLEM = 200
 
 
 class LiveTotal(Struct, frozen=True, kw_only=True):

@@ -11,8 +11,9 @@ from typing import Final
 
 from gsched.model.states import NodeState
 from gsched.protocol.node import Probed
-from gschedd.core import facts as f
-from gschedd.core.state import Node, Probation, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Node, Probation
+from gschedd.core.state.state import State
 
 #: From a drain to the first probe, seconds; doubled by each one that fails and each resumption.
 FIRST_PAUSE_S: Final = 30.0

@@ -15,11 +15,12 @@ from gsched.model.origin import Origin
 from gsched.model.resources import crowded_gpu
 from gsched.model.states import HoldKind, JobState, PartState, StopReason
 from gsched.protocol import node as n
-from gschedd.core import facts as f
 from gschedd.core.attempts.reports import is_same, usage_of
 from gschedd.core.attempts.settle import attempt_ended
-from gschedd.core.decide import lost_part
-from gschedd.core.state import Job, State, client_key
+from gschedd.core.state import facts as f
+from gschedd.core.state.lost import lost_part
+from gschedd.core.state.records import Job
+from gschedd.core.state.state import State, client_key
 
 #: So many attempts are kept of what all nodes tell, at most.
 MAX_KNOWN: Final = 200_000

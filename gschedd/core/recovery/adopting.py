@@ -9,7 +9,6 @@ from typing import Protocol
 from msgspec import structs
 
 from gsched.model.states import HoldKind
-from gschedd.core import facts as f
 from gschedd.core.recovery.adopt import (
     Case,
     CaseKind,
@@ -24,8 +23,9 @@ from gschedd.core.recovery.adopt import (
     held_jobs,
     is_adoptable,
 )
-from gschedd.core.state import State
-from gschedd.core.step import Step, together
+from gschedd.core.state import facts as f
+from gschedd.core.state.state import State
+from gschedd.core.state.step import Step, together
 
 
 class Advance(Protocol):

@@ -4,15 +4,16 @@ from typing import assert_never
 
 from gsched.errors import UnknownJobError
 from gsched.protocol import actions as a
-from gschedd.core import commands as c
-from gschedd.core import decide
-from gschedd.core import facts as f
-from gschedd.core.migration.request import migrate_job
 from gschedd.core.nodes import admission
+from gschedd.core.requests import commands as c
+from gschedd.core.requests import jobs, nodes
+from gschedd.core.requests.access import own_job
 from gschedd.core.requests.alter import alter_job
 from gschedd.core.requests.arrays import act_on_array, array_meant
-from gschedd.core.settings import Settings
-from gschedd.core.state import State
+from gschedd.core.requests.migrate import migrate_job
+from gschedd.core.state import facts as f
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 
 
 def act_on_job(
@@ -26,19 +27,19 @@ def act_on_job(
     if array_meant(state, command) is not None:
         return act_on_array(state, settings, command, now_s, act_on_job)
     if command.elements:
-        job = decide.own_job(state, settings, command)
+        job = own_job(state, settings, command)
         raise UnknownJobError(f"Unknown Job Id: job {job.id} is not an array")
     match command.asked:
         case a.DeleteJob() as asked:
-            return decide.delete_job(state, settings, command, asked, now_s)
+            return jobs.delete_job(state, settings, command, asked, now_s)
         case a.HoldJob() as asked:
-            return decide.hold_job(state, settings, command, asked, now_s)
+            return jobs.hold_job(state, settings, command, asked, now_s)
         case a.ReleaseJob() as asked:
-            return decide.release_job(state, settings, command, asked, now_s)
+            return jobs.release_job(state, settings, command, asked, now_s)
         case a.SignalJob() as asked:
-            return decide.signal_job(state, settings, command, asked, now_s)
+            return jobs.signal_job(state, settings, command, asked, now_s)
         case a.RerunJob() as asked:
-            return decide.rerun_job(state, settings, command, asked, now_s)
+            return jobs.rerun_job(state, settings, command, asked, now_s)
         case a.MigrateJob() as asked:
             return migrate_job(state, settings, command, asked, now_s)
         case a.AlterJob() as asked:
@@ -53,14 +54,14 @@ def act_on_node(state: State, command: c.ActOnNode, now_s: float) -> list[f.AnyF
     Raises:
         GschedError: it is refused; the message says why.
     """
-    node, by = decide.operated_node(state, command), command.caller.user
+    node, by = nodes.operated_node(state, command), command.caller.user
     match command.asked:
         case a.DrainNode() as asked:
-            return decide.drain_node(node, asked, by, now_s)
+            return nodes.drain_node(node, asked, by, now_s)
         case a.ResumeNode():
-            return decide.resume_node(state, node, by, now_s)
+            return nodes.resume_node(state, node, by, now_s)
         case a.ConfirmDead():
-            return decide.confirm_dead(state, node, by, now_s)
+            return nodes.confirm_dead(state, node, by, now_s)
         case a.RemoveNode():
             return admission.remove_node(state, node, by, now_s)
         case a.ReplaceNode() as asked:

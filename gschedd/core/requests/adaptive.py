@@ -4,7 +4,7 @@ from gsched.errors import InvalidRequestError
 from gsched.model.resources import Request
 from gsched.model.training import Scaling
 from gsched.protocol.api import SubmitJob
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 from gschedd.plan.elastic import is_elastic
 from gschedd.plan.layouts import has_alike_gpus
 

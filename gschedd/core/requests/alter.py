@@ -18,9 +18,8 @@ from gsched.model.request import check_length, format_resources, parse_resources
 from gsched.model.states import HoldKind, JobState
 from gsched.model.units import format_duration
 from gsched.protocol.actions import Alteration, AlterJob
-from gschedd.core import facts as f
-from gschedd.core.commands import ActOnJob
-from gschedd.core.decide import own_job
+from gschedd.core.requests.access import own_job
+from gschedd.core.requests.commands import ActOnJob
 from gschedd.core.requests.containers import with_container
 from gschedd.core.requests.deadline import check_deadline, check_start, deadline_of
 from gschedd.core.requests.dependencies import Stated as StatedDependencies
@@ -47,8 +46,10 @@ from gschedd.core.requests.submit import (
     never_fits,
     with_memory,
 )
-from gschedd.core.settings import Caller, Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller, Settings
+from gschedd.core.state.state import State
 from gschedd.core.training.profile import profile_of
 from gschedd.core.training.step_times import own_size
 from gschedd.models.sizes import size_of

@@ -11,19 +11,16 @@ from gsched.model.ids import array_of, format_job_id, index_of
 from gsched.model.limits import MAX_ARRAY_SPANS
 from gsched.model.states import HoldKind, PartState
 from gsched.protocol import actions as a
-from gschedd.core import commands as c
-from gschedd.core import facts as f
-from gschedd.core.arrays.elements import (
-    WAITING_MOST,
-    element_spec,
-    free_slots,
-    new_element,
-)
-from gschedd.core.decide import authorize, delete_job, hold_job, release_job
-from gschedd.core.indexing import RESTING
+from gschedd.core.requests import commands as c
+from gschedd.core.requests.access import authorize
 from gschedd.core.requests.alter import alter_job
-from gschedd.core.settings import Settings
-from gschedd.core.state import ArrayIndex, State
+from gschedd.core.requests.jobs import delete_job, hold_job, release_job
+from gschedd.core.state import facts as f
+from gschedd.core.state.elements import WAITING_MOST, element_spec, free_slots, new_element
+from gschedd.core.state.indexing import RESTING
+from gschedd.core.state.records import ArrayIndex
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 
 #: What an ordinary job is done to.
 ActOnOne = Callable[[State, Settings, c.ActOnJob, float], list[f.AnyFact]]

@@ -9,7 +9,7 @@ from gsched.model.limits import MAX_CHECKPOINT_INTERVAL_S, MAX_LEASE_S, MIN_LEAS
 from gsched.model.signals import MAX_SIGNAL, describe_signal
 from gsched.model.units import format_duration
 from gsched.protocol.api import SubmitJob
-from gschedd.core.settings import Settings
+from gschedd.core.state.settings import Settings
 
 #: Signals that no program can take notice of: KILL and STOP.
 DEAF_SIGNALS: Final = frozenset({9, 19})

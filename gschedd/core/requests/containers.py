@@ -14,8 +14,8 @@ from gsched.model.container import (
     mount_problem,
 )
 from gsched.model.resources import Request
-from gschedd.core.settings import Settings
-from gschedd.core.state import State
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 
 
 def with_container(

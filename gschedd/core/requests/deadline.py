@@ -12,8 +12,8 @@ from gsched.model.training import Training, Urgency
 from gsched.model.units import format_duration, format_gpus
 from gsched.protocol.actions import Alteration
 from gsched.protocol.api import SubmitJob
-from gschedd.core.settings import Settings
-from gschedd.core.state import State
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.core.training.best_case import Best, shortest_run
 from gschedd.core.training.profiling import check_profile
 from gschedd.models.runtime import allowed_time_s, one_gpu_time_s, size_of_training

@@ -23,10 +23,11 @@ from gsched.model.ids import array_of, index_of, short_job_id
 from gsched.model.job import JobSpec
 from gsched.model.states import HoldKind
 from gsched.model.wording import counted
-from gschedd.core import facts as f
-from gschedd.core.arrays.elements import meant_number, unmade_element
-from gschedd.core.settings import Caller, Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.elements import meant_number, unmade_element
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller, Settings
+from gschedd.core.state.state import State
 
 HELD: Final = (HoldKind.DEPENDENCY,)
 

@@ -17,9 +17,10 @@ from gsched.model.resources import Request
 from gsched.model.units import format_duration
 from gsched.model.wording import counted
 from gschedd.core.attempts.running import Running
-from gschedd.core.attempts.walltime import walltime_left_s
-from gschedd.core.settings import Caller, QueueSettings, Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller, QueueSettings, Settings
+from gschedd.core.state.state import State
+from gschedd.core.state.walltime import walltime_left_s
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.space import Spaces
 

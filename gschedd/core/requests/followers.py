@@ -16,11 +16,12 @@ from gsched.model.dependency import Dependency, DependencyKind
 from gsched.model.ids import array_of, format_job_id, index_of, short_job_id
 from gsched.model.job import Outcome
 from gsched.model.states import HoldKind, OutcomeKind
-from gschedd.core import facts as f
 from gschedd.core.requests.dependencies import HELD, is_met_by_end, with_start
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
-from gschedd.core.transient import Followed
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
+from gschedd.core.state.transient import Followed
 
 #: Dependants of one step: fewer facts than keep a batch of the engine from taking requests.
 MOST_AT_ONCE: Final = 40

@@ -9,8 +9,8 @@ from gsched.model.limits import MAX_DETACH_TIMEOUT_S
 from gsched.model.states import LaunchKind
 from gsched.model.units import format_duration
 from gsched.protocol.api import SubmitJob
-from gschedd.core.settings import Caller, QueueLimits, Settings
-from gschedd.core.state import Job
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller, QueueLimits, Settings
 
 
 def with_terminal(asked: SubmitJob, settings: Settings) -> SubmitJob:

@@ -15,8 +15,8 @@ from gsched.model.ids import short_job_id
 from gsched.model.job import JobSpec
 from gsched.model.limits import MAX_ARRAY_SPANS
 from gsched.protocol.actions import Alteration
-from gschedd.core.commands import Resubmit
-from gschedd.core.decide import authorize
+from gschedd.core.requests.access import authorize
+from gschedd.core.requests.commands import Resubmit
 from gschedd.core.requests.containers import with_container
 from gschedd.core.requests.deadline import check_deadline, deadline_of
 from gschedd.core.requests.notify import kept_notify
@@ -29,8 +29,9 @@ from gschedd.core.requests.submit import (
     never_fits,
     with_memory,
 )
-from gschedd.core.settings import Caller, Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller, Settings
+from gschedd.core.state.state import State
 from gschedd.models.sizes import size_of
 from gschedd.plan.moments import moment
 

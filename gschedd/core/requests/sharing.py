@@ -4,7 +4,7 @@ from gsched.errors import InvalidRequestError
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.job import JobSpec
 from gsched.model.states import LaunchKind
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 
 
 def with_node_words(hint: str, state: State) -> str:

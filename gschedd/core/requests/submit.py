@@ -23,10 +23,10 @@ from gsched.model.resources import Chunk, Request
 from gsched.model.states import STATED_HOLDS, HoldKind, JobState, Join, LaunchKind
 from gsched.model.units import format_duration, format_size
 from gsched.protocol.api import SubmitJob
-from gschedd.core.apply import argument_bytes
-from gschedd.core.commands import Submit
+from gschedd.core.apply.jobs import argument_bytes
 from gschedd.core.requests.adaptive import adaptive_notes
 from gschedd.core.requests.checkpointing import early_notes, lease_of, saving_of
+from gschedd.core.requests.commands import Submit
 from gschedd.core.requests.containers import with_container
 from gschedd.core.requests.deadline import aim_of
 from gschedd.core.requests.dependencies import (
@@ -39,8 +39,8 @@ from gschedd.core.requests.interactive import with_terminal
 from gschedd.core.requests.notify import checked_notify
 from gschedd.core.requests.sharing import check_sharing, with_node_words
 from gschedd.core.requests.staging import check_staging
-from gschedd.core.settings import Caller, QueueLimits, Settings
-from gschedd.core.state import State, client_key
+from gschedd.core.state.settings import Caller, QueueLimits, Settings
+from gschedd.core.state.state import State, client_key
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.never import explain_never
 from gschedd.plan.space import Spaces, emptied

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from gsched.model.resources import Request
 from gsched.model.states import Placement
-from gschedd.core.settings import Settings
-from gschedd.core.state import State
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.plan.elastic import free_gpus
 from gschedd.plan.layouts import fastest
 from gschedd.plan.space import Spaces, emptied

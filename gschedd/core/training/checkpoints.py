@@ -9,8 +9,9 @@ written is not durable, and need not be: the node says it again to a head that w
 import posixpath
 from typing import Final
 
-from gschedd.core import facts as f
-from gschedd.core.state import Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.state import State
 
 CHECKPOINTS_NAME: Final = "gsched-checkpoints"  # in the job's working directory
 #: So many checkpoints of an attempt become facts at once, whoever asked for them, in WINDOW_S.

@@ -8,8 +8,9 @@ from gsched.model.resources import Allocation
 from gsched.model.states import AttemptState, JobState
 from gsched.model.training import Adaptive, Scaling
 from gsched.protocol import node as n
-from gschedd.core import facts as f
-from gschedd.core.state import Job, Reached, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job, Reached
+from gschedd.core.state.state import State
 from gschedd.models.goodput.inference import goodput_of
 from gschedd.models.goodput.records import GradientNoise
 from gschedd.models.kinds import kind_of

@@ -7,12 +7,13 @@ from typing import Final
 from gsched.model.job import JobSpec
 from gsched.model.resources import Request
 from gsched.model.states import AttemptState, JobState
-from gschedd.core.learning import Loads
-from gschedd.core.migration.backoff import is_left_alone
-from gschedd.core.migration.costs import expected_move_s
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state.learning import Loads
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
+from gschedd.core.training.backoff import is_left_alone
 from gschedd.core.training.goodput import adaptive_profile
+from gschedd.core.training.move_costs import expected_move_s
 from gschedd.core.training.profiling import is_profiled
 from gschedd.core.training.remaining import Before, Rest, done_of, rest_of_running
 from gschedd.core.training.startups import expected_startup_s

@@ -7,8 +7,9 @@ training like any other: a policy that resizes trainings gives it the GPUs that 
 from gsched.errors import InvalidRequestError
 from gsched.model.training import Profiling
 from gsched.protocol.api import SubmitJob
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.core.training.step_times import size_of_kind
 from gschedd.models.sizes import stated_size
 from gschedd.plan.elastic import is_elastic

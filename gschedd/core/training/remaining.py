@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gschedd.core.state import Attempt, Job, Reached
+from gschedd.core.state.records import Attempt, Job, Reached
 from gschedd.models.startup import LEAST_S
 from gschedd.plan.training import Size
 

@@ -6,8 +6,9 @@ when all its work is done, and from how long its steps take by what its user sai
 
 from gsched.model.job import JobSpec
 from gsched.protocol import node as n
-from gschedd.core import facts as f
-from gschedd.core.state import Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.state import State
 from gschedd.models.kinds import kind_of
 from gschedd.models.startup import Family, at_least, startup_told_by_end_s
 from gschedd.plan.training import Size

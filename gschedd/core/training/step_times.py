@@ -4,9 +4,10 @@ from typing import Final
 
 from gsched.model.job import JobSpec
 from gsched.protocol import node as n
-from gschedd.core import facts as f
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.core.training import goodput
 from gschedd.models.kinds import kind_of
 from gschedd.models.steptimes import Steps

@@ -8,7 +8,8 @@ from gsched.errors import InvalidRequestError
 from gsched.model.ids import short_job_id
 from gsched.model.resources import Allocation
 from gsched.model.states import LaunchKind
-from gschedd.core.state import Job, State
+from gschedd.core.state.records import Job
+from gschedd.core.state.state import State
 from gschedd.plan.training import gpu_count
 
 #: So many numbers a training tells at most; with that many there may be larger ones.

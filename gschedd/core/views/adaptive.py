@@ -4,7 +4,8 @@ from typing import Final
 
 from gsched.model.states import JobState
 from gsched.model.units import format_duration, format_gpus
-from gschedd.core.state import Job, Reached, State
+from gschedd.core.state.records import Job, Reached
+from gschedd.core.state.state import State
 from gschedd.plan.training import gpu_count
 
 #: A training that has not reported within this time from its start is most likely not adaptive.

@@ -7,7 +7,8 @@ from gsched.model.ids import array_of, element_number, index_of, short_job_id
 from gsched.model.states import JobState
 from gsched.protocol import api
 from gsched.protocol.arrays import ArrayRow
-from gschedd.core.state import Job, State
+from gschedd.core.state.records import Job
+from gschedd.core.state.state import State
 
 
 def array_row(job: Job, state: State) -> ArrayRow | None:

@@ -12,7 +12,6 @@ from gsched.model.resources import Request
 from gsched.model.states import AttemptState, JobState, NodeState
 from gsched.protocol import api
 from gsched.protocol.starts import StartRow
-from gschedd.core import facts as f
 from gschedd.core.forecast.deadline import Outlook, is_planned, outlook_of
 from gschedd.core.forecast.start import StartForecast
 from gschedd.core.head import Head
@@ -20,8 +19,9 @@ from gschedd.core.nodes.admission import SHOWN, refused_words
 from gschedd.core.nodes.live import newest_load
 from gschedd.core.nodes.probation import recent_resumptions
 from gschedd.core.requests.notify import origin_of
-from gschedd.core.settings import QueueSettings
-from gschedd.core.state import Attempt, Job, Node, Part
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Attempt, Job, Node, Part
+from gschedd.core.state.settings import QueueSettings
 from gschedd.core.training.checkpoints import checkpoint_dir
 from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.views.adaptive import advice

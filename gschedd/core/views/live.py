@@ -5,7 +5,8 @@ from typing import NamedTuple
 from gsched.model.resources import LiveUse, Share
 from gsched.protocol.uses import LiveRow
 from gschedd.core.nodes.live import total_of, uses_of
-from gschedd.core.state import Attempt, State
+from gschedd.core.state.records import Attempt
+from gschedd.core.state.state import State
 
 
 class Used(NamedTuple):

@@ -2,7 +2,7 @@
 
 from gsched.model.reports import Checkpoint, Progress, made_of
 from gsched.protocol.moves import MoveRow
-from gschedd.core.state import Job, MigrationProgress, Reached
+from gschedd.core.state.records import Job, MigrationProgress, Reached
 
 
 def move_row(job: Job) -> MoveRow | None:

@@ -10,12 +10,13 @@ from gsched.model.signals import describe_signal
 from gsched.model.states import HoldKind, JobState, NodeState, PartState, StopReason
 from gsched.model.units import format_duration, format_gpus, format_size
 from gsched.model.wording import batching_words, counted, outcome_words, share_words
-from gschedd.core import facts as f
-from gschedd.core.arrays.elements import free_slots, waiting_element
 from gschedd.core.attempts.relaunch import AFTER
 from gschedd.core.requests.dependencies import dependencies_short, dependency_reason
-from gschedd.core.settings import Settings
-from gschedd.core.state import ArrayIndex, Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.elements import free_slots, waiting_element
+from gschedd.core.state.records import ArrayIndex, Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.core.views.ahead import ElementsAhead
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import JobClass, Wait

@@ -9,8 +9,9 @@ from gsched.model.ids import short_job_id
 from gsched.model.resources import Chunk, Request
 from gsched.model.states import HoldKind, JobState
 from gsched.model.wording import counted
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.space import Spaces
 

@@ -5,10 +5,11 @@ from typing import Final
 from msgspec import structs
 
 from gsched.model.states import NodeState
-from gschedd.core import facts as f
-from gschedd.core.ledger import refresh_space
-from gschedd.core.state import Node, Probation, State
-from gschedd.core.transitions import next_node_state
+from gschedd.core.state import facts as f
+from gschedd.core.state.ledger import refresh_space
+from gschedd.core.state.records import Node, Probation
+from gschedd.core.state.state import State
+from gschedd.core.state.transitions import next_node_state
 
 #: How far job ids jump when the database is found to be an old copy: no id is given out twice.
 SAFE_ID_JUMP: Final = 1000

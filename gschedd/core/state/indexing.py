@@ -8,11 +8,12 @@ from typing import Final
 
 from gsched.model.ids import ELEMENT_BASE, array_of, short_job_id
 from gsched.model.states import JobState
-from gschedd.core import facts as f
-from gschedd.core.ledger import release
-from gschedd.core.state import ArrayIndex, Attempt, Job, State
-from gschedd.core.transient import WaitingGroup
-from gschedd.core.transitions import next_job_state
+from gschedd.core.state import facts as f
+from gschedd.core.state.ledger import release
+from gschedd.core.state.records import ArrayIndex, Attempt, Job
+from gschedd.core.state.state import State
+from gschedd.core.state.transient import WaitingGroup
+from gschedd.core.state.transitions import next_job_state
 
 RESTING: Final = frozenset({JobState.QUEUED, JobState.WAITING, JobState.HELD})
 #: More elements of an array become jobs when so many or fewer wait: half of what may wait.

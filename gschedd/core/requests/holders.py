@@ -9,7 +9,8 @@ from gsched.model.ids import short_job_id
 from gsched.model.resources import Request, Share
 from gsched.model.units import format_size
 from gsched.model.wording import counted, share_words
-from gschedd.core.state import Job, State
+from gschedd.core.state.records import Job
+from gschedd.core.state.state import State
 from gschedd.plan.room import shortage
 from gschedd.plan.space import Spaces
 

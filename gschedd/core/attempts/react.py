@@ -4,14 +4,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from gsched.model.states import PartState, StopReason
-from gschedd.core import effects as e
-from gschedd.core import facts as f
-from gschedd.core.attempts.walltime import walltime_left_s
-from gschedd.core.ledger import owned_space
-from gschedd.core.migration.warm import discarded
-from gschedd.core.state import Attempt, Job, State
+from gschedd.core.attempts.warm import discarded
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.ledger import owned_space
+from gschedd.core.state.records import Attempt, Job
+from gschedd.core.state.state import State
+from gschedd.core.state.transient import PreparedThere
+from gschedd.core.state.walltime import walltime_left_s
 from gschedd.core.training.world_size import ranks_on
-from gschedd.core.transient import PreparedThere
 
 #: What runs of a job that was given up, as its record is damaged, is killed after this, seconds.
 DISCARD_GRACE_S: Final = 5.0

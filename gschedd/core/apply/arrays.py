@@ -8,11 +8,12 @@ from msgspec import structs
 from gsched.model.arrays import Spans, indices, merged, without
 from gsched.model.ids import array_of
 from gsched.model.states import OutcomeKind
-from gschedd.core import facts as f
-from gschedd.core.arrays.elements import element_spec, new_element, one, worse
-from gschedd.core.indexing import MORE_BELOW, touch
-from gschedd.core.state import Elements, Job, State
-from gschedd.core.transitions import next_job_state
+from gschedd.core.state import facts as f
+from gschedd.core.state.elements import element_spec, new_element, one, worse
+from gschedd.core.state.indexing import MORE_BELOW, touch
+from gschedd.core.state.records import Elements, Job
+from gschedd.core.state.state import State
+from gschedd.core.state.transitions import next_job_state
 
 
 class Place(StrEnum):

@@ -2,11 +2,12 @@
 
 from gsched.model.job import Outcome
 from gsched.model.states import AttemptState, JobState, OutcomeKind, PartState
-from gschedd.core import facts as f
-from gschedd.core.indexing import give_up_move, move, touch_attempt
-from gschedd.core.ledger import disown, own
-from gschedd.core.state import Attempt, Part, State
-from gschedd.core.transitions import next_attempt_state
+from gschedd.core.state import facts as f
+from gschedd.core.state.indexing import give_up_move, move, touch_attempt
+from gschedd.core.state.ledger import disown, own
+from gschedd.core.state.records import Attempt, Part
+from gschedd.core.state.state import State
+from gschedd.core.state.transitions import next_attempt_state
 
 
 def recovered(state: State, fact: f.AttemptRecovered) -> None:

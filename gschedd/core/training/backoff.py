@@ -6,7 +6,7 @@ not handle its signal, would otherwise reserve another place every ten minutes f
 
 from typing import Final
 
-from gschedd.core.state import State
+from gschedd.core.state.state import State
 
 #: Until a job that could not be moved is asked again, seconds: why it could not may pass. Doubled
 #: each time in a row, up to the second.

@@ -5,14 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, JobState
-from gschedd.core import facts as f
 from gschedd.core.attempts.assign import Assigner
 from gschedd.core.attempts.leaving import has_begun_to_leave, stop_to_move
-from gschedd.core.ledger import going, owned_space
-from gschedd.core.migration.warm import given_up, is_preparing, overdue_s, preparation
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
-from gschedd.plan.snapshot import DeadlineForecast, Move
+from gschedd.core.attempts.warm import given_up, is_preparing, overdue_s, preparation
+from gschedd.core.state import facts as f
+from gschedd.core.state.ledger import going, owned_space
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
+from gschedd.plan.snapshot import Move
 from gschedd.plan.space import FreeNode, Spaces, give, take
 from gschedd.plan.validate import Movable, covers
 
@@ -65,29 +66,6 @@ def moved(
         if fact.prepare:
             prepared.extend(fact.allocation)
         yield fact
-
-
-def judged(
-    state: State, verdicts: Iterable[DeadlineForecast], now_s: float
-) -> Iterator[f.DeadlineJudged]:
-    """Yield what was never said of a job's deadline before, or was said otherwise.
-
-    Of those of whom nothing can be said yet nothing is noted.
-    """
-    for verdict in verdicts:
-        job = state.jobs.get(verdict.job)
-        if job is None or not job.spec.deadline_s or verdict.unsure_until_s is not None:
-            continue
-        if job.meets is not verdict.meets or (verdict.firm and job.promised is None):
-            yield f.DeadlineJudged(
-                at_s=now_s,
-                job=job.id,
-                meets=verdict.meets,
-                end_s=verdict.end_s,
-                gpus=verdict.gpus,
-                why=verdict.why,
-                firm=verdict.firm,
-            )
 
 
 def arrivals(

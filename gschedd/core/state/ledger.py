@@ -13,7 +13,8 @@ from msgspec import structs
 
 from gsched.model.resources import Share
 from gsched.model.states import NodeState
-from gschedd.core.state import Attempt, Job, MigrationTarget, Node, State
+from gschedd.core.state.records import Attempt, Job, MigrationTarget, Node
+from gschedd.core.state.state import State
 from gschedd.plan.space import FreeNode, give, kept_back, take
 from gschedd.plan.validate import has_room
 

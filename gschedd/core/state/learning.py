@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from msgspec import Struct
-
 from gsched.model.resources import Inventory
 from gsched.model.states import OutcomeKind, PartState
-from gschedd.core import facts as f
-from gschedd.core.state import Job, Node, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job, Node
+from gschedd.core.state.state import State
+from gschedd.core.state.step import Run
 from gschedd.models.kinds import kind_of
 from gschedd.models.records import Record, record_of
 from gschedd.plan.load import Kind, NodeLoad, NodeRates, Prediction, Predictor, Use
@@ -30,19 +30,6 @@ MAX_RATES: Final = 16_384
 
 #: Ends of parts whose use tells something about their kind.
 _RAN = frozenset({OutcomeKind.EXITED, OutcomeKind.SIGNALLED, OutcomeKind.OOM})
-
-
-class Run(Struct, frozen=True, kw_only=True):
-    """What an attempt has cost on one node, beside what had been predicted: a row of the history.
-
-    Attributes:
-        prediction: made when it was assigned; None if nothing was learned then.
-    """
-
-    job: int
-    attempt: int
-    record: Record
-    prediction: Prediction | None = None
 
 
 class Loads(Mapping[str, NodeLoad]):

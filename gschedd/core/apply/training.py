@@ -3,13 +3,14 @@
 from msgspec import structs
 
 from gsched.model.states import JobState
-from gschedd.core import facts as f
-from gschedd.core.indexing import give_up_move, move, touch, touch_attempt
-from gschedd.core.ledger import release, reserve
-from gschedd.core.migration import costs as movecosts
-from gschedd.core.migration.backoff import forget_refusals, leave_alone
-from gschedd.core.state import Job, MigrationProgress, MigrationTarget, Reached, Saved, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.indexing import give_up_move, move, touch, touch_attempt
+from gschedd.core.state.ledger import release, reserve
+from gschedd.core.state.records import Job, MigrationProgress, MigrationTarget, Reached, Saved
+from gschedd.core.state.state import State
+from gschedd.core.training import move_costs as movecosts
 from gschedd.core.training import step_times as steptimes
+from gschedd.core.training.backoff import forget_refusals, leave_alone
 from gschedd.core.training.startups import learn
 
 

@@ -18,11 +18,13 @@ from gsched.model.states import (
     PartState,
     StopReason,
 )
-from gschedd.core import facts as f
-from gschedd.core.arrays import apply as apply_arrays
-from gschedd.core.arrays.elements import next_number, short_number_of
-from gschedd.core.attempts.walltime import spent_by
-from gschedd.core.indexing import (
+from gschedd.core.apply import arrays as apply_arrays
+from gschedd.core.apply import nodes as apply_nodes
+from gschedd.core.apply import training as apply_moves
+from gschedd.core.apply.recovery import recovered
+from gschedd.core.state import facts as f
+from gschedd.core.state.elements import next_number, short_number_of
+from gschedd.core.state.indexing import (
     enter,
     forget_dependencies,
     give_up_move,
@@ -34,24 +36,12 @@ from gschedd.core.indexing import (
     touch,
     touch_attempt,
 )
-from gschedd.core.ledger import disown, own, refresh_space, reserve
-from gschedd.core.migration import apply as apply_moves
-from gschedd.core.migration.backoff import forget_refusals
-from gschedd.core.nodes import apply as apply_nodes
-from gschedd.core.recovery.apply import recovered
-from gschedd.core.state import (
-    Attempt,
-    Elements,
-    Job,
-    Part,
-    State,
-    client_key,
-)
-from gschedd.core.transitions import (
-    next_attempt_state,
-    next_job_state,
-    next_part_state,
-)
+from gschedd.core.state.ledger import disown, own, refresh_space, reserve
+from gschedd.core.state.records import Attempt, Elements, Job, Part
+from gschedd.core.state.state import State, client_key
+from gschedd.core.state.transitions import next_attempt_state, next_job_state, next_part_state
+from gschedd.core.state.walltime import spent_by
+from gschedd.core.training.backoff import forget_refusals
 
 _PLACED: Final = frozenset({JobState.RUNNING, JobState.MIGRATING, JobState.EXITING})
 

@@ -7,7 +7,6 @@ it; the durable part is written by `gschedd.core.apply` alone.
 from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -16,16 +15,14 @@ from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.ids import short_job_id
 from gsched.model.machine import Machine
 from gsched.model.resources import LiveUse, Load, Request
+from gschedd.core.state.facts import CheckpointTaken
+from gschedd.core.state.records import Attempt, Job, Node
 from gschedd.plan.snapshot import JobClass, OrderKey, RunningJob
 from gschedd.plan.training import Size
 
-if TYPE_CHECKING:
-    from gschedd.core.facts import CheckpointTaken
-    from gschedd.core.state import Attempt, Job, Node
-
 
 class Ends:
-    """What runs in order of planned ends; see `gschedd.core.cycle.dirty.Running`.
+    """What runs in order of planned ends; see `gschedd.core.attempts.running.Running`.
 
     Attributes:
         known: jobs as policies see them, by id.

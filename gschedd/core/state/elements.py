@@ -16,9 +16,10 @@ from gsched.model.ids import (
 )
 from gsched.model.job import JobSpec, Outcome
 from gsched.model.states import HoldKind, JobState, OutcomeKind
-from gschedd.core import facts as f
-from gschedd.core.indexing import RESTING
-from gschedd.core.state import ArrayIndex, Elements, Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.indexing import RESTING
+from gschedd.core.state.records import ArrayIndex, Elements, Job
+from gschedd.core.state.state import State
 
 #: A job whose environment has this variable was submitted by a command of Slurm.
 SLURM_MARK: Final = "SLURM_SUBMIT_DIR"

@@ -7,7 +7,7 @@ checkpoint to its first further step, nor what was lost with a node since its la
 from typing import Final
 
 from gsched.model.states import OutcomeKind
-from gschedd.core.state import Attempt, Job
+from gschedd.core.state.records import Attempt, Job
 
 #: A training that moves at the very end of its walltime is started all the same, and ends by it.
 LEAST_LEFT_S: Final = 1.0

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from gsched.model.resources import Allocation, Share
 from gsched.model.states import LaunchKind, NodeState, StopReason
 from gsched.protocol import node as n
-from gschedd.core import effects as e
-from gschedd.core import facts as f
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 
 
 def next_attempt(job: Job) -> int:

@@ -1,8 +1,9 @@
 """What moves keep trainings from working: when that is known, and what is expected of the next."""
 
-from gschedd.core import facts as f
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.models.kinds import kind_of
 from gschedd.models.startup import Family
 

@@ -9,8 +9,8 @@ from msgspec import Struct, structs
 from gsched.errors import InvalidRequestError, UnknownQueueError
 from gsched.model.limits import MAX_WORD
 from gsched.protocol.queues import QUEUE_ATTRIBUTES, QueueChange
-from gschedd.core.settings import QueueSettings, Settings
-from gschedd.core.state import State
+from gschedd.core.state.settings import QueueSettings, Settings
+from gschedd.core.state.state import State
 
 #: Queues that operators can create beside those of the configuration.
 MAX_CREATED = 1000

@@ -15,13 +15,14 @@ from gsched.model.resources import Allocation, Request
 from gsched.model.states import AttemptState, JobState, NodeState, Placement
 from gsched.model.units import format_gpus
 from gsched.protocol.actions import MigrateJob
-from gschedd.core import commands as c
-from gschedd.core import facts as f
-from gschedd.core.decide import own_job
-from gschedd.core.migration.holders import holder_words, holders, remedies
-from gschedd.core.migration.progress import movable, requested
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, Node, State
+from gschedd.core.attempts.migration import movable, requested
+from gschedd.core.requests import commands as c
+from gschedd.core.requests.access import own_job
+from gschedd.core.requests.holders import holder_words, holders, remedies
+from gschedd.core.state import facts as f
+from gschedd.core.state.records import Job, Node
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.core.training.world_size import check_gpus, takes_gpus
 from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place

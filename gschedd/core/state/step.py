@@ -6,9 +6,23 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.errors import GschedError
-from gschedd.core import effects as e
-from gschedd.core import facts as f
-from gschedd.core.learning import Run
+from gschedd.core.state import effects as e
+from gschedd.core.state import facts as f
+from gschedd.models.records import Record
+from gschedd.plan.load import Prediction
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """What an attempt has cost on one node, beside what had been predicted: a row of the history.
+
+    Attributes:
+        prediction: made when it was assigned; None if nothing was learned then.
+    """
+
+    job: int
+    attempt: int
+    record: Record
+    prediction: Prediction | None = None
 
 
 class Step(Struct, frozen=True, kw_only=True):

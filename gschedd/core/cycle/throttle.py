@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from gschedd.core.migration.progress import movable
-from gschedd.core.settings import Settings
-from gschedd.core.state import State
+from gschedd.core.attempts.migration import movable
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.plan.snapshot import Move, Plan
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import validate

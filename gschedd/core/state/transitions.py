@@ -13,7 +13,7 @@ from gsched.model.states import AttemptState as A
 from gsched.model.states import JobState as J
 from gsched.model.states import NodeState as N
 from gsched.model.states import PartState as P
-from gschedd.core import facts as f
+from gschedd.core.state import facts as f
 
 S = TypeVar("S", J, A, P, N)
 

@@ -8,8 +8,8 @@ from msgspec import Struct
 from gsched.model.arrays import Spans
 from gsched.protocol.actions import AnyJobAction, AnyNodeAction
 from gsched.protocol.api import SubmitJob
-from gschedd.core.settings import Caller
-from gschedd.core.state import Job
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller
 
 
 class Command(Struct, frozen=True, kw_only=True):

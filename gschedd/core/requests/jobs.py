@@ -1,74 +1,18 @@
-"""Commands into facts, or a refusal in words. Nothing is changed here."""
+"""Cancel, hold, release, signal and rerun a job: the facts, or a refusal in words."""
 
-from gsched.errors import (
-    BadStateError,
-    InvalidRequestError,
-    NotPermittedError,
-    UnknownJobError,
-    UnknownNodeError,
-)
+from gsched.errors import BadStateError, InvalidRequestError
 from gsched.model.dependency import format_dependencies
-from gsched.model.ids import format_job_id, short_job_id
-from gsched.model.job import ExitRecord, Outcome
-from gsched.model.resources import Usage
+from gsched.model.ids import short_job_id
+from gsched.model.job import Outcome
 from gsched.model.signals import MAX_SIGNAL
-from gsched.model.states import (
-    HoldKind,
-    JobState,
-    NodeState,
-    OutcomeKind,
-    PartState,
-    StopReason,
-)
+from gsched.model.states import HoldKind, JobState, OutcomeKind, PartState, StopReason
 from gsched.protocol import actions as a
-from gschedd.core import commands as c
-from gschedd.core import facts as f
+from gschedd.core.requests import commands as c
+from gschedd.core.requests.access import own_job
 from gschedd.core.requests.submit import checked_grace, checked_holds
-from gschedd.core.settings import Caller, Settings
-from gschedd.core.state import Job, Node, State
-
-
-def own_job(state: State, settings: Settings, command: c.ActOnJob) -> Job:
-    """Return the job if the caller may change it.
-
-    Raises:
-        UnknownJobError: no such job, or it is done.
-        NotPermittedError: it is somebody else's.
-    """
-    job = state.jobs.get(command.job)
-    if job is None:
-        name = format_job_id(command.job, settings.server)
-        if command.job in state.damaged:
-            raise BadStateError(
-                f"the record of job {name} in the head's database is damaged",
-                hint="an operator can give the job up with gdel, or restore a backup",
-            )
-        if command.job in state.unstored.finished:
-            raise BadStateError(f"job {name} has already finished")
-        raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat for jobs, ghist for past")
-    authorize(command.caller, job)
-    return job
-
-
-def authorize(caller: Caller, job: Job) -> None:
-    """Refuse who is neither the job's owner nor an operator.
-
-    Raises:
-        NotPermittedError: the caller is neither.
-    """
-    owner = job.spec.owner
-    if caller.owns(owner) or caller.operator:
-        return
-    if caller.uid != owner.uid:
-        why = ""
-    elif caller.is_nameless:
-        why = f", and the head's machine knows no user with your uid {caller.uid} now"
-    else:
-        why = f", who had uid {caller.uid} before you ({caller.user})"
-    raise NotPermittedError(
-        f"job {short_job_id(job.id)} belongs to {owner.user}{why}",
-        hint="its owner or an operator can do this",
-    )
+from gschedd.core.state import facts as f
+from gschedd.core.state.settings import Caller, Settings
+from gschedd.core.state.state import State
 
 
 def delete_job(
@@ -227,116 +171,3 @@ def rerun_job(
             message=asked.message,
         )
     ]
-
-
-def drain_node(node: Node, asked: a.DrainNode, by: str, now_s: float) -> list[f.AnyFact]:
-    """Return the drain.
-
-    Raises:
-        InvalidRequestError: no reason given: the next operator needs one.
-    """
-    if not asked.reason.strip():
-        raise InvalidRequestError("a drain needs a reason", hint="give a reason: -m REASON")
-    return [
-        f.NodeDrained(
-            at_s=now_s,
-            node=node.name,
-            reason=asked.reason.strip(),
-            by=by,
-            migrate=asked.migrate,
-        )
-    ]
-
-
-def resume_node(state: State, node: Node, by: str, now_s: float) -> list[f.AnyFact]:
-    """Return the end of a drain.
-
-    Raises:
-        BadStateError: a job with a damaged record may own something there.
-    """
-    if not node.drained:
-        return []
-    job = state.damaged_on(node.name)
-    if job:
-        raise BadStateError(
-            f"job {short_job_id(job)} may run on {node.name} or own its GPUs, and its record is "
-            "damaged",
-            hint=f"give it up first: gdel {short_job_id(job)}",
-        )
-    return [f.NodeResumed(at_s=now_s, node=node.name, by=by)]
-
-
-def confirm_dead(state: State, node: Node, by: str, now_s: float) -> list[f.AnyFact]:
-    """Return the end of every part that ran on a node of which an operator says it is dead.
-
-    Raises:
-        BadStateError: the node is connected, so it is not dead.
-    """
-    if node.state is NodeState.UP:
-        raise BadStateError(
-            f"node {node.name} is connected, so it is not dead", hint="use gnodes drain"
-        )
-    message = f"{by} confirmed that {node.name} is dead"
-    return lost_parts(state, node.name, now_s=now_s, message=message)
-
-
-def lost_parts(state: State, node: str, *, now_s: float, message: str) -> list[f.AnyFact]:
-    """Return the end of all parts on a node that are proven to be gone."""
-    facts: list[f.AnyFact] = []
-    for job in state.by_node.get(node, {}).values():
-        attempt = job.attempt
-        assert attempt is not None, "a job on a node has an attempt"
-        if attempt.parts[node].state in {PartState.PENDING, PartState.RUNNING}:
-            facts.append(lost_part(job, node, now_s=now_s, message=message))
-    return facts
-
-
-def lost_part(job: Job, node: str, *, now_s: float, message: str) -> f.PartEnded:
-    """Return the end of one part that nobody can report any more."""
-    assert job.attempt is not None, "only an attempt can be lost"
-    started_s = job.attempt.parts[node].started_s or 0.0
-    record = ExitRecord(
-        job=job.id,
-        attempt=job.attempt.number,
-        kind=OutcomeKind.NODE_LOST,
-        message=message,
-        started_s=started_s,
-        ended_s=now_s,
-    )
-    return f.PartEnded(
-        at_s=now_s,
-        job=job.id,
-        attempt=job.attempt.number,
-        node=node,
-        record=record,
-        usage=Usage(wall_s=max(0.0, now_s - started_s) if started_s else 0.0),
-    )
-
-
-def operated_node(state: State, command: c.ActOnNode) -> Node:
-    """Return the node if the caller may do something to it.
-
-    Raises:
-        NotPermittedError: the caller is no operator.
-        UnknownNodeError: there is no such node.
-    """
-    if not command.caller.operator:
-        raise NotPermittedError(
-            "only operators may change nodes", hint="ask an operator to do this"
-        )
-    node = state.nodes.get(command.node)
-    if node is None:
-        known = ", ".join(sorted(state.nodes)[:10]) or "none has registered"
-        raise UnknownNodeError(f"unknown node {command.node!r}", hint=f"nodes here: {known}")
-    return node
-
-
-def due_jobs(state: State, now_s: float) -> list[f.AnyFact]:
-    """Return that the time of delayed jobs has come."""
-    facts: list[f.AnyFact] = []
-    for at_s, number in state.delayed:
-        if at_s > now_s:
-            break
-        retry = state.jobs[number].spec.start_after_s < at_s
-        facts.append(f.JobDue(at_s=now_s, job=number, retry=retry))
-    return facts

@@ -1,0 +1,1 @@
+"""The only writers of the state, one function for each fact."""

@@ -1,1 +1,0 @@
-"""Migrations: requested by people or policies, throttled, carried out, measured."""

@@ -1,0 +1,1 @@
+"""The state of the head: records, facts, and what follows from both."""

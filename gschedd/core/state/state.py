@@ -1,0 +1,171 @@
+"""The head's state: what is durable, what follows from it, and what is neither."""
+
+from collections.abc import Mapping
+
+from gsched.model.ids import ELEMENT_BASE, submitted_number
+from gsched.model.resources import Gpu, Request
+from gschedd.core.state.records import ArrayIndex, Job, Node, Reached
+from gschedd.core.state.transient import Caches, Dirty, Unstored, Volatile, WaitingGroup
+from gschedd.models.adaptive import GoodputKnowledge
+from gschedd.models.startup import Startups
+from gschedd.models.steptimes import StepTimes
+from gschedd.plan.sharing import DEFAULT_RULES, SharingRules
+from gschedd.plan.snapshot import JobClass, OrderKey
+from gschedd.plan.space import SortedSpaces
+
+
+class State:
+    """All that the head knows of what is not over, in three parts.
+
+    The **durable** part is what facts have made of it. `gschedd.core.apply` alone writes it, the
+    database holds it, and a head that starts reads it back. **Indices** follow from it and are kept
+    in step by `gschedd.core.state.indexing` and `gschedd.core.state.ledger`; the simulator checks
+    at each step that they say what the jobs say. What is **transient** has a class of its own each,
+    in `gschedd.core.state.transient`.
+
+    Attributes:
+        queue_priorities: added to a job's own, by queue. Configuration.
+        plans_training: the policy plans trainings one by one, by their deadlines. Configuration.
+        plans_adaptive: it chooses batch sizes of adaptive trainings, too. Configuration.
+        sharing: how jobs share GPUs. Configuration.
+        epoch_id: of the start of the head that works on this state; the shell sets it.
+
+        jobs: jobs that are not done, by id.
+        nodes: by name.
+        keys: client key ("uid:key") to job id, so that a retried submission finds its job.
+        next_job: the id the next job gets.
+        damaged: jobs whose records could not be read when the head started, with the attempt that
+            may run on each node. What nodes run of them is left alone.
+        damaged_nodes: nodes whose records could not be read, until they register.
+        reached: how far the trainings that run have said to be. Nodes say it again.
+        startups: how long trainings have taken until their first steps.
+        move_costs: how long moves have kept trainings from working.
+        step_times: how long steps of trainings have taken where.
+        goodputs: what is known of the goodput of adaptive trainings.
+
+        spaces: an index, as all below: free resources of each node.
+        groups: waiting jobs by class.
+        classes_of: classes of ``groups`` by their request.
+        delayed: jobs in state waiting, sorted by (time, job).
+        running: jobs with an attempt that is not over.
+        by_node: the same by node.
+        targets: jobs that move, until they are where they go to.
+        targets_on: the same by the nodes that they go to.
+        trainings: jobs that are planned by what is known of their run time and deadline.
+        vacating: nodes that jobs are to leave.
+        on_probation: nodes of which a probe is planned.
+        ports: master ports in use.
+        jobs_by_user, argument_bytes_by_user: what limits per user count.
+        dependants: jobs that depend on a job, by that job.
+        arrays: unfinished arrays by number, with their elements that are jobs.
+        reruns: unfinished jobs and arrays that are reruns of a finished one, by that one.
+
+        dirty: marks of what has changed, for the next scheduling cycle.
+        caches: what follows from the state and is slow to work out.
+        volatile: what may be lost.
+        unstored: what the shell has to store.
+    """
+
+    def __init__(
+        self,
+        queue_priorities: Mapping[str, int] | None = None,
+        *,
+        plans_training: bool = False,
+        plans_adaptive: bool = False,
+        sharing: SharingRules = DEFAULT_RULES,
+    ) -> None:
+        self.sharing = sharing
+        self.queue_priorities = dict(queue_priorities or {})
+        self.plans_training = plans_training
+        self.plans_adaptive = plans_adaptive
+        self.epoch_id = ""
+        self._init_durable()
+        self._init_indices()
+        self.dirty = Dirty()
+        self.caches = Caches()
+        self.volatile = Volatile()
+        self.unstored = Unstored()
+
+    def _init_durable(self) -> None:
+        self.jobs: dict[int, Job] = {}
+        self.nodes: dict[str, Node] = {}
+        self.keys: dict[str, int] = {}
+        self.next_job = 1
+        self.damaged: dict[int, dict[str, int]] = {}
+        self.damaged_nodes: set[str] = set()
+        self.reached: dict[int, Reached] = {}
+        self.startups = Startups()
+        self.move_costs = Startups()
+        self.step_times = StepTimes()
+        self.goodputs = GoodputKnowledge()
+
+    def _init_indices(self) -> None:
+        self.spaces = SortedSpaces()
+        self.groups: dict[JobClass, WaitingGroup] = {}
+        self.classes_of: dict[Request, dict[JobClass, None]] = {}
+        self.delayed: list[tuple[float, int]] = []
+        self.running: dict[int, Job] = {}
+        self.by_node: dict[str, dict[int, Job]] = {}
+        self.targets: dict[int, Job] = {}
+        self.targets_on: dict[str, dict[int, Job]] = {}
+        self.trainings: dict[int, Job] = {}
+        self.vacating: set[str] = set()
+        self.on_probation: set[str] = set()
+        self.ports: set[int] = set()
+        self.jobs_by_user: dict[int, int] = {}
+        self.argument_bytes_by_user: dict[int, int] = {}
+        self.reruns: dict[int, set[int]] = {}
+        self.dependants: dict[int, set[int]] = {}
+        self.arrays: dict[int, ArrayIndex] = {}
+
+    def damaged_on(self, node: str) -> int:
+        """Return a job with a damaged record that may own something on a node; 0: none."""
+        return next((job for job, nodes in self.damaged.items() if node in nodes), 0)
+
+    def note_moved(self, job: int) -> None:
+        """Note that a job runs, does not run any more, or has got another end."""
+        self.dirty.ends.moved.add(job)
+        running = self.running.get(job)
+        if running is not None and running.attempt is not None:
+            for node in running.attempt.parts:
+                self.spaces.touch(node)
+
+    def order_key(self, job: Job) -> OrderKey:
+        """Return by what waiting jobs are ordered: priority with the queue's, submission, id.
+
+        The first number holds priority and submission: an element has the place of its array.
+        """
+        priority = job.spec.priority + self.queue_priorities.get(job.spec.queue, 0)
+        return (submitted_number(job.id) - priority * ELEMENT_BASE, job.id)
+
+    def class_of(self, job: Job) -> JobClass:
+        """Return what decides about the job together with others."""
+        spec = job.spec
+        training = job.id if self.plans_training and spec.is_training else 0
+        return JobClass(
+            queue=spec.queue, request=spec.request, walltime_s=spec.walltime_s, training=training
+        )
+
+    def generic_names(self) -> frozenset[str]:
+        """Return the consumable resources that some node declares."""
+        if self.caches.generic_names is None:
+            self.caches.generic_names = frozenset(
+                name for node in self.nodes.values() for name, _ in node.inventory.generic
+            )
+        return self.caches.generic_names
+
+    def gpus_of(self, node: str) -> tuple[Gpu, ...]:
+        """Return all GPUs of a node; none of one that is not known, as its record is damaged."""
+        known = self.nodes.get(node)
+        return known.inventory.gpus if known is not None else ()
+
+    def total_gpus(self) -> int:
+        """Return how many GPUs all nodes have, whether they take work now or not."""
+        if self.caches.total_gpus is None:
+            self.caches.total_gpus = sum(len(node.inventory.gpus) for node in self.nodes.values())
+        return self.caches.total_gpus
+
+
+def client_key(uid: int, key: str) -> str:
+    """Return the key under which a submission is remembered: nobody can meet another's."""
+    return f"{uid}:{key}"
