@@ -109,10 +109,10 @@ def test_an_inference_job_says_what_its_answers_are_worth(head: CannedHead) -> N
             "--adaptive --batch 8 --gpus 1..4 --inference --scaling strong",
             "--inference and --scaling strong are mutually exclusive",
         ),
-        ("--adaptive --batch 8 --gpus 1..4 --inference --latency x", "invalid time 'x'"),
+        ("--adaptive --batch 8 --gpus 1..4 --inference --latency x", "--latency: invalid time 'x'"),
         (
             "--adaptive --batch 8 --gpus 1..4 --inference --requests 0",
-            "number must be greater than",
+            "--requests: number must be greater than",
         ),
         ("--batch-max 64 --gpus 1..4", "--batch-max is for adaptive training jobs"),
         ("--non-preemptible --gpus 1..4", "--non-preemptible is for adaptive training jobs"),
@@ -123,7 +123,7 @@ def test_an_inference_job_says_what_its_answers_are_worth(head: CannedHead) -> N
             "--adaptive --batch 128 --batch-max 64 --gpus 1..4",
             "--batch-max 64 is smaller than --batch 128",
         ),
-        ("--adaptive --batch 1.5 --gpus 1..4", "--batch: '1.5' is not a number of samples"),
+        ("--adaptive --batch 1.5 --gpus 1..4", "--batch: 1.5 is not a number of samples"),
         ("--adaptive --batch 8 --gpus 1..4 --gpu-types t4,,x", "--gpu-types: 't4,,x' is not"),
         ("--adaptive --batch 8 --gpus 1..4 --replica-gpus t4", "--replica-gpus: 't4' is not"),
         (
@@ -329,7 +329,7 @@ def test_a_terminal_marks_what_will_be_late_with_a_word(head: CannedHead) -> Non
     assert max(map(len, shown.splitlines())) <= 100
     assert shown.count("LATE") == 1
     (late,) = (line for line in shown.splitlines() if "LATE" in line)
-    assert late.startswith("2.head")
+    assert late.startswith("2 ")
     assert "LATE -00:10:00" in late
 
 

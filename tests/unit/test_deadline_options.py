@@ -8,10 +8,9 @@ import pytest
 
 from gsched.cli.common import print_error
 from gsched.cli.submit.deadline import parse_deadline, planned_words, training_of
-from gsched.cli.submit.options import SubmitOptions, merged
+from gsched.cli.submit.options import Stated, merged, read_options
 from gsched.cli.submit.place import Place
 from gsched.cli.submit.rows import gpu_range
-from gsched.cli.submit.submission import check_values
 from gsched.errors import BadResourceError, BadScriptError, GschedError, UsageError
 from gsched.model.training import Training
 from gsched.model.units import parse_bandwidth_bytes_s, parse_count, parse_interval_s
@@ -163,7 +162,7 @@ def test_what_is_no_range_is_refused(text: str) -> None:
 
 
 def test_each_gpu_of_a_range_is_a_place_that_may_share_a_node() -> None:
-    options = SubmitOptions(gpus="2..8", cpus=4, walltime="1h")
+    options = Stated(gpus="2..8", cpus=4, walltime="1h")
 
     assert options.resource_texts == ("select=2:ncpus=4:ngpus=1", "walltime=1h")
     assert options.gpus_most == 8
@@ -182,15 +181,15 @@ def test_each_gpu_of_a_range_is_a_place_that_may_share_a_node() -> None:
 def test_the_command_line_beats_the_range_of_a_script_as_a_whole(
     line: dict[str, object], script: dict[str, object], texts: str, most: int
 ) -> None:
-    both = merged(SubmitOptions(**line), SubmitOptions(**script))  # type: ignore[arg-type] # as named
+    both = merged(Stated(line), Stated(script))
 
     assert (",".join(both.resource_texts), both.gpus_most) == (texts, most)
 
 
 def test_a_deadline_on_the_command_line_beats_the_urgency_of_a_script() -> None:
-    both = merged(SubmitOptions(deadline="8h"), SubmitOptions(urgency="urgent"))
+    both = merged(Stated(deadline="8h"), Stated(urgency="urgent"))
 
-    assert (both.deadline, both.urgency) == ("8h", None)
+    assert (both["deadline"], both["urgency"]) == ("8h", None)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +208,7 @@ def test_what_contradicts_itself_is_refused_before_the_head_is_asked(
     stated: dict[str, object], words: str
 ) -> None:
     with pytest.raises(GschedError) as refused:
-        check_values(SubmitOptions(**stated), PLACE)  # type: ignore[arg-type] # as named
+        read_options(stated, PLACE)
 
     assert words in refused.value.message
     assert refused.value.hint
@@ -228,11 +227,16 @@ step-time = "35ms"
 """
 
 
+def workload(directory: Path, **stated: str) -> Training | None:
+    """Return what options and the file of --training state."""
+    place = Place(cwd=str(directory), environment={}, now_s=NOW_S, umask=0)
+    return training_of(read_options(stated, place))
+
+
 def test_a_file_says_the_size_and_an_option_beats_it(tmp_path: Path) -> None:
     (tmp_path / "size.toml").write_text(FILE)
-    options = SubmitOptions(training="size.toml", batch="32")
 
-    assert training_of(options, cwd=str(tmp_path)) == Training(
+    assert workload(tmp_path, training="size.toml", batch="32") == Training(
         parameters=138e6, samples=5e4, batch=32.0, epochs=2.5, step_time_s=0.035
     )
 
@@ -241,7 +245,7 @@ def test_a_file_may_say_what_was_measured(tmp_path: Path) -> None:
     text = "[training]\niterations = 1000\nrates = { 2 = 19.5, 1 = 10 }\n"
     (tmp_path / "size.toml").write_text(text)
 
-    found = training_of(SubmitOptions(training="size.toml"), cwd=str(tmp_path))
+    found = workload(tmp_path, training="size.toml")
 
     assert found == Training(iterations=1000.0, rates=((1, 10.0), (2, 19.5)))
 
@@ -281,7 +285,7 @@ def test_a_file_that_is_wrong_is_refused_with_the_key_that_is_meant(
     (tmp_path / "size.toml").write_text(text)
 
     with pytest.raises(BadScriptError) as refused:
-        training_of(SubmitOptions(training="size.toml"), cwd=str(tmp_path))
+        workload(tmp_path, training="size.toml")
 
     assert words in refused.value.message
     assert "size.toml" in refused.value.message

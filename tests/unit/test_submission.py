@@ -6,10 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from gsched.cli.commands.gsub import split_tail
+from gsched.cli.submit.extras import read_extras
 from gsched.cli.submit.job_environment import job_environment, parse_variables
-from gsched.cli.submit.options import SubmitOptions, merged
+from gsched.cli.submit.options import Stated, merged, read_options
 from gsched.cli.submit.place import Place
-from gsched.cli.submit.submission import Work, job_name, make_job, output_path, parse_extras
+from gsched.cli.submit.readers import default_name, output
+from gsched.cli.submit.submission import Work, make_job
 from gsched.cli.times import parse_start_time
 from gsched.errors import UsageError
 from gsched.protocol.api import SubmitJob
@@ -18,8 +20,9 @@ PLACE = Place(cwd="/home/u/run", environment={"PATH": "/bin"}, now_s=1e9, umask=
 
 
 def job(**stated: object) -> SubmitJob:
-    options = SubmitOptions(**stated)  # type: ignore[arg-type]  # each test names the fields it means
-    return make_job(options, Work("command", default_name="x", arguments=("x",)), PLACE, {})
+    return make_job(
+        read_options(stated, PLACE), Work("command", default_name="x", arguments=("x",)), PLACE, {}
+    )
 
 
 @pytest.fixture
@@ -49,17 +52,17 @@ def test_what_follows_the_command_or_the_training_script_is_not_ours(
 
 
 def test_the_command_line_beats_the_script_option_by_option() -> None:
-    script = SubmitOptions(name="a", queue="long", resources=("nodes=4:ppn=2,walltime=9:00:00",))
-    line = SubmitOptions(name="b", priority=0, nodes=1, gpus="2")
+    script = Stated(name="a", queue="long", resources=("nodes=4:ppn=2,walltime=9:00:00",))
+    line = Stated(name="b", priority=0, nodes=1, gpus="2")
 
     both = merged(line, script)
 
-    assert (both.name, both.queue, both.priority) == ("b", "long", 0)
+    assert (both["name"], both["queue"], both["priority"]) == ("b", "long", 0)
     assert both.resource_texts == ("walltime=9:00:00", "nodes=1:gpus=2")
 
 
 def test_the_script_keeps_its_places_when_the_command_line_says_none() -> None:
-    both = merged(SubmitOptions(walltime="1h"), SubmitOptions(resources=("nodes=4",)))
+    both = merged(Stated(walltime="1h"), Stated(resources=("nodes=4",)))
 
     assert both.resource_texts == ("nodes=4", "walltime=1h")
 
@@ -72,11 +75,11 @@ def test_the_script_keeps_its_places_when_the_command_line_says_none() -> None:
         ("/abs/o.$PBS_JOBID", "/abs/o.$PBS_JOBID"),
         ("node7:/abs/out", "/abs/out"),
         ("./a:b", "/home/u/run/./a:b"),
-        (None, ""),
+        ("", ""),
     ],
 )
-def test_output_paths_start_where_the_user_submits(stated: str | None, expected: str) -> None:
-    assert output_path(stated, PLACE) == expected
+def test_output_paths_start_where_the_user_submits(stated: str, expected: str) -> None:
+    assert output(stated, PLACE).path == expected
 
 
 def test_output_stays_in_the_directory_of_submission_when_the_job_starts_elsewhere() -> None:
@@ -119,11 +122,11 @@ def test_impossible_values_are_usage_errors(stated: dict[str, object]) -> None:
 
 
 def test_a_default_name_is_made_one_word() -> None:
-    assert job_name(None, "my job\n.sh") == "my_job_.sh"
+    assert default_name("my job\n.sh") == "my_job_.sh"
 
 
 def test_block_waits() -> None:
-    assert parse_extras(("umask=022,block=true",)).block
+    assert read_extras("umask=022,block=true", PLACE).block
 
 
 @pytest.mark.parametrize(
@@ -151,8 +154,9 @@ def test_a_value_without_a_name_is_refused() -> None:
 
 
 def environment_of(mine: dict[str, str], *lists: str, export_all: bool = False) -> dict[str, str]:
+    named = map(parse_variables, lists)
     return job_environment(
-        environment=mine, lists=lists, export_all=export_all, workdir="/w", queue="q"
+        environment=mine, lists=named, export_all=export_all, workdir="/w", queue="q"
     )[0]
 
 
@@ -203,7 +207,7 @@ def test_a_job_of_a_job_is_not_told_what_the_other_was_told_of_itself() -> None:
 
 def test_a_variable_that_is_not_there_is_told() -> None:
     _, notes = job_environment(
-        environment={}, lists=("NOPE",), export_all=False, workdir="/", queue=""
+        environment={}, lists=[[("NOPE", None)]], export_all=False, workdir="/", queue=""
     )
 
     assert notes == ["-v NOPE: not set in your environment, so the job does not get it"]

@@ -1,7 +1,8 @@
 """``galter``: change what jobs ask for."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import click
 import msgspec
@@ -17,13 +18,15 @@ from gsched.cli.operands import (
     tasks_option,
     with_tasks,
 )
-from gsched.cli.submit.habits import kept_streams
-from gsched.cli.submit.mail import check_recipients, mail_points
-from gsched.cli.submit.rows import galter_options
-from gsched.cli.submit.submission import join_of, refuse_other_user, rerunnable_of
-from gsched.cli.times import parse_start_time, read_duration_s
+from gsched.cli.submit.options import read_value
+from gsched.cli.submit.place import Place
+from gsched.cli.submit.readers import kept
+from gsched.cli.submit.rows import ROWS, galter_options
+from gsched.cli.submit.submission import KEPT
+from gsched.cli.times import read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock
+from gsched.config import full_environment
 from gsched.errors import UsageError
 from gsched.protocol.actions import Alteration, AlterJob
 
@@ -91,66 +94,46 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
     Raises:
         UsageError: nothing at all is to be changed, or a value cannot be read.
     """
-    if options.get("_users") is not None:
-        refuse_other_user(str(options["_users"]))
-    if options.get("mail_to") is not None:
-        check_recipients(str(options["mail_to"]))
+    place = Place(cwd=directory, environment=full_environment(), now_s=now_s, umask=0)
     given = {name: value for name, value in options.items() if value is not None and value != ()}
-    kept = kept_streams(str(given.pop("keep"))) if "keep" in given else None
-    stated = bool(given) or kept is not None
-    given = {name: value for name, value in given.items() if not name.startswith("_")}
-    if not stated:
+    if not given:
         raise UsageError("nothing to change", hint="see `galter --help`")
     if "deadline" in given and "urgency" in given:
         raise UsageError("--deadline and --urgency are mutually exclusive", hint="give one of them")
-    readers = _readers(now_s, directory)
-    plain = set(Alteration.__struct_fields__) - set(readers)
-    changes: dict[str, object] = {name: given[name] for name in plain if name in given}
-    for name, read in readers.items():
+    changes: dict[str, object] = {}
+    for row in ROWS:
+        if row.alter in given and row.alter not in _OTHERWISE:
+            value, names = read_value(row, given[row.alter], place), row.job.split()
+            changes |= dict.fromkeys(names, value)  # those that only are read have none
+    for name, read in _OTHERWISE.items():
         if name in given:
-            field, value = read(str(given[name]))
-            changes[field] = value
-    changes |= {
-        field: "~/"
-        for letter, field in (("o", "stdout_path"), ("e", "stderr_path"))
-        if letter in (kept or "")
-    }
-    changes |= _attributes(_texts(given.get("attributes")))
+            changes |= read(given[name], place)
     return msgspec.convert(changes, Alteration)
 
 
-def _readers(now_s: float, directory: str) -> dict[str, Callable[[str], tuple[str, object]]]:
-    """Return, for each option whose value is not taken as it stands, what reads it."""
-    return {
-        "stdout_path": lambda text: ("stdout_path", absolute_output(text, directory)),
-        "stderr_path": lambda text: ("stderr_path", absolute_output(text, directory)),
-        "start_after": lambda text: ("start_after_s", parse_start_time(text, now_s=now_s)),
-        "hold_list": lambda text: ("holds", parse_hold_list(text)),
-        "join": lambda text: ("join", join_of(text)),
-        "rerunnable": lambda text: ("rerunnable", rerunnable_of(text)),
-        "grace": lambda text: ("grace_s", read_duration_s("--grace", text)),
-        "deadline": lambda text: _deadline(text, now_s),
-        "mail_points": lambda text: ("mail_points", mail_points(text)),
-    }
+def _outputs(option: str) -> Callable[[Value, Place], dict[str, object]]:
+    return lambda text, place: {option: absolute_output(str(text), place.cwd)}
 
 
-def _deadline(text: str, now_s: float) -> tuple[str, float]:
+def _kept(text: Value, place: Place) -> dict[str, object]:
+    letters = kept(str(text), place)
+    paths = (("o", "stdout_path"), ("e", "stderr_path"))
+    return {field: KEPT for letter, field in paths if letter in letters}
+
+
+def _deadline(text: Value, place: Place) -> dict[str, object]:
     """Return the field and its value; ``none`` takes a deadline away."""
     from gsched.cli.submit.deadline import NONE, parse_deadline  # late: most change something else
 
     if text == NONE:
-        return "deadline_s", 0.0
-    deadline = parse_deadline(text, now_s=now_s)
+        return {"deadline_s": 0.0}
+    deadline = parse_deadline(str(text), now_s=place.now_s)
     if deadline.after_s:
-        return "deadline_after_s", deadline.after_s
-    return "deadline_s", deadline.at_s
+        return {"deadline_after_s": deadline.after_s}
+    return {"deadline_s": deadline.at_s}
 
 
-def _texts(value: Value) -> tuple[str, ...]:
-    return value if isinstance(value, tuple) else ()
-
-
-def _attributes(texts: tuple[str, ...]) -> dict[str, object]:
+def _attributes(texts: Value, _place: Place) -> dict[str, object]:
     """Return what ``-W`` changes: the grace period, or the dependencies, all of them.
 
     Raises:
@@ -158,7 +141,7 @@ def _attributes(texts: tuple[str, ...]) -> dict[str, object]:
     """
     found: dict[str, object] = {}
     depends: list[str] = []
-    for text in texts:
+    for text in texts if isinstance(texts, tuple) else ():
         name, _, value = text.partition("=")
         if name == "kill_delay":
             found["grace_s"] = read_duration_s(f"-W {name}", value)
@@ -184,6 +167,18 @@ def absolute_output(path: str, directory: str) -> str:
     if not path:
         raise UsageError("the output path is empty", hint="give a file or a directory")
     return path if path[0] in "/~$" else os.path.join(directory, path)
+
+
+#: Options of galter that are not what they are in gsub, and what reads them.
+_OTHERWISE: Final[Mapping[str, Callable[[Value, Place], dict[str, object]]]] = {
+    "stdout_path": _outputs("stdout_path"),
+    "stderr_path": _outputs("stderr_path"),
+    "keep": _kept,
+    "resources": lambda texts, _: {"resources": texts},
+    "hold_list": lambda text, _: {"holds": parse_hold_list(str(text))},
+    "deadline": _deadline,
+    "attributes": _attributes,
+}
 
 
 def main() -> None:

@@ -20,21 +20,16 @@ from gsched.cli.common import (
 )
 from gsched.cli.dialect import spoken
 from gsched.cli.submit.checks import check_output, check_training_script, check_workdir
+from gsched.cli.submit.extras import combined
 from gsched.cli.submit.job_environment import job_environment
-from gsched.cli.submit.options import SubmitOptions, merged
+from gsched.cli.submit.options import Stated, merged, read_options
 from gsched.cli.submit.place import Place, absolute
 from gsched.cli.submit.plans import plan_of, report_dry_run, tell_plan
+from gsched.cli.submit.readers import find_program
 from gsched.cli.submit.rows import gsub_options, write_options
-from gsched.cli.submit.script_options import ScriptOptions, read_directives, stated_options
+from gsched.cli.submit.script_options import ScriptOptions, read_directives
 from gsched.cli.submit.scripts import STDIN_NAME, Script, read_script
-from gsched.cli.submit.submission import (
-    Work,
-    check_values,
-    compatibility_notes,
-    find_program,
-    make_job,
-    parse_extras,
-)
+from gsched.cli.submit.submission import Work, compatibility_notes, make_job
 from gsched.client import Head, error_from
 from gsched.clock import SystemClock
 from gsched.config import full_environment
@@ -122,20 +117,19 @@ def gsub(head: Head, /, **given: object) -> int:
     its first command; options on the command line take precedence.
     """
     request = _Request.from_click(given)
-    _check_interactive(request, given)
     place = _place()
+    options = read_options(given, place)
+    _check_interactive(request, options, given)
     script = _script(request)
     warnings = _Warnings(silent=request.as_json)
-    options = request.options
-    check_values(options, place)
     read = ScriptOptions()
     if script:
         warnings.add(script.warnings)
         read = read_directives(script, prefix=request.prefix, place=place)
         warnings.add(read.warnings)
         options = merged(options, read.said)
-    if options.workdir is None and spoken().starts_at_home:
-        options = msgspec.structs.replace(options, workdir="~")
+    if "workdir" not in options and spoken().starts_at_home:
+        options["workdir"] = absolute("~", place)
     job = _job(request, options, script, place, warnings)
     job = msgspec.structs.replace(job, environment=job.environment | read.environment)
     job = _with_snapshot(job, request, options, head, warnings)
@@ -169,7 +163,7 @@ def _submitted(head: Head, job: SubmitJob, *, dry_run: bool) -> SubmitReply:
 def _after_submission(  # noqa: PLR0913 - what is known of the job
     head: Head,
     request: "_Request",
-    options: SubmitOptions,
+    options: Stated,
     *,
     job_id: str,
     result: SubmitResult,
@@ -181,7 +175,7 @@ def _after_submission(  # noqa: PLR0913 - what is known of the job
         from gsched.cli.session.attaching import attach  # late: most submit batch jobs
 
         return attach(head, result.id, shown=job_id, is_own=True)
-    follows = request.wait or request.watch or parse_extras(options.extras).block
+    follows = request.wait or request.watch or combined(options["extras"] or ()).block
     if request.as_json and not follows:
         print_json(
             {"id": result.id, "job_id": job_id, "server": server, "warnings": warnings.texts}
@@ -189,7 +183,7 @@ def _after_submission(  # noqa: PLR0913 - what is known of the job
         )
     elif request.as_json:
         print_note(job_id, command=command_name())  # stdout is for one document, at the end
-    elif not options.no_id:
+    elif not options["no_id"]:
         print(job_id, flush=True)
     if not request.as_json:
         tell_plan(result, command=command_name())
@@ -200,7 +194,7 @@ def _after_submission(  # noqa: PLR0913 - what is known of the job
     return wait_for_one(head, result.id, watch=request.watch, as_json=request.as_json)
 
 
-def _check_interactive(request: "_Request", given: dict[str, object]) -> None:
+def _check_interactive(request: "_Request", options: Stated, given: dict[str, object]) -> None:
     """Refuse what does not go with an interactive job, or only with one.
 
     Raises:
@@ -216,16 +210,16 @@ def _check_interactive(request: "_Request", given: dict[str, object]) -> None:
         return
     for option, is_given in (
         ("-x", request.executes),
-        ("--detach-timeout", request.options.detach_timeout is not None),
+        ("--detach-timeout", "detach_timeout" in options),
     ):
         if is_given:
             raise UsageError(f"{option} is for interactive jobs", hint="add -I")
 
 
 def _with_snapshot(
-    job: SubmitJob, request: "_Request", options: SubmitOptions, head: Head, warnings: "_Warnings"
+    job: SubmitJob, request: "_Request", options: Stated, head: Head, warnings: "_Warnings"
 ) -> SubmitJob:
-    if not options.snapshot:
+    if not options["snapshot"]:
         return job
     from gsched.cli.submit.snapshot import with_snapshot  # late: few ask for one
 
@@ -262,7 +256,6 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     operands: tuple[str, ...]
     tail: tuple[str, ...]
     words: tuple[str, ...]
-    options: SubmitOptions
     prefix: str | None
     torchrun: str | None
     dry_run: bool
@@ -276,7 +269,7 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     def from_click(cls, given: dict[str, object]) -> "_Request":
         """Sort click's parameters."""
         own = {name: value for name, value in given.items() if name in cls.__struct_fields__}
-        return msgspec.convert(own | {"options": stated_options(given)}, cls)
+        return msgspec.convert(own, cls)
 
 
 def _place() -> Place:
@@ -339,7 +332,7 @@ def _script(request: _Request) -> Script | None:
 
 
 def _work(
-    request: _Request, options: SubmitOptions, script: Script | None, place: Place, workdir: str
+    request: _Request, options: Stated, script: Script | None, place: Place, workdir: str
 ) -> Work:
     tail = request.tail[1:] if request.tail[:1] == ("--",) else request.tail
     if request.torchrun is not None:
@@ -354,25 +347,18 @@ def _work(
         if not tail:
             raise UsageError("no command after --", hint="write: gsub -- COMMAND ARGUMENTS")
         return Work("command", default_name=os.path.basename(tail[0]), arguments=tail)
-    arguments = tail
-    if options.script_arguments is not None:
-        import shlex  # late: few give arguments to scripts
-
-        try:
-            arguments = (*shlex.split(options.script_arguments), *tail)
-        except ValueError as error:
-            raise UsageError(f"-F: {str(error).lower()}: {options.script_arguments!r}") from None
+    arguments = (*(options["script_arguments"] or ()), *tail)
     name = STDIN_NAME if script.where == STDIN_NAME else os.path.basename(script.where)
     return Work("script", default_name=name, script=script, arguments=arguments)
 
 
 def _torchrun_work(
-    script: str, arguments: tuple[str, ...], options: SubmitOptions, place: Place, workdir: str
+    script: str, arguments: tuple[str, ...], options: Stated, place: Place, workdir: str
 ) -> Work:
     path = place.environment.get("PATH", "")
-    if options.python is not None:
-        python = find_program(os.path.expanduser(options.python), path)
-        asked = options.python
+    if "python" in options:
+        asked = str(options["python"])
+        python = find_program(os.path.expanduser(asked), path)
     else:
         python = find_program("python", path) or find_program("python3", path)
         asked = "python"
@@ -399,19 +385,19 @@ def _torchrun_work(
 
 def _job(
     request: _Request,
-    options: SubmitOptions,
+    options: Stated,
     script: Script | None,
     place: Place,
     warnings: _Warnings,
 ) -> SubmitJob:
-    workdir = absolute(options.workdir, place) if options.workdir else place.cwd
+    workdir = options["workdir"] or place.cwd
     check_workdir(workdir)
     variables, notes = job_environment(
         environment=place.environment,
-        lists=options.variables,
-        export_all=options.export_all,
+        lists=options["variables"] or (),
+        export_all=bool(options["export_all"]),
         workdir=place.cwd,
-        queue=options.queue or "",
+        queue=options["queue"] or "",
         submit_args=shlex.join(sys.argv[1:]) if spoken().tells_submit_args else "",
     )
     job = make_job(options, _work(request, options, script, place, workdir), place, variables)
@@ -428,8 +414,8 @@ def _job(
     if request.interactive:
         from gsched.cli.submit.interactive import with_terminal  # late, as above
 
-        return with_terminal(job, options.detach_timeout)
-    check_output(job, place, stdout=options.stdout, stderr=options.stderr)
+        return with_terminal(job, options["detach_timeout"])
+    check_output(job, place, options)
     return job
 
 

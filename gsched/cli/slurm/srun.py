@@ -12,8 +12,8 @@ from gsched import step_process
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.steps.job import JobNodes, job_nodes
 from gsched.cli.steps.tasks import Tasks, Wanted, write_through
+from gsched.cli.submit.readers import find_program
 from gsched.cli.submit.slurm_options import OPTIONS, parse
-from gsched.cli.submit.submission import find_program
 from gsched.config import environment, full_environment
 from gsched.errors import UsageError
 from gsched.model.counts import repeated

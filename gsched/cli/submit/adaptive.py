@@ -2,46 +2,48 @@
 
 from msgspec import structs
 
-from gsched.cli.submit.options import SubmitOptions
+from gsched.cli.submit.options import Stated
+from gsched.cli.submit.readers import whole_samples
 from gsched.errors import UsageError
 from gsched.model.training import Adaptive, Inference, Scaling
-from gsched.model.units import parse_count, parse_interval_s
 from gsched.protocol.api import SubmitJob
 
-#: A model and its optimiser that take more samples on a GPU than this are a typing error.
-MAX_BATCH = 2**31
+_FOR_ADAPTIVE = (
+    *("batch_max", "batch_per_gpu_max", "gpu_types", "scaling", "replica_gpus"),
+    *("non_preemptible", "inference", "latency", "requests"),
+)
 
 
-def with_adaptive(job: SubmitJob, options: SubmitOptions) -> SubmitJob:
+def with_adaptive(job: SubmitJob, said: Stated) -> SubmitJob:
     """Return an adaptive training with what the options say of it; it is elastic, too.
 
     Raises:
         UsageError: an option is missing, contradicts another one, or has no such value.
     """
-    if not options.adaptive:
-        stray = next(name for name, value in _adaptive_values(options) if value is not None)
+    if not said["adaptive"]:
+        stray = next(name for name in _FOR_ADAPTIVE if name in said).replace("_", "-")
         raise UsageError(
-            f"{stray} is for adaptive training jobs", hint="add --adaptive --batch N --gpus 1..N"
+            f"--{stray} is for adaptive training jobs", hint="add --adaptive --batch N --gpus 1..N"
         )
-    if options.checkpoint_signal is not None:
+    if said["checkpoint_signal"]:
         raise UsageError(
             "--adaptive and --checkpoint-signal are mutually exclusive: gsched.elastic sets the "
             "batch size of an adaptive job",
             hint="leave one of them out",
         )
-    if options.batch is None:
+    if "batch" not in said:
         raise UsageError(
             "--adaptive needs the batch size for which the job was tuned",
             hint="add --batch N: the samples of a step on all GPUs together",
         )
-    scaling = Scaling(options.scaling or Scaling.ADAPTIVE)
-    if scaling is not Scaling.RIGID and not options.gpus_most:
+    scaling = Scaling(said["scaling"] or Scaling.ADAPTIVE)
+    if scaling is not Scaling.RIGID and not said.gpus_most:
         raise UsageError(
-            f"--adaptive needs a range of GPUs, not --gpus {options.gpus or 0}",
+            f"--adaptive needs a range of GPUs, not --gpus {said['gpus'] or 0}",
             hint="write --gpus 1..16, or add --scaling rigid for a fixed number of GPUs",
         )
-    batch = _samples("--batch", options.batch)
-    batch_max = batch if options.batch_max is None else _samples("--batch-max", options.batch_max)
+    batch = whole_samples(said["batch"], "--batch: ")
+    batch_max = said["batch_max"] or batch
     if batch_max < batch:
         raise UsageError(
             f"--batch-max {batch_max} is smaller than --batch {batch}",
@@ -52,68 +54,44 @@ def with_adaptive(job: SubmitJob, options: SubmitOptions) -> SubmitJob:
             f"--batch-max and --scaling {scaling} are mutually exclusive: the batch size stays",
             hint="leave one of them out",
         )
-    inference = _inference(options)
+    inference = _inference(said)
     if inference is not None and scaling is not Scaling.ADAPTIVE:
         raise UsageError(
             f"--inference and --scaling {scaling} are mutually exclusive", hint="leave one out"
         )
-    per_gpu = options.batch_per_gpu_max
     return structs.replace(
         job,
         movable=True,
         adaptive=Adaptive(
             batch=batch,
             batch_max=batch_max,
-            batch_per_gpu_max=0 if per_gpu is None else _samples("--batch-per-gpu-max", per_gpu),
+            batch_per_gpu_max=said["batch_per_gpu_max"] or 0,
             scaling=scaling,
-            gpu_types=_types(options.gpu_types),
-            replica_gpus=_replicas(options.replica_gpus),
-            preemptible=not options.non_preemptible,
+            gpu_types=said["gpu_types"] or (),
+            replica_gpus=said["replica_gpus"] or (),
+            preemptible=not said["non_preemptible"],
             inference=inference,
         ),
     )
 
 
-def _adaptive_values(options: SubmitOptions) -> list[tuple[str, str | None]]:
-    return [
-        ("--batch-max", options.batch_max),
-        ("--batch-per-gpu-max", options.batch_per_gpu_max),
-        ("--gpu-types", options.gpu_types),
-        ("--scaling", options.scaling),
-        ("--replica-gpus", options.replica_gpus),
-        ("--non-preemptible", "" if options.non_preemptible else None),
-        ("--inference", "" if options.inference else None),
-        ("--latency", options.latency),
-        ("--requests", options.requests),
-    ]
-
-
-def _inference(options: SubmitOptions) -> Inference | None:
+def _inference(said: Stated) -> Inference | None:
     """Return what the answers of an inference job are worth; None: the job trains."""
-    if not options.inference:
-        for option, value in (("--latency", options.latency), ("--requests", options.requests)):
-            if value is not None:
-                raise UsageError(f"{option} is for inference jobs", hint="add --inference")
+    if not said["inference"]:
+        for name in ("latency", "requests"):
+            if name in said:
+                raise UsageError(f"--{name} is for inference jobs", hint="add --inference")
         return None
-    return Inference(
-        latency_s=0.0 if options.latency is None else parse_interval_s(options.latency),
-        requests_per_s=0.0 if options.requests is None else parse_count(options.requests),
-    )
+    return Inference(latency_s=said["latency"] or 0.0, requests_per_s=said["requests"] or 0.0)
 
 
-def _samples(option: str, text: str) -> int:
-    """Return a number of samples such as ``4096`` or ``4k``."""
-    count = parse_count(text)
-    if count != int(count) or not 1 <= count <= MAX_BATCH:
-        raise UsageError(
-            f"{option}: {text!r} is not a number of samples", hint="write a whole number from 1"
-        )
-    return int(count)
+def types_of(text: str) -> tuple[str, ...]:
+    """Return the GPU types of ``a100,t4``; none for ``any``.
 
-
-def _types(text: str | None) -> tuple[str, ...]:
-    """Return the GPU types of ``a100,t4``; none for ``any``."""
-    if text is None or text.strip() == "any":
+    Raises:
+        UsageError: an empty name, or ``any`` beside others.
+    """
+    if text.strip() == "any":
         return ()
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if not all(names) or "any" in names:
@@ -124,10 +102,14 @@ def _types(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _replicas(text: str | None) -> tuple[tuple[str, int], ...]:
-    """Return the pairs of ``a100=2,t4=8``."""
+def replicas_of(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the pairs of ``a100=2,t4=8``.
+
+    Raises:
+        UsageError: no type, or no number from 1.
+    """
     found: dict[str, int] = {}
-    for part in [] if text is None else text.split(","):
+    for part in text.split(","):
         name, equals, count = part.strip().partition("=")
         if not name or not equals or not count.isascii() or not count.isdigit() or int(count) < 1:
             raise UsageError(

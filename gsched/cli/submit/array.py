@@ -3,29 +3,24 @@
 import os
 import stat
 
-from msgspec import structs
-
-from gsched.cli.submit.options import SubmitOptions
+from gsched.cli.submit.options import Stated
 from gsched.cli.submit.place import Place, absolute
 from gsched.errors import InvalidRequestError, UsageError
 from gsched.model.arrays import read_array
 from gsched.model.ids import INDICES
 from gsched.model.limits import MAX_LINES_BYTES
-from gsched.protocol.api import SubmitJob
 
 
-def with_array(job: SubmitJob, options: SubmitOptions, place: Place) -> SubmitJob:
-    """Return a job with the elements that the options state.
+def indices_of(said: Stated) -> str:
+    """Return the indices of an array; without any in ``-t`` there is one for each line.
 
     Raises:
-        UsageError: they cannot be; the message names the option.
+        UsageError: they cannot be.
     """
-    lines, text = "", options.array or ""
-    if options.each_line is not None:
-        lines = read_lines(options.each_line, place)
-        if not text or text.startswith("%"):
-            text = f"0-{lines.count(chr(10)) - 1}{text}"
-    return structs.replace(job, array=checked_array(text), lines=lines)
+    text: str = said["array"] or ""
+    if "each_line" in said and (not text or text.startswith("%")):
+        text = f"0-{said['each_line'].count(chr(10)) - 1}{text}"
+    return checked_array(text)
 
 
 def checked_array(text: str) -> str:

@@ -2,45 +2,55 @@
 
 import os
 
-from gsched.cli.submit.options import SubmitOptions
+from gsched.cli.submit.options import Stated
 from gsched.cli.submit.place import Place, absolute
 from gsched.errors import UsageError
 from gsched.model.container import MOUNT_RULE, Container, image_problem, mount_problem
 
 
-def container_of(options: SubmitOptions, place: Place, *, is_all: bool = True) -> Container:
-    """Return what the options say of a container.
-
-    Args:
-        options: of the whole submission or, without ``is_all``, of one line.
-        place: where it is made.
-        is_all: the image must be among them.
+def image_of(text: str, place: Place) -> str:
+    """Return an image, that of a file with its full path.
 
     Raises:
-        UsageError: a value that cannot be, or one without --container.
+        UsageError: it is no image.
     """
-    image = options.container or ""
-    if not image and is_all:
-        raise UsageError(
-            "--container-mount, --container-workdir and --container-runtime need --container",
-            hint="give the image: --container IMAGE",
-        )
+    image = text
     if image.startswith(("./", "../", "~/")) or image.endswith((".sif", ".sqsh")):
         image = absolute(os.path.expanduser(image), place)
     if image and (wrong := image_problem(image)):
         raise UsageError(
             f"--container: {image!r} {wrong}", hint="write HOST/NAME:TAG or the path of a file"
         )
-    mounts = tuple(each for text in options.container_mounts for each in text.split(",") if each)
+    return image
+
+
+def mounts_of(text: str) -> tuple[str, ...]:
+    """Return the mounts of ``SRC:DST,SRC:DST:ro``.
+
+    Raises:
+        UsageError: one is none.
+    """
+    mounts = tuple(filter(None, text.split(",")))
     for mount in mounts:
         if wrong := mount_problem(mount):
             raise UsageError(f"--container-mount: {mount!r} {wrong}", hint=MOUNT_RULE)
-    workdir = options.container_workdir or ""
-    if workdir and not workdir.startswith("/"):
+    return mounts
+
+
+def container_of(said: Stated) -> Container:
+    """Return the container that the options state together.
+
+    Raises:
+        UsageError: the image is missing.
+    """
+    if not said["container"]:
         raise UsageError(
-            f"--container-workdir: {workdir!r} is not absolute",
-            hint="give its full path in the container",
+            "--container-mount, --container-workdir and --container-runtime need --container",
+            hint="give the image: --container IMAGE",
         )
     return Container(
-        image=image, mounts=mounts, workdir=workdir, runtime=options.container_runtime or ""
+        image=said["container"],
+        mounts=tuple(each for mounts in said["container_mounts"] or () for each in mounts),
+        workdir=said["container_workdir"] or "",
+        runtime=said["container_runtime"] or "",
     )

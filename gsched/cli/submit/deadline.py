@@ -5,8 +5,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from gsched.cli.submit.options import SubmitOptions
+from gsched.cli.submit.options import Stated
 from gsched.cli.times import format_clock, local_times, read_duration_s
 from gsched.errors import BadResourceError, BadScriptError, UnreadableScriptError, UsageError
 from gsched.model.training import Training
@@ -32,19 +33,16 @@ _NUMBERS: Mapping[str, tuple[str, Callable[[str], float]]] = {
 _KEYS = (*_NUMBERS, "rates")
 
 
-class Deadline:
-    """What ``--deadline`` says: one of the two is 0, both of no deadline.
+class Deadline(NamedTuple):
+    """What ``--deadline`` states: one of the two is 0.
 
     Attributes:
         at_s: seconds since the epoch.
         after_s: seconds from now.
     """
 
-    __slots__ = ("after_s", "at_s")
-
-    def __init__(self, at_s: float = 0.0, after_s: float = 0.0):
-        self.at_s = at_s
-        self.after_s = after_s
+    at_s: float = 0.0
+    after_s: float = 0.0
 
 
 def parse_deadline(text: str, *, now_s: float) -> Deadline:
@@ -104,33 +102,24 @@ def _epoch_s(text: str, match: re.Match[str]) -> float:
     return float(at_s - offset_s if offset[1] == "+" else at_s + offset_s)
 
 
-def training_of(options: SubmitOptions, *, cwd: str) -> Training | None:
-    """Return what the options and the file of ``--training`` say; None if nothing.
+def training_of(said: Stated) -> Training | None:
+    """Return the workload that the options and the file of ``--training`` state; None: none.
 
     An option beats the file, key by key.
+    """
+    fields: dict[str, Any] = dict(said["training"] or {})
+    for key, (field, _) in _NUMBERS.items():
+        if key in said and not (key == "batch" and said["adaptive"]):
+            fields[field] = said[key]
+    return Training(**fields) if fields else None
+
+
+def from_file(name: str, cwd: str) -> dict[str, object]:
+    """Return the fields that the table [training] of a file states.
 
     Raises:
         GschedError: the file cannot be read, has an unknown key, or a value that is none.
     """
-    said: dict[str, object] = {}
-    if options.training is not None:
-        said = _from_file(options.training, cwd)
-    for key, (field, read) in _NUMBERS.items():
-        text = None if key == "batch" and options.adaptive else getattr(options, key, None)
-        if text is not None:
-            said[field] = _read(f"--{key.replace('_', '-')}", text, read)
-    return Training(**said) if said else None  # type: ignore[arg-type] # fields, as read above
-
-
-def _read(where: str, text: str, read: Callable[[str], float]) -> float:
-    try:
-        return read(text)
-    except BadResourceError as error:
-        raise BadResourceError(f"{where}: {error.message}", hint=error.hint) from None
-
-
-def _from_file(name: str, cwd: str) -> dict[str, object]:
-    """Return the fields that the table [training] of a file states."""
     import tomllib
 
     path = os.path.join(cwd, os.path.expanduser(name))

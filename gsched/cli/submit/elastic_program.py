@@ -3,7 +3,7 @@
 import os
 import re
 
-from gsched.cli.submit.submission import find_program
+from gsched.cli.submit.readers import find_program
 from gsched.model.signals import SIGNAL_NAMES
 from gsched.model.states import LaunchKind
 from gsched.protocol.api import SubmitJob

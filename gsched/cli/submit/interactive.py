@@ -5,11 +5,11 @@ import os
 from msgspec import structs
 
 from gsched.cli.session.attaching import terminal_variables
+from gsched.cli.submit.readers import find_program
 from gsched.cli.submit.scripts import Script
-from gsched.cli.submit.submission import Work, find_program
+from gsched.cli.submit.submission import Work
 from gsched.errors import UsageError
 from gsched.model.job import Interactive
-from gsched.model.units import parse_duration_s
 from gsched.protocol.api import SubmitJob
 
 _NAME = "STDIN"  # of a job without a script, as qsub has it
@@ -68,15 +68,8 @@ def interactive_work(
     return Work("command", default_name=name if operands else _NAME, arguments=tail)
 
 
-def with_terminal(job: SubmitJob, detach_timeout: str | None) -> SubmitJob:
-    """Return a job that runs on the user's terminal.
-
-    Raises:
-        BadResourceError: the time-out cannot be read.
-    """
-    timeout_s: float | None = None
-    if detach_timeout is not None:
-        timeout_s = 0.0 if detach_timeout == "none" else parse_duration_s(detach_timeout)
+def with_terminal(job: SubmitJob, timeout_s: float | None) -> SubmitJob:
+    """Return a job that runs on the user's terminal; ``timeout_s``: while nobody is attached."""
     return structs.replace(
         job,
         rerunnable=False,

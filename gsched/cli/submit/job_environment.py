@@ -3,7 +3,7 @@
 import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gsched.errors import UsageError
 from gsched.model.limits import MAX_ENVIRONMENT_BYTES, MAX_MESSAGE, SUBMIT_ARGS
@@ -31,7 +31,7 @@ _ORIGIN = ("HOME", "LANG", "PATH", "MAIL", "SHELL", "TZ")  # as PBS_O_*, from PO
 def job_environment(
     *,
     environment: Mapping[str, str],
-    lists: tuple[str, ...],
+    lists: Iterable[Iterable[tuple[str, str | None]]],
     export_all: bool,
     workdir: str,
     queue: str,
@@ -41,7 +41,7 @@ def job_environment(
 
     Args:
         environment: of the submitting process.
-        lists: the texts given after ``-v``.
+        lists: what is given after ``-v``, as `parse_variables` reads it.
         export_all: ``-V``.
         workdir: the directory of submission.
         queue: as asked for; may be empty.
@@ -56,8 +56,8 @@ def job_environment(
         variables = dict(environment)
         if "SLURM_JOB_ID" in environment:
             variables = {n: v for n, v in environment.items() if not _OF_SLURM_JOB.fullmatch(n)}
-    for text in lists:
-        for name, value in parse_variables(text):
+    for pairs in lists:
+        for name, value in pairs:
             if value is not None:
                 variables[name] = value
             elif name in environment:

@@ -1,127 +1,38 @@
 """What the options of gsub state, on the command line and in directives alike."""
 
-from msgspec import Struct, structs
+from collections.abc import Mapping
+from typing import Any, Final
 
-from gsched.cli.submit.rows import gpu_range
+from gsched.cli.submit.place import Place
+from gsched.cli.submit.rows import ROWS, Row, gpu_range
+from gsched.errors import BadResourceError, GschedError, UsageError
 
 # Terms of -l that say how many places there are: those of the command line replace, all together,
 # those of the script, because mixed ones would contradict each other.
 _PLACE_TERMS = frozenset({"nodes", "select", "ncpus", "procs"})  # place= is merged by its name
 _GPU_TERMS = frozenset({"gpus", "ngpus"})  # a range of GPUs replaces these, too
+#: Options that `Stated.layout_texts` writes as terms of ``-l``.
+_JOINED: Final = ("variables", "extras")
+_SUGAR: Final = ("nodes", "cpus", "gpus", "mem", "walltime")
 
 
-class SubmitOptions(Struct, frozen=True, kw_only=True):
-    """What one command line, or all directives of a script, say; None or empty: nothing."""
+class Stated(dict[str, Any]):
+    """What one command line, or all directives of a script, state: values by field, as read.
 
-    start_after: str | None = None
-    account: str | None = None
-    project: str | None = None
-    comment: str | None = None
-    checkpoint: str | None = None
-    stderr: str | None = None
-    hold: bool = False
-    join: str | None = None
-    keep: str | None = None
-    mail_points: str | None = None
-    mail_to: str | None = None
-    notify: str | None = None
-    name: str | None = None
-    stdout: str | None = None
-    priority: int | None = None
-    queue: str | None = None
-    rerunnable: str | None = None
-    shell: str | None = None
-    users: str | None = None
-    variables: tuple[str, ...] = ()
-    export_all: bool = False
-    extras: tuple[str, ...] = ()
-    no_id: bool = False
-    resources: tuple[str, ...] = ()
-    script_arguments: str | None = None
-    workdir: str | None = None
-    torchrun: str | None = None
-    nodes: int | None = None
-    cpus: int | None = None
-    gpus: str | None = None
-    gpu_share: str | None = None
-    share_class: str | None = None
-    mem: str | None = None
-    walltime: str | None = None
-    every_node: bool = False
-    exclusive: bool = False
-    grace: str | None = None
-    kind: str | None = None
-    python: str | None = None
-    deadline: str | None = None
-    urgency: str | None = None
-    elastic: bool = False
-    training: str | None = None
-    params: str | None = None
-    samples: str | None = None
-    batch: str | None = None
-    epochs: str | None = None
-    step_time: str | None = None
-    reject_if_late: bool = False
-    profile: bool = False
-    adaptive: bool = False
-    non_preemptible: bool = False
-    inference: bool = False
-    latency: str | None = None
-    requests: str | None = None
-    batch_max: str | None = None
-    batch_per_gpu_max: str | None = None
-    gpu_types: str | None = None
-    scaling: str | None = None
-    replica_gpus: str | None = None
-    checkpoint_dir: str | None = None
-    checkpoint_interval: str | None = None
-    checkpoint_signal: str | None = None
-    requeue_on: str | None = None
-    lease: str | None = None
-    signal: str | None = None
-    open_mode: str | None = None
-    detach_timeout: str | None = None
-    snapshot: bool = False
-    container: str | None = None
-    container_mounts: tuple[str, ...] = ()
-    container_workdir: str | None = None
-    container_runtime: str | None = None
-    dependency: str | None = None
-    array: str | None = None
-    each_line: str | None = None
-    places_max: int = 0
+    A field that is not stated is None.
+    """
+
+    def __missing__(self, field: str) -> None:
+        return None
+
+    def any_of(self, *fields: str) -> bool:
+        """Return whether one of these is stated."""
+        return any(field in self for field in fields)
 
     @property
     def gpus_most(self) -> int:
         """Return how many GPUs an elastic training takes at most, each a place; 0: none is."""
-        return gpu_range(self.gpus or "0")[1] or self.places_max
-
-    @property
-    def speaks_of_training(self) -> bool:
-        """Return whether anything is said of a training's size or deadline."""
-        texts = (self.deadline, self.urgency, self.training, self.params, self.samples)
-        batch = None if self.adaptive else self.batch
-        return any(each is not None for each in (*texts, batch, self.epochs, self.step_time))
-
-    @property
-    def speaks_of_adaptation(self) -> bool:
-        """Return whether anything is said of batch sizes that follow the GPUs."""
-        sizes = (self.batch_max, self.batch_per_gpu_max, self.gpu_types, self.scaling)
-        texts = (*sizes, self.replica_gpus, self.latency, self.requests)
-        flags = self.adaptive or self.non_preemptible or self.inference
-        return flags or any(each is not None for each in texts)
-
-    @property
-    def speaks_of_container(self) -> bool:
-        """Return whether anything is said of a container."""
-        texts = (self.container, self.container_workdir, self.container_runtime)
-        return bool(self.container_mounts) or any(each is not None for each in texts)
-
-    @property
-    def speaks_of_saving(self) -> bool:
-        """Return whether anything is said of checkpoints, of starting anew, or of a lease."""
-        texts = (self.checkpoint_dir, self.checkpoint_interval, self.checkpoint_signal)
-        return any(each is not None for each in (*texts, self.requeue_on, self.lease))
+        return gpu_range(self["gpus"] or "0")[1] or self["places_max"] or 0
 
     @property
     def resource_texts(self) -> tuple[str, ...]:
@@ -131,64 +42,115 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
             GschedError: a share of a GPU that cannot be.
         """
         texts = self.layout_texts
-        if self.gpu_share is None and self.share_class is None:
+        if not self.any_of("gpu_share", "share_class"):
             return texts
         from gsched.cli.submit.sharing import share_term  # late: few jobs share a GPU
 
-        return texts + share_term(self.gpu_share, self.share_class, texts)
+        return texts + share_term(self["gpu_share"], self["share_class"], texts)
 
     @property
     def layout_texts(self) -> tuple[str, ...]:
         """Return these texts without the share of a GPU."""
         sugar: list[str] = []
-        least, most = gpu_range(self.gpus or "0")
+        nodes, cpus, gpus = self["nodes"], self["cpus"], self["gpus"]
+        least, most = gpu_range(gpus or "0")
         if most:
-            cpus = "" if self.cpus is None else f":ncpus={self.cpus}"
-            sugar.append(f"select={least}{cpus}:ngpus=1")
-        elif self.nodes is not None:
-            cpus = "" if self.cpus is None else f":ppn={self.cpus}"
-            gpus = "" if self.gpus is None else f":gpus={self.gpus}"
-            sugar.append(f"nodes={self.nodes}{cpus}{gpus}")
+            sugar.append(f"select={least}" + (f":ncpus={cpus}" if cpus else "") + ":ngpus=1")
+        elif nodes is not None:
+            each = [f"ppn={cpus}"] if cpus is not None else []
+            each += [f"gpus={gpus}"] if gpus is not None else []
+            sugar.append(":".join((f"nodes={nodes}", *each)))
         else:
-            sugar.extend([] if self.cpus is None else [f"ncpus={self.cpus}"])
-            sugar.extend([] if self.gpus is None else [f"gpus={self.gpus}"])
-        sugar.extend([] if self.mem is None else [f"mem={self.mem}"])
-        sugar.extend([] if self.walltime is None else [f"walltime={self.walltime}"])
-        return self.resources + tuple(sugar)
+            sugar.extend([] if cpus is None else [f"ncpus={cpus}"])
+            sugar.extend([] if gpus is None else [f"gpus={gpus}"])
+        sugar.extend(f"{name}={self[name]}" for name in ("mem", "walltime") if name in self)
+        return (self["resources"] or ()) + tuple(sugar)
 
 
-def merged(command_line: SubmitOptions, script: SubmitOptions) -> SubmitOptions:
+def read_options(given: Mapping[str, object], place: Place) -> Stated:
+    """Return what the parameters of click state about the job, each value read.
+
+    Raises:
+        GschedError: a value that cannot be, or two that contradict each other.
+    """
+    said = Stated()
+    for row in ROWS:
+        value = given.get(row.field)
+        if row.directive and value is not None and value is not False and value != ():
+            said[row.field] = read_value(row, value, place)
+    if said.any_of("deadline") and said.any_of("urgency"):
+        raise UsageError("--deadline and --urgency are mutually exclusive", hint="give one of them")
+    _check_range(said)
+    return said
+
+
+def read_value(row: Row, value: object, place: Place) -> object:
+    """Return the value of an option.
+
+    Raises:
+        GschedError: it cannot be read; the message begins with the option.
+    """
+    if row.read is None:
+        return value
+    try:
+        if isinstance(value, tuple):
+            return tuple(row.read(each, place) for each in value)
+        return row.read(str(value), place)
+    except GschedError as error:
+        option = row.names.rpartition(" ")[2]
+        if error.message.startswith("-") or not isinstance(error, BadResourceError | UsageError):
+            raise
+        raise type(error)(f"{option}: {error.message}", hint=error.hint) from None
+
+
+def _check_range(said: Stated) -> None:
+    """Refuse a range of GPUs beside places that are stated in another way.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    if "gpus" not in said or not said.gpus_most:
+        return
+    others = ["--nodes"] if "nodes" in said else []
+    terms = (part for text in said["resources"] or () for part in text.split(","))
+    names = (term.partition("=")[0].strip() for term in terms)
+    others += [f"-l {name}" for name in names if name in _PLACE_TERMS | _GPU_TERMS]
+    if others:
+        raise UsageError(
+            f"--gpus {said['gpus']} and {others[0]} are mutually exclusive: each GPU of a range is "
+            "a separate chunk, on any node",
+            hint="give one of them; --cpus N requests N CPUs for each GPU",
+        )
+
+
+def merged(command_line: Stated, script: Stated) -> Stated:
     """Return what holds when both speak: the command line beats the script, option by option.
 
     Lists (-l, -v, -W) are joined, the command line's part last, where it wins name by name.
     """
     mine, theirs = command_line.layout_texts, script.layout_texts
     places_max = command_line.gpus_most
-    if _PLACE_TERMS & _term_names(mine) or (command_line.gpus is not None and script.gpus_most):
+    if _PLACE_TERMS & _term_names(mine) or ("gpus" in command_line and script.gpus_most):
         dropped = _PLACE_TERMS | (_GPU_TERMS if command_line.gpus_most else frozenset())
         theirs = tuple(_without(text, dropped) for text in theirs)
     else:
         places_max = script.gpus_most
-    fields: dict[str, object] = {}
-    for field in structs.fields(SubmitOptions):
-        stated = getattr(command_line, field.name)
-        fields[field.name] = getattr(script, field.name) if stated == field.default else stated
-    fields |= {
-        "resources": tuple(filter(None, theirs)) + mine,
-        "variables": script.variables + command_line.variables,
-        "extras": script.extras + command_line.extras,
-        "nodes": None,
-        "cpus": None,
-        "gpus": None,
-        "mem": None,
-        "walltime": None,
-        "places_max": places_max,
-    }
+    both = Stated({**script, **command_line})
+    for name in _JOINED:
+        if name in both:
+            both[name] = (script[name] or ()) + (command_line[name] or ())
+    for name in _SUGAR:
+        both.pop(name, None)
+    both |= {"resources": (*filter(None, theirs), *mine), "places_max": places_max}
+    replaced: tuple[str, ...] = ()
     if "gpu_share" in _term_names(mine):
-        fields |= {"gpu_share": command_line.gpu_share, "share_class": command_line.share_class}
-    if command_line.deadline is not None or command_line.urgency is not None:
-        fields |= {"deadline": command_line.deadline, "urgency": command_line.urgency}
-    return structs.replace(command_line, **fields)
+        replaced += ("gpu_share", "share_class")
+    if command_line.any_of("deadline", "urgency"):
+        replaced += ("deadline", "urgency")
+    for name in replaced:
+        if name not in command_line:
+            both.pop(name, None)
+    return both
 
 
 def _term_names(texts: tuple[str, ...]) -> set[str]:

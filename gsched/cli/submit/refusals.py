@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 
 from gsched.cli.submit.foreign import slurm_option
-from gsched.cli.submit.submission import find_program
+from gsched.cli.submit.readers import find_program
 from gsched.config import environment
 from gsched.errors import UsageError
 

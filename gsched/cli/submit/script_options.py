@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 
 import click
-import msgspec
 
 from gsched.cli.common import QuickCommand, usage_message
 from gsched.cli.submit.directives import Directive, Scan, prefixes_for, scan
-from gsched.cli.submit.options import SubmitOptions, merged
+from gsched.cli.submit.options import Stated, merged, read_options
 from gsched.cli.submit.place import Place
 from gsched.cli.submit.rows import ROWS
 from gsched.cli.submit.scripts import Script
-from gsched.cli.submit.submission import check_values
 from gsched.config import environment
 from gsched.errors import BadResourceError, BadScriptError, GschedError
 
@@ -28,12 +26,12 @@ class ScriptOptions:
     __slots__ = ("_resources", "environment", "said", "warnings")
 
     def __init__(self) -> None:
-        self.said = SubmitOptions()
+        self.said = Stated()
         self.warnings: list[str] = []
         self.environment: dict[str, str] = {}
         self._resources: list[tuple[str, tuple[str, ...]]] = []  # where, and texts of -l
 
-    def add(self, where: str, stated: SubmitOptions) -> None:
+    def add(self, where: str, stated: Stated) -> None:
         """Add what one directive states; later ones win."""
         self._resources.append((where, stated.layout_texts))
         self.said = merged(stated, self.said)
@@ -74,8 +72,7 @@ def read_directives(script: Script, *, prefix: str | None, place: Place) -> Scri
     for directive in directives:
         where = f"{script.where}:{directive.line}"
         try:
-            stated = _stated(reader, directive)
-            check_values(stated, place)
+            stated = _stated(reader, directive, place)
             check_resources(stated.layout_texts)
         except GschedError as error:
             raise BadScriptError(f"{where}: {error.message}", hint=error.hint) from None
@@ -108,11 +105,11 @@ def _of_others(
     return result.directives
 
 
-def _stated(reader: click.Command, directive: Directive) -> SubmitOptions:
+def _stated(reader: click.Command, directive: Directive, place: Place) -> Stated:
     """Return what one directive states.
 
     Raises:
-        BadScriptError: it has an option or an operand that it cannot have.
+        GschedError: it has an option, an operand or a value that it cannot have.
     """
     words = list(directive.words)
     hint = "correct the directive on that line"
@@ -132,17 +129,7 @@ def _stated(reader: click.Command, directive: Directive) -> SubmitOptions:
             f"{context.args[0]!r} is not an option",
             hint="a directive contains only options; quote values that contain blanks",
         )
-    return stated_options(context.params)
-
-
-def stated_options(given: dict[str, object]) -> SubmitOptions:
-    """Return click's parameters that state something about the job."""
-    stated = {
-        name: value
-        for name, value in given.items()
-        if name in SubmitOptions.__struct_fields__ and value is not None
-    }
-    return msgspec.convert(stated, SubmitOptions)
+    return read_options(context.params, place)
 
 
 def check_resources(texts: Sequence[str]) -> None:
