@@ -145,7 +145,7 @@ LIMITS: Final = (
     *_of(Scope.ALL, _BY_LISTS, ("MAX_LISTS", _LISTS, "each takes some megabytes of the head")),
     *_of(
         Scope.JOB,
-        "gschedd.core.requests.submit",
+        "gschedd.core.requests.content",
         ("MAX_SCRIPT_BYTES", "bytes: script", "twice Slurm's max_script_size"),
         ("MAX_ENVIRONMENT_BYTES", "bytes: environment, names and values", "half of ARG_MAX"),
         ("MAX_VARIABLES", "count: variables in the environment", "a login shell has some 100"),
@@ -272,12 +272,16 @@ LIMITS: Final = (
     ),
     *_of(
         Scope.USER,
-        "gschedd.core.requests.submit",
+        "gschedd.core.requests.content",
         (
             "MAX_USER_ARGUMENT_BYTES",
             "bytes: arguments of unfinished jobs",
             "with about the overhead of Python; they stay in memory",
         ),
+    ),
+    *_of(
+        Scope.USER,
+        "gschedd.core.requests.access",
         (
             "[head] max_queued_per_user",
             "count: unfinished jobs",
@@ -473,7 +477,7 @@ LIMITS: Final = (
     ),
     *_of(
         Scope.JOB,
-        "gschedd.core.requests.submit",
+        "gschedd.core.requests.resources",
         (
             "[limits] default_memory_per_cpu_bytes",
             "bytes: memory of a job that states none, for each CPU",

@@ -8,7 +8,8 @@ from gsched.cli.submit.early_signal import early_signal
 from gsched.errors import GschedError, InvalidRequestError, UsageError
 from gsched.model.job import EarlySignal
 from gsched.protocol.api import SubmitJob
-from gschedd.core.requests.checkpointing import early_notes
+from gschedd.core.requests.checkpointing import saving_of
+from gschedd.core.state.settings import Settings
 from tests.support.agent_driver import ALICE, order, site
 
 
@@ -49,10 +50,15 @@ def job(early: EarlySignal | None) -> SubmitJob:
     return SubmitJob(key="k", name="n", workdir="/", early_signal=early)
 
 
+def early_notes(asked: SubmitJob, walltime_s: float | None) -> tuple[str, ...]:
+    """Return what the user is told when this is submitted."""
+    return saving_of(asked, walltime_s, Settings(server="", queues={})).warnings
+
+
 def test_the_head_says_when_the_signal_has_no_effect() -> None:
     early = EarlySignal(signal=10)
 
-    assert early_notes(job(None), None) == early_notes(job(early), 61.0) == []
+    assert early_notes(job(None), None) == early_notes(job(early), 61.0) == ()
     assert "no walltime" in early_notes(job(early), None)[0]
     assert "when the job starts" in early_notes(job(early), 60.0)[0]
 

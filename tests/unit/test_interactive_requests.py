@@ -12,7 +12,7 @@ from gsched.protocol import actions as a
 from gsched.protocol.api import SubmitJob
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.interactive import may_enter, with_terminal
-from gschedd.core.requests.submit import checked_walltime, with_memory
+from gschedd.core.requests.resources import checked_walltime, with_memory
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, QueueSettings, Settings
 from tests.support import world as worlds

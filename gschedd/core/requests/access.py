@@ -1,11 +1,69 @@
-"""Who may change a job: its owner and operators."""
+"""Who may submit a job, and who may change one: its owner and operators."""
 
-from gsched.errors import BadStateError, NotPermittedError, UnknownJobError
+from typing import Final
+
+from gsched.errors import BadStateError, NotPermittedError, TryAgainError, UnknownJobError
 from gsched.model.ids import format_job_id, short_job_id
+from gsched.model.job import Owner
+from gsched.model.limits import MAX_WORD
+from gsched.protocol.api import SubmitJob
 from gschedd.core.requests import commands as c
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
+
+OVERFLOW_UID: Final = 65534  # "nobody": what a user of another namespace looks like
+
+
+def owner_of(asked: SubmitJob, caller: Caller, state: State, settings: Settings) -> Owner:
+    """Return the owner of one more job, with the host that it was submitted from.
+
+    Raises:
+        GschedError: the caller may not submit it; see `check_caller`.
+    """
+    check_caller(caller, state, settings)
+    host = asked.environment.get("PBS_O_HOST", "")[:MAX_WORD]
+    return Owner(user=caller.user, uid=caller.uid, gid=caller.gid, host=host)
+
+
+def check_caller(caller: Caller, state: State, settings: Settings) -> None:
+    """Check that a user may have one more job.
+
+    Raises:
+        NotPermittedError: this user may have none here.
+        TryAgainError: there are too many, or the user has no name now.
+    """
+    if caller.uid == OVERFLOW_UID:
+        raise NotPermittedError(
+            "the caller's user id is 65534 (nobody, or a user of another namespace)",
+            hint="submit as a user of this machine",
+        )
+    if caller.uid == 0 and not settings.allow_root_jobs:
+        raise NotPermittedError(
+            "root may not submit jobs on this cluster",
+            hint="submit as an ordinary user, or set head.allow_root_jobs = true",
+        )
+    if 0 < caller.uid < settings.min_uid and caller.uid != settings.only_uid:
+        raise NotPermittedError(
+            f"{caller.user} (uid {caller.uid}) is a system account, below {settings.min_uid}: "
+            "system accounts may not submit jobs on this cluster",
+            hint="submit as an ordinary user; head.min_uid and node.min_uid say who is one",
+        )
+    if caller.is_nameless:
+        raise TryAgainError(
+            f"the head's machine knows no user with uid {caller.uid}",
+            hint="try again if its name service was away; else an administrator adds the account",
+        )
+    if settings.only_uid is not None and caller.uid != settings.only_uid:
+        raise NotPermittedError(
+            f"this cluster runs jobs of uid {settings.only_uid} only",
+            hint="its daemons run without root and cannot become another user",
+        )
+    if state.jobs_by_user.get(caller.uid, 0) >= settings.max_queued_per_user:
+        raise TryAgainError(
+            f"{caller.user} has {settings.max_queued_per_user} unfinished jobs, the limit here",
+            hint="wait until some have ended, or delete some",
+        )
 
 
 def own_job(state: State, settings: Settings, command: c.ActOnJob) -> Job:

@@ -21,6 +21,7 @@ from gsched.protocol.actions import Alteration, AlterJob
 from gschedd.core.requests.access import own_job
 from gschedd.core.requests.commands import ActOnJob
 from gschedd.core.requests.containers import with_container
+from gschedd.core.requests.content import check_name, check_texts
 from gschedd.core.requests.deadline import check_deadline, check_start, deadline_of
 from gschedd.core.requests.dependencies import Stated as StatedDependencies
 from gschedd.core.requests.dependencies import (
@@ -32,20 +33,21 @@ from gschedd.core.requests.dependencies import (
 from gschedd.core.requests.extension import extended_s
 from gschedd.core.requests.interactive import check_detach_timeout
 from gschedd.core.requests.notify import altered_notify
-from gschedd.core.requests.sharing import check_sharing
-from gschedd.core.requests.submit import (
-    check_name,
-    check_texts,
+from gschedd.core.requests.resources import (
+    check_possible,
+    checked_walltime,
+    never_fits,
+    with_memory,
+)
+from gschedd.core.requests.schedule import (
     checked_grace,
     checked_holds,
     checked_join,
     checked_priority,
     checked_start,
-    checked_walltime,
     highest_priority,
-    never_fits,
-    with_memory,
 )
+from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, Settings
@@ -335,7 +337,5 @@ def _with_resources(
             f"job {short_job_id(job.id)} is {job.state}: of its resources only walltime can change",
             hint="grerun it, or change it while it waits",
         )
-    refusal = never_fits(request, state)
-    if refusal:
-        raise RequestTooLargeError(refusal[0], hint=refusal[1])
+    check_possible(request, state)
     return structs.replace(spec, request=request, walltime_s=walltime_s)

@@ -21,16 +21,18 @@ NODE_FAILURE: Final = "node-failure"
 
 
 class Saving(Struct, frozen=True, kw_only=True):
-    """The fields of `JobSpec`."""
+    """The fields of `JobSpec`, and what the user should know of them."""
 
     movable: bool = False
     checkpoint_dir: str = ""
     checkpoint_interval_s: float | None = None
     checkpoint_signal: int = 0
     restarts_max: int = 0
+    lease_s: float = 0.0
+    warnings: tuple[str, ...] = ()
 
 
-def saving_of(asked: SubmitJob) -> Saving:
+def saving_of(asked: SubmitJob, walltime_s: float | None, settings: Settings) -> Saving:
     """Return what a submission says of it.
 
     Raises:
@@ -51,6 +53,8 @@ def saving_of(asked: SubmitJob) -> Saving:
         checkpoint_interval_s=_checked_interval(asked),
         checkpoint_signal=signal,
         restarts_max=_checked_restarts(asked),
+        lease_s=_lease_s(asked, settings),
+        warnings=_early_notes(asked, walltime_s),
     )
 
 
@@ -95,7 +99,7 @@ def _checked_restarts(asked: SubmitJob) -> int:
     return limit
 
 
-def lease_of(asked: SubmitJob, settings: Settings) -> float:
+def _lease_s(asked: SubmitJob, settings: Settings) -> float:
     """Return the lease of a submission in seconds, 0 for none.
 
     Raises:
@@ -120,7 +124,7 @@ def lease_of(asked: SubmitJob, settings: Settings) -> float:
     return lease_s
 
 
-def early_notes(asked: SubmitJob, walltime_s: float | None) -> list[str]:
+def _early_notes(asked: SubmitJob, walltime_s: float | None) -> tuple[str, ...]:
     """Return what the user should know of the signal before the end of the walltime.
 
     Raises:
@@ -128,7 +132,7 @@ def early_notes(asked: SubmitJob, walltime_s: float | None) -> list[str]:
     """
     early = asked.early_signal
     if early is None:
-        return []
+        return ()
     _checked_signal(early.signal)
     if not early.signal or not 0 <= early.before_s <= EARLY_MOST_S:
         raise InvalidRequestError(
@@ -137,7 +141,7 @@ def early_notes(asked: SubmitJob, walltime_s: float | None) -> list[str]:
             hint="write --signal USR1@60, for example",
         )
     if walltime_s is None:
-        return ["--signal has no effect: the job has no walltime"]
+        return ("--signal has no effect: the job has no walltime",)
     if early.before_s >= walltime_s:
-        return ["--signal is sent when the job starts: its walltime is not longer"]
-    return []
+        return ("--signal is sent when the job starts: its walltime is not longer",)
+    return ()

@@ -197,13 +197,22 @@ def _check_circle(waits_for: Sequence[Dependency], own: int, state: State) -> No
             ahead.extend(job for each in state.jobs[number].spec.depends for job in each.jobs)
 
 
-def with_dependencies(spec: JobSpec, depends: Depends) -> JobSpec:
-    """Return a job's statement with what it waits for, on hold for that."""
+def with_dependencies(
+    spec: JobSpec, stated: Stated, state: State, settings: Settings
+) -> tuple[JobSpec, Depends]:
+    """Return a job's statement with what it waits for, on hold for that, and its dependencies.
+
+    Raises:
+        BadDependencyError: as `checked_dependencies`.
+    """
+    if not stated.texts:
+        return spec, Depends()
+    depends = checked_dependencies(stated, state, settings)
     spec = with_start(spec, depends.start_after_s)
     if not depends.waits_for:
-        return spec
+        return spec, depends
     holds = tuple(sorted({*spec.holds, HoldKind.DEPENDENCY}))
-    return structs.replace(spec, depends=depends.waits_for, holds=holds)
+    return structs.replace(spec, depends=depends.waits_for, holds=holds), depends
 
 
 def with_start(spec: JobSpec, start_after_s: float) -> JobSpec:

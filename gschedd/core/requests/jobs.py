@@ -9,7 +9,7 @@ from gsched.model.states import HoldKind, JobState, OutcomeKind, PartState, Stop
 from gsched.protocol import actions as a
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.access import own_job
-from gschedd.core.requests.submit import checked_grace, checked_holds
+from gschedd.core.requests.schedule import checked_grace, checked_holds
 from gschedd.core.state import facts as f
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State

@@ -9,26 +9,21 @@ from typing import Final
 
 from msgspec import structs
 
-from gsched.errors import BadStateError, InvalidRequestError, RequestTooLargeError
+from gsched.errors import BadStateError, InvalidRequestError
 from gsched.model.arrays import Array, Spans, common, count, format_spans, take
 from gsched.model.ids import short_job_id
 from gsched.model.job import JobSpec
 from gsched.model.limits import MAX_ARRAY_SPANS
 from gsched.protocol.actions import Alteration
-from gschedd.core.requests.access import authorize
+from gschedd.core.requests.access import authorize, check_caller
 from gschedd.core.requests.commands import Resubmit
 from gschedd.core.requests.containers import with_container
+from gschedd.core.requests.content import check_arguments
 from gschedd.core.requests.deadline import check_deadline, deadline_of
 from gschedd.core.requests.notify import kept_notify
-from gschedd.core.requests.submit import (
-    Submission,
-    capped_priority,
-    check_arguments,
-    check_caller,
-    checked_walltime,
-    never_fits,
-    with_memory,
-)
+from gschedd.core.requests.resources import check_possible, checked_walltime, with_memory
+from gschedd.core.requests.schedule import capped_priority
+from gschedd.core.requests.submit import Submission
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
@@ -61,9 +56,7 @@ def prepare_again(command: Resubmit, state: State, settings: Settings, now_s: fl
     walltime_s = checked_walltime(walltime_s, spec.queue, settings, is_interactive=False)
     request = with_memory(spec.request, settings.limits_of(spec.queue))
     request = with_container(request, spec.container, state, settings)
-    refusal = never_fits(request, state)
-    if refusal:
-        raise RequestTooLargeError(refusal[0], hint=refusal[1])
+    check_possible(request, state)
     priority, warnings = capped_priority(spec.priority, caller, settings)
     notify = kept_notify(spec, settings.notify)
     spec = structs.replace(

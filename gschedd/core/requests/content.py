@@ -1,0 +1,201 @@
+"""What a submission brings: its size, texts, environment, files and array."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from gsched.errors import InvalidRequestError, TryAgainError
+from gsched.model import limits
+from gsched.model.arrays import Array, read_array
+from gsched.model.job import stated_of
+from gsched.model.states import STATED_HOLDS, LaunchKind
+from gsched.model.units import format_size
+from gsched.protocol.api import SubmitJob
+from gschedd.core.apply.jobs import argument_bytes
+from gschedd.core.state.settings import Caller, Settings
+from gschedd.core.state.state import State
+
+_TEXTS: Final = limits.texts_of(SubmitJob)
+_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f]+")
+_LAUNCHES: Final = frozenset(kind.value for kind in LaunchKind)
+
+
+def check_content(asked: SubmitJob, caller: Caller, state: State) -> None:
+    """Check all that a submission brings; its size first, so that further work is bounded.
+
+    Raises:
+        InvalidRequestError: it is too much, or cannot be used.
+        TryAgainError: the head's memory does not suffice for the arguments.
+    """
+    _check_size(asked)
+    _check_values(asked)
+    _check_files(asked)
+    check_arguments(asked.arguments, caller, state)
+
+
+def _check_size(asked: SubmitJob) -> None:
+    limits.check_texts(asked, _TEXTS)
+    limits.check_bytes(
+        "arguments",
+        asked.arguments,
+        count=limits.MAX_ARGUMENTS,
+        size_bytes=limits.MAX_ARGUMENT_BYTES,
+    )
+    limits.check_words("holds", asked.holds, most=len(STATED_HOLDS), longest=limits.MAX_WORD)
+    if limits.byte_count(asked.lines) > limits.MAX_LINES_BYTES:
+        raise InvalidRequestError(f"the lines have more than {limits.MAX_LINES_BYTES} bytes")
+    if limits.byte_count(asked.script) > limits.MAX_SCRIPT_BYTES:
+        raise InvalidRequestError(f"the script has more than {limits.MAX_SCRIPT_BYTES} bytes")
+    if len(asked.environment) > limits.MAX_VARIABLES:
+        raise InvalidRequestError(
+            f"the environment has {len(asked.environment)} variables, "
+            f"{limits.MAX_VARIABLES} are the limit",
+            hint="pass single variables with -v instead of all with -V",
+        )
+    if asked.training is not None and len(asked.training.rates) > limits.MAX_RATES:
+        raise InvalidRequestError(
+            f"{len(asked.training.rates)} rates of a training, {limits.MAX_RATES} are the limit"
+        )
+
+
+def _check_values(asked: SubmitJob) -> None:
+    check_name(asked.name)
+    if not asked.workdir.startswith("/"):
+        raise InvalidRequestError(
+            f"working directory {limits.shown(asked.workdir)} is not absolute"
+        )
+    if asked.launch not in _LAUNCHES:
+        raise InvalidRequestError(
+            f"launch {asked.launch!r} is not known", hint="say script, command or torchrun"
+        )
+    if asked.launch == LaunchKind.SCRIPT and not asked.script.strip():
+        raise InvalidRequestError("the script is empty", hint="give a script with commands")
+    is_shell = asked.interactive is not None and asked.launch == LaunchKind.COMMAND
+    if asked.launch != LaunchKind.SCRIPT and not asked.arguments and not is_shell:
+        raise InvalidRequestError(f"a {asked.launch} job without anything to run")
+    _check_environment(asked)
+
+
+def _check_environment(asked: SubmitJob) -> None:
+    size = sum(
+        limits.byte_count(name) + limits.byte_count(value)
+        for name, value in asked.environment.items()
+    )
+    if size > limits.MAX_ENVIRONMENT_BYTES:
+        raise InvalidRequestError(
+            f"the environment has {size} bytes, {limits.MAX_ENVIRONMENT_BYTES} are the limit",
+            hint="pass single variables with -v instead of all with -V",
+        )
+    for name, value in asked.environment.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise InvalidRequestError(
+                f"environment variable {limits.shown(name)} has no usable name or value"
+            )
+    check_texts(
+        *(value for value in stated_of(asked).values() if isinstance(value, str)),
+        *(asked.workdir, asked.queue, asked.checkpoint_dir, asked.lines),
+        *asked.arguments,
+    )
+
+
+def _check_files(asked: SubmitJob) -> None:
+    """Refuse too many files, and names that cannot be.
+
+    Raises:
+        InvalidRequestError: there are, or the job has a snapshot and a container.
+    """
+    if asked.snapshot is not None and asked.container is not None:
+        raise InvalidRequestError(
+            "a code snapshot cannot be unpacked in a container yet",
+            hint="leave out --snapshot or the container",
+        )
+    for name, files in (("stagein", asked.stage_in), ("stageout", asked.stage_out)):
+        if len(files) > limits.MAX_RESOURCE_TEXTS:
+            raise InvalidRequestError(
+                f"{name}: {len(files)} files; the limit is {limits.MAX_RESOURCE_TEXTS}",
+                hint="copy a directory instead",
+            )
+        for each in files:
+            long = (
+                len(each.host) > limits.MAX_WORD
+                or max(map(len, (each.local, each.remote))) > limits.MAX_PATH
+            )
+            text = f"{each.local}{each.host}{each.remote}"
+            wrong = not (each.local and each.remote and each.host) or each.host.startswith("-")
+            if long or wrong or "\0" in text:
+                raise InvalidRequestError(
+                    f"{name}: a file with an invalid name", hint="write LOCAL@HOST:REMOTE"
+                )
+
+
+def check_texts(*texts: str | None) -> None:
+    """Check paths, arguments and words: the kernel and its programs end a text at a NUL byte.
+
+    Raises:
+        InvalidRequestError: one holds a NUL byte.
+    """
+    for text in texts:
+        if text is not None and "\0" in text:
+            raise InvalidRequestError(f"{limits.shown(text)} holds a NUL byte")
+
+
+def check_name(name: str) -> None:
+    """Check a job name: a word; nodes write `_` for its slashes in names of files.
+
+    Raises:
+        InvalidRequestError: it does not.
+    """
+    if not name or len(name) > limits.MAX_WORD or not _NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"job name {name!r} cannot be used",
+            hint=f"up to {limits.MAX_WORD} characters without blanks and control characters",
+        )
+
+
+def check_arguments(arguments: Sequence[str], caller: Caller, state: State) -> None:
+    """Check that the head has memory for the arguments of one more job of a user.
+
+    Raises:
+        TryAgainError: the user's jobs would take too much.
+    """
+    held_bytes = state.argument_bytes_by_user.get(caller.uid, 0) + argument_bytes(arguments)
+    most_bytes = limits.MAX_USER_ARGUMENT_BYTES
+    if held_bytes > most_bytes:
+        raise TryAgainError(
+            f"the arguments of {caller.user}'s unfinished jobs would take {format_size(held_bytes)}"
+            f" of the head's memory, and {format_size(most_bytes)} is the limit",
+            hint="give long lists in a file, or wait until some jobs have ended",
+        )
+
+
+def array_of(asked: SubmitJob, settings: Settings) -> Array | None:
+    """Return the elements of an array, None for an ordinary job.
+
+    Raises:
+        InvalidRequestError: they cannot be, or say something that an array cannot have.
+    """
+    if not asked.array:
+        if asked.lines:
+            raise InvalidRequestError("lines without an array", hint="state its indices, too")
+        return None
+    array = read_array(asked.array, most=settings.max_array_elements)
+    if asked.reject_if_late:
+        raise InvalidRequestError(
+            "an array cannot be refused for its deadline: its elements are judged one by one",
+            hint="leave out --reject-if-late",
+        )
+    if asked.lines:
+        most = max(span.last for span in array.spans)
+        lines = asked.lines.count("\n") + (not asked.lines.endswith("\n"))
+        longest = max(map(limits.byte_count, asked.lines.split("\n")))
+        if longest > limits.MAX_LINE_BYTES:
+            raise InvalidRequestError(
+                f"a line has {longest} bytes; the limit is {limits.MAX_LINE_BYTES}",
+                hint="name a file in the line instead",
+            )
+        if most >= lines:
+            raise InvalidRequestError(
+                f"element {most} of the array has no line: there are {lines}",
+                hint="the indices are those of the lines, from 0 on",
+            )
+    return array
