@@ -1,7 +1,7 @@
 """Jobs that share GPUs of this node: what has to be done for them in order, beside the loop."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from gnode.core import effects as do
 from gnode.core.inputs import Admitted, Input, LaunchFailed, ShareAbused, SharingChanged
@@ -60,11 +60,11 @@ class SharedGpus:
         Args:
             tasks: all that may still run.
         """
-        offered = self._sharing.offered
+        before = self._sharing.offered, self._sharing.largest
         shared = [task for task in tasks if task.gpu_shares]
         busy = _gpus_of(tasks)
         await self._in_order.put(lambda: self._sharing.prepare(shared, busy))
-        await self._tell(offered)
+        await self._tell(*before)
 
     async def watch(self) -> None:
         """Make MIG instances that had to wait, once nobody uses their GPUs."""
@@ -74,12 +74,16 @@ class SharedGpus:
                 await self._retry()
 
     async def _retry(self) -> None:
-        offered, busy = self._sharing.offered, _gpus_of(self._live())
+        before, busy = (self._sharing.offered, self._sharing.largest), _gpus_of(self._live())
         if await self._in_order.put(lambda: self._sharing.retry(busy)):
-            await self._tell(offered)
+            await self._tell(*before)
 
-    async def _tell(self, offered: str) -> None:
-        """Let agent and head know how jobs share GPUs now; ``offered``: how they did before."""
+    async def _tell(self, offered: str, largest: Mapping[str, int] | None) -> None:
+        """Let agent and head know how jobs share GPUs now.
+
+        Args:
+            offered, largest: as it was before.
+        """
         await look_at_sharing(self._sharing, self._post)
         now = self._sharing.offered
         if now != offered or self._sharing.changes_gpus:
@@ -87,6 +91,8 @@ class SharedGpus:
             self._post(SharingChanged(sharing=now, access=access))
         if now != offered:
             self._renew(f"jobs can{'' if now else 'not'} share GPUs here")
+        elif self._sharing.largest != largest:
+            self._renew("the MIG instances are others")
 
     async def admit(self, effect: do.AdmitSharing) -> None:
         """Admit a task to its GPU."""

@@ -5,13 +5,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from gnode.core.contained import ContainerPlan
 from gnode.core.effects import AttendSharing, EndSharing
 from gnode.core.gpu_access import OPEN_ACCESS, GpuAccess
 from gnode.core.task import AcceptedTask, AttemptKey, parse_key
 from gnode.gpushare import Runtime, SharedTask, ShareRefusedError
 from gsched.model.gpu_tokens import MAX_WORDS, UNSHARED, GpuSharing
-from gsched.model.resources import Gpu, GpuShare
+from gsched.model.resources import Gpu, GpuShare, Inventory
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ class Sharing:
 
     Attributes:
         offered: the runtime that the head is told of; empty: jobs share no GPU here.
+        largest: memory of the largest share of each GPU, by UUID, 0 for all others; None: all.
         words: how jobs share GPUs here, for people; empty: they do not, and nobody wants them to.
         problem: what is wrong although they share GPUs; empty: nothing.
     """
@@ -46,11 +49,13 @@ class Sharing:
         self._runtime = runtime
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self.offered = self.words = self.problem = ""
+        self.largest: Mapping[str, int] | None = None
         if runtime is None or not self._gpus:
             return
         missing = runtime.missing()
         if missing is None:
             self.offered, self.words = name, f"{name}: it is being prepared"
+            self.largest = None if runtime.changes_gpus else runtime.largest_shares()
         else:
             self._refuse(missing)
 
@@ -96,6 +101,16 @@ class Sharing:
         self._prepare(self._runtime, busy)
         return (self.offered, self.words, self.problem) != before
 
+    def shareable(self, inventory: Inventory) -> Inventory:
+        """Return what the node has, with the largest share of each GPU."""
+        largest = self.largest
+        if largest is None:
+            return inventory
+        gpus = tuple(
+            structs.replace(gpu, share_bytes_max=largest.get(gpu.uuid, 0)) for gpu in inventory.gpus
+        )
+        return structs.replace(inventory, gpus=gpus)
+
     def access(self) -> GpuAccess:
         """Return what keeps jobs from the GPUs of others, as it is now."""
         return self._access()
@@ -111,6 +126,7 @@ class Sharing:
         said, wrong = runtime.words(), runtime.problem()
         words = ": ".join(filter(None, (self._name, " ".join(said.split()))))
         self.offered, self.words = self._name, words[:MAX_WORDS]
+        self.largest = runtime.largest_shares()
         wrong = " ".join(wrong.split())[:MAX_WORDS]
         if wrong and wrong != self.problem:
             log.warning("jobs share GPUs here (runtime %s), but: %s", self._name, wrong)
@@ -121,6 +137,7 @@ class Sharing:
         if words != self.words:  # not at each retry
             log.warning("jobs cannot share GPUs here (runtime %s): %s", self._name, why)
         self.offered, self.words, self.problem = "", words, ""
+        self.largest = None
 
     @property
     def containers(self) -> bool:

@@ -461,7 +461,7 @@ class Shell:
                 incarnation=identity.incarnation,
                 address=identity.address or own_address,
                 gnode_version=identity.version,
-                inventory=identity.inventory,
+                inventory=self._sharing.shareable(identity.inventory),
                 attempts=effect.attempts,
                 load=self._meters.load.load(),
                 highest_epoch=effect.mark.epoch,

@@ -76,6 +76,17 @@ class MigRuntime(Runtime):
         """Return whether instances are to be made once their GPU is not in use."""
         return self._waits
 
+    def largest_shares(self) -> Mapping[str, int] | None:
+        """Return the memory of the largest instance of each GPU; None: NVML does not tell."""
+        largest: dict[str, int] = {}
+        try:
+            instances = self._site.nvml.mig_instances()
+        except pynvml.NVMLError:
+            return None
+        for each in instances:
+            largest[each.gpu_uuid] = max(each.memory_bytes, largest.get(each.gpu_uuid, 0))
+        return largest
+
     def words(self) -> str:
         """Return the instances of each GPU by size."""
         sizes: dict[str, list[str]] = {}

@@ -124,6 +124,13 @@ class Runtime(ABC):
     def close(self) -> None:  # noqa: B027 - most need nothing
         """Let go of what gnode holds; admitted tasks keep running without it."""
 
+    def largest_shares(self) -> Mapping[str, int] | None:
+        """Return the memory of the largest share of each GPU, by UUID, 0 for all others.
+
+        None: a share may be as large as its GPU.
+        """
+        return None
+
     @property
     def changes_gpus(self) -> bool:
         """Return whether `prepare` changes GPUs, so that no job may come to this node meanwhile."""

@@ -177,6 +177,14 @@ class Guarded(Runtime):
             self._refused(error)
             return False
 
+    def largest_shares(self) -> Mapping[str, int] | None:
+        """Return what it says."""
+        try:
+            return self._runtime.largest_shares()
+        except Exception as error:  # noqa: BLE001 - see the class
+            self._refused(error)
+            return None
+
     def words(self) -> str:
         """Return what it says."""
         try:

@@ -121,6 +121,7 @@ class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         uuid: empty for a declared (pretended) one.
         rate_mhz: what it can do: its multiprocessors times their highest clock; 0: unknown.
+        share_bytes_max: memory of the largest share of it, as of its MIG instances; None: all.
     """
 
     index: Count
@@ -128,6 +129,7 @@ class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: Count = 0
     uuid: str = ""
     rate_mhz: Amount = 0.0
+    share_bytes_max: Count | None = None
 
 
 class Inventory(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):

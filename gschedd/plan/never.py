@@ -89,14 +89,19 @@ def _terms(chunk: Chunk, site: _Site) -> list[tuple[Chunk, str]]:
 
 def _share_hint(idle: Spaces) -> str:
     """Return what to do about a share of a GPU that no node can give."""
-    shareable = [gpu.memory_bytes for space in idle if space.sharing for gpu in space.gpus]
-    if not shareable:
+    gpus = [gpu for space in idle if space.sharing for gpu in space.gpus]
+    if not gpus:
         return (
             "no node shares its GPUs here: request a whole GPU, with gpus=1; the site lets jobs "
             "share GPUs with runtime in [gpu_share], or with gsched up --share"
         )
+    largest = max(
+        gpu.memory_bytes if gpu.share_bytes_max is None else gpu.share_bytes_max for gpu in gpus
+    )
+    divided = all(gpu.share_bytes_max is not None for gpu in gpus)
+    what = "MIG instance here" if divided else "GPU that is shared"
     return (
-        f"the largest GPU that is shared has {format_size(max(shareable))}: "
+        f"the largest {what} has {format_size(largest)}: "
         "request less memory, or a whole GPU with gpus=1"
     )
 

@@ -63,9 +63,11 @@ class SharedGpu(Struct, frozen=True, kw_only=True):
 
     def holds(self, share: GpuShare) -> bool:
         """Return whether a share may still be given of it, as far as nothing is given twice."""
+        most = self.gpu.share_bytes_max
         return (
             share.percent <= self.percent
             and share.memory_bytes <= self.memory_bytes
+            and (most is None or share.memory_bytes <= most)
             and not (self.high and share.share_class is ShareClass.HIGH)
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gsched.client import new_job
+from gsched.protocol.api import SubmitJob
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.nvml_machine import build_nvml
@@ -222,17 +223,21 @@ def one(tmp_path: Path, machine: Machine) -> Iterator[Cluster]:
     made.stop()
 
 
-def submit(cluster: Cluster, memory: str, until: str) -> str:
-    """Submit a job that says which instance it has, and ends when a file is there."""
+def share_of(cluster: Cluster, memory: str, until: str) -> SubmitJob:
+    """Return a job that says which instance it has, and ends when a file is there."""
     script = f"echo $CUDA_VISIBLE_DEVICES; while ! test -e {until}; do sleep 0.1; done"
-    job = new_job(
+    return new_job(
         name="part",
         workdir=str(cluster.jobs),
         script=f"#!/bin/sh\n{script}\n",
         stdout_path="$PBS_JOBNAME.$GSCHED_JOB_NUMBER",
         resources=(f"gpu_share=10%:{memory}",),
     )
-    (result,) = cluster.head.submit([job]).results
+
+
+def submit(cluster: Cluster, memory: str, until: str) -> str:
+    """Submit such a job."""
+    (result,) = cluster.head.submit([share_of(cluster, memory, until)]).results
     assert result.error is None, result.error
     return str(result.id)
 
@@ -261,6 +266,9 @@ def test_jobs_get_the_instances_and_a_changed_configuration_waits_for_them(
     jobs = [submit(one, memory, "go") for memory in ("2gb", "2gb", "7gb")]
     instances = {instance_of(one, job) for job in jobs}
     assert len(instances) == 3
+    refused = one.head.submit([share_of(one, "9gb", "go")]).results[0].error
+    assert refused is not None
+    assert "the largest MIG instance here has 8gb" in str(refused)
     late = submit(one, "1gb", "go")
     why = "no free MIG instance is that large"
     wait_until(lambda: why in str(one.head.job(late)), what="why it waits")

@@ -12,7 +12,7 @@ from gnode.daemon.sharing import Sharing
 from gnode.gpushare import Runtime, SharedTask, ShareRefusedError
 from gnode.gpushare.tokens import Tokens
 from gsched.model.gpu_tokens import GpuSharing, TokenGpu, TokenUse
-from gsched.model.resources import Gpu, GpuShare, Share
+from gsched.model.resources import Gpu, GpuShare, Inventory, Share
 from gsched.model.states import ShareClass
 from tests.support.agent_driver import ALICE, order, site
 
@@ -29,6 +29,7 @@ class Noted(Runtime):
         self.told: list[tuple[str, SharedTask | None]] = []
         self.kept: list[str] = []
         self.tokens: Tokens | None = None
+        self.largest: dict[str, int] | None = None
         self._missing = missing
         self._broken = broken
         self._refuses = refuses
@@ -39,6 +40,9 @@ class Noted(Runtime):
     def prepare(self, busy: Collection[int] = ()) -> None:
         if self._broken:
             raise ShareRefusedError(self._broken)
+
+    def largest_shares(self) -> Mapping[str, int] | None:
+        return self.largest
 
     def keep(self, tasks: Iterable[SharedTask]) -> None:
         self.kept.extend(f"{task.job}.{task.attempt}" for task in tasks)
@@ -162,6 +166,19 @@ def test_a_runtime_that_cannot_be_prepared_is_offered_no_longer() -> None:
     sharing.prepare()
 
     assert (sharing.offered, sharing.words) == ("", "none: cc fails: no stdio.h")
+
+
+def test_the_head_is_told_the_largest_share_of_each_gpu() -> None:
+    """As far as that is known: of MIG instances when they have been made."""
+    inventory = Inventory(cpus=1, memory_bytes=1, gpus=GPUS)
+    runtime = Noted()
+    sharing = Sharing("mig", runtime, GPUS)
+    assert sharing.shareable(inventory) == inventory
+
+    runtime.largest = {"GPU-1": 5}
+    sharing.prepare()
+    told = {gpu.uuid: gpu.share_bytes_max for gpu in sharing.shareable(inventory).gpus}
+    assert told == {gpu.uuid: 5 if gpu.uuid == "GPU-1" else 0 for gpu in GPUS}
 
 
 GPU_ROW = {

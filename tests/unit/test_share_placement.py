@@ -21,9 +21,18 @@ HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
 RULES = SharingRules(utilisation_assumed=0.0)
 
 
-def node(name: str = "n1", gpus: int = 2, *, rules: SharingRules | None = RULES) -> FreeNode:
-    """Return an idle node with GPUs of 80 GiB that jobs can share."""
-    cards = tuple(Gpu(index=index, memory_bytes=80 * GIB) for index in range(gpus))
+def node(
+    name: str = "n1",
+    gpus: int = 2,
+    *,
+    rules: SharingRules | None = RULES,
+    largest: int | None = None,
+) -> FreeNode:
+    """Return an idle node with GPUs of 80 GiB that jobs can share; a share has GiB at most."""
+    most = None if largest is None else largest * GIB
+    cards = tuple(
+        Gpu(index=index, memory_bytes=80 * GIB, share_bytes_max=most) for index in range(gpus)
+    )
     return space(
         name,
         cpus=16,
@@ -281,3 +290,24 @@ def test_what_can_never_be_shared_is_said_with_what_to_do(
 
     assert message in found[0]
     assert hint in found[1]
+
+
+@pytest.mark.parametrize(("largest", "hint"), [(40, "MIG instance here has 40gb"), (0, "has 0")])
+def test_a_share_that_is_larger_than_each_instance_is_never_possible(
+    largest: int, hint: str
+) -> None:
+    divided = node(largest=largest)
+    found = explain_never(asked(10, 41), spaces(divided))
+
+    assert found is not None
+    assert "no node can provide that" in found[0]
+    assert hint in found[1]
+    assert placed(asked(10, 41), spaces(divided, node("n2"))).node == "n2", "a whole GPU is larger"
+    assert placed(asked(10, 40), spaces(node(largest=40))).node == "n1"
+
+
+def test_a_share_joins_a_gpu_whose_instances_are_large_enough() -> None:
+    nodes = spaces(node("n1", 1, largest=10), node("n2", 1, largest=40))
+    for _ in range(2):
+        assert placed(asked(10, 20), nodes).node == "n2"
+    assert isinstance(place(asked(10, 41), nodes), NoFit)
