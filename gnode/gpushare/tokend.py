@@ -14,7 +14,6 @@ import heapq
 import json
 import logging
 import os
-import resource
 import selectors
 import signal
 import socket
@@ -24,21 +23,21 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 from gnode.gpushare import wire
 from gnode.gpushare.addresses import CONTROL_SOCKET
 from gnode.gpushare.admissions import AdmissionsFile, admission_of
 from gnode.gpushare.budgets import MESSAGES_AT_ONCE, Budget
-from gnode.gpushare.clients import CLIENTS_MAX, SILENT_MAX, Client, Clients
+from gnode.gpushare.clients import Client, Clients
 from gnode.gpushare.gate import GatePage
+from gnode.gpushare.listening import JobsListener, listen, places, turn_away
 from gnode.gpushare.memory_book import MemoryBook
 from gnode.gpushare.metrics import metrics_of
 from gnode.gpushare.node_tokens import NodeTokens
 from gnode.gpushare.token_model import AskIdle, CloseGate, Effect, OpenGate, Settings, SetWindow
 from gnode.gpushare.wire import BadMessageError, Kind, Message, OtherVersionError
 from gsched.clock import Clock, SystemClock
-from gsched.unix_address import address_of
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +45,6 @@ JOBS_SOCKET: Final = "token.sock"
 RECOVERY_S: Final = 1.0  # for the claims of processes that outlived the last daemon
 NICENESS: Final = -10
 HELLO_WITHIN_S: Final = 2.0
-DESCRIPTORS_WANTED: Final = 16384
-DESCRIPTORS_KEPT: Final = 128  # for gnode, files, and gates of jobs
 CONTROL_BYTES_MAX: Final = 65536
 #: Messages that are read before others are looked for again.
 READ_AT_ONCE: Final = 16
@@ -78,6 +75,7 @@ class TokenDaemon:
     _later: dict[tuple[str, bool], deque[Client]] = field(default_factory=dict)
     _spare: int = -1  # a descriptor for a connection when there is no other
     _file: AdmissionsFile = field(init=False)
+    _jobs: JobsListener = field(init=False)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _effects: deque[Effect] = field(default_factory=deque)
     _carrying_out: bool = False
@@ -94,9 +92,11 @@ class TokenDaemon:
             self.tokens.quiet_until_s = self.clock.monotonic_s() + RECOVERY_S
         for admission in admissions:
             self.tokens.admit(admission)
-        token = _listen(self.directory / JOBS_SOCKET, 0o666)
-        control = _listen(self.directory / CONTROL_SOCKET, 0o600)
-        self._selector.register(token, selectors.EVENT_READ, lambda: self._accept(token))
+        token = listen(self.directory / JOBS_SOCKET, 0o666)
+        self._jobs = JobsListener(
+            token, self._selector, lambda: self._accept(token), self.clock.monotonic_s()
+        )
+        control = listen(self.directory / CONTROL_SOCKET, 0o600)
         self._selector.register(
             control, selectors.EVENT_READ, lambda: self._accept_control(control)
         )
@@ -108,14 +108,16 @@ class TokenDaemon:
             self._drop(client, "the daemon ends")
         for page in self.pages.values():
             page.close()
+        self._jobs.close()
         for key in list(self._selector.get_map().values()):
-            cast("socket.socket", key.fileobj).close()  # listeners, and gnode's
+            cast("socket.socket", key.fileobj).close()  # of gnode
         self._selector.close()
 
     def once(self) -> None:
         """Wait for the next events, or for the next time that matters."""
         due = [
             self.tokens.next_tick_s(),
+            self._jobs.next_s(),
             *(one.hello_by_s for one in self.clients.first_silent()),
             *(self._budgets[key].next_s() for key in self._later),
         ]
@@ -132,6 +134,7 @@ class TokenDaemon:
         due_s = self.tokens.next_tick_s()
         now_s = self.clock.monotonic_s()
         self._read_again(now_s)
+        self._jobs.look(now_s)
         for client in self.clients.first_silent():
             if now_s >= client.hello_by_s:
                 self._drop(client, "it has said nothing")
@@ -141,11 +144,13 @@ class TokenDaemon:
     # ---- processes of jobs ----
 
     def _accept(self, listener: socket.socket) -> None:
+        if not self._jobs.may_accept(self.clock.monotonic_s()):
+            return
         channel = self._accepted(listener)
         if channel is None:
             return
         if self._spare < 0 and not self._keep_spare():
-            _turn_away(channel)  # it has the last descriptor
+            turn_away(channel)  # it has the last descriptor
             self._keep_spare()
             return
         pid, uid, _ = _UCRED.unpack(
@@ -273,6 +278,7 @@ class TokenDaemon:
             self._send(client, Message(kind=Kind.REFUSED))
             self._drop(client, "unknown job")
             return
+        self._jobs.proved()
         launches = hello.b == wire.CHANNEL_LAUNCH
         has_place = self.clients.has_place(group)
         self.clients.join(client, group)
@@ -503,36 +509,6 @@ def _credit(ready: tuple[selectors.SelectorKey, int]) -> float:
     return MESSAGES_AT_ONCE / 2 if client.budget is None else client.budget.left
 
 
-def _turn_away(channel: socket.socket) -> None:
-    """Have a client try again later."""
-    with contextlib.suppress(OSError):
-        channel.send(wire.pack(Message(kind=Kind.BUSY)))
-    channel.close()
-
-
-def _places() -> int:
-    """Return for how many connections of jobs there are descriptors, two for each."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return min(CLIENTS_MAX, max(0, wanted - SILENT_MAX - DESCRIPTORS_KEPT) // 2)
-
-
-def _listen(path: Path, mode: Literal[0o666, 0o600]) -> socket.socket:
-    """Return a listening socket in place of that of an earlier daemon."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.settimeout(0.0)
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    with address_of(new) as address:
-        listener.bind(address)
-    new.chmod(mode)
-    listener.listen(128)
-    os.replace(new, path)
-    return listener
-
-
 def _take_over(process: int, lock: int) -> None:
     """End another daemon, stopped or not, and wait until the kernel has ended it.
 
@@ -580,7 +556,7 @@ def main() -> None:
         os.ftruncate(lock, 0)
         os.write(lock, f"{os.getpid()}\n".encode())
     tokens = NodeTokens(settings, memory=MemoryBook(context_bytes=given.context_bytes))
-    daemon = TokenDaemon(Path(given.dir), tokens, clients=Clients(_places()), edition=given.edition)
+    daemon = TokenDaemon(Path(given.dir), tokens, clients=Clients(places()), edition=given.edition)
     with contextlib.suppress(PermissionError):  # jobs with many threads must not delay a grant
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
 

@@ -17,7 +17,13 @@ import pytest
 
 from gnode.gpushare import ShareClass, wire
 from gnode.gpushare.addresses import GROUPS_FILE
-from gnode.gpushare.budgets import MESSAGES_AT_ONCE, MESSAGES_PER_S, READ_AGAIN
+from gnode.gpushare.budgets import (
+    MESSAGES_AT_ONCE,
+    MESSAGES_PER_S,
+    READ_AGAIN,
+    STRANGERS_AT_ONCE,
+    STRANGERS_PER_S,
+)
 from gnode.gpushare.clients import SILENT_OF_A_USER
 from gnode.gpushare.keeper import LOG_FILE, Keeper
 from gnode.gpushare.node_tokens import Admission, NodeTokens, hash_of
@@ -291,6 +297,40 @@ def serving(folder: Path, clock: Clock) -> Iterator[TokenDaemon]:
             keeper.ask(order="remove", group=group)
         keeper.ask(order="finish")
         thread.join()
+
+
+def test_connections_of_strangers_are_taken_in_as_fast_as_their_budget(tmp_path: Path) -> None:
+    """Those of jobs do not count, and wait behind them. The clock stands still."""
+    clock = Stopped()
+
+    def connect() -> socket.socket:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client.settimeout(10.0)
+        client.connect(str(tmp_path / JOBS_SOCKET))
+        return client
+
+    def greet(client: socket.socket) -> None:
+        hello = wire.pack(Message(kind=Kind.HELLO, b=wire.CHANNEL_MEMORY))
+        client.send(hello + SECRETS["8.1"].encode())
+
+    with serving(tmp_path, clock), ExitStack() as opened:
+        clients = [opened.enter_context(connect()) for _ in range(10)]
+        for client in clients:
+            greet(client)
+            assert answer(client).kind is Kind.WELCOME
+        for _ in range(int(STRANGERS_AT_ONCE)):
+            with connect() as stranger:
+                stranger.send(b"knock")
+                assert stranger.recv(64) == b"", "it was read, and hung up on"
+
+        greet(late := opened.enter_context(connect()))
+        assert select.select([late], [], [], 0.3)[0] == []
+        clients[0].send(wire.pack(Message(kind=Kind.RESERVE)))
+        assert answer(clients[0]).kind is Kind.RESERVED, "jobs are served all the time"
+
+        clock.now_s += 2 * READ_AGAIN / STRANGERS_PER_S
+        clients[0].send(wire.pack(Message(kind=Kind.RESERVE)))
+        assert answer(late).kind is Kind.WELCOME
 
 
 @pytest.mark.parametrize("processes", [1, 40])
