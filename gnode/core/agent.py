@@ -121,7 +121,6 @@ class Agent:
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at_s: float | None = None
         self._beaten_s = 0.0
-        self._logins = False
         self._finish_at_s: float | None = None
         self._finished = False
 
@@ -149,7 +148,7 @@ class Agent:
     @property
     def takes_logins(self) -> bool:
         """Return whether a head is being obeyed that opens parts of jobs for logins."""
-        return self._table.welcomed and self._logins
+        return self._table.welcomed
 
     @property
     def unsaved_mark(self) -> HeadMark | None:
@@ -263,8 +262,7 @@ class Agent:
             case SurveyAsked():
                 known = tuple(each.known() for each in table.attempts.values() if not each.prepared)
                 table.out.append(TellKnown(attempts=known, survey=event.survey))
-                offered = event.survey.leases
-                table.out.extend(table.leases.connected(offered=offered, now_s=now_s))
+                table.out.extend(table.leases.connected(now_s))
             case LeaseRenewed():
                 self._on_renewed(event.number, now_s, wall_s)
 
@@ -302,7 +300,6 @@ class Agent:
                 attempts=reports,
                 mark=table.mark,
                 probes=table.site.probe_account is not None,
-                tunes=True,
                 problem=table.problem,
                 cpu_binding=table.cpu_binding,
                 gpu_sharing=table.gpu_sharing,
@@ -338,9 +335,8 @@ class Agent:
             self._save_mark()  # before anything that this head orders is done
         table.welcomed = True
         self._beaten_s, self._heartbeat_at_s = now_s, now_s + self._heartbeat_s
-        table.out.extend(table.leases.connected(offered=event.leases, now_s=now_s))
-        self._live.connected(wanted=event.uses)
-        self._logins = event.logins
+        table.out.extend(table.leases.connected(now_s))
+        self._live.connected()
         for attempt in table.attempts.values():
             if attempt.phase is not Phase.ACKED:
                 orders.answer_state(table, attempt)

@@ -175,7 +175,6 @@ class SendRegister(Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptReport, ...]
     mark: HeadMark
     probes: bool = False
-    tunes: bool = False
     problem: str = ""
     cpu_binding: str = ""
     gpu_sharing: GpuSharing | None = None

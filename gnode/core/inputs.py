@@ -53,19 +53,13 @@ class HeadOffered(Struct, frozen=True, kw_only=True):
 
 
 class Welcomed(Struct, frozen=True, kw_only=True):
-    """The head has let this node in; ``leases``: it renews them; ``uses``: it takes those.
-
-    ``logins``: it opens parts of jobs for users who log in.
-    """
+    """The head has let this node in."""
 
     cluster: str
     epoch: int
     epoch_id: str = ""
     seq: int = 0
     next_job: int = 0
-    leases: bool = False
-    uses: bool = False
-    logins: bool = False
 
 
 class Disconnected(Struct, frozen=True, kw_only=True):

@@ -31,13 +31,13 @@ class Leases:
     """How far a node's leases reach. All moments are on the clock of ``now_s``, which never jumps.
 
     Attributes:
-        offered: the head that is connected renews leases.
+        is_connected: a head renews leases now.
         renewed_s: when the newest number that the head has sent back was sent; None: none was.
         attempts: live attempts whose task has a lease that has not expired long ago.
         held: launches that wait for a renewal: they must not begin on a lease that is almost over.
     """
 
-    offered: bool = False
+    is_connected: bool = False
     renewed_s: float | None = None
     attempts: "dict[AttemptKey, Attempt]" = field(default_factory=dict)
     held: list[LaunchAsked] = field(default_factory=list)
@@ -55,18 +55,18 @@ class Leases:
         if not self.attempts and not self.held:
             return None
         times = [attempt.lease_over_s + OBEY_S for attempt in self.attempts.values()]
-        if self.offered and self._due_s is not None:
+        if self.is_connected and self._due_s is not None:
             times.append(self._due_s)
         return min(times, default=None)
 
-    def connected(self, *, offered: bool, now_s: float) -> list[Effect]:
-        """Take in that a head is connected, and whether it renews leases."""
-        self.offered = offered
+    def connected(self, now_s: float) -> list[Effect]:
+        """Take in that a head is connected."""
+        self.is_connected = True
         return self._ask(now_s) if self.attempts else []
 
     def disconnected(self) -> None:
         """Take in that there is no connection: no answer comes, and held launches come again."""
-        self.offered = False
+        self.is_connected = False
         self.held.clear()
         self._sent_s.clear()
         self._due_s = None
@@ -78,7 +78,7 @@ class Leases:
 
     def plan(self, now_s: float) -> None:
         """See to it that a lease that is shorter than those before is renewed often enough."""
-        if self.offered and self.attempts:
+        if self.is_connected and self.attempts:
             soon_s = now_s + self._interval_s()
             if self._due_s is None or self._due_s > soon_s:
                 self._due_s = soon_s
@@ -118,7 +118,7 @@ class Leases:
         return held
 
     def _ask(self, now_s: float) -> list[Effect]:
-        if not self.offered:
+        if not self.is_connected:
             return []
         self._number += 1
         self._sent_s[self._number] = now_s

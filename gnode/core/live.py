@@ -37,18 +37,12 @@ class LiveReports:
     """What the head was told, and so what it is to be told next."""
 
     def __init__(self) -> None:
-        self._wanted = False
         self._told: dict[AttemptKey, _Told] = {}
         self._load: Load | None = None
         self._load_s = 0.0
 
-    def connected(self, *, wanted: bool) -> None:
-        """Begin anew: this head was told nothing yet.
-
-        Args:
-            wanted: it takes such reports.
-        """
-        self._wanted = wanted
+    def connected(self) -> None:
+        """Begin anew: this head was told nothing yet."""
         self._told.clear()
         self._load = None
 
@@ -60,8 +54,6 @@ class LiveReports:
             load: of the node.
             now_s: a clock that never jumps.
         """
-        if not self._wanted:
-            return None
         self._told = {key: told for key, told in self._told.items() if key in uses}
         changed = [(key, use) for key, use in uses.items() if self._is_news(key, use, now_s)]
         for key, use in changed:

@@ -331,9 +331,6 @@ class Channel:
                             epoch_id=message.epoch_id,
                             seq=message.seq,
                             next_job=message.next_job,
-                            leases=message.leases,
-                            uses=message.uses,
-                            logins=message.logins,
                         )
                     )
                     self._on_orders(messages[number + 1 :])

@@ -117,13 +117,8 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         incarnation: a UUID of this start of gnode.
         highest_epoch: of any head this node has obeyed; a head with a lower one is an old copy.
         highest_job: number of any job this node has seen.
-        probes: this node understands `Probe`.
-        tunes: this node understands `Tune`.
-        leases: this node ends attempts whose lease has expired.
-        prepares: this node understands `Prepare`.
+        probes: this node has an account by which it can probe itself.
         sharing: the runtime by which jobs share GPUs here; empty: it launches no job that does.
-        steps: this node runs step agents, and starts jobs in their code snapshots.
-        sessions: this node understands `OpenSession`, and can run interactive jobs.
         problem: why the node takes no new jobs, in words; empty: it does.
         epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
         seq, next_job: how far the head of that epoch had come, as it said last.
@@ -143,20 +138,15 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     highest_epoch: Count = 0
     highest_job: Count = 0
     probes: bool = False
-    tunes: bool = False
     problem: str = ""
     identity: str = ""
     machine: Machine = Machine()
     epoch_id: str = ""
     seq: Count = 0
     next_job: Count = 0
-    leases: bool = False
-    prepares: bool = False
     sharing: str = ""
     cpu_binding: str = ""
     gpu_fence: str = ""
-    steps: bool = False
-    sessions: bool = False
     gpu_sharing: GpuSharing | None = None
     gpu_use: GpuUse | None = None
 
@@ -168,9 +158,6 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
         epoch_id: of this start of the head; no other start has the same one.
         seq: of the newest event that is durable on the head.
         next_job: the id that the next job gets.
-        leases: this head answers `Renew`.
-        uses: this head takes `Uses`.
-        logins: this head takes `LoginRequest`.
     """
 
     cluster: str
@@ -178,9 +165,6 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
     epoch_id: str = ""
     seq: Count = 0
     next_job: Count = 0
-    leases: bool = False
-    uses: bool = False
-    logins: bool = False
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag="refused"):
@@ -208,12 +192,10 @@ class Survey(Struct, frozen=True, kw_only=True, tag="survey", omit_defaults=True
     Attributes:
         first_unknown: jobs with this number and above may be missing in the database.
         unfinished: jobs below it that are not done there.
-        leases: as in `Welcome`.
     """
 
     first_unknown: Count
     unfinished: tuple[Count, ...]
-    leases: bool = False
 
 
 class Renewed(Struct, frozen=True, kw_only=True, tag="renewed"):
@@ -314,7 +296,6 @@ class Prepare(Struct, frozen=True, kw_only=True, tag="prepare", omit_defaults=Tr
 
     Answered by `Prepared` when they wait there, and by `Exited` if they end. A `Launch` of the same
     attempt opens the gate. They end with the connection, by a `Stop`, or when their time is over.
-    Sent only to nodes that have said in `Register` that they understand it.
 
     Attributes:
         launch: as it will be, but for what only the assignment says.
@@ -367,8 +348,7 @@ class ExitAck(Struct, frozen=True, kw_only=True, tag="exit_ack", omit_defaults=T
 class ReadOutput(Struct, frozen=True, kw_only=True, tag="read_output", omit_defaults=True):
     """Read a running job's output, as its owner. Answered by `OutputRead` with the same id.
 
-    With ``append`` nothing is read, and these bytes are written to its end; only to nodes that have
-    said ``steps`` in `Register`.
+    With ``append`` nothing is read, and these bytes are written to its end.
     """
 
     request: Count
@@ -411,7 +391,7 @@ class GoOn(Struct, frozen=True, kw_only=True, tag="go_on"):
 class Tune(Struct, frozen=True, kw_only=True, tag="tune"):
     """Let an adaptive training split its samples so from one of its next steps on.
 
-    Sent to the node of rank 0 only, and only if it has said in `Register` that it understands it.
+    Sent to the node of rank 0 only.
     Not answered: the training's progress tells with which batch its steps were done.
     """
 
@@ -496,7 +476,7 @@ class Renew(Struct, frozen=True, kw_only=True, tag="renew"):
     """Are you there? Answered by `Renewed` with the same number.
 
     The node counts what it has a lease for as renewed when this was sent, not when the answer
-    came. Sent only to heads that have said in `Welcome` or `Survey` that they answer it.
+    came.
     """
 
     number: Count

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from gsched.errors import StorageError
 from gsched.model.ids import array_of, index_of
 from gsched.model.origin import Origin
 from gsched.model.states import AttemptState, PartState
@@ -113,8 +112,6 @@ class Launches:
 
     def _composed(self, job: Job, attempt: Attempt, node: str) -> n.Launch:
         spec = job.spec
-        if spec.snapshot is not None and not self._state.nodes[node].steps:
-            raise StorageError(f"the gnode of {node} is too old for code snapshots: upgrade it")
         shares = attempt.allocation
         hosts = [share.node for share in shares]
         master = self._state.nodes.get(hosts[0])

@@ -40,7 +40,7 @@ from gschedd.http.handshake import (
     close_badly,
 )
 from gschedd.http.launches import Launches
-from gschedd.http.orders import check_sessions, order
+from gschedd.http.orders import order
 from gschedd.http.recovery import Recovery
 from gschedd.http.unreadable import Unreadables
 from gschedd.http.witnesses import OnOlder, Witnesses, claim_of
@@ -67,7 +67,6 @@ class Link:
         told: how far the head had come when the node heard of it last: event and next job.
         late: the node comes from a history whose loss was accepted.
         asked: the node is asked what it knows, and does not obey.
-        sessions: the node can run interactive jobs.
         incomplete: what the node's registration lacks, as it could not be read.
     """
 
@@ -77,7 +76,6 @@ class Link:
         self.call = call
         self.told = (0, 0)
         self.asked = False
-        self.sessions = who.said.sessions
         self.incomplete = who.incomplete
         self.late = False
         self.socket = socket
@@ -225,15 +223,12 @@ class Links:
     def _launch(self, effect: e.SendLaunch | e.SendPrepare) -> n.Launch | n.Prepare | None:
         """Return the order; where the job's script is damaged, let the attempt fail instead."""
         try:
-            launch = self._launches.order(effect)
-            if isinstance(launch, n.Launch) and launch.spec.interactive is not None:
-                check_sessions(effect.node, self._links.get(effect.node))
-        except (BadStateError, StorageError) as error:
+            return self._launches.order(effect)
+        except StorageError as error:
             log.critical("job %s cannot be started: %s", short_job_id(effect.job), error)
             key = (effect.job, effect.attempt)
             self._unreadables.fail(effect.node, key, LaunchStage.FILES, error.message)
             return None
-        return launch
 
     def _cannot_send(self, node: str, message: n.HeadMessage, reason: str) -> None:
         """Set a message aside that a node could not read, and answer whoever waits for it."""
@@ -379,9 +374,6 @@ class Links:
                 epoch_id=now.id,
                 seq=self._reached[0],
                 next_job=self._reached[1],
-                leases=True,
-                uses=True,
-                logins=True,
             )
         )
         return True

@@ -2,32 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from gsched.errors import BadStateError
 from gsched.protocol import node as n
 from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
 from gschedd.core.state import effects as e
-
-
-class LinkLike(Protocol):
-    """A connected node: whether it can run interactive jobs."""
-
-    sessions: bool
-
-
-def check_sessions(node: str, link: LinkLike | None) -> None:
-    """Refuse a node that has no terminals, or is not there.
-
-    Raises:
-        BadStateError: it is so.
-    """
-    if link is None:
-        raise BadStateError(f"node {node} is not connected", hint="see gnodes")
-    if not link.sessions:
-        raise BadStateError(
-            f"node {node} runs an older gnode, which has no terminals", hint="upgrade gnode there"
-        )
 
 
 def order(effect: e.AnyEffect) -> n.HeadMessage:

@@ -115,9 +115,6 @@ class Outputs:
         node, part = _output_part(job, asked.node)
         if part.state is not PartState.RUNNING:
             raise BadStateError(f"job {name} is {job.state}, not running on {node}")
-        known = self._state.nodes.get(node)
-        if known is None or not known.steps:
-            raise BadStateError(f"the gnode of {node} is too old to write messages: upgrade it")
         wanted = {"stdout": asked.stdout, "stderr": asked.stderr or not asked.stdout}
         paths = {"stdout": part.stdout_path, "stderr": part.stderr_path}
         streams = {paths[stream]: stream for stream, is_wanted in wanted.items() if is_wanted}

@@ -49,7 +49,6 @@ from gschedd.http.callers import Callers
 from gschedd.http.door import Visitor
 from gschedd.http.handshake import Handshake, HandshakeRefusedError
 from gschedd.http.links import Links
-from gschedd.http.orders import check_sessions
 from gschedd.http.waiting import UNSTARTED, Waiting
 
 log = logging.getLogger("gschedd.sessions")
@@ -355,8 +354,8 @@ class Sessions:
         self._awaited[session] = (node, future)
         try:
             link = self._links.link(node)
-            check_sessions(node, link)
-            assert link is not None, "it was checked"
+            if link is None:
+                raise BadStateError(f"node {node} is not connected", hint="see gnodes")
             link.send(
                 OpenSession(
                     session=session,

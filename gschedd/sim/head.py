@@ -218,7 +218,7 @@ class HeadProcess:
         link.boot_id = said.boot_id
         self.links[link.name] = link
         self._newest[link.name] = link.call
-        link.to_node(n.Welcome(cluster=CLUSTER, epoch=self.epoch, leases=True))
+        link.to_node(n.Welcome(cluster=CLUSTER, epoch=self.epoch))
         self._inbox.append((lambda now_s: head.registered(link.name, said, now_s), None))
 
     def lost(self, link: Downlink, reason: str) -> None:

@@ -39,6 +39,7 @@ from gsched.protocol import node as n
 from gsched.protocol.code import CodeRead
 from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
 from gsched.protocol.sessions import OpenSession
+from gsched.protocol.uses import Uses
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.machine import Machine
 
@@ -249,7 +250,6 @@ class NodeProcess:
                         epoch_id=message.epoch_id,
                         seq=message.seq,
                         next_job=message.next_job,
-                        leases=message.leases,
                     )
                 )
             case (
@@ -438,9 +438,6 @@ class NodeProcess:
                 seq=effect.mark.seq,
                 next_job=effect.mark.next_job,
                 probes=effect.probes,
-                tunes=effect.tunes,
-                leases=True,
-                prepares=True,
                 sharing=machine.sharing,
             ),
         )
@@ -450,7 +447,8 @@ class NodeProcess:
             self.link.hang_up()
 
     def _send(self, effect: do.Send) -> None:
-        self._to_head(effect.message)
+        if not isinstance(effect.message, Uses):  # the simulated head shows no live use
+            self._to_head(effect.message)
 
     def _to_head(self, message: n.NodeMessage) -> None:
         if self.link is not None:

@@ -338,20 +338,6 @@ def test_a_batch_reaches_a_training_where_it_runs_once() -> None:
     assert isinstance(fact, f.BatchingChosen)
 
 
-def test_a_node_that_does_not_understand_it_is_told_nothing() -> None:
-    story = Story()
-    story.machines["a"].can_tune = False
-    story.disconnect("a")
-    story.connect("a")
-    job = story.training()
-    story.run_for(5.0)
-    story.chooser.tunes = (Tune(job=job, batching=Batching(per_gpu=256)),)
-    story.plan()
-
-    assert story.machines["a"].tunes == []
-    assert story.told(f.BatchingChosen, job) == []
-
-
 def test_a_migration_brings_its_batch() -> None:
     story = Story()
     job = story.training()

@@ -237,17 +237,6 @@ def test_a_longer_grace_since_its_start_does_not_matter_nor_a_shorter_one() -> N
     assert site.machine_of(job) == ("n1",)
 
 
-def test_an_attempt_on_a_node_that_knows_no_leases_has_none() -> None:
-    site = world()
-    site.head.state.nodes["n1"].leases = False
-    job = leased(site)
-    site.run_until(10.0)
-    site.lose_power("n1")
-    site.run_for(10 * PATIENCE_S)
-
-    assert site.machine_of(job) == ("n1",)
-
-
 def test_the_site_may_give_a_lease_to_those_that_say_nothing() -> None:
     site = world(lease_s=90.0)
 

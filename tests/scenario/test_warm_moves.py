@@ -240,20 +240,6 @@ def test_a_script_that_does_not_wait_starts_cold_and_says_why() -> None:
     assert story.progress(job).cold == "its script does not call elastic.ready()"
 
 
-def test_an_older_node_is_not_asked() -> None:
-    """It would not understand."""
-    story = WarmStory()
-    story.machines["b"].can_prepare = False
-    story.connect("b")
-    job = story.trained()
-
-    story.move((job, gpus("b", 2, 3)))
-    story.run_for(5.0)
-
-    assert story.job(job).attempts == 2
-    assert story.progress(job).cold == "node b cannot prepare attempts"
-
-
 def test_memory_that_others_have_is_not_taken() -> None:
     """What waits counts beside all present owners, its own old attempt among them."""
     story = WarmStory()

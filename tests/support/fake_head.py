@@ -208,7 +208,7 @@ class FakeHead:
         assert isinstance(register, Register)
         self.received.append(register)
         self._sockets[socket] = sealer = Sealer(from_head)
-        welcome = Welcome(cluster=self.cluster, epoch=self.epoch, leases=True)
+        welcome = Welcome(cluster=self.cluster, epoch=self.epoch)
         await socket.send_bytes(sealer.seal(encode([welcome])))
         return opener
 

@@ -334,10 +334,7 @@ class FrameFuzz:
             features=("container", "container-podman"),
             generic={"licence": 2**50},
         )
-        said = registration(
-            inventory=has, steps=True, sessions=True, leases=True, prepares=True, tunes=True,
-            sharing="interception", probes=True,
-        )  # fmt: skip
+        said = registration(inventory=has, sharing="interception", probes=True)
         self._take(self.head.registered("n1", said, self.now_s))
 
     def _running(self) -> tuple[int, int]:

@@ -63,8 +63,6 @@ class Machine:
         self.fault: LaunchFailure | None = FORK
         self.probe_fault: str | None = None
         self.can_probe = True
-        self.can_tune = True
-        self.can_prepare = True
         self.sharing = ""
         self.probes: list[float] = []
         self.running: dict[tuple[int, int], Running] = {}
@@ -74,7 +72,6 @@ class Machine:
         self.launches: list[tuple[int, int]] = []
         self.going_on: list[int] = []
         self.tunes: list[tuple[int, Batching]] = []
-        self.can_step = True
         self.steps: list[e.SendStepOrder | e.SendStepRefused] = []
         self.preparing: list[tuple[int, int]] = []
         self.yielding: set[tuple[int, int]] = set()

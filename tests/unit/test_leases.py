@@ -34,7 +34,7 @@ def asked(effects: list[do.Effect]) -> list[int]:
 def node(**settings: object) -> Driver:
     """Return a node whose head renews leases."""
     driver = Driver(welcome=False, **settings)  # type: ignore[arg-type] # as the driver takes them
-    driver.step(Welcomed(cluster="c", epoch=1, leases=True))
+    driver.step(Welcomed(cluster="c", epoch=1))
     return driver
 
 
@@ -116,7 +116,7 @@ def test_a_lease_that_was_over_when_the_number_was_sent_stays_over() -> None:
     driver, _ = running()
     driver.step(Disconnected())
     driver.now_s = 1000.0 + LEASE_S + 0.5
-    (number,) = asked(driver.step(Welcomed(cluster="c", epoch=1, leases=True)))
+    (number,) = asked(driver.step(Welcomed(cluster="c", epoch=1)))
 
     assert not only(renew(driver, number), do.KeepRenewal)
 
@@ -125,7 +125,7 @@ def test_numbers_of_a_connection_that_is_gone_renew_nothing() -> None:
     driver, _ = running()
     number = next_number(driver, 1010.0)
     driver.step(Disconnected())
-    driver.step(Welcomed(cluster="c", epoch=1, leases=True))
+    driver.step(Welcomed(cluster="c", epoch=1))
 
     assert not only(renew(driver, number), do.KeepRenewal)
     assert not only(renew(driver, 4711), do.KeepRenewal)
@@ -136,7 +136,7 @@ def test_a_held_launch_is_dropped_with_the_connection() -> None:
     driver = node()
     driver.launch(order(1, lease_s=LEASE_S))
     driver.step(Disconnected())
-    driver.step(Welcomed(cluster="c", epoch=1, leases=True))
+    driver.step(Welcomed(cluster="c", epoch=1))
     effects = driver.launch(order(1, lease_s=LEASE_S))
 
     accepted = only(renew(driver, asked(effects)[0]), do.AcceptTask)
@@ -156,21 +156,12 @@ def test_a_head_in_safe_mode_renews_too() -> None:
     driver, _ = running()
     driver.step(Disconnected())
     driver.now_s = 1030.0
-    survey = Survey(first_unknown=1, unfinished=(), leases=True)
+    survey = Survey(first_unknown=1, unfinished=())
     (number,) = asked(driver.step(SurveyAsked(survey=survey)))
 
     (kept,) = only(renew(driver, number), do.KeepRenewal)
 
     assert kept.renewed_s == 1030.0
-
-
-def test_a_head_that_knows_no_leases_is_not_asked() -> None:
-    driver, _ = running()
-    driver.step(Disconnected())
-    driver.step(Welcomed(cluster="c", epoch=1))
-    driver.now_s = 1030.0
-
-    assert not asked(driver.step(AlarmRang()))
 
 
 def test_a_restarted_gnode_goes_on_from_the_renewal_in_the_spool() -> None:
@@ -186,7 +177,7 @@ def test_a_restarted_gnode_goes_on_from_the_renewal_in_the_spool() -> None:
         driver.now_s = 1095.0
         told = Found(key=found.key, task=found.task, info=None, record=None, renewed_s=renewed_s)
         driver.step(SpoolFound(found=(told,)))
-        (sent,) = asked(driver.step(Welcomed(cluster="c", epoch=1, leases=True)))
+        (sent,) = asked(driver.step(Welcomed(cluster="c", epoch=1)))
         assert len(only(renew(driver, sent), do.KeepRenewal)) == again
 
 

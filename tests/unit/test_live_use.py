@@ -35,7 +35,7 @@ STEADY = LiveUse(cpu_s=5.0, cpu_cores=2.0, memory_bytes=1000 * MIB, gpus=0.8)
 
 def reports() -> LiveReports:
     made = LiveReports()
-    made.connected(wanted=True)
+    made.connected()
     return made
 
 
@@ -78,8 +78,8 @@ def test_the_load_is_told_when_it_changes_and_not_with_every_sample() -> None:
     assert live.due({}, Load(cpu_percent=90.0, gpu_util_percent=(9.0,)), 2 * LOAD_S) is not None
 
 
-def test_a_head_that_takes_no_such_report_gets_none_and_a_new_head_gets_all() -> None:
-    driver = Driver()
+def test_each_head_gets_all_and_then_what_changes() -> None:
+    driver = Driver(welcome=False)
     driver.launch(order())
     driver.forked()
     driver.seen()
@@ -90,12 +90,12 @@ def test_a_head_that_takes_no_such_report_gets_none_and_a_new_head_gets_all() ->
         return [each for each in sent if isinstance(each, Uses)]
 
     assert told() == []
-    driver.step(Welcomed(cluster="c", epoch=1, uses=True))
+    driver.step(Welcomed(cluster="c", epoch=1))
     assert [each.uses for each in told()] == [((1, 1, STEADY),)]
     assert told() == []
     driver.step(Measured(load=Load(), usage={}))  # an end elsewhere: nothing was sampled
     assert told() == []
-    driver.step(Welcomed(cluster="c", epoch=1, uses=True))
+    driver.step(Welcomed(cluster="c", epoch=1))
     assert len(told()) == 1
 
 

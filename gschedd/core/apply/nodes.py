@@ -36,8 +36,7 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
     node.problem = fact.problem
     node.load, node.heartbeat_s = fact.load, fact.at_s
     _clear(node)
-    node.probes, node.tunes, node.leases = fact.probes, fact.tunes, fact.leases
-    node.prepares, node.sharing, node.steps = fact.prepares, fact.sharing, fact.steps
+    node.probes, node.sharing = fact.probes, fact.sharing
     if node.probation.drained and node.probation.due_s:  # it may have been mended meanwhile
         _watch(state, node, structs.replace(node.probation, due_s=fact.at_s, failed=0))
     else:

@@ -1,6 +1,6 @@
 """New attempts: what a job gets with its allocation."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from gsched.model.resources import Allocation
 from gsched.model.training import Batching
@@ -39,7 +39,7 @@ class Assigner:
             port = free_port(job, self._settings, self._ports)
             self._ports.add(port)
         active = nodes if everywhere else nodes[:1]
-        lease_s = attempt_lease_s(job, active, self._state)
+        lease_s = attempt_lease_s(job)
         said = {}
         if self._predictor is not None:
             said = predict(self._predictor, self._state, job, active, self._now_s)
@@ -85,8 +85,6 @@ def free_port(job: Job, settings: Settings, taken: Collection[int]) -> int:
     return first + begin  # more distributed jobs than ports: some will find theirs taken
 
 
-def attempt_lease_s(job: Job, active: Iterable[str], state: State) -> float:
-    """Return the lease of a job's next attempt: none where one of its nodes would not keep it."""
-    if not job.spec.rerunnable or not all(state.nodes[node].leases for node in active):
-        return 0.0
-    return job.spec.lease_s
+def attempt_lease_s(job: Job) -> float:
+    """Return the lease of a job's next attempt."""
+    return job.spec.lease_s if job.spec.rerunnable else 0.0

@@ -78,8 +78,7 @@ def _to_attempt(
             yield from ask_checkpoint(job, attempt)
         case f.BatchingChosen():
             node, number = next(iter(attempt.parts)), attempt.number
-            if state.nodes[node].tunes:
-                yield e.SendTune(node=node, job=job.id, attempt=number, batching=fact.batching)
+            yield e.SendTune(node=node, job=job.id, attempt=number, batching=fact.batching)
         case f.MoveAbandoned() if not job.spec.checkpoint_signal:
             # one that knows only its signal does not wait; should it end, its end will say why
             node = next(iter(attempt.parts))

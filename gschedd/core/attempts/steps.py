@@ -134,8 +134,6 @@ def _refusal(state: State, job: Job, attempt: Attempt, name: str) -> str:
         return f"the step agent on {name} has ended{why}"
     if node.state is not NodeState.UP:
         return f"node {name} is not connected to the head"
-    if not node.steps:
-        return f"the gnode of {name} is too old to start tasks of other nodes: upgrade it"
     return ""
 
 

@@ -55,7 +55,7 @@ def preparation(
         return 0, "its script does not call elastic.ready()"
     for share in allocation:
         node = state.nodes.get(share.node)
-        if node is None or node.state is not NodeState.UP or not node.prepares:
+        if node is None or node.state is not NodeState.UP:
             return 0, f"node {share.node} cannot prepare attempts"
         free_bytes = state.spaces[share.node].memory_bytes
         free_bytes -= sum(other.memory_bytes for other in others if other.node == share.node)

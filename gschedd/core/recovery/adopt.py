@@ -104,7 +104,7 @@ class Survey:
     def question(self, state: State) -> n.Survey:
         """Return what nodes are asked."""
         unfinished = tuple(job for job in state.jobs if job < self.first_unknown)
-        return n.Survey(first_unknown=self.first_unknown, unfinished=unfinished, leases=True)
+        return n.Survey(first_unknown=self.first_unknown, unfinished=unfinished)
 
 
 def cases_of(state: State, survey: Survey) -> list[Case]:

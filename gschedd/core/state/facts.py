@@ -374,10 +374,8 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     """A node connected and said what it has.
 
     ``highest_job`` is the highest number it has seen; ``probes``: it can probe itself;
-    ``tunes``: it passes batch sizes on; ``leases``: it ends attempts whose lease has expired;
-    ``prepares``: it prepares attempts; ``sharing``: the runtime by which jobs share its GPUs,
-    empty for none; ``steps``: it runs step agents. From its first registration on, the node's name
-    belongs to ``identity``, on ``machine``.
+    ``sharing``: the runtime by which jobs share its GPUs, empty for none. From its first
+    registration on, the node's name belongs to ``identity``, on ``machine``.
     """
 
     inventory: Inventory
@@ -388,14 +386,10 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     load: Load
     highest_job: int = 0
     probes: bool = False
-    tunes: bool = False
     problem: str = ""
     identity: str = ""
     machine: Machine = Machine()
-    leases: bool = False
-    prepares: bool = False
     sharing: str = ""
-    steps: bool = False
 
 
 class NodeProblemChanged(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -318,11 +318,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         fault_s: when the last of them was, seconds since the epoch.
         fault_message: what it said.
         probes: it can probe itself.
-        tunes: it passes batch sizes on to adaptive trainings.
-        leases: it ends attempts whose lease has expired.
-        prepares: it prepares attempts that may be launched soon.
         sharing: the runtime by which jobs share its GPUs; empty: they cannot.
-        steps: it runs step agents.
         problem: why it takes no new jobs by its own word; empty: it does.
         identity: to whom the name belongs; empty: it has registered before nodes had one.
         machine: on which it runs.
@@ -347,11 +343,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     fault_s: float = 0.0
     fault_message: str = ""
     probes: bool = False
-    tunes: bool = False
-    leases: bool = False
-    prepares: bool = False
     sharing: str = ""
-    steps: bool = False
     probation: Probation = Probation()
     load: Load | None = None
     heartbeat_s: float | None = None

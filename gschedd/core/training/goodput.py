@@ -110,10 +110,7 @@ def _left(state: State, job: Job) -> float | None:
 
 
 def tuned(state: State, tunes: Iterable[Tune], now_s: float) -> Iterator[f.BatchingChosen]:
-    """Yield the batch sizes that are new to running adaptive trainings.
-
-    A training whose node does not pass them on keeps the batch with which it was started.
-    """
+    """Yield the batch sizes that are new to running adaptive trainings."""
     for tune in tunes:
         job = state.running.get(tune.job)
         attempt = job.attempt if job is not None else None
@@ -121,7 +118,7 @@ def tuned(state: State, tunes: Iterable[Tune], now_s: float) -> Iterator[f.Batch
             continue
         if job.state is not JobState.RUNNING or attempt.state is not AttemptState.RUNNING:
             continue
-        if attempt.batching != tune.batching and state.nodes[next(iter(attempt.parts))].tunes:
+        if attempt.batching != tune.batching:
             yield f.BatchingChosen(
                 at_s=now_s, job=job.id, attempt=attempt.number, batching=tune.batching
             )
