@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from numpy.typing import NDArray
 
 from gschedd.models.goodput.evaluation import (
     CANDIDATES,
     Query,
-    best,
     best_of_many,
     efficiency,
     noise_scale,
@@ -28,7 +28,7 @@ from gschedd.models.goodput.records import (
     ThroughputParameters,
     TypeModel,
 )
-from gschedd.plan.training import Goodput
+from gschedd.plan.training import Goodput, Goodputs
 
 #: The examples of a night take longer than a unit test usually may.
 pytestmark = pytest.mark.timeout(300)
@@ -60,6 +60,18 @@ parameters = st.builds(
 )
 moments = st.just(0.0) | st.floats(1e-9, 1e9)
 noises = st.builds(GradientNoise, square_norm=moments, variance=moments)
+
+
+def best(
+    parameters: ThroughputParameters,
+    noise: GradientNoise,
+    limits: BatchLimits,
+    nodes: NDArray[np.int64],
+    gpus: NDArray[np.int64],
+) -> Goodputs:
+    """Return the best batch of each configuration where one GPU holds a replica."""
+    models = (TypeModel(gpu_type="", parameters=parameters),)
+    return GoodputModel(limits=limits, noise=noise, models=models).best("", nodes, gpus)
 
 
 @st.composite
@@ -231,8 +243,8 @@ def test_many_jobs_in_one_pass_are_as_each_alone(
 
     found = best_of_many(queries)
 
-    for query, together in zip(queries, found, strict=True):
-        alone = query.model.best(query.gpu_type, query.nodes, query.gpus)
+    for (model, gpu_type), query, together in zip(jobs, queries, found, strict=True):
+        alone = model.best(gpu_type, query.nodes, query.gpus)
         assert together.goodput == pytest.approx(alone.goodput, rel=1e-12)
         assert list(together.batch_per_gpu) == list(alone.batch_per_gpu)
         assert list(together.accumulation) == list(alone.accumulation)

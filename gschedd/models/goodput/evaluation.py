@@ -8,12 +8,11 @@ Source: Jayaram Subramanya et al., SOSP 2023, section 3.2, and Qiao et al., OSDI
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gschedd.models.goodput.model import GoodputModel
 from gschedd.models.goodput.records import (
     BatchLimits,
     GradientNoise,
@@ -40,6 +39,20 @@ _STEPS: Final[Floats] = np.linspace(0.0, 1.0, CANDIDATES)
 _ENDLESS: Final = 1e300
 
 
+class _Model(Protocol):
+    """What is evaluated: a `GoodputModel`, which calls this module. Hashable."""
+
+    @property
+    def limits(self) -> BatchLimits: ...
+    @property
+    def noise(self) -> GradientNoise: ...
+    @property
+    def replica_gpus(self) -> tuple[tuple[str, int], ...]: ...
+
+    def on(self, gpu_type: str) -> TypeModel: ...
+    def gpus_of_replica(self, gpu_type: str) -> int: ...
+
+
 class Query(NamedTuple):
     """Configurations of one job on one GPU type, as for `GoodputModel.best`.
 
@@ -47,7 +60,7 @@ class Query(NamedTuple):
         nodes, gpus: of each configuration, both of shape ``(C,)``.
     """
 
-    model: GoodputModel
+    model: _Model
     gpu_type: str
     nodes: Ints
     gpus: Ints
@@ -113,25 +126,7 @@ def efficiency(noise: GradientNoise, batch: float, global_batch: ArrayLike) -> F
     return batch / (batch * variance + larger * square_norm)
 
 
-def best(
-    parameters: ThroughputParameters,
-    noise: GradientNoise,
-    limits: BatchLimits,
-    nodes: ArrayLike,
-    gpus: ArrayLike,
-) -> Goodputs:
-    """Return the best batch of each configuration where one GPU holds a replica.
-
-    Args:
-        nodes, gpus: of each configuration, shape ``(C,)``.
-    """
-    model = TypeModel(gpu_type="", parameters=parameters)
-    return best_of_model(GoodputModel(limits=limits, noise=noise, models=(model,)), "", nodes, gpus)
-
-
-def best_of_model(
-    model: GoodputModel, gpu_type: str, nodes: ArrayLike, gpus: ArrayLike
-) -> Goodputs:
+def best_of_model(model: _Model, gpu_type: str, nodes: ArrayLike, gpus: ArrayLike) -> Goodputs:
     """Return the best batch of each configuration of one job on one GPU type."""
     nodes, gpus = np.asarray(nodes), np.asarray(gpus)
     columns = _columns(model, gpu_type)
@@ -198,14 +193,14 @@ class _Columns(NamedTuple):
     square_norm: _Column
 
 
-def _columns(model: GoodputModel, gpu_type: str) -> _Columns:
+def _columns(model: _Model, gpu_type: str) -> _Columns:
     return _Columns(*_of_type(model, gpu_type), *_of_job(model))
 
 
 def _rows(queries: Iterable[Query]) -> list[tuple[float, ...]]:
     """Return the columns of each query; those of one model on several types stand together."""
     rows: list[tuple[float, ...]] = []
-    model: GoodputModel | None = None
+    model: _Model | None = None
     of_job: tuple[float, ...] = ()
     for query in queries:
         if query.model is not model:
@@ -214,7 +209,7 @@ def _rows(queries: Iterable[Query]) -> list[tuple[float, ...]]:
     return rows
 
 
-def _of_type(model: GoodputModel, gpu_type: str) -> tuple[float, ...]:
+def _of_type(model: _Model, gpu_type: str) -> tuple[float, ...]:
     """Return the columns that depend on the GPU type, the first ones."""
     found = model.on(gpu_type)
     own, scaling = found.parameters, found.scaling or found.parameters
@@ -234,7 +229,7 @@ def _of_type(model: GoodputModel, gpu_type: str) -> tuple[float, ...]:
     )
 
 
-def _of_job(model: GoodputModel) -> tuple[float, ...]:
+def _of_job(model: _Model) -> tuple[float, ...]:
     """Return the columns that are the same on each GPU type, the last ones."""
     limits = model.limits
     variance, square_norm = _known(model.noise)
