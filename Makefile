@@ -10,10 +10,10 @@ PYTHON = $(BIN)/python
 MAN_NEEDS = $(if $(filter $(BIN)/python,$(PYTHON)),$(VENV)/.gsched-base)
 MAN_PAGES = $(patsubst man/%.rst,build/man/%,$(wildcard man/*.[1-8].rst))
 
-.PHONY: check format lint types imports tidy docs-check quick test integration bench demo man \
+.PHONY: check format lint types imports tidy docs-check house quick test integration bench demo man \
 	install clean
 
-check: format lint types imports tidy docs-check quick
+check: format lint types imports tidy docs-check house quick
 
 $(VENV)/.gsched-base: pyproject.toml scripts/lib/setup.sh
 	bash -c '. scripts/lib/setup.sh && gsched_setup'
@@ -36,6 +36,9 @@ tidy: $(VENV)/.gsched-base
 
 docs-check: $(VENV)/.gsched-base
 	$(BIN)/python scripts/check_docs.py
+
+house: $(VENV)/.gsched-base
+	$(BIN)/python -m scripts.reproduce.house_main --check
 
 # What needs no daemon.
 quick: $(VENV)/.gsched-base

@@ -20,8 +20,12 @@ _NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f]+")
 _LAUNCHES: Final = frozenset(kind.value for kind in LaunchKind)
 
 
-def check_content(asked: SubmitJob, caller: Caller, state: State) -> None:
-    """Check all that a submission brings; its size first, so that further work is bounded.
+def checked_array(
+    asked: SubmitJob, caller: Caller, state: State, settings: Settings
+) -> Array | None:
+    """Check all that a submission brings, and return the elements of its array, None for a job.
+
+    Its size is checked first, so that further work is bounded.
 
     Raises:
         InvalidRequestError: it is too much, or cannot be used.
@@ -31,6 +35,7 @@ def check_content(asked: SubmitJob, caller: Caller, state: State) -> None:
     _check_values(asked)
     _check_files(asked)
     check_arguments(asked.arguments, caller, state)
+    return _array_of(asked, settings)
 
 
 def _check_size(asked: SubmitJob) -> None:
@@ -168,7 +173,7 @@ def check_arguments(arguments: Sequence[str], caller: Caller, state: State) -> N
         )
 
 
-def array_of(asked: SubmitJob, settings: Settings) -> Array | None:
+def _array_of(asked: SubmitJob, settings: Settings) -> Array | None:
     """Return the elements of an array, None for an ordinary job.
 
     Raises:

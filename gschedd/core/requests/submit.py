@@ -11,7 +11,7 @@ from gschedd.core.requests.access import owner_of
 from gschedd.core.requests.adaptive import adaptive_notes
 from gschedd.core.requests.checkpointing import saving_of
 from gschedd.core.requests.commands import Submit
-from gschedd.core.requests.content import array_of, check_content
+from gschedd.core.requests.content import checked_array
 from gschedd.core.requests.deadline import aim_of
 from gschedd.core.requests.dependencies import Depends, with_dependencies
 from gschedd.core.requests.dependencies import Stated as StatedDependencies
@@ -56,7 +56,7 @@ def prepare(
     """
     asked, caller, digests = command.asked, command.caller, command.digests
     owner = owner_of(asked, caller, state, settings)
-    check_content(asked, caller, state)
+    array = checked_array(asked, caller, state, settings)
     asked = with_terminal(asked, settings)
     queue = asked.queue or settings.default_queue
     resources = resources_of(asked, queue, state, settings)
@@ -88,7 +88,7 @@ def prepare(
         umask=asked.umask & 0o777,
         launch=LaunchKind(asked.launch),
         grace_s=schedule.grace_s,
-        array=array_of(asked, settings),
+        array=array,
         lines_digest=command.lines_digest,
         script_digest=digests[0],
         environment_digest=digests[1],
