@@ -52,8 +52,11 @@ from gnode.hw.topology import find_binding
 from gnode.supervisor import __file__ as supervisor_file
 from gnode.supervisor import fence, private
 from gsched.clock import SystemClock
-from gsched.config import DEFAULT_NODE_STATE_DIR, HEAD_ACCOUNT, Config, environment, load_config
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config.environment import environment
+from gsched.config.load import load_config
+from gsched.config.nodes import GpuShareConfig
+from gsched.config.tables import Config
+from gsched.config.words import DEFAULT_NODE_STATE_DIR, HEAD_ACCOUNT
 from gsched.daemon_files import check_config, read_key
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
 from gsched.logs import HANGUP, Complaints, LineFormatter, survive_hangups

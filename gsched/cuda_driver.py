@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from gsched.config import full_environment
-from gsched.config_gpu_share import SHARE_DRIVERS
+from gsched.config.environment import full_environment
+from gsched.config.nodes import SHARE_DRIVERS
 
 _TIMEOUT_S: Final = 20.0
 #: A process of its own loads the driver: it would stay in this one for ever.

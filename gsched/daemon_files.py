@@ -4,7 +4,7 @@ import os
 import stat
 
 from gsched import trust
-from gsched.config import config_path
+from gsched.config.environment import config_path
 from gsched.errors import ConfigError
 from gsched.trust import UntrustedError
 

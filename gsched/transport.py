@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable
 
 from gsched.clock import SystemClock
-from gsched.config import DEFAULT_SOCKET, environment, load_config
+from gsched.config.environment import environment
+from gsched.config.load import load_config
+from gsched.config.words import DEFAULT_SOCKET
 from gsched.errors import ConfigError, HeadUnreachableError, InternalError, NotPermittedError
 from gsched.unix_address import address_of
 

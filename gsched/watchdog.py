@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 
-from gsched.config import environment
+from gsched.config.environment import environment
 
 _ALIVE = b"WATCHDOG=1"
 

@@ -5,16 +5,14 @@ import logging
 import sys
 
 import click
-import msgspec
 
-from gsched.config import config_path, load_config
-from gsched.config_rules import deprecations
+from gsched.config.load import load_config
 from gsched.daemon_files import check_config
 from gsched.errors import CannotWriteError, GschedError
 from gsched.logs import LineFormatter, survive_hangups
 from gsched.version import VERSION
 from gschedd.daemon.service import Service
-from gschedd.site import chosen_policy, tuning_from
+from gschedd.policies.registry import chosen_policy
 
 log = logging.getLogger("gschedd")
 
@@ -49,15 +47,7 @@ def run(given: str | None) -> int:
     try:
         check_config(given)
         config = load_config(given)
-        for text in deprecations(config):
-            log.warning("%s: %s", config_path(given), text)
-        chosen = chosen_policy(config)
-        service = Service(
-            config,
-            chosen=chosen,
-            tuning=msgspec.to_builtins(tuning_from(config)),
-        )
-        return asyncio.run(service.run())
+        return asyncio.run(Service(config, chosen=chosen_policy(config)).run())
     except GschedError as error:
         click.echo(f"gschedd: {error.message}", err=True)
         if error.hint:

@@ -56,7 +56,9 @@ PHRASES_IN_CODE = {
     r"promis(?:e|es|ed|ing)",
 }
 PRODUCT_FOLDERS = {"gsched", "gschedd", "gnode"}
-POLICY_ROOMS = ("queue", "training", "baselines")
+POLICY_ROOMS = ("gschedd/policies/queue", "gschedd/policies/training", "baselines")
+#: Modules among the baselines that are no policies.
+NO_POLICIES = {"kit", "registry"}
 
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r"``[^`]+``|`[^`]+`")
@@ -210,12 +212,12 @@ def fragment_faults(root: Path) -> Iterator[Fault]:
 
 def policy_faults(root: Path) -> Iterator[Fault]:
     """Find policies that exist in one place and are not named in another."""
-    folder = root / "gschedd" / "policies"
     policies = {
         path.stem if path.is_file() else path.name
         for room in POLICY_ROOMS
-        for path in (folder / room).glob("*")
+        for path in (root / room).glob("*")
         if not path.name.startswith("_")
+        and path.stem not in NO_POLICIES
         and (path.suffix == ".py" or (path / "__init__.py").exists())
     }
     contracts = Path(".importlinter")
@@ -231,7 +233,10 @@ def policy_faults(root: Path) -> Iterator[Fault]:
         )
         yield contracts, 0, f"policy {name} {where}"
     guide = Path("docs/users-guide.md")
-    text = (root / guide).read_text(encoding="utf-8") if (root / guide).exists() else ""
+    installed = guide, *sorted((root / "docs" / "policies").glob("*.md"))
+    text = "".join(
+        (root / each).read_text(encoding="utf-8") for each in installed if (root / each).exists()
+    )
     for name in sorted(policies):
         if f"`{name}`" not in text:
             yield guide, 0, f"policy `{name}` is not described"

@@ -13,7 +13,7 @@ REMOVE_DELAY_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the node's configuration says of every job: see `gsched.config.NodeConfig`."""
+    """What the node's configuration says of every job: see `gsched.config.nodes.NodeConfig`."""
 
     no_new_privileges: bool = False
     open_files: int = 1024

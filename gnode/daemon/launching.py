@@ -15,7 +15,7 @@ import gnode
 from gnode.core.inputs import Input, Launched, LauncherDown, LauncherUp, LaunchFailed
 from gnode.core.task import AttemptKey, parse_key
 from gnode.supervisor import proc
-from gsched.config import environment
+from gsched.config.environment import environment
 from gsched.errors import InvalidRequestError
 from gsched.failpoint import failpoint
 from gsched.model.job import LaunchFailure

@@ -18,7 +18,7 @@ from typing import Final
 from gnode.gpushare.elf import exported_functions
 from gnode.gpushare.errors import NativeBuildError
 from gsched.clock import SystemClock
-from gsched.config_gpu_share import SHARE_COMPILERS
+from gsched.config.nodes import SHARE_COMPILERS
 
 NATIVE: Final = Path(__file__).with_name("native")
 LIBRARY: Final = "libcuda.so.1"

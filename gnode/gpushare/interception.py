@@ -24,7 +24,7 @@ from gnode.gpushare.task import SharedTask
 from gnode.gpushare.tokens import Tokens
 from gnode.gpushare.watchdog import Offence, Watchdog
 from gnode.hw.nvml import Nvml
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config.nodes import GpuShareConfig
 from gsched.cuda_driver import find_driver
 from gsched.model.units import parse_size_bytes
 

@@ -21,7 +21,7 @@ from typing import Final, cast
 
 from gnode.gpushare.addresses import CONTROL_SOCKET, GROUPS_FILE
 from gnode.gpushare.errors import ShareRefusedError
-from gsched.config import full_environment
+from gsched.config.environment import full_environment
 from gsched.unix_address import address_of
 
 log = logging.getLogger(__name__)

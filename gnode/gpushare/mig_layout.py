@@ -13,7 +13,7 @@ import pynvml
 
 from gnode.hw.mig import MigGpu, Profile
 from gnode.hw.nvml import Nvml
-from gsched.config_gpu_share import MigConfig
+from gsched.config.nodes import MigConfig
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from gnode.gpushare.task import SharedTask
 from gnode.gpushare.tokens import Tokens
 from gnode.hw.nvml import Nvml
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config.nodes import GpuShareConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

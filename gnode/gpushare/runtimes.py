@@ -20,7 +20,7 @@ from gnode.gpushare.runtime import Contained, Runtime, RuntimeSite
 from gnode.gpushare.task import SharedTask
 from gnode.gpushare.tokens import Tokens
 from gnode.hw.nvml import Nvml
-from gsched.config_gpu_share import RUNTIME_GROUP, GpuShareConfig, share_runtimes
+from gsched.config.nodes import RUNTIME_GROUP, GpuShareConfig, share_runtimes
 from gsched.errors import ConfigError, GschedError
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ import pynvml
 from gnode.core.gpu_access import GpuAccess, GpuFiles, Instance
 from gnode.hw.cgroups import Roots
 from gnode.hw.nvml import Nvml
-from gsched.config import NodeConfig
-from gsched.config_gpus import expanded
+from gsched.config.nodes import NodeConfig, expanded
 from gsched.errors import ConfigError
 from gsched.model.resources import Gpu
 

@@ -10,7 +10,7 @@ from gnode.core.containers import Runtime
 from gnode.hw.confinement import Confinement
 from gnode.hw.nvml import Nvml
 from gnode.hw.processor import cpu_clock_mhz
-from gsched.config import NodeConfig
+from gsched.config.nodes import NodeConfig
 from gsched.model.container import features_of
 from gsched.model.resources import Gpu, Inventory
 from gsched.model.units import parse_size_bytes

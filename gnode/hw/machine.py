@@ -7,7 +7,7 @@ import threading
 
 import psutil
 
-from gsched.config import environment
+from gsched.config.environment import environment
 from gsched.model.machine import Machine
 
 PRODUCT = "/sys/class/dmi/id/product_uuid"  # for root only

@@ -13,7 +13,7 @@ import psutil
 
 from gnode.hw import cgroups
 from gnode.hw.nvml import GpuSample
-from gsched.config_gpus import OutsideConfig
+from gsched.config.nodes import OutsideConfig
 from gsched.model.gpu_outside import MAX_OUTSIDE_ROWS, GpuUse, OutsideUse, UnusedGpu
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from pathlib import Path
 from gnode.core.cpus import Cpu, parse_cpu_list
 from gnode.hw.cgroups import Roots
 from gnode.hw.confinement import Confinement
-from gsched.config import NodeConfig
+from gsched.config.nodes import NodeConfig
 from gsched.errors import ConfigError
 
 _CPUS = Path("/sys/devices/system/cpu")

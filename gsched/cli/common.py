@@ -28,7 +28,7 @@ import msgspec
 
 from gsched.cli.dialect import spoken
 from gsched.client import Head, body_of, error_from
-from gsched.config import environment
+from gsched.config.environment import environment
 from gsched.errors import GschedError, InternalError, UsageError
 from gsched.model.ids import short_job_id
 from gsched.protocol.api import ActionResult, ErrorBody, ErrorReply, JobRow

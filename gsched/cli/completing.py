@@ -27,7 +27,7 @@ from click.shell_completion import CompletionItem, ShellComplete, split_arg_stri
 from msgspec import structs
 
 from gsched.client import Head
-from gsched.config import environment, full_environment
+from gsched.config.environment import environment, full_environment
 from gsched.errors import GschedError
 from gsched.model.ids import short_job_id, submitted_number
 from gsched.model.states import HoldKind, JobState

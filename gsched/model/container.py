@@ -1,12 +1,13 @@
 """The container in which a job runs, as its user states it."""
 
 import re
-from typing import Final
+from typing import Final, Literal, get_args
 
 from msgspec import Struct
 
 #: Runtimes that a node may have, the first that it has is taken where a job names none.
-RUNTIMES: Final = ("podman", "apptainer", "enroot")
+Runtime = Literal["podman", "apptainer", "enroot"]
+RUNTIMES: Final[tuple[Runtime, ...]] = get_args(Runtime)
 #: The feature of a node that has any of them, and the beginning of that of a particular one.
 FEATURE: Final = "container"
 #: The feature of a node on which containers can share GPUs.

@@ -7,7 +7,8 @@ import socket
 import struct
 from typing import Final
 
-from gsched.config import HeadConfig, node_socket_of
+from gsched.config.tables import HeadConfig
+from gsched.config.words import node_socket_of
 from gsched.errors import ConfigError
 from gsched.model.limits import (
     MAX_CONNECTIONS,

@@ -9,17 +9,17 @@ import pwd
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import msgspec
 from aiohttp import web
 
 from gsched import file_systems, watchdog
 from gsched.clock import SystemClock
-from gsched.config import Config
+from gsched.config.nodes import SharingRules
+from gsched.config.tables import Config
 from gsched.daemon_files import read_key
 from gsched.errors import NO_ROOM, FencedError, StorageError
 from gsched.logs import HANGUP, Complaints
@@ -52,7 +52,6 @@ from gschedd.daemon.lock import HeadLock, write_file
 from gschedd.daemon.safemode import SafeMode
 from gschedd.daemon.setup import (
     keep_from,
-    mail_domain,
     make_state_dir,
     relearn,
     settings_from,
@@ -86,7 +85,6 @@ from gschedd.notify.worker import Begin
 from gschedd.plan.compose import Composed
 from gschedd.planner.process import Worker
 from gschedd.policies.registry import Chosen
-from gschedd.site import sharing_from
 from gschedd.store.code import CodeStore
 from gschedd.store.lineage import Opened
 from gschedd.store.queues import read_overrides, write_overrides
@@ -96,7 +94,6 @@ from gschedd.store.sqlite import Store
 log = logging.getLogger("gschedd")
 
 SHUTDOWN_S = 2.0
-NO_TUNING: Mapping[str, object] = MappingProxyType({})
 #: Objects, then collections, before the next generation. With 50 in the second, a million objects,
 #: a collection took 90 ms. The third comes as seldom as with 50 and 100.
 GC_THRESHOLDS = (20_000, 5, 1000)
@@ -109,15 +106,8 @@ SWITCH_S = 0.0003
 class Service:
     """Everything of one running head."""
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        chosen: Chosen,
-        tuning: Mapping[str, object] = NO_TUNING,
-    ) -> None:
+    def __init__(self, config: Config, *, chosen: Chosen) -> None:
         self._config = config
-        self._tuning = tuning
         self._policy_name = chosen.name
         self._clock = SystemClock()
         self._started_s = self._clock.wall_s()
@@ -141,7 +131,7 @@ class Service:
             queues,
             plans_training=chosen.plans_training,
             plans_adaptive=chosen.plans_adaptive,
-            sharing=sharing_from(config.gpu_share),
+            sharing=msgspec.convert(config.gpu_share, SharingRules, from_attributes=True),
         )
         self._damaged = self._store.load(state)
         self._set_aside = frozenset(state.damaged)
@@ -319,7 +309,7 @@ class Service:
             callers=callers,
             clock=self._clock,
             policy=self._policy_name,
-            tuning=self._tuning,
+            config=self._config,
         )
         self._queues = Queues(
             engine=self._engine,
@@ -378,13 +368,13 @@ class Service:
 
     def _make_notifier(self) -> Notifier | None:
         """Return the process that tells of jobs, not started yet; None where the site has none."""
-        config = self._config.notify
+        config = self._configured.config.notify
         if not config.is_on:
             return None
-        domain = mail_domain(self._config)
+        domain = config.mail_domain
         sender = config.sender or pwd.getpwuid(os.getuid()).pw_name
         told = Told(
-            config=msgspec.structs.replace(config, mail_domain=domain),
+            config=config,
             server=self._head.settings.server,
             sender=sender if "@" in sender or not domain else f"{sender}@{domain}",
         )
@@ -557,8 +547,7 @@ class Service:
             stalled=self._engine.stalled,
             disk=self._space.row(),
             queue_rows=tuple(
-                queue_row(name, queue, by_queue[name])
-                for name, queue in head.settings.queues.items()
+                queue_row(queue, by_queue[name]) for name, queue in head.settings.queues.items()
             ),
             damaged=tuple(
                 text

@@ -6,9 +6,8 @@ from typing import Final
 from aiohttp import web
 from msgspec import UNSET, structs
 
-from gsched.config import Config
-from gsched.config_queues import QueueConfig
-from gsched.config_settings import settings_of
+from gsched.config.keys import settings_of
+from gsched.config.tables import Config, QueueConfig
 from gsched.errors import NotPermittedError
 from gsched.protocol.queues import QUEUE_ATTRIBUTES
 from gsched.protocol.running import RunningConfig, RunningSetting

@@ -1,11 +1,11 @@
 """What the policies see now, as a file that can be replayed (operators only)."""
 
 import asyncio
-from collections.abc import Mapping
 
 from aiohttp import web
 
 from gsched.clock import Clock
+from gsched.config.tables import Config
 from gsched.errors import NotPermittedError
 from gsched.version import VERSION
 from gschedd.core.cycle.run import snapshot
@@ -22,7 +22,7 @@ class Snapshots:
         callers: who asks.
         clock: of this machine.
         policy: that plans, by its name.
-        tuning: the site's settings of its policies.
+        config: the site's.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class Snapshots:
         callers: Callers,
         clock: Clock,
         policy: str,
-        tuning: Mapping[str, object],
+        config: Config,
     ) -> None:
         self._engine = engine
         self._callers = callers
         self._clock = clock
         self._policy = policy
-        self._tuning = dict(tuning)
+        self._config = config
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -57,7 +57,8 @@ class Snapshots:
                 version=saved.VERSION,
                 gsched=VERSION,
                 policy=self._policy,
-                tuning=self._tuning,
+                balance=self._config.balance,
+                training=self._config.training,
                 snapshot=saved.saved(seen),
             )
             return saved.encode(content)

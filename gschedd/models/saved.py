@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct, structs
 
+from gsched.config.policies import BalanceConfig, TrainingConfig
 from gsched.model.training import Inference
 from gschedd.models.goodput.inference import goodput_of, parts_of
 from gschedd.models.goodput.model import GoodputModel
@@ -103,14 +104,15 @@ class Saved(Struct, frozen=True, kw_only=True):
     Attributes:
         gsched: the version that wrote it.
         policy: what planned, by its name.
-        tuning: the site's settings of its policies, as the registry of policies understands them.
+        balance, training: the site's settings of its policies.
     """
 
     format: str
     version: int
     gsched: str
     policy: str
-    tuning: dict[str, object]
+    balance: BalanceConfig
+    training: TrainingConfig
     snapshot: SavedSnapshot
 
 

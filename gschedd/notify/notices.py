@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gsched.config_notify import NotifyConfig
+from gsched.config.notify import NotifyConfig
 from gsched.model.ids import array_of, format_array_id, format_job_id, index_of
 from gsched.model.job import JobSpec, Outcome
 from gsched.model.mail import NEVER, domain_of

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from gsched.config import full_environment
+from gsched.config.environment import full_environment
 from gschedd.notify.worker import Begin, Report
 
 log = logging.getLogger("gschedd.notify")

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gsched.config_notify import NotifyConfig
+from gsched.config.notify import NotifyConfig
 from gsched.errors import StorageError
 from gsched.logs import Complaints
 from gsched.model.ids import array_of

@@ -18,7 +18,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from gsched.config_notify import NotifyConfig
+from gsched.config.notify import NotifyConfig
 from gsched.logs import one_line
 from gschedd.notify.ledger import Waiting
 from gschedd.notify.notices import COMMAND, MAIL, Notice

@@ -25,22 +25,6 @@ NEXT: Final = Reason(
 )
 
 
-class Fairness(Struct, frozen=True, kw_only=True):
-    """How trainings with deadlines and all other jobs share a cluster.
-
-    Attributes:
-        share: of the nodes with GPUs that take work, on which no training with a deadline is
-            started while other jobs wait for GPUs: 0 to below 1.
-    """
-
-    share: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Raise ValueError where that is no share."""
-        if not 0 <= self.share < 1:
-            raise ValueError(f"share {self.share} must be at least 0 and less than 1")
-
-
 class Composed:
     """A policy that plans trainings by one policy and all other jobs by another.
 
@@ -53,16 +37,18 @@ class Composed:
         rest: plans all other jobs.
 
     Args:
+        share: of the nodes with GPUs that take work, on which no training with a deadline is
+            started while other jobs wait for GPUs: 0 to below 1.
         adaptive_only: ``training`` plans adaptive training jobs only; ``rest`` plans all others on
             the fewest GPUs that they request.
     """
 
     def __init__(
-        self, training: Policy, rest: Policy, fairness: Fairness, *, adaptive_only: bool = False
+        self, training: Policy, rest: Policy, *, share: float = 0.0, adaptive_only: bool = False
     ) -> None:
         self.training = training
         self.rest = rest
-        self._fairness = fairness
+        self._share = share
         self._adaptive_only = adaptive_only
 
     def __call__(self, snapshot: Snapshot) -> Plan:
@@ -99,7 +85,7 @@ class Composed:
 
         Of those that take work: a share that lies on drained nodes would be none.
         """
-        share = self._fairness.share
+        share = self._share
         if not share or not any(group.job_class.request.takes_gpus for group in others):
             return frozenset()
         nodes = snapshot.nodes
@@ -109,17 +95,6 @@ class Composed:
     def after(self, snapshot: Snapshot, others: list[Group], first: Plan) -> Plan:
         """Return the plan for the other jobs on what is left when the trainings' is carried out."""
         return self.rest(_after(snapshot, others, first))
-
-
-def beside(
-    profiles: Policy,
-    rest: Policy,
-    fairness: Fairness | None = None,
-    *,
-    adaptive_only: bool = False,
-) -> Composed:
-    """Return a policy that plans trainings by one policy and all other jobs by another."""
-    return Composed(profiles, rest, fairness or Fairness(), adaptive_only=adaptive_only)
 
 
 def joined(first: Plan, second: Plan) -> Plan:

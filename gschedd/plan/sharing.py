@@ -14,32 +14,9 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from gsched.config.nodes import SharingRules
 from gsched.model.resources import WHOLE_PERCENT, Gpu, GpuShare, GpuShareRequest
 from gsched.model.states import ShareClass
-
-
-class SharingRules(Struct, frozen=True, kw_only=True):
-    """How the jobs of a site share GPUs.
-
-    Attributes:
-        low_max: jobs of the class ``low`` on one GPU.
-        low_max_printed: as the paper's listing compares, which lets one more share a GPU than its
-            text says.
-        utilisation_max: with a higher utilisation in the last minute, a GPU gets no further job of
-            the class ``low``; a fraction.
-        utilisation_assumed: added to it for each job that has come since that was measured; 0: as
-            in the paper.
-    """
-
-    low_max: int = 3
-    low_max_printed: bool = False
-    utilisation_max: float = 0.8
-    utilisation_assumed: float = 0.3
-
-    def takes_low(self, low: int) -> bool:
-        """Return whether a GPU with so many jobs of the class ``low`` gets a further one."""
-        return low <= self.low_max if self.low_max_printed else low < self.low_max
-
 
 #: While a head has no other rules.
 DEFAULT_RULES: Final = SharingRules()
@@ -129,7 +106,7 @@ def admitted(
             continue
         if low and shared.utilisation > rules.utilisation_max:
             continue
-        if low and not rules.takes_low(shared.low):
+        if low and shared.low >= rules.low_max + rules.low_max_printed:
             continue
         yield device
 

@@ -8,8 +8,9 @@ from typing import TypeVar, cast
 
 from msgspec import Struct, structs
 
+from gsched.config.nodes import SharingRules
 from gsched.model.resources import Generic, Gpu, GpuShare, Share
-from gschedd.plan.sharing import SharedGpu, SharingRules, untouched
+from gschedd.plan.sharing import SharedGpu, untouched
 
 
 class FreeNode(Struct, frozen=True, kw_only=True):

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
+from gsched.config.policies import FabricConfig
 from gsched.model.resources import Allocation, Request
 from gsched.model.training import Scaling
+from gsched.model.units import parse_bandwidth_bytes_s
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,6 +98,20 @@ class Fabric(Struct, frozen=True, kw_only=True):
             device=min(self.devices.get((types or {}).get(name, ""), 1.0) for name in names),
             bandwidth_bytes_s=bandwidth_bytes_s,
         )
+
+
+def fabric_of(config: FabricConfig) -> Fabric:
+    """Return how nodes are connected, as a configuration that was checked states it."""
+    return Fabric(
+        inside_bytes_s=parse_bandwidth_bytes_s(config.inside),
+        between_bytes_s=parse_bandwidth_bytes_s(config.between),
+        inside={node: parse_bandwidth_bytes_s(text) for node, text in config.inside_of.items()},
+        between={
+            (min(link.nodes), max(link.nodes)): parse_bandwidth_bytes_s(link.bandwidth)
+            for link in config.link
+        },
+        devices=config.gpu_speeds,
+    )
 
 
 def gpus_by_node(allocation: Allocation) -> dict[str, int]:

@@ -12,7 +12,7 @@ import sys
 from typing import Final
 
 from gsched.clock import Clock
-from gsched.config import full_environment
+from gsched.config.environment import full_environment
 from gschedd.core.cycle.rounds import Answer, Failed, Question
 from gschedd.core.forecast.start import ForecastQuestion, Told
 from gschedd.plan.compose import Composed

@@ -24,20 +24,23 @@ from gsched.cli.common import (
 )
 from gsched.cli.moments import parse_moment
 from gsched.clock import SystemClock
-from gsched.config import Config, environment
+from gsched.config.environment import environment
+from gsched.config.load import load_config
+from gsched.config.tables import Config
 from gsched.errors import GschedError, InternalError, UsageError
-from gschedd.policies.registry import ALL_NAMES, choose, unknown_policy
+from gschedd.plan.training import fabric_of
+from gschedd.policies.registry import unknown_policy
 from gschedd.sim import figures, output, report
 from gschedd.sim.cluster import ClusterNode, read_cluster
 from gschedd.sim.history import database_path, read_history
 from gschedd.sim.planning import plan_command
+from gschedd.sim.policies import SIMULATED
 from gschedd.sim.recorder import SLOWDOWN_BOUND_S, Summary
 from gschedd.sim.simulation import MANY_MOVES, Options, Simulation
-from gschedd.sim.sites import read_site, site_file
+from gschedd.sim.sites import site_file
 from gschedd.sim.traces import FORMS, Trace, read_trace
 from gschedd.sim.work import WORK_MODELS
 from gschedd.sim.workload import TraceJob
-from gschedd.site import fabric_from, tuning_from
 
 TURNS = 200  # moments between two looks at the progress bar, and at Ctrl-C
 
@@ -83,7 +86,7 @@ def common_options(function: Callable[..., int]) -> Callable[..., int]:
         if not named:
             fields["config"] = site_file(str(fields["config"]))
         own = named == "" or fields["config"]
-        site = read_site(str(fields["config"]) or None) if own else Config()
+        site = load_config(str(fields["config"]) or None) if own else Config()
         fields["site"] = site
         fields["policies"] = chosen_policies(named) if named else (site.queue[0].policy,)
         wanted = Wanted(**fields)  # type: ignore[arg-type] # as click has checked them
@@ -106,7 +109,7 @@ _OPTIONS = (
         "--policy",
         "policies",
         metavar="NAME[,NAME...]",
-        help=f"Policies to compare: {', '.join(ALL_NAMES)} [default: the site's own].",
+        help=f"Policies to compare: {', '.join(SIMULATED.names)} [default: the site's own].",
     ),
     click.option(
         "--work",
@@ -263,11 +266,11 @@ def chosen_policies(text: str) -> tuple[str, ...]:
     """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
-        if name not in ALL_NAMES:
-            error = unknown_policy(name, ALL_NAMES)
+        if name not in SIMULATED.names:
+            error = unknown_policy(name, SIMULATED.names)
             raise UsageError(error.message, hint=error.hint)
     if not names:
-        raise UsageError("no policy is named", hint=f"valid: {', '.join(ALL_NAMES)}")
+        raise UsageError("no policy is named", hint=f"valid: {', '.join(SIMULATED.names)}")
     return names
 
 
@@ -346,7 +349,7 @@ def _replay(
         else None
     )
     site = wanted.site
-    chosen = choose(policy, tuning_from(site))
+    chosen = SIMULATED.choose(policy, site)
     simulation = Simulation(
         nodes,
         jobs,
@@ -358,7 +361,7 @@ def _replay(
             heartbeats=chosen.reads_loads,
             plans_training=chosen.plans_training,
             plans_adaptive=chosen.plans_adaptive,
-            fabric=fabric_from(site.fabric),
+            fabric=fabric_of(site.fabric),
             move_s=site.training.move_s,
             max_moves=site.moves.at_once if wanted.config else MANY_MOVES,
             predicted_times=site.balance.predicted_times and chosen.predicts_run_times,

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from msgspec import structs
 
-from gsched.config import load_config
+from gsched.config.load import load_config
 from gsched.errors import ConfigError, UsageError
 from gsched.model.request import format_resources
 from gschedd.core.state.records import Job

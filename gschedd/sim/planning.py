@@ -1,11 +1,12 @@
 """``gsim plan``: what a policy plans on a snapshot that a head has saved."""
 
 import click
-import msgspec
 from msgspec import Struct
 
 from gsched.cli.common import QuickCommand, print_json, printable
 from gsched.clock import SystemClock
+from gsched.config.load import load_config
+from gsched.config.tables import Config
 from gsched.errors import UsageError
 from gsched.model.resources import Allocation
 from gsched.model.units import format_gpus
@@ -13,9 +14,8 @@ from gschedd.core.views.reasons import describe_place
 from gschedd.models.saved import Saved, decode, restored
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot, Wait
-from gschedd.policies.registry import Chosen, Tuning, choose
-from gschedd.sim.sites import read_site
-from gschedd.site import tuning_from
+from gschedd.policies.registry import Chosen
+from gschedd.sim.policies import SIMULATED
 
 
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,7 +65,7 @@ class PlanReport(Struct, frozen=True, kw_only=True):
 def plan_command(*, path: str, policy: str, config: str, as_json: bool) -> int:
     """Print what a policy plans on a snapshot of `gsched doctor --save-snapshot`."""
     content = _read(path)
-    chosen = _chosen(content, path, policy=policy, config=config)
+    chosen = _chosen(content, policy=policy, config=config)
     snapshot = restored(content.snapshot)
     clock = SystemClock()
     begun_s = clock.monotonic_s()
@@ -90,18 +90,9 @@ def _read(path: str) -> Saved:
         ) from None
 
 
-def _chosen(content: Saved, path: str, *, policy: str, config: str) -> Chosen:
-    if config:
-        tuning = tuning_from(read_site(config))
-    else:
-        try:
-            tuning = msgspec.convert(content.tuning, Tuning)
-        except (msgspec.ValidationError, ValueError) as error:
-            raise UsageError(
-                f"{path}: its settings of policies cannot be used: {error}",
-                hint="name a configuration with --config FILE",
-            ) from None
-    return choose(policy or content.policy, tuning)
+def _chosen(content: Saved, *, policy: str, config: str) -> Chosen:
+    own = Config(balance=content.balance, training=content.training)
+    return SIMULATED.choose(policy or content.policy, load_config(config) if config else own)
 
 
 def _report(name: str, snapshot: Snapshot, plan: Plan, *, took_s: float) -> PlanReport:

@@ -7,15 +7,19 @@ from typing import Final
 
 from msgspec import Struct
 
+from gsched.config.nodes import SharingRules
+from gsched.config.policies import BalanceConfig, TrainingConfig
+from gsched.config.tables import Config, HeadConfig, MovesConfig, QueueConfig
 from gsched.protocol import node as n
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
-from gschedd.core.state.settings import QueueSettings, Settings
+from gschedd.core.requests.submit import PRIORITY_RANGE
+from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.core.state.step import Step
 from gschedd.models.predict import Model
 from gschedd.plan.compose import Composed
-from gschedd.plan.sharing import DEFAULT_RULES, SharingRules
+from gschedd.plan.sharing import DEFAULT_RULES
 from gschedd.plan.snapshot import Policy
 from gschedd.plan.training import Fabric
 from gschedd.sim.adaptive import Truth
@@ -137,12 +141,17 @@ class Simulation:
         queues = dict.fromkeys((QUEUE, *sorted({job.queue for job in jobs if job.queue})))
         settings = Settings(
             server="sim",
-            queues=dict.fromkeys(queues, QueueSettings()),
+            config=Config(
+                head=HeadConfig(max_user_priority=PRIORITY_RANGE[1]),
+                balance=BalanceConfig(predicted_times=options.predicted_times),
+                training=TrainingConfig(
+                    move_s=options.move_s,
+                    refuse_impossible=False,  # it counts as missed
+                ),
+                moves=MovesConfig(at_once=options.max_moves, warm=False),
+            ),
+            queues={name: QueueConfig(name=name) for name in queues},
             fabric=options.fabric,
-            move_s=options.move_s,
-            max_moves=options.max_moves,
-            predicted_times=options.predicted_times,
-            refuse_impossible=False,  # it counts as missed
         )
         self.head = Head(
             state=State(

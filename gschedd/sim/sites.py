@@ -2,24 +2,7 @@
 
 import os
 
-import click
-
-from gsched.config import DEFAULT_CONFIG, Config, environment, load_config
-from gsched.config_rules import deprecations
-
-
-def read_site(path: str | None) -> Config:
-    """Return the configuration in a file; what is deprecated in it is said on stderr.
-
-    None means the default place, where there may be none.
-
-    Raises:
-        ConfigError: it cannot be used.
-    """
-    config = load_config(path)
-    for text in deprecations(config):
-        click.echo(f"gsim: {path or DEFAULT_CONFIG}: {text}", err=True)
-    return config
+from gsched.config.environment import environment
 
 
 def site_file(given: str) -> str:

@@ -85,7 +85,7 @@ class Trainings:
         left = size.work - job.work_done
         said = (each for each in job.spec.arguments if each.startswith(STARTUP))
         startup_s = max((float(each.removeprefix(STARTUP)) for each in said), default=0.0)
-        restore_s = max(startup_s, settings.move_s if job.work_done > 0 else 0.0)
+        restore_s = max(startup_s, settings.config.training.move_s if job.work_done > 0 else 0.0)
         return Program(
             work_s=restore_s + left / rate if rate > 0 else math.inf,
             cpus=fact.allocation[0].cpus,

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Collection
 from typing import Final
 
-from gsched.config_limits import LimitsConfig
+from gsched.config.tables import LimitsConfig
 from gsched.errors import (
     NO_ROOM,
     InvalidRequestError,

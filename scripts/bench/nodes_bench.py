@@ -37,7 +37,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from figures import quantile
 
-from gsched.config import load_config, node_socket_of
+from gsched.config.load import load_config
+from gsched.config.words import node_socket_of
 from gsched.model.resources import Gpu, Inventory
 from gsched.protocol.node import KEEPALIVE_S, MAX_FRAME_BYTES
 from tests.support.simulated_nodes import (

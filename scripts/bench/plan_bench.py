@@ -12,6 +12,8 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from baselines import edf, fifowhole, themis
+from gsched.config.policies import DrsConfig
 from gsched.model.resources import Chunk, Gpu, Request
 from gsched.model.states import Placement
 from gsched.model.training import Urgency
@@ -20,13 +22,12 @@ from gschedd.plan.elastic import allocate
 from gschedd.plan.snapshot import Group, JobClass, Policy, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, SortedSpaces, Spaces
 from gschedd.plan.training import Size, TrainingProfile
-from gschedd.policies.baselines import edf, fifowhole, themis
 from gschedd.policies.training import deadline, drs, elasticflow
 
 POLICIES: Mapping[str, Policy] = {
     "deadline": deadline.plan,
     "drs": drs.plan,
-    "drs-paper": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
+    "drs-paper": drs.drs(DrsConfig(variant="paper")),
     "edf": edf.plan,
     "elasticflow": elasticflow.plan,
     "fifowhole": fifowhole.plan,

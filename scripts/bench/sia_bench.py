@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 from msgspec import Struct
 
+from gsched.config.policies import GoodputConfig, SiaConfig
 from gschedd.allocation.adaptive.assignment import solve
 from gschedd.allocation.adaptive.core import Limits
 from gschedd.allocation.adaptive.deciding import Rules, assigned, candidates_by, decided
@@ -37,8 +38,8 @@ PROOF = Limits(gap=0.0, nodes=10**7, time_s=600.0, columns=10**9)
 WARM_UP = 3
 #: The rules of each policy, and the policy itself.
 POLICIES: dict[str, tuple[Rules, Policy]] = {
-    "goodput": (rules_of_goodput(goodput.Settings()), goodput.plan),
-    "sia": (rules_of_sia(sia.Settings()), sia.plan),
+    "goodput": (rules_of_goodput(GoodputConfig()), goodput.plan),
+    "sia": (rules_of_sia(SiaConfig()), sia.plan),
 }
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from baselines.registry import ALL
+from gsched.config.tables import Config, HeadConfig, QueueConfig
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Gpu, Inventory, Load, Usage
 from gsched.model.states import OutcomeKind
@@ -20,9 +22,8 @@ from gsched.protocol import node as n
 from gsched.protocol.api import SubmitJob
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
-from gschedd.core.state.settings import Caller, QueueSettings, Settings
+from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
-from gschedd.policies.registry import choose
 from gschedd.sim.cluster import ClusterNode, read_cluster
 from gschedd.sim.simulation import Options, Simulation
 from gschedd.sim.traces import read_trace
@@ -80,7 +81,7 @@ def replay(
         learns: as in production: what jobs cost is learned from those before them.
         profile: print beside it what is aimed at.
     """
-    chosen = choose(policy)
+    chosen = ALL.choose(policy)
     options = Options(
         make_model=chosen.make_model if learns else None, heartbeats=chosen.reads_loads
     )
@@ -113,9 +114,11 @@ def crowded(policy: str, nodes: int, queue: int, job_classes: int = 100) -> Head
     head = Head(
         state=State({"batch": 0}),
         settings=Settings(
-            server="bench", queues={"batch": QueueSettings()}, max_queued_per_user=10**7
+            server="bench",
+            config=Config(head=HeadConfig(max_queued_per_user=10**7)),
+            queues={"batch": QueueConfig(name="batch")},
         ),
-        policy=choose(policy).plan,
+        policy=ALL.choose(policy).plan,
     )
     inventory = Inventory(
         cpus=32, memory_bytes=128 * GIB, gpus=tuple(Gpu(index=index) for index in range(4))

@@ -23,7 +23,7 @@ from gnode.gpushare.build import NATIVE, find_compiler
 from gnode.gpushare.errors import NativeBuildError
 from gnode.gpushare.interception import InterceptionRuntime
 from gnode.hw.nvml import Nvml
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config.nodes import GpuShareConfig
 from gsched.cuda_driver import find_driver
 from scripts.gpu.sharing_rehearsal import Rehearsal
 

@@ -21,8 +21,7 @@ from gnode.hw import cgroups
 from gnode.hw.gpu_files import find_gpu_access
 from gnode.hw.outside import OutsideWatch
 from gnode.supervisor import fence as fences
-from gsched.config import NodeConfig
-from gsched.config_gpus import OutsideConfig
+from gsched.config.nodes import NodeConfig, OutsideConfig
 from scripts.gpu.sharing_answers import Answer, Question, table
 from scripts.gpu.sharing_node import GIB, Node
 

@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from gsched.cli.local.toml import head_toml, node_toml
 from gsched.client import Head, new_job
-from gsched.config import HeadConfig, NodeConfig
-from gsched.config_queues import QueueConfig
+from gsched.config.nodes import NodeConfig
+from gsched.config.tables import HeadConfig, QueueConfig
 from gsched.errors import GschedError, TryAgainError, UsageError
 from gsched.protocol.api import JobRow
 from scripts.reproduce.balance_groups import NodeGroups, parents, remove_leftovers
@@ -180,9 +180,11 @@ def head_running(directory: Path, policy: str) -> Iterator[Head]:
         single_user=True,
         allow_root_jobs=True,
     )
-    text = head_toml(config, (QueueConfig(name="batch", policy=policy),))
+    text = head_toml(config, (QueueConfig(name="batch"),))
     text += f"[balance]\nwindow_s = {SAMPLE_S}\n"
-    with daemon(directory, "gschedd", text, entrances=()) as process:
+    with daemon(
+        directory, "gschedd", text, entrances=(), main=f"scripts.reproduce.balance_head {policy}"
+    ) as process:
         head = Head(config.socket)
         until(lambda: _answers(head), process, directory / "gschedd.log")
         yield head
@@ -220,7 +222,12 @@ def node_running(directory: Path, name: str, groups: NodeGroups) -> Iterator[Non
 
 @contextmanager
 def daemon(
-    directory: Path, module: str, text: str, entrances: Sequence[str], label: str = ""
+    directory: Path,
+    module: str,
+    text: str,
+    entrances: Sequence[str],
+    label: str = "",
+    main: str = "",
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a daemon with a configuration, within control groups; in the end it is stopped."""
     name = label or module
@@ -232,7 +239,7 @@ def daemon(
             cwd=ROOT,
             env={
                 "PATH": "/usr/local/bin:/usr/bin:/bin",
-                "MAIN": f"{module}.main",
+                "MAIN": main or f"{module}.main",
                 "TOML": str(config),
                 "OPENBLAS_NUM_THREADS": "1",
             },

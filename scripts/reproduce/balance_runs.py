@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gschedd.policies.registry import choose
+from baselines.registry import ALL
 from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.machine import Machine
 from gschedd.sim.measure import Series
@@ -95,7 +95,7 @@ class NodeCurves:
 
 def simulate(policy: str, nodes: Sequence[ClusterNode], jobs: Sequence[TraceJob], seed: int) -> Run:
     """Run a policy with its own predictor on nodes that slow down when they are over-used."""
-    chosen = choose(policy)
+    chosen = ALL.choose(policy)
     options = Options(work="shared", make_model=chosen.make_model, heartbeats=chosen.reads_loads)
     simulation = Simulation(nodes, jobs, chosen.plan, options=options)
     curves = NodeCurves(nodes, simulation)

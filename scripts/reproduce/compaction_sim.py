@@ -6,10 +6,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from baselines.registry import ALL
 from gsched.model.resources import Allocation
 from gsched.model.training import Training
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies.registry import choose
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
@@ -86,7 +86,7 @@ def simulate(policy: str, costs: Costs | None = None, parts: Sequence[Part] = PA
     costs = costs or Costs()
     jobs = _trace(costs, parts)
     names = {number: job.name for number, job in enumerate(jobs, 1)}
-    decisions = Decisions(choose(policy).plan, names)
+    decisions = Decisions(ALL.choose(policy).plan, names)
     results: dict[str, JobResult] = {}
 
     def keep(result: JobResult) -> None:

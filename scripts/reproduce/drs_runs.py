@@ -6,8 +6,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from baselines import edf, fifowhole, themis
+from gsched.config.policies import DrsConfig
 from gschedd.plan.snapshot import Policy
-from gschedd.policies.baselines import edf, fifowhole, themis
 from gschedd.policies.training import deadline, drs, elasticflow
 from gschedd.sim.recorder import JobResult, OverTime
 from gschedd.sim.simulation import Options, Simulation
@@ -17,8 +18,8 @@ from scripts.reproduce.drs_workload import HOUR_S, Scenario, cluster, draw
 #: that resize running training jobs: ElasticFlow's, and the default of a head.
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
-        "drs": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
-        "norm": drs.drs(drs.Settings(variant=drs.Variant.PAPER, moves_max=0)),
+        "drs": drs.drs(DrsConfig(variant="paper")),
+        "norm": drs.drs(DrsConfig(variant="paper", moves_max=0)),
         "drs-ours": drs.plan,
         "edf": edf.plan,
         "fifo": fifowhole.plan,

@@ -16,10 +16,10 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from baselines import edf, themis
+from baselines.registry import TRAININGS
 from gsched.errors import GschedError
 from gschedd.plan.snapshot import Policy
-from gschedd.policies.baselines import edf, themis
-from gschedd.policies.registry import TRAININGS
 from gschedd.policies.training import elasticflow
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult

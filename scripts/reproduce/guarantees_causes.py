@@ -5,12 +5,12 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from gsched.config.policies import DeadlineConfig
 from gschedd.allocation.fluid import Grid
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.training import gpu_count
 from gschedd.policies.training.deadline.needs import Candidate, grid_for
 from gschedd.policies.training.deadline.round import Round
-from gschedd.policies.training.deadline.settings import Settings
 
 #: Steps of the plan that tells whether rounding to steps broke a guarantee.
 FINE_STEPS: Final = 400
@@ -52,7 +52,7 @@ class Watch:
         causes: by job, of those that a plan did not hold any more.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DeadlineConfig) -> None:
         self.settings = settings
         self.causes: dict[int, str] = {}
         self._before: dict[int, Seen] = {}

@@ -18,8 +18,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from gsched.config.policies import DeadlineConfig
 from gsched.errors import GschedError
-from gschedd.policies.training.deadline.settings import Settings
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
@@ -61,7 +61,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 def simulate(
     variant: str,
-    settings: Settings,
+    settings: DeadlineConfig,
     rows: Sequence[Row],
     asked: argparse.Namespace,
     tables: Tables,
@@ -145,19 +145,19 @@ def run(asked: argparse.Namespace, show: Callable[[str], None]) -> list[Outcome]
     return found
 
 
-def variants(text: str) -> list[tuple[str, Settings]]:
+def variants(text: str) -> list[tuple[str, DeadlineConfig]]:
     """Return the settings of ``default,NAME=VALUE:NAME=VALUE,...``."""
-    found: list[tuple[str, Settings]] = []
+    found: list[tuple[str, DeadlineConfig]] = []
     for name in text.split(","):
         pairs = [] if name == "default" else [each.partition("=") for each in name.split(":")]
         try:
             given = {key: float(value or "nan") for key, _, value in pairs}
-            found.append((name, msgspec.convert(given, Settings, strict=False)))
+            found.append((name, msgspec.convert(given, DeadlineConfig, strict=False)))
         except (ValueError, TypeError) as error:
             raise argparse.ArgumentTypeError(f"variant {name!r}: {error}") from None
-        unknown = given.keys() - set(Settings.__struct_fields__)
+        unknown = given.keys() - set(DeadlineConfig.__struct_fields__)
         if unknown:
-            known = ", ".join(Settings.__struct_fields__)
+            known = ", ".join(DeadlineConfig.__struct_fields__)
             raise argparse.ArgumentTypeError(f"no setting {min(unknown)!r}; there are {known}")
     return found
 
@@ -176,7 +176,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--load", type=positive_of, default=0.9, help="requested GPU time [0.9]")
     made.add_argument("--move-s", type=positive_of, default=10.0, help="of a migration [10]")
     made.add_argument(
-        "--variants", type=variants, default=[("default", Settings())], metavar="A,B",
+        "--variants", type=variants, default=[("default", DeadlineConfig())], metavar="A,B",
         help="default, or settings of [training.deadline]: NAME=VALUE:NAME=VALUE",
     )  # fmt: skip
     made.add_argument("--traces", type=Path, default=DATA, help="folder of ElasticFlow's traces")

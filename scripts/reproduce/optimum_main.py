@@ -19,11 +19,12 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from baselines import edf, themis
+from gsched.config.policies import DrsConfig
 from gsched.model.training import ALPHA, Urgency
 from gschedd.models.runtime import one_gpu_time_s, size_of_training
 from gschedd.plan.snapshot import Policy
 from gschedd.plan.training import Fabric
-from gschedd.policies.baselines import edf, themis
 from gschedd.policies.training import deadline, drs, elasticflow
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
@@ -37,7 +38,7 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
         "deadline": deadline.plan,
         "drs": drs.plan,
-        "drs-paper": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
+        "drs-paper": drs.drs(DrsConfig(variant="paper")),
         "edf": edf.plan,
         "elasticflow": elasticflow.plan,
         "themis": themis.plan,

@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from baselines.registry import ALL
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import question_of
 from gschedd.core.forecast.start import COVERAGE, StartForecast, told
 from gschedd.core.state.records import Job
 from gschedd.models.robust import RobustModel
 from gschedd.policies.queue import fifo
-from gschedd.policies.registry import choose
 from scripts.reproduce.generated_kinds import Machine, Program, machines, programs
 from tests.support.world import BEGIN_S, Caller, World, node, settings
 
@@ -55,7 +55,7 @@ class Case(NamedTuple):
 
 def world_of(policy: str) -> World:
     """Return an idle cluster under a policy; of trainings it plans none."""
-    plan = fifo.plan if policy == "fifo" else choose(policy).plan
+    plan = fifo.plan if policy == "fifo" else ALL.choose(policy).plan
     nodes = [node(f"n{number}", cpus=CPUS) for number in range(1, NODES + 1)]
     world = World(*nodes, policy=plan, config=settings())
     world.head.model = RobustModel()

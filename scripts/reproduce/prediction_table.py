@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gschedd.models.predict import Model, PaperModel
+from baselines.kit.paper_model import PaperModel
+from gschedd.models.predict import Model
 from gschedd.models.records import Record
 from gschedd.models.robust import RobustModel
 from gschedd.plan.load import Kind, NodeLoad, NodeRates, Prediction, Use

@@ -19,8 +19,9 @@ from msgspec import Struct, structs
 from rich.console import Console
 from rich.table import Table
 
-from gschedd.plan.compose import Fairness
-from gschedd.policies.registry import TRAININGS, Tuning, choose
+from baselines.registry import ALL, TRAININGS
+from gsched.config.policies import TrainingConfig
+from gsched.config.tables import Config
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
 from gschedd.sim.workload import TraceJob
@@ -87,7 +88,10 @@ def simulate(
     rest = others(others_per_hour, scenario.reception_h, seed)
     jobs = sorted([*trainings, *rest], key=lambda job: job.submit_s)
     results: list[JobResult] = []
-    chosen = choose("balance", Tuning(training=policy, fairness=Fairness(share=share)))
+    training = structs.replace(
+        TrainingConfig(share_for_others=share), policy=policy
+    )  # a baseline, too
+    chosen = ALL.choose("balance", Config(training=training))
     simulation = Simulation(
         cluster(scenario),
         jobs,

@@ -30,7 +30,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gschedd.plan.sharing import SharingRules
+from gsched.config.nodes import SharingRules
 from gschedd.sim.gpu_costs import SharingCosts
 from scripts.reproduce.arguments import seeds_of
 from scripts.reproduce.sharing_live import run_live

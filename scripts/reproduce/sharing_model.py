@@ -8,8 +8,9 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from gschedd.plan.sharing import DEFAULT_RULES, SharingRules
-from gschedd.policies.registry import Tuning, choose
+from baselines.registry import ALL
+from gsched.config.nodes import SharingRules
+from gschedd.plan.sharing import DEFAULT_RULES
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.gpu_costs import SharingCosts
 from gschedd.sim.gpu_work import GpuWork
@@ -176,7 +177,7 @@ def run_jobs(
     run = Simulation(
         read_cluster(f"{gpus}xcpus=8,gpus=1,gpu_memory=32gb"),
         jobs,
-        choose("balance", Tuning()).plan,
+        ALL.choose("balance").plan,
         options=Options(work="gpus", sharing=rules, sharing_costs=costs),
         on_result=results.append,
     )

@@ -16,9 +16,10 @@ from msgspec import Struct, structs
 from rich.console import Console
 from rich.table import Table
 
+from gsched.config.policies import SiaConfig
 from gsched.errors import GschedError
 from gschedd.plan.snapshot import Policy
-from gschedd.policies.training.sia import Settings, sia
+from gschedd.policies.training.sia import sia
 from scripts.reproduce.sia_bootstrap import Bootstrap
 from scripts.reproduce.sia_lists import Cluster, Says, read_list
 from scripts.reproduce.sia_main import DATA, add_data_arguments, chosen_lists
@@ -44,7 +45,7 @@ class Variant(Struct, frozen=True, kw_only=True):
 
     part: str
     name: str
-    settings: Settings = Settings()
+    settings: SiaConfig = SiaConfig()
     bootstrap: Bootstrap = Bootstrap.TYPES
     rigid: float = 0.0
 
@@ -52,11 +53,11 @@ class Variant(Struct, frozen=True, kw_only=True):
 def variants() -> Iterator[Variant]:
     """Yield all changes, after the settings as published."""
     yield Variant(part=PUBLISHED, name=PUBLISHED)
-    yield Variant(part="restarts", name="cost 0", settings=Settings(restart_factor=False))
+    yield Variant(part="restarts", name="cost 0", settings=SiaConfig(restart_factor=False))
     for p in (-1.0, -0.25, 0.25, 0.5, 1.0):
-        yield Variant(part="power", name=f"p {p:g}", settings=Settings(p=p))
+        yield Variant(part="power", name=f"p {p:g}", settings=SiaConfig(p=p))
     for round_s in (30.0, 120.0, 300.0, 600.0):
-        yield Variant(part="rounds", name=f"{round_s:g} s", settings=Settings(round_s=round_s))
+        yield Variant(part="rounds", name=f"{round_s:g} s", settings=SiaConfig(round_s=round_s))
     for bootstrap in (Bootstrap.ORACLE, Bootstrap.RUNS, Bootstrap.NONE):
         yield Variant(part="bootstrap", name=bootstrap.value, bootstrap=bootstrap)
     for rigid in (0.25, 0.5, 0.75, 1.0):
@@ -82,7 +83,7 @@ def run(variant: Variant, paths: Sequence[Path], setup: Setup) -> ListFigures:
     return pooled(found)
 
 
-def _policy(settings: Settings) -> Policy:
+def _policy(settings: SiaConfig) -> Policy:
     return sia(settings)
 
 

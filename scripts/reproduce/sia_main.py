@@ -17,9 +17,9 @@ from typing import Final
 from msgspec import structs
 from rich.console import Console
 
+from baselines.registry import ALL, TRAININGS
 from gsched.errors import GschedError, UsageError
 from gschedd.plan.snapshot import Policy
-from gschedd.policies.registry import TRAININGS, choose
 from scripts.reproduce.arguments import shared_data
 from scripts.reproduce.sia_bootstrap import Bootstrap
 from scripts.reproduce.sia_floor import print_floor
@@ -52,7 +52,7 @@ EXAMPLES: Final = """examples:
 
 def contender(name: str) -> Contender:
     """Return a policy by its name."""
-    adaptive = choose(name).plans_adaptive and name not in QUEUES
+    adaptive = ALL.choose(name).plans_adaptive and name not in QUEUES
     says = Says.JOBS if name in QUEUES else Says.TRAININGS
     if adaptive:
         says = Says.RIGID if name in RIGID else Says.ADAPTIVE
@@ -60,7 +60,7 @@ def contender(name: str) -> Contender:
 
 
 def _plan(name: str) -> Policy:
-    return choose(name).plan
+    return ALL.choose(name).plan
 
 
 @lru_cache(100)
@@ -215,7 +215,7 @@ def parser() -> argparse.ArgumentParser:
         "--policies",
         type=_policies,
         default=DEFAULT,
-        metavar="NAMES",
+        metavar="sorted(ALL.queue)",
         help=f"comma-separated, of {', '.join(sorted((*QUEUES, *TRAININGS)))} [{DEFAULT}]",
     )
     made.add_argument("--each", action="store_true", help="print a table for each list, too")

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from gsched.cli.local.config_show import with_running
-from gsched.config import parse_config
-from gsched.config_settings import settings_of
+from gsched.config.keys import settings_of
+from gsched.config.load import parse_config
 from gsched.protocol.api import ErrorBody, ErrorReply
 from gsched.protocol.queues import QueueChange
 from gsched.protocol.running import RunningSetting

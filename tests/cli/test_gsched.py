@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gsched.config import load_config
+from gsched.config.load import load_config
 from gsched.protocol.api import NodeList
 from gsched.protocol.recover import RecoverCase, RecoverReply
 from gsched.version import VERSION
@@ -208,37 +208,6 @@ def test_config_check_and_the_daemons_refuse_the_same_files(
     for daemon in daemons:
         assert daemon.returncode == 78, daemon
         assert f"{bad}:{message}" in daemon.stderr
-
-
-def test_a_deprecated_table_is_said_with_what_to_write_instead(tmp_path: Path) -> None:
-    """By whatever reads the settings of policies; the head goes on with its start."""
-    old, state = tmp_path / "old.toml", tmp_path / "file" / "state"
-    state.parent.write_text("not a directory")
-    text = f'[head]\nstate_dir = "{state}"\n[deadline]\npolicy = "drs"\nmoves_max = 2\n'
-    old.write_text(text)
-    warning = "[deadline] is deprecated: rename it to [training], and move moves_max to"
-
-    checked = run_command("gsched", "config", "check", str(old), "--json")
-    document = json.loads(checked.stdout)
-    assert [each[: len(warning)] for each in document["warnings"]] == [warning]
-    assert document["config"]["training"]["drs"]["moves_max"] == 2
-    assert "deadline" not in document["config"]
-    assert f"warning: {warning}" in run_command("gsched", "config", "check", str(old)).stdout
-    doctor = run_command("gsched", "doctor", "--config", str(old), "--json").stdout
-    assert found(doctor)["configuration"] == "warn"
-    assert warning in doctor
-
-    run = ("gschedd.sim.cli", "run", "none.swf", "--cluster", "1xcpus=1", "--policy", "drs")
-    head, simulated = [
-        subprocess.run(
-            [sys.executable, "-m", *arguments, "--config", str(old)],
-            env=command_environment(), capture_output=True, text=True, timeout=60, check=False,
-        )
-        for arguments in (("gschedd.main",), run)
-    ]  # fmt: skip
-    assert f"WARNING  gschedd: {old}: {warning}" in head.stderr
-    assert f"state directory {state}" in head.stderr
-    assert f"gsim: {old}: {warning}" in simulated.stderr
 
 
 def test_config_check_refuses_an_operator_whom_the_machine_does_not_have(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from baselines import edf
 from gsched.clock import SystemClock
 from gschedd.core.cycle.rounds import AskCheck, AskPlan, Checked, Failed, Planned
-from gschedd.plan.compose import beside
+from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Policy, Snapshot
 from gschedd.planner.process import Worker
-from gschedd.policies.baselines import edf
 from gschedd.policies.queue import fifo
 from tests.support.odd_policies import dies, hangs, once, raises
 from tests.support.trainings import elastic, gpu_nodes, profile, snapshot_of
@@ -39,7 +39,7 @@ def with_worker(
 
     async def run() -> None:
         worker = Worker(
-            beside(policy, fifo.plan), name="planner", time_limit_s=limit_s, clock=SystemClock()
+            Composed(policy, fifo.plan), name="planner", time_limit_s=limit_s, clock=SystemClock()
         )
         try:
             await work(worker)
@@ -139,11 +139,11 @@ def test_it_dies_with_its_head() -> None:
         "from gschedd.core.cycle.rounds import AskPlan\n"
         "from gschedd.plan.compose import beside\n"
         "from gschedd.planner.process import Worker\n"
-        "from gschedd.policies.baselines import edf\n"
+        "from baselines import edf\n"
         "from gschedd.policies.queue import fifo\n"
         "from tests.contract.test_planner_worker import seen\n"
         "async def main():\n"
-        "    worker = Worker(beside(edf.plan, fifo.plan), name='planner', time_limit_s=60,\n"
+        "    worker = Worker(Composed(edf.plan, fifo.plan), name='planner', time_limit_s=60,\n"
         "                    clock=SystemClock())\n"
         "    await worker.ask(AskPlan(number=1, seen=seen()))\n"
         "    print(worker.pid, flush=True)\n"

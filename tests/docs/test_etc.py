@@ -8,31 +8,29 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gsched.config import (
-    DEFAULT_NODE_STATE_DIR,
+from gsched.config.load import parse_config
+from gsched.config.nodes import GpuConfig, GpuShareConfig, LoginConfig, NodeConfig, OutsideConfig
+from gsched.config.notify import NotifyConfig
+from gsched.config.policies import (
     BalanceConfig,
-    Config,
-    DeadlinePolicyConfig,
+    DeadlineConfig,
     DrsConfig,
     ElasticflowConfig,
     FabricConfig,
     GoodputConfig,
-    HeadConfig,
     LinkConfig,
-    MovesConfig,
-    NodeConfig,
     SiaConfig,
-    ThemisConfig,
     TrainingConfig,
-    parse_config,
 )
-from gsched.config_containers import ContainersConfig
-from gsched.config_gpu_share import GpuShareConfig
-from gsched.config_gpus import GpuConfig, OutsideConfig
-from gsched.config_history import HistoryConfig
-from gsched.config_login import LoginConfig
-from gsched.config_notify import NotifyConfig
-from gsched.config_queues import QueueConfig
+from gsched.config.tables import (
+    Config,
+    ContainersConfig,
+    HeadConfig,
+    HistoryConfig,
+    MovesConfig,
+    QueueConfig,
+)
+from gsched.config.words import DEFAULT_NODE_STATE_DIR
 
 ETC = Path(__file__).resolve().parents[2] / "etc"
 TEXT = (ETC / "gsched.toml").read_text(encoding="utf-8")
@@ -71,12 +69,12 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[fabric]", FabricConfig),
         ("[[fabric.link]]", LinkConfig),
         ("[training]", TrainingConfig),
-        ("[training.deadline]", DeadlinePolicyConfig),
+        ("[training.deadline]", DeadlineConfig),
         ("[training.drs]", DrsConfig),
         ("[training.elasticflow]", ElasticflowConfig),
         ("[training.goodput]", GoodputConfig),
         ("[training.sia]", SiaConfig),
-        ("[training.themis]", ThemisConfig),
+        ("[training.themis]"),
         ("[moves]", MovesConfig),
         ("[gpu_share]", GpuShareConfig),
         ("[containers]", ContainersConfig),
@@ -96,7 +94,7 @@ def test_each_key_is_in_its_section(section: str, kind: type[msgspec.Struct]) ->
         "[node]": {"gpu"},
         "[fabric]": {"link"},
         "[gpu_share]": {"mig"},  # it is shown in a comment: it is for one runtime only
-        "[training]": {"deadline", "drs", "elasticflow", "goodput", "sia", "themis"},
+        "[training]": {"deadline", "drs", "elasticflow", "goodput", "sia"},
     }.get(section, set())
 
     assert keys | extra == set(kind.__struct_fields__)

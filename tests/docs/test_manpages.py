@@ -12,28 +12,34 @@ import msgspec
 import pytest
 from docutils.core import publish_string
 
-from gsched.config import (
+from gsched.config.nodes import (
+    GpuConfig,
+    GpuShareConfig,
+    LoginConfig,
+    MigConfig,
+    NodeConfig,
+    OutsideConfig,
+    StagingConfig,
+)
+from gsched.config.notify import NotifyConfig
+from gsched.config.policies import (
     BalanceConfig,
-    Config,
-    DeadlinePolicyConfig,
+    DeadlineConfig,
     DrsConfig,
     ElasticflowConfig,
     FabricConfig,
-    HeadConfig,
     LinkConfig,
-    MovesConfig,
-    NodeConfig,
-    ThemisConfig,
     TrainingConfig,
 )
-from gsched.config_containers import ContainersConfig
-from gsched.config_gpu_share import GpuShareConfig, MigConfig
-from gsched.config_gpus import GpuConfig, OutsideConfig
-from gsched.config_history import HistoryConfig
-from gsched.config_limits import LimitsConfig, StagingConfig
-from gsched.config_login import LoginConfig
-from gsched.config_notify import NotifyConfig
-from gsched.config_queues import QueueConfig
+from gsched.config.tables import (
+    Config,
+    ContainersConfig,
+    HeadConfig,
+    HistoryConfig,
+    LimitsConfig,
+    MovesConfig,
+    QueueConfig,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 MAN = ROOT / "man"
@@ -214,10 +220,9 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[FABRIC]": FabricConfig,
         "[[FABRIC.LINK]]": LinkConfig,
         "[TRAINING]": TrainingConfig,
-        "[TRAINING.DEADLINE]": DeadlinePolicyConfig,
+        "[TRAINING.DEADLINE]": DeadlineConfig,
         "[TRAINING.DRS]": DrsConfig,
         "[TRAINING.ELASTICFLOW]": ElasticflowConfig,
-        "[TRAINING.THEMIS]": ThemisConfig,
         "[MOVES]": MovesConfig,
         "[GPU_SHARE]": GpuShareConfig,
         "[[GPU_SHARE.MIG]]": MigConfig,

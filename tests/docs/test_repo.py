@@ -74,9 +74,9 @@ def write(path: str, text: str) -> Callable[[Path], None]:
         (write("gsched/a.py", '"""Be done by then."""\n'), "write 'meet its deadline'"),
         (write("changelog.d/new.md", "A thing.\n"), "name it NUMBER"),
         (write("changelog.d/2.fix.md", "- a list\n"), "one paragraph for the user"),
-        (write("gschedd/policies/baselines/edf.py", '"""Deadlines."""\n'), "policy edf is not in"),
+        (write("baselines/edf.py", '"""Deadlines."""\n'), "policy edf is not in"),
         (
-            write("gschedd/policies/baselines/edf.py", '"""Deadlines."""\n'),
+            write("baselines/edf.py", '"""Deadlines."""\n'),
             "policy `edf` is not described",
         ),
     ],

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec import structs
 
+from baselines.registry import ALL
 from gnode.core import effects as do
 from gnode.core.inputs import JobSaid
 from gnode.core.task import AttemptKey
@@ -23,19 +24,19 @@ from gsched.protocol.actions import Alteration
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
-from gschedd.core.state.settings import QueueSettings, Settings
+from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.plan.elastic import allocate, is_elastic
 from gschedd.plan.snapshot import Move, Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.policies.queue import fifo
-from gschedd.policies.registry import choose
 from gschedd.sim.head import HeadProcess
 from gschedd.sim.node import NodeProcess
 from gschedd.sim.program import Program
 from tests.fault_world.bookkeeping import demand
 from tests.fault_world.users import ALICE, BOB, Intent, Users, draw_intent
 from tests.fault_world.world import FaultWorld, HeadFactory, plain_head
+from tests.support.site import changed
 
 TRAININGS: Final = 0.7  # of the jobs
 MOVED: Final = 0.5  # probability that a training which could be moved is, in one look
@@ -205,7 +206,7 @@ class MovingWorld(FaultWorld):
         node: type[TrainingNode] = TrainingNode,
         plan_s: Callable[[], float | None] | None = None,
     ) -> None:
-        plan: Policy = Restless(random.Random(seed)) if not policy else choose(policy).plan
+        plan: Policy = Restless(random.Random(seed)) if not policy else ALL.choose(policy).plan
         super().__init__(
             seed, make_head=make_head, policy=plan, daemon=daemon, node=node, plan_s=plan_s
         )
@@ -224,9 +225,8 @@ class MovingWorld(FaultWorld):
         )
 
     def _make_settings(self) -> Settings:
-        return Settings(
-            server="sim",
-            queues={"batch": QueueSettings()},
+        return changed(
+            super()._make_settings(),
             move_s=2.0,
             checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S,
             refuse_impossible=False,

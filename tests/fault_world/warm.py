@@ -17,6 +17,7 @@ from gsched.protocol import node as n
 from gschedd.core.state.settings import Settings
 from tests.fault_world.moves import MovingWorld, TrainingNode, draw_training
 from tests.fault_world.users import Intent
+from tests.support.site import changed
 
 PREPARE_TIMEOUT_S: Final = 10.0
 READY: Final = 0.9  # of the trainings call `elastic.ready`
@@ -64,9 +65,7 @@ class WarmWorld(MovingWorld):
         super().__init__(seed, policy=policy, node=node)
 
     def _make_settings(self) -> Settings:
-        return structs.replace(
-            super()._make_settings(), warm=True, prepare_timeout_s=PREPARE_TIMEOUT_S
-        )
+        return changed(super()._make_settings(), warm=True, prepare_timeout_s=PREPARE_TIMEOUT_S)
 
     def _draw(self, number: int) -> Intent:
         return draw_prepared(self.chance, number)

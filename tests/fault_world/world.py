@@ -18,7 +18,7 @@ from gschedd.core.apply.jobs import apply
 from gschedd.core.head import Head
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
-from gschedd.core.state.settings import QueueSettings, Settings
+from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.queue import fifo
@@ -31,6 +31,7 @@ from tests.fault_world.bookkeeping import check_head, demand
 from tests.fault_world.checks import History, Truth, check_rest
 from tests.fault_world.network import Way, Weather, Wire
 from tests.fault_world.users import CALLERS, Intent, Users, draw_intent
+from tests.support.site import PLAIN, changed
 
 BEGIN_S: Final = 1_000_000_000.0
 GIB: Final = 1024**3
@@ -117,7 +118,7 @@ class FaultWorld:
     # --- what another world may have otherwise ---
 
     def _make_settings(self) -> Settings:
-        return Settings(server="sim", queues={"batch": QueueSettings()})
+        return changed(PLAIN, server="sim")
 
     def _make_state(self) -> State:
         return State({"batch": 0})

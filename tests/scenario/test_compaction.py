@@ -2,6 +2,7 @@
 
 import pytest
 
+from baselines.registry import ALL
 from gsched.cli.commands.gmigrate import check_moves
 from gsched.errors import BadStateError
 from gsched.model.training import Training
@@ -13,7 +14,6 @@ from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.core.training.backoff import ASK_AGAIN_S
 from gschedd.core.views.jobs import JobViews
-from gschedd.policies.registry import choose
 from tests.support.world import ALICE, Program, World, node, settings
 
 MOVE_S = 10.0
@@ -26,7 +26,7 @@ class Site(World):
     def __init__(self, policy: str = "drs", config: Settings | None = None) -> None:
         machines = [node(name, cpus=8, gpus=2) for name in ("a", "b")]
         config = config or settings(move_s=MOVE_S)
-        super().__init__(*machines, policy=choose(policy).plan, config=config)
+        super().__init__(*machines, policy=ALL.choose(policy).plan, config=config)
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True)

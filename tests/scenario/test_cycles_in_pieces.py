@@ -5,11 +5,11 @@ import random
 import pytest
 from msgspec import structs
 
+from baselines.registry import ALL
 from gsched.model.resources import Allocation
 from gschedd.core.cycle.run import MAX_STARTS, most_starts, snapshot
 from gschedd.core.state import facts as f
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies.registry import choose
 from tests.support.world import World, node
 
 Starts = list[tuple[int, Allocation]]
@@ -66,7 +66,7 @@ def crowded(policy: str, seed: int) -> Unhurried:
     """Return a head whose nodes are half full, with a queue of unlike jobs."""
     chance = random.Random(seed)
     nodes = [node(f"n{number}", cpus=chance.randint(12, 24)) for number in range(4)]
-    world = Unhurried(*nodes, policy=choose(policy).plan)
+    world = Unhurried(*nodes, policy=ALL.choose(policy).plan)
     for size, count in ((4, 3), (12, 30)):
         for _ in range(count):
             world.submit(
@@ -97,7 +97,7 @@ def test_a_policy_whose_starts_are_all_refused_is_not_asked_for_ever() -> None:
     """It says that there is more each time, and nothing of it can be carried out."""
     world = Unhurried(node("n1", cpus=2))
     world.submit()
-    plan = choose("fifo").plan(snapshot(world.head.state, world.settings, world.now_s))
+    plan = ALL.choose("fifo").plan(snapshot(world.head.state, world.settings, world.now_s))
     bad = tuple(structs.replace(start, job=999) for start in plan.starts)
     world.head.policy = lambda snapshot: Plan(starts=bad, more=True)
 

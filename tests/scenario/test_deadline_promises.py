@@ -5,7 +5,7 @@ import pytest
 from gsched.errors import InvalidRequestError
 from gsched.model.training import Training, Urgency
 from gschedd.core.state.state import State
-from gschedd.plan.compose import beside
+from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import deadline, drs
@@ -18,7 +18,7 @@ class Site(World):
     """A node with one GPU, under a policy that plans training jobs beside all others."""
 
     def __init__(self, policy: Policy = deadline.plan) -> None:
-        super().__init__(node("a", cpus=8, gpus=1), policy=beside(policy, fifo.plan))
+        super().__init__(node("a", cpus=8, gpus=1), policy=Composed(policy, fifo.plan))
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True)

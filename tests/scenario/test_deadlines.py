@@ -12,7 +12,7 @@ from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
 from gschedd.core.state.state import State
 from gschedd.core.views.jobs import JobViews
-from gschedd.plan.compose import beside
+from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import drs, elasticflow
@@ -28,7 +28,7 @@ class Story(World):
 
     def __init__(self, policy: Policy | None = None, *, plans_training: bool = True) -> None:
         self.plans_training = plans_training
-        chosen = policy or beside(elasticflow.plan, fifo.plan)
+        chosen = policy or Composed(elasticflow.plan, fifo.plan)
         super().__init__(node("a", cpus=8, gpus=4), policy=chosen)
 
     def _fresh_state(self) -> State:
@@ -191,7 +191,7 @@ def test_a_training_is_late_before_it_is_late() -> None:
 
 def test_nobody_is_late_only_because_nothing_is_known_of_what_is_before_it() -> None:
     """It is as soon as the whole cluster, from then on, would no longer do."""
-    story = Story(beside(drs.plan, fifo.plan))
+    story = Story(Composed(drs.plan, fifo.plan))
     story.submit("select=1:ncpus=4:ngpus=4", runs_s=5000.0)  # without any walltime
     job = story.training(2000.0)
 

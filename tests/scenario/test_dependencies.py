@@ -154,7 +154,7 @@ def test_what_can_never_come_about_cancels_the_job_and_says_why(
 
 def test_a_site_may_keep_such_jobs_on_hold() -> None:
     """The reason says it; other dependencies, or none, free the job."""
-    world = World(node("n1", cpus=4), config=settings(keep_unsatisfiable=True))
+    world = World(node("n1", cpus=4), config=settings(unsatisfiable="hold"))
     world.submit(program=FAILS)
     job = depend(world, "afterok:1")
     world.run_until(50)

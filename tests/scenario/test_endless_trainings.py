@@ -2,11 +2,11 @@
 
 import pytest
 
+from baselines.registry import ALL, TRAININGS
 from gsched.cli.times import format_clock
 from gsched.errors import InvalidRequestError
 from gsched.model.training import Training
 from gschedd.core.state.state import State
-from gschedd.policies.registry import TRAININGS, choose
 from tests.support.world import World, node
 
 #: Beyond any calendar: 1e30 seconds, and more than a double can hold.
@@ -27,7 +27,7 @@ class Planned(World):
 @pytest.mark.parametrize("training", AGES)
 def test_its_deadline_is_refused_in_words(training: Training) -> None:
     """Not by a moment that no calendar has."""
-    world = Planned(node("a", cpus=8, gpus=4), policy=choose("drs").plan)
+    world = Planned(node("a", cpus=8, gpus=4), policy=ALL.choose("drs").plan)
 
     with pytest.raises(InvalidRequestError, match=r"after the year 2200|cannot run"):
         world.submit(
@@ -39,7 +39,7 @@ def test_its_deadline_is_refused_in_words(training: Training) -> None:
 @pytest.mark.parametrize("training", AGES)
 def test_others_are_planned_beside_it(training: Training, policy: str) -> None:
     """It came before any node had, so that nothing could be said of it."""
-    world = Planned(node("a", cpus=8, gpus=4), policy=choose(policy).plan, connect=False)
+    world = Planned(node("a", cpus=8, gpus=4), policy=ALL.choose(policy).plan, connect=False)
     world.submit("select=1:ncpus=1:ngpus=1", places_max=2, training=training)
     world.submit("select=1:ncpus=1:ngpus=1,walltime=100", deadline_after_s=1e6, runs_s=50.0)
 

@@ -4,13 +4,14 @@ import errno
 
 import pytest
 
+from gsched.config.tables import QueueConfig
 from gsched.model.job import LaunchFailure
 from gsched.model.resources import Share
 from gsched.model.states import HoldKind, LaunchStage, OutcomeKind, Subject
 from gschedd.core.attempts.relaunch import FIRST_LOOK_S, LONGEST_LOOK_S, MISSING_S
 from gschedd.core.cycle.other_nodes import elsewhere
 from gschedd.core.state import facts as f
-from gschedd.core.state.settings import QueueSettings, Settings
+from gschedd.core.state.settings import Settings
 from gschedd.plan.snapshot import Start
 from tests.support.evidence import FORK, LEASE, MISSING, UNKNOWN_USER
 from tests.support.world import ALICE, BOB, World, node, settings
@@ -21,7 +22,7 @@ HIDDEN = LaunchFailure(stage=LaunchStage.ACCOUNT, subject=Subject.USER, errno=er
 
 def stopped() -> Settings:
     """Return the settings of a cluster that starts nothing by itself."""
-    return settings(queues={"batch": QueueSettings(started=False)})
+    return settings(queues={"batch": QueueConfig(name="batch", started=False)})
 
 
 def failing(failure: LaunchFailure | None, *names: str, message: str = "no") -> World:

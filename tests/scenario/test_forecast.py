@@ -18,7 +18,7 @@ from gschedd.core.forecast.start import (
 )
 from gschedd.core.state.state import State
 from gschedd.models.robust import RobustModel
-from gschedd.plan.compose import beside
+from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import drs
@@ -242,7 +242,7 @@ class Trainings(World):
     """A node with four GPUs, under DRS and FIFO."""
 
     def __init__(self) -> None:
-        super().__init__(node("a", cpus=12, gpus=4), policy=beside(drs.plan, fifo.plan))
+        super().__init__(node("a", cpus=12, gpus=4), policy=Composed(drs.plan, fifo.plan))
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True)

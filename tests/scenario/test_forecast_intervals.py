@@ -5,6 +5,8 @@ import random
 
 import pytest
 
+from baselines.registry import ALL
+from gsched.config.tables import QueueConfig
 from gsched.model.ids import element_number
 from gsched.model.states import HoldKind
 from gsched.model.training import Adaptive, Training
@@ -14,13 +16,11 @@ from gschedd.core.forecast.question import questions_of
 from gschedd.core.forecast.runtimes import RunTime, refuted, share_of
 from gschedd.core.forecast.start import Known, StartForecast, told
 from gschedd.core.state.elements import waiting_job
-from gschedd.core.state.settings import QueueSettings
 from gschedd.core.state.state import State
 from gschedd.core.views.ahead import jobs_ahead
 from gschedd.models.robust import RobustModel
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies.queue import balance, fifo
-from gschedd.policies.registry import choose
 from scripts.reproduce.prediction_cases import dealt_s, exact
 from tests.scenario.test_sharing_gpus import sharing_node
 from tests.support.world import ADMIN, BEGIN_S, Program, World, node, settings
@@ -348,7 +348,7 @@ def test_why_the_start_of_a_job_with_dependencies_is_unknown() -> None:
 
 
 def test_a_stopped_queue_and_an_operators_hold_are_reasons() -> None:
-    queues = {"batch": QueueSettings(), "shut": QueueSettings(started=False)}
+    queues = {"batch": QueueConfig(name="batch"), "shut": QueueConfig(name="shut", started=False)}
     world = World(node("n1", cpus=1), config=settings(queues=queues))
     world.submit("walltime=10")
     shut = world.submit("walltime=10", queue="shut")
@@ -434,7 +434,7 @@ def test_a_queue_too_long_to_be_played_tells_before_which_moment_nothing_happens
 @pytest.mark.parametrize("name", ["fifo", "balance"])
 def test_forecasts_do_not_change_what_they_are_about(name: str) -> None:
     """Asked twice, the same is told, and the state is as it was."""
-    world = World(node("n1", cpus=2), policy=choose(name).plan)
+    world = World(node("n1", cpus=2), policy=ALL.choose(name).plan)
     jobs = [world.submit("ncpus=1,walltime=50", runs_s=30) for _ in range(8)]
 
     first = [start_of(world, job) for job in jobs[2:]]
@@ -449,7 +449,7 @@ class Trainings(World):
     """Two nodes with two GPUs each, under a policy that plans training jobs."""
 
     def __init__(self, name: str) -> None:
-        self.chosen = choose(name)
+        self.chosen = ALL.choose(name)
         machines = [node(each, cpus=8, gpu_types=("a100",) * 2) for each in "ab"]
         super().__init__(*machines, policy=self.chosen.plan)
 

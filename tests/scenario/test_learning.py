@@ -2,6 +2,7 @@
 
 import pytest
 
+from baselines import torque
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Gpu, Inventory, Load, Usage
 from gsched.model.states import NodeState, OutcomeKind, StopReason
@@ -14,7 +15,6 @@ from gschedd.core.state.settings import Settings
 from gschedd.models.robust import RobustModel
 from gschedd.plan.load import Basis, NodeLoad
 from gschedd.plan.snapshot import Policy
-from gschedd.policies.baselines import torque
 from gschedd.policies.queue import balance, fifo
 from tests.support.world import BEGIN_S, GIB, World, node, settings
 

@@ -166,7 +166,7 @@ class Rack(World):
 
     def __init__(self, count: int = 8, max_moves: int = 2) -> None:
         machines = [node(f"n{number}", cpus=8, gpus=2) for number in range(count)]
-        super().__init__(*machines, config=settings(max_moves=max_moves))
+        super().__init__(*machines, config=settings(at_once=max_moves))
 
     def _fresh_state(self) -> State:
         return State({"batch": 0})

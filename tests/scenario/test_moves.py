@@ -237,7 +237,7 @@ def test_i1_a_job_that_never_answers_stays_where_it_is() -> None:
     job = story.training(program=Program(runs_s=1000.0, saves_s=None))
     story.run_for(5.0)
     story.move((job, gpus("b", 0, 1)))
-    story.run_for(story.settings.checkpoint_timeout_s - 1.0)
+    story.run_for(story.settings.config.moves.checkpoint_timeout_s - 1.0)
     assert story.state(job) == "migrating"
 
     story.run_for(2.0)
@@ -280,7 +280,7 @@ def test_checkpoints_told_again_or_too_late_do_nothing() -> None:
 
     story.lost[n.Checkpointed] = 1
     story.move((job, gpus("a", 0, 1)))
-    story.run_for(story.settings.checkpoint_timeout_s + 1.0)
+    story.run_for(story.settings.config.moves.checkpoint_timeout_s + 1.0)
     assert story.state(job) == "running"
     late = n.Checkpointed(job=job, attempt=2, request=2, step=9, work_done=9.0, waits=True)
     step = story.head.reported("b", late, story.now_s)

@@ -38,7 +38,7 @@ class Wishes(World):
     def __init__(self, count: int, max_moves: int) -> None:
         self.wish = Wish()
         machines = [node(f"n{number}", cpus=8, gpus=2) for number in range(count)]
-        config: Settings = settings(max_moves=max_moves)
+        config: Settings = settings(at_once=max_moves)
         super().__init__(*machines, policy=self.wish, config=config)
         self.order: list[int] = []
 

@@ -39,7 +39,7 @@ def test_two_that_want_each_others_places_and_do_not_answer_both_stay() -> None:
     story.run_for(5.0)
     story.move((first, gpus("b", 0, 1, 2, 3)), (second, gpus("a", 0, 1, 2, 3)))
 
-    story.run_for(story.settings.checkpoint_timeout_s + 1.0)
+    story.run_for(story.settings.config.moves.checkpoint_timeout_s + 1.0)
 
     assert (story.state(first), story.state(second)) == ("running", "running")
     assert story.place(first) == gpus("a", 0, 1, 2, 3)
@@ -55,7 +55,7 @@ def test_a_ring_of_places_is_given_up_once() -> None:
     places = [story.place(job) for job in jobs]
     story.move(*zip(jobs, [*places[1:], places[0]], strict=True))
 
-    story.run_for(story.settings.checkpoint_timeout_s + 1.0)
+    story.run_for(story.settings.config.moves.checkpoint_timeout_s + 1.0)
 
     assert [story.place(job) for job in jobs] == places
     assert [len(story.told(f.MoveAbandoned, job)) for job in jobs] == [1, 1, 1]
@@ -92,7 +92,7 @@ def test_what_a_job_that_stays_has_is_not_promised_to_others() -> None:
     story.run_for(1.0)
     story.move((comes, gpus("a", 1)))
 
-    story.run_for(story.settings.checkpoint_timeout_s - 0.5)
+    story.run_for(story.settings.config.moves.checkpoint_timeout_s - 0.5)
 
     assert (story.state(stays), story.state(comes)) == ("running", "migrating")
     assert story.head.state.spaces["a"].cpus == 8 - 1 - 1
@@ -150,7 +150,7 @@ def test_one_whose_new_place_nobody_leaves_finds_another_by_its_queue() -> None:
     story.run_for(2.0)
     assert story.place(first) == ()
     story.lost[e.SendStop] = 1
-    limit_s = story.settings.checkpoint_timeout_s
+    limit_s = story.settings.config.moves.checkpoint_timeout_s
     story.run_for(limit_s - 2.0)
     assert story.state(first) == "migrating"
 

@@ -1,9 +1,8 @@
 """Profiling runs: on the fewest GPUs until steps were measured, then what the policy wants."""
 
 import pytest
-from msgspec import structs
 
-from gsched.config import PROFILING
+from gsched.config.policies import DeadlineConfig
 from gsched.errors import InvalidRequestError
 from gsched.model.training import Profiling, Training
 from gsched.protocol import node as n
@@ -11,15 +10,15 @@ from gschedd.core.cycle.run import snapshot
 from gschedd.core.state import facts as f
 from gschedd.core.state.state import State
 from gschedd.core.training import move_costs as movecosts
-from gschedd.plan.compose import beside
+from gschedd.plan.compose import Composed
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import deadline
-from gschedd.policies.training.deadline.settings import Settings
+from tests.support.site import changed
 from tests.support.world import World, node
 
 BATCH, TOTAL = 10.0, 5_000.0
 #: So long the policy leaves a training alone that has just started, and a little more.
-SETTLED_S = Settings().hold_s + 20.0
+SETTLED_S = DeadlineConfig().hold_s + 20.0
 #: 100 s on one GPU.
 SAID = Training(iterations=100.0, rates=((1, 1.0), (4, 4.0)))
 
@@ -28,8 +27,8 @@ class Story(World):
     """A node with four GPUs, under the policy that resizes trainings."""
 
     def __init__(self, profiling: Profiling = Profiling.AUTO) -> None:
-        super().__init__(node("a", cpus=8, gpus=4), policy=beside(deadline.plan, fifo.plan))
-        self.settings = structs.replace(self.settings, profiling=profiling, move_s=5.0)
+        super().__init__(node("a", cpus=8, gpus=4), policy=Composed(deadline.plan, fifo.plan))
+        self.settings = changed(self.settings, profile=profiling, move_s=5.0)
         self.head.settings = self.settings
 
     def _fresh_state(self) -> State:
@@ -134,7 +133,3 @@ def test_profile_is_refused_where_it_would_say_nothing() -> None:
         never.training(profile=True)
     with pytest.raises(InvalidRequestError, match="with a range of GPUs"):
         story.training(profile=True, places_max=0)
-
-
-def test_the_configuration_knows_what_the_head_knows() -> None:
-    assert tuple(each.value for each in Profiling) == PROFILING

@@ -2,10 +2,10 @@
 
 import pytest
 
+from gsched.config.tables import QueueConfig
 from gsched.errors import RequestTooLargeError
 from gsched.model.ids import element_number
 from gsched.protocol import actions as a
-from gschedd.core.state.settings import QueueSettings
 from tests.support.world import ADMIN, BOB, GIB, World, node, settings
 
 
@@ -35,7 +35,10 @@ def test_a_higher_priority_goes_first() -> None:
 
 def test_a_queue_lends_its_priority_to_its_jobs() -> None:
     """A job of the urgent queue starts before an older one of the plain queue."""
-    queues = {"batch": QueueSettings(), "urgent": QueueSettings(priority=100)}
+    queues = {
+        "batch": QueueConfig(name="batch"),
+        "urgent": QueueConfig(name="urgent", priority=100),
+    }
     world = World(node("n1", cpus=1), config=settings(queues=queues))
     world.submit(runs_s=10)
     plain = world.submit(runs_s=10, priority=99)
@@ -48,7 +51,10 @@ def test_a_queue_lends_its_priority_to_its_jobs() -> None:
 
 def test_jobs_of_a_stopped_queue_wait_and_say_so() -> None:
     """A stopped queue takes jobs, starts none and blocks nobody."""
-    queues = {"batch": QueueSettings(), "night": QueueSettings(started=False, priority=5)}
+    queues = {
+        "batch": QueueConfig(name="batch"),
+        "night": QueueConfig(name="night", started=False, priority=5),
+    }
     world = World(node("n1", cpus=1), config=settings(queues=queues))
     stopped = world.submit(queue="night")
     other = world.submit()

@@ -3,6 +3,8 @@
 import pytest
 from msgspec import structs
 
+from gsched.config.notify import NotifyConfig
+from gsched.config.tables import QueueConfig
 from gsched.errors import (
     BadStateError,
     GschedError,
@@ -18,9 +20,10 @@ from gsched.model.limits import MAX_ARRAY_SPANS, MAX_USER_ARGUMENT_BYTES
 from gsched.model.states import HoldKind
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
-from gschedd.core.state.settings import Caller, NotifySettings, QueueSettings
+from gschedd.core.state.settings import Caller
 from gschedd.core.state.step import Step
 from gschedd.core.views.jobs import JobViews
+from tests.support.site import changed
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, Program, World, node, settings
 
 
@@ -125,7 +128,7 @@ def test_what_was_for_the_first_time_only_is_left_out() -> None:
 
 def test_the_walltime_is_the_stated_one() -> None:
     """What an extension added while the job ran belonged to that run."""
-    queue = QueueSettings(extension_s=3600.0, extensions_per_user=1)
+    queue = QueueConfig(name="batch", walltime_extension="1:00:00", walltime_extensions_per_user=1)
     world = World(node("n1", cpus=64), config=settings(queues={"batch": queue}))
     job = world.submit("walltime=60", program=Program(runs_s=100, exit_code=1))
     world.run_until(10)
@@ -205,10 +208,14 @@ LIMITS: tuple[tuple[dict[str, object], type[GschedError], str], ...] = (
     ({"max_queued_per_user": 0}, TryAgainError, "0 unfinished jobs, the limit"),
     ({"min_uid": 5000}, NotPermittedError, "system account"),
     ({"only_uid": 7}, NotPermittedError, "runs jobs of uid 7 only"),
-    ({"queues": {"other": QueueSettings()}}, UnknownQueueError, "unknown queue 'batch'"),
-    ({"queues": {"batch": QueueSettings(enabled=False)}}, UnknownQueueError, "takes no jobs now"),
+    ({"queues": {"other": QueueConfig(name="other")}}, UnknownQueueError, "unknown queue 'batch'"),
     (
-        {"queues": {"batch": QueueSettings(max_walltime_s=10)}},
+        {"queues": {"batch": QueueConfig(name="batch", enabled=False)}},
+        UnknownQueueError,
+        "takes no jobs now",
+    ),
+    (
+        {"queues": {"batch": QueueConfig(name="batch", max_walltime_s=10)}},
         InvalidRequestError,
         "over the limit of queue batch",
     ),
@@ -222,7 +229,7 @@ def test_limits_are_those_of_now(
 ) -> None:
     world = World(node("n1", cpus=64))
     array = some_failed(world, indices="0-9", failed=(1, 2, 3), resources="walltime=60")
-    world.head.settings = structs.replace(world.settings, **changes)
+    world.head.settings = changed(world.settings, **changes)
 
     refusal = refused(world, again(world, array, "1-3"))
 
@@ -314,12 +321,12 @@ def test_an_urgency_counts_from_now() -> None:
 
 
 def test_a_url_that_is_not_allowed_any_more_is_not_called() -> None:
-    allowed = NotifySettings(urls=frozenset({"https://hooks.example"}))
+    allowed = NotifyConfig(allow_urls=("https://hooks.example",))
     world = World(node("n1", cpus=64), config=settings(notify=allowed))
     url = "https://hooks.example/me"
     job = world.submit(program=Program(exit_code=1), notify_url=url)
     world.run_until(100)
-    world.head.settings = structs.replace(world.settings, notify=NotifySettings())
+    world.head.settings = changed(world.settings, notify=NotifyConfig())
 
     step = done(world, again(world, job))
 

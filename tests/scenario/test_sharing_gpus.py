@@ -3,12 +3,12 @@
 import pytest
 from msgspec import structs
 
+from gsched.config.nodes import SharingRules
 from gsched.errors import GschedError
 from gsched.model.resources import GpuShare, Load, Share
 from gsched.model.states import ShareClass
 from gschedd.core.recovery.adopt import cases_of
 from gschedd.core.requests import commands as c
-from gschedd.plan.sharing import SharingRules
 from gschedd.policies.queue import balance
 from tests.scenario.test_recovery import accept, known, old_copy, survey_of
 from tests.support.invariants import content, replayed

@@ -3,15 +3,15 @@
 import pytest
 from msgspec import structs
 
+from baselines import edf, fifowhole, themis
 from gsched.model.resources import GpuShare, Share
 from gsched.model.training import Training
 from gschedd.allocation.adaptive.cluster import pool_of
 from gschedd.allocation.changes import timeline_for
 from gschedd.core.cycle.run import run_cycle, snapshot
 from gschedd.core.state.state import State
-from gschedd.plan.compose import beside, to_check
+from gschedd.plan.compose import Composed, to_check
 from gschedd.plan.snapshot import DeadlineForecast, JobClass, Plan, Policy, Start
-from gschedd.policies.baselines import edf, fifowhole, themis
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import deadline, drs, elasticflow
 from tests.support.machines import GIB
@@ -34,7 +34,7 @@ class Mixed(World):
     def __init__(self, policy: Policy) -> None:
         machine = node("a", cpus=16, gpus=4, gpu_memory_bytes=16 * GIB)
         machine.sharing = "colocate"
-        super().__init__(machine, policy=beside(policy, fifo.plan))
+        super().__init__(machine, policy=Composed(policy, fifo.plan))
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True)

@@ -5,6 +5,9 @@ import math
 import pytest
 from msgspec import structs
 
+from baselines.registry import ALL
+from gsched.config.policies import SiaConfig, TrainingConfig
+from gsched.config.tables import Config
 from gsched.model.reports import StepSample
 from gsched.model.training import Adaptive, Inference, Scaling
 from gsched.protocol import actions as a
@@ -13,8 +16,6 @@ from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
 from gschedd.core.state.state import State
 from gschedd.plan.training import gpus_by_node
-from gschedd.policies.registry import Tuning, choose
-from gschedd.policies.training.sia import Settings
 from tests.support.world import ADMIN, Program, World, node, settings
 
 ROUND_S = 60.0
@@ -32,9 +33,10 @@ class Story(World):
             node("a", cpus=8, gpu_types=("a100",) * 4),
             node("t", cpus=8, gpu_types=("t4",) * 4),
         )
-        tuning = Tuning(sia_settings=structs.replace(Settings(), **chosen))
-        config = settings(max_moves=max_moves)
-        super().__init__(*machines, policy=choose(self.policy_name, tuning).plan, config=config)
+        training = TrainingConfig(sia=structs.replace(SiaConfig(), **chosen))
+        config = settings(at_once=max_moves)
+        plan = ALL.choose(self.policy_name, Config(training=training)).plan
+        super().__init__(*machines, policy=plan, config=config)
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True, plans_adaptive=True)

@@ -14,7 +14,7 @@ from gschedd.core.state.records import Job
 from gschedd.core.state.state import State
 from gschedd.core.views.jobs import JobViews
 from gschedd.models.startup import Family
-from gschedd.plan.compose import beside
+from gschedd.plan.compose import Composed
 from gschedd.plan.training import Layout, TrainingProfile
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import drs
@@ -30,7 +30,7 @@ class Story(World):
     """A node with four GPUs, under DRS."""
 
     def __init__(self) -> None:
-        super().__init__(node("a", cpus=8, gpus=4), policy=beside(drs.plan, fifo.plan))
+        super().__init__(node("a", cpus=8, gpus=4), policy=Composed(drs.plan, fifo.plan))
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True)

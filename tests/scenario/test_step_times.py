@@ -15,7 +15,7 @@ from gschedd.core.training.move_costs import told_by_resuming
 from gschedd.core.training.step_times import CHANGE, PAUSE_S
 from gschedd.models.startup import Family
 from gschedd.models.steptimes import MeasuredSpeed
-from gschedd.plan.compose import beside
+from gschedd.plan.compose import Composed
 from gschedd.plan.load import Kind, NodeLoad, Prediction
 from gschedd.plan.training import Layout, TrainingProfile
 from gschedd.policies.queue import fifo
@@ -44,7 +44,7 @@ class Story(World):
     """A node with four GPUs, under DRS."""
 
     def __init__(self) -> None:
-        super().__init__(node("a", cpus=8, gpus=4), policy=beside(drs.plan, fifo.plan))
+        super().__init__(node("a", cpus=8, gpus=4), policy=Composed(drs.plan, fifo.plan))
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True)
@@ -208,7 +208,7 @@ def test_what_a_move_costs_is_expected_of_the_next_one() -> None:
     said = Training(iterations=1e6, rates=((1, 1.0), (4, 2.0)))
     waiting = story.training(4, kind="net", training=said)
     before = snapshot(story.head.state, story.settings, story.now_s).profiles[waiting]
-    assert before.move_s == story.settings.move_s
+    assert before.move_s == story.settings.config.training.move_s
 
     story.run_for(5.0)
     story.move((job, gpus("a", 2, 3)))
@@ -223,7 +223,7 @@ def test_what_a_move_costs_is_expected_of_the_next_one() -> None:
     after = snapshot(story.head.state, story.settings, story.now_s).profiles[waiting]
     taken = next(each for each in story.facts if isinstance(each, f.CheckpointTaken))
     assert fact.cost_s == pytest.approx(story.now_s - taken.at_s)
-    assert fact.cost_s <= story.now_s - asked_s < story.settings.move_s
+    assert fact.cost_s <= story.now_s - asked_s < story.settings.config.training.move_s
     assert after.move_s == pytest.approx(fact.cost_s)
 
 

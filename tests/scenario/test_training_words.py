@@ -122,7 +122,7 @@ def test_one_that_waits_for_a_move_that_is_off_goes_on_whatever_it_says() -> Non
     story.run_for(5.0)
     say(story, job, checkpoint(job, 1, 1000))
     story.move((job, gpus("b", 0, 1)))
-    story.run_for(story.settings.checkpoint_timeout_s + 1.0)
+    story.run_for(story.settings.config.moves.checkpoint_timeout_s + 1.0)
 
     late = checkpoint(job, 1, 9, request=1, waits=True)
     step = story.head.reported("a", late, story.now_s)

@@ -2,9 +2,9 @@
 
 import pytest
 
+from baselines.registry import ALL, TRAININGS
 from gsched.model.states import JobState
 from gschedd.core.state.state import State
-from gschedd.policies.registry import TRAININGS, choose
 from tests.support.world import World, node
 
 
@@ -18,7 +18,7 @@ class Planned(World):
 @pytest.mark.parametrize("policy", sorted(TRAININGS))
 def test_one_with_two_kinds_of_places_starts(policy: str) -> None:
     """On an idle node that has room for all of them."""
-    world = Planned(node("a", cpus=8, gpus=4), policy=choose(policy).plan)
+    world = Planned(node("a", cpus=8, gpus=4), policy=ALL.choose(policy).plan)
 
     job = world.submit(
         "select=1:ncpus=1:ngpus=1+1:ncpus=1:ngpus=2,walltime=1000", deadline_after_s=1e6

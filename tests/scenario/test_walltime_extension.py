@@ -1,14 +1,13 @@
 """A running job gets more walltime: within the quota, and only if nobody is delayed by it."""
 
 import pytest
-from msgspec import structs
 
+from gsched.config.tables import QueueConfig
 from gsched.errors import BadStateError, GschedError, NotPermittedError
 from gsched.model.states import OutcomeKind
 from gsched.protocol import actions as a
 from gschedd.core.requests import commands as c
-from gschedd.core.state.settings import Caller, QueueSettings
-from gschedd.daemon.setup import read_extension
+from gschedd.core.state.settings import Caller
 from tests.support.world import ALICE, BEGIN_S, BOB, Program, World, node, settings
 
 OPERATOR = Caller(user="root", uid=0, gid=0, operator=True)
@@ -26,8 +25,9 @@ def extend(world: World, job: int, text: str, by: Caller = ALICE) -> GschedError
 
 
 def with_quota(text: str = "", per_user: int = 0) -> World:
-    seconds, part = read_extension(text)
-    queue = QueueSettings(extension_s=seconds, extension_part=part, extensions_per_user=per_user)
+    queue = QueueConfig(
+        name="batch", walltime_extension=text, walltime_extensions_per_user=per_user
+    )
     return World(node("n1", cpus=4), config=settings(queues={"batch": queue}))
 
 
@@ -84,7 +84,7 @@ def test_a_job_that_waits_for_more_than_this_one_is_not_delayed_by_it() -> None:
 
 
 def test_held_jobs_and_jobs_of_stopped_queues_are_not_delayed() -> None:
-    queues = {"batch": QueueSettings(), "night": QueueSettings(started=False)}
+    queues = {"batch": QueueConfig(name="batch"), "night": QueueConfig(name="night", started=False)}
     world = World(node("n1", cpus=2), config=settings(queues=queues))
     job = world.submit("nodes=1:ppn=2,walltime=100", runs_s=1000)
     world.submit("nodes=1:ppn=2", by=BOB, holds=("user",))
@@ -145,11 +145,3 @@ def test_a_waiting_job_uses_no_quota() -> None:
     world.run_until(60)
     assert world.job(job).spec.extended_s == 0
     assert extend(world, job, "+1:00") is None
-
-
-def test_settings_of_a_queue_are_read() -> None:
-    assert read_extension("") == (None, None)
-    assert read_extension("0") == (0.0, None)
-    assert read_extension("1:00:00") == (3600.0, None)
-    assert read_extension("12.5%") == (None, 0.125)
-    assert structs.asdict(QueueSettings())["extension_s"] is None

@@ -7,10 +7,10 @@ from gsched.protocol import node as n
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import MigrationProgress
-from gschedd.core.state.settings import QueueSettings, Settings
 from gschedd.core.views.migrations import move_row
 from tests.support.machines import GIB
 from tests.support.moves import Story, gpus
+from tests.support.site import PLAIN, changed
 
 PREPARE_S = 20.0
 
@@ -20,12 +20,7 @@ class WarmStory(Story):
 
     def __init__(self) -> None:
         super().__init__()
-        self.settings = Settings(
-            server="head",
-            queues={"batch": QueueSettings()},
-            warm=True,
-            prepare_timeout_s=PREPARE_S,
-        )
+        self.settings = changed(PLAIN, warm=True, prepare_timeout_s=PREPARE_S)
         self.head.settings = self.settings
 
     def trained(self, *, ready: bool = True, count: int = 2, **changes: object) -> int:

@@ -6,9 +6,9 @@ from types import FrameType
 
 import pytest
 
+from baselines.registry import ALL, TRAININGS
 from gschedd.core.state.state import State
 from gschedd.core.training.profile import TrainingProfiles, gpu_counts
-from gschedd.policies.registry import TRAININGS, choose
 from tests.support.world import World, inventory, node
 
 
@@ -47,7 +47,7 @@ def call_count(action: Callable[[], object]) -> int:
 
 def test_nobody_plans_for_more_gpus_than_there_are() -> None:
     """Also after a node has come."""
-    world = Planned(node("a", cpus=8, gpus=4), policy=choose("drs").plan)
+    world = Planned(node("a", cpus=8, gpus=4), policy=ALL.choose("drs").plan)
     job = wide(world)
     profiles = TrainingProfiles(world.head.state, world.settings, world.now_s)
     assert profiles[job].gpus == (1, 2, 3, 4)
@@ -60,7 +60,7 @@ def test_nobody_plans_for_more_gpus_than_there_are() -> None:
 
 def test_a_request_that_is_too_large_for_what_is_here_keeps_its_least_number() -> None:
     """It waits for a node that has yet to come."""
-    world = Planned(node("a", cpus=8, gpus=4), policy=choose("drs").plan)
+    world = Planned(node("a", cpus=8, gpus=4), policy=ALL.choose("drs").plan)
     request = world.head.state.jobs[wide(world)].spec.request
 
     assert gpu_counts(request, 0) == (1,)
@@ -69,7 +69,7 @@ def test_a_request_that_is_too_large_for_what_is_here_keeps_its_least_number() -
 @pytest.mark.parametrize("policy", sorted(TRAININGS))
 def test_a_wide_range_costs_no_policy_more(policy: str) -> None:
     """Its plan takes about as many calls as for as many GPUs as there are."""
-    world = Planned(node("a", cpus=8, gpus=4), policy=choose(policy).plan)
+    world = Planned(node("a", cpus=8, gpus=4), policy=ALL.choose(policy).plan)
 
     calls = call_count(lambda: wide(world))
 

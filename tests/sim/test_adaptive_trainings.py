@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pytest
 from msgspec import structs
 
+from baselines.registry import POLICIES
 from gsched.model.training import Adaptive, Batching, Training
 from gschedd.core.state import facts as f
 from gschedd.models.goodput.records import ThroughputParameters
 from gschedd.plan.elastic import allocate
 from gschedd.plan.snapshot import Move, Plan, Policy, Snapshot, Tune
 from gschedd.plan.space import Spaces
-from gschedd.policies.registry import POLICIES
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation

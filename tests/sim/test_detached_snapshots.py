@@ -2,21 +2,21 @@
 
 import pytest
 
+from baselines.kit.paper_model import PaperModel
+from baselines.registry import ALL
 from gschedd.core.head import Head
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
-from gschedd.models.predict import PaperModel
 from gschedd.models.robust import RobustModel
 from gschedd.plan.snapshot import Policy
-from gschedd.policies.registry import ALL_NAMES, choose
 from tests.fault_world.moves import MovingWorld
 from tests.support.detached import AlsoDetached
 
 
-@pytest.mark.parametrize("name", ALL_NAMES)
+@pytest.mark.parametrize("name", ALL.names)
 def test_a_policy_plans_the_same_on_a_detached_snapshot(name: str) -> None:
     """Trainings and other jobs come, move, fail and end, and the head learns of them."""
-    asked = AlsoDetached(choose(name).plan)
+    asked = AlsoDetached(ALL.choose(name).plan)
 
     def make(state: State, settings: Settings, _: Policy) -> Head:
         model = PaperModel() if name == "paper" else RobustModel()

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from gsched.config.policies import DeadlineConfig
 from gsched.errors import UsageError
 from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.training import TrainingProfile
-from gschedd.policies.training.deadline.settings import Settings
 from scripts.reproduce.elasticflow_traces import asked_load, read_tables
 from scripts.reproduce.guarantees_causes import Watch
 from scripts.reproduce.guarantees_lists import draw, pool_of
@@ -104,7 +104,7 @@ def test_the_cause_is_what_the_plan_before_did_or_what_came_in_between() -> None
     first, second, third = (
         guaranteed(1, 100, 150.0), guaranteed(2, 100, 220.0), guaranteed(3, 50, 60.0)
     )  # fmt: skip
-    watch = Watch(Settings())
+    watch = Watch(DeadlineConfig())
     watch(snapshot_of(gpu_nodes(1), [second], [(first, one)]))
     assert watch.causes == {}
     watch(snapshot_of(gpu_nodes(1), [second, third], [(first, one)]))

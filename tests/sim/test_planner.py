@@ -6,18 +6,20 @@ from dataclasses import dataclass
 import pytest
 from msgspec import structs
 
+from baselines.registry import ALL, TRAININGS
+from gsched.config.policies import TrainingConfig
+from gsched.config.tables import Config
 from gsched.model.training import Training
 from gschedd.core.head import Head
 from gschedd.core.state import facts as f
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.models.robust import RobustModel
-from gschedd.plan.compose import Composed, Fairness, beside
+from gschedd.plan.compose import Composed
 from gschedd.plan.elastic import allocate
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.policies.queue import fifo
-from gschedd.policies.registry import PLANNING_ADAPTIVE, TRAININGS, Tuning, choose
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
@@ -68,7 +70,7 @@ def results(
     name: str, seed: int, planning_s: float | None, share: float = 0.0
 ) -> tuple[list[JobResult], Simulation]:
     """Return what became of each job, and the simulation."""
-    chosen = choose(name, Tuning(fairness=Fairness(share=share)))
+    chosen = ALL.choose(name, Config(training=TrainingConfig(share_for_others=share)))
     found: list[JobResult] = []
     simulation = Simulation(
         read_cluster(CLUSTER),
@@ -87,7 +89,7 @@ def results(
     return sorted(found, key=lambda each: each.job), simulation
 
 
-@pytest.mark.parametrize("name", sorted(set(TRAININGS) - PLANNING_ADAPTIVE))
+@pytest.mark.parametrize("name", sorted(set(TRAININGS) - ALL.adaptive))
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_planner_that_answers_at_once_decides_what_the_head_would(
     name: str, share: float
@@ -145,7 +147,7 @@ def test_starts_that_would_make_a_training_late_are_found_out_elsewhere_too() ->
     jobs = [structs.replace(job, submit_s=job.submit_s / 3) for job in mixed(4, 120)]
     runs = []
     for planning_s in (None, 0.0):
-        policy = beside(profiles := Patient(), fifo.plan)
+        policy = Composed(profiles := Patient(), fifo.plan)
         found: list[JobResult] = []
         simulation = Simulation(
             read_cluster(CLUSTER),
@@ -178,7 +180,7 @@ def test_what_others_start_meanwhile_takes_nothing_that_a_plan_counts_on(name: s
         for at in range(0, 900, 3)
     ]
     found: list[JobResult] = []
-    chosen = choose(name)
+    chosen = ALL.choose(name)
     simulation = Simulation(
         read_cluster("3xcpus=16,gpus=4"),
         sorted(jobs, key=lambda job: job.submit_s),
@@ -201,7 +203,7 @@ def test_jobs_without_gpus_do_not_wait_for_a_slow_planner() -> None:
     jobs += [TraceJob(submit_s=float(at), duration_s=7.0, cpus=8) for at in range(0, 600, 10)]
     jobs.sort(key=lambda job: job.submit_s)
     found: list[JobResult] = []
-    chosen = choose("deadline")
+    chosen = ALL.choose("deadline")
     simulation = Simulation(
         read_cluster(CLUSTER),
         jobs,
@@ -232,7 +234,7 @@ class Moody:
 @pytest.mark.parametrize("seed", range(4))
 def test_promises_hold_with_a_moody_planner_while_everything_fails(name: str, seed: int) -> None:
     """Late plans meet a state that has changed: nothing is lost, doubled or overbooked."""
-    apart = choose(name).plan
+    apart = ALL.choose(name).plan
     assert isinstance(apart, Composed)
 
     def make(state: State, settings: Settings, policy: Policy) -> Head:

@@ -12,7 +12,7 @@ import click
 import msgspec
 import pytest
 
-from gschedd.policies.registry import POLICIES
+from baselines.registry import POLICIES
 from gschedd.sim import cli
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.output import Report

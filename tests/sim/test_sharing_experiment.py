@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gschedd.plan.sharing import SharingRules
+from gsched.config.nodes import SharingRules
 from gschedd.sim.gpu_costs import SharingCosts
 from scripts.reproduce import sharing_main
 from scripts.reproduce.sharing_main import as_published, compare, main

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from baselines import edf, fifowhole, themis
+from gsched.config.policies import DeadlineConfig, DrsConfig, ElasticflowConfig
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies.baselines import edf, fifowhole, themis
 from gschedd.policies.training import deadline, drs, elasticflow
 from tests.support.detached import AlsoDetached
 from tests.support.trainings import World, check, scattered_snapshots, training_snapshots
@@ -18,16 +19,16 @@ from tests.support.trainings import World, check, scattered_snapshots, training_
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
         "deadline": deadline.plan,
-        "deadline-firm": deadline.deadline(deadline.Settings(guarantee_below=float("inf"))),
+        "deadline-firm": deadline.deadline(DeadlineConfig(guarantee_below=float("inf"))),
         "drs": drs.plan,
-        "drs-impatient": drs.drs(drs.Settings(patience_s=0.0)),
-        "drs-still": drs.drs(drs.Settings(moves_max=0)),
-        "drs-paper": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
-        "drs-norm": drs.drs(drs.Settings(variant=drs.Variant.PAPER, moves_max=0)),
+        "drs-impatient": drs.drs(DrsConfig(patience_s=0.0)),
+        "drs-still": drs.drs(DrsConfig(moves_max=0)),
+        "drs-paper": drs.drs(DrsConfig(variant="paper")),
+        "drs-norm": drs.drs(DrsConfig(variant="paper", moves_max=0)),
         "edf": edf.plan,
         "edf-scaled": edf.plan_scaled,
         "elasticflow": elasticflow.plan,
-        "elasticflow-hasty": elasticflow.elasticflow(elasticflow.Settings(slot_s=0.0)),
+        "elasticflow-hasty": elasticflow.elasticflow(ElasticflowConfig(slot_s=0.0)),
         "fifowhole": fifowhole.plan,
         "themis": themis.plan,
         "themis-hasty": themis.themis(themis.Settings(lease_s=0.0)),

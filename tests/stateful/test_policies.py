@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gschedd.models.predict import PaperModel
+from baselines.kit.paper_model import PaperModel
+from baselines.registry import POLICIES
 from gschedd.models.robust import RobustModel
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.load import NodeLoad, NodeRates, Use
 from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import validate
-from gschedd.policies.registry import POLICIES
 from tests.support.detached import AlsoDetached
 from tests.support.runs import kind, run
 from tests.support.spaces import node_spaces, requests

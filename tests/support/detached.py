@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Iterator
 
+from gsched.config.policies import BalanceConfig, TrainingConfig
 from gschedd.models.saved import FORMAT, VERSION, Saved, decode, encode, restored, saved
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 
@@ -16,7 +17,8 @@ def elsewhere(snapshot: Snapshot) -> Iterator[Snapshot]:
         version=VERSION,
         gsched="test",
         policy="",
-        tuning={},
+        balance=BalanceConfig(),
+        training=TrainingConfig(),
         snapshot=saved(detached),
     )
     yield restored(decode(encode(content)).snapshot)

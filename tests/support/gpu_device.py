@@ -13,7 +13,7 @@ from typing import Any
 from gnode.gpushare import ShareClass, SharedTask
 from gnode.gpushare.build import LIBRARY, NATIVE, find_compiler, symbol_table
 from gnode.gpushare.interception import InterceptionRuntime
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config.nodes import GpuShareConfig
 from tests.support.processes import attempts
 
 SOURCES = Path(__file__).with_name("fake_cuda")

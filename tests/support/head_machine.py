@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 from msgspec import Struct, structs
 
+from gsched.config.tables import QueueConfig
 from gsched.errors import InvalidTransitionError
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Inventory, Load, Share, Usage
@@ -30,7 +31,7 @@ from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
-from gschedd.core.state.settings import Caller, QueueSettings
+from gschedd.core.state.settings import Caller
 from gschedd.core.state.state import State
 from gschedd.core.state.step import Step
 from gschedd.plan.snapshot import Plan, Snapshot, Start
@@ -64,9 +65,9 @@ NODES = {
 SMALLER = inventory(cpus=1)
 CONFIG = settings(
     queues={
-        "batch": QueueSettings(),
-        "fast": QueueSettings(priority=10, max_walltime_s=50.0, default_walltime_s=20.0),
-        "stopped": QueueSettings(started=False),
+        "batch": QueueConfig(name="batch"),
+        "fast": QueueConfig(name="fast", priority=10, max_walltime_s=50.0, default_walltime_s=20.0),
+        "stopped": QueueConfig(name="stopped", started=False),
     },
     max_queued_per_user=30,
     master_port_first=20000,

@@ -16,7 +16,8 @@ from gnode.gpushare import RuntimeSite, ShareClass, SharedTask, ShareRefusedErro
 from gnode.gpushare.mig import MigRuntime
 from gnode.hw.gpu_files import find_gpu_files
 from gnode.hw.nvml import Nvml
-from gsched.config import NodeConfig, load_config
+from gsched.config.load import load_config
+from gsched.config.nodes import NodeConfig
 from gsched.model.resources import GpuShare
 
 

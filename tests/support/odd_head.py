@@ -12,12 +12,12 @@ from functools import partial
 
 from msgspec import structs
 
-from gsched.config import load_config
+from baselines import edf
+from gsched.config.load import load_config
 from gschedd.daemon.service import Service
-from gschedd.plan.compose import Composed, beside
+from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Policy
-from gschedd.policies.baselines import edf
-from gschedd.site import chosen_policy
+from gschedd.policies.registry import chosen_policy
 from tests.support.odd_policies import dies, hangs, raises, slow, waits
 
 
@@ -40,7 +40,7 @@ def main() -> int:
     config = load_config(sys.argv[sys.argv.index("--config") + 1])
     chosen = chosen_policy(config)
     assert isinstance(chosen.plan, Composed)
-    policy = beside(named(os.environ["ODD_POLICY"]), chosen.plan.rest)
+    policy = Composed(named(os.environ["ODD_POLICY"]), chosen.plan.rest)
     service = Service(config, chosen=structs.replace(chosen, name="odd", plan=policy))
     return asyncio.run(service.run())
 

@@ -4,8 +4,8 @@ import os
 import time
 from pathlib import Path
 
+from baselines import edf
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies.baselines import edf
 
 
 def slow(snapshot: Snapshot, seconds: float) -> Plan:

@@ -32,7 +32,7 @@ from gschedd.core.requests.followers import awaited, recall
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job, Node
-from gschedd.core.state.settings import Caller, QueueSettings, Settings
+from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
 from gschedd.core.state.step import Step
 from gschedd.core.state.walltime import walltime_left_s
@@ -44,6 +44,7 @@ from tests.support.evidence import NO_DIRECTORY
 from tests.support.invariants import check_history
 from tests.support.machines import GIB, Machine, inventory, node
 from tests.support.saving import Program, Running, save_state
+from tests.support.site import PLAIN, changed
 
 __all__ = ["GIB", "Machine", "Program", "inventory", "node"]  # beside what is made here
 
@@ -63,8 +64,7 @@ Report = Message | e.AnyEffect
 
 def settings(**changes: object) -> Settings:
     """Return the settings of a cluster with one queue, ``batch``, with changes."""
-    plain = Settings(server="head", queues={"batch": QueueSettings()})
-    return structs.replace(plain, **changes)
+    return changed(PLAIN, **changes)
 
 
 def submission(**changes: object) -> api.SubmitJob:

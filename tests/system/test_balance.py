@@ -18,7 +18,7 @@ def start(cluster: Cluster, policy: str) -> None:
         cluster.wait_for_node(name)
 
 
-@pytest.mark.parametrize("policy", ["torque", "balance"])
+@pytest.mark.parametrize("policy", ["fifo", "balance"])
 def test_jobs_end_well_under_the_policy(cluster: Cluster, policy: str) -> None:
     """More jobs than CPUs, in two waves, so that what the first cost is known to the second."""
     start(cluster, policy)

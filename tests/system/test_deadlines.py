@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from gsched.protocol.api import JobRow
-from gschedd.policies.registry import NAMES, choose
+from gschedd.policies.registry import INSTALLED
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
 
-PLANNERS = tuple(name for name in NAMES if choose(name).plans_training)
+PLANNERS = tuple(name for name in sorted(INSTALLED.queue) if INSTALLED.choose(name).plans_training)
 #: 40 s on one GPU, 20 s on both.
 SIZE = "[training]\niterations = 400\nrates = { 1 = 10, 2 = 20 }\n"
 

@@ -12,7 +12,7 @@ from gnode.gpushare.build import LIBRARY, build, find_compiler
 from gnode.gpushare.elf import exported_functions
 from gnode.gpushare.errors import NativeBuildError
 from gnode.gpushare.interception import InterceptionRuntime
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config.nodes import GpuShareConfig
 from tests.support.gpu_device import build_driver
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler
 

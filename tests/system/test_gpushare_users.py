@@ -12,7 +12,7 @@ import pytest
 
 from gnode.gpushare import ShareClass, SharedTask
 from gnode.gpushare.interception import InterceptionRuntime
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config.nodes import GpuShareConfig
 from tests.support.gpu_device import Device, build_driver
 from tests.support.gpu_fixtures import needs_compiler
 

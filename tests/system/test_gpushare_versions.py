@@ -13,7 +13,7 @@ import pytest
 from gnode.gpushare import ShareClass, wire
 from gnode.gpushare.build import ALIAS, LIBRARY, build, find_compiler
 from gnode.gpushare.interception import InterceptionRuntime
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config.nodes import GpuShareConfig
 from tests.support.gpu_device import MIB, SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
 from tests.support.share_watch import lives

@@ -110,7 +110,7 @@ def test_the_site_s_own_database_and_policy_are_found_as_commands_find_the_head(
     site = tmp_path / "site"
     site.mkdir()
     (site / "gsched.toml").write_text(
-        f'[head]\nstate_dir = "{past.state_dir}"\n[[queue]]\nname = "batch"\npolicy = "torque"\n'
+        f'[head]\nstate_dir = "{past.state_dir}"\n[[queue]]\nname = "batch"\npolicy = "fifo"\n'
     )
     monkeypatch.setenv("GSCHED_HEAD", str(site / "head.sock"))
 
@@ -118,5 +118,5 @@ def test_the_site_s_own_database_and_policy_are_found_as_commands_find_the_head(
 
     report = msgspec.json.decode(capsys.readouterr().out)
     assert report["schema"] == 1
-    assert [each["policy"] for each in report["results"]] == ["torque"]
+    assert [each["policy"] for each in report["results"]] == ["fifo"]
     assert report["cluster"] == str(past.state_dir / "gsched.db")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gschedd.plan.sharing import SharingRules
+from gsched.config.nodes import SharingRules
 from scripts.reproduce.sharing_live import Stage, scaled
 from scripts.reproduce.sharing_model import GPUS, Group, draw
 from tests.support.gpu_fixtures import needs_compiler

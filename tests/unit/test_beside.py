@@ -4,7 +4,7 @@ from msgspec import structs
 
 from gsched.model.resources import Chunk, Gpu, Request
 from gsched.model.states import Placement
-from gschedd.plan.compose import MAX_CHECKED, NEXT, Fairness, beside
+from gschedd.plan.compose import MAX_CHECKED, NEXT, Composed
 from gschedd.plan.elastic import allocate
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.snapshot import DeadlineForecast, Group, JobClass, Plan, Policy, Snapshot, Start
@@ -132,7 +132,7 @@ def started(plan: Plan) -> set[int]:
 
 def test_trainings_choose_first_and_the_others_find_that_taken() -> None:
     """Two GPUs are left for four that want one each."""
-    plan = beside(at_once, rest)(snapshot(*map(other, (1, 2, 3, 4)), training(5)))
+    plan = Composed(at_once, rest)(snapshot(*map(other, (1, 2, 3, 4)), training(5)))
 
     assert started(plan) == {5, 1, 2}
     used = [(s.node, i) for start in plan.starts for s in start.allocation for i in s.gpu_indices]
@@ -141,7 +141,7 @@ def test_trainings_choose_first_and_the_others_find_that_taken() -> None:
 
 def test_others_make_no_training_late() -> None:
     """A training that will start later keeps what it needs; who would take it is told why."""
-    plan = beside(later, rest)(snapshot(*map(other, (1, 2, 3, 4)), training(5)))
+    plan = Composed(later, rest)(snapshot(*map(other, (1, 2, 3, 4)), training(5)))
 
     assert started(plan) == {1, 2}
     reasons = {wait.first: str(wait.reason) for wait in plan.waits}
@@ -150,22 +150,22 @@ def test_others_make_no_training_late() -> None:
 
 def test_a_training_that_is_late_anyway_keeps_nobody_waiting() -> None:
     """Three trainings would need six GPUs of four: the third one's verdict cannot get worse."""
-    both = beside(later, rest)(snapshot(other(1), *map(training, (5, 6, 7))))
+    both = Composed(later, rest)(snapshot(other(1), *map(training, (5, 6, 7))))
 
     assert started(both) == set()
-    assert started(beside(later, rest)(snapshot(other(1), training(5), gpus=1))) == {1}
+    assert started(Composed(later, rest)(snapshot(other(1), training(5), gpus=1))) == {1}
 
 
 def test_jobs_without_gpus_are_not_held_up() -> None:
     """They take nothing that trainings want."""
-    plan = beside(later, rest)(snapshot(other(1, Request()), training(5), gpus=2))
+    plan = Composed(later, rest)(snapshot(other(1, Request()), training(5), gpus=2))
 
     assert started(plan) == {1}
 
 
 def test_a_share_of_the_nodes_is_kept_for_others_that_want_gpus() -> None:
     """Of two nodes the second; where nobody wants GPUs, trainings have all."""
-    half = beside(at_once, rest, Fairness(share=0.5))
+    half = Composed(at_once, rest, share=0.5)
     trainings = list(map(training, (5, 6, 7, 8)))
 
     crowded = half(snapshot(other(1), *trainings, nodes=2))
@@ -178,7 +178,7 @@ def test_a_share_of_the_nodes_is_kept_for_others_that_want_gpus() -> None:
 
 def test_the_share_lies_on_nodes_that_take_work() -> None:
     """Of three the last one is drained: it is of no use to those that the share is for."""
-    half = beside(at_once, rest, Fairness(share=0.5))
+    half = Composed(at_once, rest, share=0.5)
     seen = snapshot(*map(other, range(10, 14)), *map(training, (5, 6, 7, 8)), nodes=3)
     nodes = {**seen.nodes, "n2": structs.replace(seen.nodes["n2"], open=False)}
 
@@ -194,7 +194,7 @@ def test_so_many_are_checked_in_one_cycle() -> None:
     """What was not checked waits: no cycle takes for ever."""
     count = MAX_CHECKED + 5
     groups = [other(job) for job in range(1, count + 1)]
-    plan = beside(later, rest)(snapshot(*groups, training(100), gpus=64))
+    plan = Composed(later, rest)(snapshot(*groups, training(100), gpus=64))
 
     assert len(started(plan)) == MAX_CHECKED
     assert plan.again_s == 0.0, "else it would wait until something ends"
@@ -203,7 +203,7 @@ def test_so_many_are_checked_in_one_cycle() -> None:
 
 def test_nothing_is_looked_at_again_where_all_were_checked() -> None:
     """Not what would make a training late, either: that is so until something happens."""
-    assert beside(later, rest)(snapshot(*map(other, (1, 2, 3, 4)), training(5))).again_s is None
+    assert Composed(later, rest)(snapshot(*map(other, (1, 2, 3, 4)), training(5))).again_s is None
 
 
 def test_what_a_policy_wants_to_be_asked_again_for_is_asked_for() -> None:
@@ -214,8 +214,8 @@ def test_what_a_policy_wants_to_be_asked_again_for_is_asked_for() -> None:
 
     seen = snapshot(other(1), training(5))
 
-    assert beside(asking(later, 30.0), rest)(seen).again_s == 30.0
-    assert beside(asking(later, 30.0), asking(rest, 20.0))(seen).again_s == 20.0
+    assert Composed(asking(later, 30.0), rest)(seen).again_s == 30.0
+    assert Composed(asking(later, 30.0), asking(rest, 20.0))(seen).again_s == 20.0
 
 
 def test_without_trainings_it_is_the_other_policy_itself() -> None:
@@ -227,7 +227,7 @@ def test_without_trainings_it_is_the_other_policy_itself() -> None:
         return Plan()
 
     alone = structs.replace(snapshot(other(1)), profiles={})
-    beside(at_once, watching)(alone)
+    Composed(at_once, watching)(alone)
 
     assert seen == [alone]
     assert seen[0] is alone

@@ -3,6 +3,7 @@
 import pytest
 from msgspec import structs
 
+from baselines import themis
 from gschedd.allocation.configurations import form_of
 from gschedd.models.runtime import PaperSpeed
 from gschedd.models.runtime_table import TableSpeed
@@ -10,7 +11,6 @@ from gschedd.plan.elastic import allocate_on
 from gschedd.plan.snapshot import Policy, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
-from gschedd.policies.baselines import themis
 from gschedd.policies.training import deadline, drs, elasticflow
 from tests.support.trainings import check, elastic, gpu_nodes, profile, snapshot_of
 

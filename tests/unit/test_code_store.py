@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gsched.config_limits import LimitsConfig
+from gsched.config.tables import LimitsConfig
 from gsched.errors import GschedError, NoRoomError
 from gsched.model.limits import MAX_USER_UPLOADS
 from gschedd.store.code import FRESH_S, UNUSED_LIFE_S, CodeStore, QuotaError

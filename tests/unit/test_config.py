@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gsched.config import Config, environment, full_environment, load_config, parse_config
-from gsched.config_rules import deprecations
+from gsched.config.environment import environment, full_environment
+from gsched.config.load import load_config, parse_config
+from gsched.config.tables import Config
 from gsched.errors import ConfigError
 
 
@@ -28,7 +29,7 @@ def test_no_file_at_the_default_place_means_defaults(
 ) -> None:
     """A file that was named must be there."""
     monkeypatch.delenv("GSCHED_CONFIG", raising=False)
-    monkeypatch.setattr("gsched.config.DEFAULT_CONFIG", str(tmp_path / "none.toml"))
+    monkeypatch.setattr("gsched.config.environment.DEFAULT_CONFIG", str(tmp_path / "none.toml"))
     assert load_config(None) == Config()
 
     missing = str(tmp_path / "other.toml")
@@ -113,8 +114,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[balance]\nweights.gpu = -0.5\n", "[balance.weights] gpu must be from 0 to 1000000", ""),
         ("[balance.weights]\ncpu = nan\n", ":2: [balance.weights] cpu must be from 0 to", ""),
         ("[balance.weights]\ncpu = inf\n", "[balance.weights] cpu must be from 0 to", ""),
-        ("[balance]\nlatest = 0\n", "[balance] latest must be an integer from 1 to 100000", ""),
-        ("[balance]\nnewest_weight = 1.5\n", "[balance] newest_weight must be from 0 to 1", ""),
         ("[balance]\nwindow_s = -1\n", "[balance] window_s must be from 0 to 86400, got -1", ""),
         # rules
         ("queue = []\n", ":1: queue is empty", "omit queue"),
@@ -133,7 +132,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ),
         (
             "[[queue]]\nname='a'\npolicy='x'\n",
-            "policy: unknown policy 'x' of queue 'a'",
+            ":3: [[queue]] policy: unknown policy 'x'",
             "valid: bal",
         ),
         (
@@ -203,7 +202,17 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[training]\nmoves_max = 1\n", "has no key 'moves_max'", "is a key of [training.drs]"),
         ("[training]\npolcy = 'x'\n", ":2: [training] has no key 'polcy'", "mean 'policy'?"),
         ("[training.drs]\nmoves_mx = 1\n", ":2: [training.drs] has no", "mean 'moves_max'?"),
-        ("[training.themsi]\n", ":1: [training] has no key 'themsi'", "mean 'themis'?"),
+        ("[training.dsr]\n", ":1: [training] has no key 'dsr'", "mean 'drs'?"),
+        (
+            "[[queue]]\nname='a'\npolicy='torque'\n",
+            ":3: [[queue]] policy: 'torque' is a baseline for comparison, and not installed",
+            "valid: balance, fifo",
+        ),
+        (
+            "[training]\npolicy='themis'\n",
+            ":2: [training] policy: 'themis' is a baseline for comparison, and not installed",
+            "valid: deadline, drs, elasticflow, goodput, sia",
+        ),
         (
             "[training.deadline]\nreserve = 0.1\n",
             ":2: [training.deadline] has no key 'reserve'",
@@ -231,22 +240,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             ":2: [training.goodput] has no key 'short'",
             "mean 'short_first'?",
         ),
-        (
-            "[training]\npolicy = 'drs'\n[deadline]\npolicy = 'drs'\n",
-            ":3: deadline is the deprecated name of [training], and the file has both tables",
-            "move the keys",
-        ),
-        ("[deadline]\nmoves_max = -1\n", ":2: [deadline] moves_max must be an integer", ""),
-        ("[deadline]\npolicy = 'drss'\n", ":2: [deadline] policy: 'drss' does", "mean 'drs'?"),
-        ("[deadline]\nvariant = 'our'\n", ":2: [deadline] variant: invalid", "mean 'ours'?"),
+        ("[deadline]\nmove_s = 1\n", ":1: unknown table or key 'deadline'", "key of [training]"),
         ("[training]\npolicy = 'drs-paper'\n", "is a policy of gsim only", 'variant = "paper"'),
         ("[training]\npolicy = 'drs-still'\n", "is a policy of gsim only", "moves_max = 0"),
-        ("[balance]\nrule = 'x'\n", "[balance] rule: invalid value 'x'", "valid: gsched, paper"),
-        (
-            "[balance]\npredictor = 'x'\n",
-            "[balance] predictor: invalid value 'x'",
-            "valid: robust, paper",
-        ),
         (
             "[balance.weights]\ncpu = 0\nmemory = 0\n",
             ":1: [balance] weights must have cpu or",
@@ -266,7 +262,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             ":2: [moves] prepare_timeout_s must be from 1 to 300 seconds, got '1d'",
             "",
         ),
-        ("[deadline]\nmove_s = 'x'\n", ":2: [deadline] move_s: invalid time 'x'", ""),
+        ("[training]\nmove_s = 'x'\n", ":2: [training] move_s: invalid time 'x'", ""),
         ("[history]\nkeep_days = '40000d'\n", "from 0 to 36500 days, got '40000d'", ""),
         ("[limits]\nsnapshot_bytes = 'big'\n", "snapshot_bytes: invalid size 'big'", "512mb"),
         ("[limits]\nsnapshot_bytes = '9tb'\n", "8589934592 bytes, got '9tb'", ""),
@@ -331,7 +327,7 @@ memory = 1024
     assert (config.gpu_share.drain_max_s, config.gpu_share.context_memory) == (0.25, "1048576")
     assert config.limits.snapshot_bytes == 1024**3
     assert (config.node.memory, config.node.gpu[0].memory) == ("2147483648", "1024")
-    assert parse_config("[deadline]\nmove_s = '1m'\n", where="x").training.move_s == 60
+    assert parse_config("[training]\nmove_s = '1m'\n", where="x").training.move_s == 60
 
 
 def test_every_key_for_a_time_or_a_size_takes_a_unit() -> None:
@@ -340,28 +336,6 @@ def test_every_key_for_a_time_or_a_size_takes_a_unit() -> None:
         if key.endswith(("_s", "_days", "_bytes")):
             with pytest.raises(ConfigError, match=f"{key}: invalid (time|size) 'x'"):
                 parse_config(f"{header}{key} = 'x'\n", where="x")
-
-
-def test_the_deprecated_table_says_the_same_and_what_to_write_instead() -> None:
-    """Key by key, those of ``drs`` included; without the table nobody is warned."""
-    old = parse_config(
-        "[deadline]\npolicy = 'drs'\nmove_s = 5\nprofile = 'asked'\nvariant = 'paper'\n"
-        "moves_max = 2\n",
-        where="x",
-    )
-    new = parse_config(
-        "[training]\npolicy = 'drs'\nmove_s = 5\nprofile = 'asked'\n"
-        "[training.drs]\nvariant = 'paper'\nmoves_max = 2\n",
-        where="x",
-    )
-
-    assert old.training == new.training
-    [warning] = deprecations(old)
-    assert warning.startswith(
-        "[deadline] is deprecated: rename it to [training], and move variant, moves_max to "
-        "[training.drs]"
-    )
-    assert deprecations(new) == deprecations(parse_config("", where="x")) == ()
 
 
 def numbers() -> "Iterator[tuple[str, str, msgspec.inspect.IntType | msgspec.inspect.FloatType]]":
@@ -415,9 +389,7 @@ def test_a_line_is_found_in_the_right_entry_of_a_list() -> None:
         "# policy = 'x'\n[training]\npolicy = 'drs'\n[[queue]]\nname = 'a'\npolicy = 'fifo'\n"
         "[[queue]] # the second\nname = 'b'\n  policy='x'\n"
     )
-    with pytest.raises(
-        ConfigError, match=r"^f:9: \[\[queue\]\] policy: unknown policy 'x' of queue 'b'"
-    ):
+    with pytest.raises(ConfigError, match=r"^f:9: \[\[queue\]\] policy: unknown policy 'x'"):
         parse_config(text, where="f")
 
 

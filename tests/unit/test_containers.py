@@ -206,7 +206,9 @@ def test_without_any_runtime_it_is_said_what_to_install() -> None:
 
 
 def test_a_site_can_allow_some_images_only() -> None:
-    world = World(node("n1", features=ANY), config=settings(images=("nvcr.io/nvidia/", "/images/")))
+    world = World(
+        node("n1", features=ANY), config=settings(allowed=("nvcr.io/nvidia/", "/images/"))
+    )
     assert submitted(world, Container(image="nvcr.io#nvidia/x:1")) == ("container",)
     with pytest.raises(NotPermittedError, match="image evil/x is not allowed"):
         submitted(world, Container(image="evil/x"))

@@ -1,8 +1,8 @@
 """Why a job waits and how it ended, in words."""
 
+from gsched.config.tables import QueueConfig
 from gsched.model.states import HoldKind, JobState
 from gschedd.core.state import facts as f
-from gschedd.core.state.settings import QueueSettings
 from gschedd.core.views.ahead import jobs_ahead
 from gschedd.core.views.jobs import JobViews
 from gschedd.core.views.reasons import Reasons, describe
@@ -11,7 +11,9 @@ from tests.support.world import ADMIN, ALICE, World, node, settings
 
 def test_every_waiting_job_says_why() -> None:
     """Held, without nodes, of a queue that is gone, before the next cycle."""
-    world = World(config=settings(queues={"batch": QueueSettings(), "old": QueueSettings()}))
+    world = World(
+        config=settings(queues={"batch": QueueConfig(name="batch"), "old": QueueConfig(name="old")})
+    )
     held = world.submit(holds=("user",))
     queued = world.submit()
     orphan = world.submit(queue="old")
@@ -64,7 +66,12 @@ def test_a_job_that_no_cycle_has_seen_says_that() -> None:
 def test_jobs_ahead_are_those_of_the_queue_that_go_first() -> None:
     """By priority, then by number; other queues do not count."""
     world = World(
-        config=settings(queues={"batch": QueueSettings(), "other": QueueSettings(priority=9)})
+        config=settings(
+            queues={
+                "batch": QueueConfig(name="batch"),
+                "other": QueueConfig(name="other", priority=9),
+            }
+        )
     )
     low = world.submit(priority=-1)
     first = world.submit("nodes=1:ppn=2")

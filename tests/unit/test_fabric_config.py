@@ -2,7 +2,8 @@
 
 import pytest
 
-from gsched.config import parse_config
+from gsched.config.load import parse_config
+from gsched.config.policies import TrainingConfig
 from gsched.errors import ConfigError
 from gschedd.core.state.settings import Settings
 from gschedd.daemon.setup import settings_from
@@ -17,7 +18,7 @@ def test_without_a_word_it_is_the_default() -> None:
     said = settings_of("")
 
     assert said.fabric == Fabric()
-    assert (said.refuse_impossible, said.move_s) == (True, Settings(server="", queues={}).move_s)
+    assert said.config.training == TrainingConfig()
 
 
 def test_connections_and_speeds_reach_the_planner() -> None:
@@ -44,7 +45,8 @@ def test_connections_and_speeds_reach_the_planner() -> None:
     assert fabric.layout({"a": 1, "b": 1}).bandwidth_bytes_s == 12.5e9
     assert fabric.layout({"a": 1, "c": 1}).bandwidth_bytes_s == 1e9
     assert fabric.layout({"a": 1}, {"a": "Tesla T4"}).device == 0.25
-    assert (said.refuse_impossible, said.move_s) == (False, 5.0)
+    training = said.config.training
+    assert (training.refuse_impossible, training.move_s) == (False, 5.0)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gnode.core.task import AcceptedTask, AttemptKey
 from gnode.hw.cgroups import Roots
 from gnode.hw.confinement import Confinement, CpuQuota
 from gnode.hw.topology import find_binding, read_cpus
-from gsched.config import NodeConfig
+from gsched.config.nodes import NodeConfig
 from gsched.errors import ConfigError
 from gsched.model.resources import Share
 from gsched.protocol.node import Heartbeat

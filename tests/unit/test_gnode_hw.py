@@ -15,8 +15,7 @@ from gnode.hw.confinement import Confinement, CpuQuota, MemoryLimit
 from gnode.hw.inventory import take_inventory, usable_cores
 from gnode.hw.nvml import GpuSample, Nvml
 from gnode.hw.sampling import Sampler, Target
-from gsched.config import NodeConfig
-from gsched.config_gpus import GpuConfig
+from gsched.config.nodes import GpuConfig, NodeConfig
 from gsched.errors import BadResourceError
 
 FREE = Confinement()

@@ -14,8 +14,8 @@ from gnode.hw.cgroups import Roots
 from gnode.hw.gpu_files import find_gpu_access, find_gpu_files
 from gnode.hw.nvml import Nvml
 from gnode.supervisor.fence import program_of
-from gsched.config import NodeConfig, parse_config
-from gsched.config_gpus import GpuConfig, expanded
+from gsched.config.load import parse_config
+from gsched.config.nodes import GpuConfig, NodeConfig, expanded
 from gsched.errors import ConfigError
 from gsched.model.resources import Gpu, GpuShare
 

@@ -7,7 +7,7 @@ import pytest
 
 from gnode.gpushare import ShareClass, SharedTask, ShareRefusedError
 from gnode.gpushare.interception import InterceptionRuntime
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config.nodes import GpuShareConfig
 
 
 def runtime(folder: Path, *, compiler: str | None, driver: str = "") -> InterceptionRuntime:

@@ -16,7 +16,7 @@ from gnode.gpushare.mig import MigRuntime
 from gnode.gpushare.mps import MpsRuntime
 from gnode.gpushare.obstacles import CONTROL_PROGRAM, mps_runs
 from gnode.hw.nvml import ComputeMode, MigInstance, Nvml
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config.nodes import GpuShareConfig
 
 DEFAULT, PROHIBITED = ComputeMode.DEFAULT, ComputeMode.PROHIBITED
 EXCLUSIVE = ComputeMode.EXCLUSIVE_PROCESS

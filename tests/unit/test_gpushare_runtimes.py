@@ -25,8 +25,8 @@ from gnode.gpushare.mps import MpsRuntime
 from gnode.gpushare.obstacles import CONTROL_PROGRAM
 from gnode.gpushare.runtimes import OWN
 from gnode.hw.nvml import MigInstance, Nvml
-from gsched.config import parse_config
-from gsched.config_gpu_share import SHARE_RUNTIMES, GpuShareConfig
+from gsched.config.load import parse_config
+from gsched.config.nodes import SHARE_RUNTIMES, GpuShareConfig
 from gsched.errors import ConfigError
 
 GIB = 1 << 30

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from gsched.clock import SystemClock
-from gsched.config_limits import LimitsConfig
+from gsched.config.tables import LimitsConfig
 from gsched.errors import StorageError
 from gschedd.daemon.housekeeping import Housekeeping
 from gschedd.models.robust import RobustModel

@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
-from msgspec import structs
 
+from gsched.config.tables import QueueConfig
 from gsched.errors import InvalidRequestError, NotPermittedError
 from gsched.model.job import Interactive, JobSpec, Owner
 from gsched.model.resources import Chunk, Request
@@ -14,13 +14,18 @@ from gschedd.core.requests import commands as c
 from gschedd.core.requests.interactive import may_enter, with_terminal
 from gschedd.core.requests.resources import checked_walltime, with_memory
 from gschedd.core.state.records import Job
-from gschedd.core.state.settings import Caller, QueueSettings, Settings
+from gschedd.core.state.settings import Caller
 from tests.support import world as worlds
+from tests.support.site import PLAIN, changed
 from tests.support.world import ALICE, BEGIN_S, World, submission
 
-SETTINGS = Settings(
+SETTINGS = changed(
+    PLAIN,
     server="test",
-    queues={"batch": QueueSettings(), "short": QueueSettings(detach_timeout_s=60.0)},
+    queues={
+        "batch": QueueConfig(name="batch"),
+        "short": QueueConfig(name="short", detach_timeout_s=60.0),
+    },
     detach_timeout_s=600.0,
 )
 
@@ -100,7 +105,7 @@ def test_who_may_enter_a_job(
     job = Job(id=7, spec=spec, state=JobState.RUNNING, submitted_s=0.0, eligible_s=0.0)
     for settings, allowed in (
         (SETTINGS, allowed_by_default),
-        (structs.replace(SETTINGS, operators_enter_jobs=True), allowed_by_the_site),
+        (changed(SETTINGS, operators_enter_jobs=True), allowed_by_the_site),
     ):
         if allowed:
             may_enter(who, job, settings)
@@ -119,10 +124,8 @@ def test_who_may_enter_a_job(
     ],
 )
 def test_a_site_limits_the_detach_timeout(more: dict[str, object], timeout_s: float) -> None:
-    never = {"never": QueueSettings(detach_timeout_s=0.0)}
-    site = structs.replace(
-        SETTINGS, queues=dict(SETTINGS.queues) | never, max_detach_timeout_s=300.0
-    )
+    never = {"never": QueueConfig(name="never", detach_timeout_s=0.0)}
+    site = changed(SETTINGS, queues=dict(SETTINGS.queues) | never, max_detach_timeout_s=300.0)
 
     assert with_terminal(asked(**more), site).interactive == Interactive(detach_timeout_s=timeout_s)
     for stated_s in (0.0, 301.0):
@@ -138,11 +141,11 @@ def test_interactive_jobs_have_a_walltime_of_their_own(
     stated_s: float | None, queue: str, walltime_s: float
 ) -> None:
     queues = {
-        "batch": QueueSettings(),
-        "short": QueueSettings(default_walltime_s=120.0),
-        "most": QueueSettings(max_walltime_s=500.0),
+        "batch": QueueConfig(name="batch"),
+        "short": QueueConfig(name="short", default_walltime_s=120.0),
+        "most": QueueConfig(name="most", max_walltime_s=500.0),
     }
-    site = structs.replace(SETTINGS, queues=queues, max_interactive_walltime_s=600.0)
+    site = changed(SETTINGS, queues=queues, max_interactive_walltime_s=600.0)
 
     assert checked_walltime(stated_s, queue, site, is_interactive=True) == walltime_s
     assert checked_walltime(900.0, "batch", site, is_interactive=False) == 900.0
@@ -165,7 +168,7 @@ GIB = 2**30
     ],
 )
 def test_a_job_that_states_no_memory_gets_the_sites(request_: Request, memory_bytes: int) -> None:
-    site = structs.replace(
+    site = changed(
         SETTINGS, default_memory_per_cpu_bytes=2 * GIB, default_memory_per_gpu_bytes=10 * GIB
     )
 
@@ -185,21 +188,23 @@ def test_a_submission_gets_the_default_memory_and_an_alteration_too() -> None:
 
 
 OWN = {
-    "batch": QueueSettings(),
-    "debug": QueueSettings(
+    "batch": QueueConfig(name="batch"),
+    "debug": QueueConfig(
+        name="debug",
         max_interactive_walltime_s=300.0,
         max_detach_timeout_s=60.0,
         default_memory_per_cpu_bytes=GIB,
         default_memory_per_gpu_bytes=0,
     ),
-    "free": QueueSettings(
+    "free": QueueConfig(
+        name="free",
         max_interactive_walltime_s=0.0,
         max_detach_timeout_s=0.0,
         default_memory_per_cpu_bytes=0,
         default_memory_per_gpu_bytes=0,
     ),
 }
-LIMITED = structs.replace(
+LIMITED = changed(
     SETTINGS,
     queues=OWN,
     max_interactive_walltime_s=600.0,

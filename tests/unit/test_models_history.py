@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from baselines.kit.paper_model import History
 from gsched.model.job import JobSpec, Owner
 from gsched.model.resources import Chunk, Request, Share, Usage
 from gsched.model.states import LaunchKind
-from gschedd.models.history import History
 from gschedd.models.kinds import kind_of
 from gschedd.models.medians import STEP, LongMedian, weighted_median
 from gschedd.models.records import record_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gschedd.models.predict import PaperModel, convert
+from baselines.kit.paper_model import PaperModel, convert
 from gschedd.plan.load import Basis, NodeRates, Use
 from tests.support.runs import GB, kind, node, rates, run
 

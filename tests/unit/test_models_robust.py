@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from baselines.kit.paper_model import PaperModel
 from gschedd.models.family import MAX_KEPT_RUNS, WELL_KNOWN
-from gschedd.models.predict import PaperModel
 from gschedd.models.robust import LEARN_EVERY_S, RobustModel
 from gschedd.models.view import CUT_SHORT
 from gschedd.plan.load import Basis, Use

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from gsched.clock import SystemClock
-from gsched.config import parse_config
-from gsched.config_notify import NotifyConfig
+from gsched.config.load import parse_config
+from gsched.config.notify import NotifyConfig
 from gsched.errors import ConfigError, GschedError, InvalidRequestError
 from gsched.logs import Complaints
 from gsched.model.job import JobSpec, Outcome
@@ -30,7 +30,6 @@ from gsched.protocol.actions import Alteration
 from gschedd.core.requests.notify import altered_notify, checked_notify
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
-from gschedd.core.state.settings import NotifySettings
 from gschedd.notify.ledger import Waiting, open_ledger
 from gschedd.notify.notices import (
     Address,
@@ -50,7 +49,7 @@ from gschedd.store.sqlite import Store
 from tests.support.books import spec_of
 from tests.support.world import submission
 
-MAILS = NotifySettings(mail=True)
+MAILS = NotifyConfig(smtp_host="mail")
 
 
 def notice(**changes: object) -> Notice:
@@ -251,13 +250,13 @@ def test_recipients_and_points_come_in_one_form() -> None:
 
 def test_a_job_is_told_when_its_site_sends_no_mail() -> None:
     asked = submission(mail_points="e", mail_to="me")
-    (warning,) = checked_notify(asked, NotifySettings()).warnings
+    (warning,) = checked_notify(asked, NotifyConfig()).warnings
     assert warning.startswith("this site sends no mail: the job's request for mail has no effect")
     assert checked_notify(asked, MAILS).warnings == ()
-    assert checked_notify(submission(mail_points="n"), NotifySettings()).warnings == ()
+    assert checked_notify(submission(mail_points="n"), NotifyConfig()).warnings == ()
     with pytest.raises(InvalidRequestError, match="sends no mail"):
-        altered_notify(Alteration(mail_points="e"), NotifySettings())
-    assert altered_notify(Alteration(mail_points="n"), NotifySettings()) == {"mail_points": "n"}
+        altered_notify(Alteration(mail_points="e"), NotifyConfig())
+    assert altered_notify(Alteration(mail_points="n"), NotifyConfig()) == {"mail_points": "n"}
 
 
 def test_odd_recipients_of_a_script_for_torque_are_ignored() -> None:
@@ -268,9 +267,7 @@ def test_odd_recipients_of_a_script_for_torque_are_ignored() -> None:
 
 
 def test_a_site_limits_recipients_to_its_domains() -> None:
-    site = NotifySettings(
-        mail=True, recipient_domains=frozenset({"site.test"}), mail_domain="site.test"
-    )
+    site = NotifyConfig(smtp_host="mail", recipient_domains=("Site.test",), mail_domain="site.test")
     assert checked_notify(submission(mail_to="me,you@SITE.test"), site).warnings == ()
     with pytest.raises(InvalidRequestError, match=r"no mail to evil\.test"):
         checked_notify(submission(mail_to="me,x@evil.test"), site)
@@ -285,7 +282,7 @@ def test_a_site_limits_recipients_to_its_domains() -> None:
     ],
 )
 def test_a_url_of_another_origin_is_refused(url: str) -> None:
-    site = NotifySettings(urls=frozenset({"https://hooks.test"}))
+    site = NotifyConfig(allow_urls=("https://hooks.test",))
     assert checked_notify(submission(notify_url="https://hooks.test/a?b=1"), site).stated[
         "notify_url"
     ]

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import pytest
 from msgspec import structs
 
+from baselines import edf, fifowhole, themis
 from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import TrainingProfile, gpus_by_node
-from gschedd.policies.baselines import edf, fifowhole, themis
 from gschedd.policies.training import elasticflow
 from tests.support.trainings import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 

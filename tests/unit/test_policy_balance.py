@@ -5,15 +5,16 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec import structs
 
+from baselines import paper
+from baselines.registry import POLICIES
+from gsched.config.policies import BalanceConfig, WeightsConfig
 from gsched.model.resources import Allocation, Chunk, Request, Share
 from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
 from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, take
 from gschedd.plan.times import ENOUGH_RUNS
-from gschedd.policies.baselines import paper
-from gschedd.policies.kit.capacity import Largest, Weights, largest, promised, value
-from gschedd.policies.queue.balance import Settings, balance, plan
-from gschedd.policies.registry import POLICIES
+from gschedd.policies.kit.capacity import Largest, largest, promised, value
+from gschedd.policies.queue.balance import balance, plan
 from tests.support.runs import GB, kind, node, rates
 from tests.support.spaces import space
 
@@ -88,7 +89,7 @@ def test_value_is_the_papers_sum_of_rate_and_idleness() -> None:
     most = Largest(cpu=32, memory=128, gpu=12, gpu_memory=32)
     used = Use(cpu_cores=2, memory_bytes=16, gpus=0.5, gpu_memory_bytes=8)
 
-    found = value(one, used, most, Weights(), with_gpus=True)
+    found = value(one, used, most, WeightsConfig(), with_gpus=True)
 
     q1, q2 = 16 / 32 * (1 - 2 / 8), 64 / 128 * (1 - 16 / 64)
     q3, q4 = 6 / 12 * (1 - 0.5 / 2), 32 / 32 * (1 - 8 / 32)
@@ -101,7 +102,7 @@ def test_gpus_count_for_nothing_to_a_job_without_them() -> None:
     most = largest({"a": with_gpus, "b": without})
 
     values = [
-        value(each, Use(cpu_cores=4), most, Weights(cpu=0.4, memory=0.1), with_gpus=False)
+        value(each, Use(cpu_cores=4), most, WeightsConfig(cpu=0.4, memory=0.1), with_gpus=False)
         for each in (with_gpus, without)
     ]
 
@@ -110,14 +111,14 @@ def test_gpus_count_for_nothing_to_a_job_without_them() -> None:
 
 def test_a_node_without_gpus_has_none_left() -> None:
     """Q3 = Q4 = 0, also where no node has a GPU."""
-    assert value(rates(), Use(), largest({"a": rates()}), Weights(), with_gpus=True) == 0.5
+    assert value(rates(), Use(), largest({"a": rates()}), WeightsConfig(), with_gpus=True) == 0.5
 
 
 def test_an_overcrowded_node_counts_below_zero() -> None:
     """Else two full nodes would look alike."""
     most = largest({"a": rates()})
     full = [
-        value(rates(), Use(cpu_cores=cores), most, Weights(memory=0), with_gpus=False)
+        value(rates(), Use(cpu_cores=cores), most, WeightsConfig(memory=0), with_gpus=False)
         for cores in (8, 12)
     ]
 
@@ -229,24 +230,12 @@ def test_weights_decide_what_counts() -> None:
     snapshot = seen(nodes, [(job_class(), [1])], (), loads)
 
     by_cpu, by_memory = (
-        balance(Settings(weights=weights))
-        for weights in (Weights(cpu=1, memory=0), Weights(cpu=0, memory=1))
+        balance(BalanceConfig(weights=weights))
+        for weights in (WeightsConfig(cpu=1, memory=0), WeightsConfig(cpu=0, memory=1))
     )
 
     assert where(by_cpu(snapshot)) == ["n1"]
     assert where(by_memory(snapshot)) == ["n2"]
-
-
-@pytest.mark.parametrize(
-    ("weights", "complaint"),
-    [(Weights(gpu=-0.1), "below 0"), (Weights(cpu=0, memory=0), "must not both be 0")],
-)
-def test_impossible_weights_are_refused(weights: Weights, complaint: str) -> None:
-    """With what is wrong."""
-    with pytest.raises(ValueError, match=complaint):
-        balance(Settings(weights=weights))
-    with pytest.raises(ValueError, match=complaint):
-        paper.paper(paper.Settings(weights=weights))
 
 
 def crowded(wall_s: float, records: int = 99) -> Snapshot:
@@ -295,7 +284,7 @@ def test_without_reservation_whatever_fits_passes() -> None:
     """The paper's improved first come, first served."""
     snapshot = crowded(90_000)
 
-    for policy in (balance(Settings(reserve=False)), paper.plan):
+    for policy in (balance(BalanceConfig(reserve=False)), paper.plan):
         made = policy(snapshot)
         assert started(made) == [3]
         assert [wait.reserved for wait in made.waits] == [False]

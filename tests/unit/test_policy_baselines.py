@@ -1,9 +1,9 @@
 """First fit, round robin and fewest jobs: where each of them puts the same jobs."""
 
+from baselines import fewest, roundrobin, torque
 from gsched.model.resources import Chunk, Request
 from gschedd.plan.snapshot import Group, JobClass, Policy, Snapshot
 from gschedd.plan.space import FreeNode
-from gschedd.policies.baselines import fewest, roundrobin, torque
 from tests.support.spaces import space
 
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from gsched.config.policies import DeadlineConfig
 from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.snapshot import DeadlineForecast, Plan
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.training import deadline
-from gschedd.policies.training.deadline import Settings
 from tests.support.trainings import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 #: Iterations a second: twice the GPUs are twice as fast up to four, eight are as fast as six.
@@ -94,7 +94,7 @@ def test_promises_are_kept_in_another_order_than_that_of_their_deadlines() -> No
 
 def test_long_steps_break_no_promise() -> None:
     """In four steps the first job does not fit beside the others; in shorter ones all three do."""
-    coarse = deadline.deadline(Settings(steps_max=4, steps_min=2))
+    coarse = deadline.deadline(DeadlineConfig(steps_max=4, steps_min=2))
     waiting = [
         training(1, 2800, 600.0, promised=True),
         training(2, 1200, 300.0, promised=True),
@@ -139,8 +139,8 @@ def test_a_promise_is_made_when_little_is_left() -> None:
     seen = snapshot_of(gpu_nodes(8), waiting)
 
     late = said(deadline.plan(seen))
-    early = said(deadline.deadline(Settings(guarantee_below=float("inf")))(seen))
-    never = said(deadline.deadline(Settings(guarantee_below=0.0))(seen))
+    early = said(deadline.deadline(DeadlineConfig(guarantee_below=float("inf")))(seen))
+    never = said(deadline.deadline(DeadlineConfig(guarantee_below=0.0))(seen))
 
     assert all(verdict.meets for verdict in late.values())
     assert {job for job, verdict in late.items() if verdict.firm} == {1}
@@ -264,17 +264,3 @@ def test_a_job_does_not_make_room_for_others_if_that_costs_its_deadline(
 
 def test_without_trainings_nothing_is_said() -> None:
     assert deadline.plan(snapshot_of(gpu_nodes(4))) == Plan()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"reserve_share": 1.0},
-        {"guarantee_below": -1.0},
-        {"grow_below": 2.0},
-        {"steps_max": 8, "steps_min": 9},
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(change: Mapping[str, float]) -> None:
-    with pytest.raises(ValueError, match="must"):
-        structs.replace(Settings(), **change)

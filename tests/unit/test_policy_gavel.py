@@ -6,14 +6,14 @@ from collections.abc import Iterable
 import pytest
 from msgspec import structs
 
+from baselines.gavel import plan
+from baselines.gavel.rounds import least_columns, shares
 from gsched.model.resources import Allocation, Share
 from gsched.model.training import Scaling
 from gschedd.allocation.adaptive.candidates import AdaptiveJob, candidates_of
 from gschedd.allocation.adaptive.cluster import pool_of
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.training import TrainingProfile, gpus_by_node
-from gschedd.policies.baselines.gavel import plan
-from gschedd.policies.baselines.gavel.rounds import least_columns, shares
 from tests.support.adaptive import PowerGoodput, adaptive, typed_nodes
 from tests.support.trainings import NOW_S, check, elastic, snapshot_of
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from gsched.config.policies import GoodputConfig
 from gsched.model.resources import Allocation, Share
 from gschedd.allocation.adaptive.candidates import AdaptiveJob, Candidates, candidates_of
 from gschedd.allocation.adaptive.cluster import pool_of
@@ -15,7 +16,7 @@ from gschedd.models.goodput.records import BatchLimits, GradientNoise
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.space import FreeNode
 from gschedd.plan.training import TrainingProfile, gpus_by_node
-from gschedd.policies.training.goodput import Settings, goodput
+from gschedd.policies.training.goodput import goodput
 from gschedd.policies.training.goodput.objective import (
     best_of,
     expected,
@@ -48,7 +49,7 @@ def seen(
 
 def planned(snapshot: Snapshot, **settings: object) -> Plan:
     """Return the plan, after a check of all that every plan must keep to."""
-    plan = goodput(structs.replace(Settings(), **settings))(snapshot)
+    plan = goodput(structs.replace(GoodputConfig(), **settings))(snapshot)
     check(plan, snapshot)
     return plan
 
@@ -119,8 +120,8 @@ def test_goodput_on_more_gpus_than_a_job_has_run_on_is_reduced() -> None:
     """It has run on two: twice as many cost a factor of 2^0.1."""
     found = candidates((adaptive(1, goodput=EVEN, reached=2), (on("n1", 0, 1),)))
 
-    assert expected(found, Settings()) == pytest.approx([1.0, 2**0.8, 4**0.8 / 2**0.1])
-    assert expected(found, Settings(caution=0.0)) == pytest.approx(found.goodput)
+    assert expected(found, GoodputConfig()) == pytest.approx([1.0, 2**0.8, 4**0.8 / 2**0.1])
+    assert expected(found, GoodputConfig(caution=0.0)) == pytest.approx(found.goodput)
 
 
 def test_a_job_without_measured_noise_is_assumed_to_have_some() -> None:
@@ -144,7 +145,7 @@ def profile_with(model: GoodputModel):  # type: ignore[no-untyped-def] # never N
 def test_the_speed_of_a_job_counts_as_a_part_of_its_best() -> None:
     """By hand: 1, 2 and 4 GPUs of which two are known; the square roots of the parts."""
     found = candidates((adaptive(1, goodput=HALF, reached=2, most=4, restart_s=0.0), ()))
-    problem = problem_of(found, Settings(ageing=0.0))
+    problem = problem_of(found, GoodputConfig(ageing=0.0))
     best = 2 / 2**0.1
 
     assert problem.cost == pytest.approx([-((1 / best) ** 0.5), -((2**0.5 / best) ** 0.5), -1.0])
@@ -210,7 +211,7 @@ def test_weights_are_powers_of_the_predicted_time_left_within_a_bound() -> None:
         for job, left in enumerate([100.0, 1000.0, 1e9, None])
     ]
     found = candidates(*jobs)
-    settings = Settings(short_first=0.1, weight_bound=1.5, ageing=0.0)
+    settings = GoodputConfig(short_first=0.1, weight_bound=1.5, ageing=0.0)
 
     assert weights(found, best_of(found, found.goodput), settings) == pytest.approx(
         [10**0.1, 1, 1 / 1.5, 1]
@@ -250,7 +251,7 @@ def test_the_older_of_two_jobs_gets_more() -> None:
     ]
     found = candidates(*jobs)
 
-    assert weights(found, best_of(found, found.goodput), Settings()) == pytest.approx(
+    assert weights(found, best_of(found, found.goodput), GoodputConfig()) == pytest.approx(
         [2**0.3, 16**0.3]
     )
     for young, old in ((1, 2), (2, 1)):
@@ -266,7 +267,7 @@ def test_the_cost_of_waiting_is_never_reduced_by_the_weight() -> None:
     jobs = [
         (adaptive(job, goodput=EVEN, most=1, left=left), ()) for job, left in ((1, 1.0), (2, 100.0))
     ]
-    problem = problem_of(candidates(*jobs), Settings(short_first=0.1, ageing=0.0))
+    problem = problem_of(candidates(*jobs), GoodputConfig(short_first=0.1, ageing=0.0))
     ratio = np.array([50.5, 0.505]) ** 0.1
 
     assert problem.waiting_cost == pytest.approx([0.1 * ratio[0], 0.1])
@@ -285,27 +286,3 @@ def test_a_job_that_was_promised_its_deadline_is_not_left_without_gpus() -> None
     assert str(planned(seen(nodes, every)).waits[0].reason) == (
         "other jobs gain more goodput from the GPUs"
     )
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"round_s": 0.0}, "round_s 0 must be more than 0"),
-        ({"p": 0.0}, "p 0 must be more than 0 and at most 1"),
-        ({"p": 1.5}, "p 1.5 must be"),
-        ({"p": math.nan}, "p nan must be"),
-        ({"lambda_n": -1.0}, "lambda_n -1 must be at least 0"),
-        ({"start_gpus": 0}, "start_gpus 0 must be at least 1"),
-        ({"caution": -0.1}, "caution -0.1 must be at least 0"),
-        ({"start_noise": -1.0}, "start_noise -1 must be at least 0"),
-        ({"short_first": -1.0}, "short_first -1 must be at least 0"),
-        ({"weight_bound": 0.5}, "weight_bound 0.5 must be at least 1"),
-        ({"ageing": -1.0}, "ageing -1 must be at least 0"),
-        ({"gap": 1.0}, "gap 1 must be"),
-        ({"time_limit_s": 0.0}, "time_limit_s 0"),
-        ({"reserved_gpus": {"a": -1}}, "reserved_gpus: -1 of type a"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Settings(**settings)  # type: ignore[arg-type] # one of them is wrong

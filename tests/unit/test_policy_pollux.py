@@ -6,13 +6,13 @@ from collections.abc import Iterable
 import pytest
 from msgspec import structs
 
+from baselines.pollux import Settings, plan
+from baselines.pollux.rounds import problem_of, restart_factor, speedups
 from gsched.model.resources import Allocation, Share
 from gschedd.allocation.adaptive.candidates import AdaptiveJob, candidates_of
 from gschedd.allocation.adaptive.cluster import pool_of
 from gschedd.plan.snapshot import Snapshot
 from gschedd.plan.training import TrainingProfile, gpus_by_node
-from gschedd.policies.baselines.pollux import Settings, plan
-from gschedd.policies.baselines.pollux.rounds import problem_of, restart_factor, speedups
 from tests.support.adaptive import PowerGoodput, adaptive, typed_nodes
 from tests.support.trainings import NOW_S, check, elastic, snapshot_of
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gsched.config import Config
+from gsched.config.tables import Config
 from gsched.model import limits
 from gsched.model.quotas import LIMITS, Limit, Scope
 

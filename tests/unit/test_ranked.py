@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from baselines import fewest, paper, roundrobin, torque
+from baselines.kit.by_space import BySpace, SpaceKey
+from gsched.config.policies import WeightsConfig
 from gsched.model.resources import Allocation, Chunk, Request, Share
 from gschedd.plan.fit import FEW, NoFit, place
 from gschedd.plan.load import NodeLoad, NodeRates, Use
@@ -15,9 +18,6 @@ from gschedd.plan.ranked import BLOCK_NODES, OrderedRank, RankedNodes
 from gschedd.plan.room import shortage
 from gschedd.plan.snapshot import ByEnd, Group, JobClass, Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, SortedSpaces, Spaces
-from gschedd.policies.baselines import fewest, paper, roundrobin, torque
-from gschedd.policies.kit.by_space import BySpace, SpaceKey
-from gschedd.policies.kit.capacity import Weights
 from gschedd.policies.kit.utilisation import LeastImbalance
 from gschedd.policies.queue import balance
 from tests.support.spaces import chunks, requests, space
@@ -280,7 +280,7 @@ def test_the_most_even_node_is_the_one_that_a_look_at_all_finds(
     nodes = sorted_spaces(*(each for each, _ in last.values()))
     loads = {name: load for name, (_, load) in last.items() if load is not None}
     seen = structs.replace(_snapshot(nodes, asked), loads=loads)
-    even = LeastImbalance(seen, weights=Weights(), window_s=10.0)
+    even = LeastImbalance(seen, weights=WeightsConfig(), window_s=10.0)
     free = Spaces(nodes)
     for job, request in enumerate(asked):
         for chunk in request.chunks:
@@ -319,7 +319,7 @@ def test_nodes_that_are_alike_come_in_order_however_they_are_used(seed: int) -> 
     }
     asked = [Request(chunks=(Chunk(cpus=1, memory_bytes=2),))]
     seen = structs.replace(_snapshot(nodes, asked), loads=loads)
-    even = LeastImbalance(seen, weights=Weights(), window_s=10.0)
+    even = LeastImbalance(seen, weights=WeightsConfig(), window_s=10.0)
     rank = even.rank(0)
     assert isinstance(rank, OrderedRank)
     (chunk,) = asked[0].chunks

@@ -4,14 +4,21 @@ from collections.abc import Mapping
 from functools import partial
 
 import pytest
-from msgspec import Struct, ValidationError, convert, structs
+from msgspec import Struct, structs
 
-from gsched import config as configuration
-from gsched.config import parse_config
+from baselines.kit.paper_model import PaperModel
+from baselines.registry import ALL
+from gsched.config import words
+from gsched.config.load import parse_config
+from gsched.config.policies import (
+    DeadlineConfig,
+    DrsConfig,
+    ElasticflowConfig,
+    GoodputConfig,
+    SiaConfig,
+)
 from gsched.errors import ConfigError
 from gsched.model.resources import Allocation, Chunk, Request, Share
-from gschedd.daemon.setup import settings_from
-from gschedd.models.predict import PaperModel
 from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import Composed
 from gschedd.plan.elastic import allocate
@@ -19,19 +26,8 @@ from gschedd.plan.load import Use
 from gschedd.plan.snapshot import Group, JobClass, Policy, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, Spaces, take
 from gschedd.plan.training import Fabric
-from gschedd.policies.baselines import themis
-from gschedd.policies.registry import (
-    ALL_NAMES,
-    NAMES,
-    PLANNING_ADAPTIVE,
-    TRAININGS,
-    Chosen,
-    Tuning,
-    choose,
-)
-from gschedd.policies.training import deadline, drs, elasticflow, goodput, sia
-from gschedd.site import chosen_policy, tuning_from
-from tests.support.runs import GB, kind, node, run
+from gschedd.policies.registry import INSTALLED, Chosen, chosen_policy
+from tests.support.runs import GB, node
 from tests.support.spaces import space
 from tests.support.trainings import NOW_S, VGG16, elastic, gpu_nodes, profile, snapshot_of
 
@@ -39,12 +35,11 @@ BUSY = Use(memory_bytes=60 * GB)
 USED = Share(node="n1", cpus=3)
 #: Of each policy for training jobs that has any.
 SETTINGS: Mapping[str, type[Struct]] = {
-    "deadline": deadline.Settings,
-    "drs": drs.Settings,
-    "elasticflow": elasticflow.Settings,
-    "goodput": goodput.Settings,
-    "sia": sia.Settings,
-    "themis": themis.Settings,
+    "deadline": DeadlineConfig,
+    "drs": DrsConfig,
+    "elasticflow": ElasticflowConfig,
+    "goodput": GoodputConfig,
+    "sia": SiaConfig,
 }
 
 
@@ -82,23 +77,13 @@ def first_node(policy: Policy) -> str:
     return made.starts[0].allocation[0].node
 
 
-def test_a_configuration_may_name_every_policy_there_is() -> None:
-    """And no other."""
-    assert configuration.POLICIES == NAMES
+def test_a_configuration_may_name_every_installed_policy() -> None:
+    """And no other; a baseline is refused with what may be named."""
+    assert tuple(sorted(INSTALLED.queue)) == words.POLICIES
     simulated = {"drs-paper", "drs-still"}  # which a site says by the keys of drs
-    assert tuple(sorted(set(TRAININGS) - simulated)) == configuration.TRAINING_POLICIES
-    assert tuple(sorted(PLANNING_ADAPTIVE)) == configuration.ADAPTIVE_POLICIES
-    assert set(configuration.DRS_VARIANTS) == set(drs.Variant)
-
-
-@pytest.mark.parametrize("name", configuration.TRAINING_POLICIES)
-def test_the_table_of_a_training_policy_has_its_settings_and_its_defaults(name: str) -> None:
-    """A policy without settings has no table."""
-    settings = SETTINGS.get(name)
-    table = getattr(configuration.TrainingConfig(), name, None)
-
-    stated = None if table is None else structs.asdict(table)
-    assert stated == (None if settings is None else structs.asdict(settings()))
+    assert tuple(sorted(INSTALLED.training.keys() - simulated)) == words.TRAINING_POLICIES
+    assert tuple(sorted(INSTALLED.adaptive)) == words.ADAPTIVE_POLICIES
+    assert tuple(sorted({*ALL.names} - {*INSTALLED.names})) == words.BASELINES
 
 
 CHANGED = {
@@ -111,7 +96,6 @@ CHANGED = {
     "time_limit_s = 1\nreserved_gpus = {a = 1}\n",
     "sia": "round_s = 30\np = 0.5\nlambda_n = 2\nrestart_factor = false\ngap = 0.1\n"
     "time_limit_s = 1\nreserved_gpus = {a = 1}\n",
-    "themis": "lease_s = 60\nfairness = 0.5\nauctions_s = 30\n",
 }
 
 
@@ -120,7 +104,7 @@ def test_each_key_of_a_policys_table_reaches_the_policy(name: str) -> None:
     """Whether the site names it in ``[training] policy`` or gsim is asked for it by name."""
     text = f"[training]\npolicy = '{name}'\n[training.{name}]\n{CHANGED[name]}"
     config = parse_config(text, where="test.toml")
-    named = choose(name, tuning_from(config))
+    named = ALL.choose(name, config)
 
     for made in (chosen_policy(config), named):
         said, default = settings_of(made.plan), SETTINGS[name]()
@@ -133,14 +117,13 @@ def test_each_key_of_a_policys_table_reaches_the_policy(name: str) -> None:
 
 def test_gsims_names_of_drs_keep_the_sites_other_settings() -> None:
     """``drs-paper`` and ``drs-still`` change one key each."""
-    text = "[training.drs]\nmoves_max = 3\npatience_s = 5\n"
-    tuning = tuning_from(parse_config(text, where="test.toml"))
+    config = parse_config("[training.drs]\nmoves_max = 3\npatience_s = 5\n", where="test.toml")
 
-    said = {name: settings_of(choose(name, tuning).plan) for name in ("drs-paper", "drs-still")}
+    said = {name: settings_of(ALL.choose(name, config).plan) for name in ("drs-paper", "drs-still")}
 
     assert said == {
-        "drs-paper": drs.Settings(variant=drs.Variant.PAPER, moves_max=3, patience_s=5.0),
-        "drs-still": drs.Settings(moves_max=0, patience_s=5.0),
+        "drs-paper": DrsConfig(variant="paper", moves_max=3, patience_s=5.0),
+        "drs-still": DrsConfig(moves_max=0, patience_s=5.0),
     }
 
 
@@ -154,13 +137,12 @@ def test_balance_with_what_learns_best_is_the_default() -> None:
         True,
     )
     assert isinstance(default.make_model(), RobustModel)
-    assert settings_from(parse_config("", where="x")).predicted_times is True
 
 
-@pytest.mark.parametrize("name", ALL_NAMES)
+@pytest.mark.parametrize("name", ALL.names)
 def test_each_policy_has_a_predictor_of_its_own(name: str) -> None:
     """Two heads, or two runs of the simulator, do not learn from each other."""
-    made = choose(name)
+    made = ALL.choose(name)
 
     assert made.name == name
     assert made.make_model() is not made.make_model()
@@ -169,25 +151,28 @@ def test_each_policy_has_a_predictor_of_its_own(name: str) -> None:
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
     """Whoever asks; and with the one that was meant."""
-    with pytest.raises(ConfigError) as refused:
-        choose("balance", Tuning(training="dedline"))
-    assert refused.value.hint.startswith("did you mean 'deadline'? valid: deadline, drs")
-    with pytest.raises(ConfigError, match="unknown policy 'first'") as refused:
-        choose("first")
-
-    assert "balance, deadline, drs" in refused.value.hint
+    with pytest.raises(ConfigError, match="unknown policy 'fifi'") as refused:
+        INSTALLED.choose("fifi")
+    assert refused.value.hint.startswith("did you mean 'fifo'? valid: balance, deadline, drs")
+    with pytest.raises(
+        ConfigError, match="'torque' is a baseline for comparison, and not"
+    ) as refused:
+        INSTALLED.choose("torque")
+    assert refused.value.hint.startswith("valid: balance, deadline, drs")
 
 
 def test_weights_of_the_site_decide() -> None:
     """Under ``balance`` and under ``paper``."""
-    by_cpu, by_memory = "cpu = 1\nmemory = 0\n", "cpu = 0\nmemory = 1\n"
-    for rule in ("gsched", "paper"):
-        text = f'[balance]\nrule = "{rule}"\n[balance.weights]\n'
-        assert first_node(chosen(text + by_cpu).plan) == "n1"
-        assert first_node(chosen(text + by_memory).plan) == "n2"
+    by_cpu, by_memory = (
+        parse_config(f"[balance.weights]\n{each}", where="x")
+        for each in ("cpu = 1\nmemory = 0\n", "cpu = 0\nmemory = 1\n")
+    )
+    for name in ("balance", "paper"):
+        assert first_node(ALL.choose(name, by_cpu).plan) == "n1"
+        assert first_node(ALL.choose(name, by_memory).plan) == "n2"
 
 
-def test_the_rule_of_the_paper_reserves_nothing() -> None:
+def test_the_paper_reserves_nothing() -> None:
     """As ``balance`` without a reservation; the first job of the queue is passed over."""
     full = take(space("n1", cpus=4), USED)
     job_classes = [
@@ -204,53 +189,19 @@ def test_the_rule_of_the_paper_reserves_nothing() -> None:
         running=[RunningJob(job=9, allocation=(USED,), started_s=0, end_s=100)],
     )
 
-    started = {
-        text: [start.job for start in chosen(text).plan(snapshot).starts]
-        for text in (
-            "",
-            "[balance]\nreserve = false\n",
-            "[balance]\nrule = 'paper'\n",
-            "[[queue]]\nname = 'batch'\npolicy = 'paper'\n",
-            "[[queue]]\nname = 'batch'\npolicy = 'fifo'\n",
-        )
-    }
-
-    assert list(started.values()) == [[], [1], [1], [1], []]
-
-
-def test_l_and_w_of_the_paper_reach_its_predictor() -> None:
-    """A kind never seen: the newest run alone, or all of them alike."""
-    newest, last_two = (
-        chosen(f"[balance]\npredictor = 'paper'\nlatest = {latest}\nnewest_weight = {weight}\n")
-        for latest, weight in ((1, 0.6), (2, 0.25))
+    plans = (
+        chosen().plan,
+        chosen("[balance]\nreserve = false\n").plan,
+        ALL.choose("paper").plan,
+        chosen("[[queue]]\nname = 'batch'\npolicy = 'fifo'\n").plan,
     )
-    said = []
-    for each in (newest, last_two):
-        model = each.make_model()
-        for wall_s in (1000.0, 100.0, 20.0):
-            model.learn(run("k", wall_s=wall_s))
-        said.append(model.predict(kind("new"), node(), 0).wall_s)
 
-    assert said == [20, 0.25 * 20 + 0.75 * 100]
+    assert [[start.job for start in plan(snapshot).starts] for plan in plans] == [[], [1], [1], []]
 
 
-@pytest.mark.parametrize(
-    ("text", "predicted"),
-    [
-        ("", True),
-        ("[balance]\npredicted_times = false\n", False),
-        ("[balance]\npredictor = 'paper'\n", False),
-        ("[balance]\nrule = 'paper'\n", False),
-        ("[[queue]]\nname = 'a'\npolicy = 'paper'\n", False),
-        ("[[queue]]\nname = 'a'\npolicy = 'fifo'\n", True),
-    ],
-)
-def test_jobs_are_planned_by_predicted_times_where_these_are_seldom_exceeded(
-    text: str,
-    predicted: bool,  # noqa: FBT001 # a column of the table
-) -> None:
+def test_gsim_plans_by_predicted_times_where_these_are_seldom_exceeded() -> None:
     """A mean is exceeded by every other job."""
-    assert settings_from(parse_config(text, where="x")).predicted_times is predicted
+    assert {name for name in ALL.names if not ALL.choose(name).predicts_run_times} == {"paper"}
 
 
 def test_queues_that_name_different_policies_are_refused() -> None:
@@ -303,9 +254,3 @@ def places(nodes: Mapping[str, FreeNode], request: Request, name: str) -> Alloca
     found = allocate(request, Spaces({name: nodes[name]}), request.places)
     assert found is not None
     return found
-
-
-def test_settings_saved_with_other_keys_are_refused() -> None:
-    """A snapshot that an earlier version saved would be planned by another policy."""
-    with pytest.raises(ValidationError, match="unknown field `deadline`"):
-        convert({"deadline": "drs"}, Tuning)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from gsched.config.policies import BalanceConfig, TrainingConfig
 from gsched.model.resources import Share
 from gsched.model.training import Inference, Scaling
 from gschedd.models.goodput.inference import LatencyBoundedInference, goodput_of
@@ -40,7 +41,8 @@ def content(snapshot: Snapshot) -> Saved:
         version=VERSION,
         gsched="1",
         policy="fifo",
-        tuning={},
+        balance=BalanceConfig(),
+        training=TrainingConfig(),
         snapshot=saved(snapshot),
     )
 

@@ -5,12 +5,12 @@ import random
 import pytest
 from msgspec import structs
 
+from gsched.config.nodes import SharingRules
 from gsched.model.resources import Chunk, Gpu, GpuShare, GpuShareRequest, Request, Share
 from gsched.model.states import ShareClass
 from gschedd.plan.fit import NoFit, may_help, place
 from gschedd.plan.never import explain_never
 from gschedd.plan.room import shortage
-from gschedd.plan.sharing import SharingRules
 from gschedd.plan.space import FreeNode, Spaces, common, emptied, give, kept_back, take
 from gschedd.plan.validate import covers
 from gschedd.plan.words import explain

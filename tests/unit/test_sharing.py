@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from gsched.config.nodes import SharingRules
 from gsched.model.resources import Gpu, GpuShareRequest
 from gsched.model.states import ShareClass
-from gschedd.plan.sharing import Device, SharedGpu, SharingRules, choose
+from gschedd.plan.sharing import Device, SharedGpu, choose
 
 HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
 CARD_BYTES = 100 * 2**30

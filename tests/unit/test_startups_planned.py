@@ -3,11 +3,12 @@
 import pytest
 from msgspec import structs
 
+from baselines import edf, fifowhole, themis
+from gsched.config.policies import DrsConfig
 from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy
 from gschedd.plan.training import TrainingProfile
-from gschedd.policies.baselines import edf, fifowhole, themis
 from gschedd.policies.training import deadline, drs, elasticflow
 from tests.support.trainings import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
@@ -16,7 +17,7 @@ EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0)))
 POLICIES: dict[str, Policy] = {
     "deadline": deadline.plan,
     "drs": drs.plan,
-    "drs-paper": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
+    "drs-paper": drs.drs(DrsConfig(variant="paper")),
     "edf": edf.plan,
     "edf-scaled": edf.plan_scaled,
     "elasticflow": elasticflow.plan,

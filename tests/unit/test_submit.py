@@ -3,6 +3,7 @@
 import pytest
 from msgspec import structs
 
+from gsched.config.tables import QueueConfig
 from gsched.errors import (
     BadResourceError,
     GschedError,
@@ -18,7 +19,7 @@ from gsched.model.limits import MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES
 from gsched.model.states import HoldKind, Join, LaunchKind
 from gschedd.core.head import MAX_INTERNED, Head
 from gschedd.core.requests import commands as c
-from gschedd.core.state.settings import Caller, QueueSettings, Settings
+from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
 from gschedd.core.state.step import Step
 from gschedd.policies.queue import fifo
@@ -27,8 +28,8 @@ from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, World, node, setting
 ROOT = Caller(user="root", uid=0, gid=0, operator=True)
 NOBODY = Caller(user="nobody", uid=65534, gid=65534)
 QUEUES = {
-    "batch": QueueSettings(default_walltime_s=60.0, max_walltime_s=3600.0),
-    "closed": QueueSettings(enabled=False),
+    "batch": QueueConfig(name="batch", default_walltime_s=60.0, max_walltime_s=3600.0),
+    "closed": QueueConfig(name="closed", enabled=False),
 }
 
 
@@ -115,7 +116,7 @@ def test_before_the_first_node_anything_is_taken_with_a_warning() -> None:
 
 def test_unknown_resources_can_be_warnings() -> None:
     """Where the site says so."""
-    step, _ = submit(settings(warn_unknown_resource=True), resources=("apples=1",))
+    step, _ = submit(settings(unknown_resource="warn"), resources=("apples=1",))
 
     assert step.warnings[0] == "unknown resource 'apples': ignored"
 
@@ -182,7 +183,7 @@ def test_the_extremes_of_the_ranges_are_taken() -> None:
 
 
 def test_a_job_without_walltime_gets_the_most_that_its_queue_allows() -> None:
-    queues = {"batch": QueueSettings(max_walltime_s=60.0)}
+    queues = {"batch": QueueConfig(name="batch", max_walltime_s=60.0)}
 
     step, head = submit(settings(queues=queues))
 

@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 from gsched.cli.local import cluster
 from gsched.cli.local.layout import ClusterLayout, default_directory, layout_of
 from gsched.cli.local.toml import head_toml, node_toml, with_value, write_file
-from gsched.config import Config, HeadConfig, NodeConfig
-from gsched.config_gpus import GpuConfig
-from gsched.config_queues import QueueConfig
+from gsched.config.nodes import GpuConfig, NodeConfig
+from gsched.config.tables import Config, HeadConfig, QueueConfig
 from gsched.errors import BadResourceError, CannotWriteError, ConfigError, UsageError
 from gsched.model.units import parse_size_bytes
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 heads = st.builds(
     HeadConfig,
-    server_name=text,
+    server_name=st.from_regex(r"([A-Za-z0-9][A-Za-z0-9._-]{0,254})?", fullmatch=True),
     socket=text,
     node_port=st.integers(0, 65535),
     operators=st.lists(text, max_size=3).map(tuple),
@@ -35,7 +34,9 @@ nodes = st.builds(
     name=st.from_regex(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})?", fullmatch=True),
     cpus=st.integers(0, 512),
     gpu=st.lists(st.builds(GpuConfig, count=st.integers(0, 16), type=text), max_size=2).map(tuple),
-    features=st.lists(text, max_size=2).map(tuple),
+    features=st.lists(st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]*", fullmatch=True), max_size=2).map(
+        tuple
+    ),
     resources=st.dictionaries(text, st.integers(0, 9), max_size=2),
     enforce_memory=st.booleans(),
 )

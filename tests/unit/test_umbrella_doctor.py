@@ -9,8 +9,8 @@ from msgspec import structs
 
 from gsched.cli.local import head_checks, machine_checks
 from gsched.cli.local.findings import Finding, Level, fail
-from gsched.config import Config, NodeConfig
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config.nodes import GpuShareConfig, NodeConfig
+from gsched.config.tables import Config
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.protocol.api import API_VERSION, DiskRow
 from gsched.version import VERSION

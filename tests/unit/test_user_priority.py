@@ -2,7 +2,7 @@
 
 import pytest
 
-from gsched.config import parse_config
+from gsched.config.load import parse_config
 from gsched.errors import InvalidRequestError, NotPermittedError
 from gschedd.core.requests import commands as c
 from gschedd.core.state.settings import Caller
@@ -19,9 +19,9 @@ def submitted(asked: int, by: Caller, limit: int) -> tuple[int, tuple[str, ...]]
 
 def test_a_site_that_says_nothing_allows_0() -> None:
     """The default of the configuration."""
-    assert settings_from(parse_config("", where="x")).max_user_priority == 0
+    assert settings_from(parse_config("", where="x")).config.head.max_user_priority == 0
     text = "[head]\nmax_user_priority = 10\n"
-    assert settings_from(parse_config(text, where="x")).max_user_priority == 10
+    assert settings_from(parse_config(text, where="x")).config.head.max_user_priority == 10
 
 
 @pytest.mark.parametrize(

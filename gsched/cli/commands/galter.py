@@ -26,7 +26,7 @@ from gsched.cli.submit.submission import KEPT
 from gsched.cli.times import read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock
-from gsched.config import full_environment
+from gsched.config.environment import full_environment
 from gsched.errors import UsageError
 from gsched.protocol.actions import Alteration, AlterJob
 

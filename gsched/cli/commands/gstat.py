@@ -20,7 +20,7 @@ from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.joblist import TABLES, WHY, plain_list, table_of, terminal_list
 from gsched.cli.show.render import drawn_table, print_table, terminal_lines, write_plain
 from gsched.client import Head, body_of
-from gsched.config import environment
+from gsched.config.environment import environment
 from gsched.errors import UnknownQueueError, UsageError
 from gsched.model.states import JobState
 from gsched.protocol.api import JobList, JobRow, JobStory, QueueRow

@@ -32,7 +32,7 @@ from gsched.cli.submit.scripts import STDIN_NAME, Script, read_script
 from gsched.cli.submit.submission import Work, compatibility_notes, make_job
 from gsched.client import Head, error_from
 from gsched.clock import SystemClock
-from gsched.config import full_environment
+from gsched.config.environment import full_environment
 from gsched.errors import UsageError
 from gsched.model.ids import format_array_id, format_job_id
 from gsched.protocol.api import SubmitJob, SubmitReply, SubmitResult

@@ -28,7 +28,7 @@ from gsched.cli.local.layout import ClusterLayout, NodeLayout
 from gsched.cli.local.toml import write_file
 from gsched.client import Head
 from gsched.clock import SystemClock
-from gsched.config import Config
+from gsched.config.tables import Config
 from gsched.errors import (
     CannotWriteError,
     ConfigError,

@@ -17,20 +17,11 @@ import psutil
 from gsched.cli.local.daemons import Daemon
 from gsched.cli.local.layout import ClusterLayout, NodeLayout
 from gsched.cli.local.toml import head_toml, node_toml, with_value, write_file
-from gsched.config import (
-    ADAPTIVE_POLICIES,
-    POLICIES,
-    TRAINING_POLICIES,
-    Config,
-    HeadConfig,
-    NodeConfig,
-    load_config,
-    parse_config,
-)
-from gsched.config_errors import Keys
-from gsched.config_gpu_share import share_runtimes
-from gsched.config_gpus import GpuConfig
-from gsched.config_rules import closest
+from gsched.config.errors import Keys, closest
+from gsched.config.load import load_config, parse_config
+from gsched.config.nodes import GpuConfig, NodeConfig, share_runtimes
+from gsched.config.tables import Config, HeadConfig
+from gsched.config.words import ADAPTIVE_POLICIES, POLICIES, TRAINING_POLICIES
 from gsched.errors import CannotWriteError, ConfigError, UsageError
 from gsched.model.units import format_size, parse_size_bytes
 
@@ -164,7 +155,8 @@ def set_policies(layout: ClusterLayout, policies: tuple[str, ...]) -> tuple[str,
     for policy in policies:
         config = read_head(layout)
         if policy in TRAINING_POLICIES:
-            before, what = config.training.policy, "training jobs"
+            before: str = config.training.policy
+            what = "training jobs"
             keys: list[Keys] = [("training", "policy")]
         else:
             before, what = config.queue[0].policy, "the queues"

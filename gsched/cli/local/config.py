@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
-from msgspec import UNSET, structs
 
 from gsched.cli.common import print_json
 from gsched.cli.local import machine_checks
@@ -15,8 +14,7 @@ from gsched.cli.local.config_show import load_found, show
 from gsched.cli.local.findings import Level
 from gsched.cli.local.layout import ClusterLayout
 from gsched.cli.local.options import SETTINGS, HelpfulGroup, subcommand
-from gsched.config import Config
-from gsched.config_rules import deprecations
+from gsched.config.tables import Config
 from gsched.errors import ConfigError
 
 
@@ -36,13 +34,13 @@ def check(*, file: str | None, as_json: bool) -> int:
     """
     name, loaded = load_found(file)
     _check_operators(loaded, name)
-    warned = (*deprecations(loaded), *_warnings_here(loaded))
+    warned = _warnings_here(loaded)
     if as_json:
         print_json(
             {
                 "ok": True,
                 "file": name,
-                "config": structs.replace(loaded, deadline=UNSET),
+                "config": loaded,
                 "warnings": warned,
             }
         )

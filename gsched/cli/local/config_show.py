@@ -15,8 +15,10 @@ from gsched.cli.local.layout import ClusterLayout
 from gsched.cli.local.options import subcommand
 from gsched.cli.local.toml import value_text
 from gsched.client import Head
-from gsched.config import Config, config_path, environment, load_config
-from gsched.config_settings import Setting, settings_of
+from gsched.config.environment import config_path, environment
+from gsched.config.keys import Setting, settings_of
+from gsched.config.load import load_config
+from gsched.config.tables import Config
 from gsched.errors import GschedError, HeadUnreachableError, NotPermittedError
 from gsched.model.wording import counted
 from gsched.protocol.running import RunningConfig, RunningSetting

@@ -13,7 +13,7 @@ import psutil
 
 import gsched
 from gsched.clock import SystemClock
-from gsched.config import environment, full_environment
+from gsched.config.environment import environment, full_environment
 from gsched.errors import CannotWriteError, TryAgainError
 
 LOG_LINES_SHOWN = 15

@@ -12,7 +12,9 @@ from gsched.cli.local.findings import Finding, Level, ok
 from gsched.cli.local.layout import ClusterLayout, layout_of
 from gsched.cli.local.options import subcommand
 from gsched.client import Head
-from gsched.config import DEFAULT_NODE_STATE_DIR, Config, environment
+from gsched.config.environment import environment
+from gsched.config.tables import Config
+from gsched.config.words import DEFAULT_NODE_STATE_DIR
 from gsched.errors import CannotWriteError
 from gsched.model.units import format_size
 

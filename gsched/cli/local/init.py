@@ -12,16 +12,15 @@ from gsched.cli.common import print_json
 from gsched.cli.local.cluster import host_name, make_key
 from gsched.cli.local.options import subcommand
 from gsched.cli.local.toml import write_file
-from gsched.config import (
+from gsched.config.load import load_config, parse_config
+from gsched.config.tables import Config
+from gsched.config.words import (
     DEFAULT_CONFIG,
     DEFAULT_NODE_STATE_DIR,
     DEFAULT_SOCKET,
     DEFAULT_STATE_DIR,
     HEAD_ACCOUNT,
-    Config,
-    load_config,
     node_socket_of,
-    parse_config,
 )
 from gsched.errors import CannotWriteError, InvalidRequestError
 

@@ -4,7 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gsched.config import environment, node_socket_of
+from gsched.config.environment import environment
+from gsched.config.words import node_socket_of
 from gsched.errors import UsageError
 
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path holds 108 with the final NUL

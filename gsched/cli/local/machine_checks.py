@@ -15,9 +15,11 @@ from gsched.cli.local.cluster import head_daemon, node_daemon
 from gsched.cli.local.daemons import Daemon, read_pid, running_process
 from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.cli.local.layout import ClusterLayout
-from gsched.config import DEFAULT_NODE_STATE_DIR, Config, config_path, load_config
-from gsched.config_gpu_share import SHARE_COMPILERS
-from gsched.config_rules import deprecations
+from gsched.config.environment import config_path
+from gsched.config.load import load_config
+from gsched.config.nodes import SHARE_COMPILERS
+from gsched.config.tables import Config
+from gsched.config.words import DEFAULT_NODE_STATE_DIR
 from gsched.cuda_driver import find_driver
 from gsched.errors import ConfigError
 from gsched.model.units import format_size
@@ -55,8 +57,6 @@ def check_config(path: str | None) -> tuple[Finding, Config | None]:
     name = config_path(path)
     if not os.path.exists(name):
         return ok("configuration", f"{name} does not exist: all values are defaults"), config
-    if outdated := deprecations(config):
-        return warn("configuration", f"{name} has deprecated keys", "; ".join(outdated)), config
     return ok("configuration", f"{name} is valid"), config
 
 

@@ -7,7 +7,7 @@ import ssl
 from urllib.parse import urlsplit
 
 from gsched.cli.local.findings import Finding, fail, ok, warn
-from gsched.config_notify import NotifyConfig
+from gsched.config.notify import NotifyConfig
 
 PATIENCE_S = 5.0
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from gsched.config import HeadConfig, NodeConfig
-from gsched.config_errors import Keys, line_of
-from gsched.config_gpus import GpuConfig
-from gsched.config_queues import QueueConfig
+from gsched.config.errors import Keys, line_of
+from gsched.config.nodes import GpuConfig, NodeConfig
+from gsched.config.tables import HeadConfig, QueueConfig
 from gsched.errors import CannotWriteError, ConfigError
 
 _NO_NEW_PRIVILEGES = "no_new_privileges = true\n"

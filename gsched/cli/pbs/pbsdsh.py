@@ -7,7 +7,7 @@ import click
 from gsched.cli.common import gsched_command
 from gsched.cli.steps.job import JobNodes, job_nodes
 from gsched.cli.steps.tasks import Tasks, Wanted
-from gsched.config import full_environment
+from gsched.config.environment import full_environment
 from gsched.errors import UsageError
 
 _FIRST_TASK = 2  # the script is task 1 of its job

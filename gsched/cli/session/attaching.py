@@ -6,7 +6,7 @@ from gsched.cli.common import command_name, print_note
 from gsched.cli.follow import ending_words, exit_status
 from gsched.cli.session.console import Console
 from gsched.client import Head, error_from
-from gsched.config import full_environment
+from gsched.config.environment import full_environment
 from gsched.errors import BadStateError, HeadUnreachableError
 from gsched.model.states import JobState
 from gsched.protocol.actions import DeleteJob

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from gsched.cli.show.render import terminal_lines
-from gsched.config import environment, full_environment
+from gsched.config.environment import environment, full_environment
 
 _DEFAULT = "less -FRX"
 

@@ -13,7 +13,7 @@ from typing import IO
 
 from gsched.cli.common import is_terminal, printable, wants_color
 from gsched.cli.show.columns import Column
-from gsched.config import environment
+from gsched.config.environment import environment
 
 EMPTY = "-"
 DRAWN_ROWS_MOST = 2000  # rich draws about 3,000 rows a second; who asks for more wants lines

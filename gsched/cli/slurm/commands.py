@@ -40,7 +40,7 @@ from gsched.cli.slurm.sinfo import sinfo
 from gsched.cli.slurm.srun import srun
 from gsched.cli.slurm.sstat import sstat
 from gsched.client import Head
-from gsched.config import environment
+from gsched.config.environment import environment
 from gsched.errors import GschedError, UsageError
 from gsched.model.host_lists import expanded
 from gsched.model.states import JobState

@@ -22,7 +22,7 @@ from gsched.cli.submit.foreign_directives import translated
 from gsched.cli.submit.scripts import read_script
 from gsched.cli.submit.slurm_options import OPTIONS, REQUIRED, parse
 from gsched.cli.submit.slurm_request import SYNONYMS
-from gsched.config import environment
+from gsched.config.environment import environment
 from gsched.errors import BadScriptError, UnreadableScriptError, UsageError
 from gsched.model.request import parse_resources
 

@@ -19,7 +19,7 @@ from gsched.cli.slurm.sinfo import state_of, whole_state
 from gsched.cli.submit.foreign import NO_LIMIT, TIME, Words, meaning_of, slurm_time
 from gsched.cli.times import parse_start_time
 from gsched.clock import SystemClock
-from gsched.config import environment
+from gsched.config.environment import environment
 from gsched.errors import HeadUnreachableError, UsageError
 from gsched.model.host_lists import compact, expanded, in_order
 from gsched.model.units import parse_duration_s

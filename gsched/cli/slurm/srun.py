@@ -14,7 +14,7 @@ from gsched.cli.steps.job import JobNodes, job_nodes
 from gsched.cli.steps.tasks import Tasks, Wanted, write_through
 from gsched.cli.submit.readers import find_program
 from gsched.cli.submit.slurm_options import OPTIONS, parse
-from gsched.config import environment, full_environment
+from gsched.config.environment import environment, full_environment
 from gsched.errors import UsageError
 from gsched.model.counts import repeated
 from gsched.model.host_lists import compact, expanded

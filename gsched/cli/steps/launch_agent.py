@@ -7,7 +7,7 @@ from typing import Final
 
 from gsched.cli.steps.job import job_nodes
 from gsched.cli.steps.tasks import Tasks, Wanted
-from gsched.config import full_environment
+from gsched.config.environment import full_environment
 from gsched.errors import GschedError, UsageError
 
 USAGE: Final = """\

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gsched.cli.submit.foreign import slurm_option
 from gsched.cli.submit.readers import find_program
-from gsched.config import environment
+from gsched.config.environment import environment
 from gsched.errors import UsageError
 
 

@@ -10,7 +10,7 @@ from gsched.cli.submit.options import Stated, merged, read_options
 from gsched.cli.submit.place import Place
 from gsched.cli.submit.rows import ROWS
 from gsched.cli.submit.scripts import Script
-from gsched.config import environment
+from gsched.config.environment import environment
 from gsched.errors import BadResourceError, BadScriptError, GschedError
 
 

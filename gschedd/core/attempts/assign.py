@@ -75,7 +75,7 @@ def free_port(job: Job, settings: Settings, taken: Collection[int]) -> int:
     Another cluster on the same machines most likely begins elsewhere, too. Where it does not, the
     node finds the port taken, and the next attempt has another one.
     """
-    first, last = settings.master_port_first, settings.master_port_last
+    first, last = settings.config.head.master_port_first, settings.config.head.master_port_last
     count = last - first + 1
     begin = (settings.master_port_begin + job.id * 13 + job.attempts * 101) % count
     for step in range(count):

@@ -129,7 +129,10 @@ def next_overdue_s(state: State, settings: Settings) -> float | None:
     """Return when the next of both is given up, seconds since the epoch; None if there is none."""
     limits_s = [_limit_s(job, settings) for job in waiting_for_checkpoint(state)]
     limits_s += [overdue_s(job, settings) for job in preparing(state)]
-    limits_s += [since_s + settings.checkpoint_timeout_s for _, since_s in waiting_for_place(state)]
+    limits_s += [
+        since_s + settings.config.moves.checkpoint_timeout_s
+        for _, since_s in waiting_for_place(state)
+    ]
     return min(limits_s, default=None)
 
 
@@ -140,7 +143,11 @@ def _limit_s(job: Job, settings: Settings) -> float:
 
 
 def _patience_s(job: Job, settings: Settings) -> float:
-    return job.spec.grace_s if job.spec.checkpoint_signal else settings.checkpoint_timeout_s
+    return (
+        job.spec.grace_s
+        if job.spec.checkpoint_signal
+        else settings.config.moves.checkpoint_timeout_s
+    )
 
 
 def overdue(
@@ -152,13 +159,13 @@ def overdue(
     has left all of it, and waits for somebody who does not go, may find another place by its queue.
     """
     for job, since_s in waiting_for_place(state):
-        if since_s + settings.checkpoint_timeout_s <= now_s:
-            within = f"within {settings.checkpoint_timeout_s:g} s"
+        if since_s + settings.config.moves.checkpoint_timeout_s <= now_s:
+            within = f"within {settings.config.moves.checkpoint_timeout_s:g} s"
             reason = f"the target of its migration was not free {within}"
             yield f.JobRequeued(at_s=now_s, job=job.id, reason=reason, faults=0)
     for job in preparing(state):
         if overdue_s(job, settings) <= now_s:
-            within = f"within {settings.prepare_timeout_s:g} s"
+            within = f"within {settings.config.moves.prepare_timeout_s:g} s"
             yield given_up(job, f"its processes were not prepared {within}", now_s)
     for job in waiting_for_checkpoint(state):
         if _limit_s(job, settings) > now_s:

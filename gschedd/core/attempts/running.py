@@ -64,11 +64,11 @@ def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
     assert attempt is not None, "a running job has an attempt"
     started_s = attempt.started_s or attempt.assigned_s
     expected_s = None
-    if settings.predicted_times:
+    if settings.config.balance.predicted_times:
         parts = attempt.parts.values()
         expected_s = predicted_s(p.prediction for p in parts if p.state is not PartState.PASSIVE)
     if expected_s is None and job.spec.walltime_s is None:
-        expected_s = settings.default_walltime_s or None
+        expected_s = settings.config.head.default_walltime_s or None
     return RunningJob(
         job=job.id,
         allocation=attempt.allocation,

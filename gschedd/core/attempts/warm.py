@@ -44,7 +44,7 @@ def preparation(
         The number, 0 for a cold start; and the reason for a cold start in words, empty if nobody
         needs one.
     """
-    if not settings.warm or not allocation or job.spec.checkpoint_signal:
+    if not settings.config.moves.warm or not allocation or job.spec.checkpoint_signal:
         return 0, ""
     if job.spec.launch is not LaunchKind.TORCHRUN:
         return 0, "it is not started by --torchrun"
@@ -78,7 +78,7 @@ def is_preparing(job: Job) -> bool:
 def overdue_s(job: Job, settings: Settings) -> float:
     """Return when a job does not wait any longer for its next attempt to be prepared."""
     assert job.move is not None, "it moves"
-    return job.move.asked_s + settings.prepare_timeout_s
+    return job.move.asked_s + settings.config.moves.prepare_timeout_s
 
 
 def given_up(job: Job, reason: str, at_s: float) -> f.MovePrepared:

@@ -82,16 +82,16 @@ def snapshot(
         loads=Loads(state),
         kinds=Kinds(state),
         predictor=predictor,
-        default_walltime_s=settings.default_walltime_s or None,
-        predicted_times=settings.predicted_times,
+        default_walltime_s=settings.config.head.default_walltime_s or None,
+        predicted_times=settings.config.balance.predicted_times,
         profiles=(
             TrainingProfiles(state, settings, now_s, predictor)
             if state.plans_training and state.trainings
             else {}
         ),
         fabric=settings.fabric,
-        moves_max=max(0, settings.max_moves - len(state.targets)),
-        moves_left=state.volatile.moves_left and len(state.targets) < settings.max_moves,
+        moves_max=max(0, settings.config.moves.at_once - len(state.targets)),
+        moves_left=state.volatile.moves_left and len(state.targets) < settings.config.moves.at_once,
         starts_max=starts_max,
     )
 

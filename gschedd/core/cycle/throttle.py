@@ -25,7 +25,7 @@ def paced(state: State, settings: Settings, moves: Sequence[Move]) -> tuple[Move
     many jobs want each other's places that there would never be room for all of them, they move
     when nothing else does.
     """
-    room = settings.max_moves - len(state.targets)
+    room = settings.config.moves.at_once - len(state.targets)
     if len(moves) <= room:
         return tuple(moves)
 

@@ -218,7 +218,9 @@ def inquire(
     The policy is asked once if it plans trainings; else it is asked for its start, up to so many
     times as `gschedd.core.forecast.start` allows, and its end follows from that.
     """
-    size = known_size(spec, state, settings, predictor if settings.predicted_times else None, now_s)
+    size = known_size(
+        spec, state, settings, predictor if settings.config.balance.predicted_times else None, now_s
+    )
     silent = _silence(spec, state=state, settings=settings, now_s=now_s)
     if silent:
         return Inquiry(spec=spec, size=size, outlook=Outlook(why=silent))

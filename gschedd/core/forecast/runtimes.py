@@ -465,7 +465,7 @@ def of_running(job: Job, settings: Settings, predictions: JobPredictions) -> Run
     assert attempt is not None, "a running job has an attempt"
     limit_s = walltime_left_s(job)
     if limit_s is None:
-        limit_s = settings.default_walltime_s or None
+        limit_s = settings.config.head.default_walltime_s or None
     nodes = [name for name, p in attempt.parts.items() if p.state is not PartState.PASSIVE]
     return believed(job.id, nodes, predictions=predictions, limit_s=limit_s, kind=kind_of(job.spec))
 

@@ -38,7 +38,7 @@ def check_caller(caller: Caller, state: State, settings: Settings) -> None:
             "the caller's user id is 65534 (nobody, or a user of another namespace)",
             hint="submit as a user of this machine",
         )
-    if caller.uid == 0 and not settings.allow_root_jobs:
+    if caller.uid == 0 and not settings.config.head.allow_root_jobs:
         raise NotPermittedError(
             "root may not submit jobs on this cluster",
             hint="submit as an ordinary user, or set head.allow_root_jobs = true",
@@ -59,9 +59,10 @@ def check_caller(caller: Caller, state: State, settings: Settings) -> None:
             f"this cluster runs jobs of uid {settings.only_uid} only",
             hint="its daemons run without root and cannot become another user",
         )
-    if state.jobs_by_user.get(caller.uid, 0) >= settings.max_queued_per_user:
+    most = settings.config.head.max_queued_per_user
+    if state.jobs_by_user.get(caller.uid, 0) >= most:
         raise TryAgainError(
-            f"{caller.user} has {settings.max_queued_per_user} unfinished jobs, the limit here",
+            f"{caller.user} has {most} unfinished jobs, the limit here",
             hint="wait until some have ended, or delete some",
         )
 

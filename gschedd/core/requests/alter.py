@@ -169,7 +169,7 @@ def _altered(
         check_name(asked.name)
     _check_rerunnable(job, asked)
     stated = {name: value for name in _STATED if (value := getattr(asked, name)) is not None}
-    stated |= altered_notify(asked, settings.notify)
+    stated |= altered_notify(asked, settings.config.notify)
     check_texts(*(value for value in stated.values() if isinstance(value, str)))
     queue = spec.queue if asked.queue is None else asked.queue
     spec = structs.replace(
@@ -302,7 +302,7 @@ def _with_resources(
     parsed = parse_resources(
         texts,
         generic_names=state.generic_names(),
-        warn_unknown=settings.warn_unknown_resource,
+        warn_unknown=settings.config.head.unknown_resource == "warn",
         exclusive=spec.request.exclusive,
         so_far="" if anew else asked_so_far,
     )

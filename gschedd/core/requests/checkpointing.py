@@ -107,7 +107,7 @@ def _lease_s(asked: SubmitJob, settings: Settings) -> float:
     """
     lease_s = asked.lease_s
     if lease_s is None:
-        return settings.lease_s if asked.rerunnable else 0.0
+        return settings.config.head.lease_s if asked.rerunnable else 0.0
     if lease_s == 0:
         return 0.0
     if not MIN_LEASE_S <= lease_s <= MAX_LEASE_S:

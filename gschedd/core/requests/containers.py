@@ -92,8 +92,10 @@ def _check(container: Container, settings: Settings) -> None:
             hint="give its full path in the container",
         )
     names = (image, image_name(image))
-    if settings.images and not any(each.startswith(settings.images) for each in names):
+    if settings.config.containers.allowed and not any(
+        each.startswith(settings.config.containers.allowed) for each in names
+    ):
         raise NotPermittedError(
             f"image {image} is not allowed at this site",
-            hint=f"allowed images begin with: {', '.join(settings.images)}",
+            hint=f"allowed images begin with: {', '.join(settings.config.containers.allowed)}",
         )

@@ -183,7 +183,7 @@ def _array_of(asked: SubmitJob, settings: Settings) -> Array | None:
         if asked.lines:
             raise InvalidRequestError("lines without an array", hint="state its indices, too")
         return None
-    array = read_array(asked.array, most=settings.max_array_elements)
+    array = read_array(asked.array, most=settings.config.head.max_array_elements)
     if asked.reject_if_late:
         raise InvalidRequestError(
             "an array cannot be refused for its deadline: its elements are judged one by one",

@@ -250,7 +250,7 @@ def _check_run(
             f"{format_duration(walltime_s)} ends it before",
             hint="give more walltime, or none, or correct the description of the training",
         )
-    if aim.deadline_s and settings.refuse_impossible:
+    if aim.deadline_s and settings.config.training.refuse_impossible:
         _check_possible(aim, best, now_s)
     most = aim.request.places_max * aim.request.chunks[0].gpus
     if best.most_gpus < most:
@@ -264,7 +264,7 @@ def check_start(deadline_s: float, start_after_s: float, settings: Settings) -> 
     Raises:
         InvalidRequestError: the two contradict each other.
     """
-    if settings.refuse_impossible and 0 < deadline_s <= start_after_s:
+    if settings.config.training.refuse_impossible and 0 < deadline_s <= start_after_s:
         raise InvalidRequestError(
             f"the deadline {moment(deadline_s)} cannot be met: the job cannot start before "
             f"{moment(start_after_s)}",
@@ -350,7 +350,7 @@ def check_deadline(
         InvalidRequestError: it could not; the earliest possible end is said.
     """
     best = shortest_run(spec.request, size, state=state, settings=settings)
-    if settings.refuse_impossible and math.isfinite(best.run_s):
+    if settings.config.training.refuse_impossible and math.isfinite(best.run_s):
         aim = Aim(
             request=spec.request,
             deadline_s=spec.deadline_s,

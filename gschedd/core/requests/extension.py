@@ -11,14 +11,15 @@ from typing import Final
 
 from msgspec import Struct
 
+from gsched.config.tables import QueueConfig
 from gsched.errors import BadStateError, NotPermittedError
 from gsched.model.ids import short_job_id
 from gsched.model.resources import Request
-from gsched.model.units import format_duration
+from gsched.model.units import format_duration, parse_duration_s
 from gsched.model.wording import counted
 from gschedd.core.attempts.running import Running
 from gschedd.core.state.records import Job
-from gschedd.core.state.settings import Caller, QueueSettings, Settings
+from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
 from gschedd.core.state.walltime import walltime_left_s
 from gschedd.plan.fit import NoFit, place
@@ -73,18 +74,18 @@ def extended_s(
         )
     if caller.operator:
         return job.spec.extended_s
-    queue = settings.queues.get(job.spec.queue, QueueSettings())
+    queue = settings.queues.get(job.spec.queue, QueueConfig(name=job.spec.queue))
     _check_quota(job, total_s, before_s - job.spec.extended_s, queue)
     _check_count(job, caller, state, queue)
     _check_delay(job, added_s, state, settings, now_s)
     return total_s
 
 
-def _check_quota(job: Job, total_s: float, stated_s: float, queue: QueueSettings) -> None:
-    most_s = queue.extension_s
-    if queue.extension_part is not None:
-        most_s = queue.extension_part * stated_s
-    if most_s is None or total_s <= most_s:
+def _check_quota(job: Job, total_s: float, stated_s: float, queue: QueueConfig) -> None:
+    if not queue.walltime_extension:
+        return
+    most_s = _most_s(queue.walltime_extension, stated_s)
+    if total_s <= most_s:
         return
     left_s = max(0.0, most_s - job.spec.extended_s)
     raise NotPermittedError(
@@ -94,8 +95,15 @@ def _check_quota(job: Job, total_s: float, stated_s: float, queue: QueueSettings
     )
 
 
-def _check_count(job: Job, caller: Caller, state: State, queue: QueueSettings) -> None:
-    most = queue.extensions_per_user
+def _most_s(text: str, stated_s: float) -> float:
+    """Return ``walltime_extension`` of a queue in seconds; a part is one of the walltime."""
+    if text.endswith("%"):
+        return float(text[:-1]) / 100 * stated_s
+    return parse_duration_s(text, zero=True)
+
+
+def _check_count(job: Job, caller: Caller, state: State, queue: QueueConfig) -> None:
+    most = queue.walltime_extensions_per_user
     if not most or job.spec.extended_s:
         return
     others = [

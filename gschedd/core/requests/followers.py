@@ -163,9 +163,9 @@ def _never(
     how = "succeeded" if kind is DependencyKind.AFTER_NOT_OK else "failed or was cancelled"
     name = format_job_id(on, settings.server)
     why = f"its dependency {kind}:{short_job_id(on)} can never be satisfied: job {name} {how}"
-    if settings.keep_unsatisfiable and job.hold_reason == why:
+    if settings.config.head.unsatisfiable == "hold" and job.hold_reason == why:
         return []
-    if settings.keep_unsatisfiable:
+    if settings.config.head.unsatisfiable == "hold":
         return [f.JobHeld(at_s=at_s, job=job.id, holds=HELD, by="gsched", reason=why)]
     elements = job.elements
     if elements is not None and (elements.left or elements.held):

@@ -33,7 +33,7 @@ def with_terminal(asked: SubmitJob, settings: Settings) -> SubmitJob:
     if timeout_s is None:
         queue = settings.queues.get(name)
         of_queue = queue.detach_timeout_s if queue is not None else -1.0
-        timeout_s = settings.detach_timeout_s if of_queue < 0 else of_queue
+        timeout_s = settings.config.head.detach_timeout_s if of_queue < 0 else of_queue
         if most_s:
             timeout_s = min(timeout_s or most_s, most_s)
     check_detach_timeout(timeout_s, limits)
@@ -107,7 +107,7 @@ def may_enter(caller: Caller, job: Job, settings: Settings) -> None:
         )
     if owner.uid == 0:
         raise NotPermittedError(f"job {name} belongs to root, whom no operator becomes")
-    if not settings.operators_enter_jobs:
+    if not settings.config.head.operators_enter_jobs:
         raise NotPermittedError(
             f"job {name} belongs to {owner.user}, and operators do not enter the jobs of others "
             "here",

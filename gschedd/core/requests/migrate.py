@@ -328,7 +328,7 @@ def next_vacating(state: State, settings: Settings, now_s: float) -> f.MoveReque
     the same moment. Of several users the one of whose jobs the fewest have left so far is next, and
     of his jobs the oldest.
     """
-    if not state.vacating or len(state.targets) >= settings.max_moves:
+    if not state.vacating or len(state.targets) >= settings.config.moves.at_once:
         return None
     jobs = {
         number: job

@@ -5,13 +5,13 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from gsched.config.notify import NotifyConfig
 from gsched.errors import InvalidRequestError
 from gsched.model import limits
 from gsched.model.job import JobSpec
 from gsched.model.mail import checked_points, checked_recipients, domain_of, wants_mail
 from gsched.protocol.actions import Alteration
 from gsched.protocol.api import SubmitJob
-from gschedd.core.state.settings import NotifySettings
 
 SENDS_NO_MAIL: Final = "this site sends no mail"
 
@@ -23,7 +23,7 @@ class Notify(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-def checked_notify(asked: SubmitJob, settings: NotifySettings) -> Notify:
+def checked_notify(asked: SubmitJob, settings: NotifyConfig) -> Notify:
     """Return mail points, recipients and URL of a submission.
 
     Raises:
@@ -38,17 +38,17 @@ def checked_notify(asked: SubmitJob, settings: NotifySettings) -> Notify:
             raise
         recipients = ""
         warnings = (f"{error.message}: -M is ignored",)
-    if wants_mail(points, asked.mail_to) and not (settings.mail or settings.hook):
+    if wants_mail(points, asked.mail_to) and not (settings.sends_mail or settings.has_hook):
         asks = "the job's request for mail has no effect"
         warnings = (f"{SENDS_NO_MAIL}: {asks}; gwait returns when a job has ended",)
-    elif recipients and not settings.mail:
+    elif recipients and not settings.sends_mail:
         warnings = (f"{SENDS_NO_MAIL}: recipients have no effect, only its hook is called",)
     stated: dict[str, object] = {"mail_points": points, "mail_to": recipients}
     stated["notify_url"] = _url(asked.notify_url, settings)
     return Notify(stated=stated, warnings=warnings)
 
 
-def kept_notify(spec: JobSpec, settings: NotifySettings) -> Notify:
+def kept_notify(spec: JobSpec, settings: NotifyConfig) -> Notify:
     """Return what a job keeps of it that is submitted again: nothing that is no longer allowed."""
     stated: dict[str, object] = {}
     warnings: list[str] = []
@@ -62,7 +62,7 @@ def kept_notify(spec: JobSpec, settings: NotifySettings) -> Notify:
     return Notify(stated=stated, warnings=tuple(warnings))
 
 
-def altered_notify(asked: Alteration, settings: NotifySettings) -> dict[str, object]:
+def altered_notify(asked: Alteration, settings: NotifyConfig) -> dict[str, object]:
     """Return what an alteration changes of it.
 
     Raises:
@@ -77,7 +77,7 @@ def altered_notify(asked: Alteration, settings: NotifySettings) -> dict[str, obj
     if asked.notify_url is not None:
         changes["notify_url"] = _url(asked.notify_url, settings)
     wanted = wants_mail(points or "", asked.mail_to or "") if points != "n" else False
-    if wanted and not (settings.mail or settings.hook):
+    if wanted and not (settings.sends_mail or settings.has_hook):
         raise InvalidRequestError(
             f"{SENDS_NO_MAIL}: it would wait for mail that never comes",
             hint="omit -m and -M, or write -m n; gwait returns when a job has ended",
@@ -90,11 +90,11 @@ def origin_of(url: str) -> str:
     return "/".join([*url.split("/")[:3], "..."]) if url else ""
 
 
-def _recipients(stated: str, settings: NotifySettings) -> str:
+def _recipients(stated: str, settings: NotifyConfig) -> str:
     names = checked_recipients(stated)
-    allowed = settings.recipient_domains
+    allowed = {each.lower() for each in settings.recipient_domains}
     for name in names:
-        domain = domain_of(name) or settings.mail_domain
+        domain = domain_of(name) or settings.mail_domain.lower()
         if allowed and domain not in allowed:
             raise InvalidRequestError(
                 f"-M: this site sends no mail to {domain}",
@@ -103,16 +103,16 @@ def _recipients(stated: str, settings: NotifySettings) -> str:
     return ",".join(names)
 
 
-def _url(stated: str, settings: NotifySettings) -> str:
+def _url(stated: str, settings: NotifyConfig) -> str:
     """Return a URL whose origin the site allows: the head's machine opens it, not the user's."""
     if not stated:
         return ""
-    if not settings.urls:
+    if not settings.allow_urls:
         raise InvalidRequestError(
             "--notify: this site allows no URLs of users",
             hint="ask an administrator for allow_urls in [notify] of gsched.toml, or use gwait",
         )
-    allowed = ", ".join(sorted(settings.urls))
+    allowed = ", ".join(sorted(settings.allow_urls))
     try:
         parts = urlsplit(stated)
         origin = f"{parts.scheme}://{parts.netloc}".lower()
@@ -120,7 +120,7 @@ def _url(stated: str, settings: NotifySettings) -> str:
         origin = ""
     if not stated.isascii() or not stated.isprintable() or set(' \\"<>') & set(stated):
         origin = ""
-    if origin not in settings.urls:
+    if origin not in settings.allow_urls:
         raise InvalidRequestError(
             f"--notify: {limits.shown(stated)} is not allowed at this site",
             hint=f"allowed are URLs that begin with: {allowed}",

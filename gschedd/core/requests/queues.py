@@ -6,10 +6,11 @@ unset, also after a restart, whatever the configuration says then.
 
 from msgspec import Struct, structs
 
+from gsched.config.tables import QueueConfig
 from gsched.errors import InvalidRequestError, UnknownQueueError
 from gsched.model.limits import MAX_WORD
 from gsched.protocol.queues import QUEUE_ATTRIBUTES, QueueChange
-from gschedd.core.state.settings import QueueSettings, Settings
+from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 
 #: Queues that operators can create beside those of the configuration.
@@ -45,7 +46,7 @@ def overridden(configured: Settings, overrides: Overrides) -> Settings:
         if queue is None:
             if not each.created:
                 continue  # it is no longer configured
-            queue = QueueSettings(enabled=False, started=False)
+            queue = QueueConfig(name=name, enabled=False, started=False)
         changes = {n: getattr(each, n) for n in QUEUE_ATTRIBUTES}
         queues[name] = structs.replace(
             queue, **{name: value for name, value in changes.items() if value is not None}

@@ -63,7 +63,7 @@ def _read(asked: SubmitJob, queue: str, state: State, settings: Settings) -> Res
     resources = parse(
         asked.resources,
         state.generic_names(),
-        settings.warn_unknown_resource or asked.warn_unknown,
+        settings.config.head.unknown_resource == "warn" or asked.warn_unknown,
         asked.exclusive,
     )
     change_s = resources.walltime_change_s

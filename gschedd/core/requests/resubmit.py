@@ -58,7 +58,7 @@ def prepare_again(command: Resubmit, state: State, settings: Settings, now_s: fl
     request = with_container(request, spec.container, state, settings)
     check_possible(request, state)
     priority, warnings = capped_priority(spec.priority, caller, settings)
-    notify = kept_notify(spec, settings.notify)
+    notify = kept_notify(spec, settings.config.notify)
     spec = structs.replace(
         spec,
         request=request,
@@ -88,7 +88,7 @@ def _array_of(command: Resubmit, settings: Settings) -> Array | None:
     if stated is None:
         return None
     assert spans, "there is something to submit"
-    most = settings.max_array_elements
+    most = settings.config.head.max_array_elements
     fits = take(spans, most)[0][:MAX_ARRAY_SPANS]
     if fits != spans:
         number = command.original.id

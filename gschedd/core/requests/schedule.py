@@ -59,7 +59,7 @@ def checked_priority(priority: int) -> int:
 
 def highest_priority(caller: Caller, settings: Settings) -> int:
     """Return the highest priority that the caller can give a job."""
-    return PRIORITY_RANGE[1] if caller.operator else settings.max_user_priority
+    return PRIORITY_RANGE[1] if caller.operator else settings.config.head.max_user_priority
 
 
 def capped_priority(

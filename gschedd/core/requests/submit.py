@@ -73,7 +73,7 @@ def prepare(
         warnings.append("no node has registered yet: the job waits for one")
     schedule = schedule_of(asked, caller, settings)
     warnings += schedule.warnings
-    notify = checked_notify(asked, settings.notify)
+    notify = checked_notify(asked, settings.config.notify)
     warnings += notify.warnings
     spec = JobSpec(
         owner=owner,

@@ -72,8 +72,9 @@ def rates_of(inventory: Inventory) -> NodeRates:
     """Return what a node can do, against usual cores and GPUs.
 
     Source:
-        Liu Hui et al. (see `gschedd.models.predict`): the rate of a node's CPUs is cores times
-        clock, that of a GPU its multiprocessors times clock. Unlike there, either may be unknown.
+        Liu Hui et al. (see `gschedd.policies.kit.capacity`): the rate of a node's CPUs is cores
+        times clock, that of a GPU its multiprocessors times clock. Unlike there, either may be
+        unknown.
     """
     gpus = inventory.gpus
     rates_mhz = [gpu.rate_mhz if gpu.rate_mhz > 0 else USUAL_GPU_RATE_MHZ for gpu in gpus]

@@ -52,4 +52,4 @@ def expected_move_s(job: Job, state: State, settings: Settings, startup_s: float
     if state.move_costs:
         return state.move_costs.expected_s(Family.of(kind_of(job.spec)))
     save_s = job.saved.wall_s if job.saved is not None else 0.0
-    return max(settings.move_s, startup_s + save_s)
+    return max(settings.config.training.move_s, startup_s + save_s)

@@ -52,7 +52,7 @@ class TrainingProfiles(Mapping[int, TrainingProfile]):
         self._state = state
         self._settings = settings
         self._now_s = now_s
-        self._predictions = predictor if settings.predicted_times else None
+        self._predictions = predictor if settings.config.balance.predicted_times else None
         self._profiles: dict[int, TrainingProfile] = {}
 
     def __getitem__(self, number: int) -> TrainingProfile:

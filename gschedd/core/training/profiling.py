@@ -21,7 +21,7 @@ def check_profile(asked: SubmitJob, settings: Settings) -> None:
     Raises:
         InvalidRequestError: the site does without them, or the training could not grow afterwards.
     """
-    if settings.profiling is Profiling.NEVER:
+    if settings.config.training.profile is Profiling.NEVER:
         raise InvalidRequestError(
             "this site makes no profiling runs: [training] profile is never",
             hint="leave --profile out",
@@ -37,13 +37,17 @@ def check_profile(asked: SubmitJob, settings: Settings) -> None:
 def is_profiled(job: Job, state: State, settings: Settings) -> bool:
     """Return whether a training may have no more than its fewest GPUs for now."""
     spec = job.spec
-    if settings.profiling is Profiling.NEVER or not spec.movable or not is_elastic(spec.request):
+    if (
+        settings.config.training.profile is Profiling.NEVER
+        or not spec.movable
+        or not is_elastic(spec.request)
+    ):
         return False
     if state.step_times.knows(job.id):
         return False
     if spec.profile:
         return True
-    if settings.profiling is not Profiling.AUTO:
+    if settings.config.training.profile is not Profiling.AUTO:
         return False
     stated = state.caches.sizes[job.id] if job.id in state.caches.sizes else stated_size(spec)
     return stated is None and size_of_kind(spec, state, settings) is None

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
+from gsched.config.tables import QueueConfig
 from gsched.model.dependency import format_dependencies
 from gsched.model.gpu_tokens import TokenUse
 from gsched.model.job import Outcome, labels_of, stated_of
@@ -21,7 +22,6 @@ from gschedd.core.nodes.probation import recent_resumptions
 from gschedd.core.requests.notify import origin_of
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job, Node, Part
-from gschedd.core.state.settings import QueueSettings
 from gschedd.core.training.checkpoints import checkpoint_dir
 from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.views.adaptive import advice
@@ -152,7 +152,7 @@ class JobViews:
 
     def _unanswered(self, job: Job) -> Why:
         requeued_s = self._leases.requeued_s(job, self._settings)
-        patience_s = self._settings.node_timeout_s
+        patience_s = self._settings.config.head.node_timeout_s
         return unanswered(job, self._state, self._now_s, requeued_s, patience_s)
 
     def _present_wall_s(self, attempt: Attempt | None) -> float:
@@ -411,10 +411,10 @@ def part_row(node: str, part: Part, tokens: TokenUse | None = None) -> api.PartR
     )
 
 
-def queue_row(name: str, queue: QueueSettings, jobs: dict[str, int]) -> api.QueueRow:
+def queue_row(queue: QueueConfig, jobs: dict[str, int]) -> api.QueueRow:
     """Return a queue with its settings; ``jobs`` counts its unfinished ones by state."""
     return api.QueueRow(
-        name=name,
+        name=queue.name,
         enabled=queue.enabled,
         started=queue.started,
         priority=queue.priority,

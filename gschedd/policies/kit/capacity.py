@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 
+from gsched.config.policies import WeightsConfig
 from gsched.model.resources import WHOLE_PERCENT, Allocation, Chunk, Share, percent_held
 from gschedd.plan.load import NodeLoad, NodeRates, Use
 from gschedd.plan.room import Rank, RankKey
@@ -22,27 +23,6 @@ from gschedd.plan.snapshot import ByEnd, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, NodeIndex, index_of
 from gschedd.plan.times import JobPredictions
 from gschedd.policies.kit.chooser import Chooser
-
-
-class Weights(Struct, frozen=True, kw_only=True):
-    """How much each resource counts: the paper's k1 to k4, of any sum above 0."""
-
-    cpu: float = 0.25
-    memory: float = 0.25
-    gpu: float = 0.25
-    gpu_memory: float = 0.25
-
-
-def check_weights(weights: Weights) -> None:
-    """Check that capacity can be told by these weights.
-
-    Raises:
-        ValueError: a weight is below 0, or nothing counts for a job without GPUs.
-    """
-    if min(weights.cpu, weights.memory, weights.gpu, weights.gpu_memory) < 0:
-        raise ValueError(f"a weight is below 0: {weights}")
-    if weights.cpu + weights.memory <= 0:
-        raise ValueError(f"cpu and memory must not both be 0: {weights}")
 
 
 class Largest(Struct, frozen=True, kw_only=True):
@@ -66,7 +46,7 @@ def largest(rates: Mapping[str, NodeRates]) -> Largest:
 
 
 def value(
-    rates: NodeRates, used: Use, most: Largest, weights: Weights, *, with_gpus: bool
+    rates: NodeRates, used: Use, most: Largest, weights: WeightsConfig, *, with_gpus: bool
 ) -> float:
     """Return the capacity left on a node: VALUE of the paper, 1 for the largest node when idle.
 
@@ -227,7 +207,7 @@ class MostCapacity(Chooser):
         self,
         snapshot: Snapshot,
         *,
-        weights: Weights,
+        weights: WeightsConfig,
         window_s: float,
         spare_gpu_nodes: bool,
     ) -> None:

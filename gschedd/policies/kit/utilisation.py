@@ -10,13 +10,14 @@ paper sets out to lower. VALUE decides where that is equal, as on an idle cluste
 from collections.abc import Container, Iterator, Mapping
 from heapq import merge
 
+from gsched.config.policies import WeightsConfig
 from gsched.model.resources import Allocation, Chunk, Share
 from gschedd.plan.load import NodeRates
 from gschedd.plan.ranked import OrderedRank
 from gschedd.plan.room import Rank, RankKey, shortage
 from gschedd.plan.snapshot import Snapshot
 from gschedd.plan.space import FreeNode, Spaces, index_of
-from gschedd.policies.kit.capacity import Books, MostCapacity, Weights
+from gschedd.policies.kit.capacity import Books, MostCapacity
 from gschedd.policies.kit.utilisation_index import (
     PLAIN,
     Shares,
@@ -36,7 +37,7 @@ class LeastImbalance(MostCapacity):
         window_s: a job younger than this when its node was last sampled is not in the report yet.
     """
 
-    def __init__(self, snapshot: Snapshot, *, weights: Weights, window_s: float) -> None:
+    def __init__(self, snapshot: Snapshot, *, weights: WeightsConfig, window_s: float) -> None:
         super().__init__(snapshot, weights=weights, window_s=window_s, spare_gpu_nodes=True)
         self.nodes: Mapping[str, FreeNode] = snapshot.nodes
         self._factors = (weights.cpu, weights.memory, weights.gpu, weights.gpu_memory)

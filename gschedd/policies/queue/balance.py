@@ -1,6 +1,6 @@
 """Self-learning load balancing: each job goes where it leaves the nodes used most evenly.
 
-This is the balancing paper's algorithm (see `gschedd.policies.baselines.paper`) with four things
+This is the balancing paper's algorithm (see `baselines.paper`) with four things
 changed: the nodes' shares in use are compared instead of how much is left of them (see
 `gschedd.policies.kit.utilisation`); the first job passed over holds a reservation, so that nothing
 starves; jobs without GPUs stay off GPU nodes while others have room for them; and those behind the
@@ -9,43 +9,22 @@ reservation pass it by their predicted run times, not by the walltimes that thei
 
 from functools import partial
 
-from msgspec import Struct
-
+from gsched.config.policies import BalanceConfig
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies.kit.capacity import Weights, check_weights
 from gschedd.policies.kit.order import plan_in_order
 from gschedd.policies.kit.utilisation import LeastImbalance
 
 
-class Settings(Struct, frozen=True, kw_only=True):
-    """What a site may choose.
-
-    Attributes:
-        weights: of the resources.
-        window_s: a job younger than this when its node was last sampled is not in the report yet.
-        reserve: the first job passed over holds a reservation.
-    """
-
-    weights: Weights = Weights()
-    window_s: float = 10.0
-    reserve: bool = True
-
-
 def plan(snapshot: Snapshot) -> Plan:
     """Start what fits in order, each job where it leaves the nodes used most evenly."""
-    return _plan(snapshot, Settings())
+    return _plan(snapshot, BalanceConfig())
 
 
-def balance(settings: Settings) -> Policy:
-    """Return the policy with a site's own settings.
-
-    Raises:
-        ValueError: a weight is below 0, or nothing counts for a job without GPUs.
-    """
-    check_weights(settings.weights)
+def balance(settings: BalanceConfig) -> Policy:
+    """Return the policy with a site's own settings."""
     return partial(_plan, settings=settings)
 
 
-def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
+def _plan(snapshot: Snapshot, settings: BalanceConfig) -> Plan:
     chooser = LeastImbalance(snapshot, weights=settings.weights, window_s=settings.window_s)
     return plan_in_order(snapshot, chooser, reserve=settings.reserve)

@@ -21,8 +21,9 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
+from gsched.config.policies import ElasticflowConfig
 from gschedd.allocation.changes import Changes, Speeds, carry_out, stays, timeline_for
 from gschedd.allocation.running import Trainings, open_gpus_of
 from gschedd.allocation.shares import Demand, Shares
@@ -41,41 +42,28 @@ IDLE_GPUS: Final = Reason(
 )
 
 
-class Settings(Struct, frozen=True, kw_only=True):
-    """What may be chosen.
-
-    Attributes:
-        slot_s: how long a training keeps its number at least, unless others need its GPUs; seconds.
-        in_slots: whether decisions are made at multiples of the slot only, admission for all
-            together.
-    """
-
-    slot_s: float = 240.0
-    in_slots: bool = False
-
-
 def plan(snapshot: Snapshot) -> Plan:
     """Admit by minimum satisfactory share, and give away what is idle."""
-    return _plan(snapshot, Settings())
+    return _plan(snapshot, ElasticflowConfig())
 
 
 def plan_in_slots(snapshot: Snapshot) -> Plan:
     """Do the same, but at the end of each slot only, and for all that arrived in it together."""
-    return _plan(snapshot, Settings(in_slots=True))
+    return _plan(snapshot, ElasticflowConfig(in_slots=True))
 
 
-def elasticflow(settings: Settings) -> Policy:
+def elasticflow(settings: ElasticflowConfig) -> Policy:
     """Return the policy with other settings."""
     return partial(_plan, settings=settings)
 
 
-def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
+def _plan(snapshot: Snapshot, settings: ElasticflowConfig) -> Plan:
     if settings.in_slots:
         return _plan_in_slots(snapshot, settings)
     return _Round(snapshot, settings).plan()
 
 
-def _plan_in_slots(snapshot: Snapshot, settings: Settings) -> Plan:
+def _plan_in_slots(snapshot: Snapshot, settings: ElasticflowConfig) -> Plan:
     end_s = math.ceil(snapshot.now_s / settings.slot_s) * settings.slot_s
     if not snapshot.profiles:
         return Plan()
@@ -91,7 +79,7 @@ def _plan_in_slots(snapshot: Snapshot, settings: Settings) -> Plan:
 class _Round:
     """One decision; lives only inside `plan`."""
 
-    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+    def __init__(self, snapshot: Snapshot, settings: ElasticflowConfig) -> None:
         self.snapshot = snapshot
         self.settings = settings
         self.trainings = Trainings.of(snapshot)

@@ -18,22 +18,20 @@ the largest is given up first is J. M. Moore's rule, Management Science 15(1):10
 
 from functools import partial
 
+from gsched.config.policies import DeadlineConfig
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies.training.deadline.round import Round
-from gschedd.policies.training.deadline.settings import Settings
-
-__all__ = ["Settings", "deadline", "plan"]
 
 
 def plan(snapshot: Snapshot) -> Plan:
     """Let as many trainings as possible meet their deadlines."""
-    return _plan(snapshot, Settings())
+    return _plan(snapshot, DeadlineConfig())
 
 
-def deadline(settings: Settings) -> Policy:
+def deadline(settings: DeadlineConfig) -> Policy:
     """Return the policy with a site's own settings."""
     return partial(_plan, settings=settings)
 
 
-def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
+def _plan(snapshot: Snapshot, settings: DeadlineConfig) -> Plan:
     return Round(snapshot, settings).plan()

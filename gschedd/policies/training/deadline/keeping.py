@@ -7,9 +7,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from gsched.config.policies import DeadlineConfig
 from gschedd.allocation.fluid import Grid, Share
 from gschedd.policies.training.deadline.needs import Candidate
-from gschedd.policies.training.deadline.settings import Settings
 
 #: How many can be in time is looked for to one part in so many.
 PRECISION: Final = 50
@@ -31,7 +31,7 @@ class Kept(Struct, frozen=True, kw_only=True):
     broken: frozenset[int]
 
 
-def keep(candidates: Sequence[Candidate], grid: Grid, settings: Settings) -> Kept:
+def keep(candidates: Sequence[Candidate], grid: Grid, settings: DeadlineConfig) -> Kept:
     """Return who is kept in time.
 
     Args:

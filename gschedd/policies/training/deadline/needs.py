@@ -6,13 +6,13 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from gsched.config.policies import DeadlineConfig
 from gschedd.allocation.changes import Speeds, timeline_for
 from gschedd.allocation.fluid import Grid, Need, steps_for
 from gschedd.allocation.running import Trainings, on_open_nodes, open_gpus_of
 from gschedd.allocation.shares import Levels
 from gschedd.plan.snapshot import RunningJob, Snapshot
 from gschedd.plan.training import TrainingProfile, gpu_count
-from gschedd.policies.training.deadline.settings import Settings
 
 #: No training has less of its work left than this part: what is all but done holds what it has.
 ALMOST_DONE: Final = 1e-9
@@ -180,7 +180,7 @@ def grid_for(
     trainings: Trainings,
     speeds: Speeds,
     needs: Needs,
-    settings: Settings,
+    settings: DeadlineConfig,
 ) -> Grid:
     """Return the GPUs that trainings may have that wait or can be moved, over time."""
     now_s = snapshot.now_s
@@ -197,7 +197,7 @@ def grid_for(
     return Grid.of(timeline, steps_for(now_s, times_s, _steps(len(times_s), settings)), free)
 
 
-def _steps(trainings: int, settings: Settings) -> int:
+def _steps(trainings: int, settings: DeadlineConfig) -> int:
     """Return how many steps the plan ahead has: fewer where it is for many trainings."""
     return max(
         settings.steps_min, min(settings.steps_max, settings.steps_max * FEW // (trainings or 1))

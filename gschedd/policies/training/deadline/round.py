@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import structs
 
+from gsched.config.policies import DeadlineConfig
 from gschedd.allocation.changes import Changes, Speeds, carry_out, stays
 from gschedd.allocation.fluid import Grid
 from gschedd.allocation.running import Trainings
@@ -14,7 +15,6 @@ from gschedd.plan.words import IN_TIME, Reason
 from gschedd.policies.training.deadline.idle import Idle
 from gschedd.policies.training.deadline.keeping import Kept, keep
 from gschedd.policies.training.deadline.needs import grid_for, needs_of
-from gschedd.policies.training.deadline.settings import Settings
 
 #: A promise leaves room for so many changes of the number of GPUs that nobody has planned yet.
 CHANGES_TO_SPARE: Final = 2
@@ -31,7 +31,7 @@ NO_DEADLINE: Final = "training jobs with deadlines come first"
 class Round:
     """Decides; lives only inside `plan`."""
 
-    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+    def __init__(self, snapshot: Snapshot, settings: DeadlineConfig) -> None:
         self.snapshot = snapshot
         self.settings = settings
         self.trainings = _left_alone(Trainings.of(snapshot), snapshot.now_s - settings.hold_s)
@@ -53,7 +53,7 @@ class Round:
             self.needs, numbers, usable - sum(numbers.values()), self.snapshot.profiles.__getitem__
         )
 
-    def _grid(self, settings: Settings) -> Grid:
+    def _grid(self, settings: DeadlineConfig) -> Grid:
         return grid_for(self.snapshot, self.trainings, self.speeds, self.needs, settings)
 
     def _finer(self) -> Kept:

@@ -15,29 +15,20 @@ waits for GPUs that are coming back if these let it be in time.
 
 from functools import partial
 
+from gsched.config.policies import DrsConfig
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies.training.drs.planning import Planning, Settings, Variant
-
-__all__ = ["Settings", "Variant", "drs", "plan"]
+from gschedd.policies.training.drs.planning import Planning
 
 
 def plan(snapshot: Snapshot) -> Plan:
     """Start the waiting trainings that have a plan, and say of all when they will be done."""
-    return _plan(snapshot, Settings())
+    return _plan(snapshot, DrsConfig())
 
 
-def drs(settings: Settings) -> Policy:
-    """Return the policy with a site's own settings.
-
-    Raises:
-        ValueError: a number of moves or a patience below 0.
-    """
-    if settings.moves_max < 0:
-        raise ValueError(f"moves_max is {settings.moves_max}: 0, for no moves, or more")
-    if not settings.patience_s >= 0:
-        raise ValueError(f"patience_s is {settings.patience_s}: seconds, 0 or more")
+def drs(settings: DrsConfig) -> Policy:
+    """Return the policy with a site's own settings."""
     return partial(_plan, settings=settings)
 
 
-def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
+def _plan(snapshot: Snapshot, settings: DrsConfig) -> Plan:
     return Planning(snapshot, settings).plan()

@@ -1,11 +1,11 @@
 """One plan of DRS in the making: moves, the round, and what is said of everybody."""
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
+from gsched.config.policies import DrsConfig, WeightsConfig
 from gsched.model.ids import short_job_id
 from gschedd.allocation.configurations import (
     Paces,
@@ -20,17 +20,11 @@ from gschedd.plan.layouts import layout_of
 from gschedd.plan.snapshot import DeadlineForecast, Plan, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import TrainingProfile
-from gschedd.policies.kit.capacity import Weights, largest, promised, value
+from gschedd.policies.kit.capacity import largest, promised, value
 from gschedd.policies.training.drs import migrate as m
 from gschedd.policies.training.drs.room import Room, gained_by, keep_back
 from gschedd.policies.training.drs.round import Decided, Round
 from gschedd.policies.training.drs.words import late_words, start_words, wait_words
-
-#: Moves at once where nothing else is said: enough to empty a node of eight GPUs.
-MOVES_MAX: Final = 8
-
-#: How long one that is late waits at most behind others that can still be in time: a day.
-PATIENCE_S: Final = 86400.0
 
 #: Until it is looked again at what starts and stands in the way, seconds: some take a minute.
 LOOK_AGAIN_S: Final = 5.0
@@ -38,38 +32,15 @@ LOOK_AGAIN_S: Final = 5.0
 COMING_BACK: Final = "waits for GPUs that are being released; it then meets its deadline"
 
 
-class Variant(StrEnum):
-    """Whose algorithm is meant."""
-
-    PAPER = "paper"
-    OURS = "ours"
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """What a site may choose.
-
-    Attributes:
-        variant: ``paper`` is the algorithm as published.
-        moves_max: so many running trainings are moved together at once; 0: none. The paper's
-            variant moves all of them then, or none.
-        patience_s: one that is late already and has waited so long goes before all others, and
-            nothing starts before it, seconds; the paper's variant lets it wait.
-    """
-
-    variant: Variant = Variant.OURS
-    moves_max: int = MOVES_MAX
-    patience_s: float = PATIENCE_S
-
-
 class Planning:
     """One plan in the making; it is asked for its plan once."""
 
-    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+    def __init__(self, snapshot: Snapshot, settings: DrsConfig) -> None:
         self._snapshot = snapshot
         self._settings = settings
         self._paces = Paces()
         self._idle = Idle(snapshot, self._paces)
-        self._is_paper = settings.variant is Variant.PAPER
+        self._is_paper = settings.variant == "paper"
         self._preference = None if self._is_paper else most_capacity(snapshot)
         self._waiting = waiting_trainings(snapshot)
         #: Why some wait although there may be room for them.
@@ -366,7 +337,7 @@ def _delay_s(moved: Sequence[m.Moved]) -> float:
 
 def most_capacity(snapshot: Snapshot) -> Preference:
     """Return what prefers the node with the most capacity left, as ``balance`` tells it."""
-    weights = Weights()
+    weights = WeightsConfig()
     loads = {
         name: snapshot.loads.get(name) or promised(space)
         for name, space in snapshot.nodes.items()

@@ -23,6 +23,7 @@ from typing import Final
 
 import numpy as np
 
+from gsched.config.policies import GoodputConfig
 from gschedd.allocation.adaptive.candidates import Candidates
 from gschedd.allocation.adaptive.objective import (
     problem_with,
@@ -30,13 +31,12 @@ from gschedd.allocation.adaptive.objective import (
     restart_factors,
 )
 from gschedd.allocation.adaptive.problem import Floats, Problem
-from gschedd.policies.training.goodput import Settings
 
 #: Age by which a weight grows by 2^ageing, seconds.
 AGE_S: Final = 3600.0
 
 
-def problem_of(candidates: Candidates, settings: Settings) -> Problem:
+def problem_of(candidates: Candidates, settings: GoodputConfig) -> Problem:
     """Return the assignment problem; jobs cost what they gain, negated."""
     goodput = expected(candidates, settings)
     best = best_of(candidates, goodput)
@@ -53,7 +53,7 @@ def best_of(candidates: Candidates, goodput: Floats) -> Floats:
     return best
 
 
-def expected(candidates: Candidates, settings: Settings) -> Floats:
+def expected(candidates: Candidates, settings: GoodputConfig) -> Floats:
     """Return goodputs, less on more GPUs than a job has run on; shape ``(K,)``."""
     known = np.array(
         [max(each.profile.gpus_reached, each.profile.gpus_min) for each in candidates.jobs],
@@ -78,7 +78,7 @@ def restarted(candidates: Candidates, goodput: Floats) -> Floats:
     return result
 
 
-def weights(candidates: Candidates, best: Floats, settings: Settings) -> Floats:
+def weights(candidates: Candidates, best: Floats, settings: GoodputConfig) -> Floats:
     """Return the weight of each job, more for a short and for an old one; shape ``(J,)``.
 
     A job whose time left is not known is neither short nor long.

@@ -4,22 +4,22 @@ from functools import partial
 
 from msgspec import structs
 
+from gsched.config.policies import GoodputConfig
 from gschedd.allocation.adaptive.candidates import AdaptiveJob, Growth
 from gschedd.allocation.adaptive.core import Limits
 from gschedd.allocation.adaptive.deciding import Rules, plan_by
 from gschedd.models.goodput.model import GoodputModel
 from gschedd.models.goodput.records import GradientNoise
 from gschedd.plan.snapshot import Plan, Snapshot
-from gschedd.policies.training.goodput import Settings
 from gschedd.policies.training.goodput.objective import problem_of
 
 
-def plan_round(snapshot: Snapshot, settings: Settings) -> Plan:
+def plan_round(snapshot: Snapshot, settings: GoodputConfig) -> Plan:
     """Decide about all adaptive jobs at a round, and about those that wait in between."""
     return plan_by(snapshot, rules(settings))
 
 
-def rules(settings: Settings) -> Rules:
+def rules(settings: GoodputConfig) -> Rules:
     """Return the rules of a round."""
     return Rules(
         problem_of=partial(problem_of, settings=settings),

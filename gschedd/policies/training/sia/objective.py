@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from gsched.config.policies import SiaConfig
 from gschedd.allocation.adaptive.candidates import Candidates
 from gschedd.allocation.adaptive.objective import (
     normalised,
@@ -23,19 +24,18 @@ from gschedd.allocation.adaptive.objective import (
     restart_factors,
 )
 from gschedd.allocation.adaptive.problem import Floats, Problem
-from gschedd.policies.training.sia import Settings
 
 #: The best configuration of a job that waits costs at most this part of lambda.
 WAITS_LESS: Final = 0.99
 
 
-def problem_of(candidates: Candidates, settings: Settings) -> Problem:
+def problem_of(candidates: Candidates, settings: SiaConfig) -> Problem:
     """Return the assignment problem; configurations with an infinite cost are left out."""
     waiting_cost = np.full(len(candidates.jobs), settings.lambda_n)
     return problem_with(candidates, costs(candidates, settings), waiting_cost)
 
 
-def costs(candidates: Candidates, settings: Settings) -> Floats:
+def costs(candidates: Candidates, settings: SiaConfig) -> Floats:
     """Return what each column costs, less being better; shape ``(K,)``."""
     if not len(candidates.job):
         return np.zeros(0)
@@ -47,7 +47,7 @@ def costs(candidates: Candidates, settings: Settings) -> Floats:
     return power if settings.p < 0 else -power
 
 
-def paid_for(candidates: Candidates, relative: Floats, settings: Settings) -> Floats:
+def paid_for(candidates: Candidates, relative: Floats, settings: SiaConfig) -> Floats:
     """Return by what restarts reduce the goodput of each column, shape ``(K,)``."""
     factors = np.array([restart_factor(each.profile) for each in candidates.jobs])
     least = None

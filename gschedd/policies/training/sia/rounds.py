@@ -2,19 +2,19 @@
 
 from functools import partial
 
+from gsched.config.policies import SiaConfig
 from gschedd.allocation.adaptive.core import Limits
 from gschedd.allocation.adaptive.deciding import Rules, plan_by
 from gschedd.plan.snapshot import Plan, Snapshot
-from gschedd.policies.training.sia import Settings
 from gschedd.policies.training.sia.objective import problem_of
 
 
-def plan_round(snapshot: Snapshot, settings: Settings) -> Plan:
+def plan_round(snapshot: Snapshot, settings: SiaConfig) -> Plan:
     """Decide about all adaptive jobs at a round, and about those that wait in between."""
     return plan_by(snapshot, rules(settings))
 
 
-def rules(settings: Settings) -> Rules:
+def rules(settings: SiaConfig) -> Rules:
     """Return the rules of a round."""
     return Rules(
         problem_of=partial(problem_of, settings=settings),

@@ -1,0 +1,1 @@
+"""Policies to compare with: simple ones, and those of the literature. They are not installed."""

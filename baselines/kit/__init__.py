@@ -1,0 +1,1 @@
+"""What several baselines have in common."""

@@ -1,0 +1,1 @@
+"""The configuration file (TOML) and the few environment variables, read here and nowhere else."""

@@ -1,0 +1,319 @@
+"""How a mistake in the configuration file is told: its line, its table and key, and what to write.
+
+msgspec says ``Expected `int` <= 65535 - at `$.head.node_port` ``. A person needs ``line 12: [head]
+node_port must be from 0 to 65535, got 99999999``.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from gsched.config.units import unit_of
+from gsched.config.words import BASELINES, TRAINING_POLICIES
+from gsched.errors import ConfigError
+
+Keys = tuple[str | int, ...]
+
+_AT: Final = re.compile(r"(?P<what>.*?)(?: - at `\$?(?P<path>.*)`)?", re.DOTALL)
+_STEP: Final = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]|\[\.\.\.\]")
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
+_KINDS: Final = {
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a string in quotation marks",
+    "array": "a list in brackets",
+    "object": "a table",
+}
+_EXPECTED: Final = re.compile(r"Expected `(?P<kind>\w+)`(?P<more>.*)", re.DOTALL)
+#: What the simulator calls policies, and how a site states the same.
+_SIMULATED: Final = {"drs-paper": 'variant = "paper"', "drs-still": "moves_max = 0"}
+_SHOWN: Final = 60  # characters of a value in a message
+
+
+def from_validation(
+    error: msgspec.ValidationError, *, root: type[Struct], document: object, text: str, where: str
+) -> ConfigError:
+    """Return the error for a document that does not fit the types or the ranges of its keys.
+
+    Args:
+        error: of msgspec.
+        root: the type of the whole file.
+        document: what was read from the file.
+        text: the file.
+        where: its name.
+    """
+    match = _AT.fullmatch(str(error))
+    assert match is not None  # it matches everything
+    what, path = match["what"], match["path"] or ""
+    keys = _keys(path)
+    if found := _UNKNOWN.fullmatch(what):
+        return _unknown_key((*keys, found["name"]), root=root, text=text, where=where)
+    if found := _MISSING.fullmatch(what):
+        hint = f"write {found['name']} = ..."
+        return located((*keys, found["name"]), "is missing", hint=hint, text=text, where=where)
+    value = _at(document, keys)
+    info = _field(root, keys)
+    if isinstance(value, str) and (wrong := _wrong_text(keys, value, info)):
+        return located(keys, wrong[0], hint=wrong[1], text=text, where=where)
+    info = _plain(info)
+    range_ = _range(info)
+    if "..." in path:  # of a value in a table whose keys the site chooses
+        message = what.replace("`", "'")
+    elif range_ and isinstance(value, (int, float)) and not isinstance(value, bool):
+        message = f"must be {range_}, got {value}"
+    elif range_ and isinstance(value, str) and (unit := unit_of(keys)):
+        message = f"must be {range_} {unit}, got {_shown(value)}"
+    elif isinstance(value, dict) and _struct(root, (*keys, 0)) is not None:
+        name = ".".join(str(each) for each in keys)
+        hint = f"write [[{name}]] for each, instead of [{name}]"
+        return located(keys, "must be a list of tables", hint=hint, text=text, where=where)
+    elif found := _EXPECTED.fullmatch(what):
+        message = f"must be {_KINDS.get(found['kind'], found['kind'])}"
+        message += f"{found['more'].split(',')[0]}, got {_shown(value)}"
+    else:
+        message = what.replace("`", "'")
+    return located(keys, message, hint="see gsched.toml(5)", text=text, where=where)
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return ``did you mean 'x'?``, or the empty string if nothing known is like the word."""
+    import difflib  # late: few words are wrong
+
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def _wrong_text(
+    keys: Keys, value: str, info: msgspec.inspect.Type | None
+) -> tuple[str, str] | None:
+    """Return what is wrong with a text that is no word of its key, or of another form."""
+    if isinstance(info, msgspec.inspect.Metadata) and info.extra is not None:
+        return str(info.extra["problem"]).format(value), str(info.extra["hint"])
+    if isinstance(info, msgspec.inspect.EnumType):
+        known = tuple(str(each.value) for each in info.cls)
+    elif isinstance(info, msgspec.inspect.LiteralType):
+        known = tuple(map(str, info.values))
+    else:
+        return None
+    hint = closest(value, known) or f"valid: {', '.join(known)}"
+    if keys[-1] != "policy":
+        return f": invalid value {value!r}", hint
+    if value in BASELINES:
+        problem, hint = policy_problem(value, known)
+        return f": {problem}", hint
+    if keys[0] == "training":
+        only = _SIMULATED.get(value)
+        if only is not None:
+            write = f'write policy = "drs", and {only} in [training.drs]'
+            return f": {value!r} is a policy of gsim only", write
+        return f": {value!r} does not plan training jobs", hint
+    if value in TRAINING_POLICIES:
+        hint = f'for training jobs write policy = "{value}" in [training]'
+    return f": unknown policy {value!r}", hint
+
+
+def policy_problem(name: str, known: Sequence[str]) -> tuple[str, str]:
+    """Return what is wrong with the name of a policy, and what to do.
+
+    Args:
+        known: what may be named.
+    """
+    valid = f"valid: {', '.join(known)}"
+    if name in BASELINES and name not in known:
+        return f"{name!r} is a baseline for comparison, and not installed", valid
+    near = closest(name, known)
+    return f"unknown policy {name!r}", f"{near} {valid}" if near else valid
+
+
+def located(keys: Keys, message: str, *, hint: str, text: str, where: str) -> ConfigError:
+    """Return an error with its line, as far as that is found, and its table and key."""
+    line = line_of(keys, text)
+    place = f"{where}:{line}" if line else where
+    name = _named(keys)
+    if message.startswith(":"):  # what reads a value has said it already in a sentence of its own
+        name = name.rstrip()
+    return ConfigError(f"{place}: {name}{message}", hint=hint)
+
+
+def _named(keys: Keys) -> str:
+    """Return ``[head] node_port `` or ``[[queue]] policy ``."""
+    names = [each for each in keys if isinstance(each, str)]
+    if not names:
+        return ""
+    many = any(isinstance(each, int) for each in keys[: keys.index(names[-1])])
+    table, key = ".".join(names[:-1]), names[-1]
+    if not table:
+        return f"{key} "
+    return f"[[{table}]] {key} " if many else f"[{table}] {key} "
+
+
+def _unknown_key(keys: Keys, *, root: type[Struct], text: str, where: str) -> ConfigError:
+    """Return the error for a key that its table does not have."""
+    name = str(keys[-1])
+    parent = _struct(root, keys[:-1])
+    known = list(parent.__struct_fields__) if parent is not None else []
+    tables = [str(each) for each in keys[:-1] if isinstance(each, str)]
+    hints = [near] if (near := closest(name, known)) else []
+    if other := _table_with(name, root):
+        hints.append(f"{name!r} is a key of {other}")
+    hint = " ".join(hints) or f"valid keys: {', '.join(known)}"
+    line = line_of(keys, text)
+    place = f"{where}:{line}" if line else where
+    if not tables:
+        return ConfigError(f"{place}: unknown table or key {name!r}", hint=hint)
+    many = any(isinstance(each, int) for each in keys)
+    table = f"[[{'.'.join(tables)}]]" if many else f"[{'.'.join(tables)}]"
+    return ConfigError(f"{place}: {table} has no key {name!r}", hint=hint)
+
+
+def _table_with(name: str, root: type[Struct]) -> str:
+    """Return the only table that has a key of that name, as ``[node]``; else nothing."""
+    found = [table for table, keys in _tables(root, ()) if name in keys]
+    return found[0] if len(found) == 1 else ""
+
+
+def _tables(struct: type[Struct], way: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the name and the keys of each table."""
+    for field in msgspec.structs.fields(struct):
+        inner = _struct(struct, (field.name,))
+        if inner is None:
+            continue
+        names = (*way, field.name)
+        title = ".".join(names)
+        many = isinstance(field.default, tuple)
+        yield (f"[[{title}]]" if many else f"[{title}]"), inner.__struct_fields__
+        yield from _tables(inner, names)
+
+
+# --- ways through document and types ---
+
+
+def _keys(path: str) -> Keys:
+    keys: list[str | int] = []
+    for match in _STEP.finditer(path):
+        if match["name"] is not None:
+            keys.append(match["name"])
+        elif match["index"] is not None:
+            keys.append(int(match["index"]))
+    return tuple(keys)
+
+
+def _at(document: object, keys: Keys) -> object:
+    for key in keys:
+        if isinstance(key, int):
+            inside = isinstance(document, list) and key < len(document)
+        else:
+            inside = isinstance(document, dict) and key in document
+        if not inside:
+            return None
+        document = document[key]  # type: ignore[index]  # as just checked
+    return document
+
+
+def _field(root: type[Struct], keys: Keys) -> msgspec.inspect.Type | None:
+    """Return the type at the end of a way, with its form; None if it leads nowhere."""
+    info: msgspec.inspect.Type = msgspec.inspect.type_info(root)
+    for key in keys:
+        if isinstance(info, msgspec.inspect.StructType):
+            found = next((each.type for each in info.fields if each.name == key), None)
+        elif isinstance(info, msgspec.inspect.VarTupleType):
+            found = info.item_type
+        else:
+            found = None
+        if found is None:
+            return None
+        info = found
+    return info
+
+
+def _plain(info: msgspec.inspect.Type | None) -> msgspec.inspect.Type | None:
+    return info.type if isinstance(info, msgspec.inspect.Metadata) else info
+
+
+def _struct(root: type[Struct], keys: Keys) -> type[Struct] | None:
+    info = _field(root, keys)
+    if isinstance(info, msgspec.inspect.VarTupleType):
+        info = info.item_type
+    return info.cls if isinstance(info, msgspec.inspect.StructType) else None
+
+
+def _range(info: msgspec.inspect.Type | None) -> str:
+    """Return ``from 0 to 65535``; empty for what is not a number, or has no range."""
+    if not isinstance(info, (msgspec.inspect.IntType, msgspec.inspect.FloatType)):
+        return ""
+    low = info.ge if info.ge is not None else info.gt
+    high = info.le if info.le is not None else info.lt
+    kind = "an integer " if isinstance(info, msgspec.inspect.IntType) else ""
+    if low is None or high is None:
+        return f"{kind}of at least {low:g}" if low is not None else ""
+    above = "above " if info.gt is not None else ""
+    below = "below " if info.lt is not None else ""
+    return f"{kind}from {above}{_number(low)} to {below}{_number(high)}"
+
+
+def _number(number: float) -> str:
+    return str(int(number)) if math.isfinite(number) and number == int(number) else f"{number:g}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value).lower() if isinstance(value, bool) else repr(value)  # as TOML writes it
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+# --- lines ---
+
+_HEADER: Final = re.compile(r"\s*\[{1,2}\s*(?P<name>[^\[\]]+?)\s*\]{1,2}\s*(?:#.*)?")
+
+
+def line_of(keys: Keys, text: str) -> int:
+    """Return the number, from 1, of the line that states a key, or its table; 0 if none is found.
+
+    A line in a text over several lines may look like another table's. That costs a wrong number
+    and nothing else.
+    """
+    names = [each for each in keys if isinstance(each, str)]
+    for length in range(len(names), 0, -1):
+        line = _line_of_name(names[:length], _entries(keys), text)
+        if line:
+            return line
+    return 0
+
+
+def _entries(keys: Keys) -> dict[str, int]:
+    """Return which entry of each array of tables is meant, by the array's dotted name."""
+    found: dict[str, int] = {}
+    names: list[str] = []
+    for key in keys:
+        if isinstance(key, int):
+            found[".".join(names)] = key
+        else:
+            names.append(key)
+    return found
+
+
+def _line_of_name(names: Sequence[str], entries: Mapping[str, int], text: str) -> int:
+    wanted = ".".join(names)
+    table, entry = "", 0
+    seen: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = _HEADER.fullmatch(line)
+        if header:
+            table = re.sub(r"\s*\.\s*", ".", header["name"].replace('"', ""))
+            entry = seen.get(table, 0)
+            seen[table] = entry + 1
+            full = table
+        else:
+            key, equals, _ = line.partition("=")
+            bare = key.strip().strip('"')
+            if not equals or bare.startswith("#"):
+                continue
+            full = f"{table}.{bare}" if table else bare
+        if full == wanted and entries.get(table, entry) == entry:
+            return number
+    return 0

@@ -1,1 +1,0 @@
-"""Policies to compare with: simple ones, and those of the literature."""
