@@ -19,8 +19,9 @@ from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.sites import site_file
 from gschedd.sim.traces import Trace
 from gschedd.sim.workload import TraceJob
+from gschedd.store.damage import text_of
 from gschedd.store.reader import HistoryFilter, Reader
-from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
+from gschedd.store.schema import SCHEMA_VERSION, check_version, create, take_over
 
 DATABASE: Final = "gsched.db"
 ALL_JOBS: Final = 10**9
@@ -97,11 +98,7 @@ def _reader(path: str) -> Iterator[Reader]:
     """Give a reader of a database; of one that an older head has left, of an upgraded copy."""
     with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA_VERSION:
-            raise ConfigError(
-                f"{path} has schema {version}, this gsim knows up to {SCHEMA_VERSION}",
-                hint="a newer gschedd has written it: use the gsim of that version",
-            )
+        check_version(path, version)
         if version == SCHEMA_VERSION:
             with closing(Reader(path)) as reader:
                 yield reader
@@ -109,9 +106,10 @@ def _reader(path: str) -> Iterator[Reader]:
         with TemporaryDirectory(prefix="gsim-") as directory:
             copy = os.path.join(directory, DATABASE)
             with closing(sqlite3.connect(copy)) as upgraded:
+                upgraded.text_factory = text_of
                 db.backup(upgraded)
-                for step in MIGRATIONS[version:]:
-                    upgraded.executescript(step)
+                (take_over if version else create)(upgraded)
+                upgraded.commit()
             with closing(Reader(copy)) as reader:
                 yield reader
 

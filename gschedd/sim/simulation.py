@@ -13,7 +13,7 @@ from gsched.config.tables import Config, HeadConfig, MovesConfig, QueueConfig
 from gsched.protocol import node as n
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
-from gschedd.core.requests.submit import PRIORITY_RANGE
+from gschedd.core.requests.schedule import PRIORITY_RANGE
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.core.state.step import Step

@@ -30,7 +30,7 @@ JOB_COLUMNS: Final = (
     *("id", "uid", "user", "queue", "name", "state", "submitted_s", "eligible_s", "started_s"),
     *("ended_s", "holds", "hold_reason", "not_before_s", "attempts", "faults", "requeues"),
     *("requeue_reason", "cpu_s", "wall_s", "gpu_s", "outcome", "outcome_data", "failed"),
-    *("client_key", "course"),
+    *("client_key", "sparse"),
 )
 
 
@@ -111,7 +111,7 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
     """Return a job from its row, without attempt."""
     values = dict(zip(JOB_COLUMNS, row, strict=False))
     outcome_data = cast("bytes | None", values["outcome_data"])
-    sparse_data = cast("bytes | None", values["course"])
+    sparse_data = cast("bytes | None", values["sparse"])
     sparse = {} if sparse_data is None else structs.asdict(_decode_sparse(sparse_data))
     return Job(
         id=cast("int", values["id"]),

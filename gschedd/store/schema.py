@@ -1,248 +1,303 @@
-"""The database's schema, as steps from each version to the next.
+"""The database's schema, and the step that takes over a database of the version before.
 
-Every step runs in one transaction after a backup; a head refuses a database that is newer than it.
+Rows have checksums: see `gschedd.store.seals`.
 """
 
 import sqlite3
 from collections.abc import Iterator
 from typing import Final
 
-MIGRATIONS: Final[tuple[str, ...]] = (
+import msgspec
+
+from gsched.errors import ConfigError
+from gschedd.store import history, rows
+from gschedd.store.seals import SqlValue, is_sealed, seal
+
+SCHEMA_VERSION: Final = 11
+#: The only other version that is taken over.
+VERSION_BEFORE: Final = 10
+
+SCHEMA: Final = """
+CREATE TABLE meta (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY,
+    uid INTEGER NOT NULL,
+    user TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    name TEXT NOT NULL,
+    state TEXT NOT NULL,
+    submitted_s REAL NOT NULL,
+    eligible_s REAL NOT NULL,
+    started_s REAL,
+    ended_s REAL,
+    holds TEXT NOT NULL,
+    hold_reason TEXT NOT NULL,
+    not_before_s REAL NOT NULL,
+    attempts INTEGER NOT NULL,
+    faults INTEGER NOT NULL,
+    requeues INTEGER NOT NULL,
+    requeue_reason TEXT NOT NULL,
+    cpu_s REAL NOT NULL,
+    wall_s REAL NOT NULL,
+    gpu_s REAL NOT NULL,
+    outcome TEXT,
+    outcome_data BLOB,
+    failed INTEGER,
+    client_key TEXT,
+    -- what few jobs have, as JSON: see gschedd.core.state.SparseFields
+    sparse BLOB,
+    seal INTEGER
+);
+CREATE UNIQUE INDEX one_job_per_key ON jobs (uid, client_key) WHERE client_key IS NOT NULL;
+CREATE INDEX live_jobs ON jobs (id) WHERE state <> 'done';
+CREATE INDEX ended_jobs ON jobs (ended_s) WHERE state = 'done';
+CREATE INDEX ended_jobs_of_user ON jobs (uid, ended_s) WHERE state = 'done';
+-- elements of arrays that were cancelled before they started: see gschedd.store.unstarted
+CREATE INDEX unstarted_elements ON jobs (ended_s)
+WHERE state = 'done' AND outcome = 'cancelled' AND attempts = 0 AND id >= 1099511627776;
+
+CREATE TABLE specs (
+    job INTEGER PRIMARY KEY,
+    spec BLOB NOT NULL,
+    seal INTEGER
+);
+
+CREATE TABLE attempts (
+    job INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    data BLOB NOT NULL,
+    seal INTEGER,
+    PRIMARY KEY (job, attempt)
+) WITHOUT ROWID;
+
+-- I6 in the database itself: jobs have no more than 100 % of the time of a GPU, nor more than its
+-- memory where a node has reported that, or the commit fails
+CREATE TABLE gpus (
+    node TEXT NOT NULL,
+    gpu INTEGER NOT NULL,
+    memory_bytes INTEGER NOT NULL,
+    PRIMARY KEY (node, gpu)
+) WITHOUT ROWID;
+CREATE TABLE gpu_owners (
+    node TEXT NOT NULL,
+    gpu INTEGER NOT NULL,
+    job INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    percent INTEGER NOT NULL CHECK (percent BETWEEN 1 AND 100),
+    memory_bytes INTEGER NOT NULL CHECK (memory_bytes >= 0),
+    PRIMARY KEY (node, gpu, job)
+) WITHOUT ROWID;
+CREATE INDEX gpus_of_attempt ON gpu_owners (job, attempt);
+CREATE TRIGGER gpu_time_is_given_once BEFORE INSERT ON gpu_owners
+WHEN NEW.percent + (
+    SELECT coalesce(sum(percent), 0) FROM gpu_owners
+    WHERE node = NEW.node AND gpu = NEW.gpu
+) > 100
+BEGIN
+    SELECT RAISE(ABORT, 'gpu_owners: more than 100 % of a GPU');
+END;
+CREATE TRIGGER gpu_memory_is_given_once BEFORE INSERT ON gpu_owners
+WHEN NEW.memory_bytes + (
+    SELECT coalesce(sum(memory_bytes), 0) FROM gpu_owners
+    WHERE node = NEW.node AND gpu = NEW.gpu
+) > (SELECT memory_bytes FROM gpus WHERE node = NEW.node AND gpu = NEW.gpu)
+BEGIN
+    SELECT RAISE(ABORT, 'gpu_owners: more than the memory of a GPU');
+END;
+
+CREATE TABLE nodes (
+    name TEXT PRIMARY KEY,
+    data BLOB NOT NULL,
+    seal INTEGER
+) WITHOUT ROWID;
+
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY,
+    at_s REAL NOT NULL,
+    kind TEXT NOT NULL,
+    job INTEGER,
+    node TEXT,
+    data BLOB NOT NULL,
+    seal INTEGER
+);
+CREATE INDEX events_of_job ON events (job) WHERE job IS NOT NULL;
+CREATE INDEX events_of_nodes ON events (at_s) WHERE job IS NULL;
+-- the newest of these teach the models of a head that starts
+CREATE INDEX measured_startups ON events (seq) WHERE kind = 'StartupMeasured';
+CREATE INDEX measured_steps ON events (seq) WHERE kind = 'StepsMeasured';
+CREATE INDEX measured_moves ON events (seq) WHERE kind = 'MoveMeasured';
+CREATE INDEX dropped_elements ON events (at_s) WHERE kind = 'ElementsDropped';
+
+CREATE TABLE blobs (
+    digest TEXT PRIMARY KEY,
+    data BLOB NOT NULL,
+    uid INTEGER NOT NULL DEFAULT -1,
+    bytes INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE INDEX blobs_of_user ON blobs (uid, bytes);
+
+-- What attempts have cost, in the order in which the head learned of it, beside what had been
+-- predicted (said, high). The columns are those of gschedd.store.history.
+CREATE TABLE history (
+    id INTEGER PRIMARY KEY,
+    job INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    node TEXT NOT NULL,
+    ended_s REAL NOT NULL,
+    succeeded INTEGER NOT NULL,
+
+    kind TEXT NOT NULL,
+    program TEXT NOT NULL,
+    owner_uid INTEGER NOT NULL,
+    asked_cpus INTEGER NOT NULL,
+    asked_gpus INTEGER NOT NULL,
+    asked_memory_bytes INTEGER NOT NULL,
+    asked_walltime_s REAL NOT NULL,
+
+    cores REAL NOT NULL,
+    core_rate REAL NOT NULL,
+    memory_total_bytes INTEGER NOT NULL,
+    gpus INTEGER NOT NULL,
+    gpu_rate REAL NOT NULL,
+    gpu_memory_total_bytes INTEGER NOT NULL,
+
+    wall_s REAL NOT NULL,
+    cpu_cores REAL NOT NULL,
+    cpu_s REAL NOT NULL,
+    memory_bytes REAL NOT NULL,
+    gpus_busy REAL NOT NULL,
+    gpu_memory_bytes REAL NOT NULL,
+    cpu_peak_cores REAL NOT NULL,
+    memory_peak_bytes INTEGER NOT NULL,
+    gpu_memory_peak_bytes INTEGER NOT NULL,
+    read_bytes INTEGER NOT NULL,
+    write_bytes INTEGER NOT NULL,
+
+    basis TEXT,
+    records INTEGER,
+    said_wall_s REAL,
+    said_wall_high_s REAL,
+    said_cpu_cores REAL,
+    said_memory_bytes REAL,
+    said_gpus_busy REAL,
+    said_gpu_memory_bytes REAL,
+    high_cpu_cores REAL,
+    high_memory_bytes REAL,
+    high_gpus_busy REAL,
+    high_gpu_memory_bytes REAL,
+    seal INTEGER
+);
+CREATE UNIQUE INDEX one_run_per_part ON history (job, attempt, node);
+CREATE INDEX runs_of_kind ON history (kind);
+CREATE INDEX runs_of_node ON history (node);
+CREATE INDEX ended_runs ON history (ended_s);
+
+-- Every start of a head on this database: see gschedd.core.recovery.lineage.
+CREATE TABLE epochs (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL,
+    began_s REAL NOT NULL,
+    prev_seq INTEGER NOT NULL,
+    prev_job INTEGER NOT NULL,
+    first_job INTEGER NOT NULL,
+    accepted INTEGER NOT NULL
+);
+"""
+
+#: Tables with checksums: the key of a row, and the columns that its checksum covers, in order.
+_SEALED: Final = {
+    "jobs": ("id", rows.JOB_COLUMNS),
+    "specs": ("job", ("job", "spec")),
+    "attempts": ("job, attempt", ("job", "attempt", "state", "data")),
+    "nodes": ("name", ("name", "data")),
+    "events": ("seq", ("seq", "at_s", "kind", "job", "node", "data")),
+    "history": ("id", history.COLUMNS),
+}
+#: What no row has as its checksum.
+_NO_SEAL: Final = -1
+#: Rows that are read at once.
+_SLICE: Final = 1000
+
+
+def check_version(path: str, version: int) -> None:
+    """Check that a database can be used: a new one, of this version, or of the one before.
+
+    Raises:
+        ConfigError: it cannot.
     """
-    CREATE TABLE meta (
-        key TEXT PRIMARY KEY,
-        value TEXT NOT NULL
-    ) WITHOUT ROWID;
+    if version > SCHEMA_VERSION:
+        raise ConfigError(
+            f"{path} has schema {version}, this gsched knows up to {SCHEMA_VERSION}",
+            hint="run the newer gsched, or restore the backup made before its first start",
+        )
+    if 0 < version < VERSION_BEFORE:
+        raise ConfigError(
+            f"{path} has schema {version}, this gsched takes over schema {VERSION_BEFORE} only",
+            hint=f"start a gschedd that knows schema {VERSION_BEFORE} on it once, then this one",
+        )
 
-    CREATE TABLE jobs (
-        id INTEGER PRIMARY KEY,
-        uid INTEGER NOT NULL,
-        user TEXT NOT NULL,
-        queue TEXT NOT NULL,
-        name TEXT NOT NULL,
-        state TEXT NOT NULL,
-        submitted_s REAL NOT NULL,
-        eligible_s REAL NOT NULL,
-        started_s REAL,
-        ended_s REAL,
-        holds TEXT NOT NULL,
-        hold_reason TEXT NOT NULL,
-        not_before_s REAL NOT NULL,
-        attempts INTEGER NOT NULL,
-        faults INTEGER NOT NULL,
-        requeues INTEGER NOT NULL,
-        requeue_reason TEXT NOT NULL,
-        cpu_s REAL NOT NULL,
-        wall_s REAL NOT NULL,
-        gpu_s REAL NOT NULL,
-        outcome TEXT,
-        outcome_data BLOB,
-        failed INTEGER,
-        client_key TEXT
-    );
-    CREATE UNIQUE INDEX one_job_per_key ON jobs (uid, client_key) WHERE client_key IS NOT NULL;
-    CREATE INDEX live_jobs ON jobs (id) WHERE state <> 'done';
-    CREATE INDEX ended_jobs ON jobs (ended_s) WHERE state = 'done';
 
-    CREATE TABLE specs (
-        job INTEGER PRIMARY KEY,
-        spec BLOB NOT NULL
-    );
+def create(db: sqlite3.Connection) -> None:
+    """Create all tables, within a transaction of the caller."""
+    for statement in _statements():
+        db.execute(statement)
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
-    CREATE TABLE attempts (
-        job INTEGER NOT NULL,
-        attempt INTEGER NOT NULL,
-        state TEXT NOT NULL,
-        data BLOB NOT NULL,
-        PRIMARY KEY (job, attempt)
-    ) WITHOUT ROWID;
 
-    -- I6 in the database itself: a GPU has one owner, or the commit fails
-    CREATE TABLE gpu_owners (
-        node TEXT NOT NULL,
-        gpu INTEGER NOT NULL,
-        job INTEGER NOT NULL,
-        attempt INTEGER NOT NULL,
-        PRIMARY KEY (node, gpu)
-    ) WITHOUT ROWID;
-    CREATE INDEX gpus_of_attempt ON gpu_owners (job, attempt);
+def take_over(db: sqlite3.Connection) -> None:
+    """Make a database of the version before one of this version, in a transaction of the caller.
 
-    CREATE TABLE nodes (
-        name TEXT PRIMARY KEY,
-        data BLOB NOT NULL
-    ) WITHOUT ROWID;
-
-    CREATE TABLE events (
-        seq INTEGER PRIMARY KEY,
-        at_s REAL NOT NULL,
-        kind TEXT NOT NULL,
-        job INTEGER,
-        node TEXT,
-        data BLOB NOT NULL
-    );
-    CREATE INDEX events_of_job ON events (job) WHERE job IS NOT NULL;
-
-    CREATE TABLE blobs (
-        digest TEXT PRIMARY KEY,
-        data BLOB NOT NULL
-    ) WITHOUT ROWID;
-    """,
-    # What attempts have cost, in the order in which the head learned of it, beside what had been
-    # predicted (said, high). The columns are those of gschedd.store.history.
+    A row that is damaged stays as it is, so that it is still found.
     """
-    CREATE TABLE history (
-        id INTEGER PRIMARY KEY,
-        job INTEGER NOT NULL,
-        attempt INTEGER NOT NULL,
-        node TEXT NOT NULL,
-        ended_s REAL NOT NULL,
-        succeeded INTEGER NOT NULL,
-
-        kind TEXT NOT NULL,
-        program TEXT NOT NULL,
-        owner_uid INTEGER NOT NULL,
-        asked_cpus INTEGER NOT NULL,
-        asked_gpus INTEGER NOT NULL,
-        asked_memory_bytes INTEGER NOT NULL,
-        asked_walltime_s REAL NOT NULL,
-
-        cores REAL NOT NULL,
-        core_rate REAL NOT NULL,
-        memory_total_bytes INTEGER NOT NULL,
-        gpus INTEGER NOT NULL,
-        gpu_rate REAL NOT NULL,
-        gpu_memory_total_bytes INTEGER NOT NULL,
-
-        wall_s REAL NOT NULL,
-        cpu_cores REAL NOT NULL,
-        cpu_s REAL NOT NULL,
-        memory_bytes REAL NOT NULL,
-        gpus_busy REAL NOT NULL,
-        gpu_memory_bytes REAL NOT NULL,
-        cpu_peak_cores REAL NOT NULL,
-        memory_peak_bytes INTEGER NOT NULL,
-        gpu_memory_peak_bytes INTEGER NOT NULL,
-        read_bytes INTEGER NOT NULL,
-        write_bytes INTEGER NOT NULL,
-
-        basis TEXT,
-        records INTEGER,
-        said_wall_s REAL,
-        said_wall_high_s REAL,
-        said_cpu_cores REAL,
-        said_memory_bytes REAL,
-        said_gpus_busy REAL,
-        said_gpu_memory_bytes REAL,
-        high_cpu_cores REAL,
-        high_memory_bytes REAL,
-        high_gpus_busy REAL,
-        high_gpu_memory_bytes REAL
-    );
-    CREATE UNIQUE INDEX one_run_per_part ON history (job, attempt, node);
-    CREATE INDEX runs_of_kind ON history (kind);
-    CREATE INDEX runs_of_node ON history (node);
-    CREATE INDEX ended_runs ON history (ended_s);
-    CREATE INDEX events_of_nodes ON events (at_s) WHERE job IS NULL;
-    """,
-    # What is kept of jobs that have deadlines or move (JSON, see gschedd.store.rows.Course).
-    """
-    ALTER TABLE jobs ADD COLUMN course BLOB;
-    """,
-    # How long trainings took until their first steps is learned anew from the newest such events.
-    """
-    CREATE INDEX measured_startups ON events (seq) WHERE kind = 'StartupMeasured';
-    """,
-    # Likewise how long their steps take, and what moves have cost them.
-    """
-    CREATE INDEX measured_steps ON events (seq) WHERE kind = 'StepsMeasured';
-    CREATE INDEX measured_moves ON events (seq) WHERE kind = 'MoveMeasured';
-    """,
-    # Checksums of rows (see gschedd.store.seals); rows written before have none.
-    """
-    ALTER TABLE jobs ADD COLUMN seal INTEGER;
-    ALTER TABLE specs ADD COLUMN seal INTEGER;
-    ALTER TABLE attempts ADD COLUMN seal INTEGER;
-    ALTER TABLE nodes ADD COLUMN seal INTEGER;
-    ALTER TABLE events ADD COLUMN seal INTEGER;
-    ALTER TABLE history ADD COLUMN seal INTEGER;
-    """,
-    # Every start of a head on this database: see gschedd.core.recovery.lineage.
-    """
-    CREATE TABLE epochs (
-        number INTEGER PRIMARY KEY,
-        id TEXT NOT NULL,
-        began_s REAL NOT NULL,
-        prev_seq INTEGER NOT NULL,
-        prev_job INTEGER NOT NULL,
-        first_job INTEGER NOT NULL,
-        accepted INTEGER NOT NULL
-    );
-    """,
-    # A GPU may have several owners. What they have of it is limited here, too (I6): 100 % of its
-    # time, and its memory where a node has told that. Who owned a GPU until now owns all of it.
-    """
-    CREATE TABLE gpus (
-        node TEXT NOT NULL,
-        gpu INTEGER NOT NULL,
-        memory_bytes INTEGER NOT NULL,
-        PRIMARY KEY (node, gpu)
-    ) WITHOUT ROWID;
-    ALTER TABLE gpu_owners RENAME TO whole_gpu_owners;
-    DROP INDEX gpus_of_attempt;
-    CREATE TABLE gpu_owners (
-        node TEXT NOT NULL,
-        gpu INTEGER NOT NULL,
-        job INTEGER NOT NULL,
-        attempt INTEGER NOT NULL,
-        percent INTEGER NOT NULL CHECK (percent BETWEEN 1 AND 100),
-        memory_bytes INTEGER NOT NULL CHECK (memory_bytes >= 0),
-        PRIMARY KEY (node, gpu, job)
-    ) WITHOUT ROWID;
-    INSERT INTO gpu_owners (node, gpu, job, attempt, percent, memory_bytes)
-        SELECT node, gpu, job, attempt, 100, 0 FROM whole_gpu_owners;
-    DROP TABLE whole_gpu_owners;
-    CREATE INDEX gpus_of_attempt ON gpu_owners (job, attempt);
-    CREATE TRIGGER gpu_time_is_given_once BEFORE INSERT ON gpu_owners
-    WHEN NEW.percent + (
-        SELECT coalesce(sum(percent), 0) FROM gpu_owners
-        WHERE node = NEW.node AND gpu = NEW.gpu
-    ) > 100
-    BEGIN
-        SELECT RAISE(ABORT, 'gpu_owners: more than 100 % of a GPU');
-    END;
-    CREATE TRIGGER gpu_memory_is_given_once BEFORE INSERT ON gpu_owners
-    WHEN NEW.memory_bytes + (
-        SELECT coalesce(sum(memory_bytes), 0) FROM gpu_owners
-        WHERE node = NEW.node AND gpu = NEW.gpu
-    ) > (SELECT memory_bytes FROM gpus WHERE node = NEW.node AND gpu = NEW.gpu)
-    BEGIN
-        SELECT RAISE(ABORT, 'gpu_owners: more than the memory of a GPU');
-    END;
-    """,
-    # Texts of before belong to nobody's quota.
-    """
-    CREATE INDEX ended_jobs_of_user ON jobs (uid, ended_s) WHERE state = 'done';
-    ALTER TABLE blobs ADD COLUMN uid INTEGER NOT NULL DEFAULT -1;
-    ALTER TABLE blobs ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
-    CREATE INDEX blobs_of_user ON blobs (uid, bytes);
-    """,
-    # Elements of arrays that were cancelled before they started; see gschedd.store.unstarted.
-    """
-    CREATE INDEX dropped_elements ON events (at_s) WHERE kind = 'ElementsDropped';
-    CREATE INDEX unstarted_elements ON jobs (ended_s)
-    WHERE state = 'done' AND outcome = 'cancelled' AND attempts = 0 AND id >= 1099511627776;
-    """,
-)
+    db.execute("ALTER TABLE jobs RENAME COLUMN course TO sparse")
+    for table in _SEALED:
+        _seal_rows(db, table)
+    columns = ", ".join(rows.JOB_COLUMNS)
+    at = rows.JOB_COLUMNS.index("sparse")
+    has_trip = "instr(sparse, CAST('\"trip\"' AS BLOB))"
+    query = f"SELECT {columns}, seal FROM jobs WHERE {has_trip}"  # noqa: S608 # the names are constants
+    for *row, checksum in db.execute(query).fetchall():
+        if not is_sealed(row, checksum):
+            continue
+        fields = msgspec.json.decode(row[at])
+        if "trip" not in fields:
+            continue
+        named = {"migration" if key == "trip" else key: fields[key] for key in fields}
+        row[at] = msgspec.json.encode(named)
+        db.execute(
+            "UPDATE jobs SET sparse = ?, seal = ? WHERE id = ?", (row[at], seal(row), row[0])
+        )
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def statements_of(step: str) -> Iterator[str]:
-    """Yield the statements of a step; the body of a trigger is part of its statement."""
+def _seal_rows(db: sqlite3.Connection, table: str) -> None:
+    """Give each row a checksum that was written before rows had one."""
+    key, columns = _SEALED[table]
+    names, marks = key.split(", "), " AND ".join(f"{name} = ?" for name in key.split(", "))
+    query = f"SELECT {key}, {', '.join(columns)} FROM {table} WHERE seal IS NULL LIMIT {_SLICE}"  # noqa: S608 # the names are constants
+    update = f"UPDATE {table} SET seal = ? WHERE {marks}"  # noqa: S608 # likewise
+    while found := db.execute(query).fetchall():
+        changes = [(_seal_of(row[len(names) :]), *row[: len(names)]) for row in found]
+        db.executemany(update, changes)
+
+
+def _seal_of(values: tuple[SqlValue, ...]) -> int:
+    try:
+        return seal(values)
+    except UnicodeEncodeError:  # bytes that are no text in a column of text
+        return _NO_SEAL
+
+
+def _statements() -> Iterator[str]:
+    """Yield the statements of the schema; the body of a trigger is part of its statement."""
     statement = ""
-    for part in step.split(";")[:-1]:
+    for part in SCHEMA.split(";")[:-1]:
         statement += part + ";"
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
-
-
-SCHEMA_VERSION: Final = len(MIGRATIONS)

@@ -76,7 +76,7 @@ def read_row(
     Args:
         decode: makes it of the row.
         values: the row's columns, in the order in which they were written.
-        checksum: the row's; None: it was written before rows had one.
+        checksum: the row's.
         kind: of the row, for messages.
         key: of the row, for messages.
         job: whose row it is; 0: of no job.
@@ -84,7 +84,7 @@ def read_row(
     Raises:
         DamagedRowError: the row is not what was written.
     """
-    if checksum is not None and not _is_sealed(values, checksum):
+    if not is_sealed(values, checksum):
         raise DamagedRowError(
             Damaged(kind=kind, key=_plain(key), reason="its checksum does not match", job=job)
         )
@@ -97,7 +97,8 @@ def read_row(
         ) from error
 
 
-def _is_sealed(values: Iterable[SqlValue], checksum: SqlValue) -> bool:
+def is_sealed(values: Iterable[SqlValue], checksum: SqlValue) -> bool:
+    """Return whether a row has the checksum of its other columns."""
     try:
         return checksum == seal(values)
     except UnicodeEncodeError:  # bytes that are no text stand in a column of text

@@ -43,7 +43,7 @@ from gschedd.store.purge import (
     purge_some,
     purge_user,
 )
-from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION, statements_of
+from gschedd.store.schema import SCHEMA_VERSION, check_version, create, take_over
 from gschedd.store.seals import Damaged, DamagedRowError, sealed
 
 #: A fact from which something is learned.
@@ -95,7 +95,7 @@ class Store:
         """Open or create the database, migrate it, compare it with its mark, begin an epoch.
 
         Raises:
-            ConfigError: a database that is newer than this program, or gone although it was there.
+            ConfigError: a database of another version, or gone although it was there.
             StorageError: it cannot be read or written, or is damaged.
         """
         existed = os.path.exists(self.path)
@@ -134,23 +134,18 @@ class Store:
 
     def _migrate(self, *, existed: bool) -> None:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA_VERSION:
-            raise ConfigError(
-                f"{self.path} has schema {version}, this gschedd knows up to {SCHEMA_VERSION}",
-                hint="run the newer gschedd, or restore the backup made before its first start",
-            )
-        if existed and 0 < version < SCHEMA_VERSION:
+        check_version(self.path, version)
+        if version == SCHEMA_VERSION:
+            return
+        if existed and version:
             backup = f"{self.path}.schema-{version}"
             Path(backup).unlink(missing_ok=True)
             _make_private(backup)  # SQLite takes an empty file as it is
             self._db.execute("VACUUM INTO ?", (backup,))
-        for number in range(version, SCHEMA_VERSION):
-            self._db.execute("BEGIN IMMEDIATE")
-            for statement in statements_of(MIGRATIONS[number]):
-                self._db.execute(statement)
-            self._db.execute(f"PRAGMA user_version = {number + 1}")
-            failpoint("head.migrate.before_commit")
-            self._db.execute("COMMIT")
+        self._db.execute("BEGIN IMMEDIATE")
+        (take_over if version else create)(self._db)
+        failpoint("head.migrate.before_commit")
+        self._db.execute("COMMIT")
 
     def _begin(self, mark: Mark | None, *, existed: bool) -> Opened:
         meta = dict(self._db.execute("SELECT key, value FROM meta").fetchall())

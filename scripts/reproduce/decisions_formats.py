@@ -29,7 +29,7 @@ STORED: Final[Mapping[str, object]] = MappingProxyType(
     {
         "specs.spec": JobSpec,
         "jobs.outcome_data": Outcome,
-        "jobs.course": SparseFields,
+        "jobs.sparse": SparseFields,
         "attempts.data": Attempt,
         "nodes.data": Node,
         "task.json": AcceptedTask,

@@ -137,7 +137,7 @@ def test_it_dies_with_its_head() -> None:
         "import asyncio, sys\n"
         "from gsched.clock import SystemClock\n"
         "from gschedd.core.cycle.rounds import AskPlan\n"
-        "from gschedd.plan.compose import beside\n"
+        "from gschedd.plan.compose import Composed\n"
         "from gschedd.planner.process import Worker\n"
         "from baselines import edf\n"
         "from gschedd.policies.queue import fifo\n"

@@ -74,7 +74,6 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[training.elasticflow]", ElasticflowConfig),
         ("[training.goodput]", GoodputConfig),
         ("[training.sia]", SiaConfig),
-        ("[training.themis]"),
         ("[moves]", MovesConfig),
         ("[gpu_share]", GpuShareConfig),
         ("[containers]", ContainersConfig),

@@ -260,8 +260,6 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "outside_gpu_use",
         "login",
         "notify",
-    } | {
-        "deadline"  # deprecated: described in [TRAINING]
     }
 
 

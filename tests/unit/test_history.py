@@ -3,6 +3,7 @@
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec import Struct, structs
 
@@ -17,7 +18,7 @@ from gschedd.plan.load import Basis, Kind, NodeRates, Prediction, Use
 from gschedd.store.history import COLUMNS, Scored, run_from_row, run_row, spreads
 from gschedd.store.purge import DAY_S, SLICE, Keep, Kept, Purged, beyond, purge_blobs
 from gschedd.store.reader import HistoryFilter, Reader
-from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
+from gschedd.store.seals import seal
 from gschedd.store.sqlite import Store
 from tests.support import runs
 from tests.support.books import Books, batch_of
@@ -471,45 +472,17 @@ def test_scripts_go_with_the_last_job_that_has_them(books: Books) -> None:
     assert left == {"s2", "e3"}
 
 
-# --- the step of the schema ---
-
-
-def test_an_older_database_gets_the_table(tmp_path: Path) -> None:
-    """With all that is in it; a copy of it as it was lies beside it."""
-    old = sqlite3.connect(tmp_path / "gsched.db")
-    for statement in MIGRATIONS[0].split(";"):
-        old.execute(statement)
-    old.execute("PRAGMA user_version = 1")
-    old.execute("INSERT INTO meta VALUES ('next_job', '18')")
-    old.commit()
-    old.close()
-
-    books = Books(tmp_path, make_model=RobustModel)
-    books.register(cpus=4)
-    job = run_one(books)
-
-    assert job == 18
-    assert table(books.store.path) == [(18, 1, "n1", "asked")]
-    copy = sqlite3.connect(tmp_path / "gsched.db.schema-1")
-    names = {row[0] for row in copy.execute("SELECT name FROM sqlite_master")}
-    copy.close()
-    assert "jobs" in names
-    assert "history" not in names
-    assert SCHEMA_VERSION >= 2
-
-
 def test_facts_of_before_predictions_read_as_they_did(books: Books) -> None:
-    """Attempts and assignments without the new fields are those without a prediction."""
+    """An attempt without the field is one without a prediction."""
     job = books.submit("ncpus=1")
     books.schedule()
     store: Store = books.store
-    (data,) = store._db.execute("SELECT data FROM attempts").fetchone()
-    store._db.execute(
-        "UPDATE attempts SET data = json_remove(CAST(data AS TEXT), '$.parts.n1.prediction'), "
-        "seal = NULL"
-    )
+    *values, data = store._db.execute("SELECT job, attempt, state, data FROM attempts").fetchone()
+    attempt = msgspec.json.decode(data)
+    del attempt["parts"]["n1"]["prediction"]
+    old = msgspec.json.encode(attempt)
+    store._db.execute("UPDATE attempts SET data = ?, seal = ?", (old, seal((*values, old))))
     books.reopen()
     books.exit(job)
 
-    assert b'"prediction"' in data
     assert books.store.newest_runs(1)[0].prediction is None

@@ -242,7 +242,8 @@ def test_every_fact_is_kept_and_told(kind: type[f.Fact]) -> None:
     assert row[3] == getattr(fact, "job", None)
     assert row[4] == getattr(fact, "node", None)
     assert rows.read_event(sealed(row)) == fact
-    assert rows.read_event((*row, None)) == fact, "rows of older versions have no checksum"
+    with pytest.raises(DamagedRowError, match="checksum"):
+        rows.read_event((*row, None))
     assert describe(fact) == text
 
 

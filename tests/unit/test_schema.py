@@ -1,4 +1,4 @@
-"""Migrations: from nothing, from each older version, never from a newer one."""
+"""The schema: of a new database, and of one that the version before has left."""
 
 import os
 import sqlite3
@@ -9,24 +9,60 @@ import pytest
 
 from gsched.errors import ConfigError, StorageError
 from gsched.failpoint import FailpointError, arm
-from gschedd.store import sqlite
-from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
+from gschedd.core.state.records import MigrationProgress
+from gschedd.store import schema, sqlite
+from gschedd.store.reader import Reader
+from gschedd.store.schema import SCHEMA_VERSION, VERSION_BEFORE
+from gschedd.store.scrub import Place, check_slice
 from tests.support.books import Books
 
 
-def tables(path: str) -> dict[str, str]:
-    """Return the definition of everything in a database, by name."""
-    db = sqlite3.connect(path)
-    rows = db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    db.close()
-    return dict(rows)
+def tables(path: str) -> dict[str, list[tuple[object, ...]]]:
+    """Return the columns of each table of a database, and the columns of each index, by name."""
+    with closing(sqlite3.connect(path)) as db:
+        found = db.execute("SELECT type, name FROM sqlite_master").fetchall()
+        pragma = {"table": "table_xinfo", "index": "index_xinfo"}
+        return {
+            name: db.execute(f"PRAGMA {pragma[kind]}({name})").fetchall() if kind in pragma else []
+            for kind, name in found
+        }
 
 
 def version(path: str) -> int:
-    db = sqlite3.connect(path)
-    (number,) = db.execute("PRAGMA user_version").fetchone()
-    db.close()
+    with closing(sqlite3.connect(path)) as db:
+        (number,) = db.execute("PRAGMA user_version").fetchone()
     return int(number)
+
+
+def stored_database(directory: Path) -> str:
+    """Write the database that a head of the version before has left; return its path.
+
+    Job 1 has two of four GPUs, 2 has ended, and its row is damaged, 3 runs and has migrated, 4
+    waits for two GPUs, and its row has no checksum: see `tests/golden/database_10.py`.
+    """
+    text = Path(__file__).parents[1].joinpath("golden", "database-10.sql").read_text()
+    path = str(directory / "gsched.db")
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(text)
+    return path
+
+
+def owners(path: str) -> list[tuple[int | str, ...]]:
+    """Return who owns what of which GPU."""
+    with closing(sqlite3.connect(path)) as db:
+        query = "SELECT gpu, job, attempt, percent FROM gpu_owners ORDER BY gpu, job"
+        return db.execute(query).fetchall()
+
+
+def damaged(path: str) -> list[str]:
+    """Return which rows are damaged."""
+    found: list[str] = []
+    place: Place | None = Place()
+    with closing(sqlite3.connect(path)) as db:
+        while place is not None:
+            more, place = check_slice(db, place)
+            found += [f"{each.kind} {each.key}" for each in more]
+    return found
 
 
 def test_a_new_database_has_the_newest_schema(tmp_path: Path) -> None:
@@ -35,63 +71,92 @@ def test_a_new_database_has_the_newest_schema(tmp_path: Path) -> None:
 
     books = Books(tmp_path)
 
-    assert version(books.store.path) == SCHEMA_VERSION == len(MIGRATIONS)
+    assert version(books.store.path) == SCHEMA_VERSION
     assert {"jobs", "specs", "attempts", "gpu_owners", "nodes", "events", "blobs", "meta"} <= set(
         tables(books.store.path)
     )
     assert not list(tmp_path.glob("*.schema-*")), "there was nothing to back up"
 
 
-def test_t65_database_and_backup_are_their_owners_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_t65_database_and_backup_are_their_owners_alone(tmp_path: Path) -> None:
     """They hold scripts and environments; the umask of who starts the head says nothing of it."""
     before = os.umask(0)
     try:
+        stored_database(tmp_path)
         books = Books(tmp_path)
         books.submit()
         modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("gsched.db*")}
         books.store.close()
-        step = "ALTER TABLE jobs ADD COLUMN colour TEXT"
-        monkeypatch.setattr(sqlite, "MIGRATIONS", (*MIGRATIONS, step))
-        monkeypatch.setattr(sqlite, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
-        Books(tmp_path).store.close()
     finally:
         os.umask(before)
-    [backup] = tmp_path.glob("*.schema-*")
-    modes[backup.name] = backup.stat().st_mode & 0o777
 
     assert len(modes) == 4
     assert modes == dict.fromkeys(modes, 0o600)
 
 
-def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """A downgrade could lose what the newer one wrote."""
+@pytest.mark.parametrize(
+    ("found", "message", "hint"),
+    [
+        (SCHEMA_VERSION + 1, f"this gsched knows up to {SCHEMA_VERSION}", "newer gsched"),
+        (VERSION_BEFORE - 1, f"takes over schema {VERSION_BEFORE} only", "start a gschedd that"),
+        (1, f"takes over schema {VERSION_BEFORE} only", f"knows schema {VERSION_BEFORE} on it"),
+    ],
+)
+def test_the_database_of_any_other_version_is_refused_and_left_alone(
+    tmp_path: Path, found: int, message: str, hint: str
+) -> None:
+    """A newer program may have written what this one would lose, an older one what it misreads."""
     books = Books(tmp_path)
     books.submit()
     books.store.close()
-    db = sqlite3.connect(books.store.path)
-    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    db.close()
+    with closing(sqlite3.connect(books.store.path)) as db:
+        db.execute(f"PRAGMA user_version = {found}")
 
-    with pytest.raises(ConfigError, match=f"has schema {SCHEMA_VERSION + 1}") as refused:
+    with pytest.raises(ConfigError, match=f"has schema {found}, ") as refused:
         Books(tmp_path)
 
-    assert "newer gschedd" in refused.value.hint
-    assert version(books.store.path) == SCHEMA_VERSION + 1
+    assert message in refused.value.message
+    assert hint in refused.value.hint
+    assert version(books.store.path) == found
+    assert not list(tmp_path.glob("*.schema-*"))
 
 
-def test_a_step_is_made_after_a_backup_and_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_database_of_the_version_before_is_taken_over_with_all_that_is_in_it(
+    tmp_path: Path,
 ) -> None:
-    """The next schema, killed once before its commit: the old one is there, then the new one."""
-    books = Books(tmp_path)
-    job = books.submit()
-    books.store.close()
-    step = "ALTER TABLE jobs ADD COLUMN colour TEXT; CREATE TABLE more (x INTEGER);"
-    monkeypatch.setattr(sqlite, "MIGRATIONS", (*MIGRATIONS, step))
-    monkeypatch.setattr(sqlite, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    """Its jobs end as ever, and others get their GPUs."""
+    stored_database(tmp_path)
 
+    books = Books(tmp_path)
+
+    assert version(books.store.path) == SCHEMA_VERSION
+    assert damaged(books.store.path) == ["job 2"], "it was, and the row of job 4 has a checksum"
+    moved = books.head.state.jobs[3]
+    assert moved.migration == MigrationProgress(asked_s=1.0, saved_s=2.0, resumed_s=9.0)
+    assert (moved.moves, moved.spec.deadline_s > 0) == (1, True)
+    assert owners(books.store.path) == [(0, 1, 1, 100), (1, 1, 1, 100)]
+    assert len(Reader(books.store.path).events(2)) == 5, "its story is whole"
+    books.register(cpus=8, gpus=4)
+    books.exit(1)
+    books.schedule()
+    assert owners(books.store.path) == [(0, 4, 1, 100), (1, 4, 1, 100)]
+    books.reopen()
+    assert set(books.head.state.jobs) == {3, 4}
+
+
+def test_a_database_that_was_taken_over_is_as_a_new_one(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    stored_database(tmp_path / "old")
+
+    old, new = (tables(Books(tmp_path / name).store.path) for name in ("old", "new"))
+
+    assert old == new
+
+
+def test_a_database_is_taken_over_after_a_backup_and_as_a_whole(tmp_path: Path) -> None:
+    """Killed once before the commit: the old one is there, then the new one."""
+    path = stored_database(tmp_path)
     killed = sqlite.Store(str(tmp_path))
     arm("head.migrate.before_commit:raise")
     try:
@@ -100,59 +165,33 @@ def test_a_step_is_made_after_a_backup_and_as_a_whole(
     finally:
         arm("")
         killed._db.close()
-    assert version(books.store.path) == SCHEMA_VERSION
-    assert "more" not in tables(books.store.path)
+    assert version(path) == VERSION_BEFORE
+    assert renamed_columns(path) == {"course"}
+
     again = Books(tmp_path)
 
-    assert version(again.store.path) == SCHEMA_VERSION + 1
-    assert "more" in tables(again.store.path)
-    assert job in again.head.state.jobs
-    backup = f"{again.store.path}.schema-{SCHEMA_VERSION}"
-    assert version(backup) == SCHEMA_VERSION
-    assert "more" not in tables(backup)
+    assert version(again.store.path) == SCHEMA_VERSION
+    assert renamed_columns(path) == {"sparse"}
+    backup = f"{again.store.path}.schema-{VERSION_BEFORE}"
+    assert version(backup) == VERSION_BEFORE
+    assert renamed_columns(backup) == {"course"}
 
 
-def test_a_step_that_fails_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def renamed_columns(path: str) -> set[object]:
+    return {row[1] for row in tables(path)["jobs"]} & {"course", "sparse"}
+
+
+def test_a_schema_that_fails_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As any failure of storage."""
-    monkeypatch.setattr(sqlite, "MIGRATIONS", ("CREATE NONSENSE;",))
+    monkeypatch.setattr(schema, "SCHEMA", "CREATE NONSENSE;")
 
     with pytest.raises(StorageError, match="syntax error"):
         Books(tmp_path)
 
 
-# --- GPUs that are shared: from version 7 to 8 ---
-
-
-def stored_database(path: Path) -> None:
-    """Write the database of a head of version 7 that is in use.
-
-    Job 1 has two of four GPUs, 2 has ended, 3 runs without a GPU, 4 waits for two GPUs.
-    """
-    text = Path(__file__).parents[1].joinpath("golden", "database-7.sql").read_text()
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript(text)
-
-
-def owners(path: str) -> list[tuple[int | str, ...]]:
-    """Return who owns what of which GPU."""
-    with closing(sqlite3.connect(path)) as db:
-        query = "SELECT gpu, job, attempt, percent, memory_bytes FROM gpu_owners ORDER BY gpu, job"
-        return db.execute(query).fetchall()
-
-
-def test_who_owned_a_gpu_owns_all_of_it(tmp_path: Path) -> None:
-    """A head of version 7 has left a job on GPUs; it ends as ever, and the next one gets them."""
-    stored_database(tmp_path / "gsched.db")
-
-    books = Books(tmp_path)
-
-    assert version(books.store.path) == SCHEMA_VERSION
-    assert owners(books.store.path) == [(0, 1, 1, 100, 0), (1, 1, 1, 100, 0)]
-    books.register(cpus=8, gpus=4)
-    books.exit(1)
-    assert owners(books.store.path) == []
-    books.schedule()
-    assert owners(books.store.path) == [(0, 4, 1, 100, 0), (1, 4, 1, 100, 0)]
+# --- GPUs that are shared ---
 
 
 @pytest.mark.parametrize(

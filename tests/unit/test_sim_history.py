@@ -8,15 +8,18 @@ import pytest
 
 from gsched.errors import ConfigError, UsageError
 from gschedd.sim.history import read_history
-from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
+from gschedd.store.schema import SCHEMA_VERSION, VERSION_BEFORE, create
 
 
 def database(path: Path, version: int) -> str:
-    """Write an empty database as the head of a schema version makes it; return its path."""
+    """Write an empty database, or the one of the version before; return its path."""
     with closing(sqlite3.connect(path)) as db:
-        for number, step in enumerate(MIGRATIONS[:version], 1):
-            db.executescript(step)
-            db.execute(f"PRAGMA user_version = {number}")
+        if version == VERSION_BEFORE:
+            golden = Path(__file__).parents[1] / "golden" / "database-10.sql"
+            db.executescript(golden.read_text())
+        else:
+            create(db)
+            db.execute(f"PRAGMA user_version = {version}")
         db.commit()
     return str(path)
 
@@ -26,11 +29,9 @@ def read(path: str) -> None:
     read_history(path, since_s=0.0, until_s=None, limit=None)
 
 
-@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
-def test_the_database_of_an_older_head_is_read_and_left_as_it_is(
-    tmp_path: Path, version: int
-) -> None:
-    """It holds no job, which is all that there is to complain about."""
+@pytest.mark.parametrize("version", [VERSION_BEFORE, SCHEMA_VERSION])
+def test_the_database_of_a_head_is_read_and_left_as_it_is(tmp_path: Path, version: int) -> None:
+    """It holds no job that has run, which is all that there is to complain about."""
     path = database(tmp_path / "old #1.db", version)
     before = Path(path).read_bytes()
 
@@ -40,13 +41,20 @@ def test_the_database_of_an_older_head_is_read_and_left_as_it_is(
     assert [each.name for each in tmp_path.iterdir()] == ["old #1.db"]
 
 
+def test_the_database_of_an_older_head_is_refused(tmp_path: Path) -> None:
+    path = database(tmp_path / "old.db", VERSION_BEFORE - 1)
+
+    with pytest.raises(ConfigError, match=f"has schema {VERSION_BEFORE - 1}, this gsched takes"):
+        read(path)
+
+
 def test_the_database_of_a_newer_head_is_refused(tmp_path: Path) -> None:
     """What it means is not known here."""
     path = database(tmp_path / "new.db", SCHEMA_VERSION)
     with closing(sqlite3.connect(path)) as db:
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
 
-    with pytest.raises(ConfigError, match=f"has schema {SCHEMA_VERSION + 1}, this gsim knows"):
+    with pytest.raises(ConfigError, match=f"has schema {SCHEMA_VERSION + 1}, this gsched knows"):
         read(path)
 
 

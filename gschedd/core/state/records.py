@@ -234,7 +234,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
     prepared: int = 0
     moves_cost_s: float = 0.0
     spent_s: float = 0.0
-    migration: MigrationProgress | None = field(default=None, name="trip")
+    migration: MigrationProgress | None = None
     saved: Saved | None = None
     work_done: float = 0.0
     work_total: float = 0.0

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from gsched.config.nodes import SharingRules
 from gsched.model.ids import ELEMENT_BASE, submitted_number
 from gsched.model.resources import Gpu, Request
 from gschedd.core.state.records import ArrayIndex, Job, Node, Reached
@@ -9,7 +10,7 @@ from gschedd.core.state.transient import Caches, Dirty, Unstored, Volatile, Wait
 from gschedd.models.adaptive import GoodputKnowledge
 from gschedd.models.startup import Startups
 from gschedd.models.steptimes import StepTimes
-from gschedd.plan.sharing import DEFAULT_RULES, SharingRules
+from gschedd.plan.sharing import DEFAULT_RULES
 from gschedd.plan.snapshot import JobClass, OrderKey
 from gschedd.plan.space import SortedSpaces
 
