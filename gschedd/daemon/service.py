@@ -379,7 +379,8 @@ class Service:
             sender=sender if "@" in sender or not domain else f"{sender}@{domain}",
         )
         ledger = os.path.join(self._config.head.state_dir, "notify.db")
-        return Notifier(Begin(told=told, database=self._store.path, ledger=ledger))
+        path, newest = self._store.path, self._store.reached[0]
+        return Notifier(Begin(told=told, newest=newest, database=path, ledger=ledger))
 
     def _worker(self, name: str) -> Worker | None:
         """Return a process in which policies run, not started yet; None where none do."""

@@ -61,15 +61,18 @@ class Scanner:
         self._tails = Tails()
         self._all = config.hook_jobs == "all" or config.default_points not in {"n", "p", ""}
 
-    def begin(self) -> None:
-        """Begin with the events to come, where nothing was ever read or events are gone."""
+    def begin(self, before: int) -> None:
+        """Begin after event ``before``, the last one when the head started, if none was ever read.
+
+        Where events are gone, begin with those to come.
+        """
         newest, cursor = self._reader.newest_event(), self._ledger.cursor
         if cursor is not None and cursor <= newest:
             return
         if cursor is not None:
             log.warning("events to %d are gone: notifications go on after %d", cursor, newest)
         with self._ledger.transaction():
-            self._ledger.move_cursor(newest)
+            self._ledger.move_cursor(newest if cursor is not None else min(before, newest))
 
     def step(self, now_s: float) -> bool:
         """Put down what is to be told of the next events; return whether there may be more."""

@@ -43,9 +43,14 @@ OOM_SCORE: Final = 500
 
 
 class Begin(Struct, frozen=True, kw_only=True):
-    """What the head tells the process; ``database`` and ``ledger`` are paths."""
+    """What the head tells the process; ``database`` and ``ledger`` are paths.
+
+    Attributes:
+        newest: number of the last event when the head started.
+    """
 
     told: Told
+    newest: int
     database: str
     ledger: str
 
@@ -193,7 +198,7 @@ async def work(begin: Begin, clock: Clock) -> None:
         ways = Ways(begin.told.config)
         deliverer = Deliverer(ledger, ways, begin.told, clock)
         scanner = Scanner(reader, ledger, begin.told, complaints)
-        scanner.begin()
+        scanner.begin(begin.newest)
         last: Report | None = None
         while not ended.is_set():
             try:
