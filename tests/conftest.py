@@ -1,14 +1,19 @@
 """Markers from the folder, Hypothesis profiles, no network where pure, no process left behind."""
 
+import json
 import os
+import signal
 import socket
+import sys
 import uuid
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import timings
 from tests.support.processes import MARKER, attempts, describe, kill_all, processes_of
 
 #: Of a parameter in a test's name, characters.
@@ -37,6 +42,18 @@ settings.register_profile(
 )
 settings.load_profile(PROFILE)
 
+# Without bytecode each of the thousands of interpreters that tests start would compile gsched.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# A shell ignores it for what runs in the background, and so would each command that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what each test takes, in the process that has started the workers."""
+    if not hasattr(config, "workerinput") and hasattr(config, "cache"):
+        config.pluginmanager.register(timings.Timings(config.cache))
+
 
 def folder_of(path: Path) -> str:
     """Return the first folder below tests/ on the way to ``path``, which is a test's kind."""
@@ -55,9 +72,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(folder)
         if item.get_closest_marker("sweep") and not os.environ.get("GSCHED_TEST_SWEEPS"):
             item.add_marker(pytest.mark.skip(reason="one more of a sweep: GSCHED_TEST_SWEEPS=1"))
+        if _shares_with_its_file(item) and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
         if folder in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
             patience = NIGHT_PATIENCE if PROFILE == "night" else 1
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[folder] * patience))
+
+    _put_longest_first(items)
+
+
+def _shares_with_its_file(item: pytest.Item) -> bool:
+    """Return whether a test uses what is made once for its file: it is made in one worker only."""
+    if not isinstance(item, pytest.Function):
+        return False
+    fixtures = item._fixtureinfo.name2fixturedefs.values()
+    return any(each.scope == "module" for found in fixtures for each in found)
+
+
+def _put_longest_first(items: list[pytest.Item]) -> None:
+    """Sort what runs in one worker, or workers that have nothing left wait for the last one."""
+    path = HERE / "seconds.json"
+    by_file: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    tests_of_file = Counter(item.path for item in items)
+    seconds: dict[str, float] = defaultdict(float)  # of a group, or of a test that has none
+    for item in items:
+        of_file_s = by_file.get(item.path.relative_to(HERE).as_posix(), 0.0)
+        seconds[_unit(item)] += of_file_s / tests_of_file[item.path]
+    items.sort(key=lambda item: -seconds[_unit(item)])
+
+
+def _unit(item: pytest.Item) -> str:
+    group = item.get_closest_marker("xdist_group")
+    return str(group.args[0]) if group else item.nodeid
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -128,14 +174,19 @@ def cluster(
 
 
 _CLUSTER = pytest.StashKey[object]()
+_CPU_S = pytest.StashKey[float]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the daemons' logs with the report of a test that failed."""
+    """Show the daemons' logs with the report of a test that failed, and keep its CPU time."""
     report = yield
+    if report.when == "teardown":
+        now_s, before_s = timings.cpu_s(), item.session.stash.get(_CPU_S, 0.0)
+        item.session.stash[_CPU_S] = now_s
+        report.user_properties.append((timings.CPU, now_s - before_s))
     logs = item.stash.get(_CLUSTER, None)
     if report.failed and callable(logs):
         for name, text in logs().items():

@@ -19,7 +19,8 @@ def project(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "tests/support").mkdir(parents=True)
     shutil.copy(ROOT / "tests/conftest.py", tmp_path / "tests")
-    shutil.copy(ROOT / "tests/support/processes.py", tmp_path / "tests/support")
+    for name in ("processes.py", "timings.py"):
+        shutil.copy(ROOT / "tests/support" / name, tmp_path / "tests/support")
     return tmp_path
 
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from gsched.client import Head
 from gsched.errors import GschedError
+from tests.support.forks import popen
 from tests.support.processes import MARKER, attempts, kill_all, processes_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -251,7 +252,7 @@ class Cluster:
         self, module: str, config: Path, log: str, env: Mapping[str, str] | None
     ) -> subprocess.Popen[bytes]:
         with open(self.directory / log, "ab") as stream:
-            return subprocess.Popen(
+            return popen(
                 [*self.wrapper, sys.executable, "-m", module, "--config", str(config)],
                 cwd=ROOT,
                 env={**os.environ, MARKER: self._marker, **(env or {})},

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.forks import run
+
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = Path(__file__).with_name("nowhere.toml")
 TIMEOUT_S = 60.0
@@ -43,15 +45,11 @@ def run_command(
     cwd: Path | None = None,
 ) -> Ran:
     """Run ``gsched.cli.NAME`` in a pipe."""
-    done = subprocess.run(
+    done = run(
         [sys.executable, "-m", f"gsched.cli.commands.{name}", *arguments],
         env={**command_environment(head), **(env or {})},
         cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         timeout=TIMEOUT_S,
-        check=False,
     )
     return Ran(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
 

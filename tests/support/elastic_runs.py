@@ -7,12 +7,13 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tests.support.cluster import wait_until
 from tests.support.elastic_listener import Listener
-from tests.support.forks import Forked, ForkServer
+from tests.support.forks import ForkServer
+from tests.support.ports import free_port
 from tests.support.torch_python import torch_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -37,24 +38,79 @@ def release(directory: pathlib.Path, step: int, *, when_asked: bool) -> None:
     prepared.rename(go)
 
 
+class Ranks:
+    """The processes of an attempt, with the variables that torchrun gives them."""
+
+    def __init__(
+        self,
+        forks: ForkServer,
+        script: list[str],
+        environment: Mapping[str, str],
+        output: pathlib.Path,
+        world_size: int,
+    ) -> None:
+        """Start them; with ``world_size`` 0 a single one without such variables."""
+        self._code: int | None = None
+        common = {
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        }
+        ranks = [
+            common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)
+        ]
+        with open(output, "wb") as stream:
+            self._all = [
+                forks.start(script, {**environment, **own}, stream) for own in ranks or [{}]
+            ]
+
+    def poll(self) -> int | None:
+        """Return 0 once all have ended well, or the code of one that has not; the others end."""
+        codes = [each.poll() for each in self._all]
+        failed = [code for code in codes if code]
+        if self._code is None and failed:
+            self._code = failed[0]
+            self.send_signal(signal.SIGKILL)
+            for each in self._all:
+                each.wait(TIMEOUT_S)
+        elif None not in codes and not failed:
+            self._code = 0
+        return self._code
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait until all have ended, or one has failed."""
+        wait_until(lambda: self.poll() is not None, timeout_s, what="the end of the ranks")
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send all a signal."""
+        for each in self._all:
+            each.send_signal(number)
+
+
 class Run:
     """The attempts of one training; its directory holds logs, checkpoints and the result.
 
     Attributes:
         checkpoints: where they are.
+        torchrun: it starts the ranks in any case.
     """
 
     def __init__(
         self, directory: pathlib.Path, *options: str, forks: ForkServer | None = None
     ) -> None:
-        """Attempts of one process are forks of ``forks``, if that is given: they start faster."""
+        """Ranks are forks of ``forks``, if that is given: they start faster than under torchrun."""
         self.python = torch_python("sklearn")
         self.directory = directory
         self.checkpoints = directory / "checkpoints"
         self.attempt = 0
+        self.torchrun = False
         self._options = options
         self._forks = forks
-        self._process: subprocess.Popen[bytes] | Forked | None = None
+        self._process: subprocess.Popen[bytes] | Ranks | None = None
         directory.mkdir(parents=True, exist_ok=True)
 
     def start(self, world_size: int, *options: str, **variables: str) -> None:
@@ -73,8 +129,8 @@ class Run:
         }
         script = [str(SCRIPT), str(self.directory), *self._options, *options]
         path = self.directory / f"output-{self.attempt}"
-        if self._forks is not None and not world_size:
-            self._process = self._forks.start(script, environment, path)
+        if self._forks is not None and not (self.torchrun and world_size):
+            self._process = Ranks(self._forks, script, environment, path, world_size)
             return
         command = [self.python]
         if world_size:

@@ -1,8 +1,11 @@
-"""Runs scripts in forks of a process that has imported torch, which costs seconds of CPU time.
+"""Runs programs in forks of a process that has imported what they import.
 
-Run in the Python that has torch. Each line of the standard input is a request, answered by a line:
-``{"start": {...}}`` by a process id, ``{"poll": pid}`` by the wait status, or null while it runs.
-The environment must hold what torch reads when it is imported (``OMP_NUM_THREADS``).
+``python fork_server.py CHANNEL PADDING MODULE...`` imports the modules and serves requests, each
+one message of the socket CHANNEL: ``{"start": ...}`` with three standard streams, answered by a
+process id; or ``{"end": pid}``, of a process that has ended, answered by its wait status and its
+seconds of CPU time. A module whose name ends with ``!`` is forgotten again, with all below it: a
+fork that runs it executes it once more, as ``python -m`` does, and finds in memory all that it
+imports. The environment must hold what the modules read at their import (``OMP_NUM_THREADS``).
 """
 
 import ctypes
@@ -12,55 +15,97 @@ import json
 import os
 import runpy
 import signal
+import socket
 import sys
+import time
 from typing import Any
 
-PRELOADED = (
-    "torch._dynamo",  # by an optimiser
-    "torch.distributed.checkpoint.state_dict",
-    "torch.nn.parallel",
-)
+MESSAGE_BYTES = 120_000
+#: Makes room in the command line and in the environment of the server for those of a fork.
+PADDING = "-" * 4096
 PR_SET_PDEATHSIG = 1
 
 
-def serve() -> dict[str, Any] | None:
-    """Serve requests; return None at the end of the input, and in a fork what it is to run."""
-    for name in PRELOADED:
-        importlib.import_module(name)
-    gc.freeze()  # a fork's collections leave the pages that all share alone
-    assert "gsched" not in sys.modules, "each fork imports it, as it reads the environment"
-    assert len(os.listdir("/proc/self/task")) == 1, "only this thread would be in the forks"
-    for line in sys.stdin:
-        request = json.loads(line)
-        answer: int | None
+def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Serve requests; return None at their end, and in a fork what it is to run."""
+    while True:
+        message, streams, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 3)
+        if not message:
+            return None
+        request = json.loads(message)
         if "start" in request:
-            answer = os.fork()
-            if answer == 0:
-                start: dict[str, Any] = request["start"]
-                return start
+            pid, cpu_s = os.fork(), 0.0
+            if pid == 0:
+                channel.close()
+                return request["start"], streams
+            for stream in streams:
+                os.close(stream)
+            answer = pid
         else:
-            pid, status = os.waitpid(request["poll"], os.WNOHANG)
-            answer = status if pid else None
-        print(json.dumps(answer), flush=True)
-    return None
+            _, answer, used = os.wait4(request["end"], 0)
+            cpu_s = used.ru_utime + used.ru_stime
+        channel.send(json.dumps((answer, cpu_s)).encode())
 
 
-def become(start: dict[str, Any]) -> None:
-    """Run a script in this process, as the interpreter would."""
+def become(start: dict[str, Any], streams: list[int]) -> None:
+    """Run a program in this process, as the interpreter would."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if start["new_session"]:
+        os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
     os.environ.clear()
     os.environ.update(start["environment"])
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    kind = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-    output, errors = (os.open(start[name], kind) for name in ("output", "errors"))
-    for new, old in ((nothing, 0), (output, 1), (errors, 2)):
-        os.dup2(new, old)
-    sys.argv = start["command"]
-    sys.path[0] = os.path.dirname(sys.argv[0])
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    os.chdir(start["directory"])
+    time.tzset()
+    _show(start["command"], start["environment"])
+    if "gsched.failpoint" in sys.modules:
+        sys.modules["gsched.failpoint"].arm(os.environ.get("GSCHED_FAIL", ""))
+    _, *words = start["command"]
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        sys.path[0] = os.path.dirname(words[0])
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def _show(command: list[str], environment: dict[str, str]) -> None:
+    """Let /proc tell this command and environment, as far as there is room for them."""
+    with open("/proc/self/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    arguments, arguments_end, variables, variables_end = map(int, fields[45:49])
+    _write(arguments, arguments_end, command)
+    _write(variables, variables_end, [f"{name}={value}" for name, value in environment.items()])
+
+
+def _write(first: int, last: int, words: list[str]) -> None:
+    text = b"".join(os.fsencode(word) + b"\0" for word in words)[: last - first - 1]
+    ctypes.memset(first, 0, last - first)
+    ctypes.memmove(first, text, len(text))
+
+
+def main() -> None:
+    """Import, serve, and in a fork run."""
+    _, channel, _, *names = sys.argv
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the process that it serves
+    for name in names:
+        importlib.import_module(name.removesuffix("!"))
+    forgotten = tuple(name.replace("!", ".") for name in names if name.endswith("!"))
+    for name in list(sys.modules):
+        if f"{name}.".startswith(forgotten):
+            del sys.modules[name]
+    gc.collect()
+    gc.freeze()  # a fork's collections leave the pages that all share alone
+    assert len(os.listdir("/proc/self/task")) == 1, "only this thread would be in the forks"
+    to_run = serve(socket.socket(fileno=int(channel)))
+    if to_run is not None:
+        become(*to_run)
 
 
 if __name__ == "__main__":
-    to_run = serve()
-    if to_run is not None:
-        become(to_run)
+    main()

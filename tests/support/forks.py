@@ -1,96 +1,222 @@
-"""Starts scripts of torch in forks of one process that has imported it (`fork_server`)."""
+"""Starts Python programs in forks of one process that has imported what they need.
 
+A fork starts within some milliseconds, an interpreter that imports gsched within 0.1 to 0.5 s, one
+that imports torch within 3 s. `popen` is `subprocess.Popen` for a program of gsched, `ForkServer`
+also knows other interpreters. With GSCHED_TEST_NO_FORKS=1 each program gets a new interpreter.
+
+Forks differ from new interpreters in that: they have one hash seed, and what they import late may
+be there already. ``test_starts`` starts each program for real.
+"""
+
+import atexit
+import functools
 import json
 import os
 import pathlib
+import select
+import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import IO, Any
 
-from tests.support.cluster import wait_until
+from tests.support import timings
+from tests.support.fork_server import MESSAGE_BYTES, PADDING
 from tests.support.processes import MARKER
 from tests.support.torch_python import torch_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-class Forked:
-    """A script that runs in a fork; what `subprocess.Popen` has of the same names."""
-
-    def __init__(self, server: "ForkServer", pid: int) -> None:
-        self.pid = pid
-        self._server = server
-        self._status: int | None = None
-
-    def poll(self) -> int | None:
-        """Return its exit code, negative for a signal; None while it runs."""
-        if self._status is None:
-            self._status = self._server.ask(poll=self.pid)
-        return None if self._status is None else os.waitstatus_to_exitcode(self._status)
-
-    def wait(self, timeout: float) -> int:
-        """Wait until it has ended; return its exit code, negative for a signal."""
-        wait_until(lambda: self.poll() is not None, timeout, what=f"the end of {self.pid}")
-        code = self.poll()
-        assert code is not None
-        return code
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
+SERVER = ROOT / "tests" / "support" / "fork_server.py"
+TORCH = (
+    "torch._dynamo",  # by an optimiser
+    "torch.distributed.checkpoint.state_dict",
+    "torch.nn.parallel",
+)
+DAEMONS = ("gschedd.main", "gnode.main", "tests.support.odd_head")
+COMMANDS = "gsched.cli.commands."
+#: Variables that an interpreter reads at its start: with other values than here, no fork.
+READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 
 
 class ForkServer:
-    """Gives scripts a process of their own that has imported torch already.
+    """Gives programs a process of their own that has imported some modules already."""
 
-    They differ from a new interpreter's in that: all forks of a server have one hash seed.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, python: str, modules: Sequence[str]) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         environment.pop(MARKER, None)  # it is of no single test
-        self._process = subprocess.Popen(
-            [torch_python(), str(ROOT / "tests" / "support" / "fork_server.py")],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._turn = threading.Lock()
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [python, str(SERVER), str(theirs.fileno()), PADDING, *modules],
+                env={**environment, "PADDING": PADDING},
+                # Pipes, or the streams of the forks would take themselves for files.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                pass_fds=[theirs.fileno()],
+            )
 
-    def ask(self, **request: object) -> int | None:
-        """Return the server's answer to a request."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer: int | None = json.loads(self._process.stdout.readline())
-        return answer
+    def ask(self, request: object, streams: Sequence[int] = ()) -> tuple[int, float]:
+        """Return the server's answer to a request: a number, and seconds of CPU time."""
+        with self._turn:
+            socket.send_fds(self._channel, [json.dumps(request).encode()], streams)
+            answer = self._channel.recv(MESSAGE_BYTES)
+            if not answer:
+                output, _ = self._process.communicate()
+                raise RuntimeError(f"the server of forks has ended:\n{output}")
+            number, cpu_s = json.loads(answer)
+            return number, cpu_s
 
     def start(
         self,
-        command: Sequence[str],
+        script: Sequence[str],
         environment: Mapping[str, str],
-        output: pathlib.Path,
-        errors: pathlib.Path | None = None,
-    ) -> Forked:
+        output: IO[bytes],
+        errors: IO[bytes] | None = None,
+    ) -> "subprocess.Popen[bytes]":
         """Start a script.
 
         Args:
-            command: its path and its arguments.
+            script: its path and its arguments.
             environment: all of it.
-            output: a file, which gets its standard output.
-            errors: a file, which gets its standard error; None: the same.
+            output: gets its standard output.
+            errors: gets its standard error; None: ``output`` does.
         """
-        start = {
-            "command": command,
-            "environment": dict(environment),
-            "output": str(output),
-            "errors": str(errors or output),
-        }
-        pid = self.ask(start=start)
-        assert pid is not None
-        return Forked(self, pid)
+        return Forked(
+            ["python", *script],
+            server=self,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors or output,
+        )
+
+    def run(
+        self, script: Sequence[str], *, timeout: float, **how: Any
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a script to its end; the keywords are `subprocess.run`'s."""
+        return _run(partial(Forked, ["python", *script], server=self), timeout, how)
 
     def close(self) -> None:
         """End it, and with it each fork."""
+        self._channel.close()
         self._process.communicate()
+
+
+class Forked(subprocess.Popen[Any]):
+    """A process that a `ForkServer` has started, which is its parent."""
+
+    def __init__(self, command: Sequence[str], *, server: ForkServer, **how: Any) -> None:
+        self._server = server
+        self._pidfd = -1
+        super().__init__(command, **how)
+
+    def _execute_child(self, args: Sequence[str], *rest: Any) -> None:
+        cwd, env = rest[4:6]
+        pipes = rest[9:15]
+        start = {
+            "command": args,
+            "environment": dict(os.environ if env is None else env),
+            "directory": str(cwd or os.getcwd()),
+            "new_session": rest[20],
+        }
+        given = (pipes[0], pipes[3], pipes[5])
+        streams = [own if own >= 0 else number for number, own in enumerate(given)]
+        self.pid, _ = self._server.ask({"start": start}, streams)
+        self._pidfd = os.pidfd_open(self.pid)
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # of the base, on all systems
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        return self._reap(0)
+
+    def _wait(self, timeout: float | None) -> int:
+        code = self._reap(timeout)
+        if code is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return code
+
+    def _reap(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None and self._pidfd >= 0:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            if poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000):
+                status, cpu_s = self._server.ask({"end": self.pid})
+                timings.add_cpu_s(cpu_s)
+                self.returncode = os.waitstatus_to_exitcode(status)
+                os.close(self._pidfd)
+                self._pidfd = -1
+        return self.returncode
+
+
+def popen(command: Sequence[str], **how: Any) -> "subprocess.Popen[Any]":
+    """Start a program as `subprocess.Popen` does; by a fork, if it is a daemon or a command."""
+    environment = dict(how.get("env") or os.environ)
+    if not _is_ours(command) or _at_start(environment) != _at_start(dict(os.environ)):
+        return subprocess.Popen(command, **how)
+    return Forked(command, server=_gsched_server(), **how)
+
+
+def run(
+    command: Sequence[str], *, timeout: float, **how: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program to its end, as `subprocess.run` with ``capture_output`` and ``text`` does."""
+    return _run(partial(popen, command), timeout, how)
+
+
+def _run(
+    start: "Callable[..., subprocess.Popen[Any]]", timeout: float, how: Mapping[str, Any]
+) -> "subprocess.CompletedProcess[str]":
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with start(stdin=subprocess.DEVNULL, **pipes, **how) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def _is_ours(command: Sequence[str]) -> bool:
+    if os.environ.get("GSCHED_TEST_NO_FORKS") or list(command[:2]) != [sys.executable, "-m"]:
+        return False
+    fits = sum(map(len, command)) < len(PADDING)
+    return fits and (command[2] in DAEMONS or command[2].startswith(COMMANDS))
+
+
+def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what an interpreter reads at its start, but where the tree lies."""
+    found = {key: each for key, each in environment.items() if key.startswith(READ_AT_START)}
+    if found.get("PYTHONPATH") == str(ROOT):
+        del found["PYTHONPATH"]
+    return found
+
+
+@functools.cache
+def _gsched_server() -> ForkServer:
+    """Return the server of this process, which ends with it."""
+    made = ForkServer(
+        sys.executable, [*(f"{name}!" for name in DAEMONS), *_cli(), f"{COMMANDS[:-1]}!"]
+    )
+    atexit.register(made.close)
+    return made
+
+
+def _cli() -> list[str]:
+    """Return the modules of which commands consist."""
+    top = ROOT / "gsched" / "cli"
+    paths = [path.relative_to(ROOT).with_suffix("") for path in sorted(top.rglob("*.py"))]
+    return [".".join(path.parts) for path in paths if path.name not in {"__init__", "__main__"}]
+
+
+def torch_server(*packages: str, modules: Sequence[str] = ()) -> ForkServer:
+    """Return a server of an interpreter that has torch, and these packages, or skip the test.
+
+    It has imported what is used of torch, and ``modules``.
+    """
+    return ForkServer(torch_python(*packages), (*TORCH, *modules))

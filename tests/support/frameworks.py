@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from gsched.protocol.api import JobStory
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import ROOT, run_command
 from tests.support.elastic_runs import release
+from tests.support.forks import ForkServer
 from tests.support.torch_python import torch_python
 
 TIMEOUT_S = 300.0
@@ -91,17 +91,15 @@ class FrameworkRun:
         )
 
 
-def undisturbed(run: FrameworkRun, directory: Path, *options: str) -> dict[str, Any]:
+def undisturbed(run: FrameworkRun, forks: ForkServer, directory: Path) -> dict[str, Any]:
     """Return the result of the same training outside gsched, on one rank, and its samples."""
     directory.mkdir()
-    subprocess.run(
-        [run.python, str(run.script), str(directory), "--step-s=0", *options],
+    forks.run(
+        [str(run.script), str(directory), "--step-s=0"],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        check=True,
-        capture_output=True,
         timeout=TIMEOUT_S,
-    )
+    ).check_returncode()
     result: dict[str, Any] = json.loads((directory / "result.json").read_text())
     return {**result, "samples": samples_by_step(directory)}
 

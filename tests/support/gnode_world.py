@@ -15,6 +15,7 @@ from gnode.task import SupervisorInfo
 from gsched.model.job import Owner
 from tests.support import records
 from tests.support.fake_head import FakeHead, launch_order
+from tests.support.forks import popen
 from tests.support.processes import MARKER, attempts, kill_all, processes_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +92,7 @@ class GnodeWorld:
     def spawn(self, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start one more gnode on this configuration; the caller ends it."""
         with open(self.directory / "gnode.log", "ab") as log:
-            return subprocess.Popen(
+            return popen(
                 [sys.executable, "-m", "gnode.main", "--config", str(self.write_config())],
                 cwd=ROOT,
                 env={**os.environ, MARKER: self._marker, **(env or {})},

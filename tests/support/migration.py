@@ -23,6 +23,7 @@ from gsched.protocol.api import JobStory
 from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.elastic_runs import ROOT, SCRIPT, Run, release
+from tests.support.forks import ForkServer
 from tests.support.torch_python import torch_python
 
 OPTIONS = ("--model=transformer", "--epochs=3", "--global-batch=8")  # 72 steps
@@ -290,9 +291,11 @@ class Migration:
         )
 
 
-def undisturbed(directory: Path, *options: str, ranks: int = 2) -> dict[str, object]:
-    """Return the result of the same training without a move."""
-    run = Run(directory, *OPTIONS, *options)
+def undisturbed(
+    directory: Path, forks: ForkServer, *options: str, ranks: int = 2
+) -> dict[str, object]:
+    """Return the result of the same training without a move, and without a cluster."""
+    run = Run(directory, *OPTIONS, *options, forks=forks)
     run.start(ranks)
     return run.finish()
 

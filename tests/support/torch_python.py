@@ -1,5 +1,6 @@
 """A Python that has torch, for tests that train."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 
+@functools.cache
 def torch_python(*modules: str) -> str:
     """Return an interpreter that has torch: GSCHED_TEST_TORCH_PYTHON or this one; else skip."""
     python = os.environ.get("GSCHED_TEST_TORCH_PYTHON", sys.executable)

@@ -414,7 +414,7 @@ def test_a_waiting_job_cannot_be_rerun(counter: Counter, held: str) -> None:
 
 
 def test_a_job_that_says_it_is_not_rerunnable_is_left_alone(counter: Counter, running: str) -> None:
-    refused(counter.run("grerun", running), 170, "cannot be rerun (-r n)", "-f")
+    refused(counter.run("grerun", running), 170, "is not rerunnable (-r n)", "-f")
     assert counter.row(running).state == "running"
 
 

@@ -1,6 +1,7 @@
 """A training that is stopped and restored, or resized, computes what one does that never was.
 
-Real torchrun, real gloo on loopback; only the node daemon's end of the socket is the test's.
+Real ranks, real gloo on loopback; only the node daemon's end of the socket is the test's.
+tests/system/test_migration.py does it with gsched's agent for torchrun, in a cluster.
 """
 
 import pathlib
@@ -11,6 +12,7 @@ import pytest
 
 from tests.support.elastic_listener import Listener
 from tests.support.elastic_runs import Row, Run, losses, used
+from tests.support.forks import ForkServer
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic-exact")]
 
@@ -32,9 +34,11 @@ def listener() -> Iterator[Listener]:
     made.close()
 
 
-def undisturbed(directory: pathlib.Path, world_size: int, *options: str) -> tuple[Row, list[Row]]:
+def undisturbed(
+    directory: pathlib.Path, forks: ForkServer, world_size: int, *options: str
+) -> tuple[Row, list[Row]]:
     """Train without a stop; return the result and what was logged."""
-    run = Run(directory, *options)
+    run = Run(directory, *options, forks=forks)
     run.start(world_size)
     return run.finish(), run.rows()
 
@@ -49,12 +53,17 @@ def undisturbed(directory: pathlib.Path, world_size: int, *options: str) -> tupl
     ],
 )
 def test_moved_training_ends_with_the_same_bits(
-    tmp_path: pathlib.Path, listener: Listener, model: str, world_size: int, moves: int
+    tmp_path: pathlib.Path,
+    listener: Listener,
+    forks: ForkServer,
+    model: str,
+    world_size: int,
+    moves: int,
 ) -> None:
     """Three times at random steps; four ranks, as a sum of four depends on its order."""
     options = OPTIONS[model]
-    expected, _ = undisturbed(tmp_path / "undisturbed", world_size, *options)
-    run = Run(tmp_path / "moved", *options, "--step-s=0.05")
+    expected, _ = undisturbed(tmp_path / "undisturbed", forks, world_size, *options)
+    run = Run(tmp_path / "moved", *options, "--step-s=0.05", forks=forks)
     steps: list[int] = []
     for request in range(1, moves + 1):
         earliest = steps[-1] + 1 if steps else 1
@@ -80,7 +89,7 @@ def test_moved_training_ends_with_the_same_bits(
 
 
 def test_resized_training_uses_every_sample_once(
-    tmp_path: pathlib.Path, listener: Listener
+    tmp_path: pathlib.Path, listener: Listener, forks: ForkServer
 ) -> None:
     """2 to 4 to 1 to 2 ranks with the same global batch, and an uneven rest in each epoch."""
     options = (
@@ -91,8 +100,8 @@ def test_resized_training_uses_every_sample_once(
         "--short-last",
         "--dropout=0",
     )
-    expected, expected_rows = undisturbed(tmp_path / "undisturbed", 2, *options)
-    run = Run(tmp_path / "resized", *options, "--step-s=0.05")
+    expected, expected_rows = undisturbed(tmp_path / "undisturbed", forks, 2, *options)
+    run = Run(tmp_path / "resized", *options, "--step-s=0.05", forks=forks)
     steps = [0]
     for request, world_size in enumerate((2, 4, 1), 1):
         hold_at = random.randint(steps[-1] + 1, steps[-1] + 10)

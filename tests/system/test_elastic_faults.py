@@ -1,6 +1,6 @@
 """What can happen to a training while it saves, waits and restores, with real processes.
 
-Most of it runs on one rank without torchrun, since that starts faster; the code is the same.
+Most ranks start without torchrun, since that is faster; the code is the same.
 """
 
 import contextlib
@@ -363,6 +363,7 @@ def test_a_size_that_does_not_fit_is_refused_in_words(listener: Listener, run: R
     assert words in failed["message"]
     assert not run.checkpoints.exists()
 
+    run.torchrun = True
     run.start(3)
     assert run.wait() != 0
     said = f"gsched.elastic: this training can not start: it {words}"

@@ -62,7 +62,8 @@ def run(
     script.write_text(SCRIPT.format(optimizer=optimizer, loop=loop, more=more))
     output, errors = folder / "stdout", folder / "stderr"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    code = forks.start([str(script)], environment, output, errors).wait(120.0)
+    with open(output, "wb") as out, open(errors, "wb") as err:
+        code = forks.start([str(script)], environment, out, err).wait(120.0)
     return subprocess.CompletedProcess([script], code, output.read_text(), errors.read_text())
 
 

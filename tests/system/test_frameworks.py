@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.commands import ROOT, run_command
+from tests.support.forks import ForkServer, torch_server
 from tests.support.frameworks import (
     HOLDS,
     FrameworkRun,
@@ -23,15 +25,36 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("frameworks")]
 
 STEPS_PER_EPOCH, EPOCHS = 8, 4
 NEEDS = {"huggingface": ("transformers", "accelerate"), "lightning": ("lightning",)}
+#: What their scripts import, which takes several times as long as to train.
+MODULES = {
+    "huggingface": ("accelerate", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2"),
+    "lightning": ("lightning.pytorch",),
+}
+Forks = Callable[[str], ForkServer]
+
+
+@pytest.fixture(scope="module")
+def forks_of() -> Iterator[Forks]:
+    """Return what gives the server for a framework."""
+    made: dict[str, ForkServer] = {}
+
+    def of(name: str) -> ForkServer:
+        if name not in made:
+            made[name] = torch_server(*NEEDS[name], modules=MODULES[name])
+        return made[name]
+
+    yield of
+    for each in made.values():
+        each.close()
 
 
 @pytest.mark.parametrize("name", ["huggingface", "lightning"])
 def test_a_training_of_a_framework_is_resized_to_two_ranks_and_back_with_the_same_samples(
-    cluster: Cluster, tmp_path: Path, name: str
+    cluster: Cluster, tmp_path: Path, forks_of: Forks, name: str
 ) -> None:
     """No step and no sample is lost or done twice, and the network comes out the same."""
     run = FrameworkRun(cluster, name, *NEEDS[name])
-    expected = undisturbed(run, tmp_path / "undisturbed")
+    expected = undisturbed(run, forks_of(name), tmp_path / "undisturbed")
     run.begin()
 
     cluster.start_node("n2", cpus=4, gpus=2)
@@ -71,19 +94,16 @@ def test_a_training_of_a_framework_is_resized_to_two_ranks_and_back_with_the_sam
 
 
 def train(
-    directory: Path, name: str, *options: str, **variables: str
+    forks_of: Forks, directory: Path, name: str, *options: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the script of a framework on one rank, without a cluster."""
     directory.mkdir(exist_ok=True)
     script = ROOT / "tests" / "support" / f"framework_{name}.py"
-    return subprocess.run(
-        [torch_python(*NEEDS[name]), str(script), str(directory), "--step-s=0", *options],
+    return forks_of(name).run(
+        [str(script), str(directory), "--step-s=0", *options],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables},
-        capture_output=True,
-        text=True,
         timeout=300.0,
-        check=False,
     )
 
 
@@ -98,16 +118,16 @@ def first_step(trace: Path) -> int:
     [("huggingface", 2, 5), ("lightning", 2, 6)],  # Lightning counts batches, not its steps
 )
 def test_a_killed_training_goes_on_from_its_checkpoint_bit_for_bit(
-    tmp_path: Path, name: str, accumulation: int, saved: int
+    tmp_path: Path, forks_of: Forks, name: str, accumulation: int, saved: int
 ) -> None:
     """On as many ranks, with dropout, and with gradients that are accumulated."""
     options = ("--dropout=0.2", f"--accumulation={accumulation}", "--epochs=2")
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert train(whole, name, *options).returncode == 0
+    assert train(forks_of, whole, name, *options).returncode == 0
     places = {"GSCHED_CHECKPOINT_DIR": str(parts / "checkpoints")}
 
-    killed = train(parts, name, *options, "--save-at=5", "--die-at=8", **places)
-    again = train(parts, name, *options, **places, GSCHED_ATTEMPT="2")
+    killed = train(forks_of, parts, name, *options, "--save-at=5", "--die-at=8", **places)
+    again = train(forks_of, parts, name, *options, **places, GSCHED_ATTEMPT="2")
 
     assert killed.returncode == 9, killed.stderr
     assert again.returncode == 0, again.stderr
@@ -117,13 +137,13 @@ def test_a_killed_training_goes_on_from_its_checkpoint_bit_for_bit(
 
 
 def test_a_checkpoint_that_is_due_when_the_trainer_saves_its_own_is_there_twice(
-    tmp_path: Path,
+    tmp_path: Path, forks_of: Forks
 ) -> None:
     """The Trainer's own stay where its save_strategy and save_total_limit expect them."""
     places = {"GSCHED_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     own = ("--save-steps=4", "--save-total-limit=1", "--epochs=1")
 
-    at_once = train(tmp_path, "huggingface", *own, "--save-at=4", "--die-at=6", **places)
+    at_once = train(forks_of, tmp_path, "huggingface", *own, "--save-at=4", "--die-at=6", **places)
 
     assert at_once.returncode == 9, at_once.stderr
     (ours,) = (tmp_path / "checkpoints").iterdir()
@@ -139,19 +159,19 @@ def test_a_checkpoint_that_is_due_when_the_trainer_saves_its_own_is_there_twice(
 
 @pytest.mark.parametrize("name", ["huggingface", "lightning"])
 def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_taken(
-    tmp_path: Path, name: str
+    tmp_path: Path, forks_of: Forks, name: str
 ) -> None:
     """Its digest says so before the framework reads it."""
     places = {"GSCHED_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     for save, die in ((2, 3), (5, 6)):
-        train(tmp_path, name, f"--save-at={save}", f"--die-at={die}", **places)
+        train(forks_of, tmp_path, name, f"--save-at={save}", f"--die-at={die}", **places)
     newest = max((tmp_path / "checkpoints").glob("checkpoint-*.step-*5.*"))
     victim = max(newest.iterdir(), key=lambda path: path.stat().st_size)
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
     victim.write_bytes(content)
 
-    again = train(tmp_path, name, **places, GSCHED_ATTEMPT="3")
+    again = train(forks_of, tmp_path, name, **places, GSCHED_ATTEMPT="3")
 
     assert again.returncode == 0, again.stderr
     assert f"{newest} cannot be used: {victim.name} was altered" in again.stderr

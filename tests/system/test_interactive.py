@@ -382,7 +382,7 @@ def test_salloc_and_srun_pty(shared: Cluster, sittings: list[Sitting]) -> None:
         ("gshell", ["99", "true"], 153, "Unknown Job Id"),
         ("gshell", ["--node", "n9", "2", "true"], 170, "no processes on node 'n9'"),
         ("gpeek", ["3"], 156, "job 3 is interactive"),
-        ("grerun", ["3"], 170, "cannot be rerun"),
+        ("grerun", ["3"], 170, "is not rerunnable (-r n)"),
         ("galter", ["-r", "y", "3"], 170, "cannot be rerun"),
         ("gshell", ["2", "x" * 8000], 2, "too long"),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
+from tests.support.forks import ForkServer
 from tests.support.migration import Migration, fault_at, head_dies_at, undisturbed
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("moves")]
@@ -49,11 +50,11 @@ def test_a_moved_training_ends_with_the_same_bits(
 
 
 def test_a_network_with_running_averages_is_moved_with_the_same_bits_on_each_rank(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, tmp_path: Path, forks: ForkServer
 ) -> None:
     """Batch normalisation, all random number generators, and a schedule of steps."""
     options = ("--model=batchnorm", "--count=256")
-    expected = undisturbed(tmp_path / "undisturbed", *options)
+    expected = undisturbed(tmp_path / "undisturbed", forks, *options)
     migration = Migration(cluster)
     migration.begin(*options)
     migration.ask("n2")
@@ -136,10 +137,10 @@ def test_i5_a_training_that_cannot_write_its_checkpoint_is_not_moved(
 
 @pytest.mark.sweep
 def test_a_training_on_two_nodes_goes_on_on_two_others_with_the_same_bits(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, tmp_path: Path, forks: ForkServer
 ) -> None:
     """Two ranks on each; nothing of the old attempt lives anywhere when the new one starts."""
-    expected = undisturbed(tmp_path / "undisturbed", ranks=4)
+    expected = undisturbed(tmp_path / "undisturbed", forks, ranks=4)
     migration = Migration(cluster)
     migration.begin(
         nodes=dict.fromkeys(("n1", "n2", "n3", "n4"), 2), resources=("nodes=2:ppn=2:gpus=2",)

@@ -1,0 +1,129 @@
+"""A program in a fork is what it would be in an interpreter of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import forks
+from tests.support.processes import MARKER, attempts, processes_of
+
+#: Stands for a command: both kinds of start execute it as ``__main__``.
+PROGRAM = """\
+import json, os, signal, sys
+print(json.dumps({
+    "name": __name__,
+    "argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
+    "path": sys.path[0],
+    "directory": os.getcwd(),
+    "environment": dict(os.environ),
+    "shown": open("/proc/self/cmdline").read().rstrip("\\0").split("\\0"),
+    "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+    "pipe": signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN,
+    "leads": os.getsid(0) == os.getpid(),
+    "descriptors": sorted(os.listdir("/proc/self/fd")),
+    "encodings": [sys.stdout.encoding, sys.stdout.errors, sys.stderr.encoding, sys.stdin.encoding],
+    "buffered": [sys.stdout.line_buffering, sys.stdout.write_through],
+    "input": sys.stdin.read(),
+}), flush=True)
+for stream in (sys.stdout, sys.stderr):
+    stream.reconfigure(errors="backslashreplace")
+print("to stderr", file=sys.stderr)
+if "wait" in sys.argv:
+    signal.pause()
+sys.exit("the end" if "text" in sys.argv else 7)
+"""
+Start = Callable[..., "subprocess.Popen[Any]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Return what starts the program, by a fork unless ``new``."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "program.py").write_text(PROGRAM)
+    server = forks.ForkServer(sys.executable, ["json"])
+
+    def begin(*words: str, new: bool, **how: Any) -> "subprocess.Popen[Any]":
+        command = [sys.executable, "-m", "program", *words]
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        how = {"cwd": tmp_path / "here", "text": True, **streams, **how}
+        if new:
+            return subprocess.Popen(command, **how)
+        return forks.Forked(command, server=server, **how)
+
+    yield begin
+    server.close()
+
+
+@pytest.mark.parametrize("new_session", [False, True])
+def test_a_fork_finds_what_a_new_interpreter_finds(start: Start, *, new_session: bool) -> None:
+    """Arguments, directory, environment, streams, signals: also as /proc shows them."""
+    kept = {key: value for key, value in os.environ.items() if key.startswith("PYTHON")}
+    environment = {**kept, "PATH": os.environ["PATH"], "TZ": "Asia/Tokyo", "EMPTY": ""}
+    seen = []
+    for new in (True, False):
+        process = start("a", "", new=new, env=environment, start_new_session=new_session)
+        stdout, stderr = process.communicate("some input", timeout=30)
+        assert (process.returncode, stderr) == (7, "to stderr\n")
+        seen.append(json.loads(stdout))
+
+    new, fork = seen
+    for each in (new, fork):  # Python sets it where there is no locale
+        each["environment"].pop("LC_CTYPE", None)
+    assert fork == new
+    assert fork["environment"] == environment
+    assert fork["input"] == "some input"
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_the_end_of_a_fork_is_told_as_that_of_a_child(start: Start, *, new: bool) -> None:
+    process = start("text", new=new)
+    _, stderr = process.communicate("", timeout=30)
+    assert (process.returncode, stderr) == (1, "to stderr\nthe end\n")
+
+    process = start("wait", new=new)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == -signal.SIGTERM
+    assert process.poll() == -signal.SIGTERM
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_a_fork_is_known_by_the_environment_of_its_test(start: Start, tmp_path: Path) -> None:
+    """So one that is left behind is found, wherever it works."""
+    process = start("wait", new=False, cwd="/", env={**os.environ, MARKER: "forks"})
+    process.kill()
+    process.communicate()
+    process = start("wait", new=False, env={**os.environ, MARKER: "forks"})
+    for _ in attempts(10):
+        if processes_of("forks", tmp_path / "elsewhere"):
+            break
+    found = processes_of("forks", tmp_path / "elsewhere")
+    process.kill()
+    process.communicate()
+    assert [each.pid for each in found] == [process.pid]
+
+
+def test_a_program_whose_interpreter_would_be_another_is_no_fork() -> None:
+    """What an interpreter reads at its start is as it was in the server."""
+    command = [sys.executable, "-m", "gsched.cli.commands.gstat", "--version"]
+    kinds = []
+    for environment in (os.environ, os.environ | {"PYTHONUTF8": "0"}, os.environ | {"LANG": "x"}):
+        process = forks.popen(command, env=dict(environment), stdout=subprocess.PIPE, text=True)
+        stdout, _ = process.communicate(timeout=30)
+        assert (process.returncode, stdout.split()[:1]) == (0, ["gstat"])
+        kinds.append(isinstance(process, forks.Forked))
+    assert kinds == [not os.environ.get("GSCHED_TEST_NO_FORKS"), False, False]
