@@ -121,6 +121,32 @@ def test_an_option_of_qsub_has_its_effect(
     assert effect(job) == wanted
 
 
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        (["-b", "30"], "-b has no effect: gsub waits for the head by itself"),
+        (["-D", "/"], "-D has no effect: jobs see all file systems"),
+        (["-f"], "-f has no effect: a job ends with the first of its nodes"),
+        (["-R", "oe"], "-R has no effect: output files are kept"),
+        (["-T", "mine"], "-T has no effect: users choose no prologue"),
+        (["-X"], "-X has no effect: X11 is not forwarded"),
+    ],
+)
+def test_an_option_of_torque_or_openpbs_without_effect_is_named(
+    head: Path, fake: FakeApi, arguments: list[str], note: str
+) -> None:
+    """The job is submitted."""
+    ran = run_here("qsub", *arguments, "job.sh", head=head)
+
+    assert (ran.status, len(fake.submitted)) == (0, 1)
+    assert note in ran.stderr
+
+
+def test_n_of_torque_is_exclusive_nodes(head: Path, fake: FakeApi) -> None:
+    assert run_here("qsub", "-n", "job.sh", head=head).status == 0
+    assert fake.submitted[0].exclusive
+
+
 def test_output_goes_where_o_says_and_z_prints_no_id(head: Path, fake: FakeApi) -> None:
     Path("out").mkdir()
 

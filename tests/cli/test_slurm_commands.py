@@ -476,3 +476,51 @@ def test_sstat_says_what_is_wrong(fake: FakeApi, arguments: list[str], message: 
     ran = slurm("sstat", *arguments)
     assert ran.status == 1
     assert message.removeprefix("sstat: ") in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "lines"),
+    [
+        ("squeue -h -o %i --federation --local -a --hide -v --noconvert -M all", ["1", "6", "2"]),
+        ("squeue -h -o %i --user=bob --stat R -q normal", ["2"]),
+        ("squeue -h -o %i -q other", []),
+        ("squeue -h -o %i -R resv", []),
+        ("sacct -nP -a -S 2020-01-01 -E now -r batch -q normal -o jobid -N n1", ["2", "3"]),
+        ("sacct -nP -a -r nowhere -o jobid", []),
+        ("sacct -nP --delimiter=; -j 3 -o jobid,state", ["3;COMPLETED"]),
+        ("sinfo -h -O partition:8,nodes:3,StateLong", ["batch*  1  mixed               "]),
+        ("sinfo -T", ["No reservations in the system"]),
+    ],
+)
+def test_options_of_slurm_that_ask_for_what_is_so_here_are_taken(
+    fake: FakeApi, command: str, lines: list[str]
+) -> None:
+    """And filters by what no job has leave none."""
+    name, *arguments = command.split()
+    ran = slurm(name, *arguments)
+
+    assert (ran.status, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines()[: max(1, len(lines))] == lines
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("squeue --yaml", "squeue: error: --yaml is not supported by gsched\n"),
+        ("sacct -T", "sacct: error: --truncate is not supported by gsched\n"),
+        ("scancel --sibling=c 1", "scancel: error: --sibling is not supported by gsched\n"),
+        ("squeue --stats", "squeue: unrecognized option '--stats'"),
+        ("sacct --job-name x", "sacct: unrecognized option '--job-name'"),
+        ("sinfo -Z", "sinfo: invalid option -- 'Z'"),
+        ("squeue -i x", "Error: invalid entry for --iterate=x\n"),
+        ("sinfo -O odd", "sinfo: error: Invalid node format specification: odd\n"),
+    ],
+)
+def test_options_that_gsched_or_slurm_does_not_have_are_told_apart(
+    fake: FakeApi, command: str, message: str
+) -> None:
+    name, *arguments = command.split()
+    ran = slurm(name, *arguments)
+
+    assert ran.status != 0
+    assert ran.stderr.startswith(message)

@@ -1,7 +1,5 @@
 """squeue and scancel, as programs use them; and where all commands of Slurm start."""
 
-import os
-import pwd
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,16 +31,16 @@ from gsched.cli.slurm.fields import (
     with_stories,
 )
 from gsched.cli.slurm.interactive import salloc
+from gsched.cli.slurm.options import is_wanted, parsed
 from gsched.cli.slurm.sacct import sacct
 from gsched.cli.slurm.sbatch import sbatch
 from gsched.cli.slurm.scontrol import scontrol
-from gsched.cli.slurm.sinfo import sinfo
+from gsched.cli.slurm.sinfo import repeated, sinfo
 from gsched.cli.slurm.srun import srun
 from gsched.cli.slurm.sstat import sstat
 from gsched.client import Head
 from gsched.config.environment import environment
 from gsched.errors import GschedError, UsageError
-from gsched.model.host_lists import expanded
 from gsched.model.states import JobState
 from gsched.protocol.actions import DeleteJob, SignalJob
 from gsched.protocol.api import JobList, JobRow
@@ -55,57 +53,19 @@ _DEFAULT_FORM: Final = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 
 # --- lists ---
 
-_SQUEUE_FLAGS: Final = {
-    **dict.fromkeys(("-h", "--noheader"), "noheader"),
-    **dict.fromkeys(("-a", "--all"), "all"),
-    **dict.fromkeys(("-r", "--array"), "array"),
-    **dict.fromkeys(("-l", "--long"), "long"),
-    "--me": "me",
-    "--json": "json",
-    "--start": "start",
-}
-_SQUEUE_VALUED: Final = {
-    **dict.fromkeys(("-j", "--job", "--jobs"), "jobs"),
-    **dict.fromkeys(("-u", "--user", "--users"), "users"),
-    **dict.fromkeys(("-o", "--format"), "format"),
-    **dict.fromkeys(("-O", "--Format"), "long_format"),
-    **dict.fromkeys(("-S", "--sort"), "sort"),
-    **dict.fromkeys(("-M", "--clusters"), "clusters"),
-    **dict.fromkeys(("-A", "--account"), "account"),
-    **dict.fromkeys(("-w", "--nodelist"), "nodelist"),
-    **dict.fromkeys(("-t", "--states"), "states"),
-    **dict.fromkeys(("-n", "--name"), "name"),
-    **dict.fromkeys(("-p", "--partition"), "partition"),
-}
-_SCANCEL_FLAGS: Final = {
-    **dict.fromkeys(("-Q", "--quiet"), "quiet"),
-    **dict.fromkeys(("-v", "--verbose"), "verbose"),
-    **dict.fromkeys(("-b", "--batch"), "batch"),
-    **dict.fromkeys(("-f", "--full"), "full"),
-    "--me": "me",
-    "--hurry": "quiet",
-    "-H": "quiet",
-}
-_SCANCEL_VALUED: Final = {
-    **dict.fromkeys(("-s", "--signal"), "signal"),
-    **dict.fromkeys(("-n", "--name", "--jobname"), "name"),
-    **dict.fromkeys(("-u", "--user"), "users"),
-    **dict.fromkeys(("-t", "--state"), "states"),
-    **dict.fromkeys(("-p", "--partition"), "partition"),
-    **dict.fromkeys(("-A", "--account"), "account"),
-    **dict.fromkeys(("-w", "--nodelist"), "nodelist"),
-    **dict.fromkeys(("-M", "--clusters"), "clusters"),
-}
-
 
 def squeue(words: Sequence[str]) -> int:
     """List unfinished jobs."""
-    options, operands = w.parse(words, flags=_SQUEUE_FLAGS, valued=_SQUEUE_VALUED)
+    options, operands = parsed(words, "squeue")
     if operands:
         raise SlurmError(f"Unrecognized option: {operands[0]}")
     states = w.read_states(options.get("states", "PENDING" if "start" in options else ""))
     named = w.job_ids([options["jobs"]]) if "jobs" in options else []
     _check_ids(named, "Invalid job id: {}")
+    return repeated(lambda: _list_jobs(named, states, options), options)
+
+
+def _list_jobs(named: Sequence[str], states: frozenset[str], options: Mapping[str, str]) -> int:
     head = Head()
     reply = head.jobs(
         named, finished=_wants_finished(options) and not named, forecast="start" in options
@@ -118,7 +78,7 @@ def squeue(words: Sequence[str]) -> int:
         raise SlurmError(f"slurm_load_jobs error: {INVALID_JOB}", plain=True)
     since_s = reply.now_s - (MIN_JOB_AGE_S if _wants_finished(options) else 0.0)
     rows = [row for row in reply.jobs if row.state != JobState.DONE or _ended_s(row) > since_s]
-    rows = [row for row in rows if _is_wanted(row, options, states)]
+    rows = [row for row in rows if is_wanted(row, options, states)]
     shown = JobList(server=reply.server, now_s=reply.now_s, jobs=tuple(rows))
     if "json" in options:
         print(msgspec.json.encode(w.squeue_json(shown)).decode())
@@ -128,7 +88,7 @@ def squeue(words: Sequence[str]) -> int:
     form = options.get("format") or environment("SQUEUE_FORMAT") or usual
     if "long" in options and "noheader" not in options and form == _LONG_FORM:
         print(time.strftime("%a %b %d %H:%M:%S %Y"))
-    long = options.get("long_format")
+    long = options.get("Format")
     cells = squeue_cells(form) if long is None else long_cells(long)
     order = options.get("sort") or environment("SQUEUE_SORT")
     order = order or ("S" if "start" in options else _USUAL_ORDER)
@@ -148,37 +108,20 @@ def _ended_s(row: JobRow) -> float:
     return row.ended_s or 0.0
 
 
-def _is_wanted(row: JobRow, options: Mapping[str, str], states: frozenset[str]) -> bool:
-    users = set(options.get("users", "").split(",")) - {""}
-    if "me" in options:
-        users.add(_own_name())
-    names = set(options.get("name", "").split(",")) - {""}
-    queues = set(options.get("partition", "").split(",")) - {""}
-    accounts = set(options.get("account", "").split(",")) - {""}
-    nodes = set(expanded(options.get("nodelist", ""), option="--nodelist"))
-    return (
-        (not users or row.user in users)
-        and (not accounts or row.account in accounts)
-        and (not nodes or bool(nodes & set(row.nodes)))
-        and (not states or bool(states & set(w.state_of(row))))
-        and (not names or row.name in names)
-        and (not queues or row.queue in queues)
-    )
-
-
-def _own_name() -> str:
-    return pwd.getpwuid(os.getuid()).pw_name
-
-
 # --- actions ---
 
 
-_CHOOSING: Final = frozenset({"me", "name", "users", "states", "partition", "account", "nodelist"})
+_CHOOSING: Final = frozenset(
+    {
+        *("me", "name", "users", "states", "partition", "account", "nodelist", "qos"),
+        *("reservation", "wckey"),
+    }
+)
 
 
 def scancel(words: Sequence[str]) -> int:
     """Cancel jobs, or send a signal to them; a job that has ended is no error."""
-    options, operands = w.parse(words, flags=_SCANCEL_FLAGS, valued=_SCANCEL_VALUED)
+    options, operands = parsed(words, "scancel")
     ids = w.job_ids(operands)
     _check_ids(ids, "Invalid job id {}")
     head = patient_head(command="scancel")
@@ -186,7 +129,9 @@ def scancel(words: Sequence[str]) -> int:
         if not _CHOOSING & set(options):
             raise SlurmError("No job identification provided")
         states = w.read_states(options.get("states", ""))
-        ids = [str(row.id) for row in head.jobs().jobs if _is_wanted(row, options, states)]
+        ids = [str(row.id) for row in head.jobs().jobs if is_wanted(row, options, states)]
+    if "interactive" in options:
+        ids = [number for number in ids if _is_confirmed(number)]
     if not ids:
         return 0
     verbose = "verbose" in options
@@ -199,6 +144,10 @@ def scancel(words: Sequence[str]) -> int:
     results = head.act(request).results
     refused = [(each.id, error_words(each.error)) for each in results if each.error is not None]
     return _tell_refused(refused, has_signal="signal" in options, verbose=verbose)
+
+
+def _is_confirmed(number: str) -> bool:
+    return input(f"Cancel job_id={w.slurm_name(number)} [y/n]? ").lower().startswith("y")
 
 
 def _check_ids(ids: Sequence[str], message: str) -> None:

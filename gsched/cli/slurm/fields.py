@@ -580,7 +580,8 @@ def print_fields(
         lines = [[field.title for field, _ in fields], *rule, *lines]
     for line in lines:
         if bare:
-            print("|".join(line) + ("|" if "parsable" in options else ""))
+            bar = options.get("delimiter", "|")
+            print(bar.join(line) + (bar if "parsable" in options else ""))
             continue
         cells = zip(line, (width for _, width in fields), strict=True)
         print("".join(w.fitted(text, abs(n), right=n > 0, mark="+") + " " for text, n in cells))

@@ -1,7 +1,5 @@
 """sacct: fields of jobs, finished or not, in Slurm's columns."""
 
-import os
-import pwd
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -19,6 +17,7 @@ from gsched.cli.slurm.fields import (
     submission_order,
     with_stories,
 )
+from gsched.cli.slurm.options import is_wanted, parsed
 from gsched.cli.slurm.window import window_of
 from gsched.client import Head
 from gsched.model.limits import MAX_HISTORY_ROWS
@@ -26,44 +25,35 @@ from gsched.protocol.api import JobRow
 
 _DEFAULT: Final = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 _BRIEF: Final = "JobID,State,ExitCode"
+_LONG: Final = (
+    "JobID,JobIDRaw,JobName,Partition,MaxVMSize,MaxVMSizeNode,MaxVMSizeTask,AveVMSize,MaxRSS,"
+    "MaxRSSNode,MaxRSSTask,AveRSS,MaxPages,MaxPagesNode,MaxPagesTask,AvePages,MinCPU,MinCPUNode,"
+    "MinCPUTask,AveCPU,NTasks,AllocCPUS,Elapsed,State,ExitCode,AveCPUFreq,ReqCPUFreqMin,"
+    "ReqCPUFreqMax,ReqCPUFreqGov,ReqMem,ConsumedEnergy,MaxDiskRead,MaxDiskReadNode,"
+    "MaxDiskReadTask,AveDiskRead,MaxDiskWrite,MaxDiskWriteNode,MaxDiskWriteTask,AveDiskWrite,"
+    "ReqTRES,AllocTRES,TRESUsageInAve,TRESUsageInMax,TRESUsageInMaxNode,TRESUsageInMaxTask,"
+    "TRESUsageInMin,TRESUsageInMinNode,TRESUsageInMinTask,TRESUsageInTot,TRESUsageOutMax,"
+    "TRESUsageOutMaxNode,TRESUsageOutMaxTask,TRESUsageOutAve,TRESUsageOutTot"
+)
 _NAMES_ON_A_LINE: Final = 4
 
 
 def sacct(words: Sequence[str]) -> int:
     """Print fields of jobs, finished or not, in the order of their submission."""
-    flags = {
-        **dict.fromkeys(("-X", "--allocations"), "allocations"),
-        **dict.fromkeys(("-n", "--noheader"), "noheader"),
-        **dict.fromkeys(("-p", "--parsable"), "parsable"),
-        **dict.fromkeys(("-P", "--parsable2"), "parsable2"),
-        **dict.fromkeys(("-L", "--allclusters"), "clusters"),
-        **dict.fromkeys(("-a", "--allusers"), "allusers"),
-        **dict.fromkeys(("-b", "--brief"), "brief"),
-        **dict.fromkeys(("-e", "--helpformat"), "helpformat"),
-    }
-    valued = {
-        **dict.fromkeys(("-j", "--job", "--jobs"), "jobs"),
-        **dict.fromkeys(("-o", "--format"), "format"),
-        **dict.fromkeys(("-u", "--user", "--uid"), "users"),
-        **dict.fromkeys(("-M", "--clusters"), "clusters"),
-        **dict.fromkeys(("-S", "--starttime"), "since"),
-        **dict.fromkeys(("-E", "--endtime"), "until"),
-        **dict.fromkeys(("-s", "--state"), "states"),
-        "--name": "name",
-    }
-    options, operands = w.parse(words, flags=flags, valued=valued)
+    options, operands = parsed(words, "sacct")
     if "helpformat" in options:
         _print_names()
         return 0
-    fields = chosen(options.get("format", _BRIEF if "brief" in options else _DEFAULT), SACCT)
+    usual = _BRIEF if "brief" in options else _LONG if "long" in options else _DEFAULT
+    fields = chosen(options.get("format", usual), SACCT)
     states = _states(options.get("states", ""))
     named = w.job_ids([options.get("jobs", ""), *operands])
     users = _users(options, named)
     head = Head()
     reply = head.jobs(named)
     window = window_of(
-        options.get("since", ""),
-        options.get("until", ""),
+        options.get("starttime", ""),
+        options.get("endtime", ""),
         is_named=bool(named),
         has_states=bool(states),
         now_s=reply.now_s,
@@ -71,8 +61,7 @@ def sacct(words: Sequence[str]) -> int:
     rows = reply.jobs if named else (*reply.jobs, *_ended(head, window.since_s, users))
     if users:
         rows = tuple(row for row in rows if row.user in users)
-    if "name" in options:
-        rows = tuple(row for row in rows if row.name in options["name"].split(","))
+    rows = tuple(row for row in rows if is_wanted(row, {**options, "users": ""}))
     reply = with_elements(head, structs.replace(reply, jobs=tuple(rows)))
     listing = Listing.of(reply)
     rows = tuple(row for row in submission_order(listing) if window.holds(row, states))
@@ -85,8 +74,7 @@ def _users(options: Mapping[str, str], named: Sequence[str]) -> frozenset[str]:
     """Return the users whose jobs are to be listed; none: of all."""
     if named or "allusers" in options:
         return frozenset()
-    own = pwd.getpwuid(os.getuid()).pw_name
-    return frozenset(options.get("users", own).split(","))
+    return frozenset(options.get("users", w.own_name()).split(","))
 
 
 def _ended(head: Head, since_s: float, users: frozenset[str]) -> Sequence[JobRow]:

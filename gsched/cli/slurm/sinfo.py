@@ -2,17 +2,19 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from gsched.cli.common import check_width
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
+from gsched.cli.slurm.options import parsed
 from gsched.client import Head
 from gsched.model.host_lists import compact, expanded, in_order
 from gsched.model.states import NodeState
 from gsched.protocol.api import NodeRow, QueueRow
+from gsched.transport import pause
 
 #: sinfo -o: titles by letter.
 TITLES: Final[Mapping[str, str]] = {
@@ -61,6 +63,40 @@ _WHOLE_STATES: Final = {
     "mix": "mixed",
     "alloc": "allocated",
 }
+#: Names of -O.
+_LONG_NAMES: Final = {
+    "available": "a",
+    "cpus": "c",
+    "cpusload": "O",
+    "cpusstate": "C",
+    "disk": "d",
+    "features": "f",
+    "features_act": "f",
+    "freemem": "e",
+    "gres": "G",
+    "groups": "g",
+    "memory": "m",
+    "nodes": "D",
+    "nodeaddr": "o",
+    "nodeai": "A",
+    "nodeaiot": "F",
+    "nodehost": "n",
+    "nodelist": "N",
+    "oversubscribe": "h",
+    "partition": "P",
+    "partitionname": "R",
+    "reason": "E",
+    "root": "r",
+    "size": "s",
+    "socketcorethread": "z",
+    "statecompact": "t",
+    "statelong": "T",
+    "time": "l",
+    "timestamp": "H",
+    "user": "u",
+    "version": "v",
+    "weight": "w",
+}
 #: In the order in which they are listed, as Slurm's.
 _ORDER: Final = ("drng", "drain", "mix", "alloc", "idle", "down")
 _STATES: Final = (
@@ -73,26 +109,36 @@ _SHORT_STATES: Final = {"alloc", "drng", "mix", "comp", "resp"}
 
 def sinfo(words: Sequence[str]) -> int:
     """List partitions with their nodes."""
-    flags = {
-        **dict.fromkeys(("-h", "--noheader"), "noheader"),
-        **dict.fromkeys(("-s", "--summarize"), "summary"),
-        **dict.fromkeys(("-N", "--Node"), "nodes"),
-        **dict.fromkeys(("-l", "--long"), "long"),
-        **dict.fromkeys(("-a", "--all"), "all"),
-        **dict.fromkeys(("-R", "--list-reasons"), "reasons"),
-        **dict.fromkeys(("-r", "--responding"), "responding"),
-        **dict.fromkeys(("-d", "--dead"), "dead"),
-    }
-    valued = {
-        **dict.fromkeys(("-o", "--format"), "format"),
-        **dict.fromkeys(("-p", "--partition"), "partition"),
-        **dict.fromkeys(("-n", "--nodes"), "names"),
-        **dict.fromkeys(("-t", "--states"), "states"),
-        **dict.fromkeys(("-M", "--clusters"), "clusters"),
-    }
-    options, _ = w.parse(words, flags=flags, valued=valued)
+    options, _ = parsed(words, "sinfo")
+    if "reservation" in options:
+        print("No reservations in the system")
+        return 0
     form = options.get("format") or _form_of(options)
+    if "Format" in options:
+        form = _long_form(options["Format"])
     check_form(form)
+    return repeated(lambda: _list_nodes(form, options), options)
+
+
+def repeated(show: Callable[[], int], options: Mapping[str, str]) -> int:
+    """Show a list; with ``-i`` again and again, each time with the time before it.
+
+    Raises:
+        SlurmError: the period is no number of seconds.
+    """
+    stated = options.get("iterate")
+    if stated is None:
+        return show()
+    if not stated.isdecimal() or not int(stated):
+        raise SlurmError(f"Error: invalid entry for --iterate={stated}", plain=True)
+    while True:
+        print(time.strftime("%a %b %d %H:%M:%S %Y"))
+        show()
+        print(flush=True)
+        pause(float(stated))
+
+
+def _list_nodes(form: str, options: Mapping[str, str]) -> int:
     head = Head()
     status, nodes = head.status(), head.nodes().nodes
     chosen = [node for node in nodes if _is_wanted(node, options)]
@@ -108,7 +154,7 @@ def sinfo(words: Sequence[str]) -> int:
     if header and "long" in options and "format" not in options:
         print(time.strftime("%a %b %d %H:%M:%S %Y"))
     lines = []
-    each = "nodes" in options
+    each = "node" in options
     if each:  # node by node, each with its partitions
         for node in chosen:
             lines += [_values(q, [node], is_default=i == 0) for i, q in rows]
@@ -123,13 +169,32 @@ def sinfo(words: Sequence[str]) -> int:
     return 0
 
 
+def _long_form(text: str) -> str:
+    """Return the format of ``-o`` that ``-O NodeList:12,StateLong`` means; 20 characters each.
+
+    Raises:
+        SlurmError: an unknown name.
+    """
+    parts = []
+    for word in filter(None, text.split(",")):
+        name, _, width = word.partition(":")
+        letter = _LONG_NAMES.get(name.lower())
+        if letter is None:
+            raise SlurmError(f"Invalid node format specification: {name}")
+        size = width.strip(".-")
+        check_width(size, "-O")
+        right = "." if width.startswith(".") else ""
+        parts.append(f"%{right}{size if size.isdecimal() else 20}{letter}")
+    return "".join(parts)
+
+
 def _form_of(options: Mapping[str, str]) -> str:
     long = "long" in options
     if "reasons" in options:
         return _REASONS
-    if "summary" in options:
+    if "summarize" in options:
         return _SUMMARY
-    if "nodes" in options:
+    if "node" in options:
         return _LONG_NODES if long else _NODES
     return _LONG if long else _USUAL
 
@@ -151,7 +216,7 @@ def check_form(form: str) -> None:
 
 
 def _is_wanted(node: NodeRow, options: Mapping[str, str]) -> bool:
-    names = set(expanded(options["names"], option="--nodes")) if options.get("names") else set()
+    names = set(expanded(options.get("nodes", ""), option="--nodes"))
     states = read_states(options.get("states", ""))
     state = state_of(node)
     is_dead = state == "down"

@@ -8,6 +8,7 @@ from msgspec import structs
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.slurm.fields import SSTAT, Listing, chosen, print_fields
+from gsched.cli.slurm.options import parsed
 from gsched.client import Head
 from gsched.model.states import JobState
 
@@ -16,17 +17,10 @@ _DEFAULT: Final = "JobID,NTasks,AveCPU,AveRSS,MaxRSS,MaxVMSize"
 
 def sstat(words: Sequence[str]) -> int:
     """Print what running jobs use."""
-    flags = {
-        **dict.fromkeys(("-a", "--allsteps"), "allsteps"),
-        **dict.fromkeys(("-n", "--noheader"), "noheader"),
-        **dict.fromkeys(("-p", "--parsable"), "parsable"),
-        **dict.fromkeys(("-P", "--parsable2"), "parsable2"),
-    }
-    valued = {
-        **dict.fromkeys(("-j", "--jobs"), "jobs"),
-        **dict.fromkeys(("-o", "--format", "--fields"), "format"),
-    }
-    options, operands = w.parse(words, flags=flags, valued=valued)
+    options, operands = parsed(words, "sstat")
+    if "helpformat" in options:
+        print(" ".join(field.title for field in SSTAT.values()))
+        return 0
     named = [word.partition(".")[0] for each in [options.get("jobs", ""), *operands]
              for word in each.split(",") if word]  # fmt: skip
     if not named:

@@ -1,13 +1,13 @@
 """What the commands of Slurm share: their options, ids, states and fields. Pure."""
 
+import os
+import pwd
 import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gsched.cli.slurm.errors import SlurmError
-from gsched.cli.submit.slurm_options import NONE, REQUIRED, Option
-from gsched.cli.submit.slurm_options import parse as getopt
 from gsched.model.host_lists import compact
 from gsched.model.ids import ELEMENT_BASE, array_of, index_of, job_file_suffix, short_job_id
 from gsched.model.states import JobState, OutcomeKind
@@ -61,28 +61,9 @@ class Parsed(NamedTuple):
     operands: tuple[str, ...]
 
 
-def parse(
-    words: Sequence[str],
-    *,
-    flags: Mapping[str, str],
-    valued: Mapping[str, str],
-    operands_end_options: bool = False,
-) -> Parsed:
-    """Return what a command line says.
-
-    Args:
-        words: without the command's name.
-        flags: long names of options without a value, by each name; likewise ``valued``.
-        operands_end_options: the first operand ends the options, as of sbatch and srun.
-
-    Raises:
-        OptionError: an option is unknown, or lacks its value.
-    """
-    table = {name: Option(name, NONE) for name in flags}
-    table |= {name: Option(name, REQUIRED) for name in valued}
-    read = getopt(words, table, ends=operands_end_options)
-    names = {**flags, **valued}
-    return Parsed({names[name]: value for name, value in read.options}, read.operands)
+def own_name() -> str:
+    """Return the name of the user."""
+    return pwd.getpwuid(os.getuid()).pw_name
 
 
 def job_ids(texts: Sequence[str]) -> list[str]:

@@ -36,6 +36,7 @@ class Row(NamedTuple):
         alter: its name among the options of galter; empty: a job's attribute that stays as it is.
         alter_help: its help there, where it is another one.
         directive: it may stand in a script.
+        note: why it changes nothing, of an option that only PBS has; the help does not show it.
         slurm, lsf, sge: options of Slurm, LSF and Grid Engine with the same value, and blanks.
     """
 
@@ -51,6 +52,7 @@ class Row(NamedTuple):
     alter: str = ""
     alter_help: str = ""
     directive: bool = True
+    note: str = ""
     slurm: str = ""
     lsf: str = ""
     sge: str = ""
@@ -60,7 +62,7 @@ class Row(NamedTuple):
         text = self.alter_help if galter and self.alter_help else self.help
         words = [*self.names.split(), self.alter if galter else self.field]
         if not self.metavar:
-            return click.Option(words, is_flag=True, help=text)
+            return click.Option(words, is_flag=True, help=text, hidden=not text)
         return click.Option(
             words,
             default=None,
@@ -68,6 +70,7 @@ class Row(NamedTuple):
             type=self.type,
             metavar=self.metavar,
             help=text,
+            hidden=not text,
         )
 
 
@@ -311,7 +314,18 @@ SECTIONS: Final[Mapping[str, Sequence[Row]]] = {
             "N", read=r.count),
     ),
 }  # fmt: skip
-ROWS: Final = tuple(row for rows in SECTIONS.values() for row in rows)
+#: Options of qsub of Torque and OpenPBS that need not be known to use gsub.
+_OF_PBS: Final = (
+    Row("-n", "node_exclusive", "", job="exclusive"),
+    Row("-b", "server_timeout", "", "SECONDS", note="gsub waits for the head by itself"),
+    Row("-D", "root_directory", "", "PATH", note="jobs see all file systems of their nodes"),
+    Row("-f", "fault_tolerant", "", note="a job ends with the first of its nodes that fails"),
+    Row("-G", "gui", "", note="there is no graphical session"),
+    Row("-R", "remove_files", "", "e|o|oe", note="output files are kept"),
+    Row("-T", "prologue", "", "NAME", note="users choose no prologue"),
+    Row("-X", "x11", "", note="X11 is not forwarded"),
+)  # fmt: skip
+ROWS: Final = (*(row for rows in SECTIONS.values() for row in rows), *_OF_PBS)
 
 
 def gsub_options(function: Callback) -> Callback:

@@ -191,8 +191,8 @@ def _begun(name: str, word: str, options: Mapping[str, Option]) -> Option:
     names = sorted(
         {
             each.name
-            for each in options.values()
-            if each.name.startswith(name) and each.name[2:] not in _OLD
+            for written, each in options.items()
+            if written.startswith(name) and each.name[2:] not in _OLD
         }
     )
     if not names:

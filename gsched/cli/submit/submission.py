@@ -156,6 +156,8 @@ def compatibility_notes(said: Stated, place: Place) -> list[str]:
             f"-c {said['checkpoint']} has no effect: jobs write their own checkpoints; c=MINUTES "
             "sets the interval of --elastic jobs"
         )
+    noted = (row for row in ROWS if row.note and row.field in said)
+    notes += [f"{row.names} has no effect: {row.note}" for row in noted]
     if (said["start_after"] or place.now_s) < place.now_s:
         notes.append("the start time of -a is in the past: the job can start at once")
     return notes

@@ -1,0 +1,121 @@
+"""The options of Slurm's commands that list and cancel, of Slurm 22.05 to 25.11. Pure.
+
+Those of sbatch, salloc and srun are in `gsched.cli.submit.slurm_options`.
+"""
+
+import grp
+import pwd
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from gsched.cli.slurm import words as w
+from gsched.cli.slurm.errors import SlurmError
+from gsched.cli.submit.slurm_options import NONE, OPTIONAL, REQUIRED, Option
+from gsched.cli.submit.slurm_options import parse as getopt
+from gsched.model.host_lists import expanded
+from gsched.protocol.api import JobRow
+
+#: Names with ``=`` between those that mean the same, and after ``/`` the letter; ``0`` has no
+#: value, ``2`` an optional one. What a command does not look at requests what is so here anyway.
+_COMMANDS: Final[Mapping[str, str]] = {
+    "squeue": """account=accounts/A all/a0 array/r0 array-unique0 clusters=cluster/M
+        expand-patterns0 federation0 format/o Format/O help0 hide0 iterate/i jobs=job/j json2
+        licenses/L local0 long/l0 me0 name=names/n noconvert0 nodelist=nodes/w noheader/h0 notme0
+        only-job-state0 partition=partitions/p priority/P0 qos/q reservation/R sibling0 sort/S
+        start0 states=state/t steps=step/s usage0 users=user/u verbose/v0 version/V0 yaml2""",
+    "sacct": """account=accounts/A allclusters/L0 allocations/X0 allusers/a0 array0 associations/x
+        batch-script/B0 brief/b0 clusters=cluster/M completion/c0 constraints/C delimiter
+        duplicates/D0 endtime/E env-vars0 expand-patterns0 federation0 file/f flags/F format/o
+        gid=group/g help/h0 helpformat=help-fields/e0 jobs=job/j json2 local0 long/l0 name=names
+        ncpus/I nnodes/i noconvert0 nodelist/N noheader/n0 parsable/p0 parsable2/P0
+        partition=partitions/r qos/q reason/R starttime/S states=state/s timelimit-max/K
+        timelimit-min/k truncate/T0 units usage0 use-local-uid0 users=user=uid/u verbose/v0
+        version/V0 wckeys/W whole-hetjob2 yaml2""",
+    "scancel": """account/A admin-comment batch/b0 clusters=cluster/M cron0 ctld0 full/f0 help0
+        hurry/H0 interactive/i0 me0 name=jobname/n nodelist/w partition/p qos/q quiet/Q0
+        reservation/R sibling signal/s states=state/t usage0 users=user/u verbose/v0 version/V0
+        wckey""",
+    "sinfo": """all/a0 clusters=cluster/M dead/d0 exact/e0 federation0 format/o Format/O help0
+        hide0 iterate/i json2 local0 long/l0 noconvert0 node=Node/N0 noheader/h0 nodes/n
+        partition/p reasons=list-reasons/R0 reservation/T0 responding/r0 sort/S states=state/t
+        summarize/s0 usage0 verbose/v0 version/V0 yaml2""",
+    "sstat": """allsteps/a0 format=fields/o help/h0 helpformat/e0 jobs/j noconvert0 noheader/n0
+        parsable/p0 parsable2/P0 pidformat/i0 usage0 verbose/v0 version/V0""",
+}
+#: What gsched does not have, by command.
+_MISSING: Final[Mapping[str, frozenset[str]]] = {
+    "squeue": frozenset({"yaml", "steps"}),
+    "sacct": frozenset(
+        {
+            *("associations", "batch-script", "completion", "constraints", "env-vars", "file"),
+            *("flags", "json", "ncpus", "nnodes", "reason", "timelimit-max", "timelimit-min"),
+            *("truncate", "units", "wckeys", "whole-hetjob", "yaml"),
+        }
+    ),
+    "scancel": frozenset({"admin-comment", "cron", "sibling"}),
+    "sinfo": frozenset({"json", "sort", "yaml"}),
+    "sstat": frozenset({"pidformat"}),
+}
+#: Filters that no job meets: there are no reservations, licenses and workload keys.
+_OF_NONE: Final = ("reservation", "licenses", "wckey")
+_QOS: Final = "normal"
+
+
+def _table(text: str) -> dict[str, Option]:
+    """Return the options by each of their names and by letter; they are called by the first."""
+    options: dict[str, Option] = {}
+    for word in text.split():
+        kind = {"0": NONE, "2": OPTIONAL}.get(word[-1], REQUIRED)
+        stated, _, letter = (word if kind == REQUIRED else word[:-1]).partition("/")
+        names = stated.split("=")
+        option = Option(f"--{names[0]}", kind)
+        options |= {f"--{name}": option for name in names}
+        options |= {f"-{letter}": option} if letter else {}
+    return options
+
+
+def parsed(words: Sequence[str], command: str) -> w.Parsed:
+    """Return a command line: options by name, flags with an empty value, and operands.
+
+    Raises:
+        OptionError: an option is unknown to Slurm, or lacks its value.
+        SlurmError: gsched does not have it.
+    """
+    read = getopt(words, _table(_COMMANDS[command]), ends=False)
+    stated = {name[2:]: value for name, value in read.options}
+    missing = sorted(_MISSING[command] & set(stated))
+    if missing:
+        raise SlurmError(f"--{missing[0]} is not supported by gsched")
+    return w.Parsed(stated, read.operands)
+
+
+def is_wanted(row: JobRow, options: Mapping[str, str], states: Collection[str] = ()) -> bool:
+    """Return whether a job meets the filters of a command line; ``states``: one of these."""
+    users, names = _listed(options, "users"), _listed(options, "name")
+    queues, accounts = _listed(options, "partition"), _listed(options, "account")
+    nodes = set(expanded(options.get("nodelist", ""), option="--nodelist"))
+    return (
+        (not users or row.user in users)
+        and ("me" not in options or row.user == w.own_name())
+        and ("notme" not in options or row.user != w.own_name())
+        and (not accounts or row.account in accounts)
+        and (not nodes or bool(nodes & set(row.nodes)))
+        and (not states or bool(set(states) & set(w.state_of(row))))
+        and (not names or row.name in names)
+        and (not queues or row.queue in queues)
+        and ("gid" not in options or _is_of_group(row.user, _listed(options, "gid")))
+        and ("qos" not in options or _QOS in _listed(options, "qos"))
+        and not any(name in options for name in _OF_NONE)
+    )
+
+
+def _listed(options: Mapping[str, str], name: str) -> set[str]:
+    return set(options.get(name, "").split(",")) - {""}
+
+
+def _is_of_group(user: str, groups: Collection[str]) -> bool:
+    try:
+        number = pwd.getpwnam(user).pw_gid
+        return str(number) in groups or grp.getgrgid(number).gr_name in groups
+    except KeyError:
+        return False
