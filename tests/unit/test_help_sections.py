@@ -20,6 +20,8 @@ def test_help_shows_every_option_once() -> None:
     lists = re.findall(r"^  (-[^\s,]+(?:, -[^\s,]+)*)", shown, re.MULTILINE)
     written = Counter(chain.from_iterable(names.split(", ") for names in lists))
     options = [
-        each for each in gsub.get_params(click.Context(gsub)) if isinstance(each, click.Option) and not each.hidden
+        each
+        for each in gsub.get_params(click.Context(gsub))
+        if isinstance(each, click.Option) and not each.hidden
     ]
     assert written == Counter(chain.from_iterable(each.opts for each in options))
