@@ -5,6 +5,7 @@ row of a job as a number or a text that can be compared, None where there is non
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -37,23 +38,31 @@ class Field(Column):
 
     Attributes:
         name: in ``--format`` and ``--sort``.
+        attribute: of a row, which is its value as it is; None: it is computed.
         read: its value in a row, which lists are sorted by.
         write: its text, of the value, the row and the reply; None: the value as it is.
     """
 
-    __slots__ = ("name", "read", "write")
+    __slots__ = ("attribute", "name", "read", "write")
 
     def __init__(
         self,
         name: str,
         title: str,
-        read: Callable[[JobRow, View], Value],
+        read: str | Callable[[JobRow, View], Value],
         write: Callable[[Any, JobRow, View], str] | None = None,
         **column: Any,
     ) -> None:
         super().__init__(title, **column)
         self.name = name
-        self.read = read
+        self.attribute: Callable[[JobRow], Value] | None = None
+        self.read: Callable[[JobRow, View], Value]
+        if isinstance(read, str):
+            attribute = attrgetter(read)
+            self.attribute = attribute
+            self.read = lambda row, _: attribute(row)
+        else:
+            self.read = read
         self.write = write
 
     def shown(self, row: JobRow, view: View) -> str | int | float:
@@ -63,15 +72,24 @@ class Field(Column):
             return ""
         return value if self.write is None else self.write(value, row, view)
 
-    def cells(self, rows: Iterable[JobRow], view: View) -> list[str]:
-        """Return the texts of a column."""
-        return [str(self.shown(row, view)) for row in rows]
+    def cells(self, rows: Sequence[JobRow], view: View) -> list[str]:
+        """Return the texts of a column; quick, because there may be 100,000 of them."""
+        read, write = self.read, self.write
+        values: Iterable[Value]
+        if self.attribute is not None:
+            values = map(self.attribute, rows)
+        else:
+            values = [read(row, view) for row in rows]
+        if write is None:
+            return ["" if value is None else str(value) for value in values]
+        pairs = zip(values, rows, strict=True)
+        return ["" if value is None else write(value, row, view) for value, row in pairs]
 
 
 def cells_of(
     names: Sequence[str], rows: Sequence[JobRow], view: View
 ) -> tuple[list[Field], list[tuple[str, ...]]]:
-    """Return columns and lines of a list of jobs; quick, because there may be 100,000 of them."""
+    """Return columns and lines of a list of jobs."""
     fields = [FIELDS[name] for name in names]
     return fields, list(zip(*(field.cells(rows, view) for field in fields), strict=True))
 
@@ -251,26 +269,26 @@ _NAMED: Final = (
     Field(
         "id",
         "Job ID",
-        lambda row, _: row.id,
+        "id",
         lambda _, row, view: row.shown_id(view.server),
         style="bold",
     ),
-    Field("number", "Number", lambda row, _: row.id),
-    Field("name", "Name", lambda row, _: row.name, least=12),
-    Field("user", "User", lambda row, _: row.user, least=8, drop=7, once=True),
-    Field("account", "Account", lambda row, _: row.account),
-    Field("queue", "Queue", lambda row, _: row.queue, least=8, drop=4, once=True),
-    Field("state", "State", lambda row, _: row.state),
-    Field("letter", "S", lambda row, _: row.letter, drop=11),
-    Field("priority", "Priority", lambda row, _: row.priority, right=True),
-    Field("cpus", "CPUs", lambda row, _: row.cpus, right=True, drop=6),
-    Field("gpus", "GPUs", lambda row, _: row.gpus, right=True),
-    Field("chunks", "Chunks", lambda row, _: row.places, right=True),
+    Field("number", "Number", "id"),
+    Field("name", "Name", "name", least=12),
+    Field("user", "User", "user", least=8, drop=7, once=True),
+    Field("account", "Account", "account"),
+    Field("queue", "Queue", "queue", least=8, drop=4, once=True),
+    Field("state", "State", "state"),
+    Field("letter", "S", "letter", drop=11),
+    Field("priority", "Priority", "priority", right=True),
+    Field("cpus", "CPUs", "cpus", right=True, drop=6),
+    Field("gpus", "GPUs", "gpus", right=True),
+    Field("chunks", "Chunks", "places", right=True),
     Field("memory", "Memory", lambda row, _: row.memory_bytes or None, _size, right=True),
     Field("nodes", "Nodes", lambda row, _: "+".join(row.nodes), least=8, drop=8),
-    Field("submitted", "Submitted", lambda row, _: row.submitted_s, _moment),
-    Field("started", "Started", lambda row, _: row.started_s, _moment),
-    Field("ended", "Ended", lambda row, _: row.ended_s, _moment),
+    Field("submitted", "Submitted", "submitted_s", _moment),
+    Field("started", "Started", "started_s", _moment),
+    Field("ended", "Ended", "ended_s", _moment),
     Field(
         "elapsed",
         "Elapsed",
@@ -283,7 +301,7 @@ _NAMED: Final = (
     Field(
         "cputime",
         "Time Use",
-        lambda row, _: row.cpu_s,
+        "cpu_s",
         lambda _, row, __: cpu_time(row),
         right=True,
         drop=-1,
@@ -293,13 +311,13 @@ _NAMED: Final = (
     Field("gpu_use", "GPU use", _gpu_live("gpu_percent"), _percent, right=True),
     Field("gpu_memory_use", "GPU mem", _gpu_live("gpu_memory_bytes"), _size, right=True),
     Field("use_age", "Age", _use_age, lambda v, *_: f"{v:.0f}s", right=True, drop=1),
-    Field("attempt", "Attempt", lambda row, _: row.attempt, right=True),
+    Field("attempt", "Attempt", "attempt", right=True),
     Field("reason", "Reason", lambda row, _: reason_words(row), wraps=True, least=20),
     Field("short_reason", "Reason", short_words, least=20),
-    Field("start", "Expected start", lambda row, _: row.predicted_start_s, _moment, right=True),
-    Field("deadline", "Deadline", lambda row, _: row.deadline_s, _moment),
-    Field("slack", "Slack", lambda row, _: row.slack_s, lambda v, *_: slack_words(v), right=True),
-    Field("comment", "Comment", lambda row, _: row.comment),
+    Field("start", "Expected start", "predicted_start_s", _moment, right=True),
+    Field("deadline", "Deadline", "deadline_s", _moment),
+    Field("slack", "Slack", "slack_s", lambda v, *_: slack_words(v), right=True),
+    Field("comment", "Comment", "comment"),
     Field(
         "exit",
         "Exit",
@@ -339,13 +357,13 @@ _LISTED: Final = (
     ),
     Field("why", "Reason", _why, wraps=True, least=32),
     Field("why_once", "Reason", _why_once, wraps=True, least=32),
-    Field("by", "Deadline", lambda row, _: row.deadline_s, _clock, right=True, drop=5),
-    Field("ends_by", "Ends by", lambda row, _: row.predicted_end_s, _clock, right=True),
+    Field("by", "Deadline", "deadline_s", _clock, right=True, drop=5),
+    Field("ends_by", "Ends by", "predicted_end_s", _clock, right=True),
     Field("marked_slack", "Slack", _marked_slack, right=True),
     Field("late", "Late", lambda row, _: "late" if row.meets_deadline is False else None),
-    Field("began", "Started", lambda row, _: row.started_s, _clock, drop=3),
-    Field("finished", "Ended", lambda row, _: row.ended_s, _clock),
-    Field("cpu_used", "CPU time", lambda row, _: row.cpu_s, _duration, right=True, drop=2),
+    Field("began", "Started", "started_s", _clock, drop=3),
+    Field("finished", "Ended", "ended_s", _clock),
+    Field("cpu_used", "CPU time", "cpu_s", _duration, right=True, drop=2),
     Field(
         "outcome",
         "Outcome",

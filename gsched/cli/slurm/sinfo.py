@@ -124,7 +124,7 @@ def repeated(show: Callable[[], int], options: Mapping[str, str]) -> int:
     """Show a list; with ``-i`` again and again, each time with the time before it.
 
     Raises:
-        SlurmError: the period is no number of seconds.
+        SlurmError: an invalid period.
     """
     stated = options.get("iterate")
     if stated is None:
