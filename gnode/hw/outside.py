@@ -4,6 +4,7 @@ import logging
 import os
 import pwd
 import signal
+import stat
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,12 +105,31 @@ class OutsideWatch:
                 try:
                     process = psutil.Process(pid)
                     program, started_s = process.name(), process.create_time()
-                    if program in self.config.ignored or self._is_of_job(process, supervisors):
+                    if self._is_ignored(process, program) or self._is_of_job(process, supervisors):
                         continue
                 except psutil.Error:
                     continue  # it has ended
                 found[_Process(index, pid, started_s)] = program
         return found
+
+    def _is_ignored(self, process: psutil.Process, program: str) -> bool:
+        """Return whether a process may use GPUs, by the name of its program.
+
+        A process chooses its own name, and in a mount namespace that of its file. So it counts
+        for a process of root, and for a file of root that has this path here, too. Only root can
+        look at the files of others: without it the name is all there is.
+        """
+        if program not in self.config.ignored:
+            return False
+        if process.uids().real == 0 or os.geteuid() != 0:
+            return True
+        path = process.exe()
+        try:
+            file, here = os.stat(f"/proc/{process.pid}/exe"), os.stat(path)
+        except OSError:
+            return False
+        own = file.st_uid == 0 and not file.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return own and Path(path).name == program and os.path.samestat(file, here)
 
     def _is_of_job(self, process: psutil.Process, supervisors: Collection[int]) -> bool:
         if self.group:
@@ -126,7 +146,7 @@ class OutsideWatch:
             index=process.gpu,
             pid=process.pid,
             user=_user_of(process.pid),
-            program=program[:_WORD_MAX],
+            program="".join(each if each.isprintable() else "?" for each in program[:_WORD_MAX]),
             memory_bytes=sample.process_memory_bytes.get(process.pid, 0),
             since_s=since_s,
             ends_s=since_s + self.config.grace_s if ends else 0.0,

@@ -20,6 +20,7 @@ from tests.support.nvml_machine import build_nvml
 pytestmark = pytest.mark.timeout(180)
 
 GIB = 1 << 30
+NOBODY = 65534
 
 
 class Gpus:
@@ -52,9 +53,9 @@ class Gpus:
         new.write_text(text)
         new.rename(self._list)
 
-    def process(self) -> int:
+    def process(self, *words: str, user: int | None = None) -> int:
         """Start a process that belongs to no job."""
-        made = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        made = subprocess.Popen(words or ["sleep", "600"], start_new_session=True, user=user)
         self._started.append(made)
         return made.pid
 
@@ -180,6 +181,20 @@ def test_by_configuration_a_warning_only(gpus: Gpus) -> None:
     gpus.put({ignored: 1})
     time.sleep(2.0)
     assert not gpus.use.outside
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a process as another user")
+def test_a_user_cannot_take_the_name_of_a_program_that_is_ignored(gpus: Gpus) -> None:
+    gpus.start(ignored=["sleep"])
+    script = "printf '{}' > /proc/$$/comm; while :; do sleep 1; done"
+    named = gpus.process("sh", "-c", script.format("sleep"), user=NOBODY)
+    odd = gpus.process("sh", "-c", script.format("two\\nlines"), user=NOBODY)
+    gpus.put({named: 0, odd: 0, gpus.process(user=NOBODY): 1})
+    wait_until(lambda: gpus.use.outside, 15.0, what="the processes to be seen")
+
+    rows = {(row.pid, row.program) for row in gpus.use.outside}
+    assert rows == {(named, "sleep"), (odd, "two?lines")}
 
 
 def test_by_configuration_it_is_ended_after_a_grace(gpus: Gpus) -> None:
