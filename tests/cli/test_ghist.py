@@ -7,12 +7,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from gsched.model.states import ShareClass
 from gsched.protocol.api import ErrorBody, HistoryReply, JobList, JobRow, OutcomeRow
+from gsched.protocol.shares import ShareRow
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.commands import run_command
 
 
-def job(number: int, outcome: OutcomeRow | None, *, gpus: int = 0) -> JobRow:
+def job(number: int, outcome: OutcomeRow | None, *, gpus: int = 0, percent: int = 0) -> JobRow:
     """Return a job that ran for an hour."""
     return JobRow(
         id=number,
@@ -25,6 +27,9 @@ def job(number: int, outcome: OutcomeRow | None, *, gpus: int = 0) -> JobRow:
         cpus=2,
         places=1,
         gpus=gpus,
+        gpu_share=ShareRow(percent=percent, memory_bytes=1, share_class=ShareClass.LOW)
+        if percent
+        else None,
         started_s=1000.0,
         ended_s=4600.0 + number if outcome else None,
         cpu_s=1800.0,
@@ -43,7 +48,13 @@ LOST = OutcomeRow(kind="node_lost", exit_status=-4, shell_status=143)
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[CannedHead]:
     """Return a head with five past jobs."""
-    rows = [job(9, OK), job(8, EXIT_3, gpus=2), job(7, KILLED), job(6, LATE), job(5, LOST)]
+    rows = [
+        job(9, OK, percent=40),
+        job(8, EXIT_3, gpus=2),
+        job(7, KILLED),
+        job(6, LATE),
+        job(5, LOST),
+    ]
     with canned_head(tmp_path / "s") as head:
         head.answers["GET /v1/history"] = HistoryReply(
             server="head",
@@ -59,7 +70,7 @@ def head(tmp_path: Path) -> Iterator[CannedHead]:
         head.answers["GET /v1/jobs"] = JobList(
             server="head",
             now_s=9000.0,
-            jobs=(job(5, LOST), job(8, EXIT_3, gpus=2), job(10, None)),
+            jobs=(job(5, LOST, percent=40), job(8, EXIT_3, gpus=2), job(10, None)),
             errors={"99": ErrorBody(code="unknown_job", message="Unknown Job Id 99.head")},
         )
         yield head
@@ -84,6 +95,7 @@ def test_each_way_to_end_has_its_words(head: CannedHead) -> None:
         "node lost",
     ]
     assert lines[1][9:11] == ["01:00:09", "00:30:00"]
+    assert [line[5] for line in lines] == ["GPUs", "40%", "2", "0", "0", "0"]
 
 
 def test_totals_count_also_what_is_not_shown(head: CannedHead) -> None:
@@ -124,7 +136,7 @@ def test_jobs_by_id_with_their_own_totals(head: CannedHead) -> None:
     lines = [line.split("\t") for line in ran.stdout.splitlines()]
     assert [line[0] for line in lines[1:]] == ["10.head", "8.head", "5.head"]
     assert lines[1][-1] == "running"
-    assert "3 jobs, 2 failed, 1.50 CPU hours used, 2.00 GPU hours" in ran.stderr
+    assert "3 jobs, 2 failed, 1.50 CPU hours used, 2.40 GPU hours" in ran.stderr
     assert "ghist: Unknown Job Id 99.head\n" in ran.stderr
     assert ran.status == 153
 

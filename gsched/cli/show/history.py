@@ -4,14 +4,14 @@ import sys
 from collections.abc import Collection, Sequence
 
 from gsched.cli.common import is_terminal, print_note
-from gsched.cli.show.jobfields import cells_of, elapsed_s
+from gsched.cli.show.jobfields import cells_of, elapsed_s, gpus_of
 from gsched.cli.show.render import print_table
 from gsched.model.states import OutcomeKind
 from gsched.model.wording import counted
 from gsched.protocol.api import HistoryReply, JobRow
 
 _COLUMNS = (
-    *("name", "user", "queue", "cpus", "gpus", "nodes", "began", "finished", "elapsed"),
+    *("name", "user", "queue", "cpus", "gpu", "nodes", "began", "finished", "elapsed"),
     *("cpu_used", "outcome"),
 )
 
@@ -78,7 +78,7 @@ def totals_of(
         total_jobs=sum(row.jobs for row in rest) + sum(each.elements for each in counts),
         total_cpu_s=sum(row.cpu_s for row in used),
         total_wall_s=sum(elapsed_s(row, now_s) or 0.0 for row in used),
-        total_gpu_s=sum((elapsed_s(row, now_s) or 0.0) * row.gpus for row in used),
+        total_gpu_s=sum((elapsed_s(row, now_s) or 0.0) * gpus_of(row) for row in used),
         total_failed=sum(map(_failed, rest)) + sum(each.failed for each in counts),
         total_cancelled=sum(row.jobs for row in rest if _cancelled(row))
         + sum(each.deleted for each in counts),

@@ -132,6 +132,11 @@ def gpu_words(row: JobRow) -> str:
     return str(row.gpus) if row.gpu_share is None else f"{row.gpu_share.percent}%"
 
 
+def gpus_of(row: JobRow) -> float:
+    """Return how many GPUs a job has or requests; 0.4 of a job with 40 % of one."""
+    return row.gpus if row.gpu_share is None else row.gpu_share.percent / 100
+
+
 def slack_words(slack_s: float | None) -> str:
     """Return ``01:30:00``, or ``-00:10:00`` of a job that is late; empty where it is unknown."""
     if slack_s is None:

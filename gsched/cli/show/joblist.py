@@ -33,7 +33,7 @@ TABLES: Final = MappingProxyType(
     {
         "short": ("id", "letter", "name"),
         "long": (
-            *("id", "name", "user", "letter", "queue", "cpus", "gpus", "elapsed", "limit"),
+            *("id", "name", "user", "letter", "queue", "cpus", "gpu", "elapsed", "limit"),
             *("nodes", "reason"),
         ),
         "start": ("id", "name", "letter", "start", "reason"),

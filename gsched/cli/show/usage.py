@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.cli.show.columns import Column
+from gsched.cli.show.jobfields import gpus_of
 from gsched.model.states import OutcomeKind
 from gsched.model.units import format_duration
 from gsched.protocol.api import JobRow
@@ -111,10 +112,9 @@ class _Sum:
         else:
             row.failed += job.jobs
             row.causes[cause] = row.causes.get(cause, 0) + job.jobs
-        gpus = job.gpus if job.gpu_share is None else job.gpu_share.percent / 100
         row.wall_s += job.wall_s
         row.cpu_hours += job.cpus * job.wall_s / HOUR_S
-        row.gpu_hours += gpus * job.wall_s / HOUR_S
+        row.gpu_hours += gpus_of(job) * job.wall_s / HOUR_S
         row.cpu_hours_used += job.cpu_s / HOUR_S
         if job.started_s is not None:
             self._wait_s += max(0.0, job.started_s - job.submitted_s)
