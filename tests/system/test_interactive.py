@@ -319,6 +319,7 @@ def test_a_shell_beside_a_job(shared: Cluster, sittings: list[Sitting]) -> None:
 
     piped = run(shared, "gshell", job, "sh", "-c", "echo $MARK; pwd; exit 7")
     assert (piped.status, piped.stdout) == (7, f"of-the-job\n{shared.jobs}\n"), piped.stderr
+    assert run(shared, "gshell", job, "--", "echo", "--", "ran").stdout == "-- ran\n"
     failing = run(shared, "gshell", job, "/no/such/program")
     assert failing.status == 127
     assert "gshell: cannot run /no/such/program" in failing.stdout

@@ -67,6 +67,8 @@ def gshell(  # noqa: PLR0913 - one parameter for each option
     from gsched.cli.session.console import Console, refuse_json, require_terminal
 
     refuse_json("gshell", as_json=as_json)
+    if words[:1] == ("--",):  # as gsub takes it before a command
+        words = words[1:]
     console = Console()
     if only_ports and (words or not ports):
         raise UsageError(
