@@ -63,7 +63,7 @@ def _memory_bytes(text: str) -> int:
     if size_bytes < _LEAST_MEMORY_BYTES:
         raise BadResourceError(
             f"gpu_share: {shown(text)} of memory is too little for any program",
-            hint=f"did you mean {text}gb?" if text.isdecimal() else f"write {FORM}",
+            hint=f"did you mean {text}gb?" if text.strip("0").isdecimal() else f"write {FORM}",
         )
     return size_bytes
 

@@ -29,7 +29,7 @@ from gsched.model.limits import (
     shown,
 )
 from gsched.model.resources import Chunk, Generic, Request
-from gsched.model.states import Placement
+from gsched.model.states import Placement, ShareClass
 from gsched.model.units import (
     exact_size,
     format_duration,
@@ -106,6 +106,9 @@ def parse_resources(
             warnings.append(f"resource {name} is understood but not enforced")
         elif name not in SINGLE_TERMS and name not in generic_names:
             message = _unknown(name, generic_names)
+            if "gpu_share" in terms and (name in {*ShareClass} or name[:1].isdecimal()):
+                share = f"gpu_share={terms['gpu_share']}:{name}"
+                message = (message[0], f"within a resource write colons: {share}")
             if not warn_unknown:
                 raise BadResourceError(message[0], hint=message[1])
             warnings.append(message[0] + ": ignored")
@@ -120,7 +123,7 @@ def parse_resources(
     if request.exclusive and request.gpu_share is not None:
         raise BadResourceError(
             "a job that shares a GPU cannot have its node for itself",
-            hint="omit place=excl or -n, or request whole GPUs",
+            hint="omit --exclusive, place=excl or -n, or request whole GPUs",
         )
     return ResourceList(
         request=request,

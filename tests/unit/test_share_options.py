@@ -81,6 +81,7 @@ def test_the_command_line_beats_the_script(
         ({"gpu_share": "16gb"}, "not a percentage", "as in --gpu-share 40%,16gb"),
         ({"gpu_share": "40%,much"}, "'40%,much': 'much' is neither a size nor a class", "40%,16gb"),
         ({"gpu_share": "40%,1gb,2gb"}, "neither a size nor a class", "40%,16gb"),
+        ({"gpu_share": "40%,0"}, "too little for any program", "write"),
         ({"gpu_share": "40%,16"}, "too little for any program", "16gb"),
         ({"gpu_share": "40%,9999999pb"}, "exceeds the limit", ""),
         ({"gpu_share": "4\u0660%"}, "not a percentage", "40%,16gb"),
@@ -136,3 +137,11 @@ def test_every_share_reads_back(percent: int, size_bytes: int, share_class: Shar
     asked = GpuShareRequest(percent=percent, memory_bytes=size_bytes, share_class=share_class)
 
     assert parse_gpu_share(format_gpu_share(asked)) == asked
+
+
+@pytest.mark.parametrize("word", ["16gb", "high"])
+def test_a_comma_within_a_share_is_told(word: str) -> None:
+    with pytest.raises(BadResourceError, match=f"unknown resource '{word}'") as refused:
+        read(f"gpu_share=40%,{word}")
+
+    assert refused.value.hint == f"within a resource write colons: gpu_share=40%:{word}"
