@@ -1,7 +1,7 @@
 """Why a request does not fit, in words: the term that fails, and the node that comes closest."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Self
 
 from gsched.model.resources import WHOLE_PERCENT, Chunk, Request
@@ -114,7 +114,7 @@ def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> Reason | N
         _count_nodes(count, reason)
         for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3]
     )
-    best = _best_space(chunk, spaces)
+    best = _best_space(chunk, _able(chunk, spaces))
     most = f"; most free: {_free_words(chunk, best)}" if best is not None else ""
     wanted = f"needs {what} on one node" if needed == 1 else f"needs {needed} nodes with {what}"
     free = f"only {fitting} of {len(spaces)} nodes" if fitting else "no node"
@@ -125,8 +125,7 @@ def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> Reason | N
 
 def _short(chunk: Chunk, spaces: Spaces, reasons: Mapping[str, int]) -> str:
     """Return what the node that comes closest lacks: ``2 CPUs short``; or what all nodes lack."""
-    able = (each for each in spaces if each.features.issuperset(chunk.features))
-    best = _best_space(chunk, able)
+    best = _best_space(chunk, _able(chunk, spaces))
     if best is None:  # all CPUs are in use, or no open node has the features
         reason = max(reasons, key=lambda each: (each != "closed", reasons[each]))
         return _SHORT.get(reason, f"{counted(chunk.cpus, 'CPU')} short")
@@ -193,6 +192,10 @@ def best_node(chunk: Chunk, spaces: Iterable[FreeNode]) -> str:
     """Return the node that comes closest to ``chunk``, in words: ``n1 with 3 CPUs, 2 GPUs``."""
     best = _best_space(chunk, spaces)
     return "" if best is None else _free_words(chunk, best)
+
+
+def _able(chunk: Chunk, spaces: Iterable[FreeNode]) -> Iterator[FreeNode]:
+    return (each for each in spaces if each.features.issuperset(chunk.features))
 
 
 def _best_space(chunk: Chunk, spaces: Iterable[FreeNode]) -> FreeNode | None:

@@ -283,6 +283,16 @@ def test_the_reason_counts_the_nodes_and_names_the_best() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("feature", "most"),
+    [("red", "most free: n1 with 1 CPU"), ("blue", "the feature or name)")],
+)
+def test_the_most_free_node_is_one_that_has_the_features(feature: str, most: str) -> None:
+    nodes = spaces(space("n1", cpus=1, features=["red"]), space("n2", cpus=9))
+
+    assert explain(Request(chunks=(Chunk(cpus=4, features=(feature,)),)), nodes).endswith(most)
+
+
 def test_the_reason_of_a_scattered_request_counts_what_fits() -> None:
     """Two wanted, one has room; or simply too few nodes."""
     nodes = spaces(space("n1", cpus=1), space("n2", cpus=4))
