@@ -86,7 +86,8 @@ def find_roots(
             processes = _make(MOUNT / "pids" / paths["pids"].lstrip("/") / name)
     cpuset = _cpuset(setting, name, paths, tracking) if limit_cpus else None
     if tracking is None:
-        log.warning("no control groups (%s): jobs' processes are tracked by descent", setting)
+        found = "none can be made" if setting == "auto" else f"none can be made below {setting}"
+        log.warning("no control groups: %s; jobs' processes are tracked by descent", found)
     devices = None
     if tracking and attach is not None and gpu_fence in {"auto", "bpf"}:
         devices = _bpf(tracking, attach)

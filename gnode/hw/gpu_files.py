@@ -46,12 +46,16 @@ def find_gpu_access(config: NodeConfig, nvml: Nvml, gpus: Sequence[Gpu], roots: 
         words = "none: no device files of the GPUs are known: see files of [[node.gpu]]"
         return GpuAccess(names=names, words=words if gpus else "")
     if roots.devices is None:
+        why, todo = "gnode may not set up control groups for devices", "run gnode as root"
+        if roots.tracking is None and config.cgroup != "auto":
+            why = f"there are no control groups, cgroup in [node] is {config.cgroup}"
+            todo = 'set cgroup = "auto"'
         if config.gpu_fence != "auto":
             raise ConfigError(
-                f'gpu_fence = "{config.gpu_fence}" in [node]: gnode cannot set that up here',
-                hint='run gnode as root, or set gpu_fence = "auto"',
+                f'gpu_fence = "{config.gpu_fence}" in [node] cannot be set up here: {why}',
+                hint=f'{todo}, or set gpu_fence = "auto"',
             )
-        return GpuAccess(names=names, words="none: gnode may not set up control groups for devices")
+        return GpuAccess(names=names, words=f"none: {why}")
     version, root = roots.devices
     words = "bpf" if version == 2 else "devices"
     return GpuAccess(names=names, version=version, root=root, files=files, words=words)

@@ -164,11 +164,17 @@ def test_the_way_is_told_and_why_there_is_none() -> None:
     assert words(declared).startswith("none: no device files of the GPUs are known")
     told = NodeConfig(gpu=(GpuConfig(count=1, files=("/dev/null",)),))
     assert words(told).startswith("none: gnode may not")
+    elsewhere = NodeConfig(gpu=told.gpu, cgroup="/elsewhere")
+    assert words(elsewhere) == "none: there are no control groups, cgroup in [node] is /elsewhere"
+    assert words(elsewhere, Roots(tracking="/groups")).startswith("none: gnode may not")
     assert words(told, Roots(devices=(2, "/groups"))) == "bpf"
     assert words(told, Roots(devices=(1, "/groups"))) == "devices"
     asked = NodeConfig(gpu=told.gpu, gpu_fence="bpf")
-    with pytest.raises(ConfigError, match="cannot set that up here"):
+    with pytest.raises(ConfigError, match="cannot be set up here: gnode may not"):
         words(asked)
+    with pytest.raises(ConfigError, match="no control groups") as refused:
+        words(NodeConfig(gpu=told.gpu, gpu_fence="bpf", cgroup="none"))
+    assert refused.value.hint == 'set cgroup = "auto", or set gpu_fence = "auto"'
     with pytest.raises(ConfigError, match="is no character device"):
         words(NodeConfig(gpu=(GpuConfig(count=1, files=("/etc/passwd",)),)))
 
