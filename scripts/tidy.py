@@ -4,19 +4,27 @@
 there is one. It looks at what git tracks or would track.
 """
 
+import ast
 import configparser
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 MAX_PYTHON_LINES = 600  # every admired code base has one huge file that nobody dares to split
+MAX_CODE_LINES = 450  # of a file with more lines than that: docstrings and blanks are welcome
 MAX_FILE_BYTES = 200_000
 BANNED_MODULES = {"utils", "util", "helpers", "helper", "misc", "stuff"}
 FRAGMENT_NAME = re.compile(r"(?:[0-9]+|\+[a-z0-9-]+)\.(?:breaking|feature|fix|doc)\.md")
 TEXT_SUFFIXES = {".py", ".md", ".rst", ".toml", ".ini", ".sh", ".service", ".yml", ".yaml", ".pbs"}
 
+_SILENT = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
+    tokenize.ENDMARKER,
+}
 _UNNUMBERED = re.compile(r"\b(?:TODO|FIXME|XXX)\b(?!\(#[0-9]+\))")
 _NOQA = re.compile(r"#\s*noqa\b(?P<rest>.*)", re.IGNORECASE)
 _IGNORE = re.compile(r"#\s*type:\s*ignore(?P<rest>.*)")
@@ -100,9 +108,26 @@ def is_text(path: Path, content: bytes) -> bool:
 
 
 def size_faults(path: Path, lines: list[str]) -> Iterator[tuple[int, str]]:
-    """Find Python files that are too long."""
-    if path.suffix == ".py" and len(lines) > MAX_PYTHON_LINES:
-        yield len(lines), f"{len(lines)} lines: split it (at most {MAX_PYTHON_LINES})"
+    """Find Python files that are too long, by their lines and by their lines of code."""
+    if path.suffix != ".py" or len(lines) <= MAX_PYTHON_LINES:
+        return
+    code = code_lines("\n".join(lines))
+    if code > MAX_CODE_LINES:
+        most = f"at most {MAX_PYTHON_LINES}, or {MAX_CODE_LINES} of code"
+        yield len(lines), f"{len(lines)} lines, {code} of code: split it ({most})"
+
+
+def code_lines(text: str) -> int:
+    """Return how many lines have code: no blank lines, comments and docstrings."""
+    found: set[int] = set()
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _SILENT:
+            found.update(range(token.start[0], token.end[0] + 1))
+    return len(found - docstrings)
 
 
 def name_faults(path: Path, _lines: list[str]) -> Iterator[tuple[int, str]]:

@@ -2,15 +2,14 @@
 
 import argparse
 import ast
-import io
 import subprocess
-import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from scripts.tidy import code_lines
+
 PRODUCT = ("gsched", "gschedd", "gnode")
 ROWS = ("modules", "lines", "lines of code", "types", "functions", "largest module, lines")
-_SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 
 
 def sources(commit: str) -> Iterator[str]:
@@ -30,28 +29,11 @@ def counted(texts: Iterable[str]) -> Counter[str]:
         total["modules"] += 1
         total["lines"] += lines
         total["largest module, lines"] = max(total["largest module, lines"], lines)
-        total["lines of code"] += len(_code_lines(text) - _docstring_lines(tree))
+        total["lines of code"] += code_lines(text)
         for node in ast.walk(tree):
             total["types"] += isinstance(node, ast.ClassDef)
             total["functions"] += isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     return total
-
-
-def _code_lines(text: str) -> set[int]:
-    found: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in _SILENT and token.type != tokenize.ENDMARKER:
-            found.update(range(token.start[0], token.end[0] + 1))
-    return found
-
-
-def _docstring_lines(tree: ast.Module) -> set[int]:
-    found: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            assert node.end_lineno is not None
-            found.update(range(node.lineno, node.end_lineno + 1))
-    return found
 
 
 def _git(*words: str) -> str:

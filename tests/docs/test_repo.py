@@ -97,6 +97,7 @@ def test_tidy_finds(tree: Path, spoil: Callable[[Path], None], complaint: str) -
         f"# {REMINDER}(#12): later\n",
         "see /home/alice/train.py\n",
         "# Of trainings, not a document\n",
+        "x = 1\n" * 450 + '"""A long story."""\n' * 200,
     ],
 )
 def test_tidy_lets_pass(tree: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from gsched.model.job import LaunchFailure
 from gsched.model.resources import Share
 from gsched.model.states import HoldKind, LaunchStage, OutcomeKind, Subject
 from gschedd.core.attempts.relaunch import FIRST_LOOK_S, LONGEST_LOOK_S, MISSING_S
-from gschedd.core.cycle.other_nodes import elsewhere
+from gschedd.core.cycle.run import elsewhere
 from gschedd.core.state import facts as f
 from gschedd.core.state.settings import Settings
 from gschedd.plan.snapshot import Start

@@ -1,15 +1,15 @@
 """One scheduling cycle: a snapshot, a policy's plan, and what of it is accepted."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, structs
 
+from gsched.model.resources import Request
 from gsched.model.states import JobState
 from gschedd.core.attempts.assign import Assigner
 from gschedd.core.attempts.migration import movable, moved
 from gschedd.core.attempts.running import Running
-from gschedd.core.cycle.other_nodes import elsewhere
 from gschedd.core.cycle.throttle import paced
 from gschedd.core.state import facts as f
 from gschedd.core.state.learning import Kinds, Loads
@@ -18,8 +18,19 @@ from gschedd.core.state.state import State
 from gschedd.core.state.transient import WaitingGroup
 from gschedd.core.training.goodput import tuned
 from gschedd.core.training.profile import TrainingProfiles
+from gschedd.plan.elastic import at_count, is_elastic
+from gschedd.plan.fit import NoFit, place
 from gschedd.plan.load import Predictor
-from gschedd.plan.snapshot import DeadlineForecast, Group, JobClass, Plan, Policy, Snapshot, Wait
+from gschedd.plan.snapshot import (
+    DeadlineForecast,
+    Group,
+    JobClass,
+    Plan,
+    Policy,
+    Snapshot,
+    Start,
+    Wait,
+)
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import Refusal, validate
 
@@ -195,6 +206,55 @@ def judged(
                 why=verdict.why,
                 firm=verdict.firm,
             )
+
+
+def elsewhere(state: State, starts: Sequence[Start]) -> tuple[Start, ...]:
+    """Return accepted starts, those on nodes that their jobs avoid elsewhere if there is room.
+
+    Nodes on which a job failed to start are its last choice, not forbidden: where nothing else is
+    free for it, it is tried there again. Policies need not know of it, since such starts are rare;
+    a reservation that a policy has made may be later by one such start.
+
+    Args:
+        state: as it is before the starts.
+        starts: all of them, accepted together.
+    """
+    avoiding = {start.job for start in starts if _is_avoided(state, start)}
+    if not avoiding:
+        return tuple(starts)
+    free = Spaces(state.spaces)
+    for start in starts:
+        free.take(start.allocation)
+    return tuple(
+        _elsewhere(state, start, free) if start.job in avoiding else start for start in starts
+    )
+
+
+def _is_avoided(state: State, start: Start) -> bool:
+    avoid = state.jobs[start.job].avoid
+    return bool(avoid) and any(share.node in avoid for share in start.allocation)
+
+
+def _elsewhere(state: State, start: Start, free: Spaces) -> Start:
+    """Return a start elsewhere, and take it from ``free``; or the same one."""
+    avoid = [name for name in state.jobs[start.job].avoid if name in free]
+    free.give(start.allocation)
+    others = free.copy()
+    for name in avoid:
+        others.put(structs.replace(others[name], open=False))
+    found = place(_request_of(start), others)
+    if isinstance(found, NoFit):
+        free.take(start.allocation)
+        return start
+    free.take(found)
+    why = f"{start.why}; not on {', '.join(avoid)}, where it failed to start"
+    return structs.replace(start, allocation=found, why=why)
+
+
+def _request_of(start: Start) -> Request:
+    request = start.job_class.request
+    places = sum(share.slots for share in start.allocation)
+    return at_count(request, places) if is_elastic(request) else request
 
 
 def most_starts(nodes: int) -> int:

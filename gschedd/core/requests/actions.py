@@ -2,16 +2,26 @@
 
 from typing import assert_never
 
-from gsched.errors import UnknownJobError
+from gsched.errors import (
+    BadStateError,
+    InvalidRequestError,
+    NotPermittedError,
+    UnknownJobError,
+    UnknownNodeError,
+)
+from gsched.model.ids import short_job_id
+from gsched.model.states import NodeState
 from gsched.protocol import actions as a
 from gschedd.core.nodes import admission
 from gschedd.core.requests import commands as c
-from gschedd.core.requests import jobs, nodes
+from gschedd.core.requests import jobs
 from gschedd.core.requests.access import own_job
 from gschedd.core.requests.alter import alter_job
 from gschedd.core.requests.arrays import act_on_array, array_meant
 from gschedd.core.requests.migrate import migrate_job
 from gschedd.core.state import facts as f
+from gschedd.core.state.lost import lost_parts
+from gschedd.core.state.records import Node
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 
@@ -54,17 +64,86 @@ def act_on_node(state: State, command: c.ActOnNode, now_s: float) -> list[f.AnyF
     Raises:
         GschedError: it is refused; the message says why.
     """
-    node, by = nodes.operated_node(state, command), command.caller.user
+    node, by = _operated_node(state, command), command.caller.user
     match command.asked:
         case a.DrainNode() as asked:
-            return nodes.drain_node(node, asked, by, now_s)
+            return _drain(node, asked, by, now_s)
         case a.ResumeNode():
-            return nodes.resume_node(state, node, by, now_s)
+            return _resume(state, node, by, now_s)
         case a.ConfirmDead():
-            return nodes.confirm_dead(state, node, by, now_s)
+            return _confirm_dead(state, node, by, now_s)
         case a.RemoveNode():
             return admission.remove_node(state, node, by, now_s)
         case a.ReplaceNode() as asked:
             return admission.replace_node(state, node, asked, by, now_s)
         case _:
             assert_never(command.asked)
+
+
+def _operated_node(state: State, command: c.ActOnNode) -> Node:
+    """Return the node if the caller may do something to it.
+
+    Raises:
+        NotPermittedError: the caller is no operator.
+        UnknownNodeError: there is no such node.
+    """
+    if not command.caller.operator:
+        raise NotPermittedError(
+            "only operators may change nodes", hint="ask an operator to do this"
+        )
+    node = state.nodes.get(command.node)
+    if node is None:
+        known = ", ".join(sorted(state.nodes)[:10]) or "none has registered"
+        raise UnknownNodeError(f"unknown node {command.node!r}", hint=f"nodes here: {known}")
+    return node
+
+
+def _drain(node: Node, asked: a.DrainNode, by: str, now_s: float) -> list[f.AnyFact]:
+    """Return the drain.
+
+    Raises:
+        InvalidRequestError: no reason given: the next operator needs one.
+    """
+    if not asked.reason.strip():
+        raise InvalidRequestError("a drain needs a reason", hint="give a reason: -m REASON")
+    return [
+        f.NodeDrained(
+            at_s=now_s,
+            node=node.name,
+            reason=asked.reason.strip(),
+            by=by,
+            migrate=asked.migrate,
+        )
+    ]
+
+
+def _resume(state: State, node: Node, by: str, now_s: float) -> list[f.AnyFact]:
+    """Return the end of a drain.
+
+    Raises:
+        BadStateError: a job with a damaged record may own something there.
+    """
+    if not node.drained:
+        return []
+    job = state.damaged_on(node.name)
+    if job:
+        raise BadStateError(
+            f"job {short_job_id(job)} may run on {node.name} or own its GPUs, and its record is "
+            "damaged",
+            hint=f"give it up first: gdel {short_job_id(job)}",
+        )
+    return [f.NodeResumed(at_s=now_s, node=node.name, by=by)]
+
+
+def _confirm_dead(state: State, node: Node, by: str, now_s: float) -> list[f.AnyFact]:
+    """Return the end of every part that ran on a node of which an operator says it is dead.
+
+    Raises:
+        BadStateError: the node is connected, so it is not dead.
+    """
+    if node.state is NodeState.UP:
+        raise BadStateError(
+            f"node {node.name} is connected, so it is not dead", hint="use gnodes drain"
+        )
+    message = f"{by} confirmed that {node.name} is dead"
+    return lost_parts(state, node.name, now_s=now_s, message=message)
