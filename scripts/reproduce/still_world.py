@@ -325,8 +325,8 @@ class StillWorld:
                 attempt=launch.attempt,
                 pid=1000 + launch.job,
                 started_s=self.now_s,
-                stdout_path=f"/data/{launch.name}.o{launch.job}",
-                stderr_path=f"/data/{launch.name}.e{launch.job}",
+                stdout_path=f"/data/{launch.spec.name}.o{launch.job}",
+                stderr_path=f"/data/{launch.spec.name}.e{launch.job}",
                 token=launch.token,
             ),
         )
