@@ -85,8 +85,8 @@ class StepRequest(Struct, frozen=True, kw_only=True, tag="step_request"):
 class LoginRequest(Struct, frozen=True, kw_only=True, tag="login_request"):
     """A user logs in to this node, on which no process of the user's jobs runs.
 
-    A job of the user that has only reserved this node gets its step agent here. Sent only to heads
-    that have said in `Welcome` that they take it; answered by `LoginAnswer`.
+    A job of the user that has only reserved this node gets its step agent here.
+    Answered by `LoginAnswer`.
 
     Attributes:
         login: the number of the request on this node.

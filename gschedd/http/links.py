@@ -40,7 +40,6 @@ from gschedd.http.handshake import (
     close_badly,
 )
 from gschedd.http.launches import Launches
-from gschedd.http.orders import order
 from gschedd.http.recovery import Recovery
 from gschedd.http.unreadable import Unreadables
 from gschedd.http.witnesses import OnOlder, Witnesses, claim_of
@@ -241,7 +240,7 @@ class Links:
     def _message(self, effect: e.AnyEffect) -> n.HeadMessage | None:
         if isinstance(effect, e.SendLaunch | e.SendPrepare):
             return self._launch(effect)
-        return order(effect)
+        return effect.message
 
     # --- one connection ---
 

@@ -23,7 +23,6 @@ from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.core.state.step import NOTHING, Step
 from gschedd.http.launches import BlobCache, Launches
-from gschedd.http.orders import order
 from gschedd.sim.agenda import Agenda
 from gschedd.sim.stillness import Stillness
 
@@ -351,7 +350,7 @@ class HeadProcess:
                 if isinstance(effect, e.SendLaunch | e.SendPrepare):
                     message: n.HeadMessage | None = self._launch(effect)
                 else:
-                    message = order(effect)
+                    message = effect.message
                 if message is not None:
                     link.to_node(message)
 

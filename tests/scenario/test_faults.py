@@ -271,7 +271,7 @@ def test_a_node_that_comes_back_smaller_gets_no_more_than_it_has() -> None:
 def test_doubled_messages_change_nothing() -> None:
     """Every kind comes twice: one attempt, one outcome (E8)."""
     world = World(node("n1"))
-    for kind in (n.Started, n.Exited, e.SendLaunch, e.SendStop, e.SendExitAck):
+    for kind in (n.Started, n.Exited, e.SendLaunch, n.Stop, n.ExitAck):
         world.doubled[kind] = 100
     job = world.submit(runs_s=10)
     deleted = world.submit(runs_s=1000)
@@ -290,7 +290,7 @@ def test_a_lost_exit_is_told_again() -> None:
     """The node repeats it until it is acknowledged; a lost acknowledgement makes one more."""
     world = World(node("n1"))
     world.lost[n.Exited] = 1
-    world.lost[e.SendExitAck] = 1
+    world.lost[n.ExitAck] = 1
     job = world.submit(runs_s=10)
 
     world.run_until(100)
@@ -358,7 +358,7 @@ def test_a_stop_lost_with_the_old_head_is_sent_by_the_new_one() -> None:
     world = World(node("n1"))
     job = world.submit(runs_s=1000)
     world.run_until(5)
-    world.lost[e.SendStop] = 1
+    world.lost[n.Stop] = 1
     world.delete(job)
 
     world.restart_head()
@@ -439,7 +439,7 @@ def test_what_an_older_copy_of_the_database_does_not_know_is_left_alone() -> Non
 def test_an_exit_that_is_recorded_already_is_acknowledged_at_registration() -> None:
     """Two nodes; the first one's acknowledgement was lost, its job still runs on the second."""
     world = World(node("n1"), node("n2"))
-    world.lost[e.SendExitAck] = 1
+    world.lost[n.ExitAck] = 1
     job = world.torchrun("nodes=2", program=Program(runs_on_s={"n1": 5, "n2": 100}))
     world.run_until(6)
     assert world.machines["n1"].ended

@@ -18,6 +18,7 @@ from gsched.protocol.actions import Alteration
 from gschedd.core.requests import commands as c
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
+from tests.support.orders import orders
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, Program, World, node
 
 
@@ -581,7 +582,7 @@ def test_a_late_report_of_an_earlier_attempt_changes_nothing() -> None:
     step = world.head.started("n1", late, world.now_s)
 
     assert step.facts == ()
-    (fence,) = step.effects
-    assert isinstance(fence, e.SendStop)
+    (fence,) = orders(step)
+    assert isinstance(fence, n.Stop)
     assert (fence.attempt, fence.reason) == (1, StopReason.FENCED)
     assert world.state(job) == "running"

@@ -6,9 +6,16 @@ from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Load, Usage
 from gsched.model.states import LaunchStage, OutcomeKind, PartState, StopReason, Subject
 from gsched.protocol import node as n
-from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
-from gschedd.core.state import effects as e
+from gsched.protocol.job_steps import (
+    LoginAnswer,
+    LoginRequest,
+    StepFailed,
+    StepOrder,
+    StepRefused,
+    StepRequest,
+)
 from gschedd.core.state import facts as f
+from tests.support.orders import orders
 from tests.support.world import Program, World, node
 
 SECRET = "0" * 32
@@ -53,8 +60,8 @@ def test_a_step_agent_is_opened_where_one_is_requested_and_once() -> None:
 
     assert parts(world, job) == [PartState.RUNNING, PartState.RUNNING, PartState.PASSIVE]
     assert len(world.told(f.PartOpened, job)) == 1
-    orders = [order for order in world.machines["n2"].steps if isinstance(order, e.SendStepOrder)]
-    assert [(order.origin, order.step, order.address, order.port) for order in orders] == [
+    asked = [order for order in world.machines["n2"].steps if isinstance(order, StepOrder)]
+    assert [(order.node, order.step, order.address, order.port) for order in asked] == [
         ("n1", 7, "10.0.0.1", 99),
         ("n1", 8, "10.0.0.1", 99),
     ]
@@ -99,8 +106,8 @@ def test_an_agent_that_cannot_start_fails_the_request_and_not_the_job() -> None:
     request(world, job, "n2", step=9)
 
     told = world.machines["n1"].steps[-1]
-    assert isinstance(told, e.SendStepRefused)
-    assert (told.agent, told.step) == ("n2", 9)
+    assert isinstance(told, StepRefused)
+    assert (told.node, told.step) == ("n2", 9)
     assert "the step agent on n2 has ended: no user" in told.message
     world.run_until(300)
     outcome = world.job(job).outcome
@@ -140,7 +147,7 @@ def test_a_request_that_makes_no_sense_is_answered(
     request(world, job, *nodes)
 
     told = world.machines["n1"].steps[-1]
-    assert isinstance(told, e.SendStepRefused)
+    assert isinstance(told, StepRefused)
     assert why in told.message
     assert world.told(f.PartOpened, job) == []
 
@@ -154,7 +161,7 @@ def test_nodes_that_cannot_are_told_so() -> None:
     request(world, job, "n2")
 
     (away,) = world.machines["n1"].steps
-    assert isinstance(away, e.SendStepRefused)
+    assert isinstance(away, StepRefused)
     assert "n2 is not connected" in away.message
 
 
@@ -182,7 +189,7 @@ def test_a_failure_is_passed_on_to_the_node_of_the_program() -> None:
     world.run_until(world.elapsed_s + 1)
 
     assert world.machines["n1"].steps == [
-        e.SendStepRefused(node="n1", job=job, attempt=1, agent="n2", step=5, message="no route")
+        StepRefused(job=job, attempt=1, node="n2", step=5, message="no route")
     ]
 
 
@@ -239,12 +246,13 @@ def log_in(world: World, of: str, *, uid: int, address: str = "") -> tuple[int, 
     """Let a user log in to a node; return the job and attempt of the answer."""
     said = LoginRequest(login=5, uid=uid, address=address)
     step = world.head.reported(of, said, world.now_s)
-    answers = [each for each in step.effects if isinstance(each, e.SendLoginAnswer)]
+    answers = [each for each in orders(step) if isinstance(each, LoginAnswer)]
     world._take(step)
     world.settle()
     world.run_until(world.elapsed_s + 1)
     (answer,) = answers
-    assert (answer.node, answer.login) == (of, 5)
+    assert {effect.node for effect in step.effects} == {of}
+    assert answer.login == 5
     return answer.job, answer.attempt
 
 

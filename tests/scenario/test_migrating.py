@@ -4,8 +4,8 @@ import pytest
 
 from gsched.errors import GschedError
 from gsched.protocol import actions as a
+from gsched.protocol import node as n
 from gschedd.core.requests import commands as c
-from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.state import State
 from gschedd.core.training.backoff import ASK_AGAIN_S
@@ -101,7 +101,7 @@ def test_a_refusal_names_who_holds_what_is_needed_and_what_to_do() -> None:
     last = story.submit("select=1:ncpus=1:ngpus=1", runs_s=1000.0)
     story.run_for(5.0)
     assert story.place(last) == gpus("a", 3)
-    story.lost[e.SendCheckpoint] = 1
+    story.lost[n.Checkpoint] = 1
     story.do(c.ActOnJob(caller=BOB, job=other, asked=a.MigrateJob(nodes=("b",))))
     story.run_for(1.0)
 

@@ -4,10 +4,10 @@ from gsched.model.states import OutcomeKind, StopReason
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core.requests import commands as c
-from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.training.profile import TrainingProfiles
 from tests.support.moves import Story, gpus
+from tests.support.orders import orders
 from tests.support.world import ADMIN, ALICE, Program
 
 
@@ -284,7 +284,7 @@ def test_checkpoints_told_again_or_too_late_do_nothing() -> None:
     assert story.state(job) == "running"
     late = n.Checkpointed(job=job, attempt=2, request=2, step=9, work_done=9.0, waits=True)
     step = story.head.reported("b", late, story.now_s)
-    assert [type(effect) for effect in step.effects] == [e.SendGoOn]
+    assert [type(effect) for effect in orders(step)] == [n.GoOn]
     assert story.state(job) == "running"
 
 

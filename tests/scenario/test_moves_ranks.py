@@ -7,10 +7,10 @@ from gsched.model.training import Training
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core.requests import commands as c
-from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.training.profile import TrainingProfiles
 from tests.support.moves import Story, gpus
+from tests.support.orders import orders
 from tests.support.world import ADMIN, ALICE, Program
 
 SIZES = (1, 2, 4)
@@ -68,7 +68,7 @@ def test_i14_what_the_head_does_not_know_the_training_refuses_itself() -> None:
     words = "it cannot run on 3 ranks"
     story.programs[job] = Program(runs_s=1000.0, save_fault=words)
     step = story.do(c.ActOnJob(caller=ALICE, job=job, asked=a.MigrateJob(nodes=(), gpus=3)))
-    (order,) = [effect for effect in step.effects if isinstance(effect, e.SendCheckpoint)]
+    (order,) = [effect for effect in orders(step) if isinstance(effect, n.Checkpoint)]
     assert order.world_size == 3
     story.run_for(5.0)
 

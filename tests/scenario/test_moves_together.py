@@ -6,7 +6,6 @@ from gsched.model.states import OutcomeKind
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core.requests import commands as c
-from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from tests.support.moves import Story, gpus
 from tests.support.world import ALICE, Machine, Program, node
@@ -149,7 +148,7 @@ def test_one_whose_new_place_nobody_leaves_finds_another_by_its_queue() -> None:
     story.move((first, gpus("b", 0, 1)), (second, gpus("a", 0, 1, 2, 3)))
     story.run_for(2.0)
     assert story.place(first) == ()
-    story.lost[e.SendStop] = 1
+    story.lost[n.Stop] = 1
     limit_s = story.settings.config.moves.checkpoint_timeout_s
     story.run_for(limit_s - 2.0)
     assert story.state(first) == "migrating"

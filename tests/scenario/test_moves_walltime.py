@@ -7,6 +7,7 @@ from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n
 from gschedd.core.state.walltime import walltime_left_s
 from tests.support.moves import Story, gpus
+from tests.support.orders import orders
 from tests.support.world import Program
 
 
@@ -64,7 +65,7 @@ def test_i12_the_time_in_which_it_saves_its_state_does_not_count() -> None:
     )
     step = story.head.reported("b", said, story.now_s)
     assert left_s(story, job) == pytest.approx(before_s + 3.0)
-    assert [effect.walltime_s for effect in step.effects] == [left_s(story, job)]  # type: ignore[union-attr] # SendRetime
+    assert [order.walltime_s for order in orders(step)] == [left_s(story, job)]  # type: ignore[union-attr] # a Retime
 
 
 def test_i12_the_walltime_may_end_while_it_saves_its_state() -> None:

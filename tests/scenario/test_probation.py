@@ -9,7 +9,6 @@ from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core.nodes.probation import DAY_S, MAX_RESUMPTIONS
 from gschedd.core.requests import commands as c
-from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.views.jobs import JobViews
 from tests.support.world import ADMIN, ALICE, BOB, World, node
@@ -209,7 +208,7 @@ def test_different_users_drain_a_node_whose_probe_passes_but_it_is_resumed() -> 
 
 def test_a_probe_that_is_not_answered_is_asked_for_again() -> None:
     world = broken()
-    world.lost[e.SendProbe] = 1
+    world.lost[n.Probe] = 1
     world.submit()
     world.run_until(100)
     assert world.machines["n1"].probes == []

@@ -28,6 +28,7 @@ from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State
+from tests.support.orders import orders
 from tests.support.world import ADMIN, ALICE, BEGIN_S, Program, World, node
 
 TOKEN = "aa"
@@ -456,7 +457,7 @@ def test_an_exit_of_another_history_is_no_outcome_of_the_job_with_its_number() -
     assert world.state(number) == "running"
     assert world.head.oddities["exit_again"] == 1
     started = n.Started(job=number, attempt=1, pid=5, started_s=1.0, token="zz")
-    (fence,) = world.head.started("n1", started, world.now_s).effects
+    (fence,) = orders(world.head.started("n1", started, world.now_s))
     assert getattr(fence, "token", "") == "zz"
     assert getattr(fence, "reason", None) is StopReason.FENCED
 

@@ -3,11 +3,11 @@
 import pytest
 
 from gsched.protocol import node as n
-from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.walltime import walltime_left_s
 from gschedd.core.training.profile import TrainingProfiles
 from tests.support.moves import Story, gpus
+from tests.support.orders import orders
 from tests.support.world import Program
 
 
@@ -127,7 +127,7 @@ def test_one_that_waits_for_a_move_that_is_off_goes_on_whatever_it_says() -> Non
     late = checkpoint(job, 1, 9, request=1, waits=True)
     step = story.head.reported("a", late, story.now_s)
 
-    assert [type(effect) for effect in step.effects] == [e.SendGoOn]
+    assert [type(effect) for effect in orders(step)] == [n.GoOn]
 
 
 def test_nobody_gets_more_walltime_by_what_it_says() -> None:

@@ -4,12 +4,12 @@ from gsched.model.job import ExitRecord
 from gsched.model.resources import Allocation, Load, Share, Usage
 from gsched.model.states import OutcomeKind, StopReason
 from gsched.protocol import node as n
-from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import MigrationProgress
 from gschedd.core.views.migrations import move_row
 from tests.support.machines import GIB
 from tests.support.moves import Story, gpus
+from tests.support.orders import order_of, orders
 from tests.support.site import PLAIN, changed
 
 PREPARE_S = 20.0
@@ -192,16 +192,15 @@ def test_an_abandoned_move_ends_what_was_prepared() -> None:
     story.move((job, gpus("b", 2, 3)))
     story.run_for(1.0)
     sent = story.head.reported("b", n.Prepared(job=job, attempt=2), story.now_s)
-    assert [type(effect) for effect in sent.effects] == [e.SendCheckpoint]
+    assert [type(effect) for effect in orders(sent)] == [n.Checkpoint]
     request = story.job(job).moves_asked
     failed = n.CheckpointFailed(job=job, attempt=1, request=request, message="no space")
 
     step = story.head.reported("a", failed, story.now_s)
 
-    stops = [effect for effect in step.effects if isinstance(effect, e.SendStop)]
-    assert [(stop.node, stop.attempt, stop.reason) for stop in stops] == [
-        ("b", 2, StopReason.FENCED)
-    ]
+    (node,) = [each.node for each in step.effects if isinstance(order_of(each), n.Stop)]
+    (stop,) = [each for each in orders(step) if isinstance(each, n.Stop)]
+    assert (node, stop.attempt, stop.reason) == ("b", 2, StopReason.FENCED)
     assert story.state(job) == "running"
     assert story.job(job).attempts == 1
     assert story.job(job).prepared == 2

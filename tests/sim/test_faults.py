@@ -13,7 +13,6 @@ from gsched.model.arrays import take
 from gsched.model.resources import Share
 from gsched.protocol import node as n
 from gschedd.core.head import Head
-from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.lost import lost_parts
 from gschedd.core.state.settings import Settings
@@ -24,6 +23,7 @@ from gschedd.sim.head import HeadProcess
 from gschedd.sim.node import NodeProcess
 from tests.fault_world.bookkeeping import InvariantError
 from tests.fault_world.world import FaultWorld, HeadFactory
+from tests.support.orders import order_of
 
 SEEDS = 70
 #: Seeds that have found something, with what that was.
@@ -155,13 +155,13 @@ class Deaf(Head):
     def exited(self, node: str, said: n.Exited, now_s: float) -> Step:
         """Forget the acknowledgement."""
         step = super().exited(node, said, now_s)
-        effects = tuple(each for each in step.effects if not isinstance(each, e.SendExitAck))
+        effects = tuple(each for each in step.effects if not isinstance(order_of(each), n.ExitAck))
         return structs.replace(step, effects=effects)
 
     def registered(self, node: str, said: n.Register, now_s: float) -> Step:
         """Forget it here, too."""
         step = super().registered(node, said, now_s)
-        effects = tuple(each for each in step.effects if not isinstance(each, e.SendExitAck))
+        effects = tuple(each for each in step.effects if not isinstance(order_of(each), n.ExitAck))
         return structs.replace(step, effects=effects)
 
 

@@ -37,7 +37,6 @@ from gschedd.core.state.state import State
 from gschedd.core.state.step import Step
 from gschedd.http.decoding import decoded
 from gschedd.http.launches import BlobCache, Launches
-from gschedd.http.orders import order
 from gschedd.policies.queue import fifo
 from tests.support.dialler import registration
 from tests.support.machines import GIB, inventory
@@ -281,7 +280,7 @@ class FrameFuzz:
     def _message(self, effect: e.AnyEffect) -> n.HeadMessage | None:
         if isinstance(effect, e.SendLaunch | e.SendPrepare):
             return self._launches.order(effect)
-        return order(effect)
+        return effect.message
 
     def _to_node(self, message: n.HeadMessage) -> None:
         """Send a message as the head does, and read it as gnode does."""

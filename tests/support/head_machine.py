@@ -44,6 +44,7 @@ from tests.support.dependent_jobs import DependentJobs
 from tests.support.evidence import FORK, LEASE, NO_DIRECTORY, UNKNOWN_USER
 from tests.support.head_wishes import callers, holds, moments, numbers, resource_texts, walltimes
 from tests.support.invariants import check_history, content, replayed
+from tests.support.orders import order_of
 from tests.support.sharing_jobs import SharingJobs, sharing_of, wild_share
 from tests.support.world import (
     ADMIN,
@@ -384,22 +385,21 @@ class HeadMachine(DependentJobs, SharingJobs):
         body = self.bodies[effect.node]
         if not body.connected:
             return
-        if isinstance(effect, e.SendProbe):
-            passed = effect.request % 3 != 0
-            self.bag.append(Sent(body.name, n.Probed(request=effect.request, passed=passed)))
-            return
-        key = (effect.job, effect.attempt)
-        match effect:
-            case e.SendLaunch():
-                self.launch(body, key)
-            case e.SendStop():
+        match order_of(effect):
+            case n.Probe(request=request):
+                passed = request % 3 != 0
+                self.bag.append(Sent(body.name, n.Probed(request=request, passed=passed)))
+            case e.SendLaunch(job=job, attempt=attempt):
+                self.launch(body, (job, attempt))
+            case n.Stop(job=job, attempt=attempt, reason=reason):
+                key = (job, attempt)
                 if key in body.alive:
-                    self.end(body, key, OutcomeKind.SIGNALLED, reason=effect.reason)
-                elif key not in body.ended and effect.attempt > body.seen.get(effect.job, 0):
-                    body.seen[effect.job] = effect.attempt
-                    self.end(body, key, OutcomeKind.CANCELLED, reason=effect.reason)
-            case e.SendExitAck():
-                body.ended.pop(key, None)
+                    self.end(body, key, OutcomeKind.SIGNALLED, reason=reason)
+                elif key not in body.ended and attempt > body.seen.get(job, 0):
+                    body.seen[job] = attempt
+                    self.end(body, key, OutcomeKind.CANCELLED, reason=reason)
+            case n.ExitAck(job=job, attempt=attempt):
+                body.ended.pop((job, attempt), None)
             case _:
                 pass
 

@@ -9,7 +9,7 @@ from gsched.model.resources import Gpu, Inventory
 from gsched.model.states import PartState
 from gsched.model.training import Batching
 from gsched.protocol import node as n
-from gschedd.core.state import effects as e
+from gsched.protocol.job_steps import StepOrder, StepRefused
 from tests.support.evidence import FORK
 from tests.support.saving import Running
 
@@ -72,7 +72,7 @@ class Machine:
         self.launches: list[tuple[int, int]] = []
         self.going_on: list[int] = []
         self.tunes: list[tuple[int, Batching]] = []
-        self.steps: list[e.SendStepOrder | e.SendStepRefused] = []
+        self.steps: list[StepOrder | StepRefused] = []
         self.preparing: list[tuple[int, int]] = []
         self.yielding: set[tuple[int, int]] = set()
 

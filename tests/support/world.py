@@ -9,6 +9,7 @@ Times in stories are seconds since the world began: ``world.run_until(60)``.
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 
 from msgspec import structs
 
@@ -25,6 +26,7 @@ from gsched.model.states import (
 from gsched.protocol import actions as a
 from gsched.protocol import api
 from gsched.protocol import node as n
+from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
 from gschedd.core.apply.jobs import apply
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
@@ -43,6 +45,7 @@ from tests.fault_world.bookkeeping import check_head
 from tests.support.evidence import NO_DIRECTORY
 from tests.support.invariants import check_history
 from tests.support.machines import GIB, Machine, inventory, node
+from tests.support.orders import Order, order_of
 from tests.support.saving import Program, Running, save_state
 from tests.support.site import PLAIN, changed
 
@@ -59,7 +62,7 @@ BOB = Caller(user="bob", uid=1002, gid=100)
 ADMIN = Caller(user="admin", uid=1, gid=1, operator=True)
 
 Message = n.AttemptMessage
-Report = Message | e.AnyEffect
+Report = Message | Order
 
 
 def settings(**changes: object) -> Settings:
@@ -346,7 +349,9 @@ class World:
             check_head(self.head, shrunk=self.shrunk)
             self._check_machines()
         for effect in step.effects:
-            self._post(effect, lambda effect=effect: self._obey(effect))  # type: ignore[misc] # mypy cannot type a default in a lambda
+            order = order_of(effect)
+            deliver = partial(self._obey, effect.node, order)
+            self._post(order, deliver)
 
     def _check_machines(self) -> None:
         """Physically: one job lives in one attempt, one GPU belongs to one process group (I3)."""
@@ -385,43 +390,45 @@ class World:
 
     # --- what machines do with orders ---
 
-    def _obey(self, effect: e.AnyEffect) -> None:  # noqa: C901 # one line an order
-        machine = self.machines[effect.node]
+    def _obey(self, node: str, order: Order) -> None:  # noqa: C901 # one line an order
+        machine = self.machines[node]
         if not machine.connected:
             return
-        match effect:
-            case e.SendLaunch():
-                self._launch(machine, effect)
-            case e.SendStop():
-                self._stop(machine, effect)
-            case e.SendSignal():
-                machine.signals.append((effect.job, effect.signal))
-            case e.SendRetime():
-                self._plan_end(machine, (effect.job, effect.attempt), effect.walltime_s)
-            case e.SendExitAck():
-                machine.ended.pop((effect.job, effect.attempt), None)
-            case e.SendCheckpoint():
-                save_state(self, machine, effect)
-            case e.SendGoOn():
-                machine.going_on.append(effect.request)
-            case e.SendTune() | e.SendProbe() | e.SendPrepare():
-                self._told(machine, effect)
-            case e.SendLoginAnswer():
-                pass
-            case e.SendStepOrder() | e.SendStepRefused():
-                machine.steps.append(effect)
-
-    def _told(self, machine: Machine, order: e.SendTune | e.SendProbe | e.SendPrepare) -> None:
         match order:
-            case e.SendTune():
+            case e.SendLaunch():
+                self._launch(machine, order)
+            case n.Stop():
+                self._stop(machine, order)
+            case n.Signal():
+                machine.signals.append((order.job, order.signal))
+            case n.Retime():
+                self._plan_end(machine, (order.job, order.attempt), order.walltime_s)
+            case n.ExitAck():
+                machine.ended.pop((order.job, order.attempt), None)
+            case n.Checkpoint():
+                save_state(self, machine, order)
+            case n.GoOn():
+                machine.going_on.append(order.request)
+            case n.Tune() | n.Probe() | e.SendPrepare():
+                self._told(machine, order)
+            case StepOrder() | StepRefused():
+                machine.steps.append(order)
+            case LoginAnswer():
+                pass
+            case _:
+                raise AssertionError(f"no effect is a {order!r}")
+
+    def _told(self, machine: Machine, order: n.Tune | n.Probe | e.SendPrepare) -> None:
+        match order:
+            case n.Tune():
                 machine.tunes.append((order.job, order.batching))
             case e.SendPrepare():
                 machine.preparing.append((order.job, order.attempt))
                 machine.yielding |= {(order.job, order.attempt)} if order.yields else set()
-            case e.SendProbe():
+            case n.Probe():
                 self._probe(machine, order)
 
-    def _probe(self, machine: Machine, order: e.SendProbe) -> None:
+    def _probe(self, machine: Machine, order: n.Probe) -> None:
         machine.probes.append(self.elapsed_s)
         fault = machine.probe_fault if machine.probe_fault is not None else machine.launch_fault
         failure = machine.fault if fault else None
@@ -505,7 +512,7 @@ class World:
                 signal=program.killed_by,
             )
 
-    def _stop(self, machine: Machine, order: e.SendStop) -> None:
+    def _stop(self, machine: Machine, order: n.Stop) -> None:
         key = (order.job, order.attempt)
         part = machine.running.get(key)
         if part is None:

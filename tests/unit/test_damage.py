@@ -14,7 +14,6 @@ from gsched.model.states import JobState, PartState
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core.requests import commands as c
-from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.core.state.step import Step
@@ -23,6 +22,7 @@ from gschedd.store.scrub import Place
 from gschedd.store.sqlite import PURGE_STEP_S
 from tests.support.books import Books
 from tests.support.invariants import content
+from tests.support.orders import orders
 from tests.support.world import ADMIN, ALICE, BEGIN_S, inventory
 
 DAY_S = 86400.0
@@ -118,7 +118,7 @@ def test_what_runs_of_a_damaged_job_is_left_alone(books: Books) -> None:
 
     step = registered(books, running)
 
-    assert not [each for each in step.effects if isinstance(each, e.SendStop | e.SendExitAck)]
+    assert not [each for each in orders(step) if isinstance(each, n.Stop | n.ExitAck)]
     assert books.head.state.nodes["n1"].drained
     assert "job 2 runs here" in books.head.state.nodes["n1"].reason
     books.schedule()
@@ -142,7 +142,7 @@ def test_an_operator_gives_a_damaged_job_up(books: Books) -> None:
     (fact,) = (fact for fact in books.facts if isinstance(fact, f.JobDiscarded))
     assert (fact.job, fact.by, fact.attempts) == (RUNNING, ADMIN.user, {"n1": 1})
     running = n.AttemptReport(job=RUNNING, attempt=1, state=PartState.RUNNING)
-    stops = [each for each in registered(books, running).effects if isinstance(each, e.SendStop)]
+    stops = [each for each in orders(registered(books, running)) if isinstance(each, n.Stop)]
     assert [each.job for each in stops] == [RUNNING], "also where it was away meanwhile"
     books.reopen()
     assert not books.head.state.damaged
@@ -164,7 +164,7 @@ def test_a_node_with_gpus_of_a_damaged_job_takes_no_work(books: Books) -> None:
     step = books.take(
         books.head.command(c.ActOnJob(caller=ADMIN, job=RUNNING, asked=a.DeleteJob()), books.now_s)
     )
-    assert [each.job for each in step.effects if isinstance(each, e.SendStop)] == [RUNNING]
+    assert [each.job for each in orders(step) if isinstance(each, n.Stop)] == [RUNNING]
     books.take(books.head.command(resume, books.now_s))
     books.submit("nodes=1:gpus=2")
     books.take(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gsched.model.states import PartState, StopReason
+from gsched.protocol import node as n
 from gschedd.core.attempts.warm import discarded
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
@@ -44,20 +45,21 @@ def _because_of(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
         case f.PartOpened():
             yield e.SendLaunch(node=fact.node, job=fact.job, attempt=fact.attempt)
         case f.NodeProbeAsked():
-            yield e.SendProbe(node=fact.node, request=fact.request)
+            yield e.Send(node=fact.node, message=n.Probe(request=fact.request))
         case f.PartEnded():
             job = state.jobs.get(fact.job)
             token = job.attempt.token if job is not None and job.attempt is not None else ""
-            yield e.SendExitAck(node=fact.node, job=fact.job, attempt=fact.attempt, token=token)
+            ack = n.ExitAck(job=fact.job, attempt=fact.attempt, token=token)
+            yield e.Send(node=fact.node, message=ack)
         case f.JobDiscarded():
             for node, attempt in fact.attempts.items():
-                yield e.SendStop(
-                    node=node,
+                order = n.Stop(
                     job=fact.job,
                     attempt=attempt,
                     reason=StopReason.FENCED,
                     grace_s=DISCARD_GRACE_S,
                 )
+                yield e.Send(node=node, message=order)
         case _ if isinstance(fact, _OfAttempt):
             job = state.jobs.get(fact.job)
             if job is not None and job.attempt is not None:
@@ -77,13 +79,12 @@ def _to_attempt(
         case f.MoveRequested() | f.MovePrepared():
             yield from ask_checkpoint(job, attempt)
         case f.BatchingChosen():
-            node, number = next(iter(attempt.parts)), attempt.number
-            yield e.SendTune(node=node, job=job.id, attempt=number, batching=fact.batching)
+            tune = n.Tune(job=job.id, attempt=attempt.number, batching=fact.batching)
+            yield e.Send(node=next(iter(attempt.parts)), message=tune)
         case f.MoveAbandoned() if not job.spec.checkpoint_signal:
             # one that knows only its signal does not wait; should it end, its end will say why
-            node = next(iter(attempt.parts))
-            number = attempt.number
-            yield e.SendGoOn(node=node, job=job.id, attempt=number, request=job.moves_asked)
+            go_on = n.GoOn(job=job.id, attempt=attempt.number, request=job.moves_asked)
+            yield e.Send(node=next(iter(attempt.parts)), message=go_on)
         case f.PartStarted() if attempt.stop is not None:
             yield stop(fact.node, fact.job, attempt)
         case f.StopRequested() | f.JobSignalled() | f.JobAltered() | f.TrainingResumed():
@@ -108,19 +109,19 @@ def is_saved(job: Job) -> bool:
     return job.migration is not None and job.migration.saved_s > 0
 
 
-def ask_checkpoint(job: Job, attempt: Attempt) -> Iterator[e.SendCheckpoint]:
+def ask_checkpoint(job: Job, attempt: Attempt) -> Iterator[e.Send]:
     """Yield the order to save its state: to rank 0's node, or its signal to all of its nodes."""
     signal = job.spec.checkpoint_signal
     ranks = ranks_on(job, job.move.allocation) if job.move is not None and not signal else 0
+    order = n.Checkpoint(
+        job=job.id,
+        attempt=attempt.number,
+        request=job.moves_asked,
+        signal=signal,
+        world_size=ranks,
+    )
     for node in asked_nodes(job, attempt):
-        yield e.SendCheckpoint(
-            node=node,
-            job=job.id,
-            attempt=attempt.number,
-            request=job.moves_asked,
-            signal=signal,
-            world_size=ranks,
-        )
+        yield e.Send(node=node, message=order)
 
 
 def asked_nodes(job: Job, attempt: Attempt) -> Iterator[str]:
@@ -145,9 +146,8 @@ def _to_parts(
             case f.StopRequested():
                 yield stop(node, fact.job, attempt)
             case f.JobSignalled():
-                yield e.SendSignal(
-                    node=node, job=fact.job, attempt=attempt.number, signal=fact.signal
-                )
+                signal = n.Signal(job=fact.job, attempt=attempt.number, signal=fact.signal)
+                yield e.Send(node=node, message=signal)
             case f.JobAltered() if "resources" in fact.changed:
                 yield retime(node, job)
             case f.TrainingResumed() if job.spec.walltime_s is not None and fact.restore_s:
@@ -156,21 +156,20 @@ def _to_parts(
                 pass
 
 
-def retime(node: str, job: Job) -> e.SendRetime:
+def retime(node: str, job: Job) -> e.Send:
     """Return what a node is to know of a job's limit."""
-    return e.SendRetime(
-        node=node, job=job.id, attempt=job.attempts, walltime_s=walltime_left_s(job)
-    )
+    order = n.Retime(job=job.id, attempt=job.attempts, walltime_s=walltime_left_s(job))
+    return e.Send(node=node, message=order)
 
 
-def stop(node: str, job: int, attempt: Attempt) -> e.SendStop:
+def stop(node: str, job: int, attempt: Attempt) -> e.Send:
     """Return the stop of one part, for the reason that stands."""
     assert attempt.stop is not None, "a stop has a reason"
-    return e.SendStop(
-        node=node,
+    order = n.Stop(
         job=job,
         attempt=attempt.number,
         reason=attempt.stop,
         grace_s=attempt.stop_grace_s,
         token=attempt.token,
     )
+    return e.Send(node=node, message=order)

@@ -173,9 +173,7 @@ def _compare(
     part = attempt.parts[node]
     if part.state not in {PartState.PENDING, PartState.RUNNING}:
         if report is not None and report.exit is not None:
-            heard.effects.append(
-                e.SendExitAck(node=node, job=job.id, attempt=attempt.number, token=attempt.token)
-            )
+            heard.effects.append(_ack(node, job.id, attempt.number, attempt.token))
         return
     if report is not None and report.exit is not None:
         usage = report.usage or usage_of(report.exit)
@@ -248,23 +246,25 @@ def _unowned(heard: Heard, state: State, node: str, report: n.AttemptReport) -> 
         # is acknowledged away.
         heard.oddities.append("attempt_of_unknown_job")
     elif report.exit is not None:
-        heard.effects.append(
-            e.SendExitAck(node=node, job=report.job, attempt=report.attempt, token=report.token)
-        )
+        heard.effects.append(_ack(node, report.job, report.attempt, report.token))
     else:
         heard.oddities.append("attempt_given_up")
         heard.effects.append(_fence(node, report.job, report.attempt, report.token))
 
 
-def _fence(node: str, job: int, attempt: int, token: str) -> e.SendStop:
-    return e.SendStop(
-        node=node,
+def _ack(node: str, job: int, attempt: int, token: str) -> e.Send:
+    return e.Send(node=node, message=n.ExitAck(job=job, attempt=attempt, token=token))
+
+
+def _fence(node: str, job: int, attempt: int, token: str) -> e.Send:
+    order = n.Stop(
         job=job,
         attempt=attempt,
         reason=StopReason.FENCED,
         grace_s=FENCED_GRACE_S,
         token=token,
     )
+    return e.Send(node=node, message=order)
 
 
 def on_started(state: State, node: str, said: n.Started, now_s: float) -> Heard:
@@ -323,9 +323,7 @@ def on_exited(state: State, node: str, said: n.Exited, now_s: float) -> Heard:
             heard.facts.append(given_up(moving, f"on {node}: {record.message}", now_s))
         else:
             heard.oddities.append("exit_again")
-        heard.effects.append(
-            e.SendExitAck(node=node, job=record.job, attempt=record.attempt, token=said.token)
-        )
+        heard.effects.append(_ack(node, record.job, record.attempt, said.token))
     return heard
 
 
@@ -339,9 +337,8 @@ def on_checkpointed(state: State, node: str, said: n.Checkpointed, now_s: float)
     job = found[0]
     is_answer = job.move is not None and said.request == job.move.request
     if said.waits and not is_answer:  # that move is off
-        heard.effects.append(
-            e.SendGoOn(node=node, job=job.id, attempt=said.attempt, request=said.request)
-        )
+        go_on = n.GoOn(job=job.id, attempt=said.attempt, request=said.request)
+        heard.effects.append(e.Send(node=node, message=go_on))
     if is_answer and job.migration is not None and job.migration.saved_s > 0:
         return heard  # it is known already
     if not is_answer and not _is_newer(said, job):

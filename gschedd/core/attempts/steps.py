@@ -8,7 +8,14 @@ control group and with its limits. It ends with the script.
 
 from gsched.model.resources import Allocation
 from gsched.model.states import JobState, NodeState, OutcomeKind, PartState, StopReason
-from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
+from gsched.protocol.job_steps import (
+    LoginAnswer,
+    LoginRequest,
+    StepFailed,
+    StepOrder,
+    StepRefused,
+    StepRequest,
+)
 from gschedd.core.attempts.reports import Heard, nothing
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
@@ -47,16 +54,10 @@ def on_step_request(state: State, node: str, said: StepRequest, now_s: float) ->
     for name in dict.fromkeys(said.nodes):
         refused = _refusal(state, job, attempt, name)
         if refused:
-            heard.effects.append(
-                e.SendStepRefused(
-                    node=node,
-                    job=job.id,
-                    attempt=attempt.number,
-                    agent=name,
-                    step=said.step,
-                    message=refused,
-                )
+            answer = StepRefused(
+                job=job.id, attempt=attempt.number, node=name, step=said.step, message=refused
             )
+            heard.effects.append(e.Send(node=node, message=answer))
             continue
         if attempt.parts[name].state is PartState.PASSIVE:
             heard.facts.append(
@@ -68,18 +69,16 @@ def on_step_request(state: State, node: str, said: StepRequest, now_s: float) ->
                     boot_id=state.nodes[name].boot_id,
                 )
             )
-        heard.effects.append(
-            e.SendStepOrder(
-                node=name,
-                job=job.id,
-                attempt=attempt.number,
-                origin=node,
-                step=said.step,
-                address=state.nodes[node].address,
-                port=said.port,
-                secret=said.secret,
-            )
+        order = StepOrder(
+            job=job.id,
+            attempt=attempt.number,
+            node=node,
+            step=said.step,
+            address=state.nodes[node].address,
+            port=said.port,
+            secret=said.secret,
         )
+        heard.effects.append(e.Send(node=name, message=order))
     return heard
 
 
@@ -99,7 +98,7 @@ def on_login(state: State, node: str, said: LoginRequest, now_s: float) -> Heard
             comes_from = bool(said.address) and first is not None and first.address == said.address
             found.append((comes_from, attempt.assigned_s, job, attempt))
     if not found:
-        heard.effects.append(e.SendLoginAnswer(node=node, job=0, attempt=0, login=said.login))
+        heard.effects.append(e.Send(node=node, message=LoginAnswer(login=said.login)))
         return heard
     _, _, job, attempt = max(found, key=lambda each: (*each[:2], each[2].id))
     if attempt.parts[node].state is PartState.PASSIVE:
@@ -112,9 +111,8 @@ def on_login(state: State, node: str, said: LoginRequest, now_s: float) -> Heard
                 boot_id=state.nodes[node].boot_id,
             )
         )
-    heard.effects.append(
-        e.SendLoginAnswer(node=node, job=job.id, attempt=attempt.number, login=said.login)
-    )
+    answer = LoginAnswer(login=said.login, job=job.id, attempt=attempt.number)
+    heard.effects.append(e.Send(node=node, message=answer))
     return heard
 
 
@@ -145,16 +143,10 @@ def on_step_failed(state: State, node: str, said: StepFailed) -> Heard:
     if attempt is None or attempt.number != said.attempt or said.origin not in attempt.parts:
         heard.oddities.append("step_of_no_attempt")
         return heard
-    heard.effects.append(
-        e.SendStepRefused(
-            node=said.origin,
-            job=said.job,
-            attempt=said.attempt,
-            agent=node,
-            step=said.step,
-            message=said.message,
-        )
+    answer = StepRefused(
+        job=said.job, attempt=said.attempt, node=node, step=said.step, message=said.message
     )
+    heard.effects.append(e.Send(node=said.origin, message=answer))
     return heard
 
 

@@ -121,7 +121,7 @@ def heard_ready(
     return f.MovePrepared(at_s=now_s, job=job.id, ready=True)
 
 
-def discarded(state: State) -> Iterator[e.SendStop]:
+def discarded(state: State) -> Iterator[e.Send]:
     """Yield the stops of what was prepared for moves that are over; nothing else may launch it.
 
     Should one get lost, its node has lost the connection, and ends what is prepared by itself.
@@ -133,12 +133,12 @@ def discarded(state: State) -> Iterator[e.SendStop]:
         del state.volatile.prepared[number]
         if job is not None and job.attempt is not None and job.attempt.number == there.attempt:
             continue  # it is launched
+        order = n.Stop(
+            job=number,
+            attempt=there.attempt,
+            reason=StopReason.FENCED,
+            grace_s=0.0,
+            token=state.epoch_id,
+        )
         for node in there.nodes:
-            yield e.SendStop(
-                node=node,
-                job=number,
-                attempt=there.attempt,
-                reason=StopReason.FENCED,
-                grace_s=0.0,
-                token=state.epoch_id,
-            )
+            yield e.Send(node=node, message=order)
