@@ -386,6 +386,22 @@ def test_variables_stand_for_options_of_sbatch(
     assert fake.submitted[0].resources == ("walltime=0:10:00",)
 
 
+def test_each_variable_of_sbatch_stands_for_its_option(
+    fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a flag, whatever its value is."""
+    monkeypatch.setenv("SBATCH_ARRAY_INX", "1-3")
+    monkeypatch.setenv("SBATCH_NO_REQUEUE", "1")
+    monkeypatch.setenv("SBATCH_EXCLUSIVE", "user")
+    monkeypatch.setenv("SBATCH_OPEN_MODE", "append")
+
+    ran = slurm("sbatch", "--wrap", "date")
+
+    assert (ran.status, ran.stderr) == (0, "")
+    (job,) = fake.submitted
+    assert (job.array, job.rerunnable, job.exclusive, job.append) == ("1-3", False, True, True)
+
+
 def test_what_sbatch_ignores_is_named(fake: FakeApi) -> None:
     ran = slurm(
         "sbatch", "-x", "n2", "--hint=nomultithread", "--kill-on-invalid-dep=yes", "--wrap=:"

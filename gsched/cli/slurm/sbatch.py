@@ -20,7 +20,7 @@ from gsched.cli.submit.directives import DEFAULT_PREFIXES
 from gsched.cli.submit.foreign import SBATCH, Line, foreign_lines, heterogeneous, options_of
 from gsched.cli.submit.foreign_directives import translated
 from gsched.cli.submit.scripts import read_script
-from gsched.cli.submit.slurm_options import OPTIONS, REQUIRED, parse
+from gsched.cli.submit.slurm_options import NONE, OPTIONS, REQUIRED, parse
 from gsched.cli.submit.slurm_request import SYNONYMS
 from gsched.config.environment import environment
 from gsched.errors import BadScriptError, UnreadableScriptError, UsageError
@@ -34,19 +34,19 @@ _DOS_LINES: Final = """\
 Batch script contains DOS line breaks (\\r\\n)
 instead of expected UNIX line breaks (\\n)."""
 _OWN: Final = frozenset({"--parsable", "--wrap", "--test-only", "--quiet"})
-#: Variables of the environment that stand for options; the command line beats them.
+#: Options for which variables of the environment stand; the command line beats them.
+_IN_ENVIRONMENT: Final = """
+account acctg-freq clusters constraint container core-spec cpus-per-gpu delay-boot distribution
+exclusive export gpu-bind gpu-freq gpus gpus-per-node gpus-per-task gres gres-flags hint job-name
+mem-bind mem-per-cpu mem-per-gpu network no-kill no-requeue open-mode overcommit partition power
+profile qos requeue reservation signal spread-job thread-spec threads-per-core tres-bind
+use-min-nodes wait wait-all-nodes wckey
+"""
 _VARIABLES: Final = {
-    "SBATCH_ACCOUNT": "--account",
-    "SBATCH_CONSTRAINT": "--constraint",
-    "SBATCH_EXPORT": "--export",
-    "SBATCH_GRES": "--gres",
-    "SBATCH_GPUS": "--gpus",
-    "SBATCH_JOB_NAME": "--job-name",
-    "SBATCH_MEM_PER_CPU": "--mem-per-cpu",
+    **{f"SBATCH_{n.upper().replace('-', '_')}": f"--{n}" for n in _IN_ENVIRONMENT.split()},
+    "SBATCH_ARRAY_INX": "--array",
     "SBATCH_MEM_PER_NODE": "--mem",
-    "SBATCH_PARTITION": "--partition",
-    "SBATCH_QOS": "--qos",
-    "SBATCH_SIGNAL": "--signal",
+    "SBATCH_REQ_SWITCH": "--switches",
     "SBATCH_TIMELIMIT": "--time",
 }
 
@@ -222,8 +222,9 @@ def _merged(text: str, options: Mapping[str, str], *, where: str) -> dict[str, s
             except UsageError as error:
                 raise line_refused(error, line, where) from None
             merged |= stated
+    kinds = OPTIONS["sbatch"]
     merged |= {
-        name: environment(variable)
+        name: "" if kinds[name].value == NONE else environment(variable)
         for variable, name in _VARIABLES.items()
         if environment(variable)
     }
