@@ -291,12 +291,17 @@ class AttemptRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EventRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that happened. ``kind`` is the fact's name, ``text`` says it in words."""
+    """Something that happened. ``kind`` is the fact's name, ``text`` describes it.
+
+    ``cause`` is the head's input from which it follows: a request, a message of a node, a timer or
+    a scheduling cycle; empty for events of before it was recorded.
+    """
 
     seq: int
     at_s: float
     kind: str
     text: str
+    cause: str = ""
 
 
 class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):

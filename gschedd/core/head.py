@@ -7,6 +7,7 @@ the daemon, the simulator and the tests run this very code.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import assert_never
 
 from msgspec import structs
@@ -119,7 +120,8 @@ class Head:
         """
         up = [name for name, node in self.state.nodes.items() if node.state is NodeState.UP]
         return self._advance(
-            f.NodeDisconnected(at_s=now_s, node=name, reason="the head restarted") for name in up
+            [f.NodeDisconnected(at_s=now_s, node=name, reason="the head restarted") for name in up],
+            "start of the head",
         )
 
     def command(self, command: c.AnyCommand, now_s: float, outlook: Outlook | None = None) -> Step:
@@ -134,7 +136,8 @@ class Head:
                 return self._submit(command, now_s, outlook)
             if isinstance(command, c.Resubmit):
                 return self._resubmit(command, now_s)
-            return self._advance(self._decide(command, now_s))
+            kind = type(command.asked).__name__
+            return self._advance(self._decide(command, now_s), f"request {kind}")
         except InvalidTransitionError:
             raise  # a fault of ours, half way through a change: nothing may go on from here
         except GschedError as error:
@@ -212,7 +215,7 @@ class Head:
             f.JobSubmitted(at_s=now_s, job=job, spec=spec, state=begins, short_number=short_number)
         ]
         facts += made_to_wait(submission.depends, job, self.state, caller, now_s)
-        step = self._advance([*facts, *more])
+        step = self._advance([*facts, *more], "submission")
         return structs.replace(step, job=job, warnings=submission.warnings)
 
     def foresee(self, spec: JobSpec, now_s: float) -> Outlook:
@@ -242,8 +245,8 @@ class Head:
         if refusal is not None:
             return Step(error=NotPermittedError(refusal.message))
         if self.safe_mode:
-            return self._advance([reports.registration(node, said, now_s)])
-        return self._hear(reports.on_register(self.state, node, said, now_s))
+            return self._advance([reports.registration(node, said, now_s)], "message Register")
+        return self._hear(reports.on_register(self.state, node, said, now_s), "message Register")
 
     def refused(self, node: str, said: n.Register, now_s: float) -> Refusal | None:
         """Return why a gnode may not register as a node, and remember it; None if it may."""
@@ -266,42 +269,45 @@ class Head:
             case n.Exited():
                 return self.exited(node, said, now_s)
             case n.Prepared():
-                return self._hear(reports.on_prepared(self.state, node, said, now_s))
+                heard = reports.on_prepared(self.state, node, said, now_s)
             case n.Checkpointed():
-                return self._hear(reports.on_checkpointed(self.state, node, said, now_s))
+                heard = reports.on_checkpointed(self.state, node, said, now_s)
             case n.CheckpointFailed():
-                return self._hear(reports.on_checkpoint_failed(self.state, node, said, now_s))
+                heard = reports.on_checkpoint_failed(self.state, node, said, now_s)
             case n.Progress():
-                return self._hear(reports.on_progress(self.state, node, said, now_s))
+                heard = reports.on_progress(self.state, node, said, now_s)
             case StepRequest() | StepFailed() | LoginRequest():
-                return self._hear(steps.on_step(self.state, node, said, now_s))
+                heard = steps.on_step(self.state, node, said, now_s)
             case _:
                 assert_never(said)
+        return self._hear(heard, f"message {type(said).__name__}")
 
     def started(self, node: str, said: n.Started, now_s: float) -> Step:
         """Take in that a part runs."""
-        return self._hear(reports.on_started(self.state, node, said, now_s))
+        return self._hear(reports.on_started(self.state, node, said, now_s), "message Started")
 
     def exited(self, node: str, said: n.Exited, now_s: float) -> Step:
         """Take in that a part has ended."""
         self.heard_from(node, said.load, now_s)
-        return self._hear(reports.on_exited(self.state, node, said, now_s))
+        return self._hear(reports.on_exited(self.state, node, said, now_s), "message Exited")
 
     def probed(self, node: str, said: n.Probed, now_s: float) -> Step:
         """Take in whether a node can start jobs."""
-        return self._hear(reports.on_probed(self.state, node, said, now_s))
+        return self._hear(reports.on_probed(self.state, node, said, now_s), "message Probed")
 
     def failed_to_launch(self, node: str, said: n.Exited, now_s: float) -> Step:
         """Take in that the head itself cannot launch a part."""
-        return self._hear(reports.on_exited(self.state, node, said, now_s))
+        return self._hear(reports.on_exited(self.state, node, said, now_s), "failed launch")
 
     def has_problem(self, node: str, problem: str, now_s: float) -> Step:
         """Take in whether a node takes new jobs: why not, empty if it does."""
-        return self._hear(reports.on_problem(self.state, node, problem, now_s))
+        return self._hear(reports.on_problem(self.state, node, problem, now_s), "message Heartbeat")
 
     def disconnected(self, node: str, reason: str, now_s: float) -> Step:
         """Take in that a node's connection is gone."""
-        return self._hear(reports.on_disconnected(self.state, node, reason, now_s))
+        return self._hear(
+            reports.on_disconnected(self.state, node, reason, now_s), "closed channel"
+        )
 
     def heard_from(
         self,
@@ -332,7 +338,7 @@ class Head:
             *coalescing.due(self.state, now_s),
             *more_followers(self.state, self.settings, now_s),
         ]
-        step = self._advance([*facts, *overdue(self.state, self.settings, now_s)])
+        step = self._advance([*facts, *overdue(self.state, self.settings, now_s)], "timer")
         if self.rounds is not None and self.rounds.lose_patience(now_s):
             return together([step, self._go_on(self.rounds, now_s)])
         return step
@@ -345,7 +351,7 @@ class Head:
         if self.safe_mode:
             self.leases.wait_anew()
             return NOTHING
-        return self._advance(self.leases.expired(self.settings, now_s, steady_s))
+        return self._advance(self.leases.expired(self.settings, now_s, steady_s), "timer of leases")
 
     def next_expiry_s(self) -> float | None:
         """Return when `expire_leases` has something to do next, on the steady clock."""
@@ -377,7 +383,7 @@ class Head:
         self.unfinished = False
         if not self.state.dirty.any or self.safe_mode:
             return NOTHING
-        made = self._advance(more_elements(self.state, now_s))
+        made = self._advance(more_elements(self.state, now_s), "cycle")
         step = together([made, self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)])
         self.unfinished |= bool(self.state.dirty.arrays)
         return step
@@ -387,12 +393,12 @@ class Head:
         if not self.state.targets:
             return NOTHING
         assigner = Assigner(self.state, self.settings, now_s, self.model)
-        return self._advance(list(arrivals(self.state, assigner, now_s)))
+        return self._advance(list(arrivals(self.state, assigner, now_s)), "cycle")
 
     def _vacate(self, now_s: float) -> Iterator[Step]:
         """Let jobs leave nodes that are drained for good, as many as may move at once."""
         while (fact := next_vacating(self.state, self.settings, now_s)) is not None:
-            yield self._advance([fact])
+            yield self._advance([fact], "drain of a node")
 
     def _plan(self, now_s: float) -> Step:
         """Ask the policy what to do with what waits."""
@@ -446,7 +452,7 @@ class Head:
         if result.objection:
             self.state.dirty.every = True
             self.oddities["moves_refused"] += 1
-        return self._advance(result.facts)
+        return self._advance(result.facts, "cycle")
 
     # --- trainings planned elsewhere ---
 
@@ -528,15 +534,16 @@ class Head:
             case _:
                 assert_never(answer)
 
-    def _hear(self, heard: reports.Heard) -> Step:
+    def _hear(self, heard: reports.Heard, cause: str) -> Step:
         self.oddities.update(heard.oddities)
-        step = self._advance(heard.facts)
+        step = self._advance(heard.facts, cause)
         more = heard.effects
         return structs.replace(step, effects=(*step.effects, *more)) if more else step
 
     def adopt(self, survey: Survey, now_s: float, *, hold: Hold = Hold.NOTHING) -> Step:
         """Take back what nodes know: the ends of what is known here, then what is not."""
-        return adopted(self.state, survey, now_s, hold, self._advance)
+        advance = partial(self._advance, cause="recovery")
+        return adopted(self.state, survey, now_s, hold, advance)
 
     def _learn(self, model: Model, fact: f.PartEnded) -> Sequence[Run]:
         run = run_of(self.state, fact)
@@ -552,8 +559,12 @@ class Head:
                 yield from coalescing.take(self.state, fact.job)
             yield fact
 
-    def _advance(self, facts: Iterable[f.AnyFact], *, follows: bool = True) -> Step:
-        """Apply facts and, unless they are of the past, all that follows from them."""
+    def _advance(self, facts: Iterable[f.AnyFact], cause: str, *, follows: bool = True) -> Step:
+        """Apply facts and, unless they are of the past, all that follows from them.
+
+        Args:
+            cause: of all of them: a request, a message, a timer or a cycle.
+        """
         applied: list[f.AnyFact] = []
         effects: list[e.AnyEffect] = []
         runs: list[Run] = []
@@ -561,9 +572,10 @@ class Head:
         pending = list(facts)
         while pending:
             following: list[f.AnyFact] = []
-            for fact in self._with_unwritten(pending):
-                if is_overtaken(self.state, fact):
+            for each in self._with_unwritten(pending):
+                if is_overtaken(self.state, each):
                     continue
+                fact = structs.replace(each, cause=cause)
                 apply(self.state, fact)
                 self.leases.note(fact)
                 if self.model is not None and isinstance(fact, f.PartEnded):

@@ -488,7 +488,7 @@ def test_an_element_that_a_node_knew_is_not_made_again() -> None:
         state=world.job(array).state.QUEUED,
         recovered=True,
     )
-    step = world.head._advance([recovered])  # as an adoption does
+    step = world.head._advance([recovered], "recovery")  # as an adoption does
     world._take(step)  # as an adoption does
     assert world.head.state.next_job == array + 1
     world.release(array)

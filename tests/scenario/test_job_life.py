@@ -28,6 +28,37 @@ def outcome_kind(world: World, job: int) -> OutcomeKind:
     return outcome.kind
 
 
+def causes(world: World, job: int) -> list[tuple[str, str]]:
+    """Return the kinds of a job's facts with their causes."""
+    facts = [fact for fact in world.facts if isinstance(fact, f.JobFact) and fact.job == job]
+    return [(type(fact).__name__, fact.cause) for fact in facts]
+
+
+# --- causes ---
+
+
+def test_a_fact_names_the_input_from_which_it_follows() -> None:
+    """What follows from a fact has the cause of the fact."""
+    world = World(node("n1"))
+    ended = world.submit("nodes=1", runs_s=30)
+    world.run_until(100)
+    later = world.submit("nodes=1", runs_s=1000, start_after_s=world.now_s + 60)
+    world.run_until(200)
+    world.delete(later)
+    world.run_until(300)
+
+    assert causes(world, ended) == [
+        ("JobSubmitted", "submission"),
+        ("AttemptAssigned", "cycle"),
+        ("PartStarted", "message Started"),
+        ("PartEnded", "message Exited"),
+        ("AttemptEnded", "message Exited"),
+        ("JobEnded", "message Exited"),
+    ]
+    assert ("JobDue", "timer") in causes(world, later)
+    assert ("StopRequested", "request DeleteJob") in causes(world, later)
+
+
 # --- ends ---
 
 

@@ -96,15 +96,16 @@ class Overbooking(Head):
                     why="there is always room",
                 )
                 for job in waiting
-            ]
+            ],
+            "cycle",
         )
 
 
 class Quietly(Overbooking):
     """Overbooks CPUs only, and its books say that all is well: only the machines know better."""
 
-    def _advance(self, facts: Iterable[f.AnyFact], *, follows: bool = True) -> Step:
-        step = super()._advance(facts, follows=follows)
+    def _advance(self, facts: Iterable[f.AnyFact], cause: str, *, follows: bool = True) -> Step:
+        step = super()._advance(facts, cause, follows=follows)
         for name, space in self.state.spaces.items():
             total = structs.replace(space, cpus=max(space.cpus, 64), total_cpus=space.total_cpus)
             self.state.spaces[name] = total
@@ -114,8 +115,8 @@ class Quietly(Overbooking):
 class MakesAgain(Head):
     """Leaves the first element that became a job among those that are to become one."""
 
-    def _advance(self, facts: Iterable[f.AnyFact], *, follows: bool = True) -> Step:
-        step = super()._advance(facts, follows=follows)
+    def _advance(self, facts: Iterable[f.AnyFact], cause: str, *, follows: bool = True) -> Step:
+        step = super()._advance(facts, cause, follows=follows)
         for fact in step.facts:
             array = self.state.jobs.get(fact.job) if isinstance(fact, f.ElementsMade) else None
             if array is None or array.elements is None or not isinstance(fact, f.ElementsMade):
@@ -129,8 +130,8 @@ class MakesAgain(Head):
 class ForgetsElements(Head):
     """Takes an array to be over when a hold is put on some of its elements: they are lost."""
 
-    def _advance(self, facts: Iterable[f.AnyFact], *, follows: bool = True) -> Step:
-        step = super()._advance(facts, follows=follows)
+    def _advance(self, facts: Iterable[f.AnyFact], cause: str, *, follows: bool = True) -> Step:
+        step = super()._advance(facts, cause, follows=follows)
         for fact in step.facts:
             array = self.state.jobs.get(fact.job) if isinstance(fact, f.ElementsHeld) else None
             if array is not None and array.elements is not None:
@@ -145,7 +146,7 @@ class Impatient(Head):
         """End all that ran there."""
         step = super().disconnected(node, reason, now_s)
         facts = lost_parts(self.state, node, now_s=now_s, message="it says nothing")
-        more = self._advance(facts)
+        more = self._advance(facts, "closed channel")
         return Step(facts=step.facts + more.facts, effects=step.effects + more.effects)
 
 

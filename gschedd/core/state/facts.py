@@ -17,9 +17,14 @@ from gschedd.plan.load import Prediction
 
 
 class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """Something that happened at ``at_s``, seconds since the epoch on the head's clock."""
+    """Something that happened at ``at_s``, seconds since the epoch on the head's clock.
+
+    ``cause`` is the input of the head from which it follows, such as ``submission``, ``request
+    DeleteJob``, ``message Exited``, ``timer`` or ``cycle``; it changes nothing in the state.
+    """
 
     at_s: float
+    cause: str = ""
 
 
 class JobFact(Fact, frozen=True, kw_only=True, omit_defaults=True):

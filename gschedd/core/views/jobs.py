@@ -187,7 +187,13 @@ class JobViews:
             row=row,
             attempts=tuple(self._attempt(job, attempt) for attempt in told),
             events=tuple(
-                api.EventRow(seq=seq, at_s=fact.at_s, kind=type(fact).__name__, text=describe(fact))
+                api.EventRow(
+                    seq=seq,
+                    at_s=fact.at_s,
+                    kind=type(fact).__name__,
+                    text=describe(fact),
+                    cause=fact.cause,
+                )
                 for seq, fact in events
             ),
             workdir=spec.workdir,
