@@ -145,3 +145,23 @@ def test_the_details_of_many_jobs_come_in_pages(cluster: Cluster) -> None:
     ]
     assert list(reply.errors) == ["99"]
     assert full.stdout.count("Job Id: ") == len(ids)
+
+
+def test_the_remedy_of_a_smaller_request_is_a_command_that_works(cluster: Cluster) -> None:
+    cluster.start_head()
+    cluster.start_node("n1", cpus=4, gpus=2)
+
+    def ran(*words: str) -> str:
+        done = run_command(*words, head=cluster.socket, cwd=cluster.jobs)
+        assert done.status == 0, done.stderr
+        return done.stdout
+
+    ran("gsub", "--gpus", "1", "--", "sleep", "600")
+    job = ran("gsub", "--gpus", "2", "--cpus", "2", "--", "sleep", "600").partition(".")[0]
+    wait_until(lambda: "no node" in ran("gstat", "--why", job), PLENTY_S, what="the reason")
+    (remedy,) = (line for line in ran("gstat", "--why", job).splitlines() if "remedy:" in line)
+    what, command = remedy.split(maxsplit=1)[1].split(": ")
+    assert what == "1 GPU instead of 2 would fit now"
+    ran(*command.split())
+
+    wait_until(lambda: cluster.head.job(job).row.state == "running", PLENTY_S, what="its start")

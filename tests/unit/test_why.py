@@ -9,7 +9,7 @@ from tests.support.fake_api import NOW_S, make_row, make_story
 
 NEEDS = "needs 3 CPUs on one node; no node has enough free (2 nodes lack CPUs)"
 BEFORE = "2 jobs with the same request ahead in the queue (next: job 5)"
-REMEDY = "2 CPUs instead of 3 would fit now: galter -l ... 7"
+REMEDY = "2 CPUs instead of 3 would fit now: galter -l nodes=1:ppn=2 7"
 
 
 def story(cause: str, *, row: dict[str, object] | None = None, **changes: object) -> api.JobStory:

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import structs
 
 from gsched.model.ids import short_job_id
+from gsched.model.request import format_resources
 from gsched.model.resources import Chunk, Request
 from gsched.model.states import HoldKind, JobState
 from gsched.model.wording import counted
@@ -64,26 +65,27 @@ class Remedies:
             return "an operator starts gnode on a machine; see gnodes"
         if not any(space.open for space in state.spaces.values()):
             return "all nodes are down or drained: see gnodes for the reasons"
-        smaller = self._smaller(spec.request)
-        if smaller:
-            return f"{smaller} would fit now: galter -l ... {name}"
+        if smaller := self._smaller(spec.request):
+            words, request = smaller
+            command = f": galter -l {format_resources(request, None)} {name}"
+            return f"{words} would fit now{'' if request.places_max else command}"  # no range stays
         if spec.walltime_s is None:
             limit = "a walltime lets it backfill and makes its start predictable"
             return f"{limit}: galter -l walltime=HH:MM:SS {name}"
         return ""
 
-    def _smaller(self, request: Request) -> str:
-        """Return a smaller request that fits on what is free now, in words, or nothing."""
+    def _smaller(self, request: Request) -> tuple[str, Request] | None:
+        """Return a smaller request that fits on what is free now, and what is smaller in words."""
         if len(request.chunks) != 1 or len(self._state.spaces) > MAX_NODES:
-            return ""
+            return None
         spaces = Spaces(self._state.spaces)
         if not isinstance(place(request, spaces), NoFit):
-            return ""  # it waits for something else than room
+            return None  # it waits for something else than room
         for words, chunk in _variants(request.chunks[0]):
             smaller = structs.replace(request, chunks=(chunk,))
             if not isinstance(place(smaller, spaces), NoFit):
-                return words
-        return ""
+                return words, smaller
+        return None
 
 
 def _variants(chunk: Chunk) -> Iterator[tuple[str, Chunk]]:
