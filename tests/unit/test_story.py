@@ -3,14 +3,16 @@
 import pytest
 from msgspec import structs
 
-from gsched.cli.show.story import print_story
+from gsched.cli.show.story import live_words, print_story
 from gsched.model.resources import Usage
 from gsched.protocol.api import AttemptRow, EventRow, OutcomeRow, PartRow
+from gsched.protocol.uses import LiveRow
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.start import start_question, told
 from gschedd.core.views.jobs import JobViews, attempt_row, outcome_row, part_row
 from gschedd.models.robust import RobustModel
 from gschedd.plan.words import Lack, Reason
+from tests.support.fake_api import make_row
 from tests.support.world import ALICE, BEGIN_S, GIB, Program, World, node
 
 
@@ -283,3 +285,20 @@ def test_starts_that_fail_again_and_again_are_told_once(
     assert events_shown.count(why) == 1
     assert events_shown.count("as above") == 5
     assert events_shown.count("retry") == 3
+
+
+@pytest.mark.parametrize(
+    ("gpus", "held", "size", "words"),
+    [
+        (0.0, 0, 0, "0.0 of 1 core, 0b (3 s ago)"),
+        (0.0, 1, 0, "0.0 of 1 core, 0b, no use of GPU measured (3 s ago)"),
+        (0.85, 1, 0, "0.0 of 1 core, 0b, GPU 85 % (3 s ago)"),
+        (1.0, 2, GIB, "0.0 of 1 core, 0b, GPUs 50 %, GPU memory 1gb (3 s ago)"),
+    ],
+)
+def test_what_is_in_use_has_no_figure_of_what_nobody_measured(
+    gpus: float, held: int, size: int, words: str
+) -> None:
+    live = LiveRow(at_s=7.0, gpus=gpus, gpus_held=held, gpu_memory_bytes=size)
+
+    assert live_words(live, make_row(1), 10.0) == words

@@ -407,8 +407,12 @@ def _part(part: PartRow, story: JobStory, outcome: OutcomeRow | None) -> str:
 def live_words(live: LiveRow, of: JobRow | PartRow, now_s: float) -> str:
     """Return ``1.9 of 2 cores, 512mb, GPUs 85 %, GPU memory 12gb (3 s ago)``."""
     words = [f"{live.cpu_cores:.1f} of {counted(of.cpus, 'core')}", format_size(live.memory_bytes)]
-    if live.gpus_held:
-        words.append(f"GPU{'s' * (live.gpus_held != 1)} {live.gpu_percent:.0f} %")
+    gpus = f"GPU{'s' * (live.gpus_held != 1)}"
+    if live.gpus > 0 or live.gpu_memory_bytes:
+        words.append(f"{gpus} {live.gpu_percent:.0f} %")
+    elif live.gpus_held:  # declared ones are not measured, nor is an idle one told from them
+        words.append(f"no use of {gpus} measured")
+    if live.gpu_memory_bytes:  # of a shared GPU NVML may not tell whose memory it is
         words.append(f"GPU memory {format_size(live.gpu_memory_bytes)}")
     return f"{', '.join(words)} ({max(0.0, now_s - live.at_s):.0f} s ago)"
 
