@@ -515,25 +515,33 @@ def under_tools(node: Node) -> Answer:
     if not found:
         return {"skipped": "none is installed: " + ", ".join(tools)}
     answers: dict[str, Any] = {name: "not installed" for name in tools if name not in found}
-    good = True
+    work = node.command("launches", count=20)
     with node.site() as site:
         for name, path in found.items():
-            words = [path, *tools[name], *node.command("launches", count=20)]
-            process = node.start(site.shared(LOW), words)
-            code, _ = process.output(40)
-            answers[name] = code
-            if code != 0:
-                good, answers[f"{name}_said"] = False, process.said[-300:]
-            process.close()
-        if "compute-sanitizer" in found:  # it finds what is wrong, too
+            words = [path, *tools[name], *work]
+            answers[name], printed = _ran(node, site.shared(LOW), words)
+            if answers[name] != 0:
+                answers[f"{name}_printed"] = printed[-300:]
+                answers[f"{name}_without_the_library"] = _ran(node, node.plain(), words)[0]
+        good = all(
+            answers[name] == 0 or answers[f"{name}_without_the_library"] != 0 for name in found
+        )
+        if answers.get("compute-sanitizer") == 0:  # it finds what is wrong, too
             words = [found["compute-sanitizer"], *tools["compute-sanitizer"]]
             faults = node.command("fault", at_once=1, seconds=0.1)
-            process = node.start(site.shared(LOW), [*words, *faults])
-            _, printed = process.output(40)
-            process.close()
+            _, printed = _ran(node, site.shared(LOW), [*words, *faults])
             answers["found_a_fault"] = "Invalid __global__ write" in printed
             good = good and answers["found_a_fault"]
     return {"ok": good, **answers}
+
+
+def _ran(node: Node, environment: Mapping[str, str], words: list[str]) -> tuple[int | None, str]:
+    """Return how a program has ended, and all that it has printed."""
+    process = node.start(environment, words)
+    code, printed = process.output(40)
+    printed += process.said
+    process.close()
+    return code, printed
 
 
 def _tool(name: str) -> str | None:

@@ -564,6 +564,8 @@ def main():
         "is_empty": is_empty,
         "os": os,
         "time": time,
+        "Array": Array,
+        "Array3D": Array3D,
         "Cuda": Cuda,
         "ctypes": ctypes,
     }

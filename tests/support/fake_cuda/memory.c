@@ -77,9 +77,11 @@ static void leave_slab(struct slab *slab, const struct block *block) {
     fake_give(BLOCK);
 }
 
+/* Not observed by a recording, so that it is potentially unsafe beside one. */
 static CUresult plain(CUdeviceptr *address, uint64_t bytes) {
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = CUDA_SUCCESS;
+    CUresult result = fake_unsafe();
+    if (result != CUDA_SUCCESS) return result;
     struct slab *slab = NULL;
     pthread_mutex_lock(&lock);
     if (bytes <= SMALL) {
@@ -263,7 +265,10 @@ static CUresult release(CUdeviceptr address, struct CUstream_st *stream) {
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-FAKE_API CUresult cuMemFree_v2(CUdeviceptr pointer) { return release(pointer, NULL); }
+FAKE_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    CUresult refused = fake_unsafe();
+    return refused != CUDA_SUCCESS ? refused : release(pointer, NULL);
+}
 
 static CUresult async(CUdeviceptr *pointer, size_t bytes, struct pool *pool,
                       struct CUstream_st *stream) {
@@ -460,7 +465,8 @@ static uint64_t volume(size_t width, size_t height, size_t depth, int format, un
     return (width ? width : 1) * (height ? height : 1) * (depth ? depth : 1) * bytes * channels;
 }
 static CUresult make_array(void **array, uint64_t bytes) {
-    CUresult result = fake_take(up(bytes, bytes > SMALL ? BLOCK : ALIGNMENT));
+    CUresult result = fake_unsafe();
+    if (result == CUDA_SUCCESS) result = fake_take(up(bytes, bytes > SMALL ? BLOCK : ALIGNMENT));
     if (result != CUDA_SUCCESS) return result;
     uint64_t *made = malloc(sizeof *made);
     *made = up(bytes, bytes > SMALL ? BLOCK : ALIGNMENT);
@@ -468,6 +474,8 @@ static CUresult make_array(void **array, uint64_t bytes) {
     return CUDA_SUCCESS;
 }
 static CUresult drop_array(void *array) {
+    CUresult refused = fake_unsafe();
+    if (refused != CUDA_SUCCESS) return refused;
     fake_give(*(uint64_t *)array);
     free(array);
     return CUDA_SUCCESS;

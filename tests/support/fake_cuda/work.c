@@ -85,7 +85,8 @@ static CUresult begin(struct CUstream_st *stream, CUstreamCaptureMode mode) {
 }
 static CUresult end(struct CUstream_st *stream, CUgraph *graph) {
     struct fake_graph *capture = stream->capture;
-    if (capture == NULL || capture->origin != stream) return CUDA_ERROR_INVALID_VALUE;
+    if (capture == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (capture->origin != stream) return FAKE_CAPTURE_UNMATCHED;
     if (capture->mode != 2 && capture->thread != fake_thread()) return FAKE_CAPTURE_WRONG_THREAD;
     fake_all_leave(capture);
     *graph = capture->broken ? NULL : (CUgraph)(void *)capture;
