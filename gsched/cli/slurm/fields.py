@@ -74,11 +74,11 @@ def _place(row: JobRow, _: Listing) -> tuple[int, bool, int]:
     return submitted_number(row.id), row.array is not None, index
 
 
-def _ends_s(row: JobRow, _: Listing) -> float:
-    """Return when a job has ended, or ends by its limit at the latest."""
+def ends_s(row: JobRow) -> float | None:
+    """Return when a job has ended, or ends by its limit at the latest; None: never."""
     if row.ended_s is not None:
         return row.ended_s
-    return row.started_s + row.walltime_s if row.started_s and row.walltime_s else _NEVER
+    return row.started_s + row.walltime_s if row.started_s and row.walltime_s else None
 
 
 def _limit_s(row: JobRow, _: Listing) -> float:
@@ -158,22 +158,29 @@ def _tres(row: JobRow, nodes: int) -> str:
     return ",".join([*parts, f"node={nodes}"])
 
 
-def _user_id(row: JobRow, _: Listing) -> int | None:
+def _ends_key(row: JobRow, _: Listing) -> float:
+    return ends_s(row) or _NEVER
+
+
+def user_id(row: JobRow) -> int | None:
+    """Return the number of a job's user; None: the name is unknown here."""
     try:
         return pwd.getpwnam(row.user).pw_uid
     except KeyError:
         return None
 
 
-def _group_id(row: JobRow, _: Listing) -> int | None:
+def group_id(row: JobRow) -> int | None:
+    """Return the number of the user's group, likewise."""
     try:
         return pwd.getpwnam(row.user).pw_gid
     except KeyError:
         return None
 
 
-def _group(row: JobRow, listing: Listing) -> str:
-    number = _group_id(row, listing)
+def group_name(row: JobRow) -> str:
+    """Return the name of the user's group; empty: unknown."""
+    number = group_id(row)
     try:
         return "" if number is None else grp.getgrgid(number).gr_name
     except KeyError:
@@ -279,13 +286,13 @@ _ROWS: Final = (
     Row(_count, "D NODES numnodes", "NNodes 8"),
     Row(_of(lambda row: len(row.nodes)), "", "AllocNodes 10"),
     Row("chunks", "", "ReqNodes 8"),
-    Row(_ends_s, "e END_TIME endtime", "", _time),
+    Row(_of(ends_s), "e END_TIME endtime", "", _time, key=_ends_key),
     Row("ended", "", "End 19", _unknown),
     Row(_dependency, "E DEPENDENCY dependency", "", _or("(null)")),
     Row(_same("(null)"), "f FEATURES feature"),
-    Row(_group, "g GROUP groupname", "Group 9"),
-    Row(_group_id, "G GROUP groupid", "GID 6"),
-    Row(_user_id, "U UID userid", "UID 6"),
+    Row(_of(group_name), "g GROUP groupname", "Group 9"),
+    Row(_of(group_id), "G GROUP groupid", "GID 6"),
+    Row(_of(user_id), "U UID userid", "UID 6"),
     Row(_same("OK"), "h OVER_SUBSCRIBE oversubscribe"),
     Row(_same("*"), "H SOCKETS_PER_NODE sockets"),
     Row(_same("*"), "I CORES_PER_SOCKET cores"),

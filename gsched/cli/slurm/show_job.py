@@ -1,19 +1,15 @@
 """scontrol show job, in Slurm's lines of NAME=VALUE."""
 
-import grp
-import pwd
 from collections.abc import Sequence
-from typing import Final
 
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import INVALID_JOB, SlurmError
+from gsched.cli.slurm.fields import ends_s, group_id, group_name, user_id
 from gsched.client import Head
 from gsched.errors import UnknownJobError
 from gsched.model.host_lists import compact
 from gsched.model.ids import array_of
 from gsched.protocol.api import JobRow, JobStory
-
-_SOCKETS: Final = "ReqB:S:C:T=0:0:*:*"
 
 
 def show_job(operands: Sequence[str], *, one_line: bool) -> int:
@@ -48,18 +44,22 @@ def _lines(story: JobStory) -> list[str]:
     tasks, cpus = max(1, row.places), row.cpus // max(1, row.places)
     batch_host = [f"BatchHost={row.nodes[0]}"] if row.nodes else []
     gpus = [f"TresPerNode=gres:gpu:{_each(row.gpus, row.places)}"] if row.gpus else []
+    ends = w.slurm_time(ends_s(row), none="Unknown")
+    user = _with_number(row.user, user_id(row))
+    named = group_name(row)
+    group = _with_number(named, group_id(row)) if named else "(null)"
     is_batch = f"BatchFlag={int(story.interactive is None)} Reboot=0"
     again = int(story.rerunnable)
     depends, restarts = story.depends or "(null)", max(0, row.attempt - 1)
     return [
         f"JobId={_number(row)} JobName={row.name}",
-        f"UserId={_with_uid(row.user)} GroupId={_with_gid(row.user)} MCS_label=N/A",
+        f"UserId={user} GroupId={group} MCS_label=N/A",
         f"Priority={row.priority} Nice=0 Account={row.account or '(null)'} QOS=normal",
         f"JobState={w.state_of(row)[0]} Reason={w.reason_word(row)} Dependency={depends}",
         f"Requeue={again} Restarts={restarts} {is_batch} ExitCode={w.exit_code(row)}",
         f"RunTime={w.slurm_days(w.elapsed_s(row, story.now_s))} TimeLimit={limit} TimeMin=N/A",
         f"SubmitTime={w.slurm_time(row.submitted_s)} EligibleTime={_eligible(story)}",
-        f"StartTime={w.slurm_time(started_s, none='Unknown')} EndTime={_end(row)} Deadline=N/A",
+        f"StartTime={w.slurm_time(started_s, none='Unknown')} EndTime={ends} Deadline=N/A",
         f"Partition={row.queue} AllocNode:Sid={story.submit_host or 'localhost'}:0",
         "ReqNodeList=(null) ExcNodeList=(null)",
         f"NodeList={compact(row.nodes) or '(null)'}",
@@ -97,15 +97,6 @@ def _eligible(story: JobStory) -> str:
     return w.slurm_time(max(story.row.submitted_s, story.start_after_s))
 
 
-def _end(row: JobRow) -> str:
-    """Return when a job has ended, or ends by its limit at the latest."""
-    if row.ended_s is not None:
-        return w.slurm_time(row.ended_s)
-    if row.started_s is not None and row.walltime_s:
-        return w.slurm_time(row.started_s + row.walltime_s)
-    return "Unknown"
-
-
 def _each(amount: int, places: int) -> int:
     return -(-amount // max(1, places))
 
@@ -118,18 +109,6 @@ def _tres(row: JobRow, nodes: int) -> str:
     return ",".join(parts)
 
 
-def _with_uid(user: str) -> str:
+def _with_number(name: str, number: int | None) -> str:
     """Return ``alice(1000)``; without the number where the name is unknown here."""
-    try:
-        return f"{user}({pwd.getpwnam(user).pw_uid})"
-    except KeyError:
-        return user
-
-
-def _with_gid(user: str) -> str:
-    """Return the group of a user, ``users(100)``."""
-    try:
-        group = pwd.getpwnam(user).pw_gid
-        return f"{grp.getgrgid(group).gr_name}({group})"
-    except KeyError:
-        return "(null)"
+    return name if number is None else f"{name}({number})"

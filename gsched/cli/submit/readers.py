@@ -8,7 +8,7 @@ import os
 import pwd
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gsched.cli.dialect import spoken
@@ -41,6 +41,19 @@ class Output(NamedTuple):
     path: str
     text: str
     names_host: bool
+
+
+def _of_text(read: Callable[[str], Any]) -> Callable[[str, Place], Any]:
+    return lambda text, _place: read(text)
+
+
+#: Readers that look at nothing but the text.
+duration_s: Final = _of_text(parse_duration_s)
+interval_s: Final = _of_text(parse_interval_s)
+count: Final = _of_text(parse_count)
+variables: Final = _of_text(parse_variables)
+appends: Final = _of_text(lambda text: text == "append")
+queue: Final = _of_text(lambda text: text.partition("@")[0])  # of queue@server
 
 
 # --- names and moments ---
@@ -76,11 +89,6 @@ def default_name(text: str) -> str:
 def _is_word(text: str) -> bool:
     """Return whether a listing shows ``text`` as one word, and a file can have it in its name."""
     return text != "" and text.isprintable() and not {" ", "/"} & set(text)
-
-
-def queue(text: str, _place: Place) -> str:
-    """Return the queue of ``queue``, ``@server`` or ``queue@server``; empty: the default one."""
-    return text.partition("@")[0]
 
 
 def start_after(text: str, place: Place) -> float:
@@ -134,24 +142,9 @@ def memory(text: str, _place: Place) -> str:
     return text
 
 
-def duration_s(text: str, _place: Place) -> float:
-    """Return a time in seconds."""
-    return parse_duration_s(text)
-
-
 def duration_or_none_s(text: str, _place: Place) -> float:
     """Return a time in seconds, 0 for ``none``."""
     return 0.0 if text == "none" else parse_duration_s(text)
-
-
-def interval_s(text: str, _place: Place) -> float:
-    """Return a short time such as ``35ms`` in seconds."""
-    return parse_interval_s(text)
-
-
-def count(text: str, _place: Place) -> float:
-    """Return a number such as ``138M``."""
-    return parse_count(text)
 
 
 def samples(text: str, _place: Place) -> int:
@@ -218,11 +211,6 @@ def kept(text: str, _place: Place) -> str:
     if not _KEEP.fullmatch(text):
         raise UsageError(f"-k: invalid value {text!r}", hint="valid: e, o, eo, n; d behind them")
     return "" if "d" in text or text == "n" else text
-
-
-def appends(text: str, _place: Place) -> bool:
-    """Return whether output is appended to an existing file, of ``--open-mode``."""
-    return text == "append"
 
 
 def mail_points(text: str, _place: Place) -> str:
@@ -295,11 +283,6 @@ def script_arguments(text: str, _place: Place) -> tuple[str, ...]:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise UsageError(f"-F: {str(error).lower()}: {text!r}") from None
-
-
-def variables(text: str, _place: Place) -> list[tuple[str, str | None]]:
-    """Return the names and values of ``-v``."""
-    return parse_variables(text)
 
 
 def container_image(text: str, place: Place) -> str:
