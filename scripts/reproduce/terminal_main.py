@@ -35,7 +35,7 @@ SHOWN: Final = (
     "gnodes",
 )
 #: Of Rich's form: a picture loads nothing from elsewhere, so the reader's own fonts are used.
-FONTS: Final = re.compile(r"\s*@font-face \{\{.*?\}\}", re.DOTALL)
+FONTS: Final = re.compile(r"\s*(@font-face \{\{.*?\}\}|<!--.*?-->)", re.DOTALL)
 
 
 def main() -> int:
