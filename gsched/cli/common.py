@@ -263,7 +263,7 @@ def _whole(value: object) -> object:
             for name in value.__struct_fields__
             if (each := getattr(value, name)) is not msgspec.UNSET
         }
-        for name in MOMENTS.intersection(whole):
+        for name in sorted(MOMENTS.intersection(whole)):
             whole[f"{name[:-2]}_iso"] = iso_time(whole[name])  # type: ignore[arg-type]  # a moment
         if isinstance(value, JobRow):
             whole["job_id"] = f"{value.id}[]" if value.array else short_job_id(value.id)

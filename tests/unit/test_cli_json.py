@@ -52,5 +52,18 @@ def test_fields_are_there_also_when_they_have_their_default() -> None:
     assert set(ended) == set(OutcomeRow.__struct_fields__)
 
 
+def test_fields_are_in_one_order_in_each_process() -> None:
+    """That of a set of texts is another one in each."""
+    row = JobRow(id=1, name="a", user="b", queue="c", state="queued", letter="Q", submitted_s=1.0,
+                 cpus=1, places=1)  # fmt: skip
+    said = msgspec.json.decode(
+        printed(JobList(server="head", now_s=2.0, jobs=(row,))), type=Printed
+    )
+    moments = [name for name in said.jobs[0] if name.endswith("_iso")]
+
+    assert len(moments) > 3
+    assert moments == sorted(moments)
+
+
 def test_nothing_is_a_document_too() -> None:
     assert printed({}) == '{"schema":1}\n'

@@ -15,6 +15,7 @@ def test_help_shows_every_option_once() -> None:
     """Those of all commands, too."""
     shown = CliRunner().invoke(gsub, ["--help"]).output
 
+    assert "\n  [SCRIPT" not in shown, "operands are in the first line only"
     for heading in SECTIONS:
         assert f"\n{heading}:\n" in shown
     lists = re.findall(r"^  (-[^\s,]+(?:, -[^\s,]+)*)", shown, re.MULTILINE)

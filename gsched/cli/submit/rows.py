@@ -350,7 +350,8 @@ def write_options(command: click.Command, context: click.Context, out: click.Hel
     records = {
         option.name: record
         for option in command.get_params(context)
-        if (record := option.get_help_record(context)) is not None
+        if isinstance(option, click.Option)
+        and (record := option.get_help_record(context)) is not None
     }
     listed = [
         (heading, [records.pop(row.field) for row in rows]) for heading, rows in SECTIONS.items()
