@@ -93,6 +93,8 @@ class InterceptionRuntime(Runtime):
                 "choose another runtime in [gpu_share]"
             )
         if self._driver_path() is None:
+            if self._config.driver:
+                return f"no CUDA driver can be read at {self._config.driver}, driver in [gpu_share]"
             return (
                 "no CUDA driver (libcuda.so.1): install NVIDIA's driver, "
                 "or name its path with driver in [gpu_share]"

@@ -157,7 +157,7 @@ def test_a_node_whose_library_is_missing_is_named_with_what_to_install(cluster: 
     cluster.cuda_driver = str(cluster.directory / "no-driver")
     cluster.start_head()
     cluster.start_node("n1", cpus=2, gpus=1)
-    words = "no CUDA driver (libcuda.so.1)"
+    words = f"no CUDA driver can be read at {cluster.cuda_driver}"
     (cluster.jobs / "job.sh").write_text("true\n")
 
     def run(name: str, *arguments: str) -> Ran:
@@ -170,7 +170,7 @@ def test_a_node_whose_library_is_missing_is_named_with_what_to_install(cluster: 
     assert "no node can provide that" in refused.stderr
     said = " ".join(refused.stderr.split())
     assert f"n1 cannot share its GPUs ({words}" in said
-    assert "name its path with driver in [gpu_share]" in said
+    assert f"{cluster.cuda_driver}, driver in [gpu_share])" in said
     assert "request a whole GPU, with gpus=1" in said
     doctor = run("gsched", "doctor").stdout
     assert f"cannot share its GPUs: {words}" in " ".join(doctor.split())
