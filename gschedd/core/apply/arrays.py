@@ -57,8 +57,7 @@ def _put(
     array = state.jobs[fact.job]
     next_job_state(array.state, fact, array.state)
     touch(state, array)
-    assert array.elements is not None, "only an array has elements"
-    array.elements = _with(array.elements, fact.elements, place)
+    array.elements = _with(array.array_elements, fact.elements, place)
     return array
 
 
@@ -101,8 +100,7 @@ def note_ended(state: State, job: Job) -> None:
     if index is None or job.outcome is None:
         return
     index.made.discard(job.id)
-    array, elements, outcome = index.job, index.job.elements, job.outcome
-    assert elements is not None, "only an array has elements"
+    array, elements, outcome = index.job, index.job.array_elements, job.outcome
     deleted = outcome.kind is OutcomeKind.CANCELLED
     array.elements = structs.replace(
         elements,

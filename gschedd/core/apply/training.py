@@ -39,10 +39,9 @@ def move_prepared(state: State, fact: f.MovePrepared) -> None:
     """A migrating job's next attempt is prepared, or will not be."""
     job = state.jobs[fact.job]
     move(state, job, fact, JobState.MIGRATING)
-    assert job.move is not None, "it moves"
-    ready_s = job.move.ready_s or fact.at_s
+    ready_s = job.target.ready_s or fact.at_s
     if fact.ready:
-        job.move = structs.replace(job.move, ready_s=ready_s)
+        job.move = structs.replace(job.target, ready_s=ready_s)
     else:
         job.move = structs.replace(release(state, job), ready_s=ready_s, prepare=0)
         reserve(state, job)

@@ -50,24 +50,22 @@ def has_begun_to_leave(job: Job) -> bool:
 
 def stop_to_move(job: Job, at_s: float) -> f.StopRequested:
     """Return the stop of a moving job that has saved its state."""
-    assert job.move is not None, "it moves"
     return f.StopRequested(
         at_s=at_s,
         job=job.id,
         attempt=job.attempts,
         reason=StopReason.MOVE,
         grace_s=min(job.spec.grace_s, MOVE_GRACE_S),
-        by=job.move.by,
-        message=job.move.why,
+        by=job.target.by,
+        message=job.target.why,
     )
 
 
 def note_unhandled_signal(state: State, job: Job, node: str) -> None:
     """Note that no process of a moving job's part on a node handles its signal."""
-    assert job.move is not None, "it moves"
     there = state.volatile.unhandled.get(job.id)
-    if there is None or there.request != job.move.request:
-        there = UnhandledSignal(request=job.move.request, nodes=set())
+    if there is None or there.request != job.target.request:
+        there = UnhandledSignal(request=job.target.request, nodes=set())
         state.volatile.unhandled[job.id] = there
     there.nodes.add(node)
 

@@ -23,10 +23,9 @@ def movable(state: State, job_id: int) -> Movable | None:
     job = state.running.get(job_id)
     if job is None or job.state is not JobState.RUNNING or not job.spec.movable:
         return None
-    assert job.attempt is not None, "a running job has an attempt"
-    if job.attempt.state is not AttemptState.RUNNING:
+    if job.current_attempt.state is not AttemptState.RUNNING:
         return None  # it would have nothing to go on from
-    return Movable(request=job.spec.request, allocation=job.attempt.allocation)
+    return Movable(request=job.spec.request, allocation=job.current_attempt.allocation)
 
 
 def requested(  # noqa: PLR0913 # what is so, who, where and when
@@ -96,14 +95,13 @@ def arrivals(
 
 def _will_be_free(state: State, job: Job, owned: Mapping[str, FreeNode]) -> bool:
     """Return whether a job can have its new place when all have left that are to leave."""
-    assert job.move is not None, "it moves"
     then: dict[str, FreeNode] = {}
-    for share in job.move.allocation:
+    for share in job.target.allocation:
         space = owned[share.node]
         for other in going(state, share.node):
             space = give(space, other)
         then[share.node] = space
-    return not covers(job.spec.request, job.move.allocation, Spaces(then))
+    return not covers(job.spec.request, job.target.allocation, Spaces(then))
 
 
 def waiting_for_checkpoint(state: State) -> Iterator[Job]:
@@ -138,8 +136,7 @@ def next_overdue_s(state: State, settings: Settings) -> float | None:
 
 def _limit_s(job: Job, settings: Settings) -> float:
     """Return by when a moving job must have saved its state, seconds since the epoch."""
-    assert job.move is not None, "it moves"
-    return (job.move.ready_s or job.move.asked_s) + _patience_s(job, settings)
+    return (job.target.ready_s or job.target.asked_s) + _patience_s(job, settings)
 
 
 def _patience_s(job: Job, settings: Settings) -> float:

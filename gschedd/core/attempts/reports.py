@@ -107,10 +107,9 @@ def on_register(state: State, node: str, said: n.Register, now_s: float) -> Hear
         else:
             reported[told.job, told.attempt] = told
     for job in state.by_node.get(node, {}).values():
-        assert job.attempt is not None, "a job on a node has an attempt"
-        report = reported.get((job.id, job.attempt.number))
-        if report is not None and is_same(job.attempt, report.token):
-            del reported[job.id, job.attempt.number]
+        report = reported.get((job.id, job.current_attempt.number))
+        if report is not None and is_same(job.current_attempt, report.token):
+            del reported[job.id, job.current_attempt.number]
         elif report is not None:
             heard.oddities.append("attempt_of_another_history")
             report = None
@@ -168,8 +167,7 @@ def _compare(
     boot_id: str,
     now_s: float,
 ) -> None:
-    attempt = job.attempt
-    assert attempt is not None, "the caller has looked"
+    attempt = job.current_attempt
     part = attempt.parts[node]
     if part.state not in {PartState.PENDING, PartState.RUNNING}:
         if report is not None and report.exit is not None:
@@ -196,16 +194,14 @@ def _compare(
 
 def _has_orders(job: Job, node: str) -> bool:
     """Return whether a part is to be stopped, or to save its state, and may not know it."""
-    attempt = job.attempt
-    assert attempt is not None, "the caller has looked"
+    attempt = job.current_attempt
     if attempt.stop is not None:
         return True
     return job.move is not None and not is_preparing(job) and node in asked_nodes(job, attempt)
 
 
 def _orders(job: Job, node: str) -> Iterator[e.AnyEffect]:
-    attempt = job.attempt
-    assert attempt is not None, "the caller has looked"
+    attempt = job.current_attempt
     if attempt.stop is not None:
         yield stop(node, job.id, attempt)
     else:

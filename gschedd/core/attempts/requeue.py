@@ -43,8 +43,7 @@ def after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued | f.Jo
     restarted also after the death of one of its ranks, but only so often in a row without having
     saved its state in between; then the outcome is its own.
     """
-    attempt = job.attempt
-    assert attempt is not None, "the attempt has just ended"
+    attempt = job.current_attempt
     if job.recovered:
         return None  # its script and environment are lost with the old database
     if _failed_to_go_on(job, attempt, outcome):

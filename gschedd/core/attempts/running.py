@@ -60,8 +60,7 @@ class Running(ByEnd):
 
 
 def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
-    attempt = job.attempt
-    assert attempt is not None, "a running job has an attempt"
+    attempt = job.current_attempt
     started_s = attempt.started_s or attempt.assigned_s
     expected_s = None
     if settings.config.balance.predicted_times:

@@ -80,8 +80,7 @@ def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:  # noqa: PLR0911 #
 
 def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
     job = state.jobs[fact.job]
-    attempt = job.attempt
-    assert attempt is not None, "a part belongs to an attempt"
+    attempt = job.current_attempt
     facts = suspect(state, fact)
     left = [p for p in attempt.parts.values() if p.state in {PartState.PENDING, PartState.RUNNING}]
     if not left:
@@ -124,8 +123,7 @@ def _stop_agents(job: Job, at_s: float) -> f.StopRequested:
 
 def attempt_ended(job: Job, at_s: float) -> f.AttemptEnded:
     """Return the end of a job's attempt whose parts have all ended."""
-    attempt = job.attempt
-    assert attempt is not None, "it has just ended"
+    attempt = job.current_attempt
     return f.AttemptEnded(
         at_s=at_s,
         job=job.id,
@@ -311,9 +309,8 @@ def _after_start(state: State, fact: f.PartStarted) -> list[f.AnyFact]:
 def _after_abandoned(state: State, fact: f.MoveAbandoned) -> list[f.AnyFact]:
     """Return what becomes of those that were to go where this job stays after all."""
     stays = state.jobs[fact.job]
-    assert stays.attempt is not None, "it runs on"
     facts: list[f.AnyFact] = []
-    for job in crowded_out(state, stays.attempt.parts):
+    for job in crowded_out(state, stays.current_attempt.parts):
         reason = f"job {short_job_id(stays.id)} stays where it was to go"
         if job.attempt is not None and job.attempt.stop is None:
             number = job.attempt.number
@@ -325,13 +322,12 @@ def _after_abandoned(state: State, fact: f.MoveAbandoned) -> list[f.AnyFact]:
 
 def _on_the_way(state: State, job: Job, at_s: float) -> list[f.AnyFact]:
     """Return what becomes of a moving job that has left its old place."""
-    assert job.move is not None, "it moves"
-    if not job.move.allocation:
-        return [f.JobRequeued(at_s=at_s, job=job.id, reason=job.move.why, faults=0)]
+    if not job.target.allocation:
+        return [f.JobRequeued(at_s=at_s, job=job.id, reason=job.target.why, faults=0)]
     if job.holds:
         reason = "held while it moved"
         return [f.JobRequeued(at_s=at_s, job=job.id, reason=reason, faults=0)]
-    closed = [share.node for share in job.move.allocation if not _is_open(state, share.node)]
+    closed = [share.node for share in job.target.allocation if not _is_open(state, share.node)]
     if closed:
         reason = f"the target of its migration is gone: {closed[0]} takes no work"
         return [f.JobRequeued(at_s=at_s, job=job.id, reason=reason, faults=0)]

@@ -77,8 +77,7 @@ def is_preparing(job: Job) -> bool:
 
 def overdue_s(job: Job, settings: Settings) -> float:
     """Return when a job does not wait any longer for its next attempt to be prepared."""
-    assert job.move is not None, "it moves"
-    return job.move.asked_s + settings.config.moves.prepare_timeout_s
+    return job.target.asked_s + settings.config.moves.prepare_timeout_s
 
 
 def given_up(job: Job, reason: str, at_s: float) -> f.MovePrepared:

@@ -461,8 +461,7 @@ def believed(
 
 def of_running(job: Job, settings: Settings, predictions: JobPredictions) -> RunTime:
     """Return the run time of a job that runs, by what is known now."""
-    attempt = job.attempt
-    assert attempt is not None, "a running job has an attempt"
+    attempt = job.current_attempt
     limit_s = walltime_left_s(job)
     if limit_s is None:
         limit_s = settings.config.head.default_walltime_s or None

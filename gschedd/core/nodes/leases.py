@@ -108,8 +108,7 @@ class Leases:
 
     def _leased_on(self, node: str) -> Iterator[tuple[Job, Attempt]]:
         for job in self._state.by_node.get(node, {}).values():
-            attempt = job.attempt
-            assert attempt is not None, "a job on a node has an attempt"
+            attempt = job.current_attempt
             if attempt.lease_s and attempt.parts[node].state in _LIVE:
                 yield job, attempt
 

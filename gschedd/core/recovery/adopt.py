@@ -274,8 +274,7 @@ def _lost(state: State, survey: Survey) -> Iterator[Case]:
     for node in sorted(survey.done):
         known = {(each.job, each.attempt) for each in survey.known.get(node, ())}
         for job in state.by_node.get(node, {}).values():
-            attempt = job.attempt
-            assert attempt is not None, "a job on a node has an attempt"
+            attempt = job.current_attempt
             if attempt.parts[node].state in _LIVE and (job.id, attempt.number) not in known:
                 why = f"{node} knows nothing of it any more"
                 yield Case(kind=CaseKind.LOST, job=job.id, attempt=attempt.number, why=why)
@@ -324,9 +323,8 @@ def ends_of(state: State, cases: list[Case], now_s: float) -> list[f.AnyFact]:
 
 
 def _part_ends(job: Job, case: Case, now_s: float) -> Iterator[f.PartEnded]:
-    assert job.attempt is not None, "the caller has looked"
     for node, known in case.parts.items():
-        part = job.attempt.parts.get(node)
+        part = job.current_attempt.parts.get(node)
         if known.exit is None or part is None or part.state not in _LIVE:
             continue
         yield f.PartEnded(
@@ -408,11 +406,10 @@ def earlier_parts(state: State, case: Case, now_s: float) -> list[f.AnyFact]:
     if not case.known:
         return adoption_of(state, case, now_s)
     job = state.jobs[case.job]
-    assert job.attempt is not None, "the database knows it"
     told = {fact.node: fact for fact in _part_ends(job, case, now_s)}
     return [
         told.get(node) or lost_part(job, node, now_s=now_s, message=f"{node} has forgotten its end")
-        for node, part in job.attempt.parts.items()
+        for node, part in job.current_attempt.parts.items()
         if part.state in _LIVE
     ]
 

@@ -17,7 +17,7 @@ from gschedd.core.requests import commands as c
 from gschedd.core.requests import jobs
 from gschedd.core.requests.access import own_job
 from gschedd.core.requests.alter import alter_job
-from gschedd.core.requests.arrays import act_on_array, array_meant
+from gschedd.core.requests.arrays import act_on_array
 from gschedd.core.requests.migrate import migrate_job
 from gschedd.core.state import facts as f
 from gschedd.core.state.lost import lost_parts
@@ -34,8 +34,9 @@ def act_on_job(
     Raises:
         GschedError: it is refused; the message says why.
     """
-    if array_meant(state, command) is not None:
-        return act_on_array(state, settings, command, now_s, act_on_job)
+    of_array = act_on_array(state, settings, command, now_s, act_on_job)
+    if of_array is not None:
+        return of_array
     if command.elements:
         job = own_job(state, settings, command)
         raise UnknownJobError(f"Unknown Job Id: job {job.id} is not an array")

@@ -28,7 +28,7 @@ ActOnOne = Callable[[State, Settings, c.ActOnJob, float], list[f.AnyFact]]
 _SHOWN: Final = 60  # characters of a list of indices in a message
 
 
-def array_meant(state: State, command: c.ActOnJob) -> tuple[ArrayIndex, Spans] | None:
+def _array_meant(state: State, command: c.ActOnJob) -> tuple[ArrayIndex, Spans] | None:
     """Return an unfinished array and which of its elements are meant; None: an ordinary job is.
 
     An element that is a job now is an ordinary one.
@@ -49,14 +49,15 @@ def act_on_array(
     command: c.ActOnJob,
     now_s: float,
     act_on_one: ActOnOne,
-) -> list[f.AnyFact]:
-    """Return what an action comes to for a whole array or for some of its elements.
+) -> list[f.AnyFact] | None:
+    """Return what an action comes to for an array or some of its elements; None: it is for a job.
 
     Raises:
         GschedError: it is refused, for all of them; nothing is changed then.
     """
-    meant = array_meant(state, command)
-    assert meant is not None, "it is an array"
+    meant = _array_meant(state, command)
+    if meant is None:
+        return None
     index, spans = meant
     authorize(command.caller, index.job)
     return _Action(state, settings, command, index, now_s, act_on_one).facts(spans)
@@ -85,8 +86,7 @@ class _Action:
 
     def facts(self, spans: Spans) -> list[f.AnyFact]:
         """Return what follows for the elements in ``spans``; empty: for all."""
-        elements = self.array.elements
-        assert elements is not None, "it is an array"
+        elements = self.array.array_elements
         left, held, made = elements.left, elements.held, sorted(self.index.made)
         if spans:
             left, held = common(left, spans), common(held, spans)
@@ -172,8 +172,7 @@ class _Action:
         Raises:
             InvalidRequestError: single elements leave too many ranges.
         """
-        elements = self.array.elements
-        assert elements is not None, "it is an array"
+        elements = self.array.array_elements
         parts = len(without(elements.left, gone)) + len(without(elements.held, gone))
         if parts > MAX_ARRAY_SPANS and parts > len(elements.left) + len(elements.held):
             raise InvalidRequestError(

@@ -121,9 +121,8 @@ def _check_count(job: Job, caller: Caller, state: State, queue: QueueConfig) -> 
 
 
 def _check_delay(job: Job, added_s: float, state: State, settings: Settings, now_s: float) -> None:
-    attempt = job.attempt
+    attempt = job.current_attempt
     left_s = walltime_left_s(job)
-    assert attempt is not None, "it runs"
     assert left_s is not None, "it has a walltime"
     ends_s = max(now_s, (now_s if attempt.started_s is None else attempt.started_s) + left_s)
     groups = [each for each in state.groups.values() if _is_started(settings, each.job_class.queue)]
@@ -151,7 +150,6 @@ def _stages(
     job: Job, begin_s: float, end_s: float, state: State, settings: Settings, now_s: float
 ) -> Iterator[Stage]:
     """Yield what is free when the job was to end, and at moments until it would end."""
-    assert job.attempt is not None, "it runs"
     held = Spaces(state.spaces)
     later = []
     for each in Running(state, settings, now_s):
@@ -164,7 +162,7 @@ def _stages(
         else:
             later.append(each)
     freed = held.copy()
-    freed.give(job.attempt.allocation)
+    freed.give(job.current_attempt.allocation)
     yield Stage(at_s=begin_s, held=held.copy(), freed=freed.copy())
     together = -(-len(later) // STAGES_MOST) or 1
     for at in range(0, len(later), together):

@@ -72,14 +72,12 @@ def _lacking(request: Request, spaces: Spaces) -> str:
 
 def _on_node(state: State, node: str) -> Iterator[Holder]:
     for job in state.targets_on.get(node, {}).values():
-        assert job.move is not None, "it migrates"
-        for share in job.move.allocation:
+        for share in job.target.allocation:
             if share.node == node:
                 yield Holder(job=job, share=share, reserved=True)
     for job in state.by_node.get(node, {}).values():
-        assert job.attempt is not None, "a job that owns something has an attempt"
-        share = job.attempt.parts[node].share
-        leaving = "is ending" if job.attempt.stop is not None else ""
+        share = job.current_attempt.parts[node].share
+        leaving = "is ending" if job.current_attempt.stop is not None else ""
         yield Holder(job=job, share=share, leaving="migrates away" if job.move else leaving)
 
 

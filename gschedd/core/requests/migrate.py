@@ -61,11 +61,11 @@ def _movable(state: State, job: Job) -> Movable:
         BadStateError: it cannot, and why.
     """
     if job.state is JobState.MIGRATING:
-        assert job.move is not None, "it moves"
-        to = ", ".join(share.node for share in job.move.allocation) or "its queue"
-        why = f" ({job.move.why})" if job.move.why else ""
+        move = job.target
+        to = ", ".join(share.node for share in move.allocation) or "its queue"
+        why = f" ({move.why})" if move.why else ""
         raise BadStateError(
-            f"job {short_job_id(job.id)} already migrates to {to}, requested by {job.move.by}{why}",
+            f"job {short_job_id(job.id)} already migrates to {to}, requested by {move.by}{why}",
             hint=f"gmigrate --wait {short_job_id(job.id)} waits for that migration; another one "
             "can be requested when it is complete",
         )
@@ -80,8 +80,7 @@ def _movable(state: State, job: Job) -> Movable:
             hint="submit such jobs with --elastic or --checkpoint-signal; grerun restarts it from "
             "the beginning",
         )
-    assert job.attempt is not None, "a running job has an attempt"
-    if job.attempt.state is not AttemptState.RUNNING:
+    if job.current_attempt.state is not AttemptState.RUNNING:
         raise BadStateError(
             f"job {short_job_id(job.id)} is still starting: it has no state to save yet",
             hint="try again soon",
@@ -233,8 +232,7 @@ def _refusal(  # noqa: PLR0913 # what was requested, and what was found
 
 def _fewer(state: State, job: Job, request: Request, spaces: Spaces) -> int:
     """Return the most GPUs, fewer than requested and more than it has, that a job can have now."""
-    assert job.attempt is not None, "it runs"
-    has = sum(share.slots for share in job.attempt.allocation)
+    has = sum(share.slots for share in job.current_attempt.allocation)
     for places in range(request.places - 1, has, -1):
         less = at_count(job.spec.request, places)
         if takes_gpus(state, job, less.gpus) and not isinstance(_best(less, spaces), NoFit):

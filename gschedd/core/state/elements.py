@@ -156,8 +156,7 @@ def waiting_element(state: State, index: ArrayIndex) -> Job | None:
 
 def unfinished_elements(index: ArrayIndex) -> Iterator[int]:
     """Yield the indices of the elements of an array that have not ended, in no order."""
-    elements = index.job.elements
-    assert elements is not None, "it is an array"
+    elements = index.job.array_elements
     yield from indices((*elements.left, *elements.held))
     yield from map(index_of, index.made)
 
@@ -219,8 +218,7 @@ def after_element(state: State, fact: f.JobEnded | f.ElementsDropped) -> list[f.
     index = state.arrays.get(number)
     if index is None or index.made:
         return []
-    elements = index.job.elements
-    assert elements is not None, "it is an array"
+    elements = index.job.array_elements
     if elements.left or elements.held:
         return []
     ended_s = fact.ended_s if isinstance(fact, f.JobEnded) else fact.at_s

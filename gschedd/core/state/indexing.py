@@ -113,8 +113,7 @@ def touch(state: State, job: Job) -> None:
 
 def touch_attempt(state: State, job: Job) -> Attempt:
     """Note that a job's attempt is to be stored, and return it."""
-    attempt = job.attempt
-    assert attempt is not None, f"job {short_job_id(job.id)} has no attempt"
+    attempt = job.current_attempt
     state.unstored.attempts[job.id, attempt.number] = attempt
     return attempt
 

@@ -69,19 +69,17 @@ def avoided_gpus(state: State, node: str) -> frozenset[int]:
 
 def reserve(state: State, job: Job) -> None:
     """Keep the place that a moving job goes to."""
-    assert job.move is not None, "only what moves has a place to go to"
     state.targets[job.id] = job
-    for share in job.move.allocation:
+    for share in job.target.allocation:
         state.targets_on.setdefault(share.node, {})[job.id] = job
-    for name in {*(share.node for share in job.move.allocation), *_nodes_of(job)}:
+    for name in {*(share.node for share in job.target.allocation), *_nodes_of(job)}:
         if name in state.nodes:
             refresh_space(state, state.nodes[name])
 
 
 def release(state: State, job: Job) -> MigrationTarget:
     """Give up the place that a moving job goes to, and return it: it moves no more."""
-    move = job.move
-    assert move is not None, "only what moves has a place to go to"
+    move = job.target
     job.move = None  # before any space is made anew: what it has, it does not leave any more
     del state.targets[job.id]
     for share in move.allocation:
@@ -114,8 +112,7 @@ def crowded_out(state: State, nodes: Iterable[str]) -> list[Job]:
             space = give(space, share)
         for number in sorted(state.targets_on[name]):
             job = state.targets_on[name][number]
-            assert job.move is not None, "it moves"
-            share = next(each for each in job.move.allocation if each.node == name)
+            share = next(each for each in job.target.allocation if each.node == name)
             if has_room(share, space):
                 space = take(space, share)
             else:
@@ -135,11 +132,10 @@ def kept_space(state: State, node: str, space: FreeNode) -> FreeNode:
     """
     to_come: list[Share] = []
     for job in state.targets_on.get(node, {}).values():
-        assert job.move is not None, "it moves"
-        for share in job.move.allocation:
+        for share in job.target.allocation:
             if share.node != node:
                 continue
-            if job.move.prepare:
+            if job.target.prepare:
                 used_bytes, share = share.memory_bytes, structs.replace(share, memory_bytes=0)  # noqa: PLW2901 # the rest of it
                 space = structs.replace(space, memory_bytes=space.memory_bytes - used_bytes)
             to_come.append(share)
@@ -167,8 +163,7 @@ def owned_space(state: State, node: Node) -> FreeNode:
         sharing=state.sharing if node.sharing else None,
     )
     for job in state.by_node.get(node.name, {}).values():
-        assert job.attempt is not None, "a job that owns something has an attempt"
-        space = take(space, job.attempt.parts[node.name].share)
+        space = take(space, job.current_attempt.parts[node.name].share)
     if avoided := avoided_gpus(state, node.name):
         space = structs.replace(
             space,
@@ -187,9 +182,10 @@ def _with_utilisation(state: State, node: Node, space: FreeNode) -> FreeNode:
     reported = node.load.gpu_minute_percent if node.load is not None else ()
     young: Counter[int] = Counter()
     for job in state.by_node.get(node.name, {}).values():
-        assert job.attempt is not None, "a job that owns something has an attempt"
-        if job.attempt.assigned_s > reported_s - UTILISATION_S:
-            young.update(share.index for share in job.attempt.parts[node.name].share.gpu_shares)
+        if job.current_attempt.assigned_s > reported_s - UTILISATION_S:
+            young.update(
+                share.index for share in job.current_attempt.parts[node.name].share.gpu_shares
+            )
     shared = []
     for each in space.shared:
         index = each.gpu.index

@@ -12,8 +12,7 @@ def lost_parts(state: State, node: str, *, now_s: float, message: str) -> list[f
     """Return the end of all parts on a node that are proven to be gone."""
     facts: list[f.AnyFact] = []
     for job in state.by_node.get(node, {}).values():
-        attempt = job.attempt
-        assert attempt is not None, "a job on a node has an attempt"
+        attempt = job.current_attempt
         if attempt.parts[node].state in {PartState.PENDING, PartState.RUNNING}:
             facts.append(lost_part(job, node, now_s=now_s, message=message))
     return facts
@@ -21,11 +20,10 @@ def lost_parts(state: State, node: str, *, now_s: float, message: str) -> list[f
 
 def lost_part(job: Job, node: str, *, now_s: float, message: str) -> f.PartEnded:
     """Return the end of one part that nobody can report any more."""
-    assert job.attempt is not None, "only an attempt can be lost"
-    started_s = job.attempt.parts[node].started_s or 0.0
+    started_s = job.current_attempt.parts[node].started_s or 0.0
     record = ExitRecord(
         job=job.id,
-        attempt=job.attempt.number,
+        attempt=job.current_attempt.number,
         kind=OutcomeKind.NODE_LOST,
         message=message,
         started_s=started_s,
@@ -34,7 +32,7 @@ def lost_part(job: Job, node: str, *, now_s: float, message: str) -> f.PartEnded
     return f.PartEnded(
         at_s=now_s,
         job=job.id,
-        attempt=job.attempt.number,
+        attempt=job.current_attempt.number,
         node=node,
         record=record,
         usage=Usage(wall_s=max(0.0, now_s - started_s) if started_s else 0.0),

@@ -3,6 +3,7 @@
 from msgspec import Struct, field
 
 from gsched.model.arrays import Spans
+from gsched.model.ids import short_job_id
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.machine import Machine
 from gsched.model.reports import Checkpoint, Progress
@@ -278,6 +279,24 @@ class Job(SparseFields, kw_only=True, omit_defaults=True):
     wall_s: float = 0.0
     gpu_s: float = 0.0
     outcome: Outcome | None = None
+
+    @property
+    def current_attempt(self) -> Attempt:
+        """Return the attempt of a job that has one: it runs, starts or ends."""
+        assert self.attempt is not None, f"job {short_job_id(self.id)} has no attempt"
+        return self.attempt
+
+    @property
+    def target(self) -> MigrationTarget:
+        """Return where a migrating job goes."""
+        assert self.move is not None, f"job {short_job_id(self.id)} does not migrate"
+        return self.move
+
+    @property
+    def array_elements(self) -> Elements:
+        """Return what has become of the elements of an array."""
+        assert self.elements is not None, f"job {short_job_id(self.id)} is no array"
+        return self.elements
 
     @property
     def start_after_s(self) -> float:

@@ -59,8 +59,7 @@ def rest_of_running(
         before: what is expected before its steps.
         now_s: seconds since the epoch.
     """
-    attempt = job.attempt
-    assert attempt is not None, "it runs"
+    attempt = job.current_attempt
     assert attempt.started_s is not None, "it has started"
     if reached is not None and reached.attempt == attempt.number:
         # its node's clock may be wrong, but it cannot have been there before its attempt

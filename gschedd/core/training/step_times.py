@@ -58,8 +58,7 @@ def told_by_steps(state: State, job: Job, said: n.Progress, now_s: float) -> f.S
 
 
 def _is_news(job: Job, step_s: float, now_s: float) -> bool:
-    attempt = job.attempt
-    assert attempt is not None, "the caller has looked"
+    attempt = job.current_attempt
     known_s = attempt.step_s
     if not known_s:
         return True

@@ -65,8 +65,7 @@ def with_array(row: api.JobRow, job: Job, state: State) -> api.JobRow:
     if array is None:
         return row
     shown = shown_state(job, state)
-    elements = job.elements
-    assert elements is not None, "it is an array"
+    elements = job.array_elements
     return structs.replace(
         row,
         array=array,

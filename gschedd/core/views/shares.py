@@ -48,8 +48,7 @@ def shared_gpus(state: State, space: FreeNode) -> tuple[SharedGpuRow, ...]:
     """Return what is given of each shared GPU of a node, and to whom."""
     jobs: dict[int, list[int]] = {}
     for number, job in sorted(state.by_node.get(space.name, {}).items()):
-        assert job.attempt is not None, "a job on a node has an attempt"
-        for part in job.attempt.parts[space.name].share.gpu_shares:
+        for part in job.current_attempt.parts[space.name].share.gpu_shares:
             jobs.setdefault(part.index, []).append(number)
     return tuple(
         SharedGpuRow(
