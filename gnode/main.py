@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import errno
-import importlib.metadata
 import logging
 import os
 import pwd
@@ -65,6 +64,7 @@ from gsched.model.node_name import NODE_NAME_RULE, is_node_name
 from gsched.model.resources import Inventory
 from gsched.model.units import format_size, parse_size_bytes
 from gsched.model.wording import binding_words
+from gsched.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--foreground", action="store_true", help="run in the foreground (the default)"
     )
     parser.add_argument("--verbose", action="store_true", help="log debug messages, too")
-    parser.add_argument("--version", action="version", version=f"gnode {version()}")
+    parser.add_argument("--version", action="version", version=f"gnode {VERSION}")
     given = parser.parse_args(arguments)
     level = logging.DEBUG if given.verbose else logging.INFO
     survive_hangups()
@@ -105,14 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         hint = f"       hint: {error.hint}\n" if error.hint else ""
         sys.stderr.write(f"gnode: {error.message}\n{hint}")
         sys.exit(error.exit_code)
-
-
-def version() -> str:
-    """Return the version of this gsched."""
-    try:
-        return importlib.metadata.version("gsched")
-    except importlib.metadata.PackageNotFoundError:  # run from its sources
-        return "0.1.0"
 
 
 def serve(config: Config) -> None:
@@ -177,7 +169,7 @@ def _compose(
         node=name,
         user_root=state.scratch.root,
         agent_path=str(Path(supervisor_file).with_name("torchrun_agent.py")),
-        version=version(),
+        version=VERSION,
         boot_id=read_boot_id(),
         uid=os.geteuid(),
         root_jobs=node.allow_root_jobs,

@@ -32,6 +32,7 @@ from gsched.config.environment import environment
 from gsched.errors import GschedError, InternalError, UsageError
 from gsched.model.ids import short_job_id
 from gsched.protocol.api import ActionResult, ErrorBody, ErrorReply, JobRow
+from gsched.version import VERSION
 
 if TYPE_CHECKING:
     from click.parser import _OptionParser, _ParsingState
@@ -135,12 +136,7 @@ def version_option(function: Callback) -> Callback:
 
 def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
     if value and not context.resilient_parsing:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            print(f"{context.command.name} (gsched) {version('gsched')}")
-        except PackageNotFoundError:
-            print(f"{context.command.name} (gsched), not installed")
+        print(f"{context.command.name} (gsched) {VERSION}")
         context.exit(0)
 
 
