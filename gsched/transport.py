@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from gsched.clock import SystemClock
 from gsched.config.environment import environment
-from gsched.config.load import load_config
 from gsched.config.words import DEFAULT_SOCKET
 from gsched.errors import ConfigError, HeadUnreachableError, InternalError, NotPermittedError
 from gsched.unix_address import address_of
@@ -81,6 +80,8 @@ def find_head(explicit: str = "") -> Address:
     from_environment = environment("GSCHED_HEAD")
     if from_environment:
         return parse_address(from_environment, source="$GSCHED_HEAD")
+    from gsched.config.load import load_config  # late: all tables, which few commands need
+
     configured = load_config(None).head.socket
     source = "default" if configured == DEFAULT_SOCKET else "the configuration"
     return parse_address(configured, source=source)
