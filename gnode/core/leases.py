@@ -9,15 +9,12 @@ last renewal from the spool. gnode itself only kills what a supervisor does not 
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from gnode.core.effects import Effect, KeepRenewal, Send, Warn
 from gnode.core.inputs import LaunchAsked
 from gnode.core.task import AttemptKey
 from gsched.protocol.node import Renew
-
-if TYPE_CHECKING:
-    from gnode.core.table import Attempt
 
 #: Renewals in the length of the shortest lease, and the longest time between two, seconds.
 RENEWALS: Final = 6
@@ -26,8 +23,26 @@ LONGEST_S: Final = 10.0
 OBEY_S: Final = 10.0
 
 
+class Leased(Protocol):
+    """An attempt with a lease, as `gnode.core.table.Attempt`; ``renewed_s``: its last renewal."""
+
+    key: AttemptKey
+    renewed_s: float
+
+    @property
+    def lease_s(self) -> float:
+        """Return the length of its lease, seconds."""
+
+    @property
+    def lease_over_s(self) -> float:
+        """Return when its lease has expired and its processes should be gone."""
+
+
+A = TypeVar("A", bound=Leased)
+
+
 @dataclass(slots=True)
-class Leases:
+class Leases(Generic[A]):
     """How far a node's leases reach. All moments are on the clock of ``now_s``, which never jumps.
 
     Attributes:
@@ -39,7 +54,7 @@ class Leases:
 
     is_connected: bool = False
     renewed_s: float | None = None
-    attempts: "dict[AttemptKey, Attempt]" = field(default_factory=dict)
+    attempts: dict[AttemptKey, A] = field(default_factory=dict)
     held: list[LaunchAsked] = field(default_factory=list)
     _number: int = 0
     _sent_s: dict[int, float] = field(default_factory=dict)
@@ -88,7 +103,7 @@ class Leases:
         is_due = self._due_s is not None and self._due_s <= now_s
         return self._ask(now_s) if is_due and (self.attempts or self.held) else []
 
-    def take_late(self, now_s: float) -> "list[Attempt]":
+    def take_late(self, now_s: float) -> list[A]:
         """Return, once each, the attempts that should have ended long ago."""
         if not self.attempts:
             return []
@@ -106,8 +121,7 @@ class Leases:
         self.renewed_s = sent_s if self.renewed_s is None else max(sent_s, self.renewed_s)
         keys: list[AttemptKey] = []
         for attempt in self.attempts.values():
-            assert attempt.task is not None
-            if attempt.renewed_s < sent_s <= attempt.renewed_s + attempt.task.lease_s:
+            if attempt.renewed_s < sent_s <= attempt.renewed_s + attempt.lease_s:
                 attempt.renewed_s = sent_s
                 keys.append(attempt.key)
         return [KeepRenewal(keys=tuple(keys), renewed_s=sent_s)] if keys else []
@@ -126,6 +140,6 @@ class Leases:
         return [Send(message=Renew(number=self._number))]
 
     def _interval_s(self) -> float:
-        leases_s = [each.task.lease_s for each in self.attempts.values() if each.task is not None]
+        leases_s = [each.lease_s for each in self.attempts.values() if each.lease_s]
         leases_s.extend(order.launch.lease_s for order in self.held)
         return min([LONGEST_S, *(lease_s / RENEWALS for lease_s in leases_s)])

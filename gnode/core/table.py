@@ -101,10 +101,15 @@ class Attempt:
         return self.phase in LIVE
 
     @property
+    def lease_s(self) -> float:
+        """Return the length of its lease, seconds; 0: it has none."""
+        return self.task.lease_s if self.task is not None else 0.0
+
+    @property
     def lease_over_s(self) -> float:
         """Return when it is killed at the latest, unless its lease is renewed before."""
-        task = self.task
-        return self.renewed_s + (task.lease_s + task.lease_grace_s if task is not None else 0.0)
+        grace_s = self.task.lease_grace_s if self.task is not None else 0.0
+        return self.renewed_s + self.lease_s + grace_s
 
     @property
     def gpu_shares(self) -> tuple[GpuShare, ...]:
@@ -254,7 +259,7 @@ class Table:
     problem: str = ""
     gpu_sharing: GpuSharing | None = None
     gpu_use: GpuUse | None = None
-    leases: Leases = field(default_factory=Leases)
+    leases: Leases[Attempt] = field(default_factory=Leases)
     out: list[Effect] = field(default_factory=list)
     launches: list[AttemptKey] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
