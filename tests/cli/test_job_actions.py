@@ -188,6 +188,8 @@ def test_h_is_never_help(head: CannedHead, command: str) -> None:
         (["galter", "-p", "2000", "17"], "-1024<=x<=1023"),
         (["galter", "-a", "9999999999", "17"], "invalid date"),
         (["gdel", "--frobnicate", "17"], "unknown option"),
+        (["galter", "--frobnicate", "17"], "unknown option"),
+        (["galter", "--gpu-share", "60%", "17"], "as in galter -l gpu_share=60%:8gb:high"),
     ],
 )
 def test_nonsense_is_refused_before_the_head_is_asked(

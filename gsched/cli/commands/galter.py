@@ -7,7 +7,7 @@ from typing import Final
 import click
 import msgspec
 
-from gsched.cli.common import connected, gsched_command, run
+from gsched.cli.common import QuickCommand, connected, gsched_command, run
 from gsched.cli.operands import (
     UNFINISHED,
     carry_out,
@@ -40,7 +40,26 @@ Examples:
 """
 
 
-@gsched_command("galter", epilog=EPILOG)
+#: Options of gsub for what -l requests here.
+_RESOURCES: Final = frozenset(
+    {"--nodes", "--cpus", "--gpus", "--gpu-share", "--share-class", "--mem", "--walltime"}
+)
+
+
+class _Galter(QuickCommand):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name not in _RESOURCES:
+                raise
+            raise UsageError(
+                f"galter has no option {error.option_name}: -l changes resources",
+                hint="as in galter -l gpu_share=60%:8gb:high or -l nodes=2:gpus=4,walltime=2:00:00",
+            ) from None
+
+
+@gsched_command("galter", cls=_Galter, epilog=EPILOG)
 @jobs_argument
 @tasks_option
 @galter_options
