@@ -23,6 +23,8 @@ HERE = Path(__file__).resolve().parent
 #: Seconds after which a test is stuck, where the test does not say it itself. They are no
 #: measure of speed: a machine that does ten other things at once must pass, too.
 TIMEOUTS_S = {"unit": 30, "contract": 60, "scenario": 60, "stateful": 120}
+#: Seconds of a test whose file is not in seconds.json (`scripts/test_times.py --record`).
+USUAL_S = {"system": 3.0, "interop": 3.0, "sim": 1.0, "cli": 0.5}
 PROFILE = os.environ.get("GSCHED_TEST_PROFILE", "fast")
 NIGHT_PATIENCE = 20  # times as long, for as many times as many examples
 LEFT_BEHIND_TIMEOUT_S = 5.0  # a supervisor may need a moment after its attempt was reported
@@ -96,7 +98,8 @@ def _put_longest_first(items: list[pytest.Item]) -> None:
     tests_of_file = Counter(item.path for item in items)
     seconds: dict[str, float] = defaultdict(float)  # of a group, or of a test that has none
     for item in items:
-        of_file_s = by_file.get(item.path.relative_to(HERE).as_posix(), 0.0)
+        usual_s = USUAL_S.get(folder_of(item.path), 0.0) * tests_of_file[item.path]
+        of_file_s = by_file.get(item.path.relative_to(HERE).as_posix(), usual_s)
         seconds[_unit(item)] += of_file_s / tests_of_file[item.path]
     items.sort(key=lambda item: -seconds[_unit(item)])
 

@@ -213,8 +213,8 @@ CASES: Final = (
     ),
     _slurm(
         "timeout.sh",
-        "1 x 1 node, 1 CPU, 00:00:10: exit 0",
-        "1 x 1 node, 1 CPU, 00:00:10: walltime",
+        "1 x 1 node, 1 CPU, 00:00:20: exit 0",
+        "1 x 1 node, 1 CPU, 00:00:20: walltime",
         says=("from step 0\n",),
     ),
     _slurm(

@@ -277,10 +277,15 @@ def test_a_port_of_a_job_is_reached_through_its_session(
         for _ in range(CONNECTIONS_MAX + 2):
             many.enter_context(socket.create_connection(("127.0.0.1", local)))
         user.until(f"{CONNECTIONS_MAX} connections are open, the limit: more are refused")
-    time.sleep(2.0)  # the many connections have ended on the node, too
-    with socket.create_connection(("127.0.0.1", closed)) as refused:
-        assert refused.recv(1) == b""
-    user.until("port 1 of the job: connection refused")
+
+    def is_refused() -> bool:
+        """Connect: it is refused for their number until the many have ended on the node, too."""
+        with socket.create_connection(("127.0.0.1", closed)) as refused:
+            assert refused.recv(1) == b""
+        user._read(0.1)
+        return b"port 1 of the job: connection refused" in user.seen
+
+    wait_until(is_refused, what="the refusal by the node")
     relays = [each for each in psutil.process_iter(["name"]) if each.name() == "gforward"]
     assert {each.uids().real for each in relays} == {os.getuid()}
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Saves its state at TERM, and continues in a new job that it has submitted before.
 #SBATCH --job-name=relay
-#SBATCH --time=00:00:10
+#SBATCH --time=00:00:20
 #SBATCH --output=relay.out --open-mode=append
 
 step=$(cat state 2>/dev/null || echo 0)
