@@ -34,7 +34,8 @@ from gschedd.core.cycle import rounds as r
 from gschedd.core.cycle.dirty import due_groups, due_jobs, noted
 from gschedd.core.cycle.retry import Retry
 from gschedd.core.cycle.run import Cycle, carried_out, run_cycle
-from gschedd.core.forecast.deadline import Outlook, foresee, promise_of
+from gschedd.core.forecast.deadline import foresee, promise_of
+from gschedd.core.forecast.start import Forecast
 from gschedd.core.nodes import admission
 from gschedd.core.nodes.admission import Refusal
 from gschedd.core.nodes.leases import Leases
@@ -124,7 +125,7 @@ class Head:
             "start of the head",
         )
 
-    def command(self, command: c.AnyCommand, now_s: float, outlook: Outlook | None = None) -> Step:
+    def command(self, command: c.AnyCommand, now_s: float, outlook: Forecast | None = None) -> Step:
         """Carry out a command or refuse it; ``outlook`` is of a job to be refused if it is late."""
         try:
             if self.safe_mode and not isinstance(command, c.ActOnNode):
@@ -161,7 +162,7 @@ class Head:
             case _:
                 assert_never(command)
 
-    def _submit(self, command: c.Submit, now_s: float, outlook: Outlook | None) -> Step:
+    def _submit(self, command: c.Submit, now_s: float, outlook: Forecast | None) -> Step:
         known = known_submission(self.state, command.caller.uid, command.asked.key)
         if known is not None:
             return Step(job=known)
@@ -218,10 +219,10 @@ class Head:
         step = self._advance([*facts, *more], "submission")
         return structs.replace(step, job=job, warnings=submission.warnings)
 
-    def foresee(self, spec: JobSpec, now_s: float) -> Outlook:
+    def foresee(self, spec: JobSpec, now_s: float) -> Forecast:
         """Return what would become of a job if it were submitted now; nothing is changed."""
         if self.safe_mode:
-            return Outlook(why=f"no job is started: {self.safe_mode}")
+            return Forecast(why=f"no job is started: {self.safe_mode}")
         return foresee(
             spec,
             state=self.state,

@@ -24,7 +24,8 @@ from gsched.model.limits import MAX_JOBS_PER_REQUEST
 from gsched.model.states import STATED_HOLDS
 from gsched.protocol import actions as a
 from gsched.protocol import api, recover
-from gschedd.core.forecast.deadline import Outlook, promise_of
+from gschedd.core.forecast.deadline import promise_of
+from gschedd.core.forecast.start import Forecast
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.migrate import leaving_node
@@ -231,14 +232,14 @@ class Commands:
             job: api.SubmitJob,
             content: Content,
             past: Mapping[int, bool],
-            outlook: Outlook | None,
+            outlook: Forecast | None,
             now_s: float,
         ) -> list[Step]:
             return [self._submit(job, content, caller, now_s, outlook, past=past)]
 
         return await self._in_slices(pairs, queue, size=1)
 
-    async def _outlook(self, job: api.SubmitJob, caller: Caller) -> Outlook | None:
+    async def _outlook(self, job: api.SubmitJob, caller: Caller) -> Forecast | None:
         """Return what is expected of a job, were it submitted now; None: it has been.
 
         Raises:
@@ -312,7 +313,7 @@ class Commands:
         content: Content,
         caller: Caller,
         now_s: float,
-        outlook: Outlook | None = None,
+        outlook: Forecast | None = None,
         *,
         past: Mapping[int, bool],
     ) -> Step:

@@ -17,14 +17,13 @@ from gschedd.core.cycle.rounds import Failed
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import (
     FAILED,
-    Outlook,
     concluded,
     inquire,
     is_planned,
     outlook_of,
 )
 from gschedd.core.forecast.question import questions_of
-from gschedd.core.forecast.start import AskStart, ForecastQuestion, StartForecast, Told, told
+from gschedd.core.forecast.start import AskStart, Forecast, ForecastQuestion, Told, told
 from gschedd.core.head import Head
 from gschedd.core.state.elements import waiting_job
 from gschedd.core.views.jobs import start_row
@@ -81,7 +80,7 @@ class Forecasts:
         self._tasks: set[asyncio.Task[object]] = set()
         self._slow = False
         self._closed = False
-        self._kept: dict[int, tuple[float, StartForecast]] = {}
+        self._kept: dict[int, tuple[float, Forecast]] = {}
 
     @property
     def trouble(self) -> str:
@@ -98,7 +97,7 @@ class Forecasts:
 
     # --- jobs that wait ---
 
-    async def start_of(self, job: int, *, uid: int) -> StartForecast:
+    async def start_of(self, job: int, *, uid: int) -> Forecast:
         """Return when a job starts that waits.
 
         Args:
@@ -116,17 +115,17 @@ class Forecasts:
             await asyncio.wait({task}, timeout=FIRST_PATIENCE_S)
         return asyncio.get_running_loop().time() + (0.0 if self._slow else PATIENCE_S)
 
-    async def _start_of(self, job: int, uid: int, until_s: float) -> StartForecast:
-        kept_s, kept = self._kept.get(job, (0.0, StartForecast(why=NOT_YET)))
+    async def _start_of(self, job: int, uid: int, until_s: float) -> Forecast:
+        kept_s, kept = self._kept.get(job, (0.0, Forecast(start_unknown=NOT_YET)))
         age_s = self._clock.monotonic_s() - kept_s
         if self._slow and job in self._kept and age_s < FRESH_S:
             return kept
         starts = await self._waited_for(lambda: self._forecast_starts([job]), uid, until_s)
         if starts is not None:
-            return starts.get(job, StartForecast())
+            return starts.get(job, Forecast())
         return self._still_good(job)
 
-    async def starts_of(self, jobs: Sequence[int], *, uid: int) -> dict[int, StartForecast]:
+    async def starts_of(self, jobs: Sequence[int], *, uid: int) -> dict[int, Forecast]:
         """Return when jobs start that wait, in one forecast for all of them.
 
         Args:
@@ -140,14 +139,14 @@ class Forecasts:
             await self._waited_for(lambda: self._forecast_starts(jobs), uid, until_s)
         return {job: self._still_good(job) for job in jobs}
 
-    def _still_good(self, job: int) -> StartForecast:
+    def _still_good(self, job: int) -> Forecast:
         """Return the last forecast for a job, unless it is too old."""
-        kept_s, kept = self._kept.get(job, (-math.inf, StartForecast(why=NOT_YET)))
-        is_over = kept.planned_s is not None and kept.planned_s < self._clock.wall_s()
+        kept_s, kept = self._kept.get(job, (-math.inf, Forecast(start_unknown=NOT_YET)))
+        is_over = kept.start_s is not None and kept.start_s < self._clock.wall_s()
         age_s = self._clock.monotonic_s() - kept_s
-        return StartForecast(why=NOT_YET) if is_over or age_s > KEPT_S else kept
+        return Forecast(start_unknown=NOT_YET) if is_over or age_s > KEPT_S else kept
 
-    async def _forecast_starts(self, numbers: Sequence[int]) -> dict[int, StartForecast]:
+    async def _forecast_starts(self, numbers: Sequence[int]) -> dict[int, Forecast]:
         """Ask, and keep what is told: whoever has asked may have gone."""
         head = self._head
         found = (waiting_job(head.state, number) for number in numbers)
@@ -156,17 +155,17 @@ class Forecasts:
         question, meant, unknown = questions_of(
             jobs, state=head.state, settings=head.settings, seen=seen
         )
-        starts = {job: StartForecast(why=why) for job, why in unknown.items()}
+        starts = {job: Forecast(start_unknown=why) for job, why in unknown.items()}
         if question is not None:
             answer = await self._told(question)
             match answer:
                 case Told(too_long=True):
-                    starts |= dict.fromkeys(meant, StartForecast(why=TOO_LONG))
+                    starts |= dict.fromkeys(meant, Forecast(start_unknown=TOO_LONG))
                 case Told():
-                    none = StartForecast()
+                    none = Forecast()
                     starts |= {job: answer.starts.get(on, none) for job, on in meant.items()}
                 case Failed():
-                    failed = StartForecast(why=f"not known: {answer.why}")
+                    failed = Forecast(start_unknown=f"not known: {answer.why}")
                     starts |= dict.fromkeys(meant, failed)
                 case _:
                     assert_never(answer)
@@ -176,10 +175,10 @@ class Forecasts:
         self._kept.update((job, (now_s, start)) for job, start in starts.items())
         return starts
 
-    async def outlooks(self, jobs: Iterable[int], *, uid: int) -> dict[int, Outlook]:
+    async def outlooks(self, jobs: Iterable[int], *, uid: int) -> dict[int, Forecast]:
         """Return what is expected of training jobs that were just submitted, by job."""
         head = self._head
-        found: dict[int, Outlook] = {}
+        found: dict[int, Forecast] = {}
         forecasts = 0
         until_s: float | None = None  # one wait for all of them
         for count, number in enumerate(jobs, start=1):
@@ -188,10 +187,10 @@ class Forecasts:
             job = head.state.trainings.get(number)
             if job is None:
                 continue  # it was deleted meanwhile
-            start = StartForecast()
+            start = Forecast()
             if job.state is JobState.QUEUED and number not in head.verdicts and not head.safe_mode:
                 if is_planned(job.spec, head.state):
-                    start = StartForecast(why=NOT_PLANNED)
+                    start = Forecast(start_unknown=NOT_PLANNED)
                 elif forecasts < MAX_FORECASTS:
                     forecasts += 1
                     if until_s is None:
@@ -206,24 +205,24 @@ class Forecasts:
                 settings=head.settings,
                 verdicts=head.verdicts,
                 now_s=self._clock.wall_s(),
-                start_s=start.planned_s,
+                start_s=start.start_s,
             )
             if outlook.meets is None and not outlook.why:
-                outlook = structs.replace(outlook, why=start.why)
+                outlook = structs.replace(outlook, why=start.start_unknown)
             found[number] = outlook
         return found
 
     # --- jobs that were not submitted ---
 
-    async def outlook(self, spec: JobSpec, *, uid: int) -> Outlook:
+    async def outlook(self, spec: JobSpec, *, uid: int) -> Forecast:
         """Return what would become of a job if it were submitted now."""
         if self._head.safe_mode:
             return self._head.foresee(spec, self._clock.wall_s())
         until_s = asyncio.get_running_loop().time() + self._time_limit_s
         found = await self._waited_for(lambda: self._forecast_outlook(spec), uid, until_s)
-        return found or Outlook(why=f"no forecast came within {self._time_limit_s:g} s")
+        return found or Forecast(why=f"no forecast came within {self._time_limit_s:g} s")
 
-    async def _forecast_outlook(self, spec: JobSpec) -> Outlook:
+    async def _forecast_outlook(self, spec: JobSpec) -> Forecast:
         head, now_s = self._head, self._clock.wall_s()
         inquiry = inquire(
             spec, state=head.state, settings=head.settings, now_s=now_s, predictor=head.model
@@ -232,7 +231,7 @@ class Forecasts:
         if inquiry.question is not None:
             answer = await self._told(self._sendable(inquiry.question))
         if isinstance(answer, Failed):
-            return FAILED if answer.raised else Outlook(why=answer.why)
+            return FAILED if answer.raised else Forecast(why=answer.why)
         return concluded(inquiry, answer, state=head.state, settings=head.settings, now_s=now_s)
 
     def _sendable(self, question: ForecastQuestion) -> ForecastQuestion:
@@ -296,16 +295,15 @@ class Forecasts:
         return Failed(number=0, why="the policy failed", raised=True)
 
 
-def with_start(result: api.SubmitResult, outlook: Outlook) -> api.SubmitResult:
+def with_start(result: api.SubmitResult, outlook: Forecast) -> api.SubmitResult:
     """Return the answer to a dry run with when the job would start."""
     unknown = outlook.start_unknown or (outlook.why if outlook.start_s is None else "")
-    start = StartForecast(planned_s=outlook.start_s, spread=outlook.spread, why=unknown)
-    row = start_row(start)
+    row = start_row(structs.replace(outlook, start_unknown=unknown))
     expected_s = row.planned_s if row.expected_s is None else row.expected_s
     return structs.replace(result, predicted_start_s=expected_s, start=row)
 
 
-def with_outlook(result: api.SubmitResult, spec: JobSpec, outlook: Outlook) -> api.SubmitResult:
+def with_outlook(result: api.SubmitResult, spec: JobSpec, outlook: Forecast) -> api.SubmitResult:
     """Return an answer with what is expected of a training's end."""
     if result.error is not None or not spec.is_training:
         return result

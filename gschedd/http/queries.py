@@ -38,7 +38,7 @@ from gsched.model.limits import (
 from gsched.model.states import JobState, NodeState
 from gsched.protocol import api
 from gsched.protocol.stories import JobStories
-from gschedd.core.forecast.start import StartForecast
+from gschedd.core.forecast.start import Forecast
 from gschedd.core.head import Head
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
@@ -174,7 +174,7 @@ class Queries:
         self, request: web.Request, numbers: Sequence[int], live: Sequence[Job], warning: str
     ) -> web.StreamResponse:
         """Answer with jobs in the order of their numbers; those that are not live are read."""
-        starts: Mapping[int, StartForecast] = {}
+        starts: Mapping[int, Forecast] = {}
         teller = self._teller()
         if request.query.get("forecast", "") == "1":
             waiting = [job.id for job in live if teller.lacks_start(job)]
@@ -279,7 +279,7 @@ class Queries:
         caller = self._callers.of(request)
         await self._engine.settled()
         job = await self.find(request.match_info["id"])
-        start: StartForecast | None = None
+        start: Forecast | None = None
         if self._teller().lacks_start(job):
             start = await self._forecasts.start_of(job.id, uid=caller.uid)
         return answer(await self._story(request.match_info["id"], caller, start))
@@ -296,7 +296,7 @@ class Queries:
         await self._engine.settled()
         done = await self._read_jobs(self._wanted(texts))
         find = partial(found_jobs, texts, self._head.state, done, self._head.settings.server)
-        starts: dict[int, StartForecast] = {}
+        starts: dict[int, Forecast] = {}
         if request.query.get("forecast", "") == "1":
             teller = self._teller()
             waiting = [job.id for job in find()[0].values() if teller.lacks_start(job)]
@@ -324,7 +324,7 @@ class Queries:
         )
 
     async def _story(
-        self, text: str, caller: Caller, start: StartForecast | None = None
+        self, text: str, caller: Caller, start: Forecast | None = None
     ) -> api.JobStory:
         """Return all that is known of a job."""
         origins = await self._origins(caller, [await self.find(text)])
@@ -357,7 +357,7 @@ class Queries:
         caller: Caller,
         job: Job,
         past: Recorded,
-        start: StartForecast | None,
+        start: Forecast | None,
         origins: Mapping[str, dict[str, str]],
     ) -> api.JobStory:
         """Return all that is known; arguments may hold secrets and are the owner's business."""

@@ -60,6 +60,8 @@ class Module:
                 self._import_from(module, aliases, modules)
             case ast.Import(names=aliases):
                 self.imports.update(each.name for each in aliases if each.name in modules)
+            case _:
+                pass
 
     def _import_from(self, module: str, aliases: list[ast.alias], modules: frozenset[str]) -> None:
         for alias in aliases:

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from gsched.model.ids import element_number
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import question_of
-from gschedd.core.forecast.start import COVERAGE, StartForecast, told
+from gschedd.core.forecast.start import COVERAGE, Forecast, told
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 from gschedd.models.records import Record
@@ -153,15 +153,15 @@ class Cluster:
         jobs = self.world.head.state.jobs.values()
         return [job.id for job in jobs if job.state == "queued" and job.spec.array is None]
 
-    def predict(self, job: int, predictor: Predictor | None) -> StartForecast:
+    def predict(self, job: int, predictor: Predictor | None) -> Forecast:
         """Return the prediction for a job that waits."""
         return predicted(self.world, self.world.head.state.jobs[job], predictor)
 
-    def both(self, job: int) -> tuple[float, StartForecast, StartForecast]:
+    def both(self, job: int) -> tuple[float, Forecast, Forecast]:
         """Return now, the prediction and the floor."""
         return self.world.elapsed_s, self.predict(job, self.model), self.predict(job, None)
 
-    def outcome(self, job: int, said: tuple[float, StartForecast, StartForecast]) -> Outcome:
+    def outcome(self, job: int, said: tuple[float, Forecast, Forecast]) -> Outcome:
         """Return predictions beside the start, which is awaited."""
         while self.world.started_s(job) is None:
             self.world.run_for(600.0)
@@ -170,7 +170,7 @@ class Cluster:
         return outcome_of(started_s, *said)
 
 
-def predicted(world: World, job: Job, predictor: Predictor | None) -> StartForecast:
+def predicted(world: World, job: Job, predictor: Predictor | None) -> Forecast:
     """Return the prediction for a job of a world."""
     head = world.head
     seen = snapshot(head.state, head.settings, world.now_s, predictor)
@@ -178,14 +178,14 @@ def predicted(world: World, job: Job, predictor: Predictor | None) -> StartForec
     return told(question, world.policy).starts[job.id]
 
 
-def outcome_of(started_s: float, at_s: float, said: StartForecast, floor: StartForecast) -> Outcome:
+def outcome_of(started_s: float, at_s: float, said: Forecast, floor: Forecast) -> Outcome:
     """Return predictions beside a start; times are seconds since the beginning."""
     return Outcome(case_of(started_s, at_s, said), case_of(started_s, at_s, floor))
 
 
-def case_of(started_s: float, at_s: float, said: StartForecast) -> Case | None:
+def case_of(started_s: float, at_s: float, said: Forecast) -> Case | None:
     """Return a prediction beside what happened; None: it had no interval."""
-    spread, zero_s = said.spread, BEGIN_S + at_s
+    spread, zero_s = said.interval, BEGIN_S + at_s
     if spread is None or spread.expected_s is None or spread.late_s is None:
         return None
     return Case(
@@ -193,7 +193,7 @@ def case_of(started_s: float, at_s: float, said: StartForecast) -> Case | None:
         expected_s=spread.expected_s - zero_s,
         early_s=spread.early_s - zero_s,
         late_s=spread.late_s - zero_s,
-        planned_s=(said.planned_s or spread.expected_s) - zero_s,
+        planned_s=(said.start_s or spread.expected_s) - zero_s,
         learned=spread.known.learned / max(spread.known.counted, 1),
     )
 
@@ -338,7 +338,7 @@ def exact(seed: str, durations: Sequence[float]) -> Outcome | None:
         return None
     job = waiting[-1]  # others may be overtaken by jobs behind them
     at_s, _, floor = cluster.both(job)
-    planned_s = (floor.planned_s or 0.0) - BEGIN_S - at_s
+    planned_s = (floor.start_s or 0.0) - BEGIN_S - at_s
     got = cluster.outcome(job, (at_s, floor, floor)).floor
     return got and Outcome(got._replace(early_s=planned_s, late_s=planned_s), got)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from baselines.registry import ALL
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import question_of
-from gschedd.core.forecast.start import COVERAGE, StartForecast, told
+from gschedd.core.forecast.start import COVERAGE, Forecast, told
 from gschedd.core.state.records import Job
 from gschedd.models.robust import RobustModel
 from gschedd.policies.queue import fifo
@@ -34,7 +34,7 @@ class Said(NamedTuple):
 
     job: int
     at_s: float
-    start: StartForecast
+    start: Forecast
 
 
 class Case(NamedTuple):
@@ -109,7 +109,7 @@ def submit(world: World, kind: Program, machine: Machine, chance: random.Random)
     )
 
 
-def predict(world: World, job: Job) -> StartForecast:
+def predict(world: World, job: Job) -> Forecast:
     """Return the prediction for a job that waits."""
     head = world.head
     seen = snapshot(head.state, head.settings, world.now_s, head.model)
@@ -119,7 +119,7 @@ def predict(world: World, job: Job) -> StartForecast:
 
 def case_of(world: World, said: Said) -> Case | None:
     """Return a prediction beside what happened; None: it had no interval."""
-    spread, planned_s = said.start.spread, said.start.planned_s
+    spread, planned_s = said.start.interval, said.start.start_s
     started_s = world.started_s(said.job)
     if spread is None or spread.expected_s is None or spread.late_s is None or planned_s is None:
         return None

@@ -6,7 +6,8 @@ from gsched.errors import GschedError, InvalidRequestError
 from gsched.model.training import Training
 from gsched.protocol import actions as a
 from gsched.protocol.actions import Alteration
-from gschedd.core.forecast.deadline import Outlook, outlook_of
+from gschedd.core.forecast.deadline import outlook_of
+from gschedd.core.forecast.start import Forecast
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
@@ -57,7 +58,7 @@ class Story(World):
         assert (step.facts, self.head.state.next_job) == ((), before)
         return step.error
 
-    def outlook(self, job: int) -> Outlook:
+    def outlook(self, job: int) -> Forecast:
         """Return what is expected of a job that is not done."""
         head: Head = self.head
         return outlook_of(

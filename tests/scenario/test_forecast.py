@@ -10,7 +10,7 @@ from gschedd.core.forecast.start import (
     LEAST_ASKED,
     MAX_AHEAD,
     MAX_ASKED,
-    StartForecast,
+    Forecast,
     Told,
     predict_start,
     start_question,
@@ -124,7 +124,7 @@ def test_a_forecast_is_given_up_where_there_is_no_time_to_ask_again() -> None:
     often = len(asked)
     late = told(question, counted, lambda: len(asked) < often + 2)
 
-    assert in_time == Told(starts={last: StartForecast(planned_s=BEGIN_S + 40)})
+    assert in_time == Told(starts={last: Forecast(start_s=BEGIN_S + 40)})
     assert late == Told(too_long=True)
     assert len(asked) == often + 2
 

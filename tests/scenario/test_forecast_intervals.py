@@ -14,7 +14,7 @@ from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.pinned import Pinned
 from gschedd.core.forecast.question import questions_of
 from gschedd.core.forecast.runtimes import RunTime, refuted, share_of
-from gschedd.core.forecast.start import Known, StartForecast, told
+from gschedd.core.forecast.start import Forecast, Known, told
 from gschedd.core.state.elements import waiting_job
 from gschedd.core.state.state import State
 from gschedd.core.views.ahead import jobs_ahead
@@ -26,7 +26,7 @@ from tests.scenario.test_sharing_gpus import sharing_node
 from tests.support.world import ADMIN, BEGIN_S, Program, World, node, settings
 
 
-def start_of(world: World, number: int) -> StartForecast:
+def start_of(world: World, number: int) -> Forecast:
     """Return the forecast for a job that waits; moments are since the world began."""
     head = world.head
     job = waiting_job(head.state, number)
@@ -36,13 +36,13 @@ def start_of(world: World, number: int) -> StartForecast:
         [job], state=head.state, settings=head.settings, seen=seen
     )
     if question is None:
-        return StartForecast(why=unknown[number])
+        return Forecast(start_unknown=unknown[number])
     return told(question, world.policy).starts[meant[number]]
 
 
 def spread_of(world: World, number: int) -> tuple[float, float, float]:
     """Return the early, expected and late start, seconds since the world began."""
-    spread = start_of(world, number).spread
+    spread = start_of(world, number).interval
     assert spread is not None
     assert spread.expected_s is not None
     assert spread.late_s is not None
@@ -52,9 +52,9 @@ def spread_of(world: World, number: int) -> tuple[float, float, float]:
 def why(world: World, number: int) -> str:
     """Return why the start of a job is unknown; it is."""
     start = start_of(world, number)
-    assert start.planned_s is None
-    assert start.spread is None
-    return start.why
+    assert start.start_s is None
+    assert start.interval is None
+    return start.start_unknown
 
 
 def test_each_job_has_each_share_once_and_jobs_differ() -> None:
@@ -183,7 +183,7 @@ def test_one_short_job_does_not_predict_another_one() -> None:
     world.run_for(5)
 
     early_s, expected_s, late_s = (at_s - begun_s for at_s in spread_of(world, job))
-    spread = start_of(world, job).spread
+    spread = start_of(world, job).interval
 
     assert spread is not None
     assert (spread.known.counted, spread.known.learned) == (2, 0)
@@ -205,11 +205,11 @@ def test_behind_a_large_array_all_elements_count_at_a_bounded_cost() -> None:
     world.policy = counting
     start = start_of(world, job)
 
-    assert start.planned_s == pytest.approx(BEGIN_S + 100 * 100_000 / 4, rel=1e-3)
-    assert start.spread is not None
-    assert start.spread.known.counted == 100_000
-    assert start.spread.late_s is not None
-    assert start.spread.late_s - start.spread.early_s > 100 * 100_000 / 4 / 2, "all are alike"
+    assert start.start_s == pytest.approx(BEGIN_S + 100 * 100_000 / 4, rel=1e-3)
+    assert start.interval is not None
+    assert start.interval.known.counted == 100_000
+    assert start.interval.late_s is not None
+    assert start.interval.late_s - start.interval.early_s > 100 * 100_000 / 4 / 2, "all are alike"
     assert len(asked) < 1000
     assert jobs_ahead(world.job(job), world.head.state).jobs == 100_000 - 4
     assert array in world.head.state.arrays
@@ -247,10 +247,10 @@ def test_without_learned_run_times_a_start_lies_anywhere_within_the_walltime() -
     assert expected_s == pytest.approx(450, rel=0.15)
     assert 880 < late_s <= 1000
     start = start_of(world, job)
-    assert start.planned_s == BEGIN_S + 1000
-    assert start.spread is not None
-    assert start.spread.scenarios == 20
-    assert start.spread.known == Known(counted=1)
+    assert start.start_s == BEGIN_S + 1000
+    assert start.interval is not None
+    assert start.interval.scenarios == 20
+    assert start.interval.known == Known(counted=1)
 
 
 def test_with_learned_run_times_it_is_narrow() -> None:
@@ -313,7 +313,7 @@ def test_jobs_that_come_later_and_are_ahead_then_count() -> None:
 
     assert early_s < 200, "where the first one ends within 50 s"
     assert late_s > 400, "where it has not"
-    assert start_of(world, job).planned_s == BEGIN_S + 1100
+    assert start_of(world, job).start_s == BEGIN_S + 1100
 
 
 def test_a_job_with_dependencies_starts_after_them() -> None:
@@ -325,7 +325,7 @@ def test_a_job_with_dependencies_starts_after_them() -> None:
     third = world.submit("ncpus=1,walltime=10", depends=(f"afterany:{second}",))
     begun = world.submit("ncpus=1,walltime=10", depends=(f"after:{first}",))
 
-    starts_s = [start_of(world, job).planned_s for job in (first, second, third, begun)]
+    starts_s = [start_of(world, job).start_s for job in (first, second, third, begun)]
 
     assert starts_s == [BEGIN_S + 100, BEGIN_S + 300, BEGIN_S + 700, BEGIN_S + 100]
     assert spread_of(world, second)[1] == pytest.approx(130, abs=30)
@@ -367,9 +367,9 @@ def test_elements_of_an_array_start_one_after_the_other() -> None:
     after = world.submit("walltime=10", depends=(f"afterany:{array}",))
 
     assert fourth not in world.head.state.jobs
-    assert start_of(world, fourth).planned_s == BEGIN_S + 300
-    assert start_of(world, array).planned_s == BEGIN_S + 100, "that of the next element"
-    assert start_of(world, after).planned_s == BEGIN_S + 600
+    assert start_of(world, fourth).start_s == BEGIN_S + 300
+    assert start_of(world, array).start_s == BEGIN_S + 100, "that of the next element"
+    assert start_of(world, after).start_s == BEGIN_S + 600
     early_s, expected_s, late_s = spread_of(world, fourth)
     assert 10 < early_s < expected_s < late_s < 300
     assert expected_s == pytest.approx(140, abs=40)
@@ -389,7 +389,7 @@ def test_a_job_that_asks_for_a_part_of_a_gpu_is_predicted() -> None:
     world.submit("gpu_share=60%:4gb,walltime=100", runs_s=100)
     job = world.submit("gpu_share=60%:4gb,walltime=100")
 
-    assert start_of(world, job).planned_s == BEGIN_S + 100
+    assert start_of(world, job).start_s == BEGIN_S + 100
     early_s, expected_s, late_s = spread_of(world, job)
     assert early_s < 12 < expected_s < 60 < 85 < late_s
 
@@ -412,10 +412,10 @@ def test_many_jobs_are_predicted_together_as_one_by_one() -> None:
     starts = told(question, world.policy).starts
     for job in jobs:
         alone, together = start_of(world, job), starts[meant[job]]
-        assert alone.planned_s == together.planned_s
-        assert alone.spread is not None
-        assert together.spread is not None
-        assert alone.spread.expected_s == pytest.approx(together.spread.expected_s, abs=30)
+        assert alone.start_s == together.start_s
+        assert alone.interval is not None
+        assert together.interval is not None
+        assert alone.interval.expected_s == pytest.approx(together.interval.expected_s, abs=30)
 
 
 def test_a_queue_too_long_to_be_played_tells_before_which_moment_nothing_happens() -> None:
@@ -425,10 +425,10 @@ def test_a_queue_too_long_to_be_played_tells_before_which_moment_nothing_happens
 
     start = start_of(world, jobs[-1])
 
-    assert start.planned_s is None
+    assert start.start_s is None
     assert start.not_before_s is not None
     assert start.not_before_s > BEGIN_S + 500
-    assert "too long to be played" in start.why
+    assert "too long to be played" in start.start_unknown
 
 
 @pytest.mark.parametrize("name", ["fifo", "balance"])
@@ -476,8 +476,8 @@ def test_training_jobs_are_predicted_under_every_policy(name: str) -> None:
 
     assert waiting
     for job, start in starts.items():
-        assert start.planned_s is not None, (job, start.why)
-        assert 0 <= start.planned_s - BEGIN_S <= 300, (job, start)
+        assert start.start_s is not None, (job, start.start_unknown)
+        assert 0 <= start.start_s - BEGIN_S <= 300, (job, start)
 
 
 @pytest.mark.parametrize("name", ["sia", "goodput"])
@@ -491,4 +491,4 @@ def test_an_adaptive_job_of_unknown_length_is_named(name: str) -> None:
 
     for job in waiting:
         start = start_of(world, job)
-        assert start.planned_s is not None or start.why
+        assert start.start_s is not None or start.start_unknown

@@ -8,7 +8,8 @@ from gsched.model.training import Training
 from gsched.protocol import api
 from gsched.protocol import node as n
 from gschedd.core.cycle.run import snapshot
-from gschedd.core.forecast.deadline import Outlook, outlook_of
+from gschedd.core.forecast.deadline import outlook_of
+from gschedd.core.forecast.start import Forecast
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State
@@ -41,7 +42,7 @@ class Story(World):
         asked = "select=1:ncpus=1:ngpus=1"
         return self.submit(asked, runs_s=runs_s, deadline_after_s=in_s, **changes)  # type: ignore[arg-type] # passed on
 
-    def outlook(self, job: int) -> Outlook:
+    def outlook(self, job: int) -> Forecast:
         """Return what is expected of a job that is not done."""
         return outlook_of(
             self.job(job),

@@ -19,9 +19,8 @@ from gschedd.core.forecast.question import UnpredictableError, newcomers_questio
 from gschedd.core.forecast.start import (
     NEW_JOB,
     AskAll,
+    Forecast,
     ForecastQuestion,
-    Spread,
-    StartForecast,
     Told,
     told,
 )
@@ -46,33 +45,8 @@ _EXPECTED: Final = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.MIGRAT
 V = TypeVar("V")
 
 
-class Outlook(Struct, frozen=True, kw_only=True):
-    """What is expected of a training.
-
-    Attributes:
-        start_s, end_s: seconds since the epoch; None: unknown.
-        meets: it will meet its deadline; None: unknown, or it has none.
-        gpus: on how many GPUs at first; 0: unknown.
-        firm: the policy stays with that, so it may be kept as a promise.
-        can_promise: the policy would keep the deadline if it were promised now.
-        why: in words, why it will be late, or why nothing can be said.
-        spread: how uncertain the start is; None: unknown.
-        start_unknown: in words, why the start is unknown.
-    """
-
-    start_s: float | None = None
-    spread: Spread | None = None
-    start_unknown: str = ""
-    end_s: float | None = None
-    meets: bool | None = None
-    gpus: int = 0
-    firm: bool = True
-    can_promise: bool = False
-    why: str = ""
-
-
 #: Where the policy raised.
-FAILED: Final = Outlook(why="the policy failed, so its end cannot be predicted")
+FAILED: Final = Forecast(why="the policy failed, so its end cannot be predicted")
 
 
 def outlook_of(
@@ -83,7 +57,7 @@ def outlook_of(
     verdicts: Mapping[int, DeadlineForecast],
     now_s: float,
     start_s: float | None = None,
-) -> Outlook:
+) -> Forecast:
     """Return what is expected of a training that is not done.
 
     Args:
@@ -106,7 +80,7 @@ def outlook_of(
     deadline_s = job.spec.deadline_s
     if deadline_s and now_s > deadline_s:
         why = "its deadline has passed"
-    return Outlook(
+    return Forecast(
         start_s=start_s,
         end_s=end_s,
         meets=_meets(deadline_s, end_s, now_s, said=said),
@@ -198,7 +172,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
 
     spec: JobSpec
     size: Size | None
-    outlook: Outlook | None = None
+    outlook: Forecast | None = None
     question: ForecastQuestion | None = None
     unknown: str = ""
     job: Job | None = None
@@ -223,7 +197,7 @@ def inquire(
     )
     silent = _silence(spec, state=state, settings=settings, now_s=now_s)
     if silent:
-        return Inquiry(spec=spec, size=size, outlook=Outlook(why=silent))
+        return Inquiry(spec=spec, size=size, outlook=Forecast(why=silent))
     if is_planned(spec, state) and size is not None:
         job = _newcomer(spec, state, now_s)
         seen = _with_newcomer(job, size, state, settings, predictor)
@@ -252,7 +226,7 @@ def inquire(
 
 def concluded(
     inquiry: Inquiry, answer: Told | None, *, state: State, settings: Settings, now_s: float
-) -> Outlook:
+) -> Forecast:
     """Return what would become of a job.
 
     Args:
@@ -266,24 +240,24 @@ def concluded(
         assert answer is not None, "there was a question"
         assert answer.plan is not None, "which was for a plan"
         return _said(answer.plan, inquiry.job, inquiry.job_class)
-    start_s = spread = None
+    start_s = interval = None
     unknown = inquiry.unknown
     if answer is not None:
-        start = answer.starts.get(NEW_JOB, StartForecast())
-        start_s, spread, unknown = start.planned_s, start.spread, start.why
+        start = answer.starts.get(NEW_JOB, Forecast())
+        start_s, interval, unknown = start.start_s, start.interval, start.start_unknown
     if size is None or not spec.is_training:
         why = "its run time is unknown"
-        return Outlook(start_s=start_s, spread=spread, start_unknown=unknown, why=why)
+        return Forecast(start_s=start_s, interval=interval, start_unknown=unknown, why=why)
     if start_s is None:
         why = "its start time cannot be predicted"
-        return Outlook(spread=spread, start_unknown=unknown, why=why)
+        return Forecast(interval=interval, start_unknown=unknown, why=why)
     first_step_s = start_s + expected_startup_s(spec, size, state)
     end_s = _end_after(first_step_s, spec, size, state=state, settings=settings)
     meets = _meets(spec.deadline_s, end_s, now_s)
     why = "jobs ahead of it in the queue" if meets is False else ""
-    return Outlook(
+    return Forecast(
         start_s=start_s,
-        spread=spread,
+        interval=interval,
         end_s=end_s,
         meets=meets,
         gpus=spec.request.gpus,
@@ -299,7 +273,7 @@ def foresee(
     policy: Policy,
     now_s: float,
     predictor: Predictor | None = None,
-) -> Outlook:
+) -> Forecast:
     """Return what would become of a job if it were submitted now; the policy is asked here."""
     inquiry = inquire(spec, state=state, settings=settings, now_s=now_s, predictor=predictor)
     try:
@@ -354,16 +328,16 @@ def _with_newcomer(
     )
 
 
-def _said(plan: Plan, job: Job, job_class: JobClass) -> Outlook:
+def _said(plan: Plan, job: Job, job_class: JobClass) -> Forecast:
     start_s = next((job.submitted_s for start in plan.starts if start.job == job.id), None)
     if start_s is None:
         waits = (wait.predicted_start_s for wait in plan.waits if wait.job_class == job_class)
         start_s = next(waits, None)
     verdict = next((each for each in plan.verdicts if each.job == job.id), None)
     if verdict is None:
-        return Outlook(start_s=start_s, why="the policy has not planned it yet")
+        return Forecast(start_s=start_s, why="the policy has not planned it yet")
     meets = _said_of(verdict, job.submitted_s) if job.spec.deadline_s else None
-    return Outlook(
+    return Forecast(
         start_s=start_s,
         end_s=verdict.end_s,
         meets=meets,
@@ -374,7 +348,7 @@ def _said(plan: Plan, job: Job, job_class: JobClass) -> Outlook:
     )
 
 
-def promise_of(job: int, spec: JobSpec, outlook: Outlook, *, now_s: float) -> f.DeadlineJudged:
+def promise_of(job: int, spec: JobSpec, outlook: Forecast, *, now_s: float) -> f.DeadlineJudged:
     """Return that a job which is to be refused if it is late will be in time.
 
     It is a promise where the policy can keep one: the user waits for nothing less.

@@ -76,7 +76,7 @@ class Known(Struct, frozen=True, kw_only=True):
     other_runs: int = 0
 
 
-class Spread(Struct, frozen=True, kw_only=True):
+class StartInterval(Struct, frozen=True, kw_only=True):
     """When a job starts over all scenarios, seconds since the epoch.
 
     Attributes:
@@ -96,20 +96,32 @@ class Spread(Struct, frozen=True, kw_only=True):
     known: Known = Known()
 
 
-class StartForecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of the start of one job.
+class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is expected of one job.
 
     Attributes:
-        planned_s: by when it starts if all jobs run as planned, seconds since the epoch; None:
+        start_s: by when it starts if all jobs run as planned, seconds since the epoch; None:
             unknown.
-        spread: over scenarios; None: it was not asked for, or is unknown.
+        interval: of its start, over scenarios; None: it was not requested, or is unknown.
         not_before_s: it starts later than this, where that is all that is known.
-        why: in words, why it is unknown.
+        start_unknown: in words, why the start is unknown.
+        end_s: when it ends, seconds since the epoch; None: unknown.
+        meets: it will meet its deadline; None: unknown, or it has none.
+        gpus: on how many GPUs at first; 0: unknown.
+        firm: the policy stays with that, so it may be kept as a guarantee.
+        can_promise: the policy would keep the deadline if it were guaranteed now.
+        why: in words, why it will be late, or why nothing can be predicted.
     """
 
-    planned_s: float | None = None
-    spread: Spread | None = None
+    start_s: float | None = None
+    interval: StartInterval | None = None
     not_before_s: float | None = None
+    start_unknown: str = ""
+    end_s: float | None = None
+    meets: bool | None = None
+    gpus: int = 0
+    firm: bool = True
+    can_promise: bool = False
     why: str = ""
 
 
@@ -135,7 +147,7 @@ def predict_start(
         TooLongError: there is not.
     """
     question = AskStart(seen=seen, job=job, key=key)
-    return _Inquest(question, policy, may_go_on).planned()[job].planned_s
+    return _Inquest(question, policy, may_go_on).planned()[job].start_s
 
 
 TOO_MANY: Final = f"more than {MAX_AHEAD} jobs are ahead of it in the queue"
@@ -170,29 +182,29 @@ class _Inquest:
         self._beliefs = Beliefs()
         self._asked = 0
 
-    def planned(self) -> dict[int, StartForecast]:
+    def planned(self) -> dict[int, Forecast]:
         """Return by when jobs start as planned, or why that is unknown.
 
         Raises:
             TooLongError: there was no time to ask the policy so often.
         """
         if sum(len(group.order) for group in self._groups) > MAX_AHEAD:
-            return dict.fromkeys(self._jobs, StartForecast(why=TOO_MANY))
+            return dict.fromkeys(self._jobs, Forecast(start_unknown=TOO_MANY))
         asks = _affordable(self._cost, MAX_COST)
         if not asks:
-            return dict.fromkeys(self._jobs, StartForecast(why=TOO_COSTLY))
+            return dict.fromkeys(self._jobs, Forecast(start_unknown=TOO_COSTLY))
         played = self._play(Scenario(), asks)
         self._asked = max(played.asked, 1)
-        missing = StartForecast(why=TOO_FAR, not_before_s=played.until_s)
+        missing = Forecast(start_unknown=TOO_FAR, not_before_s=played.until_s)
         if played.stuck:
-            missing = StartForecast(why=_stuck_words(played))
+            missing = Forecast(start_unknown=_stuck_words(played))
         starts_s = played.starts_s
         return {
-            job: StartForecast(planned_s=starts_s[job]) if job in starts_s else missing
+            job: Forecast(start_s=starts_s[job]) if job in starts_s else missing
             for job in self._jobs
         }
 
-    def spreads(self) -> dict[int, Spread]:
+    def spreads(self) -> dict[int, StartInterval]:
         """Return when jobs start over scenarios, as far as that is known."""
         self._beliefs = _beliefs(self._question, self._groups)
         each = self._asked * self._cost
@@ -227,7 +239,7 @@ class _Inquest:
         )
 
 
-def _summary(job: int, played: Sequence[Played], known: Known) -> Spread | None:
+def _summary(job: int, played: Sequence[Played], known: Known) -> StartInterval | None:
     """Return when a job starts over scenarios; None: later than was played in nearly all."""
     starts_s = sorted(each.starts_s.get(job, math.inf) for each in played)
     if not math.isfinite(starts_s[0]):
@@ -238,7 +250,7 @@ def _summary(job: int, played: Sequence[Played], known: Known) -> Spread | None:
     if not math.isfinite(early_s):
         return None
     until_s = min((each.until_s for each in played if job not in each.starts_s), default=math.inf)
-    return Spread(
+    return StartInterval(
         early_s=early_s,
         expected_s=expected_s if math.isfinite(expected_s) else None,
         late_s=late_s if math.isfinite(late_s) else None,
@@ -407,7 +419,7 @@ class Told(Struct, frozen=True, kw_only=True):
     """
 
     number: int = 0
-    starts: Mapping[int, StartForecast] = {}
+    starts: Mapping[int, Forecast] = {}
     too_long: bool = False
     plan: Plan | None = None
 
@@ -432,7 +444,8 @@ def told(
                 return Told(number=question.number, too_long=True)
             spreads = inquest.spreads() if question.spread else {}
             starts |= {
-                job: structs.replace(starts[job], spread=spread) for job, spread in spreads.items()
+                job: structs.replace(starts[job], interval=spread)
+                for job, spread in spreads.items()
             }
             RECENT.question_answered()
             return Told(number=question.number, starts=starts)

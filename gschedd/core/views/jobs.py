@@ -13,8 +13,8 @@ from gsched.model.resources import Request
 from gsched.model.states import AttemptState, JobState, NodeState
 from gsched.protocol import api
 from gsched.protocol.starts import StartRow
-from gschedd.core.forecast.deadline import Outlook, is_planned, outlook_of
-from gschedd.core.forecast.start import StartForecast
+from gschedd.core.forecast.deadline import is_planned, outlook_of
+from gschedd.core.forecast.start import Forecast
 from gschedd.core.head import Head
 from gschedd.core.nodes.admission import SHOWN, refused_words
 from gschedd.core.nodes.live import newest_load
@@ -94,7 +94,7 @@ class JobViews:
             meets_deadline=meets,
         )
 
-    def _outlook(self, job: Job, start_s: float | None) -> Outlook:
+    def _outlook(self, job: Job, start_s: float | None) -> Forecast:
         return outlook_of(
             job,
             state=self._state,
@@ -168,7 +168,7 @@ class JobViews:
         attempts: Iterable[Attempt],
         events: Iterable[tuple[int, f.AnyFact]],
         now_s: float,
-        start: StartForecast | None = None,
+        start: Forecast | None = None,
     ) -> api.JobStory:
         """Return all that is known of a job.
 
@@ -267,7 +267,7 @@ class JobViews:
         """Return whether a job waits, and it can be asked when it starts."""
         return job.state in WAITING_STATES and not self._safe_mode
 
-    def row_with_start(self, job: Job, start: StartForecast) -> api.JobRow:
+    def row_with_start(self, job: Job, start: Forecast) -> api.JobRow:
         """Return the line of a job that waits with when it starts."""
         row = self.row(job)
         if job.state not in WAITING_STATES:
@@ -276,7 +276,7 @@ class JobViews:
         if said_s is not None and said_s <= self._now_s:
             said_s = None  # what runs has outlived the plan, and no cycle has noticed yet
         if said_s is None and not is_planned(job.spec, self._state):
-            planned = structs.replace(row, predicted_start_s=start.planned_s)
+            planned = structs.replace(row, predicted_start_s=start.start_s)
             row = self._with_deadline(planned, job)
         told = start_row(start, planned_s=said_s)
         expected_s = told.expected_s
@@ -330,33 +330,33 @@ class JobViews:
         )
 
 
-def start_row(start: StartForecast, *, planned_s: float | None = None) -> StartRow:
+def start_row(start: Forecast, *, planned_s: float | None = None) -> StartRow:
     """Return a forecast as users see it.
 
     Args:
         planned_s: when the policy itself plans the start, where it has said so.
     """
-    spread = start.spread
-    planned_s = start.planned_s if planned_s is None else planned_s
-    if spread is None:
+    interval = start.interval
+    planned_s = start.start_s if planned_s is None else planned_s
+    if interval is None:
         return StartRow(
             planned_s=planned_s,
             not_before_s=start.not_before_s,
-            unknown="" if planned_s is not None else start.why,
+            unknown="" if planned_s is not None else start.start_unknown,
         )
     return StartRow(
-        expected_s=spread.expected_s,
-        early_s=spread.early_s,
-        late_s=spread.late_s,
-        not_before_s=spread.not_before_s if spread.expected_s is None else None,
+        expected_s=interval.expected_s,
+        early_s=interval.early_s,
+        late_s=interval.late_s,
+        not_before_s=interval.not_before_s if interval.expected_s is None else None,
         planned_s=planned_s,
-        unknown=start.why if spread.expected_s is None else "",
-        scenarios=spread.scenarios,
-        counted=spread.known.counted,
-        learned=spread.known.learned,
-        blended=spread.known.blended,
-        runs=spread.known.runs,
-        other_runs=spread.known.other_runs,
+        unknown=start.start_unknown if interval.expected_s is None else "",
+        scenarios=interval.scenarios,
+        counted=interval.known.counted,
+        learned=interval.known.learned,
+        blended=interval.known.blended,
+        runs=interval.known.runs,
+        other_runs=interval.known.other_runs,
     )
 
 
