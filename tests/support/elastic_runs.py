@@ -20,6 +20,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "support" / "elastic_train.py"
 TIMEOUT_S = 240.0  # an attempt, on a machine that does much else
 
+RANKS_TIMEOUT_S = 900.0
+
 Row = dict[str, Any]
 
 
@@ -89,6 +91,16 @@ class Ranks:
         """Send all a signal."""
         for each in self._all:
             each.send_signal(number)
+
+
+def run_ranks(
+    forks: ForkServer, directory: pathlib.Path, *script: str, ranks: int
+) -> tuple[int, str]:
+    """Run a script on so many ranks; return how it ended, and the end of what it wrote."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    output = directory / "output"
+    started = Ranks(forks, list(script), environment, output, ranks)
+    return started.wait(RANKS_TIMEOUT_S), output.read_text(errors="replace")[-4000:]
 
 
 class Run:

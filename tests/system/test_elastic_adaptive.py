@@ -11,7 +11,8 @@ from collections import Counter
 
 import pytest
 
-from tests.support.torchrun import ROOT, run_torchrun
+from tests.support.elastic_runs import ROOT, run_ranks
+from tests.support.forks import ForkServer
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic-exact")]
 
@@ -30,11 +31,13 @@ CHECKS = (
 )
 
 
-def test_adaptive_training_computes_what_a_direct_computation_does(tmp_path: pathlib.Path) -> None:
-    ran = run_torchrun(SCRIPT, str(tmp_path), ranks=4)
+def test_adaptive_training_computes_what_a_direct_computation_does(
+    tmp_path: pathlib.Path, forks: ForkServer
+) -> None:
+    code, output = run_ranks(forks, tmp_path, str(SCRIPT), str(tmp_path), ranks=4)
 
     told = [(tmp_path / f"told-{rank}").read_text() for rank in range(4)]
-    assert ran.returncode == 0, "\n".join([*told, ran.stderr[-4000:]])
+    assert code == 0, "\n".join([*told, output])
     for lines in told:
         assert lines.splitlines() == [f"{check}: ok" for check in CHECKS]
     for check, epochs in (("told_batch", 1), ("changing_batches", 6), ("inference", 1)):

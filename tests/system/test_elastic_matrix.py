@@ -11,7 +11,8 @@ from collections import Counter
 
 import pytest
 
-from tests.support.torch_python import torch_python
+from tests.support.elastic_runs import run_ranks
+from tests.support.forks import ForkServer
 from tests.support.torchrun import ROOT, run_torchrun
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("elastic-matrix")]
@@ -40,15 +41,18 @@ EVERY_SAMPLE_ONCE = {(epoch, sample): 1 for epoch in range(3) for sample in rang
 
 
 def run(
-    directory: pathlib.Path, kinds: tuple[str, ...], plans: tuple[str, ...], ranks: int
+    forks: ForkServer,
+    directory: pathlib.Path,
+    kinds: tuple[str, ...],
+    plans: tuple[str, ...],
+    ranks: int,
 ) -> None:
     """Run the kinds with attempts on these numbers of ranks, and check what each rank says."""
-    torch_python("numpy")
-    script = (MATRIX, str(directory), ",".join(kinds), ",".join(plans))
-    ran = run_torchrun(*script, ranks=ranks)
+    script = (str(MATRIX), str(directory), ",".join(kinds), ",".join(plans))
+    code, output = run_ranks(forks, directory, *script, ranks=ranks)
 
     told = [(directory / f"told-{rank}").read_text() for rank in range(ranks)]
-    assert ran.returncode == 0, "\n".join([*told, ran.stderr[-4000:]])
+    assert code == 0, "\n".join([*told, output])
     expected = [f"{kind} {plan}: ok" for kind in kinds for plan in plans]
     for lines in told:
         assert lines.splitlines() == expected
@@ -60,15 +64,19 @@ def run(
             assert used == EVERY_SAMPLE_ONCE, (kind, plan)
 
 
-def test_kinds_of_networks_end_with_the_same_bits_on_every_rank(tmp_path: pathlib.Path) -> None:
+def test_kinds_of_networks_end_with_the_same_bits_on_every_rank(
+    tmp_path: pathlib.Path, forks: ForkServer
+) -> None:
     """Moved within an epoch and at its end, in the middle of an accumulation, and resized."""
-    run(tmp_path, FEW, ("2-2-2", "2-3-2"), ranks=3)
+    run(forks, tmp_path, FEW, ("2-2-2", "2-3-2"), ranks=3)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("plan", ["2-2-2-2-2", "3-3-3-3-3", "2-3-2", "2-1-2", "3-1-2-3", "1-1-1"])
-def test_every_kind_on_every_number_of_ranks(tmp_path: pathlib.Path, plan: str) -> None:
-    run(tmp_path, ALL, (plan,), ranks=3)
+def test_every_kind_on_every_number_of_ranks(
+    tmp_path: pathlib.Path, forks: ForkServer, plan: str
+) -> None:
+    run(forks, tmp_path, ALL, (plan,), ranks=3)
 
 
 @pytest.mark.sweep
