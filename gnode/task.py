@@ -18,7 +18,7 @@ RecordT = TypeVar("RecordT")
 LEFTOVER_GRACE_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class TaskFile:
     """A file that the supervisor writes into ``user_dir`` as the owner: the script, say."""
 
@@ -98,7 +98,7 @@ class EarlySignal:
     script_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)  # neither frozen nor with slots: each start of a job makes it twice
 class Task:
     """Everything that a supervisor needs to run an attempt on this node.
 
@@ -188,7 +188,7 @@ class Task:
     private: PrivateTmp | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class SupervisorInfo:
     """From the journal: which processes run the attempt, and its real files."""
 
@@ -215,6 +215,9 @@ _RECORDS: Final[Mapping[str, type[object]]] = MappingProxyType(
     }
 )
 
+#: Fields of all records that are sequences of texts or numbers.
+_SEQUENCES: Final = ("argv", "cpus", "stage_in", "stage_out", "visible", "denied", "allowed")
+
 
 def decode(kind: type[RecordT], content: bytes) -> RecordT:
     """Return the `Task` or `SupervisorInfo` that is written as JSON.
@@ -232,13 +235,21 @@ def _record(kind: type[RecordT], stated: Any) -> RecordT:
     """Return a record from what JSON decodes to; fields of newer versions are left out."""
     if not isinstance(stated, dict):
         raise ValueError(f"no record of type {kind.__name__}")  # noqa: TRY004 - as of no JSON
-    known: Mapping[str, object] = getattr(kind, "__dataclass_fields__")  # noqa: B009 - no protocol has it
-    return kind(**{name: _value(name, stated[name]) for name in known if name in stated})
+    known: Mapping[str, object] = kind.__dataclass_fields__  # type: ignore[attr-defined] # of each
+    # by the names of the fields: Python passes arguments by other, equal texts far more slowly
+    values = {name: stated[name] for name in known if name in stated}
+    for name, record in _RECORDS.items():
+        value = values.get(name)
+        if isinstance(value, dict):
+            values[name] = _record(record, value)
+        elif isinstance(value, list):
+            values[name] = tuple(_record(record, each) for each in value)
+    for name in _SEQUENCES:
+        if name in values:
+            values[name] = _tuple(values[name])
+    return kind(**values)
 
 
-def _value(name: str, stated: Any) -> Any:
-    if isinstance(stated, list):
-        return tuple(_value(name, each) for each in stated)
-    if isinstance(stated, dict) and name in _RECORDS:
-        return _record(_RECORDS[name], stated)
-    return stated
+def _tuple(value: Any) -> Any:
+    """Return a list, and those in it, as tuples."""
+    return tuple(map(_tuple, value)) if isinstance(value, list) else value

@@ -462,6 +462,15 @@ def note_abuse(table: Table, event: ShareAbused) -> None:
 # --- ends ---
 
 
+def _clear_up(table: Table, attempt: Attempt, task: AcceptedTask) -> None:
+    """Have removed what a task that has ended leaves, and keep only what is used of it later."""
+    if task.removal is not None and attempt.info is not None:
+        table.out.append(RemoveContainer(key=attempt.key))
+    if task.user_dir:
+        table.out.append(RemoveFiles(user_dir=task.user_dir))
+    attempt.task = task.without_program()
+
+
 def end_by_record(table: Table, attempt: Attempt, record: ExitRecord) -> None:
     """Take over an exit record, report it, and start what waited for this end.
 
@@ -477,11 +486,8 @@ def end_by_record(table: Table, attempt: Attempt, record: ExitRecord) -> None:
     attempt.record = record
     attempt.waiting.clear()
     table.tell_exit(attempt)
-    task = attempt.task
-    if task is not None and task.removal is not None and attempt.info is not None:
-        table.out.append(RemoveContainer(key=attempt.key))
-    if task is not None and task.user_dir:
-        table.out.append(RemoveFiles(user_dir=task.user_dir))
+    if attempt.task is not None:
+        _clear_up(table, attempt, attempt.task)
     for key in table.live_of_job.get(attempt.key.job, ()):
         # In order of their numbers: the first is the oldest, and only it may run.
         oldest = table.attempts[key]

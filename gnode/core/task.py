@@ -1,5 +1,6 @@
 """What is asked of a supervisor: the task that gnode has accepted, and orders in the journal."""
 
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ def parse_key(name: str) -> AttemptKey:
     return AttemptKey(int(job), int(attempt))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class AcceptedTask(Task):
     """A task with what gnode alone reads of it.
 
@@ -55,6 +56,12 @@ class AcceptedTask(Task):
     def key(self) -> AttemptKey:
         """Return the attempt's identity."""
         return AttemptKey(self.job, self.attempt)
+
+    def without_program(self) -> "AcceptedTask":
+        """Return the task without program, environment and files: large, and of no more use."""
+        left = copy(self)
+        left.argv, left.env, left.files = (), {}, ()
+        return left
 
 
 class StopCommand(Struct, frozen=True, kw_only=True, tag_field="do", tag="stop"):

@@ -23,7 +23,6 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 
 from gnode.supervisor import kernel
 from gnode.task import SupervisorInfo
@@ -173,7 +172,7 @@ class Journal:
 
     def write_staging(self, started: SupervisorInfo) -> None:
         """Publish who copies files for the attempt, before its program may run."""
-        self._append(_STAGING + json.dumps(asdict(started)).encode())
+        self._append(_STAGING + json.dumps(vars(started)).encode())
 
     def write_answer(self, request: int, *, sent: bool) -> None:
         """Say whether the signal of a migration was sent: whether a process handles it.
@@ -189,7 +188,7 @@ class Journal:
 
     def write_started(self, started: SupervisorInfo) -> None:
         """Publish who runs the attempt; not flushed, since it says nothing after a power loss."""
-        self._append(_STARTED + json.dumps(asdict(started)).encode())
+        self._append(_STARTED + json.dumps(vars(started)).encode())
 
     def write_ended(self, record: Mapping[str, object]) -> bytes:
         """Write the exit record so that it outlives a power loss; return it as it was written.

@@ -244,6 +244,22 @@ def test_a_start_that_was_too_quick_to_be_seen_is_told_before_the_end() -> None:
     assert sent == ["Started", "Exited"]
 
 
+def test_what_has_ended_keeps_neither_its_script_nor_its_environment_in_memory() -> None:
+    """There may be thousands before the head has acknowledged them and their records go."""
+    driver = Driver()
+    driver.launch(order(environment={"V": "x" * 10_000}))
+    driver.forked()
+    driver.seen()
+    attempt = driver.agent.attempts[KEY]
+    assert attempt.task is not None
+    assert len(attempt.task.env["V"]) == 10_000
+
+    driver.ended()
+
+    assert (attempt.task.argv, attempt.task.env, attempt.task.files) == ((), {}, ())
+    assert attempt.task.uid == 1000
+
+
 # --- stopping and commands ---
 
 
