@@ -30,6 +30,7 @@ from gsched.errors import GschedError
 from gsched.model.ids import short_job_id
 
 ACCOUNT, SESSION = "account", "open_session"
+AUTHENTICATION = frozenset({"auth", "password"})
 
 
 class RefusedError(Exception):
@@ -112,6 +113,8 @@ def answer(told: Mapping[str, str], path: str, caller: int) -> str:
         RefusedError: the user does not come in.
     """
     stage, user = told.get("PAM_TYPE", ""), told.get("PAM_USER", "")
+    if stage in AUTHENTICATION:  # a success would let anybody in whose line is "sufficient"
+        raise RefusedError(f"gnode.pam does not authenticate: remove its line for {stage!r}")
     if stage not in {ACCOUNT, SESSION}:
         return ""
     try:
