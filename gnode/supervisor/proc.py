@@ -118,14 +118,22 @@ def _environment(pid: int) -> bytes:
 def send(pids: Iterable[int], number: int) -> None:
     """Send a signal to each process; those that are gone or may not be signalled are left out.
 
-    The caller reaps the processes or has just read them, so that a pid cannot have been handed
-    out again in between.
+    The oldest comes first: a shell whose child has ended goes on with its next command, and could
+    end with exit code 0 before the signal reaches it.
+
+    The caller reaps the processes or has just read them, so that a pid cannot have been handed out
+    again in between.
     """
-    for pid in pids:
+    for pid in pids if number == signal.SIGKILL else oldest_first(pids):
         try:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             continue
+
+
+def oldest_first(pids: Iterable[int]) -> list[int]:
+    """Return processes in the order of their starts, to a clock tick."""
+    return sorted(pids, key=lambda pid: (start_ticks(pid), pid))
 
 
 def handlers_of(pids: Iterable[int], number: int) -> set[int]:
