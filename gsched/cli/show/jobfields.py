@@ -50,7 +50,7 @@ class Field(Column):
         name: str,
         title: str,
         read: str | Callable[[JobRow, View], Value],
-        write: Callable[[Any, JobRow, View], str] | None = None,
+        write: Callable[[Any, Any, Any], str] | None = None,
         **column: Any,
     ) -> None:
         super().__init__(title, **column)
@@ -77,11 +77,14 @@ class Field(Column):
         read, write = self.read, self.write
         values: Iterable[Value]
         if self.attribute is not None:
-            values = map(self.attribute, rows)
+            values = list(map(self.attribute, rows))
         else:
             values = [read(row, view) for row in rows]
         if write is None:
             return ["" if value is None else str(value) for value in values]
+        if write in _OF_VALUES:  # of which many jobs have the same
+            texts = {value: write(value, None, None) for value in set(values) - {None}}
+            return [texts.get(value, "") for value in values]
         pairs = zip(values, rows, strict=True)
         return ["" if value is None else write(value, row, view) for value, row in pairs]
 
@@ -127,7 +130,7 @@ def _use_age(row: JobRow, view: View) -> float | None:
     return None if row.live is None else max(0.0, view.now_s - row.live.at_s)
 
 
-def gpu_words(row: JobRow) -> str:
+def gpu_words(row: JobRow, _: object = None) -> str:
     """Return how many GPUs a job has or requests, or the part of one: ``40%``."""
     return str(row.gpus) if row.gpu_share is None else f"{row.gpu_share.percent}%"
 
@@ -150,9 +153,13 @@ def _marked_slack(row: JobRow, _: View) -> str:
     return (late + slack_words(row.slack_s)).strip()
 
 
-def reason_words(row: JobRow) -> str:
+def reason_words(row: JobRow, _: object = None) -> str:
     """Return why a job waits or how it ended; of an array first where its elements are."""
-    words = local_times(row.reason) or ending_words(row)
+    words = row.reason
+    if not words:
+        words = ending_words(row)
+    elif " UTC" in words:  # a list may have 100,000 rows: no call for nothing
+        words = local_times(words)
     array = row.array
     if array is None or row.outcome is not None:
         return words
@@ -269,6 +276,14 @@ def cpu_time(row: JobRow) -> str:
     return format_duration(row.cpu_s) if row.cpu_s or row.started_s else "0"
 
 
+#: Texts that follow from the value alone.
+_OF_VALUES: Final[tuple[Callable[[Any, Any, Any], str], ...]] = (
+    _duration,
+    _size,
+    _moment,
+    _percent,
+)
+
 #: What a format can show and lists are sorted by, and what lists show of it.
 _NAMED: Final = (
     Field(
@@ -317,7 +332,7 @@ _NAMED: Final = (
     Field("gpu_memory_use", "GPU mem", _gpu_live("gpu_memory_bytes"), _size, right=True),
     Field("use_age", "Age", _use_age, lambda v, *_: f"{v:.0f}s", right=True, drop=1),
     Field("attempt", "Attempt", "attempt", right=True),
-    Field("reason", "Reason", lambda row, _: reason_words(row), wraps=True, least=20),
+    Field("reason", "Reason", reason_words, wraps=True, least=20),
     Field("short_reason", "Reason", short_words, least=20),
     Field("start", "Expected start", "predicted_start_s", _moment, right=True),
     Field("deadline", "Deadline", "deadline_s", _moment),
@@ -340,7 +355,7 @@ _LISTED: Final = (
         least=24,  # ranges of elements may have many holes
     ),
     Field("jobs", "Jobs", lambda *_: None, right=True),
-    Field("gpu", "GPUs", lambda row, _: gpu_words(row), right=True),
+    Field("gpu", "GPUs", gpu_words, right=True),
     Field(
         "any_gpu",
         "GPUs",
