@@ -356,7 +356,7 @@ _ROWS: Final = (
     Row(_same("00:00:00"), "", "Suspended 10"),
     Row("cputime", "", "TotalCPU 10", format_duration),
 )
-#: Fields of sacct of Slurm 22.05 to 25.11 that have no value here, by the widths of their columns.
+#: Fields of sacct of Slurm 22.05 and later that have no value here, by the widths of their columns.
 _EMPTY: Final[Mapping[int, str]] = {
     6: "QOSRAW",
     7: "AssocID",

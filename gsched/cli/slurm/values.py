@@ -11,7 +11,7 @@ from gsched.cli.submit.slurm_request import slurm_size
 from gsched.errors import GschedError
 from gsched.model.mail import points_of_slurm
 
-#: Of every version of Slurm up to 25.11; some have no mail point here.
+#: Of Slurm; some have no mail point here.
 _MAIL: Final = frozenset(
     {
         *("NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT"),

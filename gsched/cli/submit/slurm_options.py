@@ -1,4 +1,4 @@
-"""The options of sbatch, salloc and srun, of Slurm 22.05 to 25.11, and how a command line has them.
+"""The options of sbatch, salloc and srun, and how a command line has them.
 
 Pure. A line of ``#SBATCH`` is read by this table, too: an option that is not in it is a mistake.
 """
