@@ -39,6 +39,10 @@ COMMANDS = "gsched.cli.commands."
 #: Variables that an interpreter reads at its start: with other values than here, no fork.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 
+_GROUPS = pathlib.Path("/proc/self/cgroup")
+#: The control groups of this process, and of its servers, before a test enters others.
+GROUPS = _GROUPS.read_text()
+
 
 class ForkServer:
     """Gives programs a process of their own that has imported some modules already."""
@@ -158,6 +162,8 @@ def popen(command: Sequence[str], **how: Any) -> "subprocess.Popen[Any]":
     """Start a program as `subprocess.Popen` does; by a fork, if it is a daemon or a command."""
     environment = dict(how.get("env") or os.environ)
     if not _is_ours(command) or _at_start(environment) != _at_start(dict(os.environ)):
+        return subprocess.Popen(command, **how)
+    if _GROUPS.read_text() != GROUPS:  # a fork would be in the server's
         return subprocess.Popen(command, **how)
     return Forked(command, server=_gsched_server(), **how)
 

@@ -140,7 +140,7 @@ def test_an_error_is_json_where_json_is_asked_for(counter: Counter) -> None:
         ("walltime=0", ["walltime=0", "greater than zero"]),
         ("walltime=-5", ["walltime=-5", "greater than zero"]),
         ("walltime=-1:00:00", ["walltime must be greater than zero, got -01:00:00"]),
-        ("walltime=+1:00:00", ["changes one that is there already", "without a sign"]),
+        ("walltime=+1:00:00", ["change an existing walltime", "without a sign"]),
     ],
 )
 def test_a_malformed_resource_list_is_named_by_its_term(

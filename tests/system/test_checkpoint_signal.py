@@ -73,6 +73,12 @@ pathlib.Path("began").open("a").write("x")
 """ + HANDLES.replace("signal.signal", "time.sleep(1.0); signal.signal")
 
 
+def wait_until_it_runs(cluster: Cluster, job: int) -> None:
+    """Wait until the program has begun, and the head knows that it runs."""
+    wait_until((cluster.jobs / "began").exists)
+    wait_until(lambda: cluster.head.job(job).attempts[-1].state == "running")
+
+
 @pytest.mark.parametrize("line", ["sleep 600", "trap '' USR1; exec sleep 600"])
 def test_a_job_that_does_not_handle_its_signal_keeps_running_and_the_reason_is_told_at_once(
     cluster: Cluster, line: str
@@ -80,7 +86,7 @@ def test_a_job_that_does_not_handle_its_signal_keeps_running_and_the_reason_is_t
     """The signal would kill it, or it ignores it: it is not sent, and nobody waits for its end."""
     start(cluster)
     job = submit(cluster, f"#!/bin/sh\necho x >> began\n{line}\n", grace_s=8.0)
-    wait_until((cluster.jobs / "began").exists)
+    wait_until_it_runs(cluster, job)
     head = str(cluster.socket)
 
     moved = run_command("gmigrate", "--wait", str(job), head=head)
@@ -102,7 +108,7 @@ def test_a_job_that_waits_for_its_signal_or_has_just_started_is_migrated(
     start(cluster)
     (cluster.jobs / "program.py").write_text(program)
     job = submit(cluster, f"#!/bin/sh\nexec {sys.executable} program.py\n", grace_s=30.0)
-    wait_until((cluster.jobs / "began").exists)
+    wait_until_it_runs(cluster, job)
 
     moved = run_command("gmigrate", "--wait", str(job), head=str(cluster.socket))
 
@@ -117,7 +123,7 @@ def test_an_answer_outlives_the_supervisor_and_gnode(cluster: Cluster) -> None:
     """A supervisor is killed, the launcher takes over: what was answered stays answered."""
     start(cluster)
     job = submit(cluster, "#!/bin/sh\necho x >> began\nexec sleep 600\n", grace_s=8.0)
-    wait_until((cluster.jobs / "began").exists)
+    wait_until_it_runs(cluster, job)
     head = str(cluster.socket)
     assert run_command("gmigrate", "--wait", str(job), head=head).status == 170
     (node,) = cluster.head.job(job).row.nodes
@@ -141,7 +147,7 @@ def test_the_signal_goes_to_the_processes_that_handle_it(cluster: Cluster) -> No
     start(cluster)
     (cluster.jobs / "program.py").write_text(HANDLES)
     job = submit(cluster, f"#!/bin/sh\n{sys.executable} program.py\n")
-    wait_until((cluster.jobs / "began").exists)
+    wait_until_it_runs(cluster, job)
     (before,) = cluster.head.job(job).row.nodes
 
     moved = run_command("gmigrate", "--wait", str(job), head=str(cluster.socket))
@@ -164,7 +170,7 @@ def test_a_program_that_its_signal_kills_is_restarted_and_not_migrated(
     start(cluster)
     (cluster.jobs / "program.py").write_text(PLAIN)
     job = submit(cluster, f"#!/bin/sh\n{below}{sys.executable} program.py\n", number=INT)
-    wait_until((cluster.jobs / "began").exists)
+    wait_until_it_runs(cluster, job)
     (before,) = cluster.head.job(job).row.nodes
     head = str(cluster.socket)
 
