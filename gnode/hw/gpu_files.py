@@ -21,6 +21,7 @@ from gnode.hw.nvml import Nvml
 from gsched.config.nodes import NodeConfig, expanded
 from gsched.errors import ConfigError
 from gsched.model.resources import Gpu
+from gsched.model.wording import FENCE_NO_FILES, FENCE_OFF
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +38,13 @@ def find_gpu_access(config: NodeConfig, nvml: Nvml, gpus: Sequence[Gpu], roots: 
     """
     names = tuple(gpu.uuid for gpu in gpus)
     if config.gpu_fence == "none":
-        return GpuAccess(names=names, words="none: gpu_fence in [node] is none" if gpus else "")
+        return GpuAccess(names=names, words=FENCE_OFF if gpus else "")
     try:
         files = find_gpu_files(config, nvml)
     except pynvml.NVMLError as error:
         return GpuAccess(names=names, words=f"none: NVML does not tell the device files: {error}")
     if not files.all:
-        words = "none: no device files of the GPUs are known: see files of [[node.gpu]]"
-        return GpuAccess(names=names, words=words if gpus else "")
+        return GpuAccess(names=names, words=FENCE_NO_FILES if gpus else "")
     if roots.devices is None:
         why, todo = "gnode may not set up control groups for devices", "run gnode as root"
         if roots.tracking is None and config.cgroup != "auto":

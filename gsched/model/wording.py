@@ -17,6 +17,10 @@ OVER_WALLTIME: Final = "exceeded its walltime limit"
 #: The same, in rows of earlier versions. Neither says more than the kind of the outcome.
 _SAYS_NOTHING: Final = frozenset({OVER_WALLTIME, "reached its walltime"})
 _SIGKILL: Final = 9
+#: Why jobs are not kept from GPUs of others, where that is no fault: it was configured so, or the
+#: GPUs are declared and have no device files.
+FENCE_OFF: Final = "none: gpu_fence in [node] is none"
+FENCE_NO_FILES: Final = "none: no device files of the GPUs are known: see files of [[node.gpu]]"
 #: What each way to bind jobs to CPUs means to a user.
 _BINDINGS: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -12,6 +12,7 @@ from gsched.cli.local.findings import Finding, Level, fail
 from gsched.config.nodes import GpuShareConfig, NodeConfig
 from gsched.config.tables import Config
 from gsched.model.gpu_tokens import GpuSharing
+from gsched.model.wording import FENCE_OFF
 from gsched.protocol.api import API_VERSION, DiskRow
 from gsched.version import VERSION
 from tests.support.canned_head import node, status
@@ -308,17 +309,19 @@ def test_doctor_says_by_which_means_nodes_keep_jobs_from_gpus_of_others() -> Non
         node("n2", gpus=2, gpu_fence="none: gnode does not run as root"),
         node("n3", gpus=1, gpu_fence="bpf"),
         node("n4", gpu_fence="bpf"),
+        node("n5", gpus=1, gpu_fence=FENCE_OFF),
     ]
 
     found = [
-        each.text
+        (each.level, each.text)
         for each in head_checks.check_nodes(rows, now_s=0.0)
         if each.subject == "fences of GPUs"
     ]
 
     assert found == [
-        "2 nodes (n1, n3): bpf",
-        "1 node (n2): none: gnode does not run as root",
+        (Level.OK, "2 nodes (n1, n3): bpf"),
+        (Level.WARN, "1 node (n2): none: gnode does not run as root"),
+        (Level.OK, "1 node (n5): none: gpu_fence in [node] is none"),
     ]
 
 

@@ -10,7 +10,7 @@ from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import NO_ROOM, GschedError, HeadUnreachableError
 from gsched.model.gpu_tokens import UNSHARED
-from gsched.model.wording import counted
+from gsched.model.wording import FENCE_NO_FILES, FENCE_OFF, counted
 from gsched.protocol.api import API_VERSION, DiskRow, NodeRow, StatusReply
 from gsched.protocol.notify import NotifyRow
 from gsched.version import VERSION
@@ -360,6 +360,8 @@ def _check_fences(rows: Iterable[NodeRow]) -> list[Finding]:
         if row.gpus and row.gpu_fence:
             by_words.setdefault(row.gpu_fence, []).append(row.name)
     return [
-        ok("fences of GPUs", f"{_counted(names)}: {words}")
+        warn("fences of GPUs", f"{_counted(names)}: {words}", "see gpu_fence in gsched.toml(5)")
+        if words.startswith("none:") and words not in {FENCE_OFF, FENCE_NO_FILES}
+        else ok("fences of GPUs", f"{_counted(names)}: {words}")
         for words, names in sorted(by_words.items())
     ]
