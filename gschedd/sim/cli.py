@@ -13,16 +13,9 @@ from msgspec import Struct, structs
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gsched.cli.common import (
-    EXIT_BROKEN_PIPE,
-    EXIT_INTERRUPTED,
-    QuickCommand,
-    complete_if_asked,
-    print_error,
-    print_json,
-    version_option,
-)
+from gsched.cli.common import QuickCommand, print_error, print_json, version_option
 from gsched.cli.moments import parse_moment
+from gsched.cli.running import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, complete_if_asked
 from gsched.clock import SystemClock
 from gsched.config.environment import environment
 from gsched.config.load import load_config

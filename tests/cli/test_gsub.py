@@ -382,7 +382,7 @@ def test_a_dead_head_is_named(tmp_path: Path) -> None:
 def test_a_fault_of_ours_shows_no_traceback_unless_asked(tmp_path: Path) -> None:
     broken = tmp_path / "gsched_broken.py"
     broken.write_text(
-        "from gsched.cli.common import gsched_command, run\n"
+        "from gsched.cli.common import gsched_command\nfrom gsched.cli.running import run\n"
         "@gsched_command('gx')\ndef gx(**_):\n    raise ZeroDivisionError('no')\nrun(gx)\n"
     )
     runs = [

@@ -5,7 +5,7 @@ import importlib
 import click
 import pytest
 
-from gsched.cli.common import status_of
+from gsched.cli.running import status_of
 from gsched.client import new_job
 from gsched.errors import UnknownJobError
 from tests.support.cluster import Cluster

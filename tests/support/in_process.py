@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
-from gsched.cli.common import status_of
 from gsched.cli.dialect import GSCHED, Dialect, speak
 from gsched.cli.pbs.personality import PbsDialect
 from gsched.cli.pbs.shim import COMMANDS, command_of
+from gsched.cli.running import status_of
 from tests.support.commands import Ran
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from gsched.cli.common import print_error
 from gsched.cli.submit.deadline import parse_deadline, planned_words, training_of
-from gsched.cli.submit.options import Stated, merged, read_options
+from gsched.cli.submit.options import merged, read_options
 from gsched.cli.submit.place import Place
-from gsched.cli.submit.rows import gpu_range
+from gsched.cli.submit.stated import Stated, gpu_range
 from gsched.errors import BadResourceError, BadScriptError, GschedError, UsageError
 from gsched.model.training import Training
 from gsched.model.units import parse_bandwidth_bytes_s, parse_count, parse_interval_s

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gsched.cli.submit.options import Stated, merged
+from gsched.cli.submit.options import merged
+from gsched.cli.submit.stated import Stated
 from gsched.errors import BadResourceError, GschedError
 from gsched.model.gpu_share_text import format_gpu_share, parse_gpu_share
 from gsched.model.request import format_resources, parse_resources

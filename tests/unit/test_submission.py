@@ -8,9 +8,10 @@ import pytest
 from gsched.cli.commands.gsub import split_tail
 from gsched.cli.submit.extras import read_extras
 from gsched.cli.submit.job_environment import job_environment, parse_variables
-from gsched.cli.submit.options import Stated, merged, read_options
+from gsched.cli.submit.options import merged, read_options
 from gsched.cli.submit.place import Place
 from gsched.cli.submit.readers import default_name, output
+from gsched.cli.submit.stated import Stated
 from gsched.cli.submit.submission import Work, make_job
 from gsched.cli.times import parse_start_time
 from gsched.errors import UsageError

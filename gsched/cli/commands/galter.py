@@ -7,7 +7,7 @@ from typing import Final
 import click
 import msgspec
 
-from gsched.cli.common import QuickCommand, connected, gsched_command, run
+from gsched.cli.common import QuickCommand, connected, gsched_command
 from gsched.cli.operands import (
     UNFINISHED,
     carry_out,
@@ -18,6 +18,7 @@ from gsched.cli.operands import (
     tasks_option,
     with_tasks,
 )
+from gsched.cli.running import run
 from gsched.cli.submit.options import read_value
 from gsched.cli.submit.place import Place
 from gsched.cli.submit.readers import kept

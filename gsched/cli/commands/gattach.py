@@ -2,7 +2,8 @@
 
 import click
 
-from gsched.cli.common import connected, gsched_command, run
+from gsched.cli.common import connected, gsched_command
+from gsched.cli.running import run
 from gsched.client import Head
 
 _EPILOG = """\b

@@ -6,14 +6,7 @@ import sys
 
 import click
 
-from gsched.cli.common import (
-    command_name,
-    connected,
-    gsched_command,
-    is_terminal,
-    print_note,
-    run,
-)
+from gsched.cli.common import command_name, connected, gsched_command, is_terminal, print_note
 from gsched.cli.operands import (
     ALL,
     carry_out,
@@ -24,6 +17,7 @@ from gsched.cli.operands import (
     whole,
     with_tasks,
 )
+from gsched.cli.running import run
 from gsched.client import Head
 from gsched.errors import UsageError
 from gsched.protocol.actions import DeleteJob

@@ -4,15 +4,9 @@ from collections.abc import Iterable
 
 import click
 
-from gsched.cli.common import (
-    color_option,
-    connected,
-    gsched_command,
-    print_json,
-    report_errors,
-    run,
-)
+from gsched.cli.common import color_option, connected, gsched_command, print_json, report_errors
 from gsched.cli.moments import parse_moment
+from gsched.cli.running import run
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.history import print_history, totals_of
 from gsched.client import Head

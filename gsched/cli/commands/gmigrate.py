@@ -13,9 +13,9 @@ from gsched.cli.common import (
     print_note,
     printable,
     report_results,
-    run,
 )
 from gsched.cli.operands import ALL, normal_ids
+from gsched.cli.running import run
 from gsched.cli.times import local_times
 from gsched.client import Head
 from gsched.errors import BadStateError, UsageError

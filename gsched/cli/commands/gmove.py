@@ -2,8 +2,9 @@
 
 import click
 
-from gsched.cli.common import connected, gsched_command, run
+from gsched.cli.common import connected, gsched_command
 from gsched.cli.operands import carry_out, jobs_argument, normal_ids
+from gsched.cli.running import run
 from gsched.client import Head
 from gsched.errors import UsageError
 from gsched.protocol.actions import Alteration, AlterJob

@@ -2,8 +2,9 @@
 
 import click
 
-from gsched.cli.common import connected, gsched_command, report_results, run
+from gsched.cli.common import connected, gsched_command, report_results
 from gsched.cli.operands import jobs_argument
+from gsched.cli.running import run
 from gsched.client import Head, body_of
 from gsched.errors import GschedError, UsageError
 from gsched.protocol.api import ActionResult

@@ -17,8 +17,8 @@ from gsched.cli.common import (
     print_note,
     report_errors,
     report_results,
-    run,
 )
+from gsched.cli.running import run
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.nodelist import node_fields, print_nodes, print_state_list
 from gsched.client import Head, body_of

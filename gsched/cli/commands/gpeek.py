@@ -4,8 +4,9 @@ import sys
 
 import click
 
-from gsched.cli.common import command_name, connected, gsched_command, print_json, print_note, run
+from gsched.cli.common import command_name, connected, gsched_command, print_json, print_note
 from gsched.cli.follow import STDERR, STDOUT, follow, read_output, tail, whole
+from gsched.cli.running import run
 from gsched.cli.terminal_text import TerminalOut, to_stdout
 from gsched.client import Head
 

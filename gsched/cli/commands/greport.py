@@ -5,15 +5,9 @@ import sys
 
 import click
 
-from gsched.cli.common import (
-    color_option,
-    connected,
-    gsched_command,
-    print_json,
-    print_note,
-    run,
-)
+from gsched.cli.common import color_option, connected, gsched_command, print_json, print_note
 from gsched.cli.moments import parse_moment
+from gsched.cli.running import run
 from gsched.cli.show.columns import Column
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.render import print_table

@@ -11,7 +11,6 @@ from gsched.cli.common import (
     print_json,
     print_note,
     report_errors,
-    run,
 )
 from gsched.cli.operands import (
     ALL,
@@ -21,6 +20,7 @@ from gsched.cli.operands import (
     normal_ids,
     parse_grace_s,
 )
+from gsched.cli.running import run
 from gsched.client import Head, body_of
 from gsched.errors import GschedError, HeadUnreachableError, UsageError
 from gsched.model.ids import format_array_id, format_job_id

@@ -2,9 +2,10 @@
 
 import click
 
-from gsched.cli.common import connected, gsched_command, run
+from gsched.cli.common import connected, gsched_command
 from gsched.cli.holds import change_holds
 from gsched.cli.operands import hold_option, jobs_argument, normal_ids, tasks_option, with_tasks
+from gsched.cli.running import run
 from gsched.client import Head
 from gsched.protocol.actions import ReleaseJob
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gsched.cli.common import run, version_option
+from gsched.cli.common import version_option
 from gsched.cli.local.options import HelpfulGroup
+from gsched.cli.running import run
 from gsched.errors import UsageError
 
 if TYPE_CHECKING:

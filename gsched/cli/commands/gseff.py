@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from itertools import islice
 
-from gsched.cli.common import connected, gsched_command, print_json, printable, report_errors, run
+from gsched.cli.common import connected, gsched_command, print_json, printable, report_errors
 from gsched.cli.operands import jobs_argument
+from gsched.cli.running import run
 from gsched.cli.show.efficiency import Efficiency, efficiency_of, lines_of
 from gsched.client import Head, body_of
 from gsched.errors import GschedError

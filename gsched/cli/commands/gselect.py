@@ -7,7 +7,8 @@ from typing import Final
 
 import click
 
-from gsched.cli.common import connected, gsched_command, print_json, print_note, run
+from gsched.cli.common import connected, gsched_command, print_json, print_note
+from gsched.cli.running import run
 from gsched.cli.times import parse_start_time
 from gsched.client import Head
 from gsched.clock import SystemClock

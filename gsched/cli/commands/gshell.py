@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gsched.cli.common import command_name, connected, gsched_command, print_note, run
+from gsched.cli.common import command_name, connected, gsched_command, print_note
+from gsched.cli.running import run
 from gsched.client import Head, error_from
 from gsched.errors import HeadUnreachableError, UsageError
 

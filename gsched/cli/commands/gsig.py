@@ -2,7 +2,7 @@
 
 import click
 
-from gsched.cli.common import connected, gsched_command, run
+from gsched.cli.common import connected, gsched_command
 from gsched.cli.operands import (
     RUNNING,
     carry_out,
@@ -11,6 +11,7 @@ from gsched.cli.operands import (
     normal_ids,
     parse_signal,
 )
+from gsched.cli.running import run
 from gsched.client import Head
 from gsched.protocol.actions import SignalJob
 

@@ -14,8 +14,8 @@ from gsched.cli.common import (
     print_json,
     print_note,
     report_errors,
-    run,
 )
+from gsched.cli.running import run
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.joblist import TABLES, WHY, plain_list, table_of, terminal_list
 from gsched.cli.show.render import drawn_table, print_table, terminal_lines, write_plain

@@ -16,19 +16,20 @@ from gsched.cli.common import (
     gsched_command,
     print_json,
     print_note,
-    run,
 )
 from gsched.cli.dialect import spoken
+from gsched.cli.running import run
 from gsched.cli.submit.checks import check_output, check_training_script, check_workdir
 from gsched.cli.submit.extras import combined
 from gsched.cli.submit.job_environment import job_environment
-from gsched.cli.submit.options import Stated, merged, read_options
+from gsched.cli.submit.options import merged, read_options
 from gsched.cli.submit.place import Place, absolute
 from gsched.cli.submit.plans import plan_of, report_dry_run, tell_plan
 from gsched.cli.submit.readers import find_program
 from gsched.cli.submit.rows import gsub_options, write_options
 from gsched.cli.submit.script_options import ScriptOptions, read_directives
 from gsched.cli.submit.scripts import STDIN_NAME, Script, read_script
+from gsched.cli.submit.stated import Stated
 from gsched.cli.submit.submission import Work, compatibility_notes, make_job
 from gsched.client import Head, error_from
 from gsched.clock import SystemClock

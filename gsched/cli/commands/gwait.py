@@ -13,10 +13,10 @@ from gsched.cli.common import (
     print_error,
     print_json,
     print_note,
-    run,
     wants_color,
 )
 from gsched.cli.follow import Teller, ending_words, exit_status, report_failure, wait_and_report
+from gsched.cli.running import run
 from gsched.cli.times import local_times, read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock

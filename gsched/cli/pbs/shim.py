@@ -8,9 +8,9 @@ from typing import Final, NoReturn
 
 import click
 
-from gsched.cli.common import run
 from gsched.cli.dialect import speak
 from gsched.cli.pbs.personality import PbsDialect
+from gsched.cli.running import run
 
 #: Module and name of the command behind each name of PBS.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(

@@ -2,23 +2,17 @@
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final
 
 import click
 import msgspec
 
 from gsched.cli.common import MOMENTS, SHAPE, QuickCommand
+from gsched.cli.show.shape import Shape, write_shaped
 from gsched.errors import UsageError
 
 _FIELDS: Final = re.compile(r"[a-z][a-z0-9_.]*(?:,[a-z][a-z0-9_.]*)*")
-
-
-class Shape(msgspec.Struct, kw_only=True):
-    """What is asked for: fields of each row, an expression of jq, a template of a line."""
-
-    fields: tuple[str, ...] = ()
-    jq: str = ""
-    template: str = ""
 
 
 class ShapedCommand(QuickCommand):
@@ -56,7 +50,7 @@ class ShapedCommand(QuickCommand):
         if shape.jq and shape.template:
             raise UsageError("--jq and --template are mutually exclusive", hint="give one of them")
         if shape != Shape():
-            ctx.meta[SHAPE] = shape
+            ctx.meta[SHAPE] = partial(write_shaped, shape)
         return super().parse_args(ctx, kept + args[end:])
 
     def _is_list(self, word: str) -> bool:

@@ -1,15 +1,12 @@
 """What ``--json FIELDS``, ``--jq`` and ``--template`` make of a JSON document."""
 
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Final
 
 import msgspec
 
 from gsched.cli.common import check_width, printable
-from gsched.cli.show.fields import Shape
 from gsched.cli.terminal_text import escaped
 from gsched.errors import UsageError
 from gsched.model.wording import counted
@@ -20,7 +17,15 @@ _HOLE: Final = re.compile(r"\{\{|\}\}|\{(?P<path>[a-z][a-z0-9_.]*)(?::(?P<spec>[
 JQ_S: Final = 60.0
 
 
-def write_shaped(document: Mapping[str, object], shape: Shape, out: IO[str]) -> None:
+class Shape(msgspec.Struct, kw_only=True):
+    """What is asked for: fields of each row, an expression of jq, a template of a line."""
+
+    fields: tuple[str, ...] = ()
+    jq: str = ""
+    template: str = ""
+
+
+def write_shaped(shape: Shape, document: Mapping[str, object], out: IO[str]) -> None:
     """Print what is asked for.
 
     Raises:
@@ -109,6 +114,9 @@ def _through_jq(body: bytes, expression: str, out: IO[str]) -> None:
     Raises:
         UsageError: there is no jq, or it refuses the expression.
     """
+    import shutil  # late: few have an expression
+    import subprocess
+
     program = shutil.which("jq")
     if program is None:
         raise UsageError(

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from gsched.cli.common import status_of
+from gsched.cli.running import status_of
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.slurm.sbatch import check_gres, parsed_options, requested, with_queue
 from gsched.cli.submit.slurm_options import OPTIONS

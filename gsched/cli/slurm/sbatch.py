@@ -12,7 +12,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from gsched.cli.common import patient_head, status_of
+from gsched.cli.common import patient_head
+from gsched.cli.running import status_of
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError, failed, line_refused
 from gsched.cli.slurm.values import check_values

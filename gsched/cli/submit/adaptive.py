@@ -2,8 +2,8 @@
 
 from msgspec import structs
 
-from gsched.cli.submit.options import Stated
 from gsched.cli.submit.readers import whole_samples
+from gsched.cli.submit.stated import Stated
 from gsched.errors import UsageError
 from gsched.model.training import Adaptive, Inference, Scaling
 from gsched.protocol.api import SubmitJob
@@ -83,38 +83,3 @@ def _inference(said: Stated) -> Inference | None:
                 raise UsageError(f"--{name} is for inference jobs", hint="add --inference")
         return None
     return Inference(latency_s=said["latency"] or 0.0, requests_per_s=said["requests"] or 0.0)
-
-
-def types_of(text: str) -> tuple[str, ...]:
-    """Return the GPU types of ``a100,t4``; none for ``any``.
-
-    Raises:
-        UsageError: an empty name, or ``any`` beside others.
-    """
-    if text.strip() == "any":
-        return ()
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    if not all(names) or "any" in names:
-        raise UsageError(
-            f"--gpu-types: {text!r} is not a list of GPU types",
-            hint="write any, or names such as a100,t4: gnodes -v shows the types of this cluster",
-        )
-    return names
-
-
-def replicas_of(text: str) -> tuple[tuple[str, int], ...]:
-    """Return the pairs of ``a100=2,t4=8``.
-
-    Raises:
-        UsageError: no type, or no number from 1.
-    """
-    found: dict[str, int] = {}
-    for part in text.split(","):
-        name, equals, count = part.strip().partition("=")
-        if not name or not equals or not count.isascii() or not count.isdigit() or int(count) < 1:
-            raise UsageError(
-                f"--replica-gpus: {part!r} is not a GPU type with a number of GPUs",
-                hint="write a100=2,t4=8 for a model that is split over 2 or 8 GPUs",
-            )
-        found[name] = int(count)
-    return tuple(sorted(found.items()))

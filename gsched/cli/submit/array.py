@@ -3,8 +3,8 @@
 import os
 import stat
 
-from gsched.cli.submit.options import Stated
 from gsched.cli.submit.place import Place, absolute
+from gsched.cli.submit.stated import Stated
 from gsched.errors import InvalidRequestError, UsageError
 from gsched.model.arrays import read_array
 from gsched.model.ids import INDICES

@@ -2,8 +2,8 @@
 
 import os
 
-from gsched.cli.submit.options import Stated
 from gsched.cli.submit.place import Place
+from gsched.cli.submit.stated import Stated
 from gsched.errors import CannotWriteError, UnreadableScriptError, UsageError
 from gsched.protocol.api import SubmitJob
 

@@ -2,8 +2,8 @@
 
 import os
 
-from gsched.cli.submit.options import Stated
 from gsched.cli.submit.place import Place, absolute
+from gsched.cli.submit.stated import Stated
 from gsched.errors import UsageError
 from gsched.model.container import MOUNT_RULE, Container, image_problem, mount_problem
 

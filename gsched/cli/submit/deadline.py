@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gsched.cli.submit.options import Stated
+from gsched.cli.submit.stated import Stated
 from gsched.cli.times import format_clock, local_times, read_duration_s
 from gsched.errors import BadResourceError, BadScriptError, UnreadableScriptError, UsageError
 from gsched.model.training import Training

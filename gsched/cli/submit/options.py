@@ -1,10 +1,11 @@
 """What the options of gsub state, on the command line and in directives alike."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from gsched.cli.submit.place import Place
-from gsched.cli.submit.rows import ROWS, Row, gpu_range
+from gsched.cli.submit.rows import ROWS, Row
+from gsched.cli.submit.stated import Stated
 from gsched.errors import BadResourceError, GschedError, UsageError
 
 # Terms of -l that say how many places there are: those of the command line replace, all together,
@@ -14,57 +15,6 @@ _GPU_TERMS = frozenset({"gpus", "ngpus"})  # a range of GPUs replaces these, too
 #: Options that `Stated.layout_texts` writes as terms of ``-l``.
 _JOINED: Final = ("variables", "extras")
 _SUGAR: Final = ("nodes", "cpus", "gpus", "mem", "walltime")
-
-
-class Stated(dict[str, Any]):
-    """What one command line, or all directives of a script, state: values by field, as read.
-
-    A field that is not stated is None.
-    """
-
-    def __missing__(self, field: str) -> None:
-        return None
-
-    def any_of(self, *fields: str) -> bool:
-        """Return whether one of these is stated."""
-        return any(field in self for field in fields)
-
-    @property
-    def gpus_most(self) -> int:
-        """Return how many GPUs an elastic training takes at most, each a place; 0: none is."""
-        return gpu_range(self["gpus"] or "0")[1] or self["places_max"] or 0
-
-    @property
-    def resource_texts(self) -> tuple[str, ...]:
-        """Return the texts for ``-l``, those of the sugar options last.
-
-        Raises:
-            GschedError: a share of a GPU that cannot be.
-        """
-        texts = self.layout_texts
-        if not self.any_of("gpu_share", "share_class"):
-            return texts
-        from gsched.cli.submit.sharing import share_term  # late: few jobs share a GPU
-
-        return texts + share_term(self["gpu_share"], self["share_class"], texts)
-
-    @property
-    def layout_texts(self) -> tuple[str, ...]:
-        """Return these texts without the share of a GPU."""
-        sugar: list[str] = []
-        nodes, cpus, gpus = self["nodes"], self["cpus"], self["gpus"]
-        least, most = gpu_range(gpus or "0")
-        if most:
-            sugar.append(f"select={least}" + (f":ncpus={cpus}" if cpus else "") + ":ngpus=1")
-        elif nodes is not None:
-            each = [f"ppn={cpus}"] if cpus is not None else []
-            each += [f"gpus={gpus}"] if gpus is not None else []
-            sugar.append(":".join((f"nodes={nodes}", *each)))
-        else:
-            sugar.extend([] if cpus is None else [f"ncpus={cpus}"])
-            sugar.extend([] if gpus is None else [f"gpus={gpus}"])
-        sugar.extend(f"{name}={self[name]}" for name in ("mem", "walltime") if name in self)
-        return (self["resources"] or ()) + tuple(sugar)
 
 
 def read_options(given: Mapping[str, object], place: Place) -> Stated:

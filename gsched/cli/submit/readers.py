@@ -377,14 +377,35 @@ def training_file(text: str, place: Place) -> dict[str, Any]:
 
 
 def gpu_types(text: str, _place: Place) -> tuple[str, ...]:
-    """Return the GPU types of ``a100,t4``; none for ``any``."""
-    from gsched.cli.submit.adaptive import types_of
+    """Return the GPU types of ``a100,t4``; none for ``any``.
 
-    return types_of(text)
+    Raises:
+        UsageError: an empty name, or ``any`` beside others.
+    """
+    if text.strip() == "any":
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not all(names) or "any" in names:
+        raise UsageError(
+            f"--gpu-types: {text!r} is not a list of GPU types",
+            hint="write any, or names such as a100,t4: gnodes -v shows the types of this cluster",
+        )
+    return names
 
 
 def replica_gpus(text: str, _place: Place) -> tuple[tuple[str, int], ...]:
-    """Return the pairs of ``a100=2,t4=8``."""
-    from gsched.cli.submit.adaptive import replicas_of
+    """Return the pairs of ``a100=2,t4=8``.
 
-    return replicas_of(text)
+    Raises:
+        UsageError: no type, or no number from 1.
+    """
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, count = part.strip().partition("=")
+        if not name or not equals or not count.isascii() or not count.isdigit() or int(count) < 1:
+            raise UsageError(
+                f"--replica-gpus: {part!r} is not a GPU type with a number of GPUs",
+                hint="write a100=2,t4=8 for a model that is split over 2 or 8 GPUs",
+            )
+        found[name] = int(count)
+    return tuple(sorted(found.items()))

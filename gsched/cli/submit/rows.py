@@ -13,6 +13,7 @@ from gsched.cli.common import Callback
 from gsched.cli.submit import readers as r
 from gsched.cli.submit.extras import read_extras
 from gsched.cli.submit.place import Place, absolute
+from gsched.cli.submit.stated import gpu_range
 from gsched.model.container import RUNTIMES
 from gsched.model.states import ShareClass
 from gsched.model.training import Scaling, Urgency
@@ -72,24 +73,6 @@ class Row(NamedTuple):
             help=text,
             hidden=not text,
         )
-
-
-def gpu_range(text: str) -> tuple[int, int]:
-    """Return the least and the most of ``1..8``; of a plain number the most is 0.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    least, dots, most = text.partition("..")
-    if not all(
-        word.isascii() and word.isdigit() and len(word) < 7 for word in (least, most or "0")
-    ):
-        raise ValueError(f"{text!r} is not a number of GPUs or a range")
-    if not dots:
-        return int(least), 0
-    if not most or not 1 <= int(least) <= int(most):
-        raise ValueError(f"{text!r} is not a valid range of GPUs")
-    return int(least), int(most)
 
 
 def _gpu_count(text: str) -> str:

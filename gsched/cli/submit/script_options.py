@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 import click
 
-from gsched.cli.common import QuickCommand, usage_message
+from gsched.cli.common import QuickCommand
+from gsched.cli.running import usage_message
 from gsched.cli.submit.directives import Directive, Scan, prefixes_for, scan
-from gsched.cli.submit.options import Stated, merged, read_options
+from gsched.cli.submit.options import merged, read_options
 from gsched.cli.submit.place import Place
 from gsched.cli.submit.rows import ROWS
 from gsched.cli.submit.scripts import Script
+from gsched.cli.submit.stated import Stated
 from gsched.config.environment import environment
 from gsched.errors import BadResourceError, BadScriptError, GschedError
 

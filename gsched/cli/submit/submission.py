@@ -7,11 +7,11 @@ from msgspec import structs
 
 from gsched.cli.dialect import spoken
 from gsched.cli.submit.extras import combined
-from gsched.cli.submit.options import Stated
 from gsched.cli.submit.place import Place
 from gsched.cli.submit.readers import default_name
 from gsched.cli.submit.rows import ROWS
 from gsched.cli.submit.scripts import Script
+from gsched.cli.submit.stated import Stated
 from gsched.client import new_key
 from gsched.protocol.api import SubmitJob
 
