@@ -82,7 +82,7 @@ def test_a_message_is_written_by_the_jobs_node(cluster: Cluster) -> None:
         cluster.start_node(name)
     job = submit(cluster, "touch up.$PBS_NODENUM\nuntil [ -e end ]; do sleep 0.05; done\n")
     wait_until(lambda: all((cluster.jobs / f"up.{number}").exists() for number in (0, 1)))
-    wait_until(lambda: cluster.head.job(job).row.state == "running")
+    wait_until(lambda: cluster.head.job(job).attempts[-1].state == "running")
     first, second = cluster.head.job(job).row.nodes
     head = str(cluster.socket)
 

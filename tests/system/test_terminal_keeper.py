@@ -247,7 +247,7 @@ def test_shells_leave_nothing_in_the_spool(launcher: Launcher, job: int) -> None
     users = []
     for _ in range(2 * SHELLS_MAX + 4):
         session = secrets.token_hex(16)
-        launcher._order(f"{job}.1", shell_order(session, "/bin/cat", linger_s=0.2))
+        launcher._order(f"{job}.1", shell_order(session, "/bin/cat", linger_s=3.0))
         users.append(session)
     wait_until(
         lambda: len(sockets(launcher, job)) == 2 * SHELLS_MAX, "the shells that the limit allows"

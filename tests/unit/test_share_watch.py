@@ -76,7 +76,7 @@ def test_memory_beyond_a_share_is_found(tmp_path: Path) -> None:
     journal.write_text(began(1, os.getpid(), 70))
     device = Device(tmp_path / "device")
     with device.path.open("r+b") as file:  # as the driver writes it: a process and its bytes
-        file.seek(32)
+        file.seek(40)  # behind five numbers
         file.write(os.getpid().to_bytes(8, "little") + ((1 << 30) + 1).to_bytes(8, "little") * 2)
     watch = Watch({("n1", 0): device}, journal, tmp_path / "none.db")
 
