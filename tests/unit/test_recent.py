@@ -1,6 +1,6 @@
 """What is worked out for questions is kept while questions use it, and no longer."""
 
-from gschedd.core.forecast.recent import QUESTIONS_KEPT, Recent
+from gschedd.core.forecast.recent import QUESTIONS_KEPT, RESULTS_KEPT, Recent
 
 
 def test_results_are_kept_while_questions_use_them() -> None:
@@ -40,3 +40,22 @@ def test_what_no_question_uses_any_more_is_dropped() -> None:
         recent.question_answered()
 
     assert len(alive) <= 2 * QUESTIONS_KEPT
+
+
+def test_results_are_bounded_where_no_question_is_counted() -> None:
+    """As where a submission is forecast within the head."""
+    recent, worked = Recent(), []
+
+    @recent.keep
+    def squared(number: int) -> int:
+        worked.append(number)
+        return number * number
+
+    for number in range(3 * RESULTS_KEPT):
+        squared(number)
+    worked.clear()
+    for number in range(3 * RESULTS_KEPT - 1, -1, -1):
+        squared(number)
+
+    assert len(worked) >= RESULTS_KEPT
+    assert 3 * RESULTS_KEPT - 1 not in worked

@@ -7,9 +7,10 @@ from typing import Final, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Results that none of so many questions in a row has used are dropped at the latest after twice
-#: as many.
+#: A result is dropped that none of the last 16 to 32 questions has used.
 QUESTIONS_KEPT: Final = 16
+#: The same without questions: the results of a function are at most twice as many.
+RESULTS_KEPT: Final = 1024
 
 
 class Recent:
@@ -33,7 +34,10 @@ class Recent:
             found = young.get(args)
             if found is None:
                 found = old.get(args)
-                found = young[args] = function(*args, **kwargs) if found is None else found
+                found = function(*args, **kwargs) if found is None else found
+                if len(young) >= RESULTS_KEPT:
+                    turn()
+                young[args] = found
             return found
 
         def turn() -> None:
