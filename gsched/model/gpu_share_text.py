@@ -68,7 +68,7 @@ def _memory_bytes(text: str) -> int:
     return size_bytes
 
 
-def format_gpu_share(asked: GpuShareRequest) -> str:
+def format_gpu_share(share: GpuShareRequest) -> str:
     """Return the share in words that `parse_gpu_share` reads back."""
-    memory = f":{exact_size(asked.memory_bytes)}" if asked.memory_bytes else ""
-    return f"{asked.percent}%{memory}:{asked.share_class}"
+    memory = f":{exact_size(share.memory_bytes)}" if share.memory_bytes else ""
+    return f"{share.percent}%{memory}:{share.share_class}"

@@ -13,7 +13,7 @@ from gsched.model.numbers import MAX_NUMBER, Count
 
 _Kind = TypeVar("_Kind", bound=Struct)
 
-Told = Annotated[float, Meta(ge=0.0, le=1e300)]
+Measured = Annotated[float, Meta(ge=0.0, le=1e300)]
 Text = Annotated[str, Meta(max_length=4096)]
 Sizes = Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(max_length=256)]
 
@@ -34,19 +34,19 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
             which the training was tuned, both smoothed; the gradient noise scale follows from them.
     """
 
-    at_s: Told
+    at_s: Measured
     step: Count
-    work_done: Told = 0.0
-    work_total: Told = 0.0
-    step_s: Told = 0.0
-    communication_s: Told = 0.0
+    work_done: Measured = 0.0
+    work_total: Measured = 0.0
+    step_s: Measured = 0.0
+    communication_s: Measured = 0.0
     gpus: Count = 0
     batch_per_gpu: Count = 0
     accumulation: Count = 0
     batch: Count = 0
     batch_max: Count = 0
-    gradient_sqr: Told = 0.0
-    gradient_var: Told = 0.0
+    gradient_sqr: Measured = 0.0
+    gradient_var: Measured = 0.0
 
 
 class StepSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -59,8 +59,8 @@ class StepSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     batch_per_gpu: Count
-    step_s: Told
-    gradient_s: Told
+    step_s: Measured
+    gradient_s: Measured
 
 
 Samples = Annotated[tuple[StepSample, ...], Meta(max_length=64)]
@@ -81,12 +81,12 @@ class ProgressReport(Progress, frozen=True, kw_only=True, omit_defaults=True):
         ready: its script calls `elastic.ready`, so that its next attempt can be prepared.
     """
 
-    at_s: Told = 0.0
+    at_s: Measured = 0.0
     restored_step: Annotated[int, Meta(ge=-1, le=MAX_NUMBER)] = -1
-    restore_s: Told = 0.0
-    gradient_bytes: Told = 0.0
+    restore_s: Measured = 0.0
+    gradient_bytes: Measured = 0.0
     world_sizes: Sizes = ()
-    gradient_s: Told = 0.0
+    gradient_s: Measured = 0.0
     profile: Samples = ()
     batch_per_gpu_max: Count = 0
     ready: bool = False
@@ -95,11 +95,11 @@ class ProgressReport(Progress, frozen=True, kw_only=True, omit_defaults=True):
 class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A training's newest checkpoint; ``wall_s`` is what writing it took."""
 
-    at_s: Told
+    at_s: Measured
     step: Count
     path: str = ""
     size_bytes: Count = 0
-    wall_s: Told = 0.0
+    wall_s: Measured = 0.0
 
 
 class CheckpointReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -117,11 +117,11 @@ class CheckpointReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     request: Count = 0
     step: Count = 0
-    work_done: Told = 0.0
-    work_total: Told = 0.0
+    work_done: Measured = 0.0
+    work_total: Measured = 0.0
     path: Text = ""
     size_bytes: Count = 0
-    wall_s: Told = 0.0
+    wall_s: Measured = 0.0
     waits: bool = False
 
 

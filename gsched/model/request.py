@@ -216,7 +216,7 @@ def _sharing(chunks: tuple[Chunk, ...], text: str) -> Chunk:
     Raises:
         BadResourceError: it cannot be read, or asks for more than one chunk or GPU.
     """
-    chunk, asked = chunks[0], parse_gpu_share(text)
+    chunk, share = chunks[0], parse_gpu_share(text)
     if len(chunks) > 1 or chunk.count > 1:
         raise BadResourceError(
             "gpu_share= is for one chunk: processes that wait for each other on shared GPUs "
@@ -228,7 +228,7 @@ def _sharing(chunks: tuple[Chunk, ...], text: str) -> Chunk:
             f"gpu_share= is a part of one GPU, not of {chunk.gpus}",
             hint="omit gpus= beside gpu_share=, or request whole GPUs",
         )
-    return structs.replace(chunk, gpus=0, gpu_share=asked)
+    return structs.replace(chunk, gpus=0, gpu_share=share)
 
 
 def _check_beside_select(terms: Mapping[str, str]) -> None:

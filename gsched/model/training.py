@@ -14,7 +14,7 @@ class Profiling(StrEnum):
     """Which elastic trainings run on their fewest GPUs until it is known what their steps take."""
 
     AUTO = "auto"  # those of which nothing is known, and those that ask
-    ASKED = "asked"  # those that ask
+    REQUESTED = "requested"  # those that ask
     NEVER = "never"
 
 

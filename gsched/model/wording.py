@@ -32,16 +32,16 @@ _BINDINGS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def binding_words(told: str) -> str:
+def binding_words(binding: str) -> str:
     """Return in a sentence how a node binds jobs to CPUs, what that means, and why.
 
     Args:
-        told: by the node: a method, or ``none: `` and the reason.
+        binding: by the node: a method, or ``none: `` and the reason.
     """
-    method, _, reason = told.partition(": ")
+    method, _, reason = binding.partition(": ")
     meaning = _BINDINGS.get(method)
     if meaning is None:  # of a newer node
-        return told
+        return binding
     return f"{method}: {meaning}; reason: {reason}" if reason else f"{method}: {meaning}"
 
 
@@ -111,8 +111,8 @@ def outcome_words(
         walltime_s: the limit, where it is known.
         grace_s: from TERM to KILL, where it is known.
     """
-    if ended.kind in _ASKED_FOR:
-        return ended.message or _ASKED_FOR[ended.kind]
+    if ended.kind in _REQUESTED_ENDS:
+        return ended.message or _REQUESTED_ENDS[ended.kind]
     words = _what_happened(ended, walltime_s=walltime_s, grace_s=grace_s)
     message = _news(ended)
     return f"{words}: {message}" if message else words
@@ -130,7 +130,7 @@ def outcome_word(ended: Ended) -> str:
 
 
 #: What somebody asked for; the message says who and why.
-_ASKED_FOR: Final[Mapping[str, str]] = MappingProxyType(
+_REQUESTED_ENDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         OutcomeKind.CANCELLED: "cancelled",
         OutcomeKind.RERUN: "requeued",

@@ -58,7 +58,7 @@ from gschedd.core.state.state import State
 from gschedd.core.state.step import NOTHING, Run, Step, refused_step, together
 from gschedd.core.state.transient import WaitingGroup
 from gschedd.core.training import checkpoints as coalescing
-from gschedd.core.training.backoff import ask_again, next_asked_again_s
+from gschedd.core.training.backoff import ask_again, next_retry_s
 from gschedd.models.predict import Model
 from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import DeadlineForecast, JobClass, Plan, Policy, Wait
@@ -137,7 +137,7 @@ class Head:
                 return self._submit(command, now_s, outlook)
             if isinstance(command, c.Resubmit):
                 return self._resubmit(command, now_s)
-            kind = type(command.asked).__name__
+            kind = type(command.action).__name__
             return self._advance(self._decide(command, now_s), f"request {kind}")
         except InvalidTransitionError:
             raise  # a fault of ours, half way through a change: nothing may go on from here
@@ -163,7 +163,7 @@ class Head:
                 assert_never(command)
 
     def _submit(self, command: c.Submit, now_s: float, outlook: Forecast | None) -> Step:
-        known = known_submission(self.state, command.caller.uid, command.asked.key)
+        known = known_submission(self.state, command.caller.uid, command.submitted.key)
         if known is not None:
             return Step(job=known)
         submission = prepare(
@@ -174,13 +174,13 @@ class Head:
             now_s=now_s,
         )
         promises: list[f.AnyFact] = []
-        if command.asked.reject_if_late:
+        if command.submitted.reject_if_late:
             spec = submission.spec
             outlook = outlook or self.foresee(spec, now_s)
             promise = promise_of(self.state.next_job, spec, outlook, now_s=now_s)
             if self.state.plans_training:
                 promises.append(promise)  # else nobody plans for it, so it would bind nobody
-        of_slurm = SLURM_MARK in command.asked.environment
+        of_slurm = SLURM_MARK in command.submitted.environment
         return self._queue(submission, command.caller, now_s, promises, of_slurm=of_slurm)
 
     def _resubmit(self, command: c.Resubmit, now_s: float) -> Step:
@@ -237,26 +237,26 @@ class Head:
             self._requests.clear()
         return self._requests.setdefault(request, request)
 
-    def registered(self, node: str, said: n.Register, now_s: float) -> Step:
+    def registered(self, node: str, message: n.Register, now_s: float) -> Step:
         """Take in a node's registration, or refuse a gnode that is another one than the node.
 
         In safe mode nothing is taken in but that it is there.
         """
-        refusal = self.refused(node, said, now_s)
+        refusal = self.refused(node, message, now_s)
         if refusal is not None:
             return Step(error=NotPermittedError(refusal.message))
         if self.safe_mode:
-            return self._advance([reports.registration(node, said, now_s)], "message Register")
-        return self._hear(reports.on_register(self.state, node, said, now_s), "message Register")
+            return self._advance([reports.registration(node, message, now_s)], "message Register")
+        return self._hear(reports.on_register(self.state, node, message, now_s), "message Register")
 
-    def refused(self, node: str, said: n.Register, now_s: float) -> Refusal | None:
+    def refused(self, node: str, message: n.Register, now_s: float) -> Refusal | None:
         """Return why a gnode may not register as a node, and remember it; None if it may."""
-        refusal = admission.refusal(self.state, node, said, now_s)
+        refusal = admission.refusal(self.state, node, message, now_s)
         if refusal is not None:
             self.oddities["node_refused"] += 1
         return refusal
 
-    def reported(self, node: str, said: n.AttemptMessage | StepReport, now_s: float) -> Step:
+    def reported(self, node: str, report: n.AttemptMessage | StepReport, now_s: float) -> Step:
         """Take in what a node reports of an attempt; in safe mode it is to say it again later.
 
         The database may be wrong then: whatever is concluded from it may be, too.
@@ -264,41 +264,41 @@ class Head:
         if self.safe_mode:
             self.oddities["report_in_safe_mode"] += 1
             return NOTHING
-        match said:
+        match report:
             case n.Started():
-                return self.started(node, said, now_s)
+                return self.started(node, report, now_s)
             case n.Exited():
-                return self.exited(node, said, now_s)
+                return self.exited(node, report, now_s)
             case n.Prepared():
-                heard = reports.on_prepared(self.state, node, said, now_s)
+                result = reports.on_prepared(self.state, node, report, now_s)
             case n.Checkpointed():
-                heard = reports.on_checkpointed(self.state, node, said, now_s)
+                result = reports.on_checkpointed(self.state, node, report, now_s)
             case n.CheckpointFailed():
-                heard = reports.on_checkpoint_failed(self.state, node, said, now_s)
+                result = reports.on_checkpoint_failed(self.state, node, report, now_s)
             case n.Progress():
-                heard = reports.on_progress(self.state, node, said, now_s)
+                result = reports.on_progress(self.state, node, report, now_s)
             case StepRequest() | StepFailed() | LoginRequest():
-                heard = steps.on_step(self.state, node, said, now_s)
+                result = steps.on_step(self.state, node, report, now_s)
             case _:
-                assert_never(said)
-        return self._hear(heard, f"message {type(said).__name__}")
+                assert_never(report)
+        return self._hear(result, f"message {type(report).__name__}")
 
-    def started(self, node: str, said: n.Started, now_s: float) -> Step:
+    def started(self, node: str, report: n.Started, now_s: float) -> Step:
         """Take in that a part runs."""
-        return self._hear(reports.on_started(self.state, node, said, now_s), "message Started")
+        return self._hear(reports.on_started(self.state, node, report, now_s), "message Started")
 
-    def exited(self, node: str, said: n.Exited, now_s: float) -> Step:
+    def exited(self, node: str, report: n.Exited, now_s: float) -> Step:
         """Take in that a part has ended."""
-        self.heard_from(node, said.load, now_s)
-        return self._hear(reports.on_exited(self.state, node, said, now_s), "message Exited")
+        self.note_load(node, report.load, now_s)
+        return self._hear(reports.on_exited(self.state, node, report, now_s), "message Exited")
 
-    def probed(self, node: str, said: n.Probed, now_s: float) -> Step:
+    def probed(self, node: str, report: n.Probed, now_s: float) -> Step:
         """Take in whether a node can start jobs."""
-        return self._hear(reports.on_probed(self.state, node, said, now_s), "message Probed")
+        return self._hear(reports.on_probed(self.state, node, report, now_s), "message Probed")
 
-    def failed_to_launch(self, node: str, said: n.Exited, now_s: float) -> Step:
+    def failed_to_launch(self, node: str, report: n.Exited, now_s: float) -> Step:
         """Take in that the head itself cannot launch a part."""
-        return self._hear(reports.on_exited(self.state, node, said, now_s), "failed launch")
+        return self._hear(reports.on_exited(self.state, node, report, now_s), "failed launch")
 
     def has_problem(self, node: str, problem: str, now_s: float) -> Step:
         """Take in whether a node takes new jobs: why not, empty if it does."""
@@ -310,7 +310,7 @@ class Head:
             reports.on_disconnected(self.state, node, reason, now_s), "closed channel"
         )
 
-    def heard_from(
+    def note_load(
         self,
         node: str,
         load: Load,
@@ -372,7 +372,7 @@ class Head:
             alarms_s.append(self.again_s)
         rare = (
             next_overdue_s(state, self.settings) if state.targets else None,
-            next_asked_again_s(state) if state.volatile.stuck else None,
+            next_retry_s(state) if state.volatile.stuck else None,
             coalescing.next_due_s(state) if state.volatile.unwritten else None,
             next_probe_s(state) if state.on_probation else None,
             0.0 if state.volatile.coming.events else None,
@@ -408,7 +408,7 @@ class Head:
         if self._unsure:
             groups = self.state.groups
             self._unsure = {job_class for job_class in self._unsure if job_class in groups}
-        if self.rounds is not None and (self.rounds.asked or self.state.trainings):
+        if self.rounds is not None and (self.rounds.pending or self.state.trainings):
             return self._plan_elsewhere(self.rounds, now_s)
         return self._plan_here(now_s)
 
@@ -468,7 +468,7 @@ class Head:
         try:
             if rounds.slow:
                 steps.append(self._go_on(rounds, now_s))
-            if rounds.asked is not None:
+            if rounds.pending is not None:
                 rounds.again = True
             elif not rounds.begin(self.state, self.settings, now_s, self.model):
                 return together([*steps, self._plan_here(now_s)])
@@ -503,7 +503,7 @@ class Head:
             step = self._hear_planner(rounds, answer, now_s)
         except Exception as error:  # noqa: BLE001 # as of any cycle
             step = self._failed(error, now_s)
-        if rounds.asked is None:
+        if rounds.pending is None:
             rounds.over = rounds.begun
             if rounds.again:
                 self.state.dirty.mark_all()
@@ -535,10 +535,10 @@ class Head:
             case _:
                 assert_never(answer)
 
-    def _hear(self, heard: reports.Heard, cause: str) -> Step:
-        self.oddities.update(heard.oddities)
-        step = self._advance(heard.facts, cause)
-        more = heard.effects
+    def _hear(self, result: reports.ReportResult, cause: str) -> Step:
+        self.oddities.update(result.oddities)
+        step = self._advance(result.facts, cause)
+        more = result.effects
         return structs.replace(step, effects=(*step.effects, *more)) if more else step
 
     def adopt(self, survey: Survey, now_s: float, *, hold: Hold = Hold.NOTHING) -> Step:

@@ -24,7 +24,7 @@ log = logging.getLogger("gschedd.housekeeping")
 RETRY_S = 3600.0  # after the database could not be written
 USERS_S = 600.0  # between two looks at what each user has: a thousand jobs a second may end
 AHEAD_S = 7 * DAY_S  # of the clock, before it is said
-MAX_TOLD = 100  # damaged rows that are kept to be told
+MAX_DAMAGED = 100  # damaged rows that are kept to be told
 REST_RATIO = 4.0  # a check rests so many times as long as each slice took: questions go first
 
 
@@ -160,7 +160,7 @@ class Check:
         damaged: what was found when the head started.
 
     Attributes:
-        damaged: rows that cannot be read, by their words; at most `MAX_TOLD`.
+        damaged: rows that cannot be read, by their words; at most `MAX_DAMAGED`.
     """
 
     def __init__(self, reader: Checker, clock: Clock, damaged: Sequence[Damaged] = ()) -> None:
@@ -186,7 +186,7 @@ class Check:
 
     def _note(self, damaged: Sequence[Damaged]) -> None:
         for each in damaged:
-            if str(each) in self.damaged or len(self.damaged) >= MAX_TOLD:
+            if str(each) in self.damaged or len(self.damaged) >= MAX_DAMAGED:
                 continue
             self.damaged[str(each)] = each
             log.critical("a row of the database is damaged: %s", each)

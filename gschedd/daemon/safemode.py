@@ -67,7 +67,7 @@ class SafeMode:
         self._survey = Survey(forgotten_from)
         self._late, self._taken = {}, set()
 
-    async def heard_older(self, why: str) -> None:
+    async def on_older_head(self, why: str) -> None:
         """Enter safe mode for what nodes know better; a restart does not end it."""
         entered = self._survey is None
         if entered:
@@ -108,13 +108,13 @@ class SafeMode:
         survey.begin(node)
         return survey.question(self._head.state)
 
-    async def told(self, node: str, said: n.Known) -> bool:
+    async def take_known(self, node: str, known: n.Known) -> bool:
         """Take in what a node knows; return whether it is to come again, to be let in."""
         survey = self._survey or self._late.get(node)
         if survey is None:
             return True
-        survey.take(node, said)
-        if not said.done:
+        survey.take(node, known)
+        if not known.done:
             return False
         if survey is self._survey:
             return self._is_confirmed(survey) and not await self._accept_copy()

@@ -80,7 +80,7 @@ from gschedd.http.sessions import Sessions
 from gschedd.http.snapshots import Snapshots
 from gschedd.http.witnesses import Witnesses
 from gschedd.notify.process import Notifier
-from gschedd.notify.scan import Told
+from gschedd.notify.scan import NotifierSettings
 from gschedd.notify.worker import Begin
 from gschedd.plan.compose import Composed
 from gschedd.planner.process import Worker
@@ -161,7 +161,7 @@ class Service:
         self._stop = asyncio.Event()
         self._fenced = ""
 
-    async def _heard_of_successor(self, why: str) -> None:
+    async def _on_successor(self, why: str) -> None:
         """Stop at once: another head orders the nodes now."""
         self._fenced = why
         self._stop.set()
@@ -204,7 +204,7 @@ class Service:
         )
         keeping = asyncio.create_task(self._housekeeping.run(), name="housekeeping")
         checking = asyncio.create_task(self._check.run(), name="check of the database")
-        telling = asyncio.create_task(self._links.keep_told(), name="high water")
+        telling = asyncio.create_task(self._links.keep_witnesses(), name="high water")
         waiting = asyncio.create_task(self._sessions.waiting.run(), name="interactive jobs")
         work = {engine, keeping, checking, telling, waiting}
         if self._notifier is not None:
@@ -262,7 +262,7 @@ class Service:
             timeout_s=self._config.head.node_timeout_s,
         )
         self._links.reached(self._store.reached)
-        self._links.on_fenced = self._heard_of_successor
+        self._links.on_fenced = self._on_successor
         self._engine.sink = self._links
         self._forecasts = Forecasts(
             head=head,
@@ -373,14 +373,14 @@ class Service:
             return None
         domain = config.mail_domain
         sender = config.sender or pwd.getpwuid(os.getuid()).pw_name
-        told = Told(
+        settings = NotifierSettings(
             config=config,
             server=self._head.settings.server,
             sender=sender if "@" in sender or not domain else f"{sender}@{domain}",
         )
         ledger = os.path.join(self._config.head.state_dir, "notify.db")
         path, newest = self._store.path, self._store.reached[0]
-        return Notifier(Begin(told=told, newest=newest, database=path, ledger=ledger))
+        return Notifier(Begin(settings=settings, newest=newest, database=path, ledger=ledger))
 
     def _worker(self, name: str) -> Worker | None:
         """Return a process in which policies run, not started yet; None where none do."""

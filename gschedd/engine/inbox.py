@@ -96,9 +96,9 @@ class Inbox:
         """Answer all who wait for an answer with an error; the other inputs stay."""
         for queue in (self._requests, self._others):
             kept = [each for each in queue if each[1] is None]
-            for _, asked in queue:
-                if asked is not None and not asked.done():
-                    asked.set_exception(error())
+            for _, future in queue:
+                if future is not None and not future.done():
+                    future.set_exception(error())
             queue.clear()
             queue.extend(kept)
         self._room.set()

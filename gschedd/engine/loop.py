@@ -34,7 +34,7 @@ log = logging.getLogger("gschedd.engine")
 MAX_FACTS = 100
 MAX_INPUTS = 512  # the same, of inputs that make no facts
 RETRY_S = 1.0  # between tries of a commit that found the disk full or the database held
-TOLD_AGAIN_S = 60.0  # until the next line of the log about such a commit
+LOG_AGAIN_S = 60.0  # until the next line of the log about such a commit
 # Reports that come less than this after those before them wait for others, unless a user's request
 # is there: a commit and a cycle for seven ends cost little more than for one.
 GATHER_S = 0.005
@@ -163,7 +163,7 @@ class Engine:
         A planner that takes long is not waited for.
         """
         rounds = self.head.rounds
-        planning = rounds is not None and rounds.asked is not None
+        planning = rounds is not None and rounds.pending is not None
         if not (self._may_plan() or planning):
             return
         if rounds is not None and rounds.took_s > TOO_LONG_S:
@@ -219,7 +219,7 @@ class Engine:
         if self.head.unfinished:
             return  # the next one comes after the inputs that have come meanwhile
         rounds = self.head.rounds
-        done = None if rounds is None or rounds.asked is None else rounds.over
+        done = None if rounds is None or rounds.pending is None else rounds.over
         waiting, self._await_plan = self._await_plan, []
         for wanted, each in waiting:
             if done is not None and wanted > done:
@@ -338,7 +338,7 @@ class Engine:
 
     async def _write(self, batch: Batch) -> None:
         loop = asyncio.get_running_loop()
-        told_s = -math.inf
+        logged_s = -math.inf
         while True:
             try:
                 await loop.run_in_executor(self._writer, self._store.commit, batch)
@@ -349,8 +349,8 @@ class Engine:
                 if isinstance(error, DiskFullError) and self._space.drop_ballast():
                     log.error("%s: the ballast file is given up to finish what is under way", error)
                     continue
-                if self._clock.monotonic_s() - told_s >= TOLD_AGAIN_S:
-                    told_s = self._clock.monotonic_s()
+                if self._clock.monotonic_s() - logged_s >= LOG_AGAIN_S:
+                    logged_s = self._clock.monotonic_s()
                     log.error("%s: trying again", error)
             else:
                 self.stalled = ""

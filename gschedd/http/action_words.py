@@ -20,18 +20,18 @@ def action_result(
     return api.ActionResult(id=text, text=words, note=note, migration=migration)
 
 
-def action_words(asked: a.AnyJobAction, step: Step, *, dry_run: bool = False) -> str:
+def action_words(action: a.AnyJobAction, step: Step, *, dry_run: bool = False) -> str:
     """Return what has become of one job: ``cancelled``, ``would hold``."""
     if not step.facts:
         return "nothing to change"
-    if isinstance(asked, a.MigrateJob):
+    if isinstance(action, a.MigrateJob):
         where = _where(step)
         return f"would migrate to {where}" if dry_run else f"migration to {where} requested"
     if dry_run:
-        return f"would {'cancel' if isinstance(asked, a.DeleteJob) else asked.action}"
-    if isinstance(asked, a.DeleteJob) and any(isinstance(x, f.StopRequested) for x in step.facts):
+        return f"would {'cancel' if isinstance(action, a.DeleteJob) else action.action}"
+    if isinstance(action, a.DeleteJob) and any(isinstance(x, f.StopRequested) for x in step.facts):
         return "ending"
-    return asked.done_words()
+    return action.done_words()
 
 
 def _where(step: Step) -> str:

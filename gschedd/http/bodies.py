@@ -191,6 +191,6 @@ async def read_submission(request: web.Request, bodies: Bodies) -> api.SubmitReq
     if len(body) > DIRECT_BYTES:
         async with bodies.brief(uid_of(request)) as pace:
             return await decode_submission(_where(request), body, pace)
-    asked = decoded(_where(request), body, api.SubmitRequest)
-    check_count(len(asked.jobs), dry_run=asked.dry_run)
-    return asked
+    submission = decoded(_where(request), body, api.SubmitRequest)
+    check_count(len(submission.jobs), dry_run=submission.dry_run)
+    return submission

@@ -65,10 +65,10 @@ class UserNames:
         if version != self._version:
             self._version = version
             self._known = {each: (-KEPT_S, name) for each, (_, name) in self._known.items()}
-        asked_s, name = self._known.get(uid, (-KEPT_S, str(uid)))
+        looked_up_s, name = self._known.get(uid, (-KEPT_S, str(uid)))
         now_s = self._clock.monotonic_s()
         kept_s = KEPT_UNKNOWN_S if name == str(uid) else KEPT_S
-        if now_s < asked_s + (min(kept_s, KEPT_TO_ACT_S) if acts else kept_s):
+        if now_s < looked_up_s + (min(kept_s, KEPT_TO_ACT_S) if acts else kept_s):
             return name
         if self._asking is not None and not self._asking.done():
             return name  # it hangs

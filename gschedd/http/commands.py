@@ -150,18 +150,20 @@ class Commands:
     async def submit(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/jobs``: the ids are sent after the jobs are durable."""
         caller = self._callers.of(request)
-        asked = await read_submission(request, self._bodies)
-        if asked.dry_run:
-            return await self._try_out(asked.jobs, caller)
-        forecast = any(job.reject_if_late for job in asked.jobs)
-        async with self._bodies.turn_if(is_large(request, len(asked.jobs)), caller.uid) as pace:
-            for job in asked.jobs:
+        submission = await read_submission(request, self._bodies)
+        if submission.dry_run:
+            return await self._try_out(submission.jobs, caller)
+        forecast = any(job.reject_if_late for job in submission.jobs)
+        async with self._bodies.turn_if(
+            is_large(request, len(submission.jobs)), caller.uid
+        ) as pace:
+            for job in submission.jobs:
                 await self._parts.code.check(caller.uid, job.snapshot)
-            known, pairs = await self._received(asked.jobs, caller, pace)
+            known, pairs = await self._received(submission.jobs, caller, pace)
             steps = [] if forecast else await self._queue(pairs, caller, known)
         if forecast:  # which may take long; others get the turn meanwhile
             steps = await self._queue_unless_late(pairs, caller, known)
-        for job, step in zip(asked.jobs, steps, strict=True):
+        for job, step in zip(submission.jobs, steps, strict=True):
             if job.interactive is not None and step.job:
                 self._parts.expect_client(step.job)
         results = await self._results(steps, caller)
@@ -320,7 +322,7 @@ class Commands:
         """Queue one job; what it brings is kept only if it is taken."""
         command = c.Submit(
             caller=caller,
-            asked=job,
+            submitted=job,
             digests=(content.script.digest, content.environment.digest),
             lines_digest=content.lines.digest,
             past=past,
@@ -336,7 +338,7 @@ class Commands:
     def _prepared(self, job: api.SubmitJob, caller: Caller, now_s: float) -> Submission:
         """Return what a job would be; raise why it would be refused."""
         return prepare(
-            c.Submit(caller=caller, asked=job, digests=("", "")),
+            c.Submit(caller=caller, submitted=job, digests=("", "")),
             state=self._head.state,
             settings=self._head.settings,
             intern=lambda request: request,
@@ -363,8 +365,8 @@ class Commands:
         head = self._head
         if any(step.job in head.state.trainings for step in steps):
             await self._engine.planned(PLAN_WAIT_S)
-        told = [step.job for step in steps if step.job in head.state.trainings]
-        outlooks = await self._parts.forecasts.outlooks(told, uid=caller.uid)
+        numbers = [step.job for step in steps if step.job in head.state.trainings]
+        outlooks = await self._parts.forecasts.outlooks(numbers, uid=caller.uid)
         return [
             with_outlook(_result(step), head.state.trainings[step.job].spec, outlooks[step.job])
             if step.job in outlooks and step.job in head.state.trainings
@@ -380,21 +382,23 @@ class Commands:
     async def act(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/jobs/actions``: each id by itself, in order."""
         caller = self._callers.of(request)
-        asked = await read_body(request, self._bodies, a.JOB_ACTION)
-        _check_action(asked)
+        action = await read_body(request, self._bodies, a.JOB_ACTION)
+        _check_action(action)
         await self._engine.settled()
-        ids = await self._expand(asked.ids, caller)
+        ids = await self._expand(action.ids, caller)
         past: Mapping[int, bool] = {}
-        if isinstance(asked, a.AlterJob) and asked.alteration.depends:
-            past = await past_of(asked.alteration.depends, self._head.state, self._parts.ended_well)
+        if isinstance(action, a.AlterJob) and action.alteration.depends:
+            past = await past_of(
+                action.alteration.depends, self._head.state, self._parts.ended_well
+            )
         async with self._bodies.turn_if(len(ids) > FEW, caller.uid) as pace:
             return answer(
-                api.ActionReply(results=await self._act(asked, ids, caller, pace, past=past))
+                api.ActionReply(results=await self._act(action, ids, caller, pace, past=past))
             )
 
     async def _act(
         self,
-        asked: a.AnyJobAction,
+        action: a.AnyJobAction,
         ids: Sequence[str],
         caller: Caller,
         pace: Pace,
@@ -403,10 +407,10 @@ class Commands:
     ) -> tuple[api.ActionResult, ...]:
         items: list[_Item] = []
         for text in ids:
-            items.append(self._parse(text, asked, caller, past))
+            items.append(self._parse(text, action, caller, past))
             await pace.keep()
         commands = [each.command for each in items if each.command is not None]
-        steps = iter(await self._carry_out(commands, pace, dry_run=asked.dry_run))
+        steps = iter(await self._carry_out(commands, pace, dry_run=action.dry_run))
         for each in items:
             each.step = Step(error=each.error) if each.command is None else next(steps)
         gone = await self._parts.known_of(
@@ -416,9 +420,9 @@ class Commands:
         results: list[api.ActionResult] = []
         for each in items:
             failure = self._explain(each, gone)
-            words = action_words(asked, each.step, dry_run=asked.dry_run)
-            note = self._note(asked, each.job) if failure is None else ""
-            done = None if asked.dry_run else each.step
+            words = action_words(action, each.step, dry_run=action.dry_run)
+            note = self._note(action, each.job) if failure is None else ""
+            done = None if action.dry_run else each.step
             results.append(action_result(each.text, failure, words, note, done))
             await pace.keep()
         return tuple(results)
@@ -453,12 +457,12 @@ class Commands:
         shown = f"{item.job}[]" if whole else short_job_id(item.job)
         return BadStateError(f"job {name} has already finished", hint=f"see ghist {shown}")
 
-    def _note(self, asked: a.AnyJobAction, number: int) -> str:
+    def _note(self, action: a.AnyJobAction, number: int) -> str:
         """Return what the user should know of an action that was carried out, empty if nothing.
 
         A hold keeps a job from starting, so it does nothing to one that runs, as in PBS.
         """
-        if not isinstance(asked, a.HoldJob):
+        if not isinstance(action, a.HoldJob):
             return ""
         job = self._head.state.jobs.get(number)
         if job is None or job.attempt is None:
@@ -488,14 +492,14 @@ class Commands:
         return expanded
 
     def _parse(
-        self, text: str, asked: a.AnyJobAction, caller: Caller, past: Mapping[int, bool]
+        self, text: str, action: a.AnyJobAction, caller: Caller, past: Mapping[int, bool]
     ) -> "_Item":
         item = _Item(text)
         try:
             job = own_job(text, server=self._head.settings.server)
             item.job, elements = meant(job, self._head.state)
             item.command = c.ActOnJob(
-                caller=caller, job=item.job, asked=asked, past=past, elements=elements
+                caller=caller, job=item.job, action=action, past=past, elements=elements
             )
         except GschedError as error:
             item.error = error.with_traceback(None)  # its frames are many objects
@@ -506,26 +510,26 @@ class Commands:
     async def act_on_nodes(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/nodes/actions``."""
         caller = self._callers.of(request)
-        asked = await read_body(request, self._bodies, a.NODE_ACTION)
-        limits.check_texts(asked, _TEXTS[type(asked)])
+        action = await read_body(request, self._bodies, a.NODE_ACTION)
+        limits.check_texts(action, _TEXTS[type(action)])
         limits.check_words(
             "nodes",
-            asked.nodes,
+            action.nodes,
             most=limits.MAX_NODES_PER_REQUEST,
             longest=limits.MAX_WORD,
         )
-        commands = [c.ActOnNode(caller=caller, node=node, asked=asked) for node in asked.nodes]
+        commands = [c.ActOnNode(caller=caller, node=node, action=action) for node in action.nodes]
         async with self._bodies.turn_if(len(commands) > FEW, caller.uid) as pace:
             steps = await self._carry_out(commands, pace, dry_run=False)
         results = tuple(
-            action_result(node, step.error, asked.done + self._leaving(node, asked))
-            for node, step in zip(asked.nodes, steps, strict=True)
+            action_result(node, step.error, action.done + self._leaving(node, action))
+            for node, step in zip(action.nodes, steps, strict=True)
         )
         return answer(api.ActionReply(results=results))
 
-    def _leaving(self, node: str, asked: a.AnyNodeAction) -> str:
+    def _leaving(self, node: str, action: a.AnyNodeAction) -> str:
         """Return what becomes of the jobs of a node that is drained for good, in words."""
-        if not isinstance(asked, a.DrainNode) or not asked.migrate:
+        if not isinstance(action, a.DrainNode) or not action.migrate:
             return ""
         leaving = leaving_node(self._head.state, node)
         forms = (
@@ -545,14 +549,14 @@ class Commands:
     async def recover(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/recover``: an operator has looked at what is missing and goes on."""
         caller = self._callers.of(request)
-        asked = await read_body(request, self._bodies, recover.RecoverRequest)
+        wanted = await read_body(request, self._bodies, recover.RecoverRequest)
         if not caller.operator:
             raise NotPermittedError("only an operator ends safe mode")
         head, safe_mode = self._head, self._parts.safe_mode
-        if asked.believe:
-            safe_mode.believe(asked.believe)
-        if asked.accept and head.safe_mode:
-            await safe_mode.accept(without=asked.without_nodes)
+        if wanted.believe:
+            safe_mode.believe(wanted.believe)
+        if wanted.accept and head.safe_mode:
+            await safe_mode.accept(without=wanted.without_nodes)
         return answer(api.Health(ok=not head.safe_mode))
 
     async def recovery(self, request: web.Request) -> web.StreamResponse:
@@ -562,23 +566,23 @@ class Commands:
         return answer(await self._parts.safe_mode.listing())
 
 
-def _check_action(asked: a.AnyJobAction) -> None:
+def _check_action(action: a.AnyJobAction) -> None:
     """Check the sizes of an action on jobs; its texts are kept once for each job.
 
     Raises:
         InvalidRequestError: one is too large.
     """
-    if len(asked.ids) > MAX_JOBS_PER_REQUEST:
+    if len(action.ids) > MAX_JOBS_PER_REQUEST:
         raise InvalidRequestError(
-            f"{len(asked.ids)} ids in one request", hint=f"send up to {MAX_JOBS_PER_REQUEST}"
+            f"{len(action.ids)} ids in one request", hint=f"send up to {MAX_JOBS_PER_REQUEST}"
         )
-    limits.check_texts(asked, _TEXTS[type(asked)])
-    limits.check_words("ids", asked.ids, most=MAX_JOBS_PER_REQUEST, longest=limits.MAX_ID)
-    if isinstance(asked, a.MigrateJob):
+    limits.check_texts(action, _TEXTS[type(action)])
+    limits.check_words("ids", action.ids, most=MAX_JOBS_PER_REQUEST, longest=limits.MAX_ID)
+    if isinstance(action, a.MigrateJob):
         most = limits.MAX_NAMED_NODES
-        limits.check_words("nodes", asked.nodes, most=most, longest=limits.MAX_WORD)
-    if isinstance(asked, a.HoldJob | a.ReleaseJob):
-        limits.check_words("holds", asked.holds, most=len(STATED_HOLDS), longest=limits.MAX_WORD)
+        limits.check_words("nodes", action.nodes, most=most, longest=limits.MAX_WORD)
+    if isinstance(action, a.HoldJob | a.ReleaseJob):
+        limits.check_words("holds", action.holds, most=len(STATED_HOLDS), longest=limits.MAX_WORD)
 
 
 def is_large(request: web.Request, items: int) -> bool:

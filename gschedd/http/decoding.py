@@ -164,7 +164,7 @@ async def decode_submission(where: str, body: Body, pace: Pace) -> api.SubmitReq
 async def _decode_one_job(where: str, body: Body, pace: Pace) -> api.SubmitRequest:
     await _check_texts("the request", body, MAX_SUBMIT_TEXTS, pace)
     try:
-        asked = decoded(where, body, _OneJob)
+        submission = decoded(where, body, _OneJob)
     except InvalidRequestError as error:
         if "`array` of length 1" not in error.message:
             raise
@@ -172,12 +172,12 @@ async def _decode_one_job(where: str, body: Body, pace: Pace) -> api.SubmitReque
             f"{len(body)} bytes with several jobs, {MAX_REQUEST_BYTES} are the limit",
             hint="send fewer jobs at once; one job alone may have a large script",
         ) from None
-    large = asked.jobs[0]
+    large = submission.jobs[0]
     held = sum(len(memoryview(getattr(large, name))) for name in _FIELDS)
     _check_size("the rest of it", len(body) - held, _TEXTS_BYTES)
     await pace.rest()
     job = await _decode_fields(where, large, ".jobs[0]", pace)
-    return api.SubmitRequest(jobs=(job,), dry_run=asked.dry_run)
+    return api.SubmitRequest(jobs=(job,), dry_run=submission.dry_run)
 
 
 async def _decode_fields(where: str, large: Struct, path: str, pace: Pace) -> api.SubmitJob:

@@ -113,7 +113,7 @@ class Visitor(web.RequestHandler):
         """Count what comes in before the peer has proven who it is."""
         if not self.proven:
             self.received += len(data)
-            self._door.heard(self, len(data))
+            self._door.received(self, len(data))
         super().data_received(data)
 
     def log_exception(self, *args: object, **more: object) -> None:
@@ -311,7 +311,7 @@ class Door:
 
     # --- what visitors tell ---
 
-    def heard(self, visitor: Visitor, count: int) -> None:
+    def received(self, visitor: Visitor, count: int) -> None:
         """Count bytes of a connection that has not proven who it is."""
         if not self.rules.evict:
             return  # a user's: the kernel has said who it is

@@ -157,7 +157,7 @@ class Forecasts:
         )
         starts = {job: Forecast(start_unknown=why) for job, why in unknown.items()}
         if question is not None:
-            answer = await self._told(question)
+            answer = await self._answer(question)
             match answer:
                 case Told(too_long=True):
                     starts |= dict.fromkeys(meant, Forecast(start_unknown=TOO_LONG))
@@ -229,7 +229,7 @@ class Forecasts:
         )
         answer = None
         if inquiry.question is not None:
-            answer = await self._told(self._sendable(inquiry.question))
+            answer = await self._answer(self._sendable(inquiry.question))
         if isinstance(answer, Failed):
             return FAILED if answer.raised else Forecast(why=answer.why)
         return concluded(inquiry, answer, state=head.state, settings=head.settings, now_s=now_s)
@@ -276,7 +276,7 @@ class Forecasts:
             begun.set()
             return await work()
 
-    async def _told(self, question: ForecastQuestion) -> Told | Failed:
+    async def _answer(self, question: ForecastQuestion) -> Told | Failed:
         """Return the answer to a question, or that there is none."""
         if self._worker is None:
             try:

@@ -52,7 +52,7 @@ class Introduced(Struct, frozen=True, kw_only=True):
     """
 
     node: str
-    said: n.Register
+    registration: n.Register
     incomplete: tuple[Salvaged, ...] = ()
     sealer: Sealer
     opener: Opener
@@ -87,7 +87,7 @@ class Handshake:
             raise ValueError(f"its registration cannot be read: {unreadable[0].reason}")
         return Introduced(
             node=hello.node,
-            said=_only(read, n.Register),
+            registration=_only(read, n.Register),
             sealer=sealer,
             opener=opener,
             incomplete=tuple(incomplete),

@@ -63,18 +63,18 @@ class Link:
         call: which of all connections this is, in the order in which they were opened.
         is_gone: it has ended.
         twins: how often another gnode wanted its place while it answered.
-        told: how far the head had come when the node heard of it last: event and next job.
+        witnessed: how far the head had come when the node heard of it last: event and next job.
         late: the node comes from a history whose loss was accepted.
-        asked: the node is asked what it knows, and does not obey.
+        surveyed: the node is asked what it knows, and does not obey.
         incomplete: what the node's registration lacks, as it could not be read.
     """
 
     def __init__(self, who: Introduced, socket: web.WebSocketResponse, *, call: int) -> None:
         self.node = who.node
-        self.boot_id = who.said.boot_id
+        self.boot_id = who.registration.boot_id
         self.call = call
-        self.told = (0, 0)
-        self.asked = False
+        self.witnessed = (0, 0)
+        self.surveyed = False
         self.incomplete = who.incomplete
         self.late = False
         self.socket = socket
@@ -82,15 +82,15 @@ class Link:
         self._sealer: Sealer = who.sealer
         self.is_gone = False
         self.twins = 0
-        self._heard = asyncio.Event()
+        self._answered = asyncio.Event()
         self._pinged = self._ponged = 0
         self._outbox: list[n.HeadMessage] = []
         self._filled = asyncio.Event()
 
     def tell(self, reached: tuple[int, int]) -> None:
         """Let the node know how far the head has come, unless it knows."""
-        if reached != self.told and not self.asked:
-            self.told = reached
+        if reached != self.witnessed and not self.surveyed:
+            self.witnessed = reached
             self.send(n.HighWater(seq=reached[0], next_job=reached[1]))
 
     def send(self, message: n.HeadMessage) -> None:
@@ -112,23 +112,23 @@ class Link:
         """Return whether the gnode at the other end still answers."""
         if self._pinged == self._ponged:  # else another one is asking already
             self._pinged += 1
-            self._heard.clear()
+            self._answered.clear()
             self.send(n.Ping(number=self._pinged))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                await self._heard.wait()
+                await self._answered.wait()
         return self._ponged == self._pinged and not self.is_gone
 
-    def heard(self, pong: n.Pong) -> None:
+    def on_pong(self, pong: n.Pong) -> None:
         """Take in an answer."""
         if pong.number == self._pinged:
             self._ponged = pong.number
-            self._heard.set()
+            self._answered.set()
 
     def end(self) -> None:
         """Note that the connection has ended."""
         self.is_gone = True
-        self._heard.set()
+        self._answered.set()
 
     async def sender(self, set_aside: Callable[[n.HeadMessage, str], None]) -> None:
         """Send the outbox for ever, what waits in as few frames as its bytes allow.
@@ -196,7 +196,7 @@ class Links:
         for link in itertools.islice(self._links.values(), PROMPT_WITNESSES):
             link.tell(reached)
 
-    async def keep_told(self) -> None:
+    async def keep_witnesses(self) -> None:
         """Let all nodes know, now and then, how far the database has come."""
         while True:
             await asyncio.sleep(HIGH_WATER_S)
@@ -208,7 +208,7 @@ class Links:
         launched = False
         for effect in effects:
             link = self._links.get(effect.node)
-            if link is None or link.asked:
+            if link is None or link.surveyed:
                 continue
             if isinstance(effect, e.SendLaunch):
                 if launched:
@@ -255,7 +255,7 @@ class Links:
         who = await self._introduced(socket, request)
         if who is not None:
             link = Link(who, socket, call=call)
-            if await self._admit(link, who.said):
+            if await self._admit(link, who.registration):
                 await self._serve(link)
         return socket
 
@@ -286,14 +286,14 @@ class Links:
         await close_badly(socket, "the handshake failed: the head's log says why")
         return None
 
-    async def _admit(self, link: Link, said: n.Register) -> bool:
+    async def _admit(self, link: Link, message: n.Register) -> bool:
         if not await self._is_newest(link):
             return False
         self._newest[link.node] = link.call
         head = self._engine.head
         if not (
-            await self._is_itself(link, said)
-            and await self._is_trusted(link, said)
+            await self._is_itself(link, message)
+            and await self._is_trusted(link, message)
             and await self._is_free(link)
         ):
             return False
@@ -304,7 +304,7 @@ class Links:
             return True  # it is let in when all that it knows has been taken back
         try:
             (step,) = await self._engine.ask(
-                lambda now_s: (head.registered(link.node, said, now_s),)
+                lambda now_s: (head.registered(link.node, message, now_s),)
             )
             failed = step.error
         except TryAgainError as error:
@@ -313,23 +313,23 @@ class Links:
             await self._part(link, failed.message)  # it may have taken the place of a link
             await link.refuse(failed.message, fatal=False)
             return False
-        if not link.asked:
+        if not link.surveyed:
             self.witnesses.note_obeyed(link.node)
-        note_condition(self._engine.head.state, link.node, said)
+        note_condition(self._engine.head.state, link.node, message)
         self._unreadables.log_reports(link.node, link.incomplete, ())
-        log.info("%s registered: %d attempts in its spool", link.node, len(said.attempts))
+        log.info("%s registered: %d attempts in its spool", link.node, len(message.attempts))
         return True
 
-    async def _is_itself(self, link: Link, said: n.Register) -> bool:
+    async def _is_itself(self, link: Link, message: n.Register) -> bool:
         """Refuse a gnode that is another one than the node whose name it has."""
-        if not is_identity(said.identity):
+        if not is_identity(message.identity):
             await link.refuse("a registration needs an identity of 32 hex digits", fatal=True)
             return False
-        refusal = self._engine.head.refused(link.node, said, self._clock.wall_s())
+        refusal = self._engine.head.refused(link.node, message, self._clock.wall_s())
         if refusal is None:
             return True
         if refusal.is_new:
-            log.error("a gnode at %s is refused: %s", said.address, refusal.message)
+            log.error("a gnode at %s is refused: %s", message.address, refusal.message)
         await link.refuse(refusal.message, fatal=True)
         return False
 
@@ -361,11 +361,11 @@ class Links:
         if self.recovery is not None:
             question = self.recovery.question(link.node, late=link.late)
         if question is not None:
-            link.asked = True
+            link.surveyed = True
             link.send(question)
             return False
         now = self.witnesses.now
-        link.told = self._reached
+        link.witnessed = self._reached
         link.send(
             n.Welcome(
                 cluster=self.witnesses.cluster,
@@ -377,12 +377,12 @@ class Links:
         )
         return True
 
-    async def _is_trusted(self, link: Link, said: n.Register) -> bool:
+    async def _is_trusted(self, link: Link, message: n.Register) -> bool:
         """Return whether a node may be let in by what it knows of heads; refuse it otherwise."""
         head = self._engine.head
         ruling = self.witnesses.rule(
             link.node,
-            claim_of(said),
+            claim_of(message),
             known=head.state.nodes.keys(),
             reached=(self._reached[0], head.state.next_job),
             safe_mode=bool(head.safe_mode),
@@ -390,7 +390,7 @@ class Links:
         if ruling.fenced:
             await self.on_fenced(ruling.fenced)
         elif ruling.older and self.recovery is not None:
-            await self.recovery.heard_older(ruling.older)
+            await self.recovery.on_older_head(ruling.older)
         link.late = ruling.late
         if ruling.fenced or ruling.refusal:
             await link.refuse(ruling.fenced or ruling.refusal, fatal=False)
@@ -475,7 +475,7 @@ class Links:
                 ):
                     reports.append(message)
                 case n.Known():
-                    over = self.recovery is None or await self.recovery.told(node, message)
+                    over = self.recovery is None or await self.recovery.take_known(node, message)
                 case n.Heartbeat() | Uses():
                     await self._take_load(node, message)
                 case CodeWanted():
@@ -488,7 +488,7 @@ class Links:
                 case n.Renew():
                     self._renew(link, message)
                 case n.Pong():
-                    link.heard(message)
+                    link.on_pong(message)
                 case SessionFailed():
                     self.on_session_failed(node, message)
                 case n.UnknownAttempt():
@@ -519,17 +519,17 @@ class Links:
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
 
-    async def _take_load(self, node: str, said: n.Heartbeat | Uses) -> None:
+    async def _take_load(self, node: str, message: n.Heartbeat | Uses) -> None:
         """Let the head hear how busy a node is, and what its attempts use."""
         head = self._engine.head
-        if isinstance(said, Uses):
-            note_uses(head.state, node, said, self._clock.wall_s())
+        if isinstance(message, Uses):
+            note_uses(head.state, node, message, self._clock.wall_s())
             return
-        head.heard_from(node, said.load, self._clock.wall_s(), said.usage)
-        note_condition(head.state, node, said)
+        head.note_load(node, message.load, self._clock.wall_s(), message.usage)
+        note_condition(head.state, node, message)
         if head.state.dirty.any:  # jobs may have waited for a GPU that others use less now
             await self._engine.tell(lambda _: ())  # a cycle follows
-        await self._take_problem(node, said.problem)
+        await self._take_problem(node, message.problem)
 
     async def _take_problem(self, node: str, problem: str) -> None:
         """Let the head hear that a node takes no new jobs, or does again."""
@@ -543,17 +543,17 @@ class Links:
     ) -> Sequence[Step]:
         return [self._engine.head.reported(node, report, now_s) for report in reports]
 
-    def _probed(self, node: str, said: n.Probed, now_s: float) -> Sequence[Step]:
-        return [self._engine.head.probed(node, said, now_s)]
+    def _probed(self, node: str, message: n.Probed, now_s: float) -> Sequence[Step]:
+        return [self._engine.head.probed(node, message, now_s)]
 
     # --- output of running jobs ---
 
     def link(self, node: str) -> Link | None:
         """Return the connection of a node that is there and obeys."""
         link = self._links.get(node)
-        return None if link is None or link.asked else link
+        return None if link is None or link.surveyed else link
 
-    async def read_output(self, node: str, asked: n.ReadOutput) -> n.OutputRead:
+    async def read_output(self, node: str, order: n.ReadOutput) -> n.OutputRead:
         """Have a node read a part of a job's output, or append to it; the request is numbered here.
 
         Raises:
@@ -567,7 +567,7 @@ class Links:
         number, self._next_request = self._next_request, self._next_request + 1
         future: asyncio.Future[n.OutputRead] = asyncio.get_running_loop().create_future()
         self._requests[node, number] = future
-        link.send(msgspec.structs.replace(asked, request=number))
+        link.send(msgspec.structs.replace(order, request=number))
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 return await future

@@ -90,21 +90,21 @@ class Outputs:
             return api.OutputChunk(
                 path=path, node=node, offset=0, size_bytes=0, data=b"", ended=ended
             )
-        said = await self._ask(job, node, stream, offset=window[0], max_bytes=window[1])
+        output = await self._ask(job, node, stream, offset=window[0], max_bytes=window[1])
         return api.OutputChunk(
-            path=said.path,
+            path=output.path,
             node=node,
-            offset=said.offset,
-            size_bytes=said.size_bytes,
-            data=said.data,
+            offset=output.offset,
+            size_bytes=output.size_bytes,
+            data=output.data,
             ended=ended,
         )
 
     async def write(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/jobs/ID/message``: for the owner and operators; written as the owner."""
         caller = self._callers.of(request, acts=True)
-        asked = await read_body(request, self._bodies, JobMessage)
-        if not asked.text.strip() or "\0" in asked.text or len(asked.text) > MAX_WORD * 16:
+        message = await read_body(request, self._bodies, JobMessage)
+        if not message.text.strip() or "\0" in message.text or len(message.text) > MAX_WORD * 16:
             raise InvalidRequestError(
                 f"a message has 1 to {MAX_WORD * 16} characters", hint="write a shorter one"
             )
@@ -112,13 +112,13 @@ class Outputs:
         authorize(caller, job)
         check_has_files(job)
         name = short_job_id(job.id)
-        node, part = _output_part(job, asked.node)
+        node, part = _output_part(job, message.node)
         if part.state is not PartState.RUNNING:
             raise BadStateError(f"job {name} is {job.state}, not running on {node}")
-        wanted = {"stdout": asked.stdout, "stderr": asked.stderr or not asked.stdout}
+        wanted = {"stdout": message.stdout, "stderr": message.stderr or not message.stdout}
         paths = {"stdout": part.stdout_path, "stderr": part.stderr_path}
         streams = {paths[stream]: stream for stream, is_wanted in wanted.items() if is_wanted}
-        line = message_line(asked.text)
+        line = message_line(message.text)
         for stream in streams.values():  # both may be one file
             await self._ask(job, node, stream, append=line)
         return answer(MessageReply(node=node, paths=tuple(streams)))
@@ -149,10 +149,10 @@ class Outputs:
             max_bytes=max_bytes,
             append=append,
         )
-        said = await self._links.read_output(node, order)
-        if said.error:
-            raise InvalidRequestError(f"job {short_job_id(job.id)} on {node}: {said.error}")
-        return said
+        output = await self._links.read_output(node, order)
+        if output.error:
+            raise InvalidRequestError(f"job {short_job_id(job.id)} on {node}: {output.error}")
+        return output
 
 
 def _output_part(job: Job, node: str) -> tuple[str, Part]:

@@ -107,7 +107,7 @@ class Predictions:
 def prediction_row(scored: Scored, caller: Caller) -> p.PredictionRow:
     """Return a past run as a caller sees it; a kind names programs, its owner's own business."""
     run = scored.run
-    record, said = run.record, run.prediction
+    record, predicted = run.record, run.prediction
     is_owner = caller.uid == record.kind.owner_uid and caller.user == scored.user
     allowed = caller.operator or is_owner
     cpu, memory, gpu, gpu_memory, wall = scored.errors
@@ -121,10 +121,14 @@ def prediction_row(scored: Scored, caller: Caller) -> p.PredictionRow:
         measured=p.CostRow(use=_use_row(record.used), wall_s=record.wall_s),
         succeeded=record.succeeded,
         kind=record.kind.key if allowed else "",
-        basis="" if said is None else said.basis.value,
-        records=0 if said is None else said.records,
-        predicted=None if said is None else p.CostRow(use=_use_row(said.use), wall_s=said.wall_s),
-        high=None if said is None else p.CostRow(use=_use_row(said.high), wall_s=said.wall_high_s),
+        basis="" if predicted is None else predicted.basis.value,
+        records=0 if predicted is None else predicted.records,
+        predicted=None
+        if predicted is None
+        else p.CostRow(use=_use_row(predicted.use), wall_s=predicted.wall_s),
+        high=None
+        if predicted is None
+        else p.CostRow(use=_use_row(predicted.high), wall_s=predicted.wall_high_s),
         errors=p.ErrorsRow(cpu=cpu, memory=memory, gpu=gpu, gpu_memory=gpu_memory, wall=wall),
     )
 

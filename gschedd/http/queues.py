@@ -62,12 +62,12 @@ class Queues:
         caller = self._callers.of(request)
         if not caller.operator:
             raise NotPermittedError("only an operator changes queues")
-        asked = await read_body(request, self._bodies, QueueRequest)
+        wanted = await read_body(request, self._bodies, QueueRequest)
         head = self._engine.head
         async with self._turn:
             await self._engine.settled()
             overrides = self._overrides
-            for each in asked.changes:
+            for each in wanted.changes:
                 overrides = changed(overrides, each, configured=self._configured, state=head.state)
             try:
                 await asyncio.get_running_loop().run_in_executor(None, self._write, overrides)
@@ -81,13 +81,13 @@ class Queues:
                 return []
 
             await self._engine.ask(take, is_request=True)
-        for each in asked.changes:
+        for each in wanted.changes:
             log.info("%s by %s: %s", each.verb, caller.user, each)
         return answer(
             api.ActionReply(
                 results=tuple(
                     api.ActionResult(id=each.queue, text=f"{each.verb}: done")
-                    for each in asked.changes
+                    for each in wanted.changes
                 )
             )
         )

@@ -8,11 +8,11 @@ from gsched.protocol import node as n
 class Recovery(Protocol):
     """What is done where the database may be an old copy; see `gschedd.daemon.safemode`."""
 
-    async def heard_older(self, why: str) -> None:
+    async def on_older_head(self, why: str) -> None:
         """Enter safe mode for what nodes know better."""
 
     def question(self, node: str, *, late: bool) -> n.Survey | None:
         """Return what a node that registers is to be asked; None: it is let in at once."""
 
-    async def told(self, node: str, said: n.Known) -> bool:
+    async def take_known(self, node: str, known: n.Known) -> bool:
         """Take in what a node knows; return whether it is to come again, to be let in."""

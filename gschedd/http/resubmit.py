@@ -83,29 +83,29 @@ class Resubmissions:
     async def rerun_failed(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/jobs/rerun-failed``: the id is sent after the new job is durable."""
         caller = self._parts.callers.of(request)
-        asked = await read_body(request, self._parts.bodies, RerunFailed)
-        limits.check_texts(asked, _TEXTS)
-        limits.check_words("ids", (asked.job,), most=1, longest=limits.MAX_WORD)
-        response = answer(await self._reply(asked, caller))
+        wanted = await read_body(request, self._parts.bodies, RerunFailed)
+        limits.check_texts(wanted, _TEXTS)
+        limits.check_words("ids", (wanted.job,), most=1, longest=limits.MAX_WORD)
+        response = answer(await self._reply(wanted, caller))
         await response.prepare(request)
         await response.write_eof()
         failpoint("head.submit.after_ack")
         return response
 
-    async def _reply(self, asked: RerunFailed, caller: Caller) -> RerunReply:
+    async def _reply(self, wanted: RerunFailed, caller: Caller) -> RerunReply:
         """Submit what has failed, or with ``dry_run`` only say what that is.
 
         Raises:
             GschedError: the job is unknown or somebody else's, or cannot be submitted again.
         """
-        job = own_job(asked.job, server=self._engine.head.settings.server)
+        job = own_job(wanted.job, server=self._engine.head.settings.server)
         number, spans = _meant(job)
         await self._engine.settled()
         original = await self._queries.find(str(number))
         check_array(job, original)
         authorize(caller, original)
         failed = await self._failed(original, spans)
-        known = await self._known(original.spec.owner.uid, asked.key)
+        known = await self._known(original.spec.owner.uid, wanted.key)
         if known:
             return self._answer(await self._made(known, failed), known)
         if failed.nothing:
@@ -113,9 +113,9 @@ class Resubmissions:
         blobs = await self._blobs(original)
         await self._parts.code.check(original.spec.owner.uid, original.spec.snapshot)
         command = c.Resubmit(
-            caller=caller, original=original, elements=failed.elements, key=asked.key
+            caller=caller, original=original, elements=failed.elements, key=wanted.key
         )
-        if asked.dry_run:
+        if wanted.dry_run:
             head, now_s = self._engine.head, self._parts.clock.wall_s()
             warnings = prepare_again(command, head.state, head.settings, now_s).warnings
             return self._answer(failed, warnings=warnings)

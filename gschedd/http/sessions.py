@@ -71,7 +71,7 @@ class _LostError(Exception):
     """The way to the terminal is broken; the message says how."""
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+class _SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a client wants: see `OpenSession`."""
 
     job: str
@@ -117,13 +117,13 @@ class _User:
         self.channel = channel
         self.caller = caller
         self.leg: _Leg | None = None
-        self._told = Told(what="")
+        self._last = Told(what="")
 
-    async def tell(self, told: Told) -> None:
+    async def tell(self, status: Told) -> None:
         """Send a text message, unless it was the last one."""
-        if told != self._told:
-            self._told = told
-            await self.channel.send_str(_encoder.encode(told).decode())
+        if status != self._last:
+            self._last = status
+            await self.channel.send_str(_encoder.encode(status).decode())
 
     async def read(self) -> None:
         """Pass on what the user types, until the client closes; without a terminal, drop it.
@@ -182,11 +182,11 @@ class Sessions:
 
     # --- what nodes say on the node channel ---
 
-    def failed(self, node: str, said: SessionFailed) -> None:
+    def failed(self, node: str, failure: SessionFailed) -> None:
         """Take in that a node cannot connect a terminal."""
-        awaited = self._awaited.get(said.session)
+        awaited = self._awaited.get(failure.session)
         if awaited is not None and awaited[0] == node and not awaited[1].done():
-            awaited[1].set_exception(BadStateError(said.message[: 2 * MAX_WORD]))
+            awaited[1].set_exception(BadStateError(failure.message[: 2 * MAX_WORD]))
 
     def node_lost(self, node: str) -> None:
         """End the sessions of a node that is not connected any more."""
@@ -239,13 +239,13 @@ class Sessions:
         self._of_user[caller.uid] += 1
         try:
             self._check_room(caller)
-            asked = _asked(request.match_info["id"], request.query)
-            await self._serve(user, asked)
+            options = _options_of(request.match_info["id"], request.query)
+            await self._serve(user, options)
         except GschedError as error:
             body = error_body(error)
-            told = Told(what="refused", reason=body.message, code=body.code, hint=body.hint)
+            status = Told(what="refused", reason=body.message, code=body.code, hint=body.hint)
             with contextlib.suppress(ConnectionError):
-                await user.tell(told)
+                await user.tell(status)
         except (ConnectionError, t.FrameError) as error:
             log.debug("a client of %s is gone: %s", caller.user, error)
         finally:
@@ -263,10 +263,10 @@ class Sessions:
         if len(self._users) > MAX_SESSIONS:
             raise TryAgainError(f"the head has {MAX_SESSIONS} terminal sessions, the limit")
 
-    async def _serve(self, user: _User, asked: _Asked) -> None:
+    async def _serve(self, user: _User, options: _SessionOptions) -> None:
         """Serve a client until it or the terminal is gone."""
         reader = asyncio.create_task(user.read())
-        story = asyncio.create_task(self._story(user, asked))
+        story = asyncio.create_task(self._story(user, options))
         try:
             done, _ = await asyncio.wait({reader, story}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -279,12 +279,12 @@ class Sessions:
                 self._nodes.pop(user.leg, None)
                 user.leg.over.set()
 
-    async def _story(self, user: _User, asked: _Asked) -> None:
+    async def _story(self, user: _User, options: _SessionOptions) -> None:
         await self._engine.settled()
-        job = await self._find(asked.job)
+        job = await self._find(options.job)
         may_enter(user.caller, job, self._engine.head.settings)
-        _check_kind(job, asked)
-        if asked.start or asked.terminal:
+        _check_kind(job, options)
+        if options.start or options.terminal:
             await self._until_running(user, job)
         else:
             with self.waiting.client_of(job.id):
@@ -292,7 +292,7 @@ class Sessions:
                     await user.tell(Told(what="ended"))
                     return
         try:
-            node, leg = await self._connected(user, job.id, asked)
+            node, leg = await self._connected(user, job.id, options)
             user.leg = leg
             await user.tell(Told(what="ready", node=node))
             await self._copy(leg, user)
@@ -330,7 +330,9 @@ class Sessions:
             await self._engine.changed(LOOK_S)
             await self._engine.settled()
 
-    async def _connected(self, user: _User, number: int, asked: _Asked) -> tuple[str, _Leg]:
+    async def _connected(
+        self, user: _User, number: int, options: _SessionOptions
+    ) -> tuple[str, _Leg]:
         """Have the node connect the terminal; return its name and its connection.
 
         Raises:
@@ -343,8 +345,8 @@ class Sessions:
             job = self._engine.head.state.jobs.get(number)
             if job is None or job.attempt is None:
                 raise BadStateError(f"job {short_job_id(number)} has ended")
-            is_main = not (asked.start or asked.terminal)
-            node = _node_of(job, _first_node(job) if is_main else asked.node)
+            is_main = not (options.start or options.terminal)
+            node = _node_of(job, _first_node(job) if is_main else options.node)
             if self._links.link(node) is not None or loop.time() >= give_up_s:
                 break
             await user.tell(Told(what="waiting", reason=f"node {node} is not connected"))
@@ -362,11 +364,11 @@ class Sessions:
                     job=job.id,
                     attempt=job.attempt.number,
                     token=job.attempt.token,
-                    terminal=asked.terminal,
-                    start=asked.start,
-                    forward=asked.forward,
-                    arguments=asked.arguments,
-                    variables=dict(asked.variables),
+                    terminal=options.terminal,
+                    start=options.start,
+                    forward=options.forward,
+                    arguments=options.arguments,
+                    variables=dict(options.variables),
                 )
             )
             async with asyncio.timeout(CONNECT_S):
@@ -413,14 +415,14 @@ def _abort(channel: web.WebSocketResponse) -> None:
         transport.abort()
 
 
-def _asked(job: str, query: Mapping[str, str]) -> _Asked:
+def _options_of(job: str, query: Mapping[str, str]) -> _SessionOptions:
     """Return what a client asks for.
 
     Raises:
         InvalidRequestError: it makes no sense, or is too much.
     """
     try:
-        asked = _Asked(
+        options = _SessionOptions(
             job=job,
             node=query.get("node", ""),
             terminal=query.get("terminal", ""),
@@ -431,23 +433,23 @@ def _asked(job: str, query: Mapping[str, str]) -> _Asked:
         )
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
         raise InvalidRequestError(f"a request for a session that cannot be read: {error}") from None
-    if (asked.terminal or asked.start) and not _TERMINAL.fullmatch(asked.terminal):
+    if (options.terminal or options.start) and not _TERMINAL.fullmatch(options.terminal):
         raise InvalidRequestError("the name of a terminal has 32 hex digits")
-    if not _NODES_WORD.fullmatch(asked.node):
+    if not _NODES_WORD.fullmatch(options.node):
         raise InvalidRequestError("invalid node name")
-    words = [*asked.arguments, *asked.variables, *asked.variables.values()]
+    words = [*options.arguments, *options.variables, *options.variables.values()]
     if (
-        len(asked.arguments) > MAX_ARGUMENTS
-        or len(asked.variables) > MAX_VARIABLES
+        len(options.arguments) > MAX_ARGUMENTS
+        or len(options.variables) > MAX_VARIABLES
         or sum(map(len, words)) > MAX_ARGUMENT_BYTES
         or any("\0" in word for word in words)
-        or any(not name or "=" in name for name in asked.variables)
+        or any(not name or "=" in name for name in options.variables)
     ):
         raise InvalidRequestError("the command of a session is too long, or cannot be run")
-    return asked
+    return options
 
 
-def _check_kind(job: Job, asked: _Asked) -> None:
+def _check_kind(job: Job, options: _SessionOptions) -> None:
     """Refuse a terminal that a job cannot have.
 
     Raises:
@@ -461,7 +463,7 @@ def _check_kind(job: Job, asked: _Asked) -> None:
             f"job {name}[] is an array, and runs as its elements",
             hint=f"name an element: gshell '{name}[0]'",
         )
-    if not asked.start and not asked.terminal and job.spec.interactive is None:
+    if not options.start and not options.terminal and job.spec.interactive is None:
         raise BadStateError(
             f"job {name} is not interactive: it has no terminal",
             hint=f"start a shell in it with gshell {name}, or see its output with gpeek {name}",

@@ -35,32 +35,34 @@ class Unreadables:
             failure=LaunchFailure(stage=stage, subject=Subject.JOB),
             message=message,
         )
-        said = n.Exited(record=record, usage=Usage(), load=Load())
-        told = self._engine.tell(
-            lambda now_s: (self._engine.head.failed_to_launch(node, said, now_s),)
+        exited = n.Exited(record=record, usage=Usage(), load=Load())
+        reported = self._engine.tell(
+            lambda now_s: (self._engine.head.failed_to_launch(node, exited, now_s),)
         )
-        task = asyncio.create_task(told)
+        task = asyncio.create_task(reported)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def set_aside(self, node: str, said: Unreadable) -> None:
+    def set_aside(self, node: str, unread: Unreadable) -> None:
         """Hold a job whose launch its node cannot read: it would refuse each further one, too."""
         self._engine.head.oddities["message_unreadable"] += 1
-        about = f" of job {short_job_id(said.job)}, attempt {said.attempt}" if said.job else ""
-        what = said.of or "of an unknown type"
-        text = f"it cannot read the message {what}{about}: {said.reason}"
+        about = (
+            f" of job {short_job_id(unread.job)}, attempt {unread.attempt}" if unread.job else ""
+        )
+        what = unread.of or "of an unknown type"
+        text = f"it cannot read the message {what}{about}: {unread.reason}"
         self._complaints.say(node, text, level=logging.ERROR)
-        if said.of in _STARTS and said.job:
-            message = f"node {node} cannot read the message that starts it: {said.reason}"
-            self.fail(node, (said.job, said.attempt), LaunchStage.MESSAGE, message)
+        if unread.of in _STARTS and unread.job:
+            message = f"node {node} cannot read the message that starts it: {unread.reason}"
+            self.fail(node, (unread.job, unread.attempt), LaunchStage.MESSAGE, message)
 
     def log_reports(
         self, node: str, incomplete: Sequence[Salvaged], unreadable: Sequence[Unreadable]
     ) -> None:
         """Log what of a node's reports could not be read, with the jobs; the rest is taken in."""
-        for said in unreadable:
-            about = f" of job {short_job_id(said.job)}" if said.job else ""
-            self._complain(node, f"a report ({said.of}){about} cannot be read: {said.reason}")
+        for unread in unreadable:
+            about = f" of job {short_job_id(unread.job)}" if unread.job else ""
+            self._complain(node, f"a report ({unread.of}){about} cannot be read: {unread.reason}")
         for part in (part for each in incomplete for part in each.lost):
             about = f" of job {short_job_id(part.job)}" if part.job else ""
             self._complain(node, f"{part.where} of a report{about} is left out: {part.reason}")

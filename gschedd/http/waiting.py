@@ -90,7 +90,7 @@ class Waiting:
         command = c.ActOnJob(
             caller=Caller(user=owner.user, uid=owner.uid, gid=owner.gid),
             job=number,
-            asked=DeleteJob(ids=(str(number),), message=MESSAGE),
+            action=DeleteJob(ids=(str(number),), message=MESSAGE),
         )
         head = self._engine.head
         try:

@@ -11,14 +11,14 @@ from gschedd.core.recovery.lineage import Claim, Epoch, Verdict, describe, judge
 log = logging.getLogger("gschedd.nodes")
 
 
-def claim_of(said: n.Register) -> Claim:
+def claim_of(message: n.Register) -> Claim:
     """Return what a node claims at its registration."""
     return Claim(
-        epoch=said.highest_epoch,
-        epoch_id=said.epoch_id,
-        seq=said.seq,
-        next_job=said.next_job,
-        highest_job=said.highest_job,
+        epoch=message.highest_epoch,
+        epoch_id=message.epoch_id,
+        seq=message.seq,
+        next_job=message.next_job,
+        highest_job=message.highest_job,
     )
 
 
@@ -116,8 +116,8 @@ class Witnesses:
             return self._quarantine(node, f"{words}: no head can have come so far", hint)
         self.claims[node] = claim
         believed = safe_mode or self._is_believed(node, known)
-        told = node in self.believed  # an operator wants to look: no reason to stop
-        if believed and not told and node in self._obeyed and claim.epoch > self.now.number:
+        is_inspected = node in self.believed  # an operator wants to look: no reason to stop
+        if believed and not is_inspected and node in self._obeyed and claim.epoch > self.now.number:
             return Ruling(fenced=f"{words}: another head has taken over since this one started")
         if believed:
             self.quarantined.clear()

@@ -148,7 +148,7 @@ def addresses_of(notice: Notice, spec: JobSpec, config: NotifyConfig) -> list[Ad
     stated = spec.mail_points or ("a" if spec.mail_to else "")
     points = frozenset(stated or config.default_points)
     at = points_of(notice)
-    wanted = not (points & NEVER) and bool(at & points) and _is_told(notice, points)
+    wanted = not (points & NEVER) and bool(at & points) and _is_due(notice, points)
     found: list[Address] = []
 
     def lane_of(way: str) -> str:
@@ -157,19 +157,19 @@ def addresses_of(notice: Notice, spec: JobSpec, config: NotifyConfig) -> list[Ad
     if wanted and config.sends_mail:
         found.append(Address(way=MAIL, lane=lane_of(MAIL), target=recipients_of(spec, config)))
     hooked = bool(at & set(config.hook_points))
-    if hooked and (wanted or (config.hook_jobs == "all" and _is_told(notice, points))):
+    if hooked and (wanted or (config.hook_jobs == "all" and _is_due(notice, points))):
         found += [Address(way=COMMAND, lane=lane_of(COMMAND))] if config.command else []
         found += [Address(way=URL, lane=lane_of(URL))] if config.url else []
     if spec.notify_url and config.allow_urls:
-        said = frozenset(stated or URL_POINTS)
+        url_points = frozenset(stated or URL_POINTS)
         origin = spec.notify_url.split("/", 3)[2].lower()
-        if not (said & NEVER) and at & said and _is_told(notice, said):
+        if not (url_points & NEVER) and at & url_points and _is_due(notice, url_points):
             lane = f"{USER_URL} {spec.owner.uid} {origin}"
             found.append(Address(way=USER_URL, lane=lane, target=spec.notify_url))
     return found
 
 
-def _is_told(notice: Notice, points: frozenset[str]) -> bool:
+def _is_due(notice: Notice, points: frozenset[str]) -> bool:
     """Return whether it is of the array as a whole, or with ``j`` of each element."""
     if notice.is_array or notice.array_index is not None:
         return (notice.array_index is not None) == ("j" in points)

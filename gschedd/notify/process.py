@@ -80,16 +80,16 @@ class Notifier:
     async def _hear(self, process: asyncio.subprocess.Process) -> bool:
         """Keep reports until the process ends; return whether there was one."""
         assert process.stdout is not None, "it is a pipe"
-        heard = False
+        received = False
         while True:
             try:
                 line = await process.stdout.readline()
                 if not line:
-                    return heard
+                    return received
                 self.report = msgspec.json.decode(line, type=Report)
-                heard = True
+                received = True
             except (ValueError, ConnectionError):  # half a line, as it was killed
-                return heard
+                return received
 
     async def close(self) -> None:
         """Tell the process to end; it finishes the deliveries that are under way."""

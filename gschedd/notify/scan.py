@@ -40,7 +40,7 @@ _KINDS: Final = ("PartStarted", "JobEnded")
 _STATED: Final = (b"mail_points", b"mail_to", b"notify_url")
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class NotifierSettings(Struct, frozen=True, kw_only=True):
     """What the site's configuration says, with what the head knows of itself."""
 
     config: NotifyConfig
@@ -51,13 +51,15 @@ class Told(Struct, frozen=True, kw_only=True):
 class Scanner:
     """Reads events in their order, each once."""
 
-    def __init__(self, reader: Reader, ledger: Ledger, told: Told, complaints: Complaints) -> None:
+    def __init__(
+        self, reader: Reader, ledger: Ledger, settings: NotifierSettings, complaints: Complaints
+    ) -> None:
         self._reader = reader
         self._complaints = complaints
         self._dropped: Counter[tuple[int, str, str]] = Counter()  # of a step, by user, way, reason
         self._ledger = ledger
-        self._told = told
-        config = told.config
+        self._settings = settings
+        config = settings.config
         self._tails = Tails()
         self._all = config.hook_jobs == "all" or config.default_points not in {"n", "p", ""}
 
@@ -115,10 +117,10 @@ class Scanner:
         if not jobs:
             return
         job, attempts = jobs[0], self._reader.attempts(fact.job)
-        notice = notice_of(fact, seq, job, attempts, self._told.server)
+        notice = notice_of(fact, seq, job, attempts, self._settings.server)
         if notice is None:
             return
-        addresses = addresses_of(notice, job.spec, self._told.config)
+        addresses = addresses_of(notice, job.spec, self._settings.config)
         if not addresses or (notice.event == BEGIN and not self._ledger.begins(number)):
             return
         if now_s - fact.at_s > STALE_S:
@@ -130,24 +132,24 @@ class Scanner:
 
     def _stderr_of(self, notice: Notice) -> Sequence[str]:
         """Return the last lines of the error output of a job that has failed."""
-        most = self._told.config.mail_stderr_lines
+        most = self._settings.config.mail_stderr_lines
         if notice.event not in {ABORT, FAIL} or notice.is_array or not most:
             return ()
         return self._tails.read(notice.stderr_path, uid=notice.uid, most=most)
 
     def _put(self, notice: Notice, address: Address, job: Job, now_s: float) -> None:
         why, body = "", b""
-        most = self._told.config.mails_per_user_hour
+        most = self._settings.config.mails_per_user_hour
         count = self._ledger.mails_in_hour(job.spec.owner.uid, now_s) if address.way == MAIL else 0
         if count > most:
             why = f"more than {most} mails in an hour about jobs of {notice.user}"
         elif address.way == MAIL:
             body = mail_of(
                 notice,
-                sender=self._told.sender,
+                sender=self._settings.sender,
                 recipients=address.target,
                 last_of_hour=most if count == most else 0,
-                as_pbs=self._told.config.mail_subject == "pbs",
+                as_pbs=self._settings.config.mail_subject == "pbs",
                 stderr=self._stderr_of(notice),
             )
         else:

@@ -31,7 +31,7 @@ PERMANENT: Final = 500
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: A conversation is cut from outside first, whatever it waits for then.
 _CUT_S: Final = 1.0
-_SAID: Final = 200  # characters of an error that are kept
+_MAX_ERROR_CHARS: Final = 200  # characters of an error that are kept
 #: Exit codes of sendmail that a further try does not change (sysexits: usage, data, no user).
 _SENDMAIL_NEVER: Final = frozenset({64, 65, 67, 68})
 _TOO_MANY: Final = frozenset({408, 425, 429})
@@ -49,7 +49,7 @@ class LaterError(Exception):
     """
 
     def __init__(self, text: str, *, is_down: bool) -> None:
-        super().__init__(one_line(text)[:_SAID])
+        super().__init__(one_line(text)[:_MAX_ERROR_CHARS])
         self.is_down = is_down
 
 
@@ -111,7 +111,7 @@ class Ways:
             os.close(source)
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                said = await _said(process)
+                reply = await _stderr_of(process)
         except TimeoutError:
             text = f"{command[0]} has not ended within {self._config.timeout_s:g} s"
             raise LaterError(text, is_down=True) from None
@@ -122,9 +122,9 @@ class Ways:
                 await process.wait()
         if process.returncode == 0:
             return
-        text = f"{command[0]} has ended with exit status {process.returncode}: {said}"
+        text = f"{command[0]} has ended with exit status {process.returncode}: {reply}"
         if process.returncode in never:
-            raise RefusedError(one_line(text)[:_SAID])
+            raise RefusedError(one_line(text)[:_MAX_ERROR_CHARS])
         raise LaterError(text, is_down=False)
 
     async def _by_smtp(self, each: Waiting) -> None:
@@ -161,14 +161,14 @@ class Ways:
         raise RefusedError(text)
 
 
-async def _said(process: asyncio.subprocess.Process) -> str:
+async def _stderr_of(process: asyncio.subprocess.Process) -> str:
     """Wait for a program's end; return the beginning of what it wrote to standard error."""
     assert process.stderr is not None, "it is a pipe"
-    said = b""
+    stderr = b""
     while part := await process.stderr.read(4096):
-        said = (said + part)[:_SAID]
+        stderr = (stderr + part)[:_MAX_ERROR_CHARS]
     await process.wait()
-    return said.decode("utf-8", "replace").strip()
+    return stderr.decode("utf-8", "replace").strip()
 
 
 def send_by_smtp(config: NotifyConfig, content: bytes) -> None:
@@ -187,12 +187,12 @@ def send_by_smtp(config: NotifyConfig, content: bytes) -> None:
         except smtplib.SMTPRecipientsRefused as error:
             refused = error.recipients
         if len(refused) == len(recipients):
-            said = "; ".join(f"{name}: {code}" for name, (code, _) in refused.items())
+            reply = "; ".join(f"{name}: {code}" for name, (code, _) in refused.items())
             if min(code for code, _ in refused.values()) >= PERMANENT:
-                raise RefusedError(one_line(said)[:_SAID])
-            raise LaterError(said, is_down=False)
+                raise RefusedError(one_line(reply)[:_MAX_ERROR_CHARS])
+            raise LaterError(reply, is_down=False)
         for name, (code, text) in refused.items():
-            log.warning("the mail server refuses %s: %d %r", name, code, text[:_SAID])
+            log.warning("the mail server refuses %s: %d %r", name, code, text[:_MAX_ERROR_CHARS])
 
     talk_to_server(config, send)
 
@@ -230,13 +230,13 @@ def talk_to_server(config: NotifyConfig, work: Callable[[smtplib.SMTP], None]) -
     except smtplib.SMTPAuthenticationError as error:
         raise LaterError(f"login refused: {error.smtp_code}", is_down=True) from None
     except smtplib.SMTPResponseException as error:
-        said = f"{error.smtp_code} {error.smtp_error!r}"
+        reply = f"{error.smtp_code} {error.smtp_error!r}"
         if error.smtp_code >= PERMANENT and not isinstance(error, smtplib.SMTPConnectError):
-            raise RefusedError(one_line(said)[:_SAID]) from None
-        raise LaterError(said, is_down=isinstance(error, smtplib.SMTPConnectError)) from None
+            raise RefusedError(one_line(reply)[:_MAX_ERROR_CHARS]) from None
+        raise LaterError(reply, is_down=isinstance(error, smtplib.SMTPConnectError)) from None
     except (OSError, smtplib.SMTPException, ValueError) as error:
-        said = f"no answer within {limit_s:g} s" if late.is_set() else str(error)
-        raise LaterError(said or type(error).__name__, is_down=True) from None
+        reply = f"no answer within {limit_s:g} s" if late.is_set() else str(error)
+        raise LaterError(reply or type(error).__name__, is_down=True) from None
     finally:
         timer.cancel()
         server.close()

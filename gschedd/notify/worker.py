@@ -24,7 +24,7 @@ from gsched.failpoint import failpoint
 from gsched.logs import Complaints, LineFormatter
 from gschedd.notify.ledger import Ledger, Waiting, open_ledger
 from gschedd.notify.notices import USER_URL, WAYS, endpoint_of, user_of
-from gschedd.notify.scan import Scanner, Told
+from gschedd.notify.scan import NotifierSettings, Scanner
 from gschedd.notify.ways import LaterError, RefusedError, Ways
 from gschedd.store.reader import Reader
 
@@ -49,7 +49,7 @@ class Begin(Struct, frozen=True, kw_only=True):
         newest: number of the last event when the head started.
     """
 
-    told: Told
+    settings: NotifierSettings
     newest: int
     database: str
     ledger: str
@@ -86,10 +86,12 @@ class Endpoint:
 class Deliverer:
     """Delivers what waits: the endpoints beside each other, the lanes of each in turn."""
 
-    def __init__(self, ledger: Ledger, ways: Ways, told: Told, clock: Clock) -> None:
+    def __init__(
+        self, ledger: Ledger, ways: Ways, settings: NotifierSettings, clock: Clock
+    ) -> None:
         self._ledger = ledger
         self._ways = ways
-        self._config = told.config
+        self._config = settings.config
         self._clock = clock
         self._endpoints: dict[str, Endpoint] = {}
         self._complaints = Complaints(log, clock)
@@ -195,9 +197,9 @@ async def work(begin: Begin, clock: Clock) -> None:
             log.error("%s; what waited there is not delivered", trouble)
         reader = Reader(begin.database)
         opened.callback(reader.close)
-        ways = Ways(begin.told.config)
-        deliverer = Deliverer(ledger, ways, begin.told, clock)
-        scanner = Scanner(reader, ledger, begin.told, complaints)
+        ways = Ways(begin.settings.config)
+        deliverer = Deliverer(ledger, ways, begin.settings, clock)
+        scanner = Scanner(reader, ledger, begin.settings, complaints)
         scanner.begin(begin.newest)
         last: Report | None = None
         while not ended.is_set():

@@ -170,7 +170,7 @@ class HeadProcess:
                 said = message
                 self._inbox.append((lambda now_s: head.reported(name, said, now_s), None))
             case n.Heartbeat():
-                head.heard_from(name, message.load, self.wall_s())
+                head.note_load(name, message.load, self.wall_s())
                 problem = message.problem
                 if problem != head.state.nodes[name].problem:
                     self._inbox.append((lambda now_s: head.has_problem(name, problem, now_s), None))

@@ -249,7 +249,9 @@ class Simulation:
             self._next += 1
             self.agenda.events += 1
             asked = self._classifier.submission(job)
-            command = c.Submit(caller=self._users.caller(job.user), asked=asked, digests=("", ""))
+            command = c.Submit(
+                caller=self._users.caller(job.user), submitted=asked, digests=("", "")
+            )
             self.daemon.ask(command, partial(self._answered, job))
 
     def _answered(self, job: TraceJob, step: Step) -> None:

@@ -150,7 +150,7 @@ def submit(head: Head, resources: str) -> int:
     asked = SubmitJob(
         key="", name="job", workdir="/", resources=(resources,), launch="command", arguments=("x",)
     )
-    step = head.command(c.Submit(caller=USER, asked=asked, digests=("", "")), 2.0)
+    step = head.command(c.Submit(caller=USER, submitted=asked, digests=("", "")), 2.0)
     assert step.job, step.error
     return step.job
 

@@ -186,7 +186,7 @@ class MovingUsers(Users):
             }
         )
         wish = wishes[chance.choice(list(wishes))]
-        self._daemon.ask(c.ActOnJob(caller=caller, job=job.id, asked=a.AlterJob(alteration=wish)))
+        self._daemon.ask(c.ActOnJob(caller=caller, job=job.id, action=a.AlterJob(alteration=wish)))
 
 
 class MovingWorld(FaultWorld):

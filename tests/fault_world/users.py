@@ -120,7 +120,7 @@ class Users:
         self._agenda.after(self._chance.uniform(*RETRY_S), self.submit, intent)
 
     def _ask(self, intent: Intent) -> None:
-        command = c.Submit(caller=intent.caller, asked=intent.asked, digests=("", ""))
+        command = c.Submit(caller=intent.caller, submitted=intent.asked, digests=("", ""))
         self._daemon.ask(command, lambda step: self._answer(intent.key, step))
 
     def _answer(self, key: str, step: Step) -> None:
@@ -158,19 +158,19 @@ class Users:
         owner = head.state.jobs[job].spec.owner
         caller = ALICE if owner.uid == ALICE.uid else BOB
         wishes: Mapping[str, tuple[c.AnyCommand, int]] = {
-            "delete": (c.ActOnJob(caller=caller, job=job, asked=a.DeleteJob()), 3),
-            "rerun": (c.ActOnJob(caller=caller, job=job, asked=a.RerunJob()), 3),
+            "delete": (c.ActOnJob(caller=caller, job=job, action=a.DeleteJob()), 3),
+            "rerun": (c.ActOnJob(caller=caller, job=job, action=a.RerunJob()), 3),
             "hold": (
-                c.ActOnJob(caller=caller, job=job, asked=a.HoldJob(holds=(HoldKind.USER,))),
+                c.ActOnJob(caller=caller, job=job, action=a.HoldJob(holds=(HoldKind.USER,))),
                 2,
             ),
             "release": (
-                c.ActOnJob(caller=caller, job=job, asked=a.ReleaseJob(holds=(HoldKind.USER,))),
+                c.ActOnJob(caller=caller, job=job, action=a.ReleaseJob(holds=(HoldKind.USER,))),
                 3,
             ),
             "signal": (
                 c.ActOnJob(
-                    caller=caller, job=job, asked=a.SignalJob(signal=chance.choice((10, 15, 9)))
+                    caller=caller, job=job, action=a.SignalJob(signal=chance.choice((10, 15, 9)))
                 ),
                 2,
             ),
@@ -182,8 +182,8 @@ class Users:
                 self._on_elements(caller, job, a.AlterJob(alteration=Alteration(comment="more"))),
                 1,
             ),
-            "drain": (c.ActOnNode(caller=ADMIN, node=node, asked=a.DrainNode(reason="a look")), 1),
-            "resume": (c.ActOnNode(caller=ADMIN, node=node, asked=a.ResumeNode()), 3),
+            "drain": (c.ActOnNode(caller=ADMIN, node=node, action=a.DrainNode(reason="a look")), 1),
+            "resume": (c.ActOnNode(caller=ADMIN, node=node, action=a.ResumeNode()), 3),
         }
         weights = [weight for _, weight in wishes.values()]
         (name,) = chance.choices(list(wishes), weights)
@@ -194,10 +194,10 @@ class Users:
         array = array_of(job) or job
         head = self._daemon.head
         if head is None or array not in head.state.arrays:
-            return c.ActOnJob(caller=caller, job=job, asked=asked)
+            return c.ActOnJob(caller=caller, job=job, action=asked)
         first = self._chance.randint(0, 12)
         elements = (Span(first, first + self._chance.randint(0, 4)),)
-        return c.ActOnJob(caller=caller, job=array, asked=asked, elements=elements)
+        return c.ActOnJob(caller=caller, job=array, action=asked, elements=elements)
 
     def tidy_up(self) -> None:
         """Release every job and resume every node, as operators do once all is well."""
@@ -206,21 +206,21 @@ class Users:
             return
         for node in head.state.nodes.values():
             if node.drained:
-                self._daemon.ask(c.ActOnNode(caller=ADMIN, node=node.name, asked=a.ResumeNode()))
+                self._daemon.ask(c.ActOnNode(caller=ADMIN, node=node.name, action=a.ResumeNode()))
         for job in head.state.jobs.values():
             if job.state is JobState.HELD:
                 self._daemon.ask(
-                    c.ActOnJob(caller=ADMIN, job=job.id, asked=a.ReleaseJob(holds=job.holds))
+                    c.ActOnJob(caller=ADMIN, job=job.id, action=a.ReleaseJob(holds=job.holds))
                 )
         for index in head.state.arrays.values():
             if index.job.elements is not None and index.job.elements.held:
                 held = index.job.elements.held
                 released = c.ActOnJob(
-                    caller=ADMIN, job=index.job.id, asked=a.ReleaseJob(), elements=held
+                    caller=ADMIN, job=index.job.id, action=a.ReleaseJob(), elements=held
                 )
                 self._daemon.ask(released)
 
 
 def _retime(caller: Caller, job: int, walltime_s: int) -> c.ActOnJob:
     alteration = Alteration(resources=(f"walltime={walltime_s}",))
-    return c.ActOnJob(caller=caller, job=job, asked=a.AlterJob(alteration=alteration))
+    return c.ActOnJob(caller=caller, job=job, action=a.AlterJob(alteration=alteration))

@@ -29,7 +29,7 @@ from tests.support.world import ADMIN, ALICE, BOB, Program, World, node, setting
 
 def on(world: World, array: int, spans: str, asked: a.AnyJobAction, by: Caller = ALICE) -> Step:
     """Do something to some elements of an array."""
-    command = c.ActOnJob(caller=by, job=array, asked=asked, elements=read_spans(spans))
+    command = c.ActOnJob(caller=by, job=array, action=asked, elements=read_spans(spans))
     return world.do(command)
 
 
@@ -38,7 +38,7 @@ def refused(
 ) -> GschedError:
     """Return why that is refused."""
     elements: Spans = read_spans(spans) if spans else ()
-    return world.refusal(c.ActOnJob(caller=by, job=array, asked=asked, elements=elements))
+    return world.refusal(c.ActOnJob(caller=by, job=array, action=asked, elements=elements))
 
 
 def elements(world: World, array: int) -> Elements:
@@ -240,12 +240,12 @@ def test_what_is_over_or_unknown_is_refused_with_the_reason() -> None:
         wanted = BadStateError if spans.startswith("0") else UnknownJobError
         assert isinstance(error, wanted), (spans, error)
     gone = world.refusal(
-        c.ActOnJob(caller=ALICE, job=element_number(array, 42), asked=a.DeleteJob())
+        c.ActOnJob(caller=ALICE, job=element_number(array, 42), action=a.DeleteJob())
     )
     assert "Unknown Job Id 1[42].head" in gone.message
     on(world, array, "0-1", a.DeleteJob())
     assert world.job(array).elements is not None
-    other = world.refusal(c.ActOnJob(caller=ALICE, job=element_number(99, 0), asked=a.DeleteJob()))
+    other = world.refusal(c.ActOnJob(caller=ALICE, job=element_number(99, 0), action=a.DeleteJob()))
     assert "Unknown Job Id 99[0].head" in other.message
 
 
@@ -258,7 +258,7 @@ def test_nobody_touches_the_elements_of_others() -> None:
         for asked in (a.DeleteJob(), a.HoldJob(), a.ReleaseJob()):
             assert isinstance(refused(world, array, spans, asked, by=BOB), NotPermittedError)
     for index in (0, 5):
-        command = c.ActOnJob(caller=BOB, job=element_number(array, index), asked=a.DeleteJob())
+        command = c.ActOnJob(caller=BOB, job=element_number(array, index), action=a.DeleteJob())
         assert isinstance(world.refusal(command), NotPermittedError)
     assert content(world.head.state) == before
     on(world, array, "5", a.DeleteJob(), by=ADMIN)
@@ -388,7 +388,7 @@ def test_a_signal_and_a_rerun_go_to_the_elements_that_run() -> None:
     world = World(node("n1", cpus=2))
     array = world.submit(array="0-4", runs_s=100)
     world.run_until(5)
-    step = world.do(c.ActOnJob(caller=ALICE, job=array, asked=a.SignalJob(signal=10)))
+    step = world.do(c.ActOnJob(caller=ALICE, job=array, action=a.SignalJob(signal=10)))
     assert [fact.job for fact in step.facts if isinstance(fact, f.JobSignalled)] == [
         element_number(array, 0),
         element_number(array, 1),

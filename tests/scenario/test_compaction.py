@@ -156,7 +156,7 @@ def test_what_moves_cost_is_added_up() -> None:
     site.run_for(5.0)
     for moves, lasts_s in ((1, 7.0), (2, 12.0)):
         to = "b" if moves == 1 else "a"
-        site.do(c.ActOnJob(caller=ALICE, job=job, asked=a.MigrateJob(nodes=(to,), gpus=0)))
+        site.do(c.ActOnJob(caller=ALICE, job=job, action=a.MigrateJob(nodes=(to,), gpus=0)))
         site.run_for(lasts_s)
         assert site.job(job).moves == moves
         before_s = site.job(job).moves_cost_s
@@ -181,7 +181,7 @@ def test_a_restart_after_a_move_is_no_move() -> None:
     site = Site("drs-still")
     job = site.training(1000.0, requeue_on="node-failure")
     site.run_for(5.0)
-    site.do(c.ActOnJob(caller=ALICE, job=job, asked=a.MigrateJob(nodes=("b",), gpus=0)))
+    site.do(c.ActOnJob(caller=ALICE, job=job, action=a.MigrateJob(nodes=("b",), gpus=0)))
     site.run_for(5.0)
     say_first_step(site, job)
     migration, cost_s = site.job(job).migration, site.job(job).moves_cost_s
@@ -202,7 +202,7 @@ def test_a_move_that_ends_in_the_queue_costs_nothing() -> None:
     site = Site("drs-still")
     job = site.training(1000.0, requeue_on="node-failure")
     site.run_for(5.0)
-    site.do(c.ActOnJob(caller=ALICE, job=job, asked=a.MigrateJob(nodes=("b",), gpus=0)))
+    site.do(c.ActOnJob(caller=ALICE, job=job, action=a.MigrateJob(nodes=("b",), gpus=0)))
     site.run_for(5.0)
     assert site.job(job).moves == 1
     site.lose_power("a")

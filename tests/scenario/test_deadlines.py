@@ -52,7 +52,7 @@ class Story(World):
                 **changes,
             }
         )
-        command = c.Submit(caller=ALICE, asked=asked, digests=("", ""))
+        command = c.Submit(caller=ALICE, submitted=asked, digests=("", ""))
         step = self.head.command(command, self.now_s)
         assert step.error is not None, "it was taken"
         assert (step.facts, self.head.state.next_job) == ((), before)
@@ -73,7 +73,7 @@ class Story(World):
         """Alter a job as its owner; return why not."""
         alteration = Alteration(**changes)  # type: ignore[arg-type] # fields of an alteration
         step = self.head.command(
-            c.ActOnJob(caller=ALICE, job=job, asked=a.AlterJob(alteration=alteration)), self.now_s
+            c.ActOnJob(caller=ALICE, job=job, action=a.AlterJob(alteration=alteration)), self.now_s
         )
         self.settle()
         return step.error
@@ -120,7 +120,9 @@ def test_who_is_taken_has_a_promise_from_the_first_moment() -> None:
         deadline_after_s=500.0,
         reject_if_late=True,
     )
-    step = story.head.command(c.Submit(caller=ALICE, asked=asked, digests=("", "")), story.now_s)
+    step = story.head.command(
+        c.Submit(caller=ALICE, submitted=asked, digests=("", "")), story.now_s
+    )
 
     assert [type(fact) for fact in step.facts] == [f.JobSubmitted, f.DeadlineJudged]
     assert story.job(step.job).promised is True
@@ -409,7 +411,9 @@ def test_what_cannot_be_is_refused(changes: dict[str, object], words: str) -> No
 def test_a_range_beyond_the_cluster_is_taken_and_told() -> None:
     story = Story()
     asked = submission(resources=(ELASTIC,), places_max=64, training=SIZE, deadline_after_s=600.0)
-    step = story.head.command(c.Submit(caller=ALICE, asked=asked, digests=("", "")), story.now_s)
+    step = story.head.command(
+        c.Submit(caller=ALICE, submitted=asked, digests=("", "")), story.now_s
+    )
 
     assert step.warnings == ("up to 64 GPUs are asked for: it can have 4 here at most",)
 
@@ -417,7 +421,9 @@ def test_a_range_beyond_the_cluster_is_taken_and_told() -> None:
 def test_a_deadline_without_any_run_time_is_taken_and_told() -> None:
     story = Story()
     asked = submission(deadline_after_s=600.0)
-    step = story.head.command(c.Submit(caller=ALICE, asked=asked, digests=("", "")), story.now_s)
+    step = story.head.command(
+        c.Submit(caller=ALICE, submitted=asked, digests=("", "")), story.now_s
+    )
 
     assert "its run time is unknown" in step.warnings[0]
 
@@ -426,7 +432,9 @@ def test_a_deadline_of_a_training_that_will_tell_its_steps_is_taken_and_told() -
     """It is planned when it has told them."""
     story = Story()
     asked = submission(resources=(ELASTIC,), movable=True, deadline_after_s=600.0)
-    step = story.head.command(c.Submit(caller=ALICE, asked=asked, digests=("", "")), story.now_s)
+    step = story.head.command(
+        c.Submit(caller=ALICE, submitted=asked, digests=("", "")), story.now_s
+    )
 
     (warning,) = step.warnings
     assert "as soon as it is known what its steps take" in warning

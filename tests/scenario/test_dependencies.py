@@ -28,7 +28,7 @@ def depend(
 def refused(world: World, *texts: str, caller: object = ALICE, past: object = None) -> str:
     """Return why a job with these dependencies is refused."""
     asked = submission(depends=texts, resources=("nodes=1",))
-    command = c.Submit(caller=ALICE, asked=asked, digests=("", ""), past=past or {})  # type: ignore[arg-type]  # of a test
+    command = c.Submit(caller=ALICE, submitted=asked, digests=("", ""), past=past or {})  # type: ignore[arg-type]  # of a test
     error = world.refusal(command)
     assert isinstance(error, BadDependencyError), error
     return str(error)
@@ -212,7 +212,7 @@ def test_before_needs_a_job_of_ones_own_that_waits_for_it() -> None:
     assert "Unknown Job Id 99" in refused(world, "before:99")
     waits = depend(world, "on:1")
     asked = submission(depends=(f"before:{waits}",), resources=("nodes=1",))
-    error = world.refusal(c.Submit(caller=BOB, asked=asked, digests=("", "")))
+    error = world.refusal(c.Submit(caller=BOB, submitted=asked, digests=("", "")))
     assert f"job {waits} belongs to alice" in str(error)
 
 
@@ -256,7 +256,7 @@ def test_jobs_that_are_done_count_as_the_database_knows_them() -> None:
 
     def submit(text: str) -> int:
         asked = submission(depends=(text,), resources=("nodes=1",))
-        step = world.do(c.Submit(caller=ALICE, asked=asked, digests=("", ""), past=past))
+        step = world.do(c.Submit(caller=ALICE, submitted=asked, digests=("", ""), past=past))
         return step.job
 
     assert world.state(submit("afterok:901,afterany:902,afternotok:902")) == "running"
@@ -312,7 +312,7 @@ def test_dependencies_can_be_changed_while_a_job_waits_but_not_into_a_circle() -
         c.ActOnJob(
             caller=ALICE,
             job=first,
-            asked=a.AlterJob(alteration=a.Alteration(depends=(f"afterany:{second}",))),
+            action=a.AlterJob(alteration=a.Alteration(depends=(f"afterany:{second}",))),
         )
     )
     assert f"job {first} would wait for itself" in str(error)
@@ -334,7 +334,7 @@ def test_only_the_dependencies_themselves_release_such_a_job() -> None:
     assert "grls -h u " in world.why(job)
     world.release(job)
     for caller in (ALICE, ADMIN):
-        command = c.ActOnJob(caller=caller, job=job, asked=a.ReleaseJob(holds=("user",)))
+        command = c.ActOnJob(caller=caller, job=job, action=a.ReleaseJob(holds=("user",)))
         error = world.refusal(command)
         assert isinstance(error, BadStateError)
         assert "waits for its dependencies: afterok:1" in str(error)

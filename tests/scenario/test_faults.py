@@ -13,7 +13,7 @@ from gschedd.core.state import facts as f
 from tests.support.saving import Running
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, Program, World, inventory, node
 
-DEAD = c.ActOnNode(caller=ADMIN, node="n1", asked=a.ConfirmDead())
+DEAD = c.ActOnNode(caller=ADMIN, node="n1", action=a.ConfirmDead())
 
 
 def outcome_kind(world: World, job: int) -> OutcomeKind:
@@ -195,7 +195,7 @@ def test_after_five_faults_in_a_row_the_system_holds_the_job() -> None:
     assert world.state(job) == "held"
     assert world.job(job).holds == (HoldKind.SYSTEM,)
     assert "held after 5 failed attempts" in world.why(job)
-    release = c.ActOnJob(caller=ALICE, job=job, asked=a.ReleaseJob(holds=("system",)))
+    release = c.ActOnJob(caller=ALICE, job=job, action=a.ReleaseJob(holds=("system",)))
     refused = world.refusal(release)
     assert isinstance(refused, NotPermittedError)
     assert "system holds are for operators" in str(refused)
@@ -401,7 +401,7 @@ def test_safe_mode_starts_nothing_and_says_so() -> None:
     world.head.safe_mode = "the database is an old copy"
     world.connect("n1")
 
-    deletion = c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob())
+    deletion = c.ActOnJob(caller=ALICE, job=job, action=a.DeleteJob())
     assert isinstance(world.refusal(deletion), TryAgainError)
     assert world.why(job) == "no job is started: the database is an old copy"
     world.head.safe_mode = ""

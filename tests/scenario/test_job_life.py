@@ -125,19 +125,19 @@ def test_an_operators_hold_is_not_the_users_to_release() -> None:
     world.hold(job, by=ADMIN, kind=HoldKind.OPERATOR)
 
     refused = world.refusal(
-        c.ActOnJob(caller=BOB, job=job, asked=a.ReleaseJob(holds=(HoldKind.USER,)))
+        c.ActOnJob(caller=BOB, job=job, action=a.ReleaseJob(holds=(HoldKind.USER,)))
     )
     assert isinstance(refused, NotPermittedError)
     world.release(job)
     assert world.state(job) == "held"
     refused = world.refusal(
-        c.ActOnJob(caller=ALICE, job=job, asked=a.ReleaseJob(holds=(HoldKind.USER,)))
+        c.ActOnJob(caller=ALICE, job=job, action=a.ReleaseJob(holds=(HoldKind.USER,)))
     )
     assert "held by: operator" in str(refused)
     assert refused.hint == "only an operator can release it"
     for kind in (HoldKind.OPERATOR, HoldKind.SYSTEM):
         for action in (a.HoldJob(holds=(kind,)), a.ReleaseJob(holds=(kind,))):
-            refused = world.refusal(c.ActOnJob(caller=ALICE, job=job, asked=action))
+            refused = world.refusal(c.ActOnJob(caller=ALICE, job=job, action=action))
             assert isinstance(refused, NotPermittedError)
     world.release(job, by=ADMIN, kind=HoldKind.OPERATOR)
 
@@ -169,7 +169,7 @@ def test_holding_twice_and_releasing_a_free_job_say_what_is_so() -> None:
     assert world.hold(job).facts == ()
     world.release(job)
     refused = world.refusal(
-        c.ActOnJob(caller=ALICE, job=job, asked=a.ReleaseJob(holds=(HoldKind.USER,)))
+        c.ActOnJob(caller=ALICE, job=job, action=a.ReleaseJob(holds=(HoldKind.USER,)))
     )
 
     assert isinstance(refused, BadStateError)
@@ -231,7 +231,7 @@ def test_deleting_a_queued_job_ends_it_at_once() -> None:
     assert outcome_kind(world, job) is OutcomeKind.CANCELLED
     assert world.job(job).outcome.message == "cancelled by alice before it started"  # type: ignore[union-attr] # outcome_kind has looked
     assert isinstance(
-        world.refusal(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob())), UnknownJobError
+        world.refusal(c.ActOnJob(caller=ALICE, job=job, action=a.DeleteJob())), UnknownJobError
     )
 
 
@@ -345,12 +345,12 @@ def test_another_user_may_not_touch_the_job_and_an_operator_may() -> None:
     job = world.submit(runs_s=1000)
     world.run_until(1)
     commands: list[c.AnyCommand] = [
-        c.ActOnJob(caller=BOB, job=job, asked=a.DeleteJob()),
-        c.ActOnJob(caller=BOB, job=job, asked=a.HoldJob(holds=(HoldKind.USER,))),
-        c.ActOnJob(caller=BOB, job=job, asked=a.ReleaseJob(holds=(HoldKind.USER,))),
-        c.ActOnJob(caller=BOB, job=job, asked=a.SignalJob(signal=10)),
-        c.ActOnJob(caller=BOB, job=job, asked=a.RerunJob()),
-        c.ActOnJob(caller=BOB, job=job, asked=a.AlterJob(alteration=Alteration(name="mine"))),
+        c.ActOnJob(caller=BOB, job=job, action=a.DeleteJob()),
+        c.ActOnJob(caller=BOB, job=job, action=a.HoldJob(holds=(HoldKind.USER,))),
+        c.ActOnJob(caller=BOB, job=job, action=a.ReleaseJob(holds=(HoldKind.USER,))),
+        c.ActOnJob(caller=BOB, job=job, action=a.SignalJob(signal=10)),
+        c.ActOnJob(caller=BOB, job=job, action=a.RerunJob()),
+        c.ActOnJob(caller=BOB, job=job, action=a.AlterJob(alteration=Alteration(name="mine"))),
     ]
 
     for command in commands:
@@ -390,7 +390,7 @@ def test_what_cannot_be_rerun_says_why() -> None:
     world.delete(deleted)
 
     reasons = [
-        str(world.refusal(c.ActOnJob(caller=ALICE, job=job, asked=a.RerunJob(force=True))))
+        str(world.refusal(c.ActOnJob(caller=ALICE, job=job, action=a.RerunJob(force=True))))
         for job in (queued, fixed, deleted)
     ]
     world.rerun(fixed, by=ADMIN, force=True)
@@ -411,13 +411,13 @@ def test_signals_reach_every_part_that_runs() -> None:
     queued = world.submit()
     world.run_until(1)
 
-    world.do(c.ActOnJob(caller=ALICE, job=job, asked=a.SignalJob(signal=10)))
+    world.do(c.ActOnJob(caller=ALICE, job=job, action=a.SignalJob(signal=10)))
     world.run_until(2)
 
     assert [machine.signals for machine in world.machines.values()] == [[(job, 10)]] * 2
-    late = world.refusal(c.ActOnJob(caller=ALICE, job=queued, asked=a.SignalJob(signal=10)))
+    late = world.refusal(c.ActOnJob(caller=ALICE, job=queued, action=a.SignalJob(signal=10)))
     assert isinstance(late, BadStateError)
-    wrong = world.refusal(c.ActOnJob(caller=ALICE, job=job, asked=a.SignalJob(signal=65)))
+    wrong = world.refusal(c.ActOnJob(caller=ALICE, job=job, action=a.SignalJob(signal=65)))
     assert isinstance(wrong, InvalidRequestError)
 
 
@@ -427,7 +427,7 @@ def test_a_job_that_has_not_started_on_its_nodes_yet_gets_no_signal() -> None:
     world.delayed_s[n.Started] = 3.0
     job = world.submit(program=Program(runs_s=100))
     world.run_until(1)
-    signal = c.ActOnJob(caller=ALICE, job=job, asked=a.SignalJob(signal=10))
+    signal = c.ActOnJob(caller=ALICE, job=job, action=a.SignalJob(signal=10))
 
     early = world.refusal(signal)
 
@@ -479,7 +479,7 @@ def test_a_walltime_that_is_over_already_is_refused() -> None:
 
     for walltime in ("walltime=50", "walltime=-0:51", "walltime=-1000:00:00"):
         command = c.ActOnJob(
-            caller=ALICE, job=job, asked=a.AlterJob(alteration=Alteration(resources=(walltime,)))
+            caller=ALICE, job=job, action=a.AlterJob(alteration=Alteration(resources=(walltime,)))
         )
         assert "lies in the past" in str(world.refusal(command))
     world.alter(job, resources=("walltime=51",))
@@ -511,7 +511,7 @@ def test_priority_and_queue_change_the_place_in_line() -> None:
 
     world.alter(second, priority=5, name="fast", join="oe", mail_points="n")
     command = c.ActOnJob(
-        caller=ALICE, job=first, asked=a.AlterJob(alteration=Alteration(queue="nowhere"))
+        caller=ALICE, job=first, action=a.AlterJob(alteration=Alteration(queue="nowhere"))
     )
     assert isinstance(world.refusal(command), UnknownQueueError)
     world.run_until(100)
@@ -568,7 +568,7 @@ def test_what_a_running_job_cannot_alter(
     world.run_until(1)
 
     refused = world.refusal(
-        c.ActOnJob(caller=ALICE, job=job, asked=a.AlterJob(alteration=alteration))
+        c.ActOnJob(caller=ALICE, job=job, action=a.AlterJob(alteration=alteration))
     )
 
     assert isinstance(refused, error)
@@ -582,7 +582,7 @@ def test_a_waiting_job_cannot_ask_for_more_than_there_will_ever_be() -> None:
 
     alteration = Alteration(resources=("nodes=1:ppn=5",))
     refused = world.refusal(
-        c.ActOnJob(caller=ALICE, job=job, asked=a.AlterJob(alteration=alteration))
+        c.ActOnJob(caller=ALICE, job=job, action=a.AlterJob(alteration=alteration))
     )
 
     assert isinstance(refused, RequestTooLargeError)

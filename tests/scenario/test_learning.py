@@ -121,7 +121,7 @@ def test_a_burst_before_anything_is_known_is_spread() -> None:
     world = World(node("n1", cpus=8), node("n2", cpus=8), policy=balance.plan)
     world.head.model = RobustModel()
     for name in ("n1", "n2"):
-        world.head.heard_from(name, Load(), world.now_s)
+        world.head.note_load(name, Load(), world.now_s)
     jobs = [world.submit(runs_s=60) for _ in range(8)]
     world.run_until(1)
 
@@ -211,7 +211,7 @@ def test_a_snapshot_knows_reported_nodes_and_all_jobs() -> None:
     """Nodes without a heartbeat are missing, and a predictor is there only if one is given."""
     world = World(node("n1"), node("n2"))
     job = world.submit(runs_s=10)
-    world.head.heard_from("n2", Load(cpu_percent=50), world.now_s)
+    world.head.note_load("n2", Load(cpu_percent=50), world.now_s)
     world.seen_node("n1").load = None
 
     seen = snapshot(world.head.state, world.settings, world.now_s)

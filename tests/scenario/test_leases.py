@@ -282,7 +282,7 @@ def test_an_operator_need_not_wait() -> None:
     job = leased(site)
     site.run_until(10.0)
     site.lose_power("n1")
-    site.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ConfirmDead()))
+    site.do(c.ActOnNode(caller=ADMIN, node="n1", action=a.ConfirmDead()))
     site.run_for(5.0)
 
     assert site.machine_of(job) == ("n2",)

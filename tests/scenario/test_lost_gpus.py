@@ -37,7 +37,7 @@ def test_g7_a_node_that_lost_a_gpu_is_drained_until_an_operator_resumes_it() -> 
     )
     job = world.submit("gpus=1")
     assert job not in world.done
-    world.do(c.ActOnNode(caller=ROOT, node="n1", asked=a.ResumeNode()))
+    world.do(c.ActOnNode(caller=ROOT, node="n1", action=a.ResumeNode()))
     world.run_until(20.0)
     assert job in world.done
     assert come_back(world, "GPU-0", "GPU-2") == ""
@@ -57,7 +57,7 @@ def test_g4_gpus_in_another_order_are_not_assigned_while_jobs_own_some() -> None
 
     world.run_until(20.0)
     assert job in world.done
-    world.do(c.ActOnNode(caller=ROOT, node="n1", asked=a.ResumeNode()))
+    world.do(c.ActOnNode(caller=ROOT, node="n1", action=a.ResumeNode()))
     assert come_back(world, "GPU-0", "GPU-1") == "", "nobody owns any"
 
 

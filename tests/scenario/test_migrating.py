@@ -15,13 +15,13 @@ from tests.support.world import ADMIN, ALICE, BOB, Program, World, node, setting
 
 def migrate(story: World, job: int, *nodes: str, count: int = 0) -> None:
     """Ask for a move, as alice."""
-    story.do(c.ActOnJob(caller=ALICE, job=job, asked=a.MigrateJob(nodes=nodes, gpus=count)))
+    story.do(c.ActOnJob(caller=ALICE, job=job, action=a.MigrateJob(nodes=nodes, gpus=count)))
 
 
 def refusal(story: World, job: int, *nodes: str, count: int = 0) -> GschedError:
     """Return why a move is refused."""
     return story.refusal(
-        c.ActOnJob(caller=ALICE, job=job, asked=a.MigrateJob(nodes=nodes, gpus=count))
+        c.ActOnJob(caller=ALICE, job=job, action=a.MigrateJob(nodes=nodes, gpus=count))
     )
 
 
@@ -81,10 +81,10 @@ def test_what_cannot_be_is_refused_with_the_reason_and_nothing_happens() -> None
         (99, (), 0, "Unknown Job Id 99"),
     ):
         assert words in refusal(story, who, *nodes, count=count).message
-    refused = story.refusal(c.ActOnJob(caller=BOB, job=job, asked=a.MigrateJob()))
+    refused = story.refusal(c.ActOnJob(caller=BOB, job=job, action=a.MigrateJob()))
     assert "belongs to alice" in refused.message
 
-    story.do(c.ActOnNode(caller=ADMIN, node="b", asked=a.DrainNode(reason="dust")))
+    story.do(c.ActOnNode(caller=ADMIN, node="b", action=a.DrainNode(reason="dust")))
     assert "node b is drained: dust" in refusal(story, job, "b").message
     story.disconnect("b")
     assert "node b is not connected" in refusal(story, job, "b").message
@@ -102,7 +102,7 @@ def test_a_refusal_names_who_holds_what_is_needed_and_what_to_do() -> None:
     story.run_for(5.0)
     assert story.place(last) == gpus("a", 3)
     story.lost[n.Checkpoint] = 1
-    story.do(c.ActOnJob(caller=BOB, job=other, asked=a.MigrateJob(nodes=("b",))))
+    story.do(c.ActOnJob(caller=BOB, job=other, action=a.MigrateJob(nodes=("b",))))
     story.run_for(1.0)
 
     named = refusal(story, job, "b", count=3)
@@ -129,7 +129,7 @@ def test_a_refusal_names_who_holds_what_is_needed_and_what_to_do() -> None:
     assert elsewhere.message.startswith("no other node has room for job 1 now: ")
     assert elsewhere.message.endswith("GPUs 2,3 of b are in use by job 4 of alice")
     assert elsewhere.hint == "request it again when job 2 has migrated (see gstat -f 2)"
-    story.do(c.ActOnJob(caller=ALICE, job=full, asked=a.DeleteJob()))
+    story.do(c.ActOnJob(caller=ALICE, job=full, action=a.DeleteJob()))
 
 
 def test_a_node_that_could_never_hold_it_is_told_apart_from_one_that_is_busy() -> None:
@@ -181,7 +181,7 @@ class Rack(World):
         for name in names:
             self.do(
                 c.ActOnNode(
-                    caller=ADMIN, node=name, asked=a.DrainNode(reason="new driver", migrate=True)
+                    caller=ADMIN, node=name, action=a.DrainNode(reason="new driver", migrate=True)
                 )
             )
 
@@ -272,7 +272,7 @@ def test_a_drain_that_is_over_moves_nobody_any_more() -> None:
     assert rack.head.state.vacating == {"n0", "n1"}
 
     for name in ("n0", "n1"):
-        rack.do(c.ActOnNode(caller=ADMIN, node=name, asked=a.ResumeNode()))
+        rack.do(c.ActOnNode(caller=ADMIN, node=name, action=a.ResumeNode()))
     rack.run_for(30.0)
     moves = sum(rack.job(job).moves for job in jobs)
     rack.run_for(100.0)
@@ -285,7 +285,7 @@ def test_a_plain_drain_moves_nobody() -> None:
     rack = Rack()
     rack.training()
     rack.run_for(5.0)
-    rack.do(c.ActOnNode(caller=ADMIN, node="n0", asked=a.DrainNode(reason="later")))
+    rack.do(c.ActOnNode(caller=ADMIN, node="n0", action=a.DrainNode(reason="later")))
     rack.run_for(60.0)
 
     assert rack.on("n0") == 1
@@ -305,7 +305,7 @@ def test_elastic_jobs_leave_with_fewer_gpus_where_there_are_no_more(most: int) -
         story.training(1)
     story.run_for(5.0)
 
-    story.do(c.ActOnNode(caller=ADMIN, node="a", asked=a.DrainNode(reason="dust", migrate=True)))
+    story.do(c.ActOnNode(caller=ADMIN, node="a", action=a.DrainNode(reason="dust", migrate=True)))
     story.run_for(10.0)
 
     assert [share.node for share in story.place(job)] == ["b"]

@@ -175,7 +175,7 @@ def test_a_new_place_that_is_gone_is_not_waited_for() -> None:
         if lose:
             story.disconnect("b")
         else:
-            story.do(c.ActOnNode(caller=ADMIN, node="b", asked=a.DrainNode(reason="smoke")))
+            story.do(c.ActOnNode(caller=ADMIN, node="b", action=a.DrainNode(reason="smoke")))
 
         assert story.state(first) == "queued"
         story.run_for(1.0)
@@ -207,7 +207,7 @@ def test_rerun_calls_a_move_off() -> None:
     story.run_for(5.0)
     story.move((job, gpus("b", 0, 1)))
 
-    story.do(c.ActOnJob(caller=ALICE, job=job, asked=a.RerunJob()))
+    story.do(c.ActOnJob(caller=ALICE, job=job, action=a.RerunJob()))
     story.run_for(5.0)
 
     assert story.state(job) == "running"

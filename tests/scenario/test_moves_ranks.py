@@ -49,14 +49,16 @@ def test_i14_a_number_that_the_script_cannot_take_is_refused_and_it_goes_on(laun
     job = on_four(story, launch=launch)
     say(story, job)
 
-    refused = story.refusal(c.ActOnJob(caller=ALICE, job=job, asked=a.MigrateJob(nodes=(), gpus=3)))
+    refused = story.refusal(
+        c.ActOnJob(caller=ALICE, job=job, action=a.MigrateJob(nodes=(), gpus=3))
+    )
 
     assert isinstance(refused, InvalidRequestError)
     assert refused.message == (
         f"job {job} cannot go on on 3 ranks: its script says that it can on 1, 2 or 4"
     )
     assert (story.state(job), story.job(job).attempts) == ("running", 2)
-    story.do(c.ActOnJob(caller=ALICE, job=job, asked=a.MigrateJob(nodes=(), gpus=2)))
+    story.do(c.ActOnJob(caller=ALICE, job=job, action=a.MigrateJob(nodes=(), gpus=2)))
     story.run_for(5.0)
     assert len(story.place(job)[0].gpu_indices) == 2
 
@@ -67,7 +69,7 @@ def test_i14_what_the_head_does_not_know_the_training_refuses_itself() -> None:
     job = on_four(story)
     words = "it cannot run on 3 ranks"
     story.programs[job] = Program(runs_s=1000.0, save_fault=words)
-    step = story.do(c.ActOnJob(caller=ALICE, job=job, asked=a.MigrateJob(nodes=(), gpus=3)))
+    step = story.do(c.ActOnJob(caller=ALICE, job=job, action=a.MigrateJob(nodes=(), gpus=3)))
     (order,) = [effect for effect in orders(step) if isinstance(effect, n.Checkpoint)]
     assert order.world_size == 3
     story.run_for(5.0)
@@ -88,7 +90,7 @@ def test_i14_policies_and_drains_choose_only_what_it_can_take() -> None:
     story.tell(story.machines["b"], saved)
     story.run_for(1.0)
 
-    story.do(c.ActOnNode(caller=ADMIN, node="b", asked=a.DrainNode(reason="dust", migrate=True)))
+    story.do(c.ActOnNode(caller=ADMIN, node="b", action=a.DrainNode(reason="dust", migrate=True)))
     story.run_for(10.0)
 
     (share,) = story.place(job)  # three GPUs are free there

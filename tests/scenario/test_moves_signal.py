@@ -194,7 +194,7 @@ def test_one_that_does_not_handle_its_signal_stays_at_once_and_is_left_alone() -
         assert not is_left_alone(state, job, abandoned.at_s + pause_s)
         story.run_for(pause_s)
     assert story.machines["a"].signals == []
-    story.do(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob()))
+    story.do(c.ActOnJob(caller=ALICE, job=job, action=a.DeleteJob()))
     story.run_for(30.0)
     assert not state.volatile.refusals
 
@@ -365,7 +365,7 @@ def test_a_rerun_wins_over_a_signal() -> None:
     job = deaf(story)
     story.run_for(5.0)
     story.move((job, gpus("b", 0, 1)))
-    story.do(c.ActOnJob(caller=ALICE, job=job, asked=a.RerunJob()))
+    story.do(c.ActOnJob(caller=ALICE, job=job, action=a.RerunJob()))
     story.run_for(30.0)
 
     assert story.place(job) == gpus("a", 0, 1)

@@ -110,7 +110,7 @@ def test_one_that_is_stopped_as_soon_as_it_has_moved(
     story.move((job, gpus("b", 2, 3)))
     story.run_for(40.0)
     assert story.place(job) == gpus("b", 2, 3)
-    story.do(c.ActOnJob(caller=ALICE, job=job, asked=stop))
+    story.do(c.ActOnJob(caller=ALICE, job=job, action=stop))
 
     say_first_step(story, job, story.machines["b"])
 

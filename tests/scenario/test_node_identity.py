@@ -149,11 +149,11 @@ def test_what_is_remembered_of_refused_gnodes_is_bounded_and_passes() -> None:
 
 
 def replace(by: Caller = ROOT, name: str = "n1", identity: str = "") -> c.ActOnNode:
-    return c.ActOnNode(caller=by, node=name, asked=a.ReplaceNode(identity=identity))
+    return c.ActOnNode(caller=by, node=name, action=a.ReplaceNode(identity=identity))
 
 
 def remove(by: Caller = ROOT, name: str = "n1") -> c.ActOnNode:
-    return c.ActOnNode(caller=by, node=name, asked=a.RemoveNode())
+    return c.ActOnNode(caller=by, node=name, action=a.RemoveNode())
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_reinstalled_node_takes_its_place_when_an_operator_says_so(
     assert world.state(job) == "running"
 
     world.machines["n1"].running.clear()
-    world.do(c.ActOnNode(caller=ROOT, node="n1", asked=a.ConfirmDead()))
+    world.do(c.ActOnNode(caller=ROOT, node="n1", action=a.ConfirmDead()))
     world.do(replace())
     machine = world.machines["n1"]
     machine.identity, machine.marks = identity, marks
@@ -251,7 +251,7 @@ def test_a_node_with_jobs_or_a_connection_is_not_removed() -> None:
     assert f"node n1 has 1 job: {job}" in world.refusal(remove()).message
 
     world.machines["n1"].running.clear()
-    world.do(c.ActOnNode(caller=ROOT, node="n1", asked=a.ConfirmDead()))
+    world.do(c.ActOnNode(caller=ROOT, node="n1", action=a.ConfirmDead()))
     world.do(remove())
     assert world.head.state.nodes == {}
     assert world.state(job) == "waiting"  # it is tried again after a pause
@@ -291,7 +291,7 @@ def test_t9_no_report_of_another_node_changes_a_job() -> None:
         for report in reports
         for effect in world.head.reported("n2", report, world.now_s).effects
     ]
-    world.head.heard_from("n2", Load(), world.now_s, ((job, 1, WRONG),))
+    world.head.note_load("n2", Load(), world.now_s, ((job, 1, WRONG),))
 
     assert len(world.facts) == before
     assert {effect.node for effect in effects} <= {"n2"}

@@ -125,7 +125,7 @@ def test_an_operator_resumes_it_and_all_is_forgotten() -> None:
     for _ in range(MAX_RESUMPTIONS + 1):
         flap(world)
 
-    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ResumeNode()))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", action=a.ResumeNode()))
     flap(world)
 
     assert not world.seen_node("n1").drained
@@ -162,7 +162,7 @@ def test_a_node_that_an_operator_drained_never_resumes_by_itself() -> None:
     world.run_until(10)
     assert world.seen_node("n1").drained
 
-    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.DrainNode(reason="new disk")))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", action=a.DrainNode(reason="new disk")))
     mend(world)
     world.run_for(DAY_S)
     world.reboot("n1")
@@ -281,7 +281,7 @@ def test_a_node_on_probation_can_be_removed() -> None:
     assert world.seen_node("n1").drained
     world.disconnect("n1")
 
-    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.RemoveNode()))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", action=a.RemoveNode()))
 
     assert "n1" not in world.head.state.nodes
     job = world.submit(runs_s=5.0)

@@ -291,14 +291,14 @@ def test_a_drained_node_takes_nothing_new_and_keeps_what_runs() -> None:
 
     world = World(node("n1", cpus=2))
     first = world.submit(runs_s=50)
-    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.DrainNode(reason="new kernel")))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", action=a.DrainNode(reason="new kernel")))
     second = world.submit(runs_s=50)
 
     world.run_until(60)
     assert world.state(first) == "done"
     assert "drained, down or full" in world.why(second)
     assert world.seen_node("n1").reason == "new kernel"
-    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ResumeNode()))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", action=a.ResumeNode()))
     world.run_until(200)
 
     assert world.started_s(second) == 60

@@ -113,12 +113,12 @@ def test_in_safe_mode_nobody_changes_anything() -> None:
     world.head.safe_mode = "safe mode, an old copy"
 
     for command in (
-        c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob()),
-        c.ActOnJob(caller=ADMIN, job=job, asked=a.HoldJob(holds=(HoldKind.OPERATOR,))),
-        c.ActOnJob(caller=ADMIN, job=job, asked=a.RerunJob()),
+        c.ActOnJob(caller=ALICE, job=job, action=a.DeleteJob()),
+        c.ActOnJob(caller=ADMIN, job=job, action=a.HoldJob(holds=(HoldKind.OPERATOR,))),
+        c.ActOnJob(caller=ADMIN, job=job, action=a.RerunJob()),
     ):
         assert isinstance(world.refusal(command), TryAgainError)
-    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.DrainNode(reason="for the time being")))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", action=a.DrainNode(reason="for the time being")))
 
     assert world.head.state.nodes["n1"].drained
 
@@ -206,7 +206,7 @@ def test_an_unknown_job_is_adopted_and_never_started_again() -> None:
     assert len(head.state.spaces["n1"].gpus) == 1
     assert head.state.next_job > number
     assert (
-        head.command(c.ActOnJob(caller=ALICE, job=number, asked=a.RerunJob()), BEGIN_S + 101).error
+        head.command(c.ActOnJob(caller=ALICE, job=number, action=a.RerunJob()), BEGIN_S + 101).error
         is not None
     )
     lost = ended(job, kind=OutcomeKind.NODE_LOST, exit_code=None)

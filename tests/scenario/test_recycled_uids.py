@@ -32,14 +32,14 @@ def test_t25_a_uid_alone_gives_nobody_the_jobs_of_its_last_user(caller: Caller, 
 
     for job in (running, held):
         for command in (
-            c.ActOnJob(caller=caller, job=job, asked=a.DeleteJob()),
-            c.ActOnJob(caller=caller, job=job, asked=a.HoldJob(holds=(HoldKind.USER,))),
-            c.ActOnJob(caller=caller, job=job, asked=a.ReleaseJob(holds=(HoldKind.USER,))),
-            c.ActOnJob(caller=caller, job=job, asked=a.SignalJob(signal=15)),
-            c.ActOnJob(caller=caller, job=job, asked=a.RerunJob()),
-            c.ActOnJob(caller=caller, job=job, asked=a.MigrateJob()),
+            c.ActOnJob(caller=caller, job=job, action=a.DeleteJob()),
+            c.ActOnJob(caller=caller, job=job, action=a.HoldJob(holds=(HoldKind.USER,))),
+            c.ActOnJob(caller=caller, job=job, action=a.ReleaseJob(holds=(HoldKind.USER,))),
+            c.ActOnJob(caller=caller, job=job, action=a.SignalJob(signal=15)),
+            c.ActOnJob(caller=caller, job=job, action=a.RerunJob()),
+            c.ActOnJob(caller=caller, job=job, action=a.MigrateJob()),
             c.ActOnJob(
-                caller=caller, job=job, asked=a.AlterJob(alteration=Alteration(name="mine"))
+                caller=caller, job=job, action=a.AlterJob(alteration=Alteration(name="mine"))
             ),
         ):
             error = world.head.command(command, world.now_s).error

@@ -45,7 +45,7 @@ def run(world: World, resources: str) -> int:
 def refusal(world: World, resources: str, **options: object) -> GschedError:
     """Return why a submission is refused."""
     asked = submission(resources=(resources,), **options)
-    return world.refusal(c.Submit(caller=ALICE, asked=asked, digests=("", "")))
+    return world.refusal(c.Submit(caller=ALICE, submitted=asked, digests=("", "")))
 
 
 def test_jobs_share_a_gpu_and_a_whole_job_waits_for_the_last_of_them() -> None:
@@ -101,7 +101,7 @@ def report(world: World, percent: float) -> None:
     """Let n1 tell, two minutes later, how busy its GPU was in the last minute."""
     world.run_for(120.0)
     load = Load(gpu_minute_percent=(percent,))
-    world.head.heard_from("n1", load, world.now_s)
+    world.head.note_load("n1", load, world.now_s)
     world.settle()
 
 

@@ -120,11 +120,11 @@ def test_a_training_grows_to_twice_its_gpus_at_each_round() -> None:
 def test_each_type_is_profiled_once_for_a_kind_and_a_new_job_goes_where_it_is_best() -> None:
     """The first job tries the other type as soon as that may pay; the second has nothing to try."""
     story = Story(p=-1.0)
-    story.do(c.ActOnNode(caller=ADMIN, node="a", asked=a.DrainNode(reason="dust")))
+    story.do(c.ActOnNode(caller=ADMIN, node="a", action=a.DrainNode(reason="dust")))
     first = story.training(most=1)
     story.run_for(1.0)
     assert story.gpus(first) == {"t": 1}
-    story.do(c.ActOnNode(caller=ADMIN, node="a", asked=a.ResumeNode()))
+    story.do(c.ActOnNode(caller=ADMIN, node="a", action=a.ResumeNode()))
     story.rounds(8)
 
     assert story.gpus(first) == {"a": 1}
@@ -140,11 +140,11 @@ def test_a_type_that_was_slower_for_other_kinds_is_not_tried() -> None:
     """What one kind has shown is enough for the next one to stay on the faster type."""
     story = Story(p=-1.0)
     for number in range(2):
-        story.do(c.ActOnNode(caller=ADMIN, node="at"[number], asked=a.DrainNode(reason="dust")))
+        story.do(c.ActOnNode(caller=ADMIN, node="at"[number], action=a.DrainNode(reason="dust")))
         job = story.training(most=1)
         story.rounds(1)
         story.delete(job)
-        story.do(c.ActOnNode(caller=ADMIN, node="at"[number], asked=a.ResumeNode()))
+        story.do(c.ActOnNode(caller=ADMIN, node="at"[number], action=a.ResumeNode()))
     other = story.training("other", most=1)
     story.rounds(8)
 
@@ -183,7 +183,7 @@ def test_a_job_that_is_not_preemptible_starts_at_its_size_and_keeps_it() -> None
 
 def inferring(story: Story, inference: Inference) -> int:
     """Return a job that answers requests, and has measured its batches on one a100."""
-    story.do(c.ActOnNode(caller=ADMIN, node="t", asked=a.DrainNode(reason="dust")))
+    story.do(c.ActOnNode(caller=ADMIN, node="t", action=a.DrainNode(reason="dust")))
     asked = Adaptive(batch=8, batch_max=512, inference=inference)
     job = story.training(adaptive=asked)
     story.run_for(1.0)
@@ -194,7 +194,7 @@ def inferring(story: Story, inference: Inference) -> int:
     )
     told = n.Progress(job=job, attempt=1, step=1, at_s=story.now_s, profile=samples)
     story._take(story.head.reported("a", told, story.now_s))
-    story.do(c.ActOnNode(caller=ADMIN, node="t", asked=a.ResumeNode()))
+    story.do(c.ActOnNode(caller=ADMIN, node="t", action=a.ResumeNode()))
     return job
 
 
@@ -317,7 +317,7 @@ def test_a_round_leaves_a_drained_node_alone() -> None:
     first = story.training()
     story.run_for(5.0)
     (home,) = story.gpus(first)
-    story.do(c.ActOnNode(caller=ADMIN, node=home, asked=a.DrainNode(reason="dust")))
+    story.do(c.ActOnNode(caller=ADMIN, node=home, action=a.DrainNode(reason="dust")))
     second = story.training("other")
     story.rounds(2)
 

@@ -11,7 +11,7 @@ from gschedd.core.forecast.deadline import foresee
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import MigrationProgress
 from gschedd.core.state.state import State
-from gschedd.core.training.move_costs import told_by_resuming
+from gschedd.core.training.move_costs import cost_by_resuming
 from gschedd.core.training.step_times import CHANGE, PAUSE_S
 from gschedd.models.startup import Family
 from gschedd.models.steptimes import MeasuredSpeed
@@ -235,14 +235,14 @@ def test_what_a_move_costs_begins_with_the_checkpoint() -> None:
         asked_s=100.0, saved_s=112.0, save_s=10.0, left_s=112.5, placed_s=112.6
     )
 
-    told = told_by_resuming(job, 120.0)
+    told = cost_by_resuming(job, 120.0)
 
     assert told is not None
     assert (told.cost_s, told.save_s) == (18.0, 10.0)
     job.migration = MigrationProgress(
         asked_s=100.0, left_s=112.5, placed_s=112.6
     )  # it knows only its signal
-    assert told_by_resuming(job, 120.0) is None
+    assert cost_by_resuming(job, 120.0) is None
 
 
 def test_a_head_that_was_started_anew_knows_steps_and_moves(tmp_path: Path) -> None:

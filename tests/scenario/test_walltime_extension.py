@@ -16,7 +16,7 @@ OPERATOR = Caller(user="root", uid=0, gid=0, operator=True)
 def extend(world: World, job: int, text: str, by: Caller = ALICE) -> GschedError | None:
     """Return why a change of a walltime is refused; None: it is made."""
     alteration = a.Alteration(resources=(f"walltime={text}",))
-    command = c.ActOnJob(caller=by, job=job, asked=a.AlterJob(alteration=alteration))
+    command = c.ActOnJob(caller=by, job=job, action=a.AlterJob(alteration=alteration))
     try:
         world.do(command)
     except GschedError as error:

@@ -100,14 +100,14 @@ def mend(machine: HeadMachine) -> None:
             machine.register(name)
         if machine.head.state.nodes[name].drained:
             machine.take(
-                machine.command(c.ActOnNode(caller=ADMIN, node=name, asked=a.ResumeNode()))
+                machine.command(c.ActOnNode(caller=ADMIN, node=name, action=a.ResumeNode()))
             )
     for number, job in list(machine.head.state.jobs.items()):
         if HoldKind.SYSTEM in job.holds:
             machine.take(
                 machine.command(
                     c.ActOnJob(
-                        caller=ADMIN, job=number, asked=a.ReleaseJob(holds=(HoldKind.SYSTEM,))
+                        caller=ADMIN, job=number, action=a.ReleaseJob(holds=(HoldKind.SYSTEM,))
                     )
                 )
             )
@@ -142,7 +142,7 @@ def test_a_wait_is_told_for_what_a_policy_forgets() -> None:
         ),
         BEGIN_S,
     )
-    head.command(c.Submit(caller=ALICE, asked=submission(), digests=("", "")), BEGIN_S)
+    head.command(c.Submit(caller=ALICE, submitted=submission(), digests=("", "")), BEGIN_S)
     head.cycle(BEGIN_S)
 
     (wait,) = head.waits.values()

@@ -88,7 +88,7 @@ class Books:
         from gschedd.core.requests import commands as c
 
         asked = submission(resources=(resources,), **changes)
-        command = c.Submit(caller=ALICE, asked=asked, digests=("", ""))
+        command = c.Submit(caller=ALICE, submitted=asked, digests=("", ""))
         return self.take(self.head.command(command, self.now_s)).job
 
     def register(self, name: str = "n1", **has: object) -> None:
@@ -132,7 +132,7 @@ def spec_of(**changes: object) -> JobSpec:
     from gschedd.core.requests import commands as c
 
     head = Head(state=State(), settings=settings(), policy=fifo.plan)
-    head.command(c.Submit(caller=ALICE, asked=submission(), digests=("", "")), BEGIN_S)
+    head.command(c.Submit(caller=ALICE, submitted=submission(), digests=("", "")), BEGIN_S)
     return structs.replace(head.state.jobs[1].spec, **changes)
 
 

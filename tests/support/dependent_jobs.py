@@ -38,7 +38,7 @@ class DependentJobs(RuleBasedStateMachine):
         named = [str(self.job(number)) for number in jobs]
         text = ":".join([kind.value, *(["2"] if kind is DependencyKind.ON else named)])
         asked = submission(depends=(text,))
-        self.take(self.command(c.Submit(caller=caller, asked=asked, digests=("", ""))))
+        self.take(self.command(c.Submit(caller=caller, submitted=asked, digests=("", ""))))
 
     @invariant()
     def a_job_waits_for_dependencies_exactly_while_it_has_some(self) -> None:

@@ -192,7 +192,7 @@ class FrameFuzz:
             digests = tuple(map(self._kept, (asked.script, _environment(asked))))
             submit = c.Submit(
                 caller=ALICE,
-                asked=asked,
+                submitted=asked,
                 digests=(digests[0], digests[1]),
                 lines_digest=self._kept(asked.lines),
             )
@@ -207,7 +207,7 @@ class FrameFuzz:
         if asked is not None:
             number = self.random.randrange(1, self.head.state.next_job + 1)
             caller = self.random.choice((ALICE, ALICE, BOB, ADMIN))
-            self._command(c.ActOnJob(caller=caller, job=number, asked=asked))
+            self._command(c.ActOnJob(caller=caller, job=number, action=asked))
 
     def line(self) -> None:
         """Say a line on the socket of trainings, step agents and code snapshots."""

@@ -217,7 +217,7 @@ class HeadMachine(DependentJobs, SharingJobs):
         **changes: object,
     ) -> None:
         asked = submission(resources=(*resources, *walltime), holds=asked_holds, **changes)
-        self.take(self.command(c.Submit(caller=caller, asked=asked, digests=("", ""))))
+        self.take(self.command(c.Submit(caller=caller, submitted=asked, digests=("", ""))))
 
     def job(self, number: int) -> int:
         live = sorted(self.head.state.jobs)
@@ -227,11 +227,11 @@ class HeadMachine(DependentJobs, SharingJobs):
         return self.head.command(command, self.now_s)
 
     def act(self, caller: Caller, job: int, asked: a.AnyJobAction, *, lose: bool = False) -> None:
-        command = c.ActOnJob(caller=caller, job=self.job(job), asked=asked)
+        command = c.ActOnJob(caller=caller, job=self.job(job), action=asked)
         self.take(self.command(command), lose=lose)
 
     def operated(self, caller: Caller, node: str, asked: a.AnyNodeAction) -> None:
-        self.take(self.command(c.ActOnNode(caller=caller, node=node, asked=asked)))
+        self.take(self.command(c.ActOnNode(caller=caller, node=node, action=asked)))
 
     @rule(caller=callers, job=numbers, lose=st.booleans())
     def delete(self, caller: Caller, job: int, *, lose: bool) -> None:
@@ -303,7 +303,7 @@ class HeadMachine(DependentJobs, SharingJobs):
         """Plain jobs and a cycle at once, so that the other rules find something that runs."""
         for number in range(count):
             asked = submission(resources=(f"nodes={1 + number % 2}",), launch=launch)
-            self.take(self.command(c.Submit(caller=ALICE, asked=asked, digests=("", ""))))
+            self.take(self.command(c.Submit(caller=ALICE, submitted=asked, digests=("", ""))))
         self.take(self.head.cycle(self.now_s))
 
     # --- nodes ---

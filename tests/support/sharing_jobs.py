@@ -62,14 +62,14 @@ class SharingJobs(RuleBasedStateMachine):
         node = self.head.state.nodes.get(NODE)
         if node is not None and node.state is NodeState.UP:
             load = Load(gpu_minute_percent=(percent, percent))
-            self.head.heard_from(NODE, load, self.now_s)
+            self.head.note_load(NODE, load, self.now_s)
 
     @rule(seed=st.one_of(st.none(), st.integers(0, 2**16)), percent=st.sampled_from([30, 60]))
     def some_jobs_share(self, seed: int | None, percent: int) -> None:
         """Jobs that want the same GPU at once, under a policy that need not look what is left."""
         for share_class in ("low", "high", "low"):
             asked = submission(resources=(f"gpu_share={percent}%:5gb:{share_class}",))
-            self.take(self.command(c.Submit(caller=ALICE, asked=asked, digests=("", ""))))
+            self.take(self.command(c.Submit(caller=ALICE, submitted=asked, digests=("", ""))))
         before, self.plan_random = self.plan_random, None if seed is None else random.Random(seed)
         self.take(self.head.cycle(self.now_s))
         self.plan_random = before

@@ -131,7 +131,7 @@ class World:
         asked = submission(resources=(resources,) if resources else (), **changes)
         number = self.head.state.next_job
         self.programs[number] = program or Program(runs_s=runs_s)
-        step = self.do(c.Submit(caller=by, asked=asked, digests=("", "")))
+        step = self.do(c.Submit(caller=by, submitted=asked, digests=("", "")))
         return step.job
 
     def torchrun(self, resources: str, *, program: Program | None = None) -> int:
@@ -156,24 +156,24 @@ class World:
 
     def delete(self, job: int, *, by: Caller = ALICE, **how: object) -> Step:
         """Delete a job (gdel)."""
-        return self.do(c.ActOnJob(caller=by, job=job, asked=structs.replace(a.DeleteJob(), **how)))
+        return self.do(c.ActOnJob(caller=by, job=job, action=structs.replace(a.DeleteJob(), **how)))
 
     def hold(self, job: int, *, by: Caller = ALICE, kind: HoldKind = HoldKind.USER) -> Step:
         """Hold a job (ghold)."""
-        return self.do(c.ActOnJob(caller=by, job=job, asked=a.HoldJob(holds=(kind,))))
+        return self.do(c.ActOnJob(caller=by, job=job, action=a.HoldJob(holds=(kind,))))
 
     def release(self, job: int, *, by: Caller = ALICE, kind: HoldKind = HoldKind.USER) -> Step:
         """Release a job (grls)."""
-        return self.do(c.ActOnJob(caller=by, job=job, asked=a.ReleaseJob(holds=(kind,))))
+        return self.do(c.ActOnJob(caller=by, job=job, action=a.ReleaseJob(holds=(kind,))))
 
     def rerun(self, job: int, *, by: Caller = ALICE, **how: object) -> Step:
         """Stop a job and queue it again (grerun)."""
-        return self.do(c.ActOnJob(caller=by, job=job, asked=structs.replace(a.RerunJob(), **how)))
+        return self.do(c.ActOnJob(caller=by, job=job, action=structs.replace(a.RerunJob(), **how)))
 
     def alter(self, job: int, *, by: Caller = ALICE, **changes: object) -> Step:
         """Alter a job (galter)."""
         alteration = structs.replace(a.Alteration(), **changes)
-        return self.do(c.ActOnJob(caller=by, job=job, asked=a.AlterJob(alteration=alteration)))
+        return self.do(c.ActOnJob(caller=by, job=job, action=a.AlterJob(alteration=alteration)))
 
     # --- what befalls machines and the network ---
 

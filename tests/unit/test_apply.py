@@ -102,8 +102,8 @@ def test_a_heartbeat_changes_load_and_nothing_durable() -> None:
     world = World(node("n1"))
     facts = len(world.facts)
 
-    world.head.heard_from("n1", Load(load1=3.0), BEGIN_S + 7)
-    world.head.heard_from("n9", Load(load1=3.0), BEGIN_S + 7)
+    world.head.note_load("n1", Load(load1=3.0), BEGIN_S + 7)
+    world.head.note_load("n9", Load(load1=3.0), BEGIN_S + 7)
 
     assert len(world.facts) == facts
     seen = world.seen_node("n1")
@@ -118,8 +118,10 @@ def test_a_preview_says_what_would_be_and_changes_nothing() -> None:
     job = world.submit()
     before = content(world.head.state)
 
-    step = world.head.preview(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob()), world.now_s)
-    refused = world.head.preview(c.ActOnJob(caller=ALICE, job=99, asked=a.DeleteJob()), world.now_s)
+    step = world.head.preview(c.ActOnJob(caller=ALICE, job=job, action=a.DeleteJob()), world.now_s)
+    refused = world.head.preview(
+        c.ActOnJob(caller=ALICE, job=99, action=a.DeleteJob()), world.now_s
+    )
 
     assert [type(fact) for fact in step.facts] == [f.JobEnded]
     assert refused.error is not None
@@ -131,19 +133,19 @@ def test_nodes_are_for_operators_and_a_drain_needs_a_reason() -> None:
     world = World(node("n1"))
     cases: list[tuple[c.AnyCommand, str]] = [
         (
-            c.ActOnNode(caller=ALICE, node="n1", asked=a.DrainNode(reason="x")),
+            c.ActOnNode(caller=ALICE, node="n1", action=a.DrainNode(reason="x")),
             "only operators may change nodes",
         ),
         (
-            c.ActOnNode(caller=ADMIN, node="n1", asked=a.DrainNode(reason="  ")),
+            c.ActOnNode(caller=ADMIN, node="n1", action=a.DrainNode(reason="  ")),
             "a drain needs a reason",
         ),
-        (c.ActOnNode(caller=ADMIN, node="n9", asked=a.ResumeNode()), "unknown node 'n9'"),
+        (c.ActOnNode(caller=ADMIN, node="n9", action=a.ResumeNode()), "unknown node 'n9'"),
     ]
     for command, text in cases:
         assert str(world.refusal(command)) == text
 
-    assert world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ResumeNode())).facts == ()
+    assert world.do(c.ActOnNode(caller=ADMIN, node="n1", action=a.ResumeNode())).facts == ()
 
 
 def test_a_policy_that_fails_costs_one_cycle_and_the_jobs_say_something() -> None:
@@ -181,7 +183,7 @@ def test_a_job_that_is_done_is_named_as_that_until_the_shell_takes_it_away() -> 
     """Then only the history knows it."""
     world = World()
     job = world.submit()
-    delete = c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob())
+    delete = c.ActOnJob(caller=ALICE, job=job, action=a.DeleteJob())
     world.head.command(delete, world.now_s)
     assert str(world.refusal(delete)) == f"job {job}.head has already finished"
 

@@ -56,7 +56,7 @@ def try_out(world: World, request: api.SubmitRequest) -> list[str]:
     """Try to submit the first jobs of a request; return the refusals."""
     refusals: list[str] = []
     for job in request.jobs[: limits.MAX_DRY_RUN_JOBS]:
-        command = c.Submit(caller=ALICE, asked=job, digests=("", ""))
+        command = c.Submit(caller=ALICE, submitted=job, digests=("", ""))
         error = world.head.command(command, BEGIN_S).error
         if error is not None:
             refusals.append(f"{error.message} {error.hint}")
@@ -145,7 +145,9 @@ def test_a_submission_beyond_a_limit_is_refused_with_that(
     world = World()
     fields = {"key": "", "name": "x", "workdir": "/", "launch": "command", "arguments": ("true",)}
     job = msgspec.convert({**fields, **changes}, api.SubmitJob)
-    error = world.head.command(c.Submit(caller=ALICE, asked=job, digests=("", "")), BEGIN_S).error
+    error = world.head.command(
+        c.Submit(caller=ALICE, submitted=job, digests=("", "")), BEGIN_S
+    ).error
 
     assert isinstance(error, GschedError)
     assert words in error.message
@@ -154,7 +156,7 @@ def test_a_submission_beyond_a_limit_is_refused_with_that(
 def test_a_refusal_holds_no_frames() -> None:
     """Those of 10,000 refusals in one request kept the garbage collector busy for 90 ms."""
     head = World().head
-    command = c.ActOnJob(caller=ALICE, job=1, asked=a.DeleteJob(message="", grace_s=None))
+    command = c.ActOnJob(caller=ALICE, job=1, action=a.DeleteJob(message="", grace_s=None))
 
     for step in (head.command(command, BEGIN_S), head.preview(command, BEGIN_S)):
         assert step.error is not None

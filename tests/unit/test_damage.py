@@ -130,14 +130,14 @@ def test_what_runs_of_a_damaged_job_is_left_alone(books: Books) -> None:
 def test_an_operator_gives_a_damaged_job_up(books: Books) -> None:
     """Its owner is told what is so; after that what runs of it is stopped, and rows are gone."""
     spoil(books, "UPDATE attempts SET data = ? WHERE job = 2", b"{}")
-    delete = c.ActOnJob(caller=ALICE, job=RUNNING, asked=a.DeleteJob())
+    delete = c.ActOnJob(caller=ALICE, job=RUNNING, action=a.DeleteJob())
 
     refused = books.head.command(delete, books.now_s).error
 
     assert isinstance(refused, BadStateError)
     assert "is damaged" in refused.message
     books.take(
-        books.head.command(c.ActOnJob(caller=ADMIN, job=RUNNING, asked=a.DeleteJob()), books.now_s)
+        books.head.command(c.ActOnJob(caller=ADMIN, job=RUNNING, action=a.DeleteJob()), books.now_s)
     )
     (fact,) = (fact for fact in books.facts if isinstance(fact, f.JobDiscarded))
     assert (fact.job, fact.by, fact.attempts) == (RUNNING, ADMIN.user, {"n1": 1})
@@ -157,18 +157,18 @@ def test_a_node_with_gpus_of_a_damaged_job_takes_no_work(books: Books) -> None:
 
     assert books.head.state.nodes["n1"].drained
     assert "owns GPUs" in books.head.state.nodes["n1"].reason
-    resume = c.ActOnNode(caller=ADMIN, node="n1", asked=a.ResumeNode())
+    resume = c.ActOnNode(caller=ADMIN, node="n1", action=a.ResumeNode())
     refused = books.head.command(resume, books.now_s).error
     assert isinstance(refused, BadStateError)
     assert "give it up first: gdel 2" in refused.hint
     step = books.take(
-        books.head.command(c.ActOnJob(caller=ADMIN, job=RUNNING, asked=a.DeleteJob()), books.now_s)
+        books.head.command(c.ActOnJob(caller=ADMIN, job=RUNNING, action=a.DeleteJob()), books.now_s)
     )
     assert [each.job for each in orders(step) if isinstance(each, n.Stop)] == [RUNNING]
     books.take(books.head.command(resume, books.now_s))
     books.submit("nodes=1:gpus=2")
     books.take(
-        books.head.command(c.ActOnJob(caller=ALICE, job=WAITING, asked=a.DeleteJob()), books.now_s)
+        books.head.command(c.ActOnJob(caller=ALICE, job=WAITING, action=a.DeleteJob()), books.now_s)
     )
     books.schedule()
     assert [job.state for job in books.head.state.jobs.values()] == [JobState.RUNNING]
@@ -193,7 +193,7 @@ def test_a_bad_row_of_a_node_is_made_anew_when_it_registers(books: Books) -> Non
     assert "it is not known whether it was drained" in books.head.state.nodes["n1"].reason
     assert says(books) == []
     books.take(
-        books.head.command(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ResumeNode()), books.now_s)
+        books.head.command(c.ActOnNode(caller=ADMIN, node="n1", action=a.ResumeNode()), books.now_s)
     )
     assert not books.head.state.nodes["n1"].drained
 
@@ -228,7 +228,7 @@ def test_a_bad_finished_row_costs_the_list_only_that_job(books: Books) -> None:
     """The list names it; asked for by its number, it is said to be damaged."""
     other = books.submit(name="deleted")
     books.take(
-        books.head.command(c.ActOnJob(caller=ALICE, job=other, asked=a.DeleteJob()), books.now_s)
+        books.head.command(c.ActOnJob(caller=ALICE, job=other, action=a.DeleteJob()), books.now_s)
     )
     spoil(books, "UPDATE jobs SET outcome_data = ? WHERE id = 1", b"{}")
     reader = Reader(books.store.path)

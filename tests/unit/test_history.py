@@ -176,7 +176,7 @@ def test_a_job_that_was_stopped_says_nothing(books: Books) -> None:
     job = books.submit("ncpus=1")
     books.schedule()
     books.take(
-        books.head.command(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob()), books.now_s)
+        books.head.command(c.ActOnJob(caller=ALICE, job=job, action=a.DeleteJob()), books.now_s)
     )
 
     assert table(books.store.path) == []
@@ -378,7 +378,7 @@ def test_purging_everything_touches_no_id_and_no_live_job(books: Books) -> None:
     for key, job in (("running", running), ("waiting", waiting)):
         asked = submission(key=key)
         step = books.head.command(
-            c.Submit(caller=ALICE, asked=asked, digests=("", "")), books.now_s
+            c.Submit(caller=ALICE, submitted=asked, digests=("", "")), books.now_s
         )
         assert (step.job, step.facts) == (job, ())
     assert books.submit("ncpus=1") == waiting + 1
@@ -427,7 +427,7 @@ def test_texts_beyond_their_bytes_take_the_same_part_of_the_jobs_along() -> None
 def test_the_database_counts_the_texts_of_each_user_once(books: Books) -> None:
     """By who brought them first."""
     for digests in (("s1", "e1"), ("s1", "e2")):
-        command = c.Submit(caller=ALICE, asked=submission(), digests=digests)
+        command = c.Submit(caller=ALICE, submitted=submission(), digests=digests)
         texts = {digest: digest.encode() * 10 for digest in digests}
         books.take(books.head.command(command, books.now_s), texts)
 
@@ -455,7 +455,7 @@ def test_scripts_go_with_the_last_job_that_has_them(books: Books) -> None:
     """Not before, and not those of jobs that wait."""
 
     def submit(script: str, environment: str) -> int:
-        command = c.Submit(caller=ALICE, asked=submission(), digests=(script, environment))
+        command = c.Submit(caller=ALICE, submitted=submission(), digests=(script, environment))
         blobs = {script: script.encode(), environment: environment.encode()}
         return books.take(books.head.command(command, books.now_s), blobs).job
 

@@ -178,11 +178,13 @@ def test_a_job_that_states_no_memory_gets_the_sites(request_: Request, memory_by
 
 def test_a_submission_gets_the_default_memory_and_an_alteration_too() -> None:
     world = World(config=worlds.settings(default_memory_per_cpu_bytes=2 * GIB))
-    step = world.head.command(c.Submit(caller=ALICE, asked=submission(), digests=("", "")), BEGIN_S)
+    step = world.head.command(
+        c.Submit(caller=ALICE, submitted=submission(), digests=("", "")), BEGIN_S
+    )
     assert step.error is None
     assert world.head.state.jobs[1].spec.request.memory_bytes == 2 * GIB
     change = a.AlterJob(alteration=a.Alteration(resources=("nodes=1:ppn=2",)))
-    step = world.head.command(c.ActOnJob(caller=ALICE, job=1, asked=change), BEGIN_S)
+    step = world.head.command(c.ActOnJob(caller=ALICE, job=1, action=change), BEGIN_S)
     assert step.error is None
     assert world.head.state.jobs[1].spec.request.memory_bytes == 4 * GIB
 
@@ -243,12 +245,12 @@ def test_a_job_that_is_moved_gets_the_limits_and_defaults_of_the_queue() -> None
 
     def submit(**more: object) -> None:
         made = asked(**more) if more else submission()
-        step = world.head.command(c.Submit(caller=ALICE, asked=made, digests=("", "")), BEGIN_S)
+        step = world.head.command(c.Submit(caller=ALICE, submitted=made, digests=("", "")), BEGIN_S)
         assert step.error is None
 
     def move(job: int) -> str:
         change = a.AlterJob(alteration=a.Alteration(queue="debug"))
-        step = world.head.command(c.ActOnJob(caller=ALICE, job=job, asked=change), BEGIN_S)
+        step = world.head.command(c.ActOnJob(caller=ALICE, job=job, action=change), BEGIN_S)
         return "" if step.error is None else step.error.message
 
     submit()

@@ -269,12 +269,12 @@ def test_nothing_is_kept_of_jobs_that_do_not_run_there_or_have_ended() -> None:
 def test_of_heartbeat_and_live_load_the_newer_one_is_shown_and_policies_see_the_heartbeat() -> None:
     world, _ = running()
     state, seen = world.head.state, world.head.state.nodes["n1"]
-    world.head.heard_from("n1", Load(cpu_percent=10.0), world.now_s)
+    world.head.note_load("n1", Load(cpu_percent=10.0), world.now_s)
     note_uses(state, "n1", Uses(load=Load(cpu_percent=80.0)), world.now_s + 5)
 
     assert newest_load(state, seen) == (Load(cpu_percent=80.0), world.now_s + 5)
     assert seen.load == Load(cpu_percent=10.0)
-    world.head.heard_from("n1", Load(cpu_percent=20.0), world.now_s + 9)
+    world.head.note_load("n1", Load(cpu_percent=20.0), world.now_s + 9)
     assert newest_load(state, seen) == (Load(cpu_percent=20.0), world.now_s + 9)
 
 

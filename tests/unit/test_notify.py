@@ -39,7 +39,7 @@ from gschedd.notify.notices import (
     points_of,
     recipients_of,
 )
-from gschedd.notify.scan import Scanner, Told
+from gschedd.notify.scan import NotifierSettings, Scanner
 from gschedd.notify.tails import Tails, tail
 from gschedd.notify.texts import json_of, mail_of, variables_of
 from gschedd.notify.ways import Ways
@@ -374,8 +374,8 @@ def test_a_lane_of_a_user_is_bounded_and_mails_are_counted_by_the_hour(tmp_path:
     ledger.close()
 
 
-def told_by(site: NotifyConfig) -> Told:
-    return Told(config=site, server="head", sender="g@s")
+def told_by(site: NotifyConfig) -> NotifierSettings:
+    return NotifierSettings(config=site, server="head", sender="g@s")
 
 
 def complaints() -> Complaints:

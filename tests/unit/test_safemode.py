@@ -139,11 +139,11 @@ def test_a_late_node_is_asked_again_until_what_it_knows_is_durable(books: Books)
             assert books.head.state.jobs[job].state is JobState.HELD
             assert safe_mode.question("n1", late=True) is not None
             with held(books):
-                assert await safe_mode.told("n1", ended_on(books, job, "n1"))
+                assert await safe_mode.take_known("n1", ended_on(books, job, "n1"))
                 assert safe_mode.question("n1", late=True) is not None
             while parts.engine.stalled:  # noqa: ASYNC110 # it has no event
                 await asyncio.sleep(0.05)
-            assert await safe_mode.told("n1", n.Known(attempts=(), done=True))
+            assert await safe_mode.take_known("n1", n.Known(attempts=(), done=True))
             assert safe_mode.question("n1", late=True) is None
 
     asyncio.run(scene())
@@ -201,10 +201,10 @@ def test_safe_mode_that_cannot_be_noted_is_noted_later_and_all_nodes_are_asked(
         parts = Parts(books)
         async with parts.running() as safe_mode:
             with held(books):
-                await safe_mode.heard_older("n1 has obeyed a later head")
+                await safe_mode.on_older_head("n1 has obeyed a later head")
                 assert parts.links.closed == 1
                 assert books.head.safe_mode
-            await safe_mode.heard_older("n2 has obeyed a later head")
+            await safe_mode.on_older_head("n2 has obeyed a later head")
             assert parts.links.closed == 1
 
     asyncio.run(scene())

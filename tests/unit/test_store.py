@@ -54,7 +54,7 @@ def test_what_was_committed_is_loaded_again(books: Books) -> None:
     books.submit(start_after_s=BEGIN_S + 100)
     deleted = books.submit()
     books.take(
-        books.head.command(c.ActOnJob(caller=ALICE, job=deleted, asked=a.DeleteJob()), books.now_s)
+        books.head.command(c.ActOnJob(caller=ALICE, job=deleted, action=a.DeleteJob()), books.now_s)
     )
     before = content(books.head.state)
 
@@ -71,7 +71,7 @@ def test_an_array_is_loaded_again_with_its_elements(books: Books) -> None:
     books.schedule()
     books.take(
         books.head.command(
-            c.ActOnJob(caller=ALICE, job=array, asked=a.HoldJob(), elements=read_spans("50-60")),
+            c.ActOnJob(caller=ALICE, job=array, action=a.HoldJob(), elements=read_spans("50-60")),
             books.now_s,
         )
     )
@@ -90,7 +90,7 @@ def test_an_array_is_loaded_again_with_its_elements(books: Books) -> None:
     rows = sqlite3.connect(books.store.path).execute("SELECT count(*) FROM jobs").fetchone()
     assert rows == (7,)
     books.take(
-        books.head.command(c.ActOnJob(caller=ALICE, job=array, asked=a.DeleteJob()), books.now_s)
+        books.head.command(c.ActOnJob(caller=ALICE, job=array, action=a.DeleteJob()), books.now_s)
     )
     books.reopen()
     assert not books.head.state.jobs[array].elements.left  # type: ignore[union-attr] # it is an array
@@ -122,12 +122,14 @@ def test_client_keys_of_ended_jobs_are_still_known(books: Books) -> None:
     """A retry after a restart gets the same id."""
     job = books.submit(key="abc")
     books.take(
-        books.head.command(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob()), books.now_s)
+        books.head.command(c.ActOnJob(caller=ALICE, job=job, action=a.DeleteJob()), books.now_s)
     )
     books.reopen()
 
     asked = submission(key="abc")
-    step = books.head.command(c.Submit(caller=ALICE, asked=asked, digests=("", "")), books.now_s)
+    step = books.head.command(
+        c.Submit(caller=ALICE, submitted=asked, digests=("", "")), books.now_s
+    )
 
     assert (step.job, step.facts) == (job, ())
 
@@ -220,7 +222,7 @@ def test_facts_that_a_user_repeats_without_end_are_bounded(books: Books) -> None
     job, other = books.submit(), books.submit()
 
     def alter(number: int, change: Alteration) -> None:
-        command = c.ActOnJob(caller=ALICE, job=number, asked=a.AlterJob(alteration=change))
+        command = c.ActOnJob(caller=ALICE, job=number, action=a.AlterJob(alteration=change))
         books.take(books.head.command(command, books.now_s))
 
     for number in range(KEPT_OF_JOB + 30):
@@ -241,7 +243,7 @@ def test_scripts_are_kept_once_by_digest(books: Books) -> None:
     """A digest that is not there means that the database is damaged."""
     script = b"#!/bin/sh\n"
     digest = hashlib.sha256(script).hexdigest()
-    submit = c.Submit(caller=ALICE, asked=submission(), digests=(digest, ""))
+    submit = c.Submit(caller=ALICE, submitted=submission(), digests=(digest, ""))
     for _ in range(2):
         books.take(books.head.command(submit, books.now_s), {digest: script})
     past = reader(books)
@@ -269,7 +271,7 @@ def test_a_full_disk_costs_nothing_but_the_batch(books: Books) -> None:
     (pages,) = books.store._db.execute("PRAGMA page_count").fetchone()
     books.store._db.execute(f"PRAGMA max_page_count = {pages}")
     step = books.head.command(
-        c.Submit(caller=ALICE, asked=submission(), digests=("d", "")), books.now_s
+        c.Submit(caller=ALICE, submitted=submission(), digests=("d", "")), books.now_s
     )
     batch = batch_of(list(step.facts), books.head.state, {"d": bytes(100_000)})
 
@@ -485,7 +487,7 @@ def test_operators_are_named_in_what_they_did(books: Books) -> None:
     """Node facts are in the events, too (I10)."""
     books.take(
         books.head.command(
-            c.ActOnNode(caller=ADMIN, node="n1", asked=a.DrainNode(reason="kernel")), books.now_s
+            c.ActOnNode(caller=ADMIN, node="n1", action=a.DrainNode(reason="kernel")), books.now_s
         )
     )
     books.reopen()

@@ -41,7 +41,7 @@ class Reading:
         self.reads += 1
         if self.reads <= self._changes:
             asked: AnyJobAction = HoldJob(ids=()) if self.reads % 2 else ReleaseJob(ids=())
-            command = c.ActOnJob(caller=ALICE, job=job, asked=asked)
+            command = c.ActOnJob(caller=ALICE, job=job, action=asked)
             (step,) = await self.engine.ask(
                 lambda now_s: [self._books.head.command(command, now_s)]
             )

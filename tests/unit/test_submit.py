@@ -41,7 +41,7 @@ def submit(
     config: Settings | None = None, caller: Caller = ALICE, **changes: object
 ) -> tuple[Step, Head]:
     head = head_of(config or settings())
-    command = c.Submit(caller=caller, asked=submission(**changes), digests=("s", "e"))
+    command = c.Submit(caller=caller, submitted=submission(**changes), digests=("s", "e"))
     return head.command(command, BEGIN_S), head
 
 
@@ -85,7 +85,7 @@ def test_a_submission_keeps_all_that_it_says() -> None:
         key="k",
     )
     head = head_of(settings())
-    step = head.command(c.Submit(caller=ALICE, asked=said, digests=("s", "e")), BEGIN_S)
+    step = head.command(c.Submit(caller=ALICE, submitted=said, digests=("s", "e")), BEGIN_S)
     spec = head.state.jobs[step.job].spec
 
     assert (spec.owner.user, spec.owner.uid, spec.owner.gid) == ("alice", 1001, 100)

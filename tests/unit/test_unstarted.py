@@ -38,7 +38,7 @@ class Desk:
         command = c.ActOnJob(
             caller=ALICE,
             job=job,
-            asked=a.DeleteJob(message=message),
+            action=a.DeleteJob(message=message),
             elements=read_spans(spans) if spans else (),
         )
         self.books.take(self.books.head.command(command, self.books.now_s))
@@ -164,7 +164,7 @@ def test_an_element_that_was_altered_is_not_among_the_others(desk: Desk) -> None
     """It has a name of its own, also in reports by name."""
     array = desk.array("0-999%8", name="many")
     changed = a.AlterJob(alteration=a.Alteration(name="odd"))
-    command = c.ActOnJob(caller=ALICE, job=element_number(array, 5), asked=changed)
+    command = c.ActOnJob(caller=ALICE, job=element_number(array, 5), action=changed)
     desk.books.take(desk.books.head.command(command, desk.books.now_s))
     desk.delete(array)
 

@@ -13,7 +13,7 @@ from tests.support.world import ADMIN, ALICE, World, settings, submission
 def submitted(asked: int, by: Caller, limit: int) -> tuple[int, tuple[str, ...]]:
     """Return the priority a job got, and the warnings of its submission."""
     world = World(config=settings(max_user_priority=limit))
-    step = world.do(c.Submit(caller=by, asked=submission(priority=asked), digests=("", "")))
+    step = world.do(c.Submit(caller=by, submitted=submission(priority=asked), digests=("", "")))
     return world.job(step.job).spec.priority, step.warnings
 
 

@@ -40,9 +40,9 @@ class Assigner:
             self._ports.add(port)
         active = nodes if everywhere else nodes[:1]
         lease_s = attempt_lease_s(job)
-        said = {}
+        predictions = {}
         if self._predictor is not None:
-            said = predict(self._predictor, self._state, job, active, self._now_s)
+            predictions = predict(self._predictor, self._state, job, active, self._now_s)
         return f.AttemptAssigned(
             at_s=self._now_s,
             job=job.id,
@@ -51,7 +51,7 @@ class Assigner:
             active=active,
             master_port=port,
             why=why,
-            predictions=said,
+            predictions=predictions,
             steps_s=self._steps_s(job, allocation),
             token=self._state.epoch_id,
             lease_s=lease_s,

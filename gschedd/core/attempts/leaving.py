@@ -102,7 +102,7 @@ def lost_by(job: Job, attempt: Attempt) -> str:
     A job with a checkpoint signal may also speak to its node, as with `gsched.elastic`: a
     checkpoint of which it has told since it got the signal counts, however it ended.
     """
-    if job.saved is not None and job.saved.at_s >= _asked_s(job, attempt):
+    if job.saved is not None and job.saved.at_s >= _requested_s(job, attempt):
         return ""
     for node, part in attempt.parts.items():
         if part.record is None or _is_left_to_others(part.record, job):
@@ -121,7 +121,7 @@ def _is_left_to_others(record: ExitRecord, job: Job) -> bool:
     return record.stop_reason is StopReason.MOVE and record.unhandled == job.moves_asked
 
 
-def _asked_s(job: Job, attempt: Attempt) -> float:
+def _requested_s(job: Job, attempt: Attempt) -> float:
     """Return when the job was asked to save its state; by its node's clock if it moves no more."""
     if job.move is not None:
         return job.move.asked_s

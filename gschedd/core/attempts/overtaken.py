@@ -19,7 +19,7 @@ def is_overtaken(state: State, fact: f.AnyFact) -> bool:
     match fact:
         case f.MoveAbandoned():
             job = state.jobs.get(fact.job)
-            return job is None or not _is_asked(job, fact.attempt)
+            return job is None or not _is_requested(job, fact.attempt)
         case f.MovePrepared():
             job = state.jobs.get(fact.job)
             return job is None or job.move is None or not job.move.prepare
@@ -35,7 +35,7 @@ def is_overtaken(state: State, fact: f.AnyFact) -> bool:
             return False
 
 
-def _is_asked(job: Job, attempt: int) -> bool:
+def _is_requested(job: Job, attempt: int) -> bool:
     """Return whether a job is asked to move, and has not begun to stop for it."""
     here = job.attempt
     return (

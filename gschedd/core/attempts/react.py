@@ -120,11 +120,11 @@ def ask_checkpoint(job: Job, attempt: Attempt) -> Iterator[e.Send]:
         signal=signal,
         world_size=ranks,
     )
-    for node in asked_nodes(job, attempt):
+    for node in checkpointing_nodes(job, attempt):
         yield e.Send(node=node, message=order)
 
 
-def asked_nodes(job: Job, attempt: Attempt) -> Iterator[str]:
+def checkpointing_nodes(job: Job, attempt: Attempt) -> Iterator[str]:
     """Yield the nodes that hear of a move: ranks agree among themselves, processes do not."""
     if not job.spec.checkpoint_signal:
         yield next(iter(attempt.parts))

@@ -24,8 +24,8 @@ from gschedd.core.attempts.leaving import (
     note_unhandled_signal,
     stop_to_move,
 )
-from gschedd.core.attempts.react import ask_checkpoint, asked_nodes, retime, stop
-from gschedd.core.attempts.warm import given_up, heard_ready, is_preparing, is_waited_for
+from gschedd.core.attempts.react import ask_checkpoint, checkpointing_nodes, retime, stop
+from gschedd.core.attempts.warm import given_up, is_preparing, is_waited_for, target_ready
 from gschedd.core.nodes.hardware import gpus_changed
 from gschedd.core.nodes.live import MAX_PROBLEM
 from gschedd.core.nodes.probation import answered
@@ -35,16 +35,16 @@ from gschedd.core.state.lost import lost_part
 from gschedd.core.state.records import Attempt, Job, Part, Reached
 from gschedd.core.state.state import State
 from gschedd.core.training import checkpoints as coalescing
-from gschedd.core.training.goodput import told_by_batches
-from gschedd.core.training.move_costs import told_by_resuming
-from gschedd.core.training.startups import told_by_step
-from gschedd.core.training.step_times import told_by_steps
+from gschedd.core.training.goodput import steps_by_batch
+from gschedd.core.training.move_costs import cost_by_resuming
+from gschedd.core.training.startups import startup_by_step
+from gschedd.core.training.step_times import mean_steps
 
 #: TERM to KILL for an attempt that should not be there at all, seconds.
 FENCED_GRACE_S = 5.0
 
 
-class Heard(Struct, kw_only=True):
+class ReportResult(Struct, kw_only=True):
     """What a report means: facts to commit, effects that need none, and counted oddities."""
 
     facts: list[f.AnyFact]
@@ -52,9 +52,9 @@ class Heard(Struct, kw_only=True):
     oddities: list[str]
 
 
-def nothing() -> Heard:
+def nothing() -> ReportResult:
     """Return that a report means nothing."""
-    return Heard(facts=[], effects=[], oddities=[])
+    return ReportResult(facts=[], effects=[], oddities=[])
 
 
 def _part(
@@ -75,61 +75,61 @@ def is_same(attempt: Attempt, token: str) -> bool:
     return not token or not attempt.token or token == attempt.token
 
 
-def registration(node: str, said: n.Register, now_s: float) -> f.NodeRegistered:
+def registration(node: str, message: n.Register, now_s: float) -> f.NodeRegistered:
     """Return that a node is here (again)."""
     return f.NodeRegistered(
         at_s=now_s,
         node=node,
-        inventory=said.inventory,
-        boot_id=said.boot_id,
-        incarnation=said.incarnation,
-        address=said.address,
-        version=said.gnode_version,
-        load=said.load,
-        highest_job=said.highest_job,
-        probes=said.probes,
-        sharing=said.sharing,
-        problem=said.problem[:MAX_PROBLEM],
-        identity=said.identity,
-        machine=said.machine,
+        inventory=message.inventory,
+        boot_id=message.boot_id,
+        incarnation=message.incarnation,
+        address=message.address,
+        version=message.gnode_version,
+        load=message.load,
+        highest_job=message.highest_job,
+        probes=message.probes,
+        sharing=message.sharing,
+        problem=message.problem[:MAX_PROBLEM],
+        identity=message.identity,
+        machine=message.machine,
     )
 
 
-def on_register(state: State, node: str, said: n.Register, now_s: float) -> Heard:
+def on_register(state: State, node: str, message: n.Register, now_s: float) -> ReportResult:
     """A node is here (again): compare all it has with all it should have."""
-    heard = nothing()
-    heard.facts.append(registration(node, said, now_s))
+    result = nothing()
+    result.facts.append(registration(node, message, now_s))
     reported: dict[tuple[int, int], n.AttemptReport] = {}
-    for told in said.attempts:
-        end = told.exit
-        if end is not None and (end.job, end.attempt) != (told.job, told.attempt):
-            heard.oddities.append("exit_of_another_attempt")
+    for each in message.attempts:
+        end = each.exit
+        if end is not None and (end.job, end.attempt) != (each.job, each.attempt):
+            result.oddities.append("exit_of_another_attempt")
         else:
-            reported[told.job, told.attempt] = told
+            reported[each.job, each.attempt] = each
     for job in state.by_node.get(node, {}).values():
         report = reported.get((job.id, job.current_attempt.number))
         if report is not None and is_same(job.current_attempt, report.token):
             del reported[job.id, job.current_attempt.number]
         elif report is not None:
-            heard.oddities.append("attempt_of_another_history")
+            result.oddities.append("attempt_of_another_history")
             report = None
-        _compare(heard, job, node, report, boot_id=said.boot_id, now_s=now_s)
+        _compare(result, job, node, report, boot_id=message.boot_id, now_s=now_s)
     for report in reported.values():
         if report.job in state.damaged:
-            heard.oddities.append("attempt_of_damaged_job")
+            result.oddities.append("attempt_of_damaged_job")
             note_damaged(state, report.job, node, report.attempt)
         else:
-            _unowned(heard, state, node, report)
-    heard.facts.extend(_keep_clear(state, node, said, now_s))
-    return heard
+            _unowned(result, state, node, report)
+    result.facts.extend(_keep_clear(state, node, message, now_s))
+    return result
 
 
-def _keep_clear(state: State, node: str, said: n.Register, now_s: float) -> Iterator[f.AnyFact]:
+def _keep_clear(state: State, node: str, message: n.Register, now_s: float) -> Iterator[f.AnyFact]:
     """Yield that a node takes no work while it is not known what is owned there, or by whom."""
     known = state.nodes.get(node)
     if known is not None and known.drained:
         return
-    changed = "" if known is None else gpus_changed(state, known, said.inventory)
+    changed = "" if known is None else gpus_changed(state, known, message.inventory)
     job = state.damaged_on(node)
     if job:
         reason = (
@@ -148,18 +148,18 @@ def _keep_clear(state: State, node: str, said: n.Register, now_s: float) -> Iter
         yield f.NodeDrained(at_s=now_s, node=node, reason=changed, by="gsched")
 
 
-def on_problem(state: State, node: str, problem: str, now_s: float) -> Heard:
+def on_problem(state: State, node: str, problem: str, now_s: float) -> ReportResult:
     """A node has said whether it takes new jobs."""
-    heard = nothing()
+    result = nothing()
     known = state.nodes.get(node)
     problem = problem[:MAX_PROBLEM]
     if known is not None and known.state is NodeState.UP and known.problem != problem:
-        heard.facts.append(f.NodeProblemChanged(at_s=now_s, node=node, problem=problem))
-    return heard
+        result.facts.append(f.NodeProblemChanged(at_s=now_s, node=node, problem=problem))
+    return result
 
 
 def _compare(
-    heard: Heard,
+    result: ReportResult,
     job: Job,
     node: str,
     report: n.AttemptReport | None,
@@ -171,25 +171,25 @@ def _compare(
     part = attempt.parts[node]
     if part.state not in {PartState.PENDING, PartState.RUNNING}:
         if report is not None and report.exit is not None:
-            heard.effects.append(_ack(node, job.id, attempt.number, attempt.token))
+            result.effects.append(_ack(node, job.id, attempt.number, attempt.token))
         return
     if report is not None and report.exit is not None:
         usage = report.usage or usage_of(report.exit)
-        heard.facts.append(_part_ended(node, report.exit, usage, now_s))
+        result.facts.append(_part_ended(node, report.exit, usage, now_s))
     elif attempt.boot_ids.get(node, boot_id) != boot_id:
         message = f"{node} rebooted while the job ran there"
-        heard.facts.append(lost_part(job, node, now_s=now_s, message=message))
+        result.facts.append(lost_part(job, node, now_s=now_s, message=message))
     elif report is None and part.state is PartState.RUNNING:
         message = f"{node} no longer has a record of the job"
-        heard.facts.append(lost_part(job, node, now_s=now_s, message=message))
+        result.facts.append(lost_part(job, node, now_s=now_s, message=message))
     elif _has_orders(job, node):
-        heard.effects.extend(_orders(job, node))
+        result.effects.extend(_orders(job, node))
     elif report is None:
-        heard.effects.append(e.SendLaunch(node=node, job=job.id, attempt=attempt.number))
+        result.effects.append(e.SendLaunch(node=node, job=job.id, attempt=attempt.number))
     elif report.state is PartState.RUNNING:
         if part.state is PartState.PENDING:
-            heard.facts.append(_part_started(node, report, now_s))
-        heard.effects.append(retime(node, job))  # it may have been altered meanwhile
+            result.facts.append(_part_started(node, report, now_s))
+        result.effects.append(retime(node, job))  # it may have been altered meanwhile
 
 
 def _has_orders(job: Job, node: str) -> bool:
@@ -197,7 +197,9 @@ def _has_orders(job: Job, node: str) -> bool:
     attempt = job.current_attempt
     if attempt.stop is not None:
         return True
-    return job.move is not None and not is_preparing(job) and node in asked_nodes(job, attempt)
+    return (
+        job.move is not None and not is_preparing(job) and node in checkpointing_nodes(job, attempt)
+    )
 
 
 def _orders(job: Job, node: str) -> Iterator[e.AnyEffect]:
@@ -235,17 +237,17 @@ def usage_of(record: ExitRecord) -> Usage:
     )
 
 
-def _unowned(heard: Heard, state: State, node: str, report: n.AttemptReport) -> None:
+def _unowned(result: ReportResult, state: State, node: str, report: n.AttemptReport) -> None:
     """Handle an attempt that this head did not give to this node, or has given up."""
     if submitted_number(report.job) >= state.next_job:
         # A head restored from an old copy: what this job was is not known here, so nothing of it
         # is acknowledged away.
-        heard.oddities.append("attempt_of_unknown_job")
+        result.oddities.append("attempt_of_unknown_job")
     elif report.exit is not None:
-        heard.effects.append(_ack(node, report.job, report.attempt, report.token))
+        result.effects.append(_ack(node, report.job, report.attempt, report.token))
     else:
-        heard.oddities.append("attempt_given_up")
-        heard.effects.append(_fence(node, report.job, report.attempt, report.token))
+        result.oddities.append("attempt_given_up")
+        result.effects.append(_fence(node, report.job, report.attempt, report.token))
 
 
 def _ack(node: str, job: int, attempt: int, token: str) -> e.Send:
@@ -263,145 +265,147 @@ def _fence(node: str, job: int, attempt: int, token: str) -> e.Send:
     return e.Send(node=node, message=order)
 
 
-def on_started(state: State, node: str, said: n.Started, now_s: float) -> Heard:
+def on_started(state: State, node: str, report: n.Started, now_s: float) -> ReportResult:
     """A part runs."""
-    heard = nothing()
-    found = _part(state, node, said.job, said.attempt, said.token)
-    if submitted_number(said.job) >= state.next_job:
-        heard.oddities.append("attempt_of_unknown_job")
-    elif said.job in state.damaged:
-        heard.oddities.append("attempt_of_damaged_job")
+    result = nothing()
+    found = _part(state, node, report.job, report.attempt, report.token)
+    if submitted_number(report.job) >= state.next_job:
+        result.oddities.append("attempt_of_unknown_job")
+    elif report.job in state.damaged:
+        result.oddities.append("attempt_of_damaged_job")
     elif found is None:
-        heard.oddities.append("started_unowned")
-        heard.effects.append(_fence(node, said.job, said.attempt, said.token))
+        result.oddities.append("started_unowned")
+        result.effects.append(_fence(node, report.job, report.attempt, report.token))
     elif found[1].state is PartState.PENDING:
-        heard.facts.append(
+        result.facts.append(
             f.PartStarted(
                 at_s=now_s,
-                job=said.job,
-                attempt=said.attempt,
+                job=report.job,
+                attempt=report.attempt,
                 node=node,
-                pid=said.pid,
-                started_s=said.started_s,
-                stdout_path=said.stdout_path,
-                stderr_path=said.stderr_path,
-                warm=said.warm,
+                pid=report.pid,
+                started_s=report.started_s,
+                stdout_path=report.stdout_path,
+                stderr_path=report.stderr_path,
+                warm=report.warm,
             )
         )
-    return heard
+    return result
 
 
-def on_prepared(state: State, node: str, said: n.Prepared, now_s: float) -> Heard:
+def on_prepared(state: State, node: str, report: n.Prepared, now_s: float) -> ReportResult:
     """The processes of a migrating job's next attempt wait on a node."""
-    heard = nothing()
-    found = heard_ready(state, node, said, now_s)
+    result = nothing()
+    found = target_ready(state, node, report, now_s)
     if isinstance(found, str):
-        heard.oddities.append(found)
+        result.oddities.append(found)
     elif found is not None:
-        heard.facts.append(found)
-    return heard
+        result.facts.append(found)
+    return result
 
 
-def on_exited(state: State, node: str, said: n.Exited, now_s: float) -> Heard:
+def on_exited(state: State, node: str, report: n.Exited, now_s: float) -> ReportResult:
     """A part has ended. Repeated by the node until it is acknowledged."""
-    heard = nothing()
-    record = said.record
-    found = _part(state, node, record.job, record.attempt, said.token)
+    result = nothing()
+    record = report.record
+    found = _part(state, node, record.job, record.attempt, report.token)
     if found is not None and found[1].state in {PartState.PENDING, PartState.RUNNING}:
-        heard.facts.append(_part_ended(node, record, said.usage, now_s))
+        result.facts.append(_part_ended(node, record, report.usage, now_s))
     elif submitted_number(record.job) >= state.next_job:
-        heard.oddities.append("exit_of_unknown_job")
+        result.oddities.append("exit_of_unknown_job")
     elif record.job in state.damaged:
-        heard.oddities.append("exit_of_damaged_job")  # the node keeps it: it may be needed
+        result.oddities.append("exit_of_damaged_job")  # the node keeps it: it may be needed
     else:
         moving = is_waited_for(state, node, record.job, record.attempt)
         if moving is not None:
-            heard.facts.append(given_up(moving, f"on {node}: {record.message}", now_s))
+            result.facts.append(given_up(moving, f"on {node}: {record.message}", now_s))
         else:
-            heard.oddities.append("exit_again")
-        heard.effects.append(_ack(node, record.job, record.attempt, said.token))
-    return heard
+            result.oddities.append("exit_again")
+        result.effects.append(_ack(node, record.job, record.attempt, report.token))
+    return result
 
 
-def on_checkpointed(state: State, node: str, said: n.Checkpointed, now_s: float) -> Heard:
+def on_checkpointed(state: State, node: str, report: n.Checkpointed, now_s: float) -> ReportResult:
     """A training has published a checkpoint. Repeated by the node until the move goes on."""
-    heard = nothing()
-    found = _part(state, node, said.job, said.attempt)
+    result = nothing()
+    found = _part(state, node, report.job, report.attempt)
     if found is None or found[1].state not in {PartState.PENDING, PartState.RUNNING}:
-        heard.oddities.append("checkpoint_of_no_attempt")
-        return heard
+        result.oddities.append("checkpoint_of_no_attempt")
+        return result
     job = found[0]
-    is_answer = job.move is not None and said.request == job.move.request
-    if said.waits and not is_answer:  # that move is off
-        go_on = n.GoOn(job=job.id, attempt=said.attempt, request=said.request)
-        heard.effects.append(e.Send(node=node, message=go_on))
+    is_answer = job.move is not None and report.request == job.move.request
+    if report.waits and not is_answer:  # that move is off
+        go_on = n.GoOn(job=job.id, attempt=report.attempt, request=report.request)
+        result.effects.append(e.Send(node=node, message=go_on))
     if is_answer and job.migration is not None and job.migration.saved_s > 0:
-        return heard  # it is known already
-    if not is_answer and not _is_newer(said, job):
-        heard.oddities.append("checkpoint_of_the_past")
-        return heard
-    save_s = said.wall_s
+        return result  # it is known already
+    if not is_answer and not _is_newer(report, job):
+        result.oddities.append("checkpoint_of_the_past")
+        return result
+    save_s = report.wall_s
     if is_answer and job.move is not None:  # no more than it can be: it does not count as walltime
         save_s = min(save_s, max(0.0, now_s - job.move.asked_s))
     fact = f.CheckpointTaken(
         at_s=now_s,
         job=job.id,
-        attempt=said.attempt,
-        request=said.request,
-        step=said.step,
-        work_done=said.work_done,
-        work_total=said.work_total,
-        path=said.path,
-        size_bytes=said.size_bytes,
+        attempt=report.attempt,
+        request=report.request,
+        step=report.step,
+        work_done=report.work_done,
+        work_total=report.work_total,
+        path=report.path,
+        size_bytes=report.size_bytes,
         wall_s=save_s,
-        world_sizes=_new_sizes(said, job),
+        world_sizes=_new_sizes(report, job),
     )
     if not is_answer and not fact.world_sizes and coalescing.is_to_wait(state, job, now_s):
         coalescing.keep(state, fact)
-        return heard
+        return result
     state.volatile.unwritten.pop(job.id, None)  # this one is newer
     coalescing.note_written(state, job.id, now_s)
-    heard.facts.append(fact)
-    return heard
+    result.facts.append(fact)
+    return result
 
 
-def _new_sizes(said: n.Checkpointed, job: Job) -> tuple[int, ...]:
+def _new_sizes(report: n.Checkpointed, job: Job) -> tuple[int, ...]:
     """Return on how many ranks a training can go on, if that is not known already."""
     known = job.saved.world_sizes if job.saved is not None else ()
-    return said.world_sizes if said.world_sizes != known else ()
+    return report.world_sizes if report.world_sizes != known else ()
 
 
-def _is_newer(said: n.Checkpointed, job: Job) -> bool:
+def _is_newer(report: n.Checkpointed, job: Job) -> bool:
     """Return whether a checkpoint for which nobody asked is another one than the newest known."""
     known = job.saved
-    if known is None or said.step > known.step:
+    if known is None or report.step > known.step:
         return True
-    return said.step == known.step and said.path != known.path
+    return report.step == known.step and report.path != known.path
 
 
-def on_checkpoint_failed(state: State, node: str, said: n.CheckpointFailed, now_s: float) -> Heard:
+def on_checkpoint_failed(
+    state: State, node: str, report: n.CheckpointFailed, now_s: float
+) -> ReportResult:
     """A training could not save its state: the migration is off.
 
     Of a job that is asked by its signal each node speaks for its own part. One part that handles
     the signal is enough, as one rank may save the state of all.
     """
-    heard = nothing()
-    found = _part(state, node, said.job, said.attempt)
+    result = nothing()
+    found = _part(state, node, report.job, report.attempt)
     job = found[0] if found is not None else None
-    if job is None or job.move is None or job.move.request != said.request or is_saved(job):
-        heard.oddities.append("failed_checkpoint_of_no_move")
-        return heard
+    if job is None or job.move is None or job.move.request != report.request or is_saved(job):
+        result.oddities.append("failed_checkpoint_of_no_move")
+        return result
     if job.spec.checkpoint_signal:
         note_unhandled_signal(state, job, node)
         if not has_unhandled_signal(state, job):
-            return heard
+            return result
         if has_begun_to_leave(job):  # the others have left already
-            heard.facts.append(stop_to_move(job, now_s))
-            return heard
-    heard.facts.append(
-        f.MoveAbandoned(at_s=now_s, job=job.id, attempt=said.attempt, reason=said.message)
+            result.facts.append(stop_to_move(job, now_s))
+            return result
+    result.facts.append(
+        f.MoveAbandoned(at_s=now_s, job=job.id, attempt=report.attempt, reason=report.message)
     )
-    return heard
+    return result
 
 
 def is_saved(job: Job) -> bool:
@@ -410,35 +414,35 @@ def is_saved(job: Job) -> bool:
     return attempt is None or attempt.stop is not None
 
 
-def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Heard:
+def on_progress(state: State, node: str, report: n.Progress, now_s: float) -> ReportResult:
     """A training says how far it is; its first step from a checkpoint ends a move or a restart."""
-    heard = nothing()
-    found = _part(state, node, said.job, said.attempt)
+    result = nothing()
+    found = _part(state, node, report.job, report.attempt)
     if found is None:
-        heard.oddities.append("progress_of_no_attempt")
-        return heard
+        result.oddities.append("progress_of_no_attempt")
+        return result
     job = found[0]
-    told = (
-        told_by_steps(state, job, said, now_s),  # looks at what it said before
-        told_by_step(job, said, now_s),
-        told_by_resuming(job, now_s),
-        *told_by_batches(state, job, said, now_s),
+    measured = (
+        mean_steps(state, job, report, now_s),  # looks at what it said before
+        startup_by_step(job, report, now_s),
+        cost_by_resuming(job, now_s),
+        *steps_by_batch(state, job, report, now_s),
     )
-    note_progress(state, job.id, _reached(said, now_s))
-    heard.facts.extend(fact for fact in told if fact is not None)
+    note_progress(state, job.id, _reached(report, now_s))
+    result.facts.extend(fact for fact in measured if fact is not None)
     attempt = job.attempt
     if attempt is not None and _goes_on(job, attempt):
-        heard.facts.append(
+        result.facts.append(
             f.TrainingResumed(
                 at_s=now_s,
                 job=job.id,
-                attempt=said.attempt,
-                step=max(said.restored_step, 0),
+                attempt=report.attempt,
+                step=max(report.restored_step, 0),
                 # no more than it can be: it does not count as walltime
-                restore_s=min(said.restore_s, max(0.0, now_s - attempt.assigned_s)),
+                restore_s=min(report.restore_s, max(0.0, now_s - attempt.assigned_s)),
             )
         )
-    return heard
+    return result
 
 
 def _goes_on(job: Job, attempt: Attempt) -> bool:
@@ -448,26 +452,26 @@ def _goes_on(job: Job, attempt: Attempt) -> bool:
     return not attempt.resumed and (moved or attempt.work_begun > 0)
 
 
-def _reached(said: n.Progress, now_s: float) -> Reached:
-    at_s = min(said.at_s, now_s)
-    return made_of(Reached, said, at_s=at_s, since_s=at_s, since_work=said.work_done)
+def _reached(report: n.Progress, now_s: float) -> Reached:
+    at_s = min(report.at_s, now_s)
+    return made_of(Reached, report, at_s=at_s, since_s=at_s, since_work=report.work_done)
 
 
-def on_probed(state: State, node: str, said: n.Probed, now_s: float) -> Heard:
+def on_probed(state: State, node: str, report: n.Probed, now_s: float) -> ReportResult:
     """A node has found out whether it can start jobs."""
-    heard = nothing()
+    result = nothing()
     known = state.nodes.get(node)
-    if known is None or said.request != known.probation.request or not known.probation.due_s:
-        heard.oddities.append("probe_not_asked_for")
-        return heard
-    lacks = is_exhausted(said.failure)
-    heard.facts.extend(answered(known, said, now_s, exhausted=lacks))
-    return heard
+    if known is None or report.request != known.probation.request or not known.probation.due_s:
+        result.oddities.append("probe_not_asked_for")
+        return result
+    lacks = is_exhausted(report.failure)
+    result.facts.extend(answered(known, report, now_s, exhausted=lacks))
+    return result
 
 
-def on_disconnected(state: State, node: str, reason: str, now_s: float) -> Heard:
+def on_disconnected(state: State, node: str, reason: str, now_s: float) -> ReportResult:
     """The connection to a node is gone. Its attempts go on as far as anybody knows."""
-    heard = nothing()
+    result = nothing()
     if node in state.nodes and state.nodes[node].state is NodeState.UP:
-        heard.facts.append(f.NodeDisconnected(at_s=now_s, node=node, reason=reason))
-    return heard
+        result.facts.append(f.NodeDisconnected(at_s=now_s, node=node, reason=reason))
+    return result

@@ -51,11 +51,11 @@ def after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued | f.Jo
     if outcome.kind is OutcomeKind.LAUNCH_FAILED:
         faults = 1 if _has_saved(job, attempt) else job.faults + 1
         return after_failed_start(job, attempt, outcome_words(outcome), faults=faults, at_s=at_s)
-    asked_for = job.spec.restarts_max > 0 and _has_died(attempt, outcome)
-    if not asked_for and not _is_fault(job, attempt, outcome):
+    is_restart = job.spec.restarts_max > 0 and _has_died(attempt, outcome)
+    if not is_restart and not _is_fault(job, attempt, outcome):
         return None
     faults = 1 if _has_saved(job, attempt) else job.faults + 1
-    if asked_for and faults > job.spec.restarts_max:
+    if is_restart and faults > job.spec.restarts_max:
         failed = f"failed after {counted(faults - 1, 'restart')}"
         message = f"{outcome.message}; {failed}".removeprefix("; ")
         ended_s = attempt.ended_s if attempt.ended_s is not None else at_s
@@ -66,7 +66,7 @@ def after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued | f.Jo
             ended_s=ended_s,
         )
     reason = outcome_words(outcome)
-    if not asked_for and faults >= MAX_FAULTS:
+    if not is_restart and faults >= MAX_FAULTS:
         return f.JobRequeued(
             at_s=at_s,
             job=job.id,

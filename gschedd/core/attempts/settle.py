@@ -29,13 +29,13 @@ from gschedd.core.state.elements import after_element
 from gschedd.core.state.ledger import crowded_out
 from gschedd.core.state.records import Attempt, Job
 from gschedd.core.state.state import State
-from gschedd.core.training.startups import told_by_end
+from gschedd.core.training.startups import startup_by_end
 
 #: Grace for the other parts when one has failed, at most; seconds.
 PEER_GRACE_S: Final = 10.0
 
 
-_ASKED: Final = frozenset(
+_REQUESTED_STOPS: Final = frozenset(
     {StopReason.DELETE, StopReason.RERUN, StopReason.MOVE, StopReason.NODE_STOP}
 )
 #: What it means for the job that it was stopped as asked; for all other reasons: cancelled.
@@ -59,7 +59,7 @@ def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:  # noqa: PLR0911 #
         case f.PartEnded():
             return _after_part(state, fact)
         case f.AttemptEnded():
-            begun = told_by_end(state, fact)
+            begun = startup_by_end(state, fact)
             return [*([] if begun is None else [begun]), *_after_attempt(state, fact)]
         case f.PartStarted():
             return _after_start(state, fact)
@@ -170,10 +170,10 @@ def _failed(record: ExitRecord) -> bool:
 
 def _without_agents(job: Job, attempt: Attempt) -> Attempt:
     """Return an attempt without the parts that say nothing of how it has ended."""
-    told = {
+    parts = {
         node: part for node, part in attempt.parts.items() if counts_for_outcome(job, attempt, node)
     }
-    return attempt if len(told) == len(attempt.parts) else structs.replace(attempt, parts=told)
+    return attempt if len(parts) == len(attempt.parts) else structs.replace(attempt, parts=parts)
 
 
 def attempt_outcome(attempt: Attempt) -> Outcome:
@@ -181,7 +181,7 @@ def attempt_outcome(attempt: Attempt) -> Outcome:
     records = [(node, p.record) for node, p in attempt.parts.items() if p.record is not None]
     stopped = [record for _, record in records if record.stop_reason is not None]
     lost = [record for _, record in records if record.kind in LOST]
-    if (stopped or lost) and attempt.stop in _ASKED:
+    if (stopped or lost) and attempt.stop in _REQUESTED_STOPS:
         return _stopped_outcome(attempt, [*stopped, *lost])  # it has ended, as was asked for
     for node, record in records:
         if record.stop_reason is StopReason.WALLTIME:

@@ -16,7 +16,7 @@ from gsched.protocol.job_steps import (
     StepRefused,
     StepRequest,
 )
-from gschedd.core.attempts.reports import Heard, nothing
+from gschedd.core.attempts.reports import ReportResult, nothing
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job
@@ -29,38 +29,38 @@ def is_step_agent(job: Job, allocation: Allocation, node: str) -> bool:
 
 
 def on_step(
-    state: State, node: str, said: StepRequest | StepFailed | LoginRequest, now_s: float
-) -> Heard:
+    state: State, node: str, report: StepRequest | StepFailed | LoginRequest, now_s: float
+) -> ReportResult:
     """Take in what a node says of a job step."""
-    if isinstance(said, LoginRequest):
-        return on_login(state, node, said, now_s)
-    if isinstance(said, StepFailed):
-        return on_step_failed(state, node, said)
-    return on_step_request(state, node, said, now_s)
+    if isinstance(report, LoginRequest):
+        return on_login(state, node, report, now_s)
+    if isinstance(report, StepFailed):
+        return on_step_failed(state, node, report)
+    return on_step_request(state, node, report, now_s)
 
 
-def on_step_request(state: State, node: str, said: StepRequest, now_s: float) -> Heard:
+def on_step_request(state: State, node: str, request: StepRequest, now_s: float) -> ReportResult:
     """A program of a job wants the step agents of some nodes to connect to it."""
-    heard = nothing()
-    job = state.jobs.get(said.job)
+    result = nothing()
+    job = state.jobs.get(request.job)
     attempt = job.attempt if job is not None else None
-    if job is None or attempt is None or attempt.number != said.attempt:
-        heard.oddities.append("step_of_no_attempt")
-        return heard
+    if job is None or attempt is None or attempt.number != request.attempt:
+        result.oddities.append("step_of_no_attempt")
+        return result
     here = attempt.parts.get(node)
     if here is None or here.state is not PartState.RUNNING:
-        heard.oddities.append("step_of_no_attempt")
-        return heard
-    for name in dict.fromkeys(said.nodes):
+        result.oddities.append("step_of_no_attempt")
+        return result
+    for name in dict.fromkeys(request.nodes):
         refused = _refusal(state, job, attempt, name)
         if refused:
             answer = StepRefused(
-                job=job.id, attempt=attempt.number, node=name, step=said.step, message=refused
+                job=job.id, attempt=attempt.number, node=name, step=request.step, message=refused
             )
-            heard.effects.append(e.Send(node=node, message=answer))
+            result.effects.append(e.Send(node=node, message=answer))
             continue
         if attempt.parts[name].state is PartState.PASSIVE:
-            heard.facts.append(
+            result.facts.append(
                 f.PartOpened(
                     at_s=now_s,
                     job=job.id,
@@ -73,36 +73,38 @@ def on_step_request(state: State, node: str, said: StepRequest, now_s: float) ->
             job=job.id,
             attempt=attempt.number,
             node=node,
-            step=said.step,
+            step=request.step,
             address=state.nodes[node].address,
-            port=said.port,
-            secret=said.secret,
+            port=request.port,
+            secret=request.secret,
         )
-        heard.effects.append(e.Send(node=name, message=order))
-    return heard
+        result.effects.append(e.Send(node=name, message=order))
+    return result
 
 
-def on_login(state: State, node: str, said: LoginRequest, now_s: float) -> Heard:
+def on_login(state: State, node: str, request: LoginRequest, now_s: float) -> ReportResult:
     """A user logs in to a node: a job that has only reserved it gets its step agent there.
 
     Of several the one that the login comes from, else the newest.
     """
-    heard = nothing()
+    result = nothing()
     found: list[tuple[bool, float, Job, Attempt]] = []
     for job in state.by_node.get(node, {}).values():
         attempt = job.attempt
-        if job.spec.owner.uid != said.uid or attempt is None:
+        if job.spec.owner.uid != request.uid or attempt is None:
             continue
         if not _refusal(state, job, attempt, node):
             first = state.nodes.get(attempt.allocation[0].node)
-            comes_from = bool(said.address) and first is not None and first.address == said.address
+            comes_from = (
+                bool(request.address) and first is not None and first.address == request.address
+            )
             found.append((comes_from, attempt.assigned_s, job, attempt))
     if not found:
-        heard.effects.append(e.Send(node=node, message=LoginAnswer(login=said.login)))
-        return heard
+        result.effects.append(e.Send(node=node, message=LoginAnswer(login=request.login)))
+        return result
     _, _, job, attempt = max(found, key=lambda each: (*each[:2], each[2].id))
     if attempt.parts[node].state is PartState.PASSIVE:
-        heard.facts.append(
+        result.facts.append(
             f.PartOpened(
                 at_s=now_s,
                 job=job.id,
@@ -111,9 +113,9 @@ def on_login(state: State, node: str, said: LoginRequest, now_s: float) -> Heard
                 boot_id=state.nodes[node].boot_id,
             )
         )
-    answer = LoginAnswer(login=said.login, job=job.id, attempt=attempt.number)
-    heard.effects.append(e.Send(node=node, message=answer))
-    return heard
+    answer = LoginAnswer(login=request.login, job=job.id, attempt=attempt.number)
+    result.effects.append(e.Send(node=node, message=answer))
+    return result
 
 
 def _refusal(state: State, job: Job, attempt: Attempt, name: str) -> str:
@@ -135,19 +137,19 @@ def _refusal(state: State, job: Job, attempt: Attempt, name: str) -> str:
     return ""
 
 
-def on_step_failed(state: State, node: str, said: StepFailed) -> Heard:
+def on_step_failed(state: State, node: str, report: StepFailed) -> ReportResult:
     """A step agent could not be reached, or could not connect."""
-    heard = nothing()
-    job = state.jobs.get(said.job)
+    result = nothing()
+    job = state.jobs.get(report.job)
     attempt = job.attempt if job is not None else None
-    if attempt is None or attempt.number != said.attempt or said.origin not in attempt.parts:
-        heard.oddities.append("step_of_no_attempt")
-        return heard
+    if attempt is None or attempt.number != report.attempt or report.origin not in attempt.parts:
+        result.oddities.append("step_of_no_attempt")
+        return result
     answer = StepRefused(
-        job=said.job, attempt=said.attempt, node=node, step=said.step, message=said.message
+        job=report.job, attempt=report.attempt, node=node, step=report.step, message=report.message
     )
-    heard.effects.append(e.Send(node=said.origin, message=answer))
-    return heard
+    result.effects.append(e.Send(node=report.origin, message=answer))
+    return result
 
 
 def part_opened(state: State, fact: f.PartOpened) -> bool:

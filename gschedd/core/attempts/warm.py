@@ -104,15 +104,15 @@ def is_waited_for(state: State, node: str, job: int, attempt: int) -> Job | None
     return found
 
 
-def heard_ready(
-    state: State, node: str, said: n.Prepared, now_s: float
+def target_ready(
+    state: State, node: str, report: n.Prepared, now_s: float
 ) -> f.MovePrepared | str | None:
     """Return that an attempt is prepared on all of its nodes; None: not on all; else an oddity."""
-    job = is_waited_for(state, node, said.job, said.attempt)
+    job = is_waited_for(state, node, report.job, report.attempt)
     if job is None or job.move is None or job.move.ready_s:
         return "prepared_for_no_move"
     there = state.volatile.prepared.get(job.id)
-    if there is None or there.attempt != said.attempt:
+    if there is None or there.attempt != report.attempt:
         return "prepared_for_no_move"
     there.missing.discard(node)
     if there.missing:

@@ -132,7 +132,7 @@ class Rounds:
 
     Attributes:
         policy: for trainings and all other jobs.
-        asked: the question that is not answered yet.
+        pending: the question that is not answered yet.
         number: of the last question.
         begun, over: how many rounds.
         again: something has changed since the round began, so another one is to follow.
@@ -144,7 +144,7 @@ class Rounds:
 
     def __init__(self, policy: Composed) -> None:
         self.policy = policy
-        self.asked: Question | None = None
+        self.pending: Question | None = None
         self.number = 0
         self.begun = self.over = 0
         self.again = False
@@ -152,7 +152,7 @@ class Rounds:
         self.took_s = 0.0
         self.failures = 0
         self.lost = 0
-        self._asked_s = 0.0
+        self._sent_s = 0.0
         self._to_send: Question | None = None
         self._others: frozenset[int] = frozenset()
         self._open: frozenset[str] = frozenset()
@@ -167,9 +167,9 @@ class Rounds:
         return question
 
     def _ask(self, question: Question, now_s: float) -> None:
-        self.asked = self._to_send = question
+        self.pending = self._to_send = question
         self.number = question.number
-        self._asked_s = now_s
+        self._sent_s = now_s
 
     def begin(
         self, state: State, settings: Settings, now_s: float, predictor: Predictor | None
@@ -195,7 +195,7 @@ class Rounds:
     @property
     def alarm_s(self) -> float | None:
         """Return until when an answer is waited for, seconds since the epoch; None: it is not."""
-        return None if self.asked is None or self.slow else self._asked_s + PATIENCE_S
+        return None if self.pending is None or self.slow else self._sent_s + PATIENCE_S
 
     def lose_patience(self, now_s: float) -> bool:
         """Return whether the others are to go on now; True once for each question."""
@@ -209,7 +209,7 @@ class Rounds:
         Args:
             all_seen: a cycle has seen it, and has asked, or noted that it is to ask again.
         """
-        if self.asked is not None and all_seen and not self.again:
+        if self.pending is not None and all_seen and not self.again:
             return self.begun
         return self.begun + 1
 
@@ -252,12 +252,12 @@ class Rounds:
 
     def is_awaited(self, answer: Answer) -> bool:
         """Return whether an answer is that to the last question."""
-        return self.asked is not None and answer.number == self.asked.number
+        return self.pending is not None and answer.number == self.pending.number
 
     def answered(self, now_s: float) -> None:
         """Note that the answer has come."""
-        self.asked = None
-        self.took_s = now_s - self._asked_s
+        self.pending = None
+        self.took_s = now_s - self._sent_s
         self.slow = self.took_s > PATIENCE_S
 
     def beside(

@@ -35,10 +35,10 @@ class Refusal(Struct, frozen=True, kw_only=True):
     is_new: bool
 
 
-def objection(state: State, node: str, said: n.Register) -> tuple[str, str] | None:
+def objection(state: State, node: str, message: n.Register) -> tuple[str, str] | None:
     """Return whose place a gnode may not take, and why not; None if it may register."""
     known = state.nodes.get(node)
-    owner = _owner(state, said.identity)
+    owner = _owner(state, message.identity)
     if owner is not None and owner.name != node:
         return owner.name, (
             f"the gnode that calls itself {node} has the identity of node {owner.name}: on a copy "
@@ -47,13 +47,13 @@ def objection(state: State, node: str, said: n.Register) -> tuple[str, str] | No
         )
     if known is None or not known.identity:
         return None
-    if known.identity != said.identity:
+    if known.identity != message.identity:
         return node, (
             f"another gnode is known as {node} (identity {known.identity[:SHOWN]}…, this one's is "
-            f"{said.identity[:SHOWN]}…): every node needs its own name; if this one takes its "
+            f"{message.identity[:SHOWN]}…): every node needs its own name; if this one takes its "
             f"place, as its disk is new: gnodes replace {node}"
         )
-    if not is_same_machine(known.machine, said.machine):
+    if not is_same_machine(known.machine, message.machine):
         return node, (
             f"node {node} is another machine, and this gnode has a copy of its state directory, "
             f"or its disk: remove identity.json on a copy and give it its own name; if the other "
@@ -68,23 +68,23 @@ def _owner(state: State, identity: str) -> Node | None:
     return next((node for node in state.nodes.values() if node.identity == identity), None)
 
 
-def refusal(state: State, node: str, said: n.Register, now_s: float) -> Refusal | None:
+def refusal(state: State, node: str, message: n.Register, now_s: float) -> Refusal | None:
     """Return why a gnode may not register, and remember that it wanted to; None if it may."""
-    found = objection(state, node, said)
+    found = objection(state, node, message)
     if found is None:
         return None
     owner, why = found
     rivals = state.volatile.rivals.setdefault(owner, {})
     for key in [key for key, rival in rivals.items() if rival.at_s < now_s - REMEMBERED_S]:
         del rivals[key]
-    key = (node, said.identity, said.machine)
+    key = (node, message.identity, message.machine)
     is_new = key not in rivals and len(rivals) < MAX_RIVALS
     if is_new or key in rivals:
         rivals[key] = Rival(
             name=node,
-            identity=said.identity,
-            machine=said.machine,
-            address=said.address,
+            identity=message.identity,
+            machine=message.machine,
+            address=message.address,
             why=why,
             at_s=now_s,
         )
@@ -118,7 +118,7 @@ def remove_node(state: State, node: Node, by: str, now_s: float) -> list[f.AnyFa
 
 
 def replace_node(
-    state: State, node: Node, asked: ReplaceNode, by: str, now_s: float
+    state: State, node: Node, action: ReplaceNode, by: str, now_s: float
 ) -> list[f.AnyFact]:
     """Return that a gnode that was refused is the node from now on.
 
@@ -129,7 +129,7 @@ def replace_node(
     rivals = [
         rival
         for rival in state.volatile.rivals.get(node.name, {}).values()
-        if rival.name == node.name and rival.identity.startswith(asked.identity)
+        if rival.name == node.name and rival.identity.startswith(action.identity)
     ]
     if not rivals:
         raise BadStateError(

@@ -29,27 +29,27 @@ class LiveTotal(Struct, frozen=True, kw_only=True):
     at_s: float
 
 
-def note_condition(state: State, node: str, said: Register | Heartbeat) -> None:
+def note_condition(state: State, node: str, message: Register | Heartbeat) -> None:
     """Note how a node binds jobs to CPUs, keeps them from GPUs and shares these, and who is there.
 
     What keeps jobs from GPUs does not change while gnode runs: it is told once.
     """
     if node not in state.nodes:
         return
-    state.volatile.cpu_bindings[node] = said.cpu_binding[:MAX_PROBLEM]
-    if isinstance(said, Register):
-        state.volatile.gpu_fences[node] = said.gpu_fence[:MAX_PROBLEM]
-    note_sharing(state, node, said.gpu_sharing)
-    note_gpu_use(state, node, said.gpu_use)
+    state.volatile.cpu_bindings[node] = message.cpu_binding[:MAX_PROBLEM]
+    if isinstance(message, Register):
+        state.volatile.gpu_fences[node] = message.gpu_fence[:MAX_PROBLEM]
+    note_sharing(state, node, message.gpu_sharing)
+    note_gpu_use(state, node, message.gpu_use)
 
 
-def note_uses(state: State, node: str, said: Uses, now_s: float) -> None:
+def note_uses(state: State, node: str, message: Uses, now_s: float) -> None:
     """Note what attempts on a node use at the moment, and how busy it is."""
     if node not in state.nodes:
         return
-    if said.load is not None:
-        state.volatile.loads[node] = (said.load, now_s)
-    for job_id, number, use in said.uses:
+    if message.load is not None:
+        state.volatile.loads[node] = (message.load, now_s)
+    for job_id, number, use in message.uses:
         job = state.running.get(job_id)
         attempt = job.attempt if job is not None else None
         if attempt is None or attempt.number != number or node not in attempt.parts:
@@ -70,10 +70,10 @@ def uses_of(state: State, job: int, attempt: Attempt | None) -> dict[str, tuple[
 
 def total_of(parts: Iterable[tuple[LiveUse, float]]) -> LiveTotal | None:
     """Return the sum of what an attempt uses on its nodes, None if nothing is known."""
-    told = list(parts)
-    if not told:
+    known = list(parts)
+    if not known:
         return None
-    uses = [use for use, _ in told]
+    uses = [use for use, _ in known]
     return LiveTotal(
         use=LiveUse(
             cpu_s=sum(use.cpu_s for use in uses),
@@ -82,15 +82,15 @@ def total_of(parts: Iterable[tuple[LiveUse, float]]) -> LiveTotal | None:
             gpus=sum(use.gpus for use in uses),
             gpu_memory_bytes=sum(use.gpu_memory_bytes for use in uses),
         ),
-        at_s=min(at_s for _, at_s in told),
+        at_s=min(at_s for _, at_s in known),
     )
 
 
 def newest_load(state: State, node: Node) -> tuple[Load | None, float | None]:
     """Return the newest load that a node has told, and when."""
-    told = state.volatile.loads.get(node.name)
-    if told is not None and (node.heartbeat_s is None or told[1] >= node.heartbeat_s):
-        return told
+    newest = state.volatile.loads.get(node.name)
+    if newest is not None and (node.heartbeat_s is None or newest[1] >= node.heartbeat_s):
+        return newest
     return node.load, node.heartbeat_s
 
 

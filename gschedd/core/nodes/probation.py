@@ -40,7 +40,7 @@ def pause_s(probation: Probation, now_s: float) -> float:
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(doublings, 30))
 
 
-def asked(node: Node, now_s: float) -> f.NodeProbeAsked:
+def probe_request(node: Node, now_s: float) -> f.NodeProbeAsked:
     """Return that a node is asked for a probe now."""
     return f.NodeProbeAsked(
         at_s=now_s,
@@ -63,7 +63,7 @@ def ask_if_suspected(node: Node, now_s: float) -> list[f.AnyFact]:
         return []
     if now_s < probation.passed_s + REST_S:
         return []
-    return [asked(node, now_s)]
+    return [probe_request(node, now_s)]
 
 
 def drained(node: Node, reason: str, now_s: float, *, exhausted: bool = False) -> f.NodeDrained:
@@ -94,43 +94,43 @@ def due_probes(state: State, now_s: float) -> list[f.AnyFact]:
     """Return the requests for the probes that are due."""
     nodes = (state.nodes[name] for name in sorted(state.on_probation))
     return [
-        asked(node, now_s)
+        probe_request(node, now_s)
         for node in nodes
         if node.state is NodeState.UP and node.probation.due_s <= now_s
     ]
 
 
-def answered(node: Node, said: Probed, now_s: float, *, exhausted: bool) -> list[f.AnyFact]:
+def answered(node: Node, report: Probed, now_s: float, *, exhausted: bool) -> list[f.AnyFact]:
     """Return what follows from the answer to the last request for a probe.
 
     Args:
         exhausted: what the probe failed for is something that jobs use up.
     """
-    if said.passed:
+    if report.passed:
         return _passed(node, now_s)
-    told = f.NodeProbed(at_s=now_s, node=node.name, passed=False, message=said.message)
+    probed = f.NodeProbed(at_s=now_s, node=node.name, passed=False, message=report.message)
     if not node.drained:
-        reason = f"it cannot start jobs: {said.message}"
-        return [told, drained(node, reason, now_s, exhausted=exhausted)]
+        reason = f"it cannot start jobs: {report.message}"
+        return [probed, drained(node, reason, now_s, exhausted=exhausted)]
     if not node.probation.drained:
-        return [told]
+        return [probed]
     failed = Probation(failed=node.probation.failed + 1, resumed_s=node.probation.resumed_s)
     due_s = now_s + pause_s(failed, now_s)
     return [
-        f.NodeProbed(at_s=now_s, node=node.name, passed=False, message=said.message, due_s=due_s)
+        f.NodeProbed(at_s=now_s, node=node.name, passed=False, message=report.message, due_s=due_s)
     ]
 
 
 def _passed(node: Node, now_s: float) -> list[f.AnyFact]:
-    told = f.NodeProbed(at_s=now_s, node=node.name, passed=True, message="")
+    probed = f.NodeProbed(at_s=now_s, node=node.name, passed=True, message="")
     probation = node.probation
     if not probation.drained:
-        return [told]
+        return [probed]
     if probation.exhausted or recent_resumptions(probation, now_s) < MAX_RESUMPTIONS:
-        return [told, f.NodeResumed(at_s=now_s, node=node.name, by="gsched", automatic=True)]
+        return [probed, f.NodeResumed(at_s=now_s, node=node.name, by="gsched", automatic=True)]
     reason = (
         f"{node.reason}; it was resumed {MAX_RESUMPTIONS} times within a day, so it stays "
         "drained until gnodes resume"
     )
     given_up = f.NodeDrained(at_s=now_s, node=node.name, reason=reason, by="gsched", automatic=True)
-    return [told, given_up]
+    return [probed, given_up]

@@ -86,20 +86,22 @@ class Survey:
         self._count -= len(self.known.pop(node, ()))
         self.done.discard(node)
 
-    def take(self, node: str, said: n.Known) -> None:
+    def take(self, node: str, message: n.Known) -> None:
         """Take in a piece of what a node knows."""
         room = max(0, MAX_KNOWN - self._count)
-        kept = said.attempts[:room]
-        self.dropped += len(said.attempts) - len(kept)
+        kept = message.attempts[:room]
+        self.dropped += len(message.attempts) - len(kept)
         self._count += len(kept)
         self.known.setdefault(node, []).extend(kept)
-        if said.done:
+        if message.done:
             self.done.add(node)
 
     def doubtful(self, state: State) -> list[int]:
         """Return the jobs that may be done in the database, and may be missing in it."""
-        told = {each.job for attempts in self.known.values() for each in attempts}
-        return sorted(job for job in told if job >= self.first_unknown and job not in state.jobs)
+        reported = {each.job for attempts in self.known.values() for each in attempts}
+        return sorted(
+            job for job in reported if job >= self.first_unknown and job not in state.jobs
+        )
 
     def question(self, state: State) -> n.Survey:
         """Return what nodes are asked."""
@@ -109,14 +111,14 @@ class Survey:
 
 def cases_of(state: State, survey: Survey) -> list[Case]:
     """Return every job of which the nodes know something that the database does not."""
-    told: dict[int, dict[int, dict[str, n.KnownAttempt]]] = {}
+    reported: dict[int, dict[int, dict[str, n.KnownAttempt]]] = {}
     for node, attempts in survey.known.items():
         for known in attempts:
             if _is_sound(known):
-                told.setdefault(known.job, {}).setdefault(known.attempt, {})[node] = known
+                reported.setdefault(known.job, {}).setdefault(known.attempt, {})[node] = known
     cases = [
         case
-        for job, by_number in sorted(told.items())
+        for job, by_number in sorted(reported.items())
         if (case := _newest_case(state, survey, job, by_number)) is not None
     ]
     settled = {case.job for case in cases}
@@ -362,7 +364,7 @@ def adoption_of(state: State, case: Case, now_s: float) -> list[f.AnyFact]:
             )
         )
     ends = {node: known.exit for node, known in case.parts.items() if known.exit is not None}
-    stops = [end.stop_reason for end in ends.values() if end.stop_reason in _ASKED]
+    stops = [end.stop_reason for end in ends.values() if end.stop_reason in _REQUESTED_STOPS]
     facts.append(
         f.AttemptRecovered(
             at_s=now_s,
@@ -406,9 +408,10 @@ def earlier_parts(state: State, case: Case, now_s: float) -> list[f.AnyFact]:
     if not case.known:
         return adoption_of(state, case, now_s)
     job = state.jobs[case.job]
-    told = {fact.node: fact for fact in _part_ends(job, case, now_s)}
+    known_ends = {fact.node: fact for fact in _part_ends(job, case, now_s)}
     return [
-        told.get(node) or lost_part(job, node, now_s=now_s, message=f"{node} has forgotten its end")
+        known_ends.get(node)
+        or lost_part(job, node, now_s=now_s, message=f"{node} has forgotten its end")
         for node, part in job.current_attempt.parts.items()
         if part.state in _LIVE
     ]
@@ -450,7 +453,7 @@ def blocked_jobs(state: State, cases: list[Case]) -> list[Case]:
 
 _TAKEN_BACK: Final = frozenset({CaseKind.FINISHED, CaseKind.STARTED, CaseKind.ADOPTED})
 #: Somebody wanted the attempt to end so: the outcome depends on it.
-_ASKED: Final = frozenset({StopReason.DELETE, StopReason.RERUN, StopReason.MOVE})
+_REQUESTED_STOPS: Final = frozenset({StopReason.DELETE, StopReason.RERUN, StopReason.MOVE})
 
 
 def _is_taken(state: State, case: Case, origin: Origin) -> bool:

@@ -15,14 +15,14 @@ from gschedd.core.state.state import State
 OVERFLOW_UID: Final = 65534  # "nobody": what a user of another namespace looks like
 
 
-def owner_of(asked: SubmitJob, caller: Caller, state: State, settings: Settings) -> Owner:
+def owner_of(submitted: SubmitJob, caller: Caller, state: State, settings: Settings) -> Owner:
     """Return the owner of one more job, with the host that it was submitted from.
 
     Raises:
         GschedError: the caller may not submit it; see `check_caller`.
     """
     check_caller(caller, state, settings)
-    host = asked.environment.get("PBS_O_HOST", "")[:MAX_WORD]
+    host = submitted.environment.get("PBS_O_HOST", "")[:MAX_WORD]
     return Owner(user=caller.user, uid=caller.uid, gid=caller.gid, host=host)
 
 

@@ -40,23 +40,23 @@ def act_on_job(
     if command.elements:
         job = own_job(state, settings, command)
         raise UnknownJobError(f"Unknown Job Id: job {job.id} is not an array")
-    match command.asked:
-        case a.DeleteJob() as asked:
-            return jobs.delete_job(state, settings, command, asked, now_s)
-        case a.HoldJob() as asked:
-            return jobs.hold_job(state, settings, command, asked, now_s)
-        case a.ReleaseJob() as asked:
-            return jobs.release_job(state, settings, command, asked, now_s)
-        case a.SignalJob() as asked:
-            return jobs.signal_job(state, settings, command, asked, now_s)
-        case a.RerunJob() as asked:
-            return jobs.rerun_job(state, settings, command, asked, now_s)
-        case a.MigrateJob() as asked:
-            return migrate_job(state, settings, command, asked, now_s)
-        case a.AlterJob() as asked:
-            return alter_job(state, settings, command, asked, now_s)
+    match command.action:
+        case a.DeleteJob() as action:
+            return jobs.delete_job(state, settings, command, action, now_s)
+        case a.HoldJob() as action:
+            return jobs.hold_job(state, settings, command, action, now_s)
+        case a.ReleaseJob() as action:
+            return jobs.release_job(state, settings, command, action, now_s)
+        case a.SignalJob() as action:
+            return jobs.signal_job(state, settings, command, action, now_s)
+        case a.RerunJob() as action:
+            return jobs.rerun_job(state, settings, command, action, now_s)
+        case a.MigrateJob() as action:
+            return migrate_job(state, settings, command, action, now_s)
+        case a.AlterJob() as action:
+            return alter_job(state, settings, command, action, now_s)
         case _:
-            assert_never(command.asked)
+            assert_never(command.action)
 
 
 def act_on_node(state: State, command: c.ActOnNode, now_s: float) -> list[f.AnyFact]:
@@ -66,19 +66,19 @@ def act_on_node(state: State, command: c.ActOnNode, now_s: float) -> list[f.AnyF
         GschedError: it is refused; the message says why.
     """
     node, by = _operated_node(state, command), command.caller.user
-    match command.asked:
-        case a.DrainNode() as asked:
-            return _drain(node, asked, by, now_s)
+    match command.action:
+        case a.DrainNode() as action:
+            return _drain(node, action, by, now_s)
         case a.ResumeNode():
             return _resume(state, node, by, now_s)
         case a.ConfirmDead():
             return _confirm_dead(state, node, by, now_s)
         case a.RemoveNode():
             return admission.remove_node(state, node, by, now_s)
-        case a.ReplaceNode() as asked:
-            return admission.replace_node(state, node, asked, by, now_s)
+        case a.ReplaceNode() as action:
+            return admission.replace_node(state, node, action, by, now_s)
         case _:
-            assert_never(command.asked)
+            assert_never(command.action)
 
 
 def _operated_node(state: State, command: c.ActOnNode) -> Node:
@@ -99,21 +99,21 @@ def _operated_node(state: State, command: c.ActOnNode) -> Node:
     return node
 
 
-def _drain(node: Node, asked: a.DrainNode, by: str, now_s: float) -> list[f.AnyFact]:
+def _drain(node: Node, action: a.DrainNode, by: str, now_s: float) -> list[f.AnyFact]:
     """Return the drain.
 
     Raises:
         InvalidRequestError: no reason given: the next operator needs one.
     """
-    if not asked.reason.strip():
+    if not action.reason.strip():
         raise InvalidRequestError("a drain needs a reason", hint="give a reason: -m REASON")
     return [
         f.NodeDrained(
             at_s=now_s,
             node=node.name,
-            reason=asked.reason.strip(),
+            reason=action.reason.strip(),
             by=by,
-            migrate=asked.migrate,
+            migrate=action.migrate,
         )
     ]
 

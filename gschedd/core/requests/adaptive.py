@@ -11,13 +11,13 @@ from gschedd.plan.layouts import has_alike_gpus
 MAX_GPU_TYPES = 64
 
 
-def adaptive_notes(asked: SubmitJob, request: Request, state: State) -> list[str]:
+def adaptive_notes(submitted: SubmitJob, request: Request, state: State) -> list[str]:
     """Return what the user of an adaptive training should know; nothing of other jobs.
 
     Raises:
         InvalidRequestError: it contradicts itself, or no node has GPUs of its types.
     """
-    adaptive = asked.adaptive
+    adaptive = submitted.adaptive
     if adaptive is None:
         return []
     if adaptive.batch < 1:
@@ -44,7 +44,7 @@ def adaptive_notes(asked: SubmitJob, request: Request, state: State) -> list[str
             f"an inference job has no gradients to share, so its scaling is not {adaptive.scaling}",
             hint="leave --scaling out",
         )
-    if not asked.movable or asked.checkpoint_signal:
+    if not submitted.movable or submitted.checkpoint_signal:
         raise InvalidRequestError(
             "an adaptive job is restarted with other batch sizes, so it must be elastic",
             hint="submit it with --adaptive, and use gsched.elastic in its script",
@@ -59,14 +59,14 @@ def adaptive_notes(asked: SubmitJob, request: Request, state: State) -> list[str
             "an adaptive job requests a range of GPUs",
             hint="write --gpus 1..16, or add --scaling rigid for a fixed number of GPUs",
         )
-    return _notes(asked, state)
+    return _notes(submitted, state)
 
 
-def _notes(asked: SubmitJob, state: State) -> list[str]:
-    assert asked.adaptive is not None, "the caller has looked"
+def _notes(submitted: SubmitJob, state: State) -> list[str]:
+    assert submitted.adaptive is not None, "the caller has looked"
     known = sorted({gpu.type for node in state.nodes.values() for gpu in node.inventory.gpus})
-    unknown = [name for name in asked.adaptive.gpu_types if name not in known]
-    if known and len(unknown) == len(asked.adaptive.gpu_types) > 0:
+    unknown = [name for name in submitted.adaptive.gpu_types if name not in known]
+    if known and len(unknown) == len(submitted.adaptive.gpu_types) > 0:
         raise InvalidRequestError(
             f"no node has GPUs of type {' or '.join(unknown)}",
             hint=f"GPU types here: {', '.join(name or 'without a type' for name in known)}",

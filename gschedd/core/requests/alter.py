@@ -78,7 +78,7 @@ def alter_job(
     state: State,
     settings: Settings,
     command: ActOnJob,
-    asked: AlterJob,
+    action: AlterJob,
     now_s: float,
     *,
     job: Job | None = None,
@@ -92,9 +92,11 @@ def alter_job(
         GschedError: something asked for cannot be; nothing is changed then.
     """
     job = job or own_job(state, settings, command)
-    limits.check_texts(asked.alteration, _TEXTS)
+    limits.check_texts(action.alteration, _TEXTS)
     wanted = {
-        name: value for name, value in structs.asdict(asked.alteration).items() if value is not None
+        name: value
+        for name, value in structs.asdict(action.alteration).items()
+        if value is not None
     }
     if not wanted:
         raise InvalidRequestError("nothing to alter", hint="name what should change: see --help")
@@ -106,14 +108,14 @@ def alter_job(
                 "change",
                 hint="when it runs: walltime, deadline, account, mail, rerunnable, grace, holds",
             )
-    _check_priority(job, asked.alteration.priority, command.caller, settings)
+    _check_priority(job, action.alteration.priority, command.caller, settings)
     spec = _altered(
-        job, asked.alteration, command.caller, state=state, settings=settings, now_s=now_s
+        job, action.alteration, command.caller, state=state, settings=settings, now_s=now_s
     )
     depends = None
-    if asked.alteration.depends is not None:
+    if action.alteration.depends is not None:
         stated = StatedDependencies(
-            texts=asked.alteration.depends,
+            texts=action.alteration.depends,
             caller=command.caller,
             name=spec.name,
             past=command.past,
@@ -132,8 +134,8 @@ def alter_job(
     if depends is not None:
         facts.extend(made_to_wait(depends, job.id, state, command.caller, now_s))
         facts.extend(altered_holds(job, depends, by=command.caller.user, now_s=now_s))
-    if asked.alteration.holds is not None:
-        facts.extend(_holds(job, asked.alteration.holds, command.caller, now_s))
+    if action.alteration.holds is not None:
+        facts.extend(_holds(job, action.alteration.holds, command.caller, now_s))
     return facts
 
 
@@ -141,11 +143,11 @@ def _check_priority(job: Job, wanted: int | None, caller: Caller, settings: Sett
     """Refuse to raise a priority above the site's limit; lowering one is always allowed."""
     if wanted is None:
         return
-    asked = checked_priority(wanted)
+    priority = checked_priority(wanted)
     highest = highest_priority(caller, settings)
-    if asked > max(highest, job.spec.priority):
+    if priority > max(highest, job.spec.priority):
         raise NotPermittedError(
-            f"priority {asked} is above the limit for users, {highest}",
+            f"priority {priority} is above the limit for users, {highest}",
             hint="ask an operator to raise it",
         )
 
@@ -162,38 +164,46 @@ def _holds(job: Job, wanted: tuple[str, ...], caller: Caller, now_s: float) -> l
 
 
 def _altered(
-    job: Job, asked: Alteration, caller: Caller, *, state: State, settings: Settings, now_s: float
+    job: Job,
+    alteration: Alteration,
+    caller: Caller,
+    *,
+    state: State,
+    settings: Settings,
+    now_s: float,
 ) -> JobSpec:
     spec = job.spec
-    if asked.name is not None:
-        check_name(asked.name)
-    _check_rerunnable(job, asked)
-    stated = {name: value for name in _STATED if (value := getattr(asked, name)) is not None}
-    stated |= altered_notify(asked, settings.config.notify)
+    if alteration.name is not None:
+        check_name(alteration.name)
+    _check_rerunnable(job, alteration)
+    stated = {name: value for name in _STATED if (value := getattr(alteration, name)) is not None}
+    stated |= altered_notify(alteration, settings.config.notify)
     check_texts(*(value for value in stated.values() if isinstance(value, str)))
-    queue = spec.queue if asked.queue is None else asked.queue
+    queue = spec.queue if alteration.queue is None else alteration.queue
     spec = structs.replace(
         spec,
-        name=spec.name if asked.name is None else asked.name,
+        name=spec.name if alteration.name is None else alteration.name,
         queue=queue,
-        priority=spec.priority if asked.priority is None else checked_priority(asked.priority),
+        priority=spec.priority
+        if alteration.priority is None
+        else checked_priority(alteration.priority),
         start_after_s=checked_start(
-            spec.start_after_s if asked.start_after_s is None else asked.start_after_s
+            spec.start_after_s if alteration.start_after_s is None else alteration.start_after_s
         ),
-        join=spec.join if asked.join is None else checked_join(asked.join),
-        grace_s=spec.grace_s if asked.grace_s is None else checked_grace(asked.grace_s),
-        lease_s=_kept_lease_s(job, asked),
+        join=spec.join if alteration.join is None else checked_join(alteration.join),
+        grace_s=spec.grace_s if alteration.grace_s is None else checked_grace(alteration.grace_s),
+        lease_s=_kept_lease_s(job, alteration),
         **stated,
     )
-    if asked.queue is not None:
+    if alteration.queue is not None:
         spec = _in_queue(job, spec, state, settings)
-    if asked.resources is not None:
+    if alteration.resources is not None:
         spec = _with_resources(
-            job, spec, asked.resources, state=state, settings=settings, now_s=now_s
+            job, spec, alteration.resources, state=state, settings=settings, now_s=now_s
         )
         more_s = extended_s(job, spec.walltime_s, caller, state, settings, now_s)
         spec = structs.replace(spec, extended_s=more_s)
-    spec = _with_deadline(job, spec, asked, state=state, settings=settings, now_s=now_s)
+    spec = _with_deadline(job, spec, alteration, state=state, settings=settings, now_s=now_s)
     check_sharing(spec)
     return spec
 
@@ -219,25 +229,25 @@ def _in_queue(job: Job, spec: JobSpec, state: State, settings: Settings) -> JobS
     return structs.replace(spec, request=request, walltime_s=walltime_s)
 
 
-def _check_rerunnable(job: Job, asked: Alteration) -> None:
+def _check_rerunnable(job: Job, alteration: Alteration) -> None:
     """Refuse to let an interactive job run again: its user would sit at another terminal.
 
     Raises:
         BadStateError: that is asked.
     """
-    if asked.rerunnable and job.spec.interactive is not None:
+    if alteration.rerunnable and job.spec.interactive is not None:
         raise BadStateError(
             f"job {short_job_id(job.id)} is interactive, so it cannot be rerun", hint="omit -r y"
         )
 
 
-def _kept_lease_s(job: Job, asked: Alteration) -> float:
+def _kept_lease_s(job: Job, alteration: Alteration) -> float:
     """Return the lease that a job keeps: none if it must not run again.
 
     Raises:
         BadStateError: it runs with one, so its node ends it as agreed.
     """
-    if asked.rerunnable is not False or not job.spec.lease_s:
+    if alteration.rerunnable is not False or not job.spec.lease_s:
         return job.spec.lease_s
     if job.attempt is not None and job.attempt.lease_s:
         raise BadStateError(
@@ -250,25 +260,25 @@ def _kept_lease_s(job: Job, asked: Alteration) -> float:
 def _with_deadline(
     job: Job,
     spec: JobSpec,
-    asked: Alteration,
+    alteration: Alteration,
     *,
     state: State,
     settings: Settings,
     now_s: float,
 ) -> JobSpec:
     """Return the job with another deadline, judged by what is left of it; 0 takes it away."""
-    times = (asked.deadline_s, asked.deadline_after_s, asked.urgency)
+    times = (alteration.deadline_s, alteration.deadline_after_s, alteration.urgency)
     if all(each is None for each in times):
-        if asked.start_after_s is not None:
+        if alteration.start_after_s is not None:
             check_start(spec.deadline_s, spec.start_after_s, settings)
         return spec
-    if asked.deadline_s == 0 and not asked.deadline_after_s and not asked.urgency:
+    if alteration.deadline_s == 0 and not alteration.deadline_after_s and not alteration.urgency:
         return structs.replace(spec, deadline_s=0.0, urgency=None)
     size = own_size(job, state, settings) or size_of(spec)
     if size is not None:
         profile = profile_of(job, size, settings=settings, state=state, now_s=now_s)
         size = Size(speed=size.speed, work=profile.work)
-    deadline_s, urgency = deadline_of(asked, size, now_s)
+    deadline_s, urgency = deadline_of(alteration, size, now_s)
     if not deadline_s:
         raise InvalidRequestError(
             "no deadline is named", hint="give a time to come, or a duration like 8h"
@@ -293,10 +303,10 @@ def _with_resources(
     named = {term.partition("=")[0].strip() for text in texts for term in text.split(",")}
     # what is not named stays, unless the layout itself is named anew
     anew = bool(named & LAYOUT_TERMS)
-    asked_so_far = format_resources(spec.request, None)
-    if not anew and named & GPU_TERMS and asked_so_far.startswith("select="):
+    present = format_resources(spec.request, None)
+    if not anew and named & GPU_TERMS and present.startswith("select="):
         raise BadResourceError(
-            f"job {short_job_id(job.id)} asks for {asked_so_far}: its GPUs are part of its chunks",
+            f"job {short_job_id(job.id)} asks for {present}: its GPUs are part of its chunks",
             hint="restate the chunks, such as -l nodes=1:gpus=2 or select=2:ngpus=1",
         )
     parsed = parse_resources(
@@ -304,7 +314,7 @@ def _with_resources(
         generic_names=state.generic_names(),
         warn_unknown=settings.config.head.unknown_resource == "warn",
         exclusive=spec.request.exclusive,
-        so_far="" if anew else asked_so_far,
+        so_far="" if anew else present,
     )
     walltime_s = spec.walltime_s if parsed.walltime_s is None else parsed.walltime_s
     if parsed.walltime_change_s is not None:

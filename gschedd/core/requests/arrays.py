@@ -93,19 +93,19 @@ class _Action:
             made = [number for number in made if holds(spans, index_of(number))]
             if not (left or held or made):
                 raise self._nothing(spans)
-        match self.command.asked:
+        match self.command.action:
             case a.DeleteJob():
                 return self._delete(left, held, made)
-            case a.HoldJob() as asked if spans:
-                return self._hold_some(asked, left, made)
-            case a.HoldJob() as asked:
+            case a.HoldJob() as action if spans:
+                return self._hold_some(action, left, made)
+            case a.HoldJob() as action:
                 waiting = [n for n in made if self.state.jobs[n].state in RESTING]
-                here = hold_job(self.state, self.settings, self.command, asked, self.now_s)
+                here = hold_job(self.state, self.settings, self.command, action, self.now_s)
                 return [*here, *self._each(waiting)]
-            case a.ReleaseJob() as asked:
-                return self._release(asked, held, made, whole=not spans)
-            case a.AlterJob() as asked:
-                return self._alter(asked, (*left, *held), made, whole=not spans)
+            case a.ReleaseJob() as action:
+                return self._release(action, held, made, whole=not spans)
+            case a.AlterJob() as action:
+                return self._alter(action, (*left, *held), made, whole=not spans)
             case _:
                 return self._to_running(made)
 
@@ -147,8 +147,8 @@ class _Action:
         return facts
 
     def _delete(self, left: Spans, held: Spans, made: Sequence[int]) -> list[f.AnyFact]:
-        asked = self.command.asked
-        assert isinstance(asked, a.DeleteJob), "it was matched"
+        action = self.command.action
+        assert isinstance(action, a.DeleteJob), "it was matched"
         facts: list[f.AnyFact] = []
         if left or held:
             dropped = (*left, *held)
@@ -159,11 +159,13 @@ class _Action:
                     job=self.array.id,
                     elements=dropped,
                     by=self.by,
-                    message=asked.message,
+                    message=action.message,
                 )
             )
         for number in made:
-            facts.extend(delete_job(self.state, self.settings, self._on(number), asked, self.now_s))
+            facts.extend(
+                delete_job(self.state, self.settings, self._on(number), action, self.now_s)
+            )
         return facts
 
     def _check_parts(self, gone: Spans) -> None:
@@ -181,11 +183,11 @@ class _Action:
                 hint="name ranges of adjacent indices",
             )
 
-    def _hold_some(self, asked: a.HoldJob, left: Spans, made: Sequence[int]) -> list[f.AnyFact]:
+    def _hold_some(self, action: a.HoldJob, left: Spans, made: Sequence[int]) -> list[f.AnyFact]:
         """Return the hold of some elements; those that are no jobs yet just do not become any."""
         facts: list[f.AnyFact] = []
         if left:
-            if set(asked.holds) != {HoldKind.USER.value}:
+            if set(action.holds) != {HoldKind.USER.value}:
                 raise InvalidRequestError(
                     f"some of these elements of job {self.array.id}[] are no jobs yet: they can "
                     "only get a user hold",
@@ -198,16 +200,16 @@ class _Action:
         return [*facts, *self._each(made)]
 
     def _release(
-        self, asked: a.ReleaseJob, held: Spans, made: Sequence[int], *, whole: bool
+        self, action: a.ReleaseJob, held: Spans, made: Sequence[int], *, whole: bool
     ) -> list[f.AnyFact]:
         facts: list[f.AnyFact] = []
-        if held and HoldKind.USER.value in asked.holds:
+        if held and HoldKind.USER.value in action.holds:
             facts.append(
                 f.ElementsReleased(at_s=self.now_s, job=self.array.id, elements=held, by=self.by)
             )
         on_hold = [number for number in made if self.state.jobs[number].holds]
         if whole and (self.array.holds or not (facts or on_hold)):
-            facts.extend(release_job(self.state, self.settings, self.command, asked, self.now_s))
+            facts.extend(release_job(self.state, self.settings, self.command, action, self.now_s))
         if not whole and not (facts or on_hold):
             name = format_job_id(self.array.id, self.settings.server)
             raise BadStateError(
@@ -225,7 +227,7 @@ class _Action:
             return []
 
     def _alter(
-        self, asked: a.AlterJob, unmade: Spans, made: Sequence[int], *, whole: bool
+        self, action: a.AlterJob, unmade: Spans, made: Sequence[int], *, whole: bool
     ) -> list[f.AnyFact]:
         """Return the change of what is no job yet and of what waits.
 
@@ -233,7 +235,7 @@ class _Action:
         """
         waiting = [number for number in made if self.state.jobs[number].state in RESTING]
         if whole:
-            own = alter_job(self.state, self.settings, self.command, asked, self.now_s)
+            own = alter_job(self.state, self.settings, self.command, action, self.now_s)
             return [*own, *self._each_or_nothing(waiting)]
         facts: list[f.AnyFact] = []
         new = count(unmade)
@@ -250,7 +252,7 @@ class _Action:
                 job = new_element(self.array, index, spec, self.now_s)
                 command = self._on(job.id)
                 facts.extend(
-                    alter_job(self.state, self.settings, command, asked, self.now_s, job=job)
+                    alter_job(self.state, self.settings, command, action, self.now_s, job=job)
                 )
         return [*facts, *self._each(made)]
 

@@ -32,29 +32,31 @@ class Saving(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-def saving_of(asked: SubmitJob, walltime_s: float | None, settings: Settings) -> Saving:
+def saving_of(submitted: SubmitJob, walltime_s: float | None, settings: Settings) -> Saving:
     """Return what a submission says of it.
 
     Raises:
         InvalidRequestError: it cannot be so, or contradicts itself.
     """
-    signal = _checked_signal(asked.checkpoint_signal)
-    movable = asked.movable or signal > 0
-    if asked.checkpoint_dir and not movable:
+    signal = _checked_signal(submitted.checkpoint_signal)
+    movable = submitted.movable or signal > 0
+    if submitted.checkpoint_dir and not movable:
         raise InvalidRequestError(
-            f"checkpoints in {asked.checkpoint_dir}, but the job saves none",
+            f"checkpoints in {submitted.checkpoint_dir}, but the job saves none",
             hint="say --elastic (it uses gsched.elastic) or --checkpoint-signal",
         )
-    if asked.checkpoint_dir and not asked.checkpoint_dir.startswith("/"):
-        raise InvalidRequestError(f"checkpoint directory {asked.checkpoint_dir!r} is not absolute")
+    if submitted.checkpoint_dir and not submitted.checkpoint_dir.startswith("/"):
+        raise InvalidRequestError(
+            f"checkpoint directory {submitted.checkpoint_dir!r} is not absolute"
+        )
     return Saving(
         movable=movable,
-        checkpoint_dir=asked.checkpoint_dir,
-        checkpoint_interval_s=_checked_interval(asked),
+        checkpoint_dir=submitted.checkpoint_dir,
+        checkpoint_interval_s=_checked_interval(submitted),
         checkpoint_signal=signal,
-        restarts_max=_checked_restarts(asked),
-        lease_s=_lease_s(asked, settings),
-        warnings=_early_notes(asked, walltime_s),
+        restarts_max=_checked_restarts(submitted),
+        lease_s=_lease_s(submitted, settings),
+        warnings=_early_notes(submitted, walltime_s),
     )
 
 
@@ -69,11 +71,11 @@ def _checked_signal(signal: int) -> int:
     return signal
 
 
-def _checked_interval(asked: SubmitJob) -> float | None:
-    interval_s = asked.checkpoint_interval_s
+def _checked_interval(submitted: SubmitJob) -> float | None:
+    interval_s = submitted.checkpoint_interval_s
     if interval_s is None:
         return None
-    if not asked.movable:
+    if not submitted.movable:
         raise InvalidRequestError(
             "only a job that uses gsched.elastic takes an interval of checkpoints",
             hint="say --elastic, or leave --checkpoint-interval out",
@@ -86,28 +88,28 @@ def _checked_interval(asked: SubmitJob) -> float | None:
     return interval_s
 
 
-def _checked_restarts(asked: SubmitJob) -> int:
-    if not asked.requeue_on:
+def _checked_restarts(submitted: SubmitJob) -> int:
+    if not submitted.requeue_on:
         return 0
-    if asked.requeue_on != NODE_FAILURE:
+    if submitted.requeue_on != NODE_FAILURE:
         raise InvalidRequestError(
-            f"requeue on {asked.requeue_on!r} is not known", hint=f"say {NODE_FAILURE}"
+            f"requeue on {submitted.requeue_on!r} is not known", hint=f"say {NODE_FAILURE}"
         )
-    limit = DEFAULT_RESTARTS if asked.requeue_limit is None else asked.requeue_limit
+    limit = DEFAULT_RESTARTS if submitted.requeue_limit is None else submitted.requeue_limit
     if not 1 <= limit <= MAX_RESTARTS:
         raise InvalidRequestError(f"{limit} restarts are not between 1 and {MAX_RESTARTS}")
     return limit
 
 
-def _lease_s(asked: SubmitJob, settings: Settings) -> float:
+def _lease_s(submitted: SubmitJob, settings: Settings) -> float:
     """Return the lease of a submission in seconds, 0 for none.
 
     Raises:
         InvalidRequestError: it is too short or too long, or the job may not run again.
     """
-    lease_s = asked.lease_s
+    lease_s = submitted.lease_s
     if lease_s is None:
-        return settings.config.head.lease_s if asked.rerunnable else 0.0
+        return settings.config.head.lease_s if submitted.rerunnable else 0.0
     if lease_s == 0:
         return 0.0
     if not MIN_LEASE_S <= lease_s <= MAX_LEASE_S:
@@ -116,7 +118,7 @@ def _lease_s(asked: SubmitJob, settings: Settings) -> float:
             f"{format_duration(MAX_LEASE_S)}",
             hint="specify a lease within these limits, or none",
         )
-    if not asked.rerunnable:
+    if not submitted.rerunnable:
         raise InvalidRequestError(
             "a lease requires a rerunnable job, but this one must not be rerun (-r n)",
             hint="omit the lease or -r n",
@@ -124,13 +126,13 @@ def _lease_s(asked: SubmitJob, settings: Settings) -> float:
     return lease_s
 
 
-def _early_notes(asked: SubmitJob, walltime_s: float | None) -> tuple[str, ...]:
+def _early_notes(submitted: SubmitJob, walltime_s: float | None) -> tuple[str, ...]:
     """Return what the user should know of the signal before the end of the walltime.
 
     Raises:
         InvalidRequestError: no such signal, or a time that is too long.
     """
-    early = asked.early_signal
+    early = submitted.early_signal
     if early is None:
         return ()
     _checked_signal(early.signal)

@@ -27,7 +27,7 @@ class Submit(Command, frozen=True, kw_only=True):
         past: of finished jobs that it depends on, whether they succeeded.
     """
 
-    asked: SubmitJob
+    submitted: SubmitJob
     digests: tuple[str, str]
     lines_digest: str = ""
     past: Mapping[int, bool] = MappingProxyType({})
@@ -56,7 +56,7 @@ class ActOnJob(Command, frozen=True, kw_only=True):
     """
 
     job: int
-    asked: AnyJobAction
+    action: AnyJobAction
     past: Mapping[int, bool] = MappingProxyType({})
     elements: Spans = ()
 
@@ -65,7 +65,7 @@ class ActOnNode(Command, frozen=True, kw_only=True):
     """Do to one node what was asked; for operators."""
 
     node: str
-    asked: AnyNodeAction
+    action: AnyNodeAction
 
 
 AnyCommand = Submit | Resubmit | ActOnJob | ActOnNode

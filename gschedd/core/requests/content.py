@@ -21,7 +21,7 @@ _LAUNCHES: Final = frozenset(kind.value for kind in LaunchKind)
 
 
 def checked_array(
-    asked: SubmitJob, caller: Caller, state: State, settings: Settings
+    submitted: SubmitJob, caller: Caller, state: State, settings: Settings
 ) -> Array | None:
     """Check all that a submission brings, and return the elements of its array, None for a job.
 
@@ -31,90 +31,90 @@ def checked_array(
         InvalidRequestError: it is too much, or cannot be used.
         TryAgainError: the head's memory does not suffice for the arguments.
     """
-    _check_size(asked)
-    _check_values(asked)
-    _check_files(asked)
-    check_arguments(asked.arguments, caller, state)
-    return _array_of(asked, settings)
+    _check_size(submitted)
+    _check_values(submitted)
+    _check_files(submitted)
+    check_arguments(submitted.arguments, caller, state)
+    return _array_of(submitted, settings)
 
 
-def _check_size(asked: SubmitJob) -> None:
-    limits.check_texts(asked, _TEXTS)
+def _check_size(submitted: SubmitJob) -> None:
+    limits.check_texts(submitted, _TEXTS)
     limits.check_bytes(
         "arguments",
-        asked.arguments,
+        submitted.arguments,
         count=limits.MAX_ARGUMENTS,
         size_bytes=limits.MAX_ARGUMENT_BYTES,
     )
-    limits.check_words("holds", asked.holds, most=len(STATED_HOLDS), longest=limits.MAX_WORD)
-    if limits.byte_count(asked.lines) > limits.MAX_LINES_BYTES:
+    limits.check_words("holds", submitted.holds, most=len(STATED_HOLDS), longest=limits.MAX_WORD)
+    if limits.byte_count(submitted.lines) > limits.MAX_LINES_BYTES:
         raise InvalidRequestError(f"the lines have more than {limits.MAX_LINES_BYTES} bytes")
-    if limits.byte_count(asked.script) > limits.MAX_SCRIPT_BYTES:
+    if limits.byte_count(submitted.script) > limits.MAX_SCRIPT_BYTES:
         raise InvalidRequestError(f"the script has more than {limits.MAX_SCRIPT_BYTES} bytes")
-    if len(asked.environment) > limits.MAX_VARIABLES:
+    if len(submitted.environment) > limits.MAX_VARIABLES:
         raise InvalidRequestError(
-            f"the environment has {len(asked.environment)} variables, "
+            f"the environment has {len(submitted.environment)} variables, "
             f"{limits.MAX_VARIABLES} are the limit",
             hint="pass single variables with -v instead of all with -V",
         )
-    if asked.training is not None and len(asked.training.rates) > limits.MAX_RATES:
+    if submitted.training is not None and len(submitted.training.rates) > limits.MAX_RATES:
         raise InvalidRequestError(
-            f"{len(asked.training.rates)} rates of a training, {limits.MAX_RATES} are the limit"
+            f"{len(submitted.training.rates)} rates of a training, {limits.MAX_RATES} are the limit"
         )
 
 
-def _check_values(asked: SubmitJob) -> None:
-    check_name(asked.name)
-    if not asked.workdir.startswith("/"):
+def _check_values(submitted: SubmitJob) -> None:
+    check_name(submitted.name)
+    if not submitted.workdir.startswith("/"):
         raise InvalidRequestError(
-            f"working directory {limits.shown(asked.workdir)} is not absolute"
+            f"working directory {limits.shown(submitted.workdir)} is not absolute"
         )
-    if asked.launch not in _LAUNCHES:
+    if submitted.launch not in _LAUNCHES:
         raise InvalidRequestError(
-            f"launch {asked.launch!r} is not known", hint="say script, command or torchrun"
+            f"launch {submitted.launch!r} is not known", hint="say script, command or torchrun"
         )
-    if asked.launch == LaunchKind.SCRIPT and not asked.script.strip():
+    if submitted.launch == LaunchKind.SCRIPT and not submitted.script.strip():
         raise InvalidRequestError("the script is empty", hint="give a script with commands")
-    is_shell = asked.interactive is not None and asked.launch == LaunchKind.COMMAND
-    if asked.launch != LaunchKind.SCRIPT and not asked.arguments and not is_shell:
-        raise InvalidRequestError(f"a {asked.launch} job without anything to run")
-    _check_environment(asked)
+    is_shell = submitted.interactive is not None and submitted.launch == LaunchKind.COMMAND
+    if submitted.launch != LaunchKind.SCRIPT and not submitted.arguments and not is_shell:
+        raise InvalidRequestError(f"a {submitted.launch} job without anything to run")
+    _check_environment(submitted)
 
 
-def _check_environment(asked: SubmitJob) -> None:
+def _check_environment(submitted: SubmitJob) -> None:
     size = sum(
         limits.byte_count(name) + limits.byte_count(value)
-        for name, value in asked.environment.items()
+        for name, value in submitted.environment.items()
     )
     if size > limits.MAX_ENVIRONMENT_BYTES:
         raise InvalidRequestError(
             f"the environment has {size} bytes, {limits.MAX_ENVIRONMENT_BYTES} are the limit",
             hint="pass single variables with -v instead of all with -V",
         )
-    for name, value in asked.environment.items():
+    for name, value in submitted.environment.items():
         if not name or "=" in name or "\0" in name + value:
             raise InvalidRequestError(
                 f"environment variable {limits.shown(name)} has no usable name or value"
             )
     check_texts(
-        *(value for value in stated_of(asked).values() if isinstance(value, str)),
-        *(asked.workdir, asked.queue, asked.checkpoint_dir, asked.lines),
-        *asked.arguments,
+        *(value for value in stated_of(submitted).values() if isinstance(value, str)),
+        *(submitted.workdir, submitted.queue, submitted.checkpoint_dir, submitted.lines),
+        *submitted.arguments,
     )
 
 
-def _check_files(asked: SubmitJob) -> None:
+def _check_files(submitted: SubmitJob) -> None:
     """Refuse too many files, and names that cannot be.
 
     Raises:
         InvalidRequestError: there are, or the job has a snapshot and a container.
     """
-    if asked.snapshot is not None and asked.container is not None:
+    if submitted.snapshot is not None and submitted.container is not None:
         raise InvalidRequestError(
             "a code snapshot cannot be unpacked in a container yet",
             hint="leave out --snapshot or the container",
         )
-    for name, files in (("stagein", asked.stage_in), ("stageout", asked.stage_out)):
+    for name, files in (("stagein", submitted.stage_in), ("stageout", submitted.stage_out)):
         if len(files) > limits.MAX_RESOURCE_TEXTS:
             raise InvalidRequestError(
                 f"{name}: {len(files)} files; the limit is {limits.MAX_RESOURCE_TEXTS}",
@@ -173,26 +173,26 @@ def check_arguments(arguments: Sequence[str], caller: Caller, state: State) -> N
         )
 
 
-def _array_of(asked: SubmitJob, settings: Settings) -> Array | None:
+def _array_of(submitted: SubmitJob, settings: Settings) -> Array | None:
     """Return the elements of an array, None for an ordinary job.
 
     Raises:
         InvalidRequestError: they cannot be, or say something that an array cannot have.
     """
-    if not asked.array:
-        if asked.lines:
+    if not submitted.array:
+        if submitted.lines:
             raise InvalidRequestError("lines without an array", hint="state its indices, too")
         return None
-    array = read_array(asked.array, most=settings.config.head.max_array_elements)
-    if asked.reject_if_late:
+    array = read_array(submitted.array, most=settings.config.head.max_array_elements)
+    if submitted.reject_if_late:
         raise InvalidRequestError(
             "an array cannot be refused for its deadline: its elements are judged one by one",
             hint="leave out --reject-if-late",
         )
-    if asked.lines:
+    if submitted.lines:
         most = max(span.last for span in array.spans)
-        lines = asked.lines.count("\n") + (not asked.lines.endswith("\n"))
-        longest = max(map(limits.byte_count, asked.lines.split("\n")))
+        lines = submitted.lines.count("\n") + (not submitted.lines.endswith("\n"))
+        longest = max(map(limits.byte_count, submitted.lines.split("\n")))
         if longest > limits.MAX_LINE_BYTES:
             raise InvalidRequestError(
                 f"a line has {longest} bytes; the limit is {limits.MAX_LINE_BYTES}",

@@ -45,7 +45,7 @@ class Aim(Struct, frozen=True, kw_only=True):
 
 
 def aim_of(
-    asked: SubmitJob,
+    submitted: SubmitJob,
     request: Request,
     walltime_s: float | None,
     *,
@@ -58,41 +58,41 @@ def aim_of(
     Raises:
         InvalidRequestError: it is contradictory, or cannot be met even by an idle cluster.
     """
-    if asked.places_max:
-        request = with_range(request, asked.places_max)
+    if submitted.places_max:
+        request = with_range(request, submitted.places_max)
     aim = Aim(
         request=request,
         training=(
-            _checked(asked.training, partial=asked.adaptive is not None)
-            if asked.training is not None
+            _checked(submitted.training, partial=submitted.adaptive is not None)
+            if submitted.training is not None
             else None
         ),
-        movable=asked.movable,
-        start_after_s=asked.start_after_s,
+        movable=submitted.movable,
+        start_after_s=submitted.start_after_s,
     )
-    if asked.profile:
-        check_profile(asked, settings)
+    if submitted.profile:
+        check_profile(submitted, settings)
     size = size_of_training(aim.training) if aim.training is not None else None
     size = size or size_by_walltime(walltime_s, request)
-    deadline_s, urgency = deadline_of(asked, size, now_s)
+    deadline_s, urgency = deadline_of(submitted, size, now_s)
     aim = structs.replace(aim, deadline_s=deadline_s, urgency=urgency)
     check_start(deadline_s, aim.start_after_s, settings)
-    if asked.reject_if_late and not deadline_s:
+    if submitted.reject_if_late and not deadline_s:
         raise InvalidRequestError(
             "there is no deadline for which the job could be too late",
             hint="give one with --deadline or --urgency, or leave --reject-if-late out",
         )
     if size is None:
-        return aim, (_unplanned(asked),) if deadline_s else ()
+        return aim, (_unplanned(submitted),) if deadline_s else ()
     if not state.nodes or not (aim.training or deadline_s or aim.request.places_max):
         return aim, ()  # as for most jobs: all nodes are looked at only for those that state an end
     return aim, _check_run(aim, size, walltime_s, state=state, settings=settings, now_s=now_s)
 
 
-def _unplanned(asked: SubmitJob) -> str:
+def _unplanned(submitted: SubmitJob) -> str:
     """Return what to say of a deadline where nothing was said of the run time."""
     advice = "say the training's size, or a walltime"
-    if asked.movable:
+    if submitted.movable:
         when = "as soon as it is known what its steps take"
         return f"the job states no run time: it is planned by its deadline {when}; or {advice}"
     return f"its run time is unknown: it is not planned by its deadline; {advice}"
@@ -181,9 +181,9 @@ def _urgency(text: str) -> Urgency | None:
 
 
 def _from_urgency(
-    asked: SubmitJob | Alteration, urgency: Urgency, size: Size | None, now_s: float
+    stated: SubmitJob | Alteration, urgency: Urgency, size: Size | None, now_s: float
 ) -> float:
-    if asked.deadline_s or asked.deadline_after_s:
+    if stated.deadline_s or stated.deadline_after_s:
         raise InvalidRequestError(
             "a deadline and an urgency contradict each other", hint="give one of them"
         )
@@ -207,8 +207,8 @@ def _allowed_s(size: Size, urgency: Urgency) -> float:
     return allowed_time_s(size, urgency) + slack_s
 
 
-def _stated(asked: SubmitJob | Alteration, now_s: float) -> float:
-    deadline_s = asked.deadline_s or now_s + (asked.deadline_after_s or 0.0)
+def _stated(stated: SubmitJob | Alteration, now_s: float) -> float:
+    deadline_s = stated.deadline_s or now_s + (stated.deadline_after_s or 0.0)
     if not 0 < deadline_s <= MAX_DEADLINE_S:
         raise InvalidRequestError(
             f"a deadline {deadline_s:g} s after 1970 is not possible",
@@ -313,22 +313,22 @@ def _gpus_of(request: Request) -> str:
 
 
 def deadline_of(
-    asked: SubmitJob | Alteration, size: Size | None, now_s: float
+    stated: SubmitJob | Alteration, size: Size | None, now_s: float
 ) -> tuple[float, Urgency | None]:
     """Return the deadline that somebody states, 0 if none, and the urgency it comes from.
 
     Args:
-        asked: it may state one of them, or nothing.
+        stated: it may state one of them, or nothing.
         size: what is left to do; None where that is not known.
 
     Raises:
         InvalidRequestError: it is contradictory, in the past, or cannot be computed.
     """
-    urgency = _urgency(asked.urgency or "")
+    urgency = _urgency(stated.urgency or "")
     if urgency is not None:
-        return _from_urgency(asked, urgency, size, now_s), urgency
-    if asked.deadline_s or asked.deadline_after_s:
-        return _stated(asked, now_s), None
+        return _from_urgency(stated, urgency, size, now_s), urgency
+    if stated.deadline_s or stated.deadline_after_s:
+        return _stated(stated, now_s), None
     return 0.0, None
 
 

@@ -13,21 +13,21 @@ from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, QueueLimits, Settings
 
 
-def with_terminal(asked: SubmitJob, settings: Settings) -> SubmitJob:
+def with_terminal(submitted: SubmitJob, settings: Settings) -> SubmitJob:
     """Return a submission with what follows from being interactive; another one as it is.
 
     Raises:
         InvalidRequestError: it says something that an interactive job cannot be.
     """
-    if asked.interactive is None:
-        return asked
-    refused = _refused(asked)
+    if submitted.interactive is None:
+        return submitted
+    refused = _refused(submitted)
     if refused:
         raise InvalidRequestError(
             f"an interactive job cannot {refused[0]}", hint=f"omit -I or {refused[1]}"
         )
-    timeout_s = asked.interactive.detach_timeout_s
-    name = asked.queue or settings.default_queue
+    timeout_s = submitted.interactive.detach_timeout_s
+    name = submitted.queue or settings.default_queue
     limits = settings.limits_of(name)
     most_s = limits.max_detach_timeout_s
     if timeout_s is None:
@@ -44,7 +44,7 @@ def with_terminal(asked: SubmitJob, settings: Settings) -> SubmitJob:
             hint="specify a time within these limits, or none",
         )
     return structs.replace(
-        asked, rerunnable=False, interactive=Interactive(detach_timeout_s=timeout_s)
+        submitted, rerunnable=False, interactive=Interactive(detach_timeout_s=timeout_s)
     )
 
 
@@ -65,25 +65,29 @@ def check_detach_timeout(timeout_s: float, limits: QueueLimits) -> None:
     )
 
 
-def _refused(asked: SubmitJob) -> tuple[str, str] | None:
+def _refused(submitted: SubmitJob) -> tuple[str, str] | None:
     """Return what contradicts being interactive, and the option that says it."""
     found = (
-        (asked.array, "be an array: it has one terminal", "-t"),
-        (asked.launch == LaunchKind.TORCHRUN, "be started by torchrun", "--torchrun"),
-        (asked.places_max, "have a range of GPUs", "the range of --gpus"),
+        (submitted.array, "be an array: it has one terminal", "-t"),
+        (submitted.launch == LaunchKind.TORCHRUN, "be started by torchrun", "--torchrun"),
+        (submitted.places_max, "have a range of GPUs", "the range of --gpus"),
         (
-            asked.movable or asked.checkpoint_signal,
+            submitted.movable or submitted.checkpoint_signal,
             "migrate: its user would lose the terminal",
             "--elastic or --checkpoint-signal",
         ),
-        (asked.adaptive or asked.training, "be a training job", "the options of the training"),
         (
-            asked.deadline_s or asked.deadline_after_s or asked.urgency,
+            submitted.adaptive or submitted.training,
+            "be a training job",
+            "the options of the training",
+        ),
+        (
+            submitted.deadline_s or submitted.deadline_after_s or submitted.urgency,
             "have a deadline: nobody knows how long its user needs",
             "--deadline or --urgency",
         ),
-        (asked.every_node, "run on every node: it has one terminal", "--every-node"),
-        (asked.requeue_on or asked.lease_s, "be restarted", "--requeue-on or --lease"),
+        (submitted.every_node, "run on every node: it has one terminal", "--every-node"),
+        (submitted.requeue_on or submitted.lease_s, "be restarted", "--requeue-on or --lease"),
     )
     return next(((what, option) for is_so, what, option in found if is_so), None)
 

@@ -16,7 +16,7 @@ from gschedd.core.state.state import State
 
 
 def delete_job(
-    state: State, settings: Settings, command: c.ActOnJob, asked: a.DeleteJob, now_s: float
+    state: State, settings: Settings, command: c.ActOnJob, action: a.DeleteJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return what deleting means: an end at once, or a stop of what runs."""
     if command.job in state.damaged and command.caller.operator:
@@ -31,12 +31,12 @@ def delete_job(
     job = own_job(state, settings, command)
     by = command.caller.user
     if job.attempt is None:
-        why = f": {asked.message}" if asked.message else ""
+        why = f": {action.message}" if action.message else ""
         when = "while it migrated" if job.move is not None else "before it started"
         message = f"cancelled by {by} {when}{why}"
         outcome = Outcome(kind=OutcomeKind.CANCELLED, message=message)
         return [f.JobEnded(at_s=now_s, job=job.id, outcome=outcome, ended_s=now_s, by=by)]
-    grace_s = job.spec.grace_s if asked.grace_s is None else checked_grace(asked.grace_s)
+    grace_s = job.spec.grace_s if action.grace_s is None else checked_grace(action.grace_s)
     return [
         f.StopRequested(
             at_s=now_s,
@@ -45,20 +45,20 @@ def delete_job(
             reason=StopReason.DELETE,
             grace_s=grace_s,
             by=by,
-            message=asked.message,
+            message=action.message,
         )
     ]
 
 
 def hold_job(
-    state: State, settings: Settings, command: c.ActOnJob, asked: a.HoldJob, now_s: float
+    state: State, settings: Settings, command: c.ActOnJob, action: a.HoldJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return the hold; a running job is held when it is requeued.
 
     Raises:
         NotPermittedError: the caller may not set this kind of hold.
     """
-    holds = _holds(asked, command.caller)
+    holds = _holds(action, command.caller)
     job = own_job(state, settings, command)
     if set(holds) <= set(job.holds):
         return []
@@ -66,7 +66,7 @@ def hold_job(
 
 
 def release_job(
-    state: State, settings: Settings, command: c.ActOnJob, asked: a.ReleaseJob, now_s: float
+    state: State, settings: Settings, command: c.ActOnJob, action: a.ReleaseJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return the release.
 
@@ -74,7 +74,7 @@ def release_job(
         BadStateError: the job is not held, or held by others.
         NotPermittedError: the caller may not release this kind of hold.
     """
-    holds = _holds(asked, command.caller)
+    holds = _holds(action, command.caller)
     job = own_job(state, settings, command)
     taken = tuple(hold for hold in holds if hold in job.holds)
     if not taken:
@@ -95,14 +95,14 @@ def release_job(
     return [f.JobReleased(at_s=now_s, job=job.id, holds=taken, by=command.caller.user)]
 
 
-def _holds(asked: a.HoldJob | a.ReleaseJob, caller: Caller) -> tuple[HoldKind, ...]:
-    if not asked.holds:
+def _holds(action: a.HoldJob | a.ReleaseJob, caller: Caller) -> tuple[HoldKind, ...]:
+    if not action.holds:
         raise InvalidRequestError("no kind of hold named", hint="say -h u, o or s")
-    return checked_holds(asked.holds, caller)
+    return checked_holds(action.holds, caller)
 
 
 def signal_job(
-    state: State, settings: Settings, command: c.ActOnJob, asked: a.SignalJob, now_s: float
+    state: State, settings: Settings, command: c.ActOnJob, action: a.SignalJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return the signal.
 
@@ -111,8 +111,8 @@ def signal_job(
         InvalidRequestError: no such signal.
     """
     job = own_job(state, settings, command)
-    if not 1 <= asked.signal <= MAX_SIGNAL:
-        raise InvalidRequestError(f"signal {asked.signal} is not between 1 and {MAX_SIGNAL}")
+    if not 1 <= action.signal <= MAX_SIGNAL:
+        raise InvalidRequestError(f"signal {action.signal} is not between 1 and {MAX_SIGNAL}")
     attempt = job.attempt
     if attempt is None or not any(p.state is PartState.RUNNING for p in attempt.parts.values()):
         if attempt is not None and job.state is JobState.RUNNING:
@@ -133,14 +133,14 @@ def signal_job(
             at_s=now_s,
             job=job.id,
             attempt=attempt.number,
-            signal=asked.signal,
+            signal=action.signal,
             by=command.caller.user,
         )
     ]
 
 
 def rerun_job(
-    state: State, settings: Settings, command: c.ActOnJob, asked: a.RerunJob, now_s: float
+    state: State, settings: Settings, command: c.ActOnJob, action: a.RerunJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return the stop after which the job is requeued.
 
@@ -154,12 +154,12 @@ def rerun_job(
         )
     if job.attempt.stop is StopReason.DELETE:
         raise BadStateError(f"job {short_job_id(job.id)} is being cancelled")
-    if not job.spec.rerunnable and not (asked.force and command.caller.operator):
+    if not job.spec.rerunnable and not (action.force and command.caller.operator):
         raise BadStateError(
             f"job {short_job_id(job.id)} is not rerunnable (-r n)",
             hint="an operator can force it with -f",
         )
-    grace_s = job.spec.grace_s if asked.grace_s is None else checked_grace(asked.grace_s)
+    grace_s = job.spec.grace_s if action.grace_s is None else checked_grace(action.grace_s)
     return [
         f.StopRequested(
             at_s=now_s,
@@ -168,6 +168,6 @@ def rerun_job(
             reason=StopReason.RERUN,
             grace_s=grace_s,
             by=command.caller.user,
-            message=asked.message,
+            message=action.message,
         )
     ]

@@ -32,7 +32,7 @@ from gschedd.plan.validate import Movable, validate
 
 
 def migrate_job(
-    state: State, settings: Settings, command: c.ActOnJob, asked: MigrateJob, now_s: float
+    state: State, settings: Settings, command: c.ActOnJob, action: MigrateJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return the move of a job, to the place that is asked for or to any other one.
 
@@ -41,15 +41,15 @@ def migrate_job(
     """
     job = own_job(state, settings, command)
     what = _movable(state, job)
-    request = _request_for(job, what, asked.gpus)
-    if asked.gpus:
+    request = _request_for(job, what, action.gpus)
+    if action.gpus:
         check_gpus(state, job, request.gpus)
-    nodes = [_target(state, name) for name in dict.fromkeys(asked.nodes)]
-    allocation = _place_for(state, job, what, request, nodes, resized=asked.gpus > 0)
+    nodes = [_target(state, name) for name in dict.fromkeys(action.nodes)]
+    allocation = _place_for(state, job, what, request, nodes, resized=action.gpus > 0)
     if _layout(allocation) == _layout(what.allocation):
         where = ", ".join(share.node for share in allocation)
         raise BadStateError(f"job {short_job_id(job.id)} already runs on {where}")
-    why = asked.message or "gmigrate"
+    why = action.message or "gmigrate"
     move = Move(job=job.id, allocation=allocation, why=why)
     return [requested(state, settings, job, move, by=command.caller.user, now_s=now_s)]
 

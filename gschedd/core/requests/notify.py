@@ -23,28 +23,28 @@ class Notify(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-def checked_notify(asked: SubmitJob, settings: NotifyConfig) -> Notify:
+def checked_notify(submitted: SubmitJob, settings: NotifyConfig) -> Notify:
     """Return mail points, recipients and URL of a submission.
 
     Raises:
         InvalidRequestError: one cannot be, or the site does not allow it.
     """
-    points = checked_points(asked.mail_points)
+    points = checked_points(submitted.mail_points)
     warnings: tuple[str, ...] = ()
     try:
-        recipients = _recipients(asked.mail_to, settings)
+        recipients = _recipients(submitted.mail_to, settings)
     except InvalidRequestError as error:
-        if not asked.warn_unknown:
+        if not submitted.warn_unknown:
             raise
         recipients = ""
         warnings = (f"{error.message}: -M is ignored",)
-    if wants_mail(points, asked.mail_to) and not (settings.sends_mail or settings.has_hook):
+    if wants_mail(points, submitted.mail_to) and not (settings.sends_mail or settings.has_hook):
         asks = "the job's request for mail has no effect"
         warnings = (f"{SENDS_NO_MAIL}: {asks}; gwait returns when a job has ended",)
     elif recipients and not settings.sends_mail:
         warnings = (f"{SENDS_NO_MAIL}: recipients have no effect, only its hook is called",)
     stated: dict[str, object] = {"mail_points": points, "mail_to": recipients}
-    stated["notify_url"] = _url(asked.notify_url, settings)
+    stated["notify_url"] = _url(submitted.notify_url, settings)
     return Notify(stated=stated, warnings=warnings)
 
 
@@ -62,21 +62,21 @@ def kept_notify(spec: JobSpec, settings: NotifyConfig) -> Notify:
     return Notify(stated=stated, warnings=tuple(warnings))
 
 
-def altered_notify(asked: Alteration, settings: NotifyConfig) -> dict[str, object]:
+def altered_notify(alteration: Alteration, settings: NotifyConfig) -> dict[str, object]:
     """Return what an alteration changes of it.
 
     Raises:
         InvalidRequestError: as above, or the site sends no mail.
     """
     changes: dict[str, object] = {}
-    points = None if asked.mail_points is None else checked_points(asked.mail_points)
+    points = None if alteration.mail_points is None else checked_points(alteration.mail_points)
     if points is not None:
         changes["mail_points"] = points
-    if asked.mail_to is not None:
-        changes["mail_to"] = _recipients(asked.mail_to, settings)
-    if asked.notify_url is not None:
-        changes["notify_url"] = _url(asked.notify_url, settings)
-    wanted = wants_mail(points or "", asked.mail_to or "") if points != "n" else False
+    if alteration.mail_to is not None:
+        changes["mail_to"] = _recipients(alteration.mail_to, settings)
+    if alteration.notify_url is not None:
+        changes["notify_url"] = _url(alteration.notify_url, settings)
+    wanted = wants_mail(points or "", alteration.mail_to or "") if points != "n" else False
     if wanted and not (settings.sends_mail or settings.has_hook):
         raise InvalidRequestError(
             f"{SENDS_NO_MAIL}: it would wait for mail that never comes",

@@ -28,15 +28,17 @@ MAX_REMEMBERED: Final = 256  # characters of a resource list that is remembered
 MAX_POSSIBLE: Final = 10_000  # requests that are remembered as possible; then it begins anew
 
 
-def resources_of(asked: SubmitJob, queue: str, state: State, settings: Settings) -> ResourceList:
+def resources_of(
+    submitted: SubmitJob, queue: str, state: State, settings: Settings
+) -> ResourceList:
     """Return what a submission requests, with the walltime that it gets.
 
     Raises:
         GschedError: a resource list cannot be read, or more is requested than the queue allows.
     """
-    resources = _read(asked, queue, state, settings)
+    resources = _read(submitted, queue, state, settings)
     walltime_s = checked_walltime(
-        resources.walltime_s, queue, settings, is_interactive=asked.interactive is not None
+        resources.walltime_s, queue, settings, is_interactive=submitted.interactive is not None
     )
     return structs.replace(resources, walltime_s=walltime_s)
 
@@ -56,15 +58,15 @@ def _read_resources(
 _read_before: Final = lru_cache(MAX_PARSED)(_read_resources)
 
 
-def _read(asked: SubmitJob, queue: str, state: State, settings: Settings) -> ResourceList:
+def _read(submitted: SubmitJob, queue: str, state: State, settings: Settings) -> ResourceList:
     # Many jobs say the same, and reading is half the work; long lists are not worth the memory.
-    is_short = sum(map(len, asked.resources)) <= MAX_REMEMBERED
+    is_short = sum(map(len, submitted.resources)) <= MAX_REMEMBERED
     parse = _read_before if is_short else _read_resources
     resources = parse(
-        asked.resources,
+        submitted.resources,
         state.generic_names(),
-        settings.config.head.unknown_resource == "warn" or asked.warn_unknown,
-        asked.exclusive,
+        settings.config.head.unknown_resource == "warn" or submitted.warn_unknown,
+        submitted.exclusive,
     )
     change_s = resources.walltime_change_s
     if change_s is not None and change_s < 0:
@@ -78,8 +80,8 @@ def _read(asked: SubmitJob, queue: str, state: State, settings: Settings) -> Res
             hint="give walltime=HH:MM:SS without a sign",
         )
     request = with_memory(resources.request, settings.limits_of(queue))
-    if asked.container is not None:
-        request = with_container(request, asked.container, state, settings)
+    if submitted.container is not None:
+        request = with_container(request, submitted.container, state, settings)
     if request is resources.request:
         return resources
     return structs.replace(resources, request=request)

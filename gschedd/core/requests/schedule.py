@@ -28,19 +28,19 @@ class Schedule(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
 
-def schedule_of(asked: SubmitJob, caller: Caller, settings: Settings) -> Schedule:
+def schedule_of(submitted: SubmitJob, caller: Caller, settings: Settings) -> Schedule:
     """Return what a submission says of it, checked.
 
     Raises:
         GschedError: it cannot be so, or the caller may not say it.
     """
-    priority, warnings = capped_priority(checked_priority(asked.priority), caller, settings)
+    priority, warnings = capped_priority(checked_priority(submitted.priority), caller, settings)
     return Schedule(
         priority=priority,
-        start_after_s=checked_start(asked.start_after_s),
-        grace_s=checked_grace(asked.grace_s),
-        join=checked_join(asked.join),
-        holds=checked_holds(asked.holds, caller),
+        start_after_s=checked_start(submitted.start_after_s),
+        grace_s=checked_grace(submitted.grace_s),
+        join=checked_join(submitted.join),
+        holds=checked_holds(submitted.holds, caller),
         warnings=warnings,
     )
 

@@ -11,12 +11,12 @@ def with_node_words(hint: str, state: State) -> str:
     """Return a hint for a share that no node can give, with why nodes that were to share do not."""
     if any(node.sharing for node in state.nodes.values()):
         return hint
-    told = (
+    reasons = (
         f"{name} cannot share its GPUs ({sharing.words.removeprefix(UNSHARED)})"
         for name, sharing in sorted(state.volatile.gpu_sharing.items())
         if sharing.words.startswith(UNSHARED)
     )
-    return "; ".join(filter(None, (next(told, ""), hint)))
+    return "; ".join(filter(None, (next(reasons, ""), hint)))
 
 
 def check_sharing(spec: JobSpec) -> None:

@@ -54,45 +54,45 @@ def prepare(
     Raises:
         GschedError: the job cannot be taken; the message says what, why and what to do.
     """
-    asked, caller, digests = command.asked, command.caller, command.digests
-    owner = owner_of(asked, caller, state, settings)
-    array = checked_array(asked, caller, state, settings)
-    asked = with_terminal(asked, settings)
-    queue = asked.queue or settings.default_queue
-    resources = resources_of(asked, queue, state, settings)
+    submitted, caller, digests = command.submitted, command.caller, command.digests
+    owner = owner_of(submitted, caller, state, settings)
+    array = checked_array(submitted, caller, state, settings)
+    submitted = with_terminal(submitted, settings)
+    queue = submitted.queue or settings.default_queue
+    resources = resources_of(submitted, queue, state, settings)
     walltime_s = resources.walltime_s
     aim, notes = aim_of(
-        asked, resources.request, walltime_s, state=state, settings=settings, now_s=now_s
+        submitted, resources.request, walltime_s, state=state, settings=settings, now_s=now_s
     )
     warnings = [*resources.warnings, *notes]
-    saving = saving_of(asked, walltime_s, settings)
-    warnings += adaptive_notes(asked, aim.request, state)
+    saving = saving_of(submitted, walltime_s, settings)
+    warnings += adaptive_notes(submitted, aim.request, state)
     warnings += saving.warnings
     check_possible(resources.request, state)
     if not state.nodes:
         warnings.append("no node has registered yet: the job waits for one")
-    schedule = schedule_of(asked, caller, settings)
+    schedule = schedule_of(submitted, caller, settings)
     warnings += schedule.warnings
-    notify = checked_notify(asked, settings.config.notify)
+    notify = checked_notify(submitted, settings.config.notify)
     warnings += notify.warnings
     spec = JobSpec(
         owner=owner,
-        name=asked.name,
+        name=submitted.name,
         queue=queue,
         request=intern(aim.request),
-        workdir=asked.workdir,
+        workdir=submitted.workdir,
         walltime_s=walltime_s,
         priority=schedule.priority,
         start_after_s=schedule.start_after_s,
         join=schedule.join,
-        umask=asked.umask & 0o777,
-        launch=LaunchKind(asked.launch),
+        umask=submitted.umask & 0o777,
+        launch=LaunchKind(submitted.launch),
         grace_s=schedule.grace_s,
         array=array,
         lines_digest=command.lines_digest,
         script_digest=digests[0],
         environment_digest=digests[1],
-        client_key=asked.key,
+        client_key=submitted.key,
         holds=schedule.holds,
         deadline_s=aim.deadline_s,
         urgency=aim.urgency,
@@ -104,10 +104,10 @@ def prepare(
         restarts_max=saving.restarts_max,
         lease_s=saving.lease_s,
     )
-    spec = structs.replace(spec, **(stated_of(asked) | notify.stated))
+    spec = structs.replace(spec, **(stated_of(submitted) | notify.stated))
     check_sharing(spec)
     stated = StatedDependencies(
-        texts=asked.depends, caller=caller, name=spec.name, past=command.past, now_s=now_s
+        texts=submitted.depends, caller=caller, name=spec.name, past=command.past, now_s=now_s
     )
     spec, depends = with_dependencies(spec, stated, state, settings)
     return Submission(spec=spec, warnings=tuple(warnings), depends=depends)

@@ -34,7 +34,7 @@ def is_left_alone(state: State, job: int, now_s: float) -> bool:
     return until_s is not None and now_s < until_s
 
 
-def next_asked_again_s(state: State) -> float | None:
+def next_retry_s(state: State) -> float | None:
     """Return when a job that could not be moved is asked again, seconds since the epoch."""
     return min(state.volatile.stuck.values()) if state.volatile.stuck else None
 

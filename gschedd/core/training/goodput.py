@@ -37,17 +37,17 @@ def is_unmeasured(state: State, job: Job, allocation: Allocation) -> bool:
     return gpu_types(state, allocation) not in known
 
 
-def told_by_batches(state: State, job: Job, said: n.Progress, now_s: float) -> Iterator[f.AnyFact]:
+def steps_by_batch(state: State, job: Job, report: n.Progress, now_s: float) -> Iterator[f.AnyFact]:
     """Yield what an adaptive training has measured, where that is news."""
     attempt = job.attempt
-    if job.spec.adaptive is None or attempt is None or attempt.number != said.attempt:
+    if job.spec.adaptive is None or attempt is None or attempt.number != report.attempt:
         return
     by_node = gpus_by_node(attempt.allocation)
     if not by_node:
         return
     gpu_type, kind = gpu_types(state, attempt.allocation), kind_of(job.spec).key
     replica = dict(job.spec.adaptive.replica_gpus).get(gpu_type, 1)
-    for sample in said.profile:
+    for sample in report.profile:
         if sample.step_s > 0 and sample.batch_per_gpu > 0:
             alone = Steps(
                 counts=(replica,),
@@ -56,28 +56,28 @@ def told_by_batches(state: State, job: Job, said: n.Progress, now_s: float) -> I
                 step_s=sample.step_s,
                 batch_per_gpu=sample.batch_per_gpu,
                 gradient_s=sample.gradient_s,
-                batch_per_gpu_max=said.batch_per_gpu_max,
+                batch_per_gpu_max=report.batch_per_gpu_max,
                 profiled=True,
             )
             if state.goodputs.is_news(job.id, alone, now_s):
                 yield _measured(job, kind, alone, now_s)
-    if said.step_s <= 0 or said.batch_per_gpu <= 0:
+    if report.step_s <= 0 or report.batch_per_gpu <= 0:
         return
     counts = tuple(sorted(by_node.values(), reverse=True))
     steps = Steps(
         counts=counts,
         gpu_type=gpu_type,
-        samples=sum(counts) // replica * said.batch_per_gpu * (said.accumulation + 1),
-        step_s=said.step_s,
-        communication_s=said.communication_s if sum(counts) > 1 else 0.0,
-        gradient_bytes=said.gradient_bytes,
-        work_total=said.work_total,
-        batch_per_gpu=said.batch_per_gpu,
-        accumulation=said.accumulation,
-        gradient_s=said.gradient_s,
-        gradient_sqr=said.gradient_sqr,
-        gradient_var=said.gradient_var,
-        batch_per_gpu_max=said.batch_per_gpu_max,
+        samples=sum(counts) // replica * report.batch_per_gpu * (report.accumulation + 1),
+        step_s=report.step_s,
+        communication_s=report.communication_s if sum(counts) > 1 else 0.0,
+        gradient_bytes=report.gradient_bytes,
+        work_total=report.work_total,
+        batch_per_gpu=report.batch_per_gpu,
+        accumulation=report.accumulation,
+        gradient_s=report.gradient_s,
+        gradient_sqr=report.gradient_sqr,
+        gradient_var=report.gradient_var,
+        batch_per_gpu_max=report.batch_per_gpu_max,
     )
     if state.goodputs.is_news(job.id, steps, now_s):
         yield _measured(job, kind, steps, now_s)
@@ -124,14 +124,14 @@ def tuned(state: State, tunes: Iterable[Tune], now_s: float) -> Iterator[f.Batch
             )
 
 
-def _as_in_script(asked: Adaptive, reached: Reached | None) -> Adaptive:
+def _as_in_script(adaptive: Adaptive, reached: Reached | None) -> Adaptive:
     """Return what holds of batches: what the script says, as soon as it has, else its user."""
     if reached is None or not reached.batch:
-        return asked
-    most = min(asked.batch_max, reached.batch_max or asked.batch_max)
-    if asked.scaling is not Scaling.ADAPTIVE:
+        return adaptive
+    most = min(adaptive.batch_max, reached.batch_max or adaptive.batch_max)
+    if adaptive.scaling is not Scaling.ADAPTIVE:
         most = 0
-    return structs.replace(asked, batch=reached.batch, batch_max=max(reached.batch, most))
+    return structs.replace(adaptive, batch=reached.batch, batch_max=max(reached.batch, most))
 
 
 def adaptive_profile(
@@ -143,8 +143,8 @@ def adaptive_profile(
         counts: numbers of GPUs that it may be given, ascending.
         restart_s: expected time without progress of a restart, seconds.
     """
-    asked = job.spec.adaptive
-    if asked is None or not state.plans_adaptive:
+    adaptive = job.spec.adaptive
+    if adaptive is None or not state.plans_adaptive:
         return None
     reached, attempt = state.reached.get(job.id), job.attempt
     noise = None
@@ -156,19 +156,19 @@ def adaptive_profile(
     return AdaptiveProfile(
         goodput=goodput_of(
             state.goodputs.model(
-                job.id, kind_of(job.spec).key, _as_in_script(asked, reached), noise
+                job.id, kind_of(job.spec).key, _as_in_script(adaptive, reached), noise
             ),
-            asked.inference,
+            adaptive.inference,
         ),
-        scaling=asked.scaling,
+        scaling=adaptive.scaling,
         age_s=max(0.0, now_s - job.submitted_s),
         restarts=max(0, job.attempts - 1),
         restart_s=restart_s,
         gpus_min=counts[0],
-        gpus_max=counts[0] if asked.scaling is Scaling.RIGID else counts[-1],
+        gpus_max=counts[0] if adaptive.scaling is Scaling.RIGID else counts[-1],
         left=_left(state, job),
         gpus_reached=most,
-        gpu_types=frozenset(asked.gpu_types),
-        replica_gpus=dict(asked.replica_gpus),
-        preemptible=asked.preemptible,
+        gpu_types=frozenset(adaptive.gpu_types),
+        replica_gpus=dict(adaptive.replica_gpus),
+        preemptible=adaptive.preemptible,
     )

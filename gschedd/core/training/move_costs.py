@@ -8,7 +8,7 @@ from gschedd.models.kinds import kind_of
 from gschedd.models.startup import Family
 
 
-def told_by_resuming(job: Job, now_s: float) -> f.MoveMeasured | None:
+def cost_by_resuming(job: Job, now_s: float) -> f.MoveMeasured | None:
     """Return what the move of a job has cost whose first step after it is done.
 
     That is the time from the step after which it saved its state. Nothing is known of the cost of

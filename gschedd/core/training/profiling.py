@@ -15,7 +15,7 @@ from gschedd.models.sizes import stated_size
 from gschedd.plan.elastic import is_elastic
 
 
-def check_profile(asked: SubmitJob, settings: Settings) -> None:
+def check_profile(submitted: SubmitJob, settings: Settings) -> None:
     """Do nothing if a submission may ask for a profiling run.
 
     Raises:
@@ -26,7 +26,7 @@ def check_profile(asked: SubmitJob, settings: Settings) -> None:
             "this site makes no profiling runs: [training] profile is never",
             hint="leave --profile out",
         )
-    if not asked.movable or not asked.places_max:
+    if not submitted.movable or not submitted.places_max:
         raise InvalidRequestError(
             "a profiling run is for an elastic training with a range of GPUs: it begins on the "
             "fewest, and may get more when its step time is known",

@@ -10,7 +10,7 @@ from gschedd.plan.training import Size
 
 #: So long a training must have been heard for its real pace to count, seconds. The first steps of
 #: one are slower than all others.
-HEARD_LEAST_S: Final = 5.0
+OBSERVED_LEAST_S: Final = 5.0
 
 
 class Rest(Struct, frozen=True, kw_only=True):
@@ -107,13 +107,13 @@ def _rest_of_start_s(since_s: float, steps_s: float, *, is_known: bool) -> float
 
 def _slower(size: Size, rate: float, reached: Reached) -> float:
     """Return how many times longer a training's steps take than its speed tells; 1: unknown."""
-    heard_s = reached.at_s - reached.since_s
+    observed_s = reached.at_s - reached.since_s
     now, then = (
         done_of(size, work, reached.work_total) for work in (reached.work_done, reached.since_work)
     )
-    if heard_s < HEARD_LEAST_S or now <= then or rate <= 0:
+    if observed_s < OBSERVED_LEAST_S or now <= then or rate <= 0:
         return 1.0
-    return rate * heard_s / (now - then)
+    return rate * observed_s / (now - then)
 
 
 def done_of(size: Size, work_done: float, work_total: float) -> float:

@@ -24,17 +24,17 @@ def expected_startup_s(spec: JobSpec, size: Size, state: State) -> float:
     return state.startups.expected_s(_family(spec))
 
 
-def told_by_step(job: Job, said: n.Progress, now_s: float) -> f.StartupMeasured | None:
+def startup_by_step(job: Job, report: n.Progress, now_s: float) -> f.StartupMeasured | None:
     """Return how long the present attempt took until its first step, if it was not known."""
     attempt = job.attempt
     if attempt is None or attempt.started_s is None or attempt.startup_s is not None:
         return None
-    steps_s = max(0, said.step - max(0, said.restored_step)) * said.step_s
-    startup_s = max(0.0, min(said.at_s, now_s) - attempt.started_s - steps_s)
+    steps_s = max(0, report.step - max(0, report.restored_step)) * report.step_s
+    startup_s = max(0.0, min(report.at_s, now_s) - attempt.started_s - steps_s)
     return _measured(job, startup_s, now_s, by_step=True)
 
 
-def told_by_end(state: State, fact: f.AttemptEnded) -> f.StartupMeasured | None:
+def startup_by_end(state: State, fact: f.AttemptEnded) -> f.StartupMeasured | None:
     """Return how long an attempt that is over took until its first step, if that can be told.
 
     Only one that did all the work of the training is long enough to be told from.

@@ -23,36 +23,36 @@ CHANGE: Final = 0.1
 PAUSE_S: Final = 60.0
 
 
-def told_by_steps(state: State, job: Job, said: n.Progress, now_s: float) -> f.StepsMeasured | None:
+def mean_steps(state: State, job: Job, report: n.Progress, now_s: float) -> f.StepsMeasured | None:
     """Return what a training's steps take where it runs, if it has just been measured.
 
     What it tells is the mean of its steps since it was heard last.
     """
     attempt, before = job.attempt, state.reached.get(job.id)
-    if attempt is None or before is None or before.attempt != said.attempt or said.step_s <= 0:
+    if attempt is None or before is None or before.attempt != report.attempt or report.step_s <= 0:
         return None
-    if said.batch_per_gpu and job.spec.adaptive is not None:
+    if report.batch_per_gpu and job.spec.adaptive is not None:
         return None  # see `told_by_batches`
-    steps = said.step - before.step
-    if steps < 1 or (steps < LEAST_STEPS and steps * said.step_s < LEAST_S):
+    steps = report.step - before.step
+    if steps < 1 or (steps < LEAST_STEPS and steps * report.step_s < LEAST_S):
         return None
-    samples = (said.work_done - before.work_done) / steps
+    samples = (report.work_done - before.work_done) / steps
     by_node = gpus_by_node(attempt.allocation)
-    if samples <= 0 or not by_node or not _is_news(job, said.step_s, now_s):
+    if samples <= 0 or not by_node or not _is_news(job, report.step_s, now_s):
         return None
     return f.StepsMeasured(
         at_s=now_s,
         job=job.id,
-        attempt=said.attempt,
+        attempt=report.attempt,
         kind=kind_of(job.spec).key,
         steps=Steps(
             counts=tuple(sorted(by_node.values(), reverse=True)),
             gpu_type=goodput.gpu_types(state, attempt.allocation),
             samples=samples,
-            step_s=said.step_s,
-            communication_s=said.communication_s if sum(by_node.values()) > 1 else 0.0,
-            gradient_bytes=said.gradient_bytes,
-            work_total=said.work_total,
+            step_s=report.step_s,
+            communication_s=report.communication_s if sum(by_node.values()) > 1 else 0.0,
+            gradient_bytes=report.gradient_bytes,
+            work_total=report.work_total,
         ),
     )
 

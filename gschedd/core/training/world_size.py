@@ -13,7 +13,7 @@ from gschedd.core.state.state import State
 from gschedd.plan.training import gpu_count
 
 #: So many numbers a training tells at most; with that many there may be larger ones.
-MAX_TOLD: Final = 256
+MAX_SIZES: Final = 256
 #: Sets of numbers whose numbers of GPUs are kept: trainings are few, and asked for in each cycle.
 MAX_KEPT: Final = 1_024
 _MAX_LISTED: Final = 12
@@ -26,7 +26,7 @@ def ranks_on(job: Job, allocation: Allocation) -> int:
     return sum(len(share.gpu_indices) or max(1, share.cpus) for share in allocation)
 
 
-def told_sizes(state: State, job: Job) -> tuple[int, ...]:
+def known_sizes(state: State, job: Job) -> tuple[int, ...]:
     """Return the numbers of ranks that a training has said it can run on; empty: any, or unknown.
 
     What it says now counts, else what it said with its newest checkpoint.
@@ -39,13 +39,18 @@ def told_sizes(state: State, job: Job) -> tuple[int, ...]:
 
 def takes(sizes: Iterable[int], ranks: int) -> bool:
     """Return whether a training that has told these numbers can run on ``ranks``, 0: unknown."""
-    told = tuple(sizes)
-    return not told or not ranks or ranks in told or (len(told) >= MAX_TOLD and ranks > told[-1])
+    allowed = tuple(sizes)
+    return (
+        not allowed
+        or not ranks
+        or ranks in allowed
+        or (len(allowed) >= MAX_SIZES and ranks > allowed[-1])
+    )
 
 
 def takes_gpus(state: State, job: Job, gpus: int) -> bool:
     """Return whether a training can go on with so many GPUs, as far as it has said."""
-    return takes(told_sizes(state, job), gpus if _has_one_rank_per_gpu(state, job) else 0)
+    return takes(known_sizes(state, job), gpus if _has_one_rank_per_gpu(state, job) else 0)
 
 
 def check_gpus(state: State, job: Job, gpus: int) -> None:
@@ -55,7 +60,7 @@ def check_gpus(state: State, job: Job, gpus: int) -> None:
         InvalidRequestError: it has said that it cannot.
     """
     if not takes_gpus(state, job, gpus):
-        sizes = told_sizes(state, job)
+        sizes = known_sizes(state, job)
         raise InvalidRequestError(
             f"job {short_job_id(job.id)} cannot go on on {gpus} ranks: its script says that it "
             "can on "
@@ -66,7 +71,7 @@ def check_gpus(state: State, job: Job, gpus: int) -> None:
 
 def counts_taken(state: State, job: Job, counts: tuple[int, ...]) -> tuple[int, ...]:
     """Return those of some numbers of GPUs that a training can run on; all if it would be none."""
-    sizes = told_sizes(state, job)
+    sizes = known_sizes(state, job)
     if not sizes or not _has_one_rank_per_gpu(state, job):
         return counts
     return _taken(counts, sizes)

@@ -14,8 +14,8 @@ SILENT_S: Final = 120.0
 
 def advice(job: Job, state: State, now_s: float) -> str:
     """Return what keeps an adaptive training from adapting, and what to do; else nothing."""
-    asked, attempt = job.spec.adaptive, job.attempt
-    if asked is None or attempt is None or job.state is not JobState.RUNNING:
+    adaptive, attempt = job.spec.adaptive, job.attempt
+    if adaptive is None or attempt is None or job.state is not JobState.RUNNING:
         return ""
     if not state.plans_adaptive or attempt.started_s is None:
         return ""
@@ -41,16 +41,16 @@ def advice(job: Job, state: State, now_s: float) -> str:
 
 def _of_batches(job: Job, reached: Reached) -> str:
     """Return how the batches of a script differ from those of its submission."""
-    asked = job.spec.adaptive
-    assert asked is not None, "the caller has looked"
-    if reached.batch and reached.batch != asked.batch:
+    adaptive = job.spec.adaptive
+    assert adaptive is not None, "the caller has looked"
+    if reached.batch and reached.batch != adaptive.batch:
         return (
-            f"the script is tuned for a batch of {reached.batch}, not {asked.batch}: "
+            f"the script is tuned for a batch of {reached.batch}, not {adaptive.batch}: "
             f"{reached.batch} is used; submit it with --batch {reached.batch}"
         )
-    if 0 < reached.batch_max < asked.batch_max:
+    if 0 < reached.batch_max < adaptive.batch_max:
         return (
-            f"the script allows batches up to {reached.batch_max}, not {asked.batch_max}: raise "
+            f"the script allows batches up to {reached.batch_max}, not {adaptive.batch_max}: raise "
             "batch_max in elastic.Adaptive() for larger ones"
         )
     return ""

@@ -176,16 +176,16 @@ class JobViews:
             start: when a job that waits starts; None: that was not asked for.
         """
         spec = job.spec
-        told = tuple(attempts)
+        shown = tuple(attempts)
         row = self.row_with_start(job, start) if start is not None else self.row(job)
         ahead = jobs_ahead(job, self._state) if self._is_in_queue(job) else None
         why = self._reasons.why(job)
-        first = next(iter(told[-1].parts.values())) if told else None
+        first = next(iter(shown[-1].parts.values())) if shown else None
         story = api.JobStory(
             server=self._settings.server,
             now_s=now_s,
             row=row,
-            attempts=tuple(self._attempt(job, attempt) for attempt in told),
+            attempts=tuple(self._attempt(job, attempt) for attempt in shown),
             events=tuple(
                 api.EventRow(
                     seq=seq,
@@ -231,12 +231,12 @@ class JobViews:
             lease_s=spec.lease_s,
             start_unknown=row.start.unknown if row.start is not None else "",
         )
-        said = stated_of(spec) | {
+        stated = stated_of(spec) | {
             "stdout_path": story.stdout_path,
             "stderr_path": story.stderr_path,
             "notify_url": origin_of(spec.notify_url),
         }
-        return structs.replace(story, **said)
+        return structs.replace(story, **stated)
 
     def _attempt(self, job: Job, attempt: Attempt) -> api.AttemptRow:
         live = live_parts(self._state, job.id, attempt)
@@ -272,17 +272,17 @@ class JobViews:
         row = self.row(job)
         if job.state not in WAITING_STATES:
             return row
-        said_s = row.predicted_start_s
-        if said_s is not None and said_s <= self._now_s:
-            said_s = None  # what runs has outlived the plan, and no cycle has noticed yet
-        if said_s is None and not is_planned(job.spec, self._state):
+        planned_s = row.predicted_start_s
+        if planned_s is not None and planned_s <= self._now_s:
+            planned_s = None  # what runs has outlived the plan, and no cycle has noticed yet
+        if planned_s is None and not is_planned(job.spec, self._state):
             planned = structs.replace(row, predicted_start_s=start.start_s)
             row = self._with_deadline(planned, job)
-        told = start_row(start, planned_s=said_s)
-        expected_s = told.expected_s
-        if expected_s is None and told.not_before_s is None:
-            expected_s = told.planned_s
-        return structs.replace(row, predicted_start_s=expected_s, start=told)
+        start_shown = start_row(start, planned_s=planned_s)
+        expected_s = start_shown.expected_s
+        if expected_s is None and start_shown.not_before_s is None:
+            expected_s = start_shown.planned_s
+        return structs.replace(row, predicted_start_s=expected_s, start=start_shown)
 
     def node(self, node: Node) -> api.NodeRow:
         """Return the line of a node."""

@@ -20,14 +20,16 @@ def share_row(share: GpuShare) -> ShareRow:
 
 def share_of(job: Job) -> ShareRow | None:
     """Return what a job has of a GPU, or asks for until it has an attempt."""
-    asked = job.spec.request.gpu_share
-    if asked is None:
+    requested = job.spec.request.gpu_share
+    if requested is None:
         return None
     if job.attempt is not None:
         owned = (part for share in job.attempt.allocation for part in share.gpu_shares)
         return next(map(share_row, owned), None)
     return ShareRow(
-        percent=asked.percent, memory_bytes=asked.memory_bytes, share_class=asked.share_class
+        percent=requested.percent,
+        memory_bytes=requested.memory_bytes,
+        share_class=requested.share_class,
     )
 
 
