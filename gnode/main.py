@@ -21,21 +21,21 @@ from gnode.core import containers
 from gnode.core.agent import Agent
 from gnode.core.gpu_access import GpuAccess
 from gnode.core.inputs import Account
-from gnode.core.site import REMOVE_DELAY_S, Limits, Site
+from gnode.core.site import REMOVE_DELAY_S, NodeLimits, Site
 from gnode.core.staging import Staging
 from gnode.daemon import leftovers, neighbours, spool
 from gnode.daemon.elastic import socket_path
 from gnode.daemon.identity import own_identity
-from gnode.daemon.launching import Rules
+from gnode.daemon.launching import LaunchRules
 from gnode.daemon.measuring import Meters
-from gnode.daemon.parts import Identity
+from gnode.daemon.parts import DaemonIdentity
 from gnode.daemon.peer import socket_path as socket_of
 from gnode.daemon.peer import trusted_uids
 from gnode.daemon.scratch import DEFAULT_TMP_DIR
 from gnode.daemon.sharing import Sharing
 from gnode.daemon.shell import Shell
 from gnode.daemon.space import SpoolSpace
-from gnode.daemon.spool import Spool
+from gnode.daemon.spool import NodeSpool
 from gnode.gpushare import make_runtime
 from gnode.hw import cgroups
 from gnode.hw.confinement import Confinement, find_confinement
@@ -114,7 +114,7 @@ def serve(config: Config) -> None:
         GschedError: it cannot start, or something inside it broke.
     """
     node = config.node
-    state = Spool(node.state_dir or DEFAULT_NODE_STATE_DIR, node.tmp_dir or DEFAULT_TMP_DIR)
+    state = NodeSpool(node.state_dir or DEFAULT_NODE_STATE_DIR, node.tmp_dir or DEFAULT_TMP_DIR)
     state.prepare()
     lock_fd = spool.lock(state.state_dir)
     try:
@@ -144,7 +144,7 @@ def serve(config: Config) -> None:
 
 
 def _compose(
-    config: Config, state: Spool, roots: cgroups.Roots, has_spool: Callable[[], bool]
+    config: Config, state: NodeSpool, roots: cgroups.Roots, has_spool: Callable[[], bool]
 ) -> Shell:
     node = config.node
     _check_private_tmp(config)
@@ -164,7 +164,7 @@ def _compose(
     if runtimes and sharing.containers:
         inventory = structs.replace(inventory, features=(*inventory.features, SHARE_FEATURE))
     _kill_strays(roots, state)
-    rules = Rules(allow_root=node.allow_root_jobs, uid_min=node.min_uid)
+    rules = LaunchRules(allow_root=node.allow_root_jobs, uid_min=node.min_uid)
     site = Site(
         node=name,
         user_root=state.scratch.root,
@@ -177,7 +177,7 @@ def _compose(
         memory_root=roots.memory if node.enforce_memory else None,
         elastic_socket=socket_path(state.state_dir),
         probe_account=_probe_account(rules),
-        limits=Limits(
+        limits=NodeLimits(
             no_new_privileges=node.no_new_privileges,
             open_files=node.job_open_files,
             processes=node.job_processes,
@@ -187,7 +187,7 @@ def _compose(
         ),
         processes_root=roots.processes,
         sharing=sharing.offered,
-        containers=containers.Rules(
+        containers=containers.ContainerRules(
             runtimes=runtimes,
             mount_home=config.containers.mount_home,
             mounts=config.containers.mounts,
@@ -210,7 +210,7 @@ def _compose(
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )
     agent = Agent(site, inventory, mark=state.read_mark(), heartbeat_s=node.heartbeat_s)
-    identity = Identity(
+    identity = DaemonIdentity(
         node=name,
         identity=own_identity(state.state_dir),
         machine=read_machine(),
@@ -313,7 +313,7 @@ def _launch_agent() -> str:
 
 def _sharing(
     config: GpuShareConfig,
-    state: Spool,
+    state: NodeSpool,
     nvml: Nvml,
     inventory: Inventory,
     access: Callable[[], GpuAccess],
@@ -341,7 +341,7 @@ def node_name(config: Config) -> str:
     return name
 
 
-def _probe_account(rules: Rules) -> Account | None:
+def _probe_account(rules: LaunchRules) -> Account | None:
     """Return as whom this node probes itself: as root an ordinary user who owns nothing."""
     try:
         entry = pwd.getpwnam(PROBE_USER) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
@@ -369,7 +369,7 @@ def _log_confinement(confinement: Confinement) -> None:
         log.info("%s confines this node to %s", limit.path, format_size(limit.limit_bytes))
 
 
-def _kill_strays(roots: cgroups.Roots, state: Spool) -> None:
+def _kill_strays(roots: cgroups.Roots, state: NodeSpool) -> None:
     """Kill what runs without an attempt in the spool: a spool that was wiped.
 
     It happens before the head hears that there is no such attempt, and starts another one.

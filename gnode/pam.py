@@ -33,7 +33,7 @@ ACCOUNT, SESSION = "account", "open_session"
 AUTHENTICATION = frozenset({"auth", "password"})
 
 
-class RefusedError(Exception):
+class LoginRefusedError(Exception):
     """The user does not come in; the message says why."""
 
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _check_isolated()
         message = answer(full_environment(), given.config, os.getppid())
-    except RefusedError as error:
+    except LoginRefusedError as error:
         syslog.syslog(syslog.LOG_NOTICE, f"refused: {error}")
         _show(str(error))
         sys.exit(1)
@@ -73,7 +73,7 @@ def _check_isolated() -> None:
         RefusedError: it is so.
     """
     if not sys.flags.isolated:
-        raise RefusedError("gnode.pam has to be started with python -I: see gnode-pam(8)")
+        raise LoginRefusedError("gnode.pam has to be started with python -I: see gnode-pam(8)")
 
 
 def _check_service(service: str) -> None:
@@ -86,7 +86,7 @@ def _check_service(service: str) -> None:
     """
     found = pam_stack.lines(pam_stack.PAM, service) if service else ()
     if pam_stack.takes_users_environment(found):
-        raise RefusedError(
+        raise LoginRefusedError(
             f"only root can log in: user_readenv=1 of pam_env.so in {pam_stack.PAM}/{service} lets "
             "users set variables for programs of root: tell an administrator to remove it, see "
             "gnode-pam(8)"
@@ -114,13 +114,13 @@ def answer(told: Mapping[str, str], path: str, caller: int) -> str:
     """
     stage, user = told.get("PAM_TYPE", ""), told.get("PAM_USER", "")
     if stage in AUTHENTICATION:  # a success would let anybody in whose line is "sufficient"
-        raise RefusedError(f"gnode.pam does not authenticate: remove its line for {stage!r}")
+        raise LoginRefusedError(f"gnode.pam does not authenticate: remove its line for {stage!r}")
     if stage not in {ACCOUNT, SESSION}:
         return ""
     try:
         account = pwd.getpwnam(user)
     except KeyError:
-        raise RefusedError(f"this node does not know user {user!r}") from None
+        raise LoginRefusedError(f"this node does not know user {user!r}") from None
     if account.pw_uid == 0:
         return ""
     _check_service(told.get("PAM_SERVICE", ""))
@@ -128,7 +128,7 @@ def answer(told: Mapping[str, str], path: str, caller: int) -> str:
         check_config(path)
         config = load_config(path)
     except GschedError as error:
-        raise RefusedError(f"only root can log in: {error.message}") from None
+        raise LoginRefusedError(f"only root can log in: {error.message}") from None
     if is_administrator(account, config):
         return ""
     try:
@@ -137,7 +137,7 @@ def answer(told: Mapping[str, str], path: str, caller: int) -> str:
     except _UnknownError as error:
         if config.login.when_unknown == "allow":
             return f"{user} comes in, in no job: {error}"
-        raise RefusedError(
+        raise LoginRefusedError(
             f"it is not known whether user {user} has a job on node {_name(config)}: {error}: "
             "try again, or tell an administrator"
         ) from None
@@ -177,7 +177,7 @@ def _enter(
         except (OSError, ValueError) as error:
             raise _UnknownError(f"gnode does not tell: {error}") from None
         if not found:
-            raise RefusedError(
+            raise LoginRefusedError(
                 f"user {user} has no running job on node {_name(config)}: log in to a node of one "
                 "(gstat -n), or start one"
             )
@@ -191,7 +191,7 @@ def _enter(
         except login.OverError:
             continue  # its records say so by now, and another one may run
         except LaunchError as error:
-            raise RefusedError(
+            raise LoginRefusedError(
                 f"the session cannot be a part of job {job}: {error.message}: use gshell {job}"
             ) from None
         _show(f"this session is a part of job {job} and ends with it")

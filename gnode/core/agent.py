@@ -14,8 +14,8 @@ from gnode.core.effects import (
     Finish,
     RefuseHead,
     SaveMark,
-    Send,
     SendRegister,
+    SendToHead,
     TellKnown,
     Warn,
 )
@@ -25,30 +25,30 @@ from gnode.core.inputs import (
     BindingChanged,
     Disconnected,
     HeadOffered,
-    HeadSaid,
+    HeadOrder,
     Input,
     InventoryChanged,
-    JobSaid,
-    LaunchAsked,
     LauncherDown,
     LauncherUp,
+    LaunchOrder,
     LeaseRenewed,
     Measured,
     ProblemChanged,
     Recalled,
     ShareAbused,
     SharingChanged,
-    SharingTold,
+    SharingStatus,
     SpoolFound,
-    StopAllAsked,
+    StopAllRequested,
     SupervisorAnswered,
-    SurveyAsked,
+    SurveyReceived,
+    TrainingMessage,
     Welcomed,
 )
 from gnode.core.live import LiveReports
 from gnode.core.mark import HeadMark, objection_to
 from gnode.core.site import Site
-from gnode.core.table import Attempt, Table
+from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import Phase
 from gsched.model.gpu_outside import GpuUse
@@ -75,10 +75,10 @@ MachineEvent = (
     | InventoryChanged
     | ProblemChanged
     | BindingChanged
-    | SharingTold
+    | SharingStatus
     | ShareAbused
     | SharingChanged
-    | StopAllAsked
+    | StopAllRequested
 )
 
 #: How old the durable mark may be, seconds: each time costs a flush.
@@ -127,11 +127,11 @@ class Agent:
     # --- what the shell may look at ---
 
     @property
-    def attempts(self) -> dict[AttemptKey, Attempt]:
+    def attempts(self) -> dict[AttemptKey, NodeAttempt]:
         """Return the attempts that are known; only to be read."""
         return self._table.attempts
 
-    def live(self) -> list[Attempt]:
+    def live(self) -> list[NodeAttempt]:
         """Return the attempts that may have processes; only to be read."""
         return self._table.live()
 
@@ -189,25 +189,25 @@ class Agent:
         """
         table = self._table
         match event:
-            case LaunchAsked() | HeadSaid():
+            case LaunchOrder() | HeadOrder():
                 self._on_order(event, now_s, wall_s)
-            case Recalled() | SurveyAsked() | LeaseRenewed():
+            case Recalled() | SurveyReceived() | LeaseRenewed():
                 self._on_past(event, now_s, wall_s)
             case HeadOffered() | Welcomed() | Disconnected():
                 self._on_connection(event, now_s)
             case AlarmRang():
                 self._on_alarm(now_s)
-            case JobSaid():
+            case TrainingMessage():
                 trainings.said(table, event.message)
             case (
                 Measured()
                 | InventoryChanged()
-                | SharingTold()
+                | SharingStatus()
                 | ShareAbused()
                 | SharingChanged()
                 | ProblemChanged()
                 | BindingChanged()
-                | StopAllAsked()
+                | StopAllRequested()
             ):
                 self._on_machine(event, now_s, wall_s)
             case SpoolFound():
@@ -253,13 +253,13 @@ class Agent:
             self._table.out.append(Finish())
 
     def _on_past(
-        self, event: Recalled | SurveyAsked | LeaseRenewed, now_s: float, wall_s: float
+        self, event: Recalled | SurveyReceived | LeaseRenewed, now_s: float, wall_s: float
     ) -> None:
         table = self._table
         match event:
             case Recalled():
                 orders.recalled(table, event, wall_s)
-            case SurveyAsked():
+            case SurveyReceived():
                 known = tuple(each.known() for each in table.attempts.values() if not each.prepared)
                 table.out.append(TellKnown(attempts=known, survey=event.survey))
                 table.out.extend(table.leases.connected(now_s))
@@ -372,12 +372,12 @@ class Agent:
         for launch in table.leases.take_held():
             self._on_order(launch, now_s, wall_s)
 
-    def _on_order(self, event: LaunchAsked | HeadSaid, now_s: float, wall_s: float) -> None:
+    def _on_order(self, event: LaunchOrder | HeadOrder, now_s: float, wall_s: float) -> None:
         table = self._table
         if not table.welcomed:
             table.drop("an order from a head that has not welcomed this node")
             return
-        if isinstance(event, LaunchAsked):
+        if isinstance(event, LaunchOrder):
             preparing.on_launch(table, event, now_s, wall_s)
             return
         message = event.message
@@ -411,14 +411,14 @@ class Agent:
                 self._on_measured(event, now_s)
             case InventoryChanged():
                 table.inventory = event.inventory
-            case ProblemChanged() | BindingChanged() | SharingTold():
+            case ProblemChanged() | BindingChanged() | SharingStatus():
                 self._on_condition(event, now_s)
             case ShareAbused():
                 orders.note_abuse(table, event)
             case SharingChanged():
                 access = event.access or table.site.gpu_access
                 table.site = replace(table.site, sharing=event.sharing, gpu_access=access)
-            case StopAllAsked():
+            case StopAllRequested():
                 orders.stop_all(table, now_s, wall_s)
 
     def _on_measured(self, event: Measured, now_s: float) -> None:
@@ -433,13 +433,13 @@ class Agent:
         if table.welcomed and event.live is not None:
             news = self._live.due(event.live, event.load, now_s)
             if news is not None:
-                table.out.append(Send(message=news))
+                table.out.append(SendToHead(message=news))
         known, table.gpu_use = table.gpu_use, event.gpu_use
         if table.welcomed and _places(known) != _places(event.gpu_use):
             self._beat(now_s)
 
     def _on_condition(
-        self, event: ProblemChanged | BindingChanged | SharingTold, now_s: float
+        self, event: ProblemChanged | BindingChanged | SharingStatus, now_s: float
     ) -> None:
         """Take in what the head is to hear at once: of sharing GPUs, that it is another state."""
         table = self._table
@@ -449,7 +449,7 @@ class Agent:
                 self._remove_due(now_s)
             case BindingChanged():
                 table.unbound = event.reason
-            case SharingTold():
+            case SharingStatus():
                 known, table.gpu_sharing = table.gpu_sharing, event.sharing
                 if known is not None and sharing_state(known) == sharing_state(event.sharing):
                     return
@@ -525,7 +525,7 @@ class Agent:
             gpu_sharing=table.gpu_sharing,
             gpu_use=table.gpu_use,
         )
-        table.out.append(Send(message=message))
+        table.out.append(SendToHead(message=message))
 
 
 def _places(use: GpuUse | None) -> tuple[object, ...]:

@@ -34,8 +34,8 @@ class ContainerPlan(Struct, frozen=True, kw_only=True):
 
     container: Container
     inside: containers.Inside
-    runtime: containers.Runtime
-    rules: containers.Rules
+    runtime: containers.ContainerRuntime
+    rules: containers.ContainerRules
 
     def task(self, task: AcceptedTask) -> AcceptedTask:
         """Return a task whose program becomes the container, which runs the job's program."""
@@ -61,7 +61,7 @@ class ContainerPlan(Struct, frozen=True, kw_only=True):
             mounts: files and directories of the node that the container needs.
             env: variables with other values in the container.
         """
-        shared = containers.SharedGpu(
+        shared = containers.SharedGpuMounts(
             mounts=mounts,
             preload=admitted.get("LD_PRELOAD", ""),
             libraries=admitted.get("LD_LIBRARY_PATH", ""),

@@ -38,7 +38,7 @@ FAILED_CODE: Final = 125
 CACHE: Final = ".cache/gsched/images"
 
 
-class Runtime(Struct, frozen=True, kw_only=True):
+class ContainerRuntime(Struct, frozen=True, kw_only=True):
     """A container runtime of this node.
 
     Attributes:
@@ -55,7 +55,7 @@ class Runtime(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class ContainerRules:
     """What the node's configuration says of containers.
 
     Attributes:
@@ -64,12 +64,12 @@ class Rules:
         mounts: as a user writes them.
     """
 
-    runtimes: tuple[Runtime, ...] = ()
+    runtimes: tuple[ContainerRuntime, ...] = ()
     mount_home: bool = True
     mounts: tuple[str, ...] = ()
 
 
-class SharedGpu(Struct, frozen=True, kw_only=True):
+class SharedGpuMounts(Struct, frozen=True, kw_only=True):
     """What the runtime of a shared GPU adds to a container.
 
     Attributes:
@@ -117,7 +117,7 @@ class Inside(Struct, frozen=True, kw_only=True):
     gpus: tuple[int, ...] = ()
     as_root: bool = False
     no_new_privileges: bool = False
-    shared: SharedGpu | None = None
+    shared: SharedGpuMounts | None = None
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -134,13 +134,13 @@ class Inside(Struct, frozen=True, kw_only=True):
         return ",".join(map(str, range(len(self.gpus))))
 
 
-def runtime_for(container: Container, rules: Rules) -> Runtime | None:
+def runtime_for(container: Container, rules: ContainerRules) -> ContainerRuntime | None:
     """Return the runtime of this node that runs a container, None if it has none."""
     needed = container.needs
     return next((each for each in rules.runtimes if needed in {"", each.name}), None)
 
 
-def removal(runtime: Runtime, name: str) -> tuple[str, ...]:
+def removal(runtime: ContainerRuntime, name: str) -> tuple[str, ...]:
     """Return the command that removes what a container has left; empty: it leaves nothing."""
     match runtime.name:
         case "podman":
@@ -160,7 +160,9 @@ def storage_of(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def script_of(container: Container, inside: Inside, runtime: Runtime, rules: Rules) -> str:
+def script_of(
+    container: Container, inside: Inside, runtime: ContainerRuntime, rules: ContainerRules
+) -> str:
     """Return the shell script that gets the image and then becomes the container."""
     if inside.shared is not None:
         inside = structs.replace(inside, command=_with_library(inside.shared, inside.command))
@@ -201,7 +203,7 @@ exec "$@"
 """
 
 
-def _with_library(shared: SharedGpu, command: tuple[str, ...]) -> tuple[str, ...]:
+def _with_library(shared: SharedGpuMounts, command: tuple[str, ...]) -> tuple[str, ...]:
     """Return the command with what the runtime of its shared GPU preloads."""
     if not shared.preload and not shared.libraries:
         return command
@@ -273,7 +275,9 @@ def _image_file(
     return steps, '"$image"'
 
 
-def _mounts(container: Container, inside: Inside, rules: Rules) -> list[tuple[str, str, str]]:
+def _mounts(
+    container: Container, inside: Inside, rules: ContainerRules
+) -> list[tuple[str, str, str]]:
     """Return source, destination and ``ro`` or nothing of each mount.
 
     The user's come behind the site's, and what a shared GPU needs behind them.
@@ -305,12 +309,12 @@ def _bound(mounts: Iterable[tuple[str, str, str]]) -> list[str]:
 # --- Podman ---
 
 
-def _podman(runtime: Runtime) -> tuple[str, ...]:
+def _podman(runtime: ContainerRuntime) -> tuple[str, ...]:
     return (runtime.program, "--cgroup-manager=cgroupfs", "--events-backend=none")
 
 
 def _podman_steps(
-    container: Container, inside: Inside, runtime: Runtime, rules: Rules
+    container: Container, inside: Inside, runtime: ContainerRuntime, rules: ContainerRules
 ) -> Sequence[str]:
     """Return the steps for Podman.
 
@@ -361,7 +365,7 @@ def _podman_steps(
 
 
 def _apptainer_steps(
-    container: Container, inside: Inside, runtime: Runtime, rules: Rules
+    container: Container, inside: Inside, runtime: ContainerRuntime, rules: ContainerRules
 ) -> Sequence[str]:
     run = [
         *(runtime.program, "exec", "--no-home", "--pwd", _workdir(container, inside)),
@@ -381,7 +385,7 @@ def _apptainer_steps(
 
 
 def _enroot_steps(
-    container: Container, inside: Inside, runtime: Runtime, rules: Rules
+    container: Container, inside: Inside, runtime: ContainerRuntime, rules: ContainerRules
 ) -> Sequence[str]:
     start = [runtime.program, "start", "--rw"]
     for mount in _bound(_mounts(container, inside, rules)):

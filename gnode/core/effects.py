@@ -187,7 +187,7 @@ class RefuseHead(Struct, frozen=True, kw_only=True):
     message: str
 
 
-class Send(Struct, frozen=True, kw_only=True):
+class SendToHead(Struct, frozen=True, kw_only=True):
     """Send a message to the head."""
 
     message: (
@@ -203,7 +203,7 @@ class Send(Struct, frozen=True, kw_only=True):
 
 
 class TellJob(Struct, frozen=True, kw_only=True):
-    """Pass an order on to a training, over its socket; answer with `JobSaid` if it has none."""
+    """Pass an order to a training, over its socket; without one a `TrainingMessage` answers."""
 
     key: AttemptKey
     message: Checkpoint | GoOn | Tune
@@ -286,7 +286,7 @@ Effect = (
     | SetAside
     | SendRegister
     | RefuseHead
-    | Send
+    | SendToHead
     | TellJob
     | SaveMark
     | KeepRenewal

@@ -66,7 +66,7 @@ class Disconnected(Struct, frozen=True, kw_only=True):
     """The connection is gone: nothing that was sent is sure to have arrived."""
 
 
-class LaunchAsked(Struct, frozen=True, kw_only=True):
+class LaunchOrder(Struct, frozen=True, kw_only=True):
     """The head wants an attempt started; ``account`` is its owner here, None if unknown.
 
     ``lookup_failed``: it is not known whether there is such an account, as nobody answered.
@@ -80,7 +80,7 @@ class LaunchAsked(Struct, frozen=True, kw_only=True):
     yields: bool = False
 
 
-class SurveyAsked(Struct, frozen=True, kw_only=True):
+class SurveyReceived(Struct, frozen=True, kw_only=True):
     """A head whose database may be an old copy asks what this node knows; it is not obeyed."""
 
     survey: Survey
@@ -99,7 +99,7 @@ class LeaseRenewed(Struct, frozen=True, kw_only=True):
     number: int
 
 
-class HeadSaid(Struct, frozen=True, kw_only=True):
+class HeadOrder(Struct, frozen=True, kw_only=True):
     """Any other order of the head."""
 
     message: (
@@ -120,7 +120,7 @@ class HeadSaid(Struct, frozen=True, kw_only=True):
 # --- the jobs themselves ---
 
 
-class JobSaid(Struct, frozen=True, kw_only=True):
+class TrainingMessage(Struct, frozen=True, kw_only=True):
     """A training has said something over its socket: how far it is, or what it has saved."""
 
     message: Prepared | Checkpointed | CheckpointFailed | Progress
@@ -201,7 +201,7 @@ class LeftoverGone(Struct, frozen=True, kw_only=True):
     key: AttemptKey
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class SpoolEntry(Struct, frozen=True, kw_only=True):
     """One attempt as it lies in the spool.
 
     Attributes:
@@ -231,7 +231,7 @@ class SpoolFound(Struct, frozen=True, kw_only=True):
         ended: attempts of which only the log of ended ones knows; at the start only.
     """
 
-    found: tuple[Found, ...]
+    found: tuple[SpoolEntry, ...]
     ended: tuple[AttemptKey, ...] = ()
 
 
@@ -263,7 +263,7 @@ class BindingChanged(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class SharingTold(Struct, frozen=True, kw_only=True):
+class SharingStatus(Struct, frozen=True, kw_only=True):
     """How jobs share GPUs here at the moment."""
 
     sharing: GpuSharing
@@ -298,7 +298,7 @@ class AlarmRang(Struct, frozen=True, kw_only=True):
     """The time that `Agent.next_alarm_s` named has come."""
 
 
-class StopAllAsked(Struct, frozen=True, kw_only=True):
+class StopAllRequested(Struct, frozen=True, kw_only=True):
     """The administrator wants all attempts ended, and then the daemon."""
 
 
@@ -306,12 +306,12 @@ Input = (
     HeadOffered
     | Welcomed
     | Disconnected
-    | SurveyAsked
-    | LaunchAsked
+    | SurveyReceived
+    | LaunchOrder
     | Recalled
     | LeaseRenewed
-    | HeadSaid
-    | JobSaid
+    | HeadOrder
+    | TrainingMessage
     | LauncherUp
     | LauncherDown
     | Launched
@@ -326,9 +326,9 @@ Input = (
     | ProblemChanged
     | BindingChanged
     | InventoryChanged
-    | SharingTold
+    | SharingStatus
     | ShareAbused
     | SharingChanged
     | AlarmRang
-    | StopAllAsked
+    | StopAllRequested
 )

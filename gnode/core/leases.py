@@ -11,8 +11,8 @@ last renewal from the spool. gnode itself only kills what a supervisor does not 
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
-from gnode.core.effects import Effect, KeepRenewal, Send, Warn
-from gnode.core.inputs import LaunchAsked
+from gnode.core.effects import Effect, KeepRenewal, SendToHead, Warn
+from gnode.core.inputs import LaunchOrder
 from gnode.core.task import AttemptKey
 from gsched.protocol.node import Renew
 
@@ -24,7 +24,7 @@ OBEY_S: Final = 10.0
 
 
 class Leased(Protocol):
-    """An attempt with a lease, as `gnode.core.table.Attempt`; ``renewed_s``: its last renewal."""
+    """An attempt with a lease (`gnode.core.table.NodeAttempt`); ``renewed_s``: its last renewal."""
 
     key: AttemptKey
     renewed_s: float
@@ -42,7 +42,7 @@ A = TypeVar("A", bound=Leased)
 
 
 @dataclass(slots=True)
-class Leases(Generic[A]):
+class NodeLeases(Generic[A]):
     """How far a node's leases reach. All moments are on the clock of ``now_s``, which never jumps.
 
     Attributes:
@@ -55,7 +55,7 @@ class Leases(Generic[A]):
     is_connected: bool = False
     renewed_s: float | None = None
     attempts: dict[AttemptKey, A] = field(default_factory=dict)
-    held: list[LaunchAsked] = field(default_factory=list)
+    held: list[LaunchOrder] = field(default_factory=list)
     _number: int = 0
     _sent_s: dict[int, float] = field(default_factory=dict)
     _due_s: float | None = None
@@ -86,7 +86,7 @@ class Leases(Generic[A]):
         self._sent_s.clear()
         self._due_s = None
 
-    def hold(self, order: LaunchAsked, now_s: float) -> list[Effect]:
+    def hold(self, order: LaunchOrder, now_s: float) -> list[Effect]:
         """Keep a launch until its lease is renewed."""
         self.held.append(order)
         return self._ask(now_s)
@@ -126,7 +126,7 @@ class Leases(Generic[A]):
                 keys.append(attempt.key)
         return [KeepRenewal(keys=tuple(keys), renewed_s=sent_s)] if keys else []
 
-    def take_held(self) -> list[LaunchAsked]:
+    def take_held(self) -> list[LaunchOrder]:
         """Return the launches that have waited for a renewal."""
         held, self.held = self.held, []
         return held
@@ -137,7 +137,7 @@ class Leases(Generic[A]):
         self._number += 1
         self._sent_s[self._number] = now_s
         self._due_s = now_s + self._interval_s()
-        return [Send(message=Renew(number=self._number))]
+        return [SendToHead(message=Renew(number=self._number))]
 
     def _interval_s(self) -> float:
         leases_s = [each.lease_s for each in self.attempts.values() if each.lease_s]

@@ -28,7 +28,7 @@ _PERCENT: Final = 5.0
 
 
 @dataclass(slots=True)
-class _Told:
+class _Sent:
     use: LiveUse
     at_s: float
 
@@ -37,7 +37,7 @@ class LiveReports:
     """What the head was told, and so what it is to be told next."""
 
     def __init__(self) -> None:
-        self._told: dict[AttemptKey, _Told] = {}
+        self._told: dict[AttemptKey, _Sent] = {}
         self._load: Load | None = None
         self._load_s = 0.0
 
@@ -57,7 +57,7 @@ class LiveReports:
         self._told = {key: told for key, told in self._told.items() if key in uses}
         changed = [(key, use) for key, use in uses.items() if self._is_news(key, use, now_s)]
         for key, use in changed:
-            self._told[key] = _Told(use, now_s)
+            self._told[key] = _Sent(use, now_s)
         is_load_news = self._is_load_news(load, now_s)
         if is_load_news:
             self._load, self._load_s = load, now_s

@@ -11,12 +11,12 @@ from gnode.core.effects import (
 )
 from gnode.core.inputs import (
     Admitted,
-    Found,
     Launched,
     LauncherDown,
     LauncherUp,
     LaunchFailed,
     LeftoverGone,
+    SpoolEntry,
     SupervisorAnswered,
     SupervisorEnded,
     SupervisorSeen,
@@ -30,7 +30,7 @@ from gnode.core.orders import (
     fence_older,
 )
 from gnode.core.supervisors import hand_over
-from gnode.core.table import Attempt, Table
+from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import Happening, Phase
 from gnode.task import SupervisorInfo
@@ -124,7 +124,7 @@ def supervisor_seen(table: Table, event: SupervisorSeen) -> None:
         _see(table, attempt, event.info)
 
 
-def _see(table: Table, attempt: Attempt, info: SupervisorInfo) -> None:
+def _see(table: Table, attempt: NodeAttempt, info: SupervisorInfo) -> None:
     if table.move(attempt, Happening.SEEN):
         attempt.info = info
         attempt.pid, attempt.start_ticks = info.pid, info.start_ticks
@@ -146,14 +146,14 @@ def supervisor_ended(table: Table, event: SupervisorEnded) -> None:
         _lose(table, attempt)
 
 
-def _lose(table: Table, attempt: Attempt) -> None:
+def _lose(table: Table, attempt: NodeAttempt) -> None:
     if not table.move(attempt, Happening.LOST):
         return
     table.out.append(Warn(text=f"attempt {attempt.key.name}: its supervisor died; killing the job"))
     kill_leftover(table, attempt)
 
 
-def kill_leftover(table: Table, attempt: Attempt) -> None:
+def kill_leftover(table: Table, attempt: NodeAttempt) -> None:
     """Have everything of an attempt killed, and its supervisor unless that has left it.
 
     A supervisor serves one attempt after the other: of one that is lost, the supervisor may be
@@ -182,7 +182,7 @@ def leftover_gone(table: Table, event: LeftoverGone, wall_s: float) -> None:
 
 def _end_by_own_record(  # what the record says
     table: Table,
-    attempt: Attempt,
+    attempt: NodeAttempt,
     kind: OutcomeKind,
     message: str,
     wall_s: float,
@@ -220,7 +220,7 @@ def kill_disobedient(table: Table, now_s: float) -> None:
             kill_leftover(table, attempt)
 
 
-def kill_expired(table: Table, attempt: Attempt) -> None:
+def kill_expired(table: Table, attempt: NodeAttempt) -> None:
     """Kill an attempt that has outlived its lease: its supervisor hangs, or is stopped."""
     if attempt.phase is Phase.ACCEPTED:
         return  # nothing runs; a supervisor that comes for it starts nothing
@@ -232,10 +232,10 @@ def kill_expired(table: Table, attempt: Attempt) -> None:
 # --- the spool ---
 
 
-def _take_up(table: Table, found: Found, now_s: float, wall_s: float) -> Attempt:
+def _take_up(table: Table, found: SpoolEntry, now_s: float, wall_s: float) -> NodeAttempt:
     """Return a new entry for what lies in the spool of an attempt."""
     task = found.launched or found.task
-    attempt = attempt_of(task) if task else Attempt(key=found.key)
+    attempt = attempt_of(task) if task else NodeAttempt(key=found.key)
     attempt.prepared = attempt.prepared and found.launched is None
     attempt.warm = found.launched is not None
     attempt.renewed_s = max(attempt.renewed_s, found.renewed_s or 0.0)
@@ -247,7 +247,7 @@ def _take_up(table: Table, found: Found, now_s: float, wall_s: float) -> Attempt
     return attempt
 
 
-def spool_found(table: Table, found: Found, now_s: float, wall_s: float) -> None:
+def spool_found(table: Table, found: SpoolEntry, now_s: float, wall_s: float) -> None:
     """Take up one attempt from the spool, at a restart or when a launcher's answer is missing."""
     attempt = table.attempts.get(found.key)
     is_new = attempt is None

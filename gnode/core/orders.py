@@ -19,13 +19,13 @@ from gnode.core.effects import (
     RemoveContainer,
     RemoveFiles,
     RemoveSpool,
-    Send,
+    SendToHead,
     Warn,
     WriteExit,
 )
-from gnode.core.inputs import Admitted, LaunchAsked, Recalled, ShareAbused
+from gnode.core.inputs import Admitted, LaunchOrder, Recalled, ShareAbused
 from gnode.core.supervisors import give, never_launched
-from gnode.core.table import Attempt, Table
+from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AcceptedTask, AttemptKey, RetimeCommand, SignalCommand, StopCommand
 from gnode.core.transitions import Happening, Phase
 from gsched.model.job import ExitRecord, LaunchFailure
@@ -51,7 +51,7 @@ OTHER_HISTORY = (
 OBEY_MARGIN_S = 30.0  # what a supervisor may take beyond the grace before gnode kills it
 
 
-def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> None:
+def launch(table: Table, order: LaunchOrder, now_s: float, wall_s: float) -> None:
     """Start an attempt, once: a repeated order is answered with the present state."""
     asked = order.launch
     key = AttemptKey(asked.job, asked.attempt)
@@ -61,7 +61,9 @@ def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> Non
         return
     if known is not None:
         _tell_unstarted(
-            table, asked, _failure(key, Refusal(OTHER_HISTORY.format(key.name), UNFIT), wall_s)
+            table,
+            asked,
+            _failure(key, LaunchRefusal(OTHER_HISTORY.format(key.name), UNFIT), wall_s),
         )
         return
     if asked.attempt <= table.latest.get(asked.job, 0):
@@ -72,7 +74,7 @@ def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> Non
         _end_unstarted(table, key, _failure(key, refusal, wall_s), asked.origin)
         return
     if table.ending:
-        refusal = Refusal("the node daemon is ending its jobs", UNFIT)
+        refusal = LaunchRefusal("the node daemon is ending its jobs", UNFIT)
         record = _failure(key, refusal, wall_s, StopReason.NODE_STOP)
         _end_unstarted(table, key, record, asked.origin)
         return
@@ -129,10 +131,12 @@ def recalled(table: Table, event: Recalled, wall_s: float) -> None:
         _tell_unstarted(table, asked, record)
     elif asked.token and found.token and asked.token != found.token:
         _tell_unstarted(
-            table, asked, _failure(key, Refusal(OTHER_HISTORY.format(key.name), UNFIT), wall_s)
+            table,
+            asked,
+            _failure(key, LaunchRefusal(OTHER_HISTORY.format(key.name), UNFIT), wall_s),
         )
     else:
-        attempt = Attempt(
+        attempt = NodeAttempt(
             key=key,
             phase=Phase.ENDED,
             record=found.exit,
@@ -156,9 +160,9 @@ def fence_older(table: Table, key: AttemptKey, now_s: float, wall_s: float) -> N
             end_deferred(table, attempt, wall_s)
 
 
-def attempt_of(task: AcceptedTask) -> Attempt:
+def attempt_of(task: AcceptedTask) -> NodeAttempt:
     """Return a fresh table entry for a task."""
-    return Attempt(
+    return NodeAttempt(
         key=task.key,
         task=task,
         renewed_s=task.lease_from_s,
@@ -167,14 +171,14 @@ def attempt_of(task: AcceptedTask) -> Attempt:
     )
 
 
-def ask_launch(table: Table, attempt: Attempt) -> None:
+def ask_launch(table: Table, attempt: NodeAttempt) -> None:
     """Ask the launcher for an accepted attempt, if there is one and nothing is in the way."""
     if table.launcher_up and not attempt.asked and not attempt.unasked:
         attempt.asked = True
         table.out.append(AskLaunch(key=attempt.key))
 
 
-def answer_state(table: Table, attempt: Attempt) -> None:
+def answer_state(table: Table, attempt: NodeAttempt) -> None:
     """Tell the head where an attempt is; before its start there is nothing to tell."""
     if attempt.record is not None:
         table.tell_exit(attempt)
@@ -182,7 +186,7 @@ def answer_state(table: Table, attempt: Attempt) -> None:
         table.tell(attempt.started())
 
 
-class Refusal(NamedTuple):
+class LaunchRefusal(NamedTuple):
     """Why this node cannot start an attempt: in words, and as evidence for the head."""
 
     message: str
@@ -197,37 +201,39 @@ def _account_failure(number: int) -> LaunchFailure:
     return LaunchFailure(stage=LaunchStage.ACCOUNT, subject=Subject.USER, errno=number)
 
 
-def refusal_of(table: Table, order: LaunchAsked) -> Refusal | None:
+def refusal_of(table: Table, order: LaunchOrder) -> LaunchRefusal | None:
     """Return why this node cannot start the attempt, or None."""
     asked, account = order.launch, order.account
     owner = asked.spec.owner
     site = table.site
     if asked.share.node != site.node:
-        return Refusal(f"the launch is for node {asked.share.node}, but this is {site.node}", UNFIT)
+        return LaunchRefusal(
+            f"the launch is for node {asked.share.node}, but this is {site.node}", UNFIT
+        )
     if account is None and order.lookup_failed:
-        return Refusal(
+        return LaunchRefusal(
             f"the name service on {site.node} does not answer for user {owner.user}",
             _account_failure(errno.ETIMEDOUT),
         )
     if account is None:
-        return Refusal(
+        return LaunchRefusal(
             f"node {site.node} knows no user {owner.user}: add the user there",
             _account_failure(errno.ENOENT),
         )
     if account.uid != owner.uid:
-        return Refusal(
+        return LaunchRefusal(
             f"user {owner.user} has uid {owner.uid} on the head, but {account.uid} on "
             f"{site.node}: make them equal",
             _account_failure(errno.EINVAL),
         )
     if site.uid not in {0, account.uid}:
-        return Refusal(
+        return LaunchRefusal(
             f"gnode on {site.node} runs as uid {site.uid} without root, "
             f"so it cannot start jobs of {owner.user} (uid {owner.uid})",
             _account_failure(errno.EPERM),
         )
     if account.uid == 0 and not site.root_jobs:
-        return Refusal(
+        return LaunchRefusal(
             f"node {site.node} starts no jobs of root: "
             "submit as another user, or set allow_root_jobs in its configuration",
             _account_failure(errno.EPERM),
@@ -235,32 +241,32 @@ def refusal_of(table: Table, order: LaunchAsked) -> Refusal | None:
     container = container_of(asked)
     if container is not None and runtime_for(container, site.containers) is None:
         what = container.needs or "container runtime"
-        return Refusal(f"node {site.node} has no {what}: install it, or see gnodes", UNFIT)
+        return LaunchRefusal(f"node {site.node} has no {what}: install it, or see gnodes", UNFIT)
     return _gpu_refusal(table, asked, is_prepared=order.prepare)
 
 
-def _gpu_refusal(table: Table, asked: Launch, *, is_prepared: bool) -> Refusal | None:
+def _gpu_refusal(table: Table, asked: Launch, *, is_prepared: bool) -> LaunchRefusal | None:
     present = {gpu.index for gpu in table.inventory.gpus}
     for held in asked.share.gpus_held:
         if held.index not in present:
-            return Refusal(
+            return LaunchRefusal(
                 f"node {table.site.node} has no GPU {held.index}",
                 LaunchFailure(stage=LaunchStage.DEVICE, subject=Subject.NODE, errno=errno.ENODEV),
             )
         owner = None if is_prepared else table.gpu_owner.get(held.index)
         if owner is not None and owner.job != asked.job:
-            return Refusal(
+            return LaunchRefusal(
                 f"GPU {held.index} of node {table.site.node} still belongs to attempt {owner.name}",
                 UNFIT,
             )
     return None if is_prepared else _share_refusal(table, asked)
 
 
-def _share_refusal(table: Table, asked: Launch) -> Refusal | None:
+def _share_refusal(table: Table, asked: Launch) -> LaunchRefusal | None:
     """Return why these GPUs conflict with shares in use on the node; None: no conflict."""
     node = table.site.node
     if asked.share.gpu_shares and not table.site.sharing:
-        return Refusal(
+        return LaunchRefusal(
             f"node {node} does not let jobs share its GPUs: set runtime in [gpu_share] there",
             UNFIT,
         )
@@ -275,11 +281,11 @@ def _share_refusal(table: Table, asked: Launch) -> Refusal | None:
         return None
     names = [key.name for key in others if any(each.index == index for each in others[key])]
     shared = f"is shared by {', '.join(names)}, and " if names else ""
-    return Refusal(f"GPU {index} of node {node} {shared}has no room for this job", UNFIT)
+    return LaunchRefusal(f"GPU {index} of node {node} {shared}has no room for this job", UNFIT)
 
 
 def _failure(
-    key: AttemptKey, refusal: Refusal, wall_s: float, reason: StopReason | None = None
+    key: AttemptKey, refusal: LaunchRefusal, wall_s: float, reason: StopReason | None = None
 ) -> ExitRecord:
     return ExitRecord(
         job=key.job,
@@ -296,14 +302,14 @@ def _tell_unstarted(table: Table, asked: Launch, record: ExitRecord) -> None:
     """Report a launch that is refused because its number is taken: the table has another one."""
     if table.welcomed:
         exited = Exited(record=record, usage=Usage(), load=table.load, token=asked.token)
-        table.out.append(Send(message=exited))
+        table.out.append(SendToHead(message=exited))
 
 
 def _end_unstarted(
     table: Table, key: AttemptKey, record: ExitRecord, origin: Origin | None = None
 ) -> None:
     """Take up an attempt that ended before it began: nothing of it is on disk."""
-    attempt = Attempt(
+    attempt = NodeAttempt(
         key=key, phase=Phase.ENDED, record=record, origin=origin, has_spool=False, buried=True
     )
     table.add(attempt)
@@ -338,7 +344,7 @@ def stop(table: Table, order: Stop, now_s: float, wall_s: float) -> None:
         _end_unstarted(table, key, record)
 
 
-def end_deferred(table: Table, attempt: Attempt, wall_s: float) -> None:
+def end_deferred(table: Table, attempt: NodeAttempt, wall_s: float) -> None:
     """End an accepted attempt that the launcher was never asked for."""
     record = ExitRecord(
         job=attempt.key.job,
@@ -353,7 +359,7 @@ def end_deferred(table: Table, attempt: Attempt, wall_s: float) -> None:
     end_by_record(table, attempt, record)
 
 
-def stop_attempt(table: Table, attempt: Attempt, command: StopCommand, now_s: float) -> None:
+def stop_attempt(table: Table, attempt: NodeAttempt, command: StopCommand, now_s: float) -> None:
     """Have an attempt stopped; one that has ended is answered with its state."""
     if attempt.record is not None:
         answer_state(table, attempt)
@@ -381,7 +387,7 @@ def command(table: Table, order: Signal | Retime) -> None:
     attempt = table.attempts.get(key)
     if attempt is None:
         unknown = UnknownAttempt(job=order.job, attempt=order.attempt)
-        table.out.append(Send(message=unknown))
+        table.out.append(SendToHead(message=unknown))
     elif not attempt.live:
         answer_state(table, attempt)
     elif isinstance(order, Signal):
@@ -424,7 +430,7 @@ def read_output(table: Table, order: ReadOutput) -> None:
     attempt = table.attempts.get(AttemptKey(order.job, order.attempt))
     if attempt is None or not attempt.has_spool:
         error = f"node {table.site.node} keeps nothing of this attempt any more"
-        table.out.append(Send(message=OutputRead(request=order.request, error=error)))
+        table.out.append(SendToHead(message=OutputRead(request=order.request, error=error)))
         return
     task = attempt.task
     if task is None:  # the paths that its supervisor noted are the user's choice, and nobody may
@@ -433,7 +439,7 @@ def read_output(table: Table, order: ReadOutput) -> None:
             f"node {table.site.node} does not know whose attempt {attempt.key.name} is "
             "(its task record cannot be read), so it does not read the output"
         )
-        table.out.append(Send(message=OutputRead(request=order.request, error=error)))
+        table.out.append(SendToHead(message=OutputRead(request=order.request, error=error)))
         return
     table.out.append(
         ReadFile(
@@ -462,7 +468,7 @@ def note_abuse(table: Table, event: ShareAbused) -> None:
 # --- ends ---
 
 
-def _clear_up(table: Table, attempt: Attempt, task: AcceptedTask) -> None:
+def _clear_up(table: Table, attempt: NodeAttempt, task: AcceptedTask) -> None:
     """Have removed what a task that has ended leaves, and keep only what is used of it later."""
     if task.removal is not None and attempt.info is not None:
         table.out.append(RemoveContainer(key=attempt.key))
@@ -471,7 +477,7 @@ def _clear_up(table: Table, attempt: Attempt, task: AcceptedTask) -> None:
     attempt.task = task.without_program()
 
 
-def end_by_record(table: Table, attempt: Attempt, record: ExitRecord) -> None:
+def end_by_record(table: Table, attempt: NodeAttempt, record: ExitRecord) -> None:
     """Take over an exit record, report it, and start what waited for this end.
 
     The job's files go at once, whether the head hears of the end or not: they may fill the disk.

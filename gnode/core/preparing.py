@@ -11,10 +11,10 @@ from typing import Final
 from gnode.core import orders
 from gnode.core.binding import bind, bind_prepared
 from gnode.core.contained import container_of
-from gnode.core.effects import AcceptTask, Send
-from gnode.core.inputs import Found, LaunchAsked
+from gnode.core.effects import AcceptTask, SendToHead
+from gnode.core.inputs import LaunchOrder, SpoolEntry
 from gnode.core.supervisors import give, open_gate
-from gnode.core.table import Attempt, Table
+from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AttemptKey, LaunchCommand, StopCommand
 from gsched.model.states import StopReason
 from gsched.protocol.node import Prepared
@@ -23,7 +23,7 @@ from gsched.protocol.node import Prepared
 LONGEST_WAIT_S: Final = 900.0
 
 
-def on_launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> None:
+def on_launch(table: Table, order: LaunchOrder, now_s: float, wall_s: float) -> None:
     """Prepare an attempt or launch it, as ordered."""
     if order.prepare:
         prepare(table, order)
@@ -33,7 +33,7 @@ def on_launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> 
         orders.launch(table, order, now_s, wall_s)
 
 
-def prepare(table: Table, order: LaunchAsked) -> None:
+def prepare(table: Table, order: LaunchOrder) -> None:
     """Start an attempt's processes behind a gate, if nothing is known of it.
 
     What cannot be prepared now is not an error: the launch will say so, or start it cold.
@@ -66,16 +66,16 @@ def said_ready(table: Table, message: Prepared) -> None:
         return  # it was launched or ended meanwhile
     attempt.waits = True
     if table.welcomed and attempt.stop_reason is None:
-        table.out.append(Send(message=message))
+        table.out.append(SendToHead(message=message))
 
 
-def is_prepared(table: Table, order: LaunchAsked) -> bool:
+def is_prepared(table: Table, order: LaunchOrder) -> bool:
     """Return whether a launch is of an attempt that waits for it, or was to."""
     attempt = table.attempts.get(AttemptKey(order.launch.job, order.launch.attempt))
     return attempt is not None and attempt.prepared and attempt.is_of(order.launch.token)
 
 
-def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> None:
+def launch(table: Table, order: LaunchOrder, now_s: float, wall_s: float) -> None:
     """Open the gate of a prepared attempt, under the same conditions as of any launch.
 
     Of one that is ending already the head hears the end, and makes another attempt.
@@ -114,7 +114,7 @@ def launch_waiting(table: Table, now_s: float, wall_s: float) -> None:
         if attempt.launch is not None:
             launch(
                 table,
-                LaunchAsked(launch=attempt.launch, account=attempt.account),
+                LaunchOrder(launch=attempt.launch, account=attempt.account),
                 now_s,
                 wall_s,
             )
@@ -127,14 +127,14 @@ def discard_all(table: Table, now_s: float) -> None:
             discard(table, attempt, now_s)
 
 
-def discard(table: Table, attempt: Attempt, now_s: float) -> None:
+def discard(table: Table, attempt: NodeAttempt, now_s: float) -> None:
     """End a prepared attempt."""
     attempt.launch = None
     command = StopCommand(reason=StopReason.FENCED, grace_s=0.0)
     orders.stop_attempt(table, attempt, command, now_s)
 
 
-def found(table: Table, attempt: Attempt, there: Found, now_s: float) -> None:
+def found(table: Table, attempt: NodeAttempt, there: SpoolEntry, now_s: float) -> None:
     """Take up an attempt that was prepared, from the spool: launched, or to be ended.
 
     Whether its supervisor was told of the launch is not known; to tell it twice does no harm.

@@ -23,15 +23,15 @@ from gnode.core.effects import (
     KillLeftover,
     RemoveFiles,
     RemoveSpool,
-    Send,
+    SendToHead,
     Warn,
 )
 from gnode.core.inputs import (
     Account,
-    Found,
     Launched,
     LaunchFailed,
     LeftoverGone,
+    SpoolEntry,
     SupervisorEnded,
     SupervisorSeen,
 )
@@ -53,7 +53,7 @@ ProbeEvent = Launched | LaunchFailed | SupervisorSeen | SupervisorEnded | Leftov
 
 
 @dataclass(slots=True, kw_only=True)
-class Running:
+class RunningProbe:
     """The probe that runs now.
 
     Attributes:
@@ -75,7 +75,7 @@ class Prober:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._running: Running | None = None
+        self._running: RunningProbe | None = None
         self._number = 0
 
     @property
@@ -95,7 +95,7 @@ class Prober:
             return
         self._number += 1
         key = AttemptKey(JOB, self._number)
-        self._running = Running(key=key, request=order.request, until_s=now_s + LIMIT_S)
+        self._running = RunningProbe(key=key, request=order.request, until_s=now_s + LIMIT_S)
         table.out.append(AcceptTask(task=_task(key, account, table.site)))
         self.on_launcher_up()
 
@@ -124,7 +124,7 @@ class Prober:
             case _:
                 pass
 
-    def on_found(self, found: Found) -> None:
+    def on_found(self, found: SpoolEntry) -> None:
         """Clear away what an earlier gnode has left of a probe."""
         self._number = max(self._number, found.key.attempt)
         if found.record is not None:
@@ -163,7 +163,7 @@ class Prober:
             said = Probed(
                 request=running.request, passed=not message, message=message, failure=failure
             )
-            table.out.append(Send(message=said))
+            table.out.append(SendToHead(message=said))
 
     def _kill(self, key: AttemptKey, pid: int, start_ticks: int) -> None:
         site = self._table.site

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from gnode.core.effects import ConnectTerminal, Send
+from gnode.core.effects import ConnectTerminal, SendToHead
 from gnode.core.supervisors import give
-from gnode.core.table import Attempt, Table
+from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AttemptKey, ShellCommand
 from gnode.core.transitions import Phase
 from gsched.model.limits import MAX_SHELLS_BYTES, MAX_USER_SHELLS_BYTES
@@ -48,7 +48,7 @@ def open_session(table: Table, order: OpenSession) -> None:
         table.out.append(ConnectTerminal(key=key, order=order))
 
 
-def _full(table: Table, attempt: Attempt, size: int) -> str:
+def _full(table: Table, attempt: NodeAttempt, size: int) -> str:
     """Return why the spool takes no further shell of an attempt; empty: it does."""
     node = table.site.node
     if attempt.shell_bytes + size > MAX_SHELLS_BYTES:
@@ -72,4 +72,4 @@ def _full(table: Table, attempt: Attempt, size: int) -> str:
 
 
 def _refuse(table: Table, order: OpenSession, message: str) -> None:
-    table.out.append(Send(message=SessionFailed(session=order.session, message=message)))
+    table.out.append(SendToHead(message=SessionFailed(session=order.session, message=message)))

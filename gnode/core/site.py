@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from gnode.core.containers import Rules as ContainerRules
+from gnode.core.containers import ContainerRules
 from gnode.core.cpus import Cpu
 from gnode.core.gpu_access import OPEN_ACCESS, GpuAccess
 from gnode.core.inputs import Account
@@ -12,7 +12,7 @@ REMOVE_DELAY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class NodeLimits:
     """What the node's configuration says of every job: see `gsched.config.nodes.NodeConfig`."""
 
     no_new_privileges: bool = False
@@ -66,7 +66,7 @@ class Site:
     memory_root: tuple[int, str] | None = None
     elastic_socket: str = ""
     probe_account: Account | None = None
-    limits: Limits = Limits()
+    limits: NodeLimits = NodeLimits()
     processes_root: str | None = None
     sharing: str = ""
     cpus: tuple[Cpu, ...] = ()

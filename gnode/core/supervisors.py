@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from gnode.core.effects import AttendSharing, AwaitAnswer, CommandSupervisor, KeepLaunched
-from gnode.core.table import Attempt, Table
+from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AcceptedTask, Command, LaunchCommand, SignalCommand, StopCommand
 from gnode.core.transitions import Phase
 from gsched.model.job import ExitRecord
@@ -27,7 +27,7 @@ _ASKED = frozenset(
 )
 
 
-def give(table: Table, attempt: Attempt, command: Command) -> None:
+def give(table: Table, attempt: NodeAttempt, command: Command) -> None:
     """Hand a command to the supervisor, or keep it until there is one to be woken."""
     if attempt.phase is Phase.ACCEPTED:
         attempt.waiting.append(command)
@@ -58,14 +58,14 @@ def _handling_s(command: Command) -> float:
             return 0.0
 
 
-def attend(table: Table, attempt: Attempt, seconds: float) -> None:
+def attend(table: Table, attempt: NodeAttempt, seconds: float) -> None:
     """Let a job that shares a GPU handle what it is sent: its launches wait for no other job."""
     if attempt.gpu_shares and seconds > 0:
         shares = attempt.gpu_shares
         table.out.append(AttendSharing(key=attempt.key, shares=shares, seconds=seconds))
 
 
-def hand_over(table: Table, attempt: Attempt) -> None:
+def hand_over(table: Table, attempt: NodeAttempt) -> None:
     """Give a supervisor the commands that had to wait for it."""
     waiting, attempt.waiting = attempt.waiting, []
     for each in waiting:
@@ -73,7 +73,7 @@ def hand_over(table: Table, attempt: Attempt) -> None:
 
 
 def open_gate(
-    table: Table, attempt: Attempt, task: AcceptedTask, now_s: float, wall_s: float
+    table: Table, attempt: NodeAttempt, task: AcceptedTask, now_s: float, wall_s: float
 ) -> None:
     """Launch a prepared attempt: it owns from now on what its task says."""
     attempt.prepared, attempt.launch, attempt.warm = False, None, True

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from gnode.core.cpus import CpuMap
-from gnode.core.effects import Effect, EndSharing, Send, Warn
+from gnode.core.effects import Effect, EndSharing, SendToHead, Warn
 from gnode.core.inputs import Account
-from gnode.core.leases import Leases
+from gnode.core.leases import NodeLeases
 from gnode.core.mark import HeadMark
 from gnode.core.site import Site
 from gnode.core.task import AcceptedTask, AttemptKey, Command
@@ -36,7 +36,7 @@ LEAST_TAIL_S = 1.0  # from the last sample to the end, or its busy cores are noi
 
 
 @dataclass(slots=True, kw_only=True)
-class Attempt:
+class NodeAttempt:
     """What the agent knows of one attempt.
 
     Attributes:
@@ -241,15 +241,15 @@ class Table:
 
     site: Site
     inventory: Inventory
-    attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
+    attempts: dict[AttemptKey, NodeAttempt] = field(default_factory=dict)
     gpu_owner: dict[int, AttemptKey] = field(default_factory=dict)
-    sharers: dict[AttemptKey, Attempt] = field(default_factory=dict)
+    sharers: dict[AttemptKey, NodeAttempt] = field(default_factory=dict)
     cpu_map: CpuMap = field(default_factory=CpuMap)
     unbound: str = ""
     live_of_job: dict[int, list[AttemptKey]] = field(default_factory=dict)
     latest: dict[int, int] = field(default_factory=dict)
     removals: deque[tuple[float, AttemptKey]] = field(default_factory=deque)
-    stopping: dict[AttemptKey, Attempt] = field(default_factory=dict)
+    stopping: dict[AttemptKey, NodeAttempt] = field(default_factory=dict)
     mark: HeadMark = field(default_factory=HeadMark)
     saved_mark: HeadMark = field(default_factory=HeadMark)
     welcomed: bool = False
@@ -259,12 +259,12 @@ class Table:
     problem: str = ""
     gpu_sharing: GpuSharing | None = None
     gpu_use: GpuUse | None = None
-    leases: Leases[Attempt] = field(default_factory=Leases)
+    leases: NodeLeases[NodeAttempt] = field(default_factory=NodeLeases)
     out: list[Effect] = field(default_factory=list)
     launches: list[AttemptKey] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
 
-    def add(self, attempt: Attempt) -> None:
+    def add(self, attempt: NodeAttempt) -> None:
         """Take up an attempt that was not known."""
         key = attempt.key
         assert key not in self.attempts
@@ -274,7 +274,7 @@ class Table:
             self.live_of_job.setdefault(key.job, []).append(key)
             self.own(attempt)
 
-    def own(self, attempt: Attempt) -> None:
+    def own(self, attempt: NodeAttempt) -> None:
         """Note what an attempt that lives owns, and that its lease is to be renewed."""
         task = attempt.task
         if task is None:
@@ -308,7 +308,7 @@ class Table:
         """Return how new attempts are bound to CPUs, for the head."""
         return f"none: {self.unbound}" if self.unbound else self.site.cpu_binding
 
-    def live(self) -> list[Attempt]:
+    def live(self) -> list[NodeAttempt]:
         """Return the attempts that may have processes; ended ones can be thousands beside them."""
         return [self.attempts[key] for keys in self.live_of_job.values() for key in keys]
 
@@ -321,7 +321,7 @@ class Table:
         if len(self.latest) > LATEST_MAX:
             del self.latest[next(iter(self.latest))]
 
-    def move(self, attempt: Attempt, happening: Happening) -> bool:
+    def move(self, attempt: NodeAttempt, happening: Happening) -> bool:
         """Move an attempt on; return False, with a counted warning, if that cannot follow."""
         phase = next_phase(attempt.phase, happening)
         if phase is None:
@@ -333,7 +333,7 @@ class Table:
             self._release(attempt)
         return True
 
-    def _release(self, attempt: Attempt) -> None:
+    def _release(self, attempt: NodeAttempt) -> None:
         key = attempt.key
         self.stopping.pop(key, None)
         self.leases.attempts.pop(key, None)
@@ -363,14 +363,14 @@ class Table:
     def tell(self, message: Started | Exited) -> None:
         """Send a report, if a head listens; what is not sent now is sent at the next welcome."""
         if self.welcomed:
-            self.out.append(Send(message=message))
+            self.out.append(SendToHead(message=message))
 
-    def tell_exit(self, attempt: Attempt) -> None:
+    def tell_exit(self, attempt: NodeAttempt) -> None:
         """Report the end of an attempt."""
         assert attempt.record is not None
         if self.welcomed:
             self.out.append(
-                Send(
+                SendToHead(
                     message=Exited(
                         record=attempt.record,
                         usage=attempt.total_usage(),

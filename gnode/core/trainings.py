@@ -4,11 +4,11 @@ What a training has said is remembered and said again at the next welcome, so th
 loses nothing; the head drops what it knows already.
 """
 
-from gnode.core.effects import Send, TellJob
+from gnode.core.effects import SendToHead, TellJob
 from gnode.core.inputs import SupervisorAnswered
 from gnode.core.preparing import said_ready
 from gnode.core.supervisors import SAVING_S, attend, give
-from gnode.core.table import Attempt, Table
+from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AttemptKey, SignalCommand
 from gsched.model.signals import describe_signal
 from gsched.protocol.node import (
@@ -29,7 +29,7 @@ def order(table: Table, asked: Checkpoint | GoOn | Tune) -> None:
     attempt = table.attempts.get(key)
     if attempt is None:
         unknown = UnknownAttempt(job=asked.job, attempt=asked.attempt)
-        table.out.append(Send(message=unknown))
+        table.out.append(SendToHead(message=unknown))
     elif not attempt.live:
         return  # its end is on the way, and says more
     elif isinstance(asked, Checkpoint) and asked.signal:
@@ -40,7 +40,7 @@ def order(table: Table, asked: Checkpoint | GoOn | Tune) -> None:
         and attempt.saved is not None
         and attempt.saved.request == asked.request
     ):
-        table.out.append(Send(message=attempt.saved))
+        table.out.append(SendToHead(message=attempt.saved))
     else:
         if isinstance(asked, Checkpoint):
             attend(table, attempt, SAVING_S)
@@ -65,7 +65,7 @@ def said(table: Table, message: Prepared | Checkpointed | CheckpointFailed | Pro
         case CheckpointFailed():
             pass
     if table.welcomed:
-        table.out.append(Send(message=message))
+        table.out.append(SendToHead(message=message))
 
 
 def answered(table: Table, event: SupervisorAnswered) -> None:
@@ -87,8 +87,8 @@ def answered(table: Table, event: SupervisorAnswered) -> None:
     said(table, failed)
 
 
-def repeat(table: Table, attempt: Attempt) -> None:
+def repeat(table: Table, attempt: NodeAttempt) -> None:
     """Tell a head that has just welcomed this node what a training has said."""
     for message in (attempt.saved, attempt.reached):
         if message is not None and attempt.live:
-            table.out.append(Send(message=message))
+            table.out.append(SendToHead(message=message))

@@ -24,7 +24,7 @@ TIMEOUT_S = 10.0
 MAX_THREADS = 8
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class AccountLookup(Struct, frozen=True, kw_only=True):
     """What the name service says of a user.
 
     Attributes:
@@ -36,19 +36,19 @@ class Found(Struct, frozen=True, kw_only=True):
     failed: bool = False
 
 
-FAILED = Found(failed=True)
-LookUp = Callable[[str], Found]
+FAILED = AccountLookup(failed=True)
+LookUp = Callable[[str], AccountLookup]
 
 
-def look_up(user: str) -> Found:
+def look_up(user: str) -> AccountLookup:
     """Ask the name service for a user; it may hang."""
     try:
         entry = pwd.getpwnam(user)
     except ValueError:  # a NUL in the name
-        return Found()
+        return AccountLookup()
     except KeyError:  # also where the service could not be asked: Python does not tell
-        return FAILED if kernel.name_service_error(user) else Found()
-    return Found(
+        return FAILED if kernel.name_service_error(user) else AccountLookup()
+    return AccountLookup(
         account=Account(
             user=entry.pw_name,
             uid=entry.pw_uid,
@@ -74,15 +74,15 @@ class Accounts:
         self._clock = clock
         self._look_up = look_up
         self._timeout_s = timeout_s
-        self._known: dict[str, tuple[float, Found]] = {}
-        self._asking: dict[str, asyncio.Future[Found]] = {}
+        self._known: dict[str, tuple[float, AccountLookup]] = {}
+        self._asking: dict[str, asyncio.Future[AccountLookup]] = {}
 
-    def known(self, user: str) -> Found | None:
+    def known(self, user: str) -> AccountLookup | None:
         """Return what is known of a user, None if the service has to be asked."""
         until_s, found = self._known.get(user, (0.0, FAILED))
         return found if until_s > self._clock.monotonic_s() else None
 
-    async def ask(self, user: str) -> Found:
+    async def ask(self, user: str) -> AccountLookup:
         """Return what the service says of a user; a failure if it does not answer in time."""
         found = self.known(user)
         if found is not None:
@@ -117,7 +117,7 @@ class Accounts:
         except RuntimeError:  # gnode has ended meanwhile
             return
 
-    def _answered(self, user: str, found: Found) -> None:
+    def _answered(self, user: str, found: AccountLookup) -> None:
         kept_s = KEPT_UNKNOWN_S if found.account is None else KEPT_S
         self._known[user] = (self._clock.monotonic_s() + kept_s, found)
         self._asking.pop(user).set_result(found)

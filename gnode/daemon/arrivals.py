@@ -7,18 +7,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from gnode.core.inputs import LaunchAsked
-from gnode.daemon.accounts import Found
+from gnode.core.inputs import LaunchOrder
+from gnode.daemon.accounts import AccountLookup
 from gsched.protocol.node import Launch, Prepare
 
 
 class Lookup(Protocol):
     """Finds accounts without blocking the event loop."""
 
-    def known(self, user: str) -> Found | None:
+    def known(self, user: str) -> AccountLookup | None:
         """Return what is known of a user, None if the name service has to be asked."""
 
-    async def ask(self, user: str) -> Found:
+    async def ask(self, user: str) -> AccountLookup:
         """Return what the name service says of a user."""
 
 
@@ -30,7 +30,7 @@ class Arrivals:
         post: takes the launches.
     """
 
-    def __init__(self, lookup: Lookup, post: Callable[[LaunchAsked], None]) -> None:
+    def __init__(self, lookup: Lookup, post: Callable[[LaunchOrder], None]) -> None:
         self._lookup = lookup
         self._post = post
         self._waiting: dict[str, list[Launch | Prepare]] = {}
@@ -63,9 +63,9 @@ class Arrivals:
         for order in self._waiting.pop(user):
             self._tell(order, found)
 
-    def _tell(self, order: Launch | Prepare, found: Found) -> None:
+    def _tell(self, order: Launch | Prepare, found: AccountLookup) -> None:
         self._post(
-            LaunchAsked(
+            LaunchOrder(
                 launch=_launch_of(order),
                 account=found.account,
                 lookup_failed=found.failed,

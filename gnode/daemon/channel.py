@@ -15,10 +15,10 @@ import msgspec
 from gnode.core.inputs import (
     Disconnected,
     HeadOffered,
-    HeadSaid,
+    HeadOrder,
     Input,
     LeaseRenewed,
-    SurveyAsked,
+    SurveyReceived,
 )
 from gnode.core.inputs import Welcomed as WelcomedInput
 from gnode.daemon.arrivals import Arrivals, Lookup
@@ -369,7 +369,7 @@ class Channel:
                 case Prepare():
                     self._arrivals.take(message)
                 case Survey():
-                    self._post(SurveyAsked(survey=message))
+                    self._post(SurveyReceived(survey=message))
                 case Refused():
                     raise HandshakeError(
                         f"the head sends this node away: {message.message}", fatal=message.fatal
@@ -383,7 +383,7 @@ class Channel:
                 case Challenge() | Welcome():
                     log.warning("%s in the middle of a connection: ignored", type(message).__name__)
                 case _:
-                    self._post(HeadSaid(message=message))
+                    self._post(HeadOrder(message=message))
                     if isinstance(message, ExitAck):
                         failpoint("node.exit.after_ack")
 

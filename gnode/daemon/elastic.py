@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gnode.core.effects import TellJob
-from gnode.core.inputs import Input, JobSaid
-from gnode.core.table import Attempt
+from gnode.core.inputs import Input, TrainingMessage
+from gnode.core.table import NodeAttempt
 from gnode.core.task import AttemptKey
 from gnode.daemon.steps import StepServer
 from gsched.clock import Clock
@@ -86,7 +86,9 @@ def listen(path: str) -> socket.socket:
     return listener
 
 
-Introduction = wire.Hello | wire.Ready | wire.StepCall | wire.StepAgentHello | wire.CodeHello
+Introduction = (
+    wire.TrainingHello | wire.Ready | wire.StepCall | wire.StepAgentHello | wire.CodeHello
+)
 
 
 class _RefusedError(Exception):
@@ -146,7 +148,7 @@ class ElasticServer:
         self,
         *,
         path: str,
-        attempts: Mapping[AttemptKey, Attempt],
+        attempts: Mapping[AttemptKey, NodeAttempt],
         post: Callable[[Input], None],
         steps: StepServer,
         clock: Clock,
@@ -161,7 +163,7 @@ class ElasticServer:
         self._orders: dict[AttemptKey, _Order] = {}
         self._tunes: dict[AttemptKey, Tune] = {}
         self._rates: dict[AttemptKey, _Rate] = {}
-        self._late: dict[AttemptKey, tuple[_Peer, wire.Line]] = {}
+        self._late: dict[AttemptKey, tuple[_Peer, wire.TrainingLine]] = {}
         self._open: Counter[int] = Counter()
         self._writers: set[asyncio.StreamWriter] = set()
         self._complaints = Complaints(log, clock)
@@ -240,7 +242,7 @@ class ElasticServer:
         if self._orders.get(key) is order:
             del self._orders[key]  # it would save its state for nothing, should it come yet
         self._post(
-            JobSaid(
+            TrainingMessage(
                 message=CheckpointFailed(
                     job=key.job, attempt=key.attempt, request=order.message.request, message=why
                 )
@@ -310,7 +312,11 @@ class ElasticServer:
             self._leave(peer)
 
     async def _serve_steps(
-        self, first: wire.Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int
+        self,
+        first: wire.TrainingLine,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        uid: int,
     ) -> bool:
         """Serve who is no training, to the end; return False for others.
 
@@ -332,7 +338,7 @@ class ElasticServer:
             return False
         return True
 
-    def _admit(self, hello: wire.Hello, writer: asyncio.StreamWriter, uid: int) -> _Peer:
+    def _admit(self, hello: wire.TrainingHello, writer: asyncio.StreamWriter, uid: int) -> _Peer:
         """Return the peer that a connection is, after its attempt has been told what it missed.
 
         Raises:
@@ -346,7 +352,7 @@ class ElasticServer:
         peer = _Peer(key=key, writer=writer, world_sizes=hello.world_sizes)
         self._peers[key] = peer
         if hello.saved is not None:
-            self._hear_hello(peer, wire.Line(checkpointed=hello.saved))
+            self._hear_hello(peer, wire.TrainingLine(checkpointed=hello.saved))
         order = self._orders.get(key)
         if order is not None:
             _stop(order)
@@ -381,7 +387,7 @@ class ElasticServer:
             _RefusedError: that user has no such attempt here.
         """
         key = self._key_of(said, uid)
-        self._post(JobSaid(message=Prepared(job=key.job, attempt=key.attempt)))
+        self._post(TrainingMessage(message=Prepared(job=key.job, attempt=key.attempt)))
 
     def _rate(self, key: AttemptKey) -> _Rate:
         """Return how fast an attempt is heard, over all of its connections."""
@@ -389,7 +395,7 @@ class ElasticServer:
             self._rates = {each: rate for each, rate in self._rates.items() if self._lives(each)}
         return self._rates.setdefault(key, _Rate(clock=self._clock))
 
-    def _hear_hello(self, peer: _Peer, line: wire.Line) -> None:
+    def _hear_hello(self, peer: _Peer, line: wire.TrainingLine) -> None:
         """Hear what an attempt says to have saved: now, or as soon as it may say something again.
 
         Of all that it says until then the newest is heard, so that the newest is always known.
@@ -418,19 +424,19 @@ class ElasticServer:
         if order is not None and not order.answered and self._lives(peer.key):
             self._await_peer(peer.key, order, CONNECT_S, CONNECTION_LOST)
 
-    def _hear(self, peer: _Peer, line: wire.Line) -> None:
+    def _hear(self, peer: _Peer, line: wire.TrainingLine) -> None:
         if line.progress is not None and line.progress.world_sizes:
             peer.world_sizes = line.progress.world_sizes
         key, sizes = peer.key, peer.world_sizes
         if line.checkpointed is not None:
             self._answered(key, line.checkpointed.request)
             report = wire.checkpointed(key.job, key.attempt, line.checkpointed, sizes)
-            self._post(JobSaid(message=report))
+            self._post(TrainingMessage(message=report))
         if line.checkpoint_failed is not None:
             failed = line.checkpoint_failed
             self._answered(key, failed.request)
             self._post(
-                JobSaid(
+                TrainingMessage(
                     message=CheckpointFailed(
                         job=key.job,
                         attempt=key.attempt,
@@ -440,7 +446,9 @@ class ElasticServer:
                 )
             )
         if line.progress is not None:
-            self._post(JobSaid(message=wire.progress(key.job, key.attempt, line.progress, sizes)))
+            self._post(
+                TrainingMessage(message=wire.progress(key.job, key.attempt, line.progress, sizes))
+            )
 
     def _answered(self, key: AttemptKey, request: int) -> None:
         order = self._orders.get(key)
@@ -471,7 +479,7 @@ def _peer_uid(writer: asyncio.StreamWriter) -> int:
     return int(_UCRED.unpack(raw)[1])
 
 
-async def _line(reader: asyncio.StreamReader) -> wire.Line:
+async def _line(reader: asyncio.StreamReader) -> wire.TrainingLine:
     """Return the next line.
 
     Raises:

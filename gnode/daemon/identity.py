@@ -20,7 +20,7 @@ IDENTITY_BYTES = 16
 MAX_BYTES = 4096
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class IdentityFile(Struct, frozen=True, kw_only=True):
     """``identity.json``.
 
     Attributes:
@@ -53,7 +53,7 @@ def own_identity(state_dir: str) -> str:
         os.close(fd)
     _check_owner(path, status)
     try:
-        known = msgspec.json.decode(content, type=Identity)
+        known = msgspec.json.decode(content, type=IdentityFile)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"the node's identity {path} is broken: {error}", hint=_HINT) from error
     if not is_identity(known.identity):
@@ -93,7 +93,7 @@ def _make(path: str) -> str:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             inode = os.fstat(fd).st_ino
-            os.write(fd, msgspec.json.encode(Identity(identity=identity, inode=inode)))
+            os.write(fd, msgspec.json.encode(IdentityFile(identity=identity, inode=inode)))
             os.fsync(fd)
         finally:
             os.close(fd)

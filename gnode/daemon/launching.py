@@ -40,7 +40,7 @@ BOOT = (
 KEPT_VARIABLES = ("GSCHED_FAIL", "GSCHED_TEST_MARKER", "GSCHED_TEST_OLD_KERNEL")
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class LaunchRules(Struct, frozen=True, kw_only=True):
     """Whose jobs the launcher's supervisors start, whatever a task or the head says.
 
     Attributes:
@@ -52,7 +52,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     uid_min: int = 0
 
 
-class Line(Struct, frozen=True):
+class LauncherLine(Struct, frozen=True):
     """One line of the launcher: at most one of the first three is not empty.
 
     Attributes:
@@ -69,14 +69,14 @@ class Line(Struct, frozen=True):
     errno: int = 0
 
 
-class Record(Struct, frozen=True):
+class LauncherRecord(Struct, frozen=True):
     """``launcher.json``: which process the launcher is."""
 
     pid: int
     start_ticks: int
 
 
-_line_decoder = msgspec.json.Decoder(Line)
+_line_decoder = msgspec.json.Decoder(LauncherLine)
 
 
 class LauncherClient:
@@ -91,7 +91,7 @@ class LauncherClient:
         state_dir: str,
         post: Callable[[Input], None],
         on_ended: Callable[[AttemptKey, bytes], None],
-        rules: Rules,
+        rules: LaunchRules,
     ) -> None:
         self._rules = b'{"rules":%s}\n' % msgspec.json.encode(rules)
         self._state_dir = state_dir
@@ -170,10 +170,10 @@ class LauncherClient:
         log.error("the launcher does not answer in %s", self._state_dir)
         return None
 
-    def _record(self) -> Record | None:
+    def _record(self) -> LauncherRecord | None:
         try:
             content = Path(self._state_dir, RECORD).read_bytes()
-            return msgspec.json.decode(content, type=Record)
+            return msgspec.json.decode(content, type=LauncherRecord)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnode.core.agent import Agent
-from gnode.core.inputs import Input, Measured, SharingTold
+from gnode.core.inputs import Input, Measured, SharingStatus
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import Phase
 from gnode.daemon.sharing import Sharing
@@ -13,7 +13,7 @@ from gnode.daemon.space import SpoolSpace
 from gnode.hw.load import LoadMeter
 from gnode.hw.nvml import GpuSample
 from gnode.hw.outside import Held, OutsideWatch
-from gnode.hw.sampling import Sampler, Target
+from gnode.hw.sampling import Sampler, SamplingTarget
 from gsched.clock import Clock
 from gsched.model.resources import Usage
 
@@ -43,7 +43,7 @@ async def measure(
         await asyncio.sleep(meters.sample_s)
         wall_s = clock.wall_s()
         targets = [
-            Target(
+            SamplingTarget(
                 key=attempt.key,
                 supervisor_pid=attempt.pid,
                 cgroup=attempt.task.cgroup if attempt.task is not None else None,
@@ -71,11 +71,11 @@ async def look_at_sharing(sharing: Sharing, post: Callable[[Input], None]) -> No
     """Post how jobs share GPUs here, if any does or is to."""
     told = await asyncio.to_thread(sharing.look)
     if told is not None:
-        post(SharingTold(sharing=told))
+        post(SharingStatus(sharing=told))
 
 
 def _sample(
-    meters: Meters, sharing: Sharing, targets: Sequence[Target[AttemptKey]]
+    meters: Meters, sharing: Sharing, targets: Sequence[SamplingTarget[AttemptKey]]
 ) -> tuple[dict[AttemptKey, Usage], tuple[GpuSample, ...]]:
     """Take one sample, in a thread."""
     shares = any(target.shared_gpus for target in targets)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gnode.daemon.launching import Rules
+from gnode.daemon.launching import LaunchRules
 from gnode.daemon.neighbours import PREFIX
 from gnode.daemon.sharing import Sharing
 from gsched.model.machine import Machine
@@ -10,7 +10,7 @@ from gsched.model.resources import Inventory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class DaemonIdentity:
     """Who this node is.
 
     Attributes:
@@ -40,7 +40,7 @@ class Identity:
     version: str
     inventory: Inventory
     elastic_socket: str
-    rules: Rules
+    rules: LaunchRules
     sharing: Sharing
     gpu_fence: str = ""
     cpus: tuple[int, ...] = ()

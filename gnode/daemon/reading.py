@@ -31,7 +31,7 @@ class _Head(Struct, frozen=True):
     error: str = ""
 
 
-class Reader:
+class OutputReader:
     """Reads pieces of output, a bounded number at a time, of one user and of one attempt.
 
     Its owner can stop a reader, which then holds its place until the time is over. A reader is in

@@ -59,7 +59,7 @@ class _FailedError(Exception):
     """There is no session; the message says why."""
 
 
-class Sessions:
+class NodeSessions:
     """All sessions of this node.
 
     Args:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gnode.core import effects as do
 from gnode.core.inputs import Admitted, Input, LaunchFailed, ShareAbused, SharingChanged
-from gnode.core.table import Attempt
+from gnode.core.table import NodeAttempt
 from gnode.core.task import AcceptedTask, parse_key
 from gnode.daemon.in_order import InOrder
 from gnode.daemon.measuring import look_at_sharing
 from gnode.daemon.sharing import Sharing
-from gnode.gpushare import NoRoomError, ShareRefusedError
+from gnode.gpushare import GpuFullError, ShareRefusedError
 from gsched.model.job import LaunchFailure
 from gsched.model.states import LaunchStage, Subject
 
@@ -35,7 +35,7 @@ class SharedGpus:
         sharing: Sharing,
         post: Callable[[Input], None],
         renew: Callable[[str], None],
-        live: Callable[[], Iterable[Attempt]],
+        live: Callable[[], Iterable[NodeAttempt]],
     ) -> None:
         self._node = node
         self._sharing = sharing
@@ -103,7 +103,7 @@ class SharedGpus:
             )
         except ShareRefusedError as error:
             message = f"node {self._node} cannot share its GPU: {error.message}"
-            has_room = not isinstance(error, NoRoomError)
+            has_room = not isinstance(error, GpuFullError)
             stage = LaunchStage.DEVICE if has_room else LaunchStage.ORDER
             failure = LaunchFailure(stage=stage, subject=Subject.NODE)
             self._post(LaunchFailed(key=task.key, message=message, failure=failure))
@@ -119,7 +119,7 @@ class SharedGpus:
         await self._in_order.put(lambda: self._sharing.attend(effect))
 
 
-def _gpus_of(tasks: Iterable[AcceptedTask | Attempt]) -> frozenset[int]:
+def _gpus_of(tasks: Iterable[AcceptedTask | NodeAttempt]) -> frozenset[int]:
     """Return the GPUs that tasks have, whole or shared, by index."""
     return frozenset(
         index

@@ -14,15 +14,15 @@ from gnode.core.inputs import (
     AlarmRang,
     BindingChanged,
     Disconnected,
-    Found,
     Input,
     LaunchFailed,
     LeftoverGone,
     Measured,
     ProblemChanged,
     Recalled,
+    SpoolEntry,
     SpoolFound,
-    StopAllAsked,
+    StopAllRequested,
     SupervisorEnded,
 )
 from gnode.core.task import AttemptKey
@@ -35,14 +35,14 @@ from gnode.daemon.ended import EndedLog
 from gnode.daemon.launching import LauncherClient
 from gnode.daemon.measuring import Meters, measure
 from gnode.daemon.neighbours import Neighbours
-from gnode.daemon.parts import Identity
-from gnode.daemon.reading import Reader
+from gnode.daemon.parts import DaemonIdentity
+from gnode.daemon.reading import OutputReader
 from gnode.daemon.record_removal import RecordRemoval
 from gnode.daemon.removals import TRASH_PREFIX, Remover
-from gnode.daemon.sessions import Sessions
+from gnode.daemon.sessions import NodeSessions
 from gnode.daemon.shared_gpus import SharedGpus
 from gnode.daemon.space import LOOK_S
-from gnode.daemon.spool import Spool
+from gnode.daemon.spool import NodeSpool
 from gnode.daemon.steps import StepServer
 from gnode.daemon.writes import Writes
 from gsched import watchdog
@@ -73,9 +73,9 @@ class Shell:
     def __init__(
         self,
         *,
-        identity: Identity,
+        identity: DaemonIdentity,
         agent: Agent,
-        spool: Spool,
+        spool: NodeSpool,
         meters: Meters,
         clock: Clock,
         has_spool: Callable[[], bool],
@@ -95,7 +95,7 @@ class Shell:
         self._finished = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._killing: set[AttemptKey] = set()
-        self._reader = Reader()
+        self._reader = OutputReader()
         self._remover = Remover()
         self._ended = EndedLog(spool.state_dir)
         self._records = RecordRemoval(
@@ -141,7 +141,7 @@ class Shell:
             renew=self._channel.renew,
             live=agent.live,
         )
-        self._sessions = Sessions(
+        self._sessions = NodeSessions(
             head=identity.head,
             trusted=identity.trusted,
             node=identity.node,
@@ -246,7 +246,7 @@ class Shell:
 
     def stop_all(self) -> None:
         """End all attempts, then the daemon."""
-        self.post(StopAllAsked())
+        self.post(StopAllRequested())
 
     # --- inputs ---
 
@@ -288,7 +288,7 @@ class Shell:
         self._alarm, self._alarm_at_s = None, None
         self.post(AlarmRang())
 
-    def _look(self, *keys: AttemptKey) -> tuple[Found, ...]:
+    def _look(self, *keys: AttemptKey) -> tuple[SpoolEntry, ...]:
         """Return what lies in the spool, and look again at what cannot be read now."""
         found = tuple(self._spool.look(key) for key in keys)
         for each in found:
@@ -363,7 +363,7 @@ class Shell:
         self._launcher.ask(effect.key)
 
     @_do.register
-    def _(self, effect: do.Send) -> None:
+    def _(self, effect: do.SendToHead) -> None:
         self._channel.send(effect.message)
 
     @_do.register

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gnode.core.inputs import Found
+from gnode.core.inputs import SpoolEntry
 from gnode.core.mark import HeadMark
 from gnode.core.task import AcceptedTask, AttemptKey, Command, parse_key
 from gnode.daemon.scratch import DEFAULT_TMP_DIR, Scratch
@@ -42,7 +42,7 @@ _info_decoder = msgspec.json.Decoder(SupervisorInfo)
 _exit_decoder = msgspec.json.Decoder(ExitRecord)
 
 
-class Spool:
+class NodeSpool:
     """The files of one node below its state directory.
 
     Args:
@@ -261,7 +261,7 @@ class Spool:
                     log.warning("%s is no attempt, and stays: %s", name, error)
         return found
 
-    def look(self, key: AttemptKey) -> Found:
+    def look(self, key: AttemptKey) -> SpoolEntry:
         """Return what lies in the spool of an attempt."""
         task, info, record, doubt = self.read_task(key), None, None, ""
         size = 0
@@ -275,7 +275,7 @@ class Spool:
         if task is not None and task.gate:
             launched = _decode(_task_decoder, os.path.join(self.directory(key), LAUNCHED))
         leased = task is not None and (launched or task).lease_s
-        return Found(
+        return SpoolEntry(
             key=key,
             task=task,
             info=info,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gnode.core.effects import AwaitAnswer
 from gnode.core.inputs import Input, SupervisorAnswered, SupervisorSeen
 from gnode.core.task import AttemptKey
-from gnode.daemon.spool import Spool
+from gnode.daemon.spool import NodeSpool
 from gnode.supervisor import proc
 
 # A supervisor needs a few ms to start its job, and much longer only on a dead file server. A job
@@ -63,7 +63,7 @@ class Looks:
 class Starts:
     """Looks for the start records of attempts that were just launched."""
 
-    def __init__(self, spool: Spool, post: Callable[[Input], None]) -> None:
+    def __init__(self, spool: NodeSpool, post: Callable[[Input], None]) -> None:
         self._spool = spool
         self._post = post
         looks = Looks(self._look)
@@ -79,7 +79,7 @@ class Starts:
 class Answers:
     """Looks for the answers of supervisors that were to send a job its checkpoint signal."""
 
-    def __init__(self, spool: Spool, post: Callable[[Input], None]) -> None:
+    def __init__(self, spool: NodeSpool, post: Callable[[Input], None]) -> None:
         self._spool = spool
         self._post = post
         self._awaited: dict[AttemptKey, AwaitAnswer] = {}

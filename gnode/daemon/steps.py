@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gnode.core.table import Attempt
+from gnode.core.table import NodeAttempt
 from gnode.core.task import AttemptKey
 from gnode.daemon.code import CodeRelay
 from gsched.clock import Clock
@@ -46,7 +46,7 @@ class _Waiting:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Call:
+class _StepRequest:
     """A program that waits for step agents."""
 
     key: AttemptKey
@@ -76,7 +76,7 @@ class StepServer:
     """
 
     node: str
-    attempts: Mapping[AttemptKey, Attempt]
+    attempts: Mapping[AttemptKey, NodeAttempt]
     send: Callable[[StepReport | CodeWanted], None]
     is_connected: Callable[[], bool]
     takes_logins: Callable[[], bool]
@@ -84,7 +84,7 @@ class StepServer:
     code: CodeRelay = field(init=False)
     _agents: dict[AttemptKey, asyncio.StreamWriter] = field(default_factory=dict)
     _waiting: dict[AttemptKey, list[_Waiting]] = field(default_factory=dict)
-    _calls: dict[int, _Call] = field(default_factory=dict)
+    _calls: dict[int, _StepRequest] = field(default_factory=dict)
     _allowed: dict[AttemptKey, _Allowance] = field(default_factory=dict)
     _logins: dict[int, asyncio.StreamWriter] = field(default_factory=dict)
     _next_call: int = 1
@@ -240,7 +240,7 @@ class StepServer:
                 why = f"{self.node} is not connected to the head, which tells other nodes"
                 _write(writer, {"failed": {"node": node, "message": why}})
             return
-        self._calls[number] = _Call(key=key, writer=writer)
+        self._calls[number] = _StepRequest(key=key, writer=writer)
         self.send(
             StepRequest(
                 job=key.job,

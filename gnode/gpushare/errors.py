@@ -9,7 +9,7 @@ class ShareRefusedError(GschedError):
     code = "share_refused"
 
 
-class NoRoomError(ShareRefusedError):
+class GpuFullError(ShareRefusedError):
     """Nothing that this task needs is free on a GPU: the node is not broken."""
 
 

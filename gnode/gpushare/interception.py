@@ -15,11 +15,11 @@ from typing import Final, Self
 from gnode.gpushare.build import ALIAS, LIBRARY, build, find_compiler
 from gnode.gpushare.culprits import Culprits
 from gnode.gpushare.errors import NativeBuildError, ShareRefusedError
-from gnode.gpushare.keeper import Keeper
+from gnode.gpushare.keeper import DaemonKeeper
 from gnode.gpushare.node_tokens import hash_of
 from gnode.gpushare.obstacles import compute_mode_problem, mps_problem, without_mps
 from gnode.gpushare.runtime import Contained, Runtime, RuntimeSite
-from gnode.gpushare.sampler import Sampler
+from gnode.gpushare.sampler import WatchdogSampler
 from gnode.gpushare.task import SharedTask
 from gnode.gpushare.tokens import Tokens
 from gnode.gpushare.watchdog import Offence, Watchdog
@@ -70,13 +70,13 @@ class InterceptionRuntime(Runtime):
         self._library: Path | None = None
         self._built_for: object = None  # the driver, as `_identity` tells it
         self._groups: dict[str, str] = {}
-        self._sampler: Sampler | None = None
+        self._sampler: WatchdogSampler | None = None
         self.culprits = Culprits(self._groups)
         self._context_bytes = parse_size_bytes(config.context_reserve)
         rules = ("--drain-max", str(config.drain_max_s), "--overlaps-max", str(config.overlaps_max))
         opportunistic = ("--opportunistic-percent", str(config.opportunistic_percent))
         contexts = ("--context-bytes", str(self._context_bytes))
-        self.keeper = Keeper(directory, (*rules, *opportunistic, *contexts, *daemon_options))
+        self.keeper = DaemonKeeper(directory, (*rules, *opportunistic, *contexts, *daemon_options))
 
     @classmethod
     def on_node(cls, site: RuntimeSite) -> Self:
@@ -257,7 +257,7 @@ class InterceptionRuntime(Runtime):
         """Start the watchdog with the first task."""
         if self._sampler is not None or self._nvml is None or not self._config.watchdog_s:
             return
-        self._sampler = Sampler(
+        self._sampler = WatchdogSampler(
             self._nvml,
             Watchdog(max(0, parse_size_bytes(self._config.context_memory) - self._context_bytes)),
             metrics=self.metrics,

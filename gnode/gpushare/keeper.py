@@ -48,7 +48,7 @@ def edition_of(options: Sequence[str]) -> str:
     return content.hexdigest()[:16]
 
 
-class Keeper:
+class DaemonKeeper:
     """Starts the daemon, talks to it, and restarts it while it is wanted.
 
     Args:

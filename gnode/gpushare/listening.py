@@ -12,7 +12,7 @@ from typing import Final, Literal
 from gnode.gpushare import wire
 from gnode.gpushare.budgets import READ_AGAIN, STRANGERS_AT_ONCE, STRANGERS_PER_S, Budget
 from gnode.gpushare.clients import CLIENTS_MAX, SILENT_MAX
-from gnode.gpushare.wire import Kind, Message
+from gnode.gpushare.wire import Message, MessageKind
 from gsched.unix_address import address_of
 
 DESCRIPTORS_WANTED: Final = 16384
@@ -82,7 +82,7 @@ class JobsListener:
 def turn_away(channel: socket.socket) -> None:
     """Have a client try again later."""
     with contextlib.suppress(OSError):
-        channel.send(wire.pack(Message(kind=Kind.BUSY)))
+        channel.send(wire.pack(Message(kind=MessageKind.BUSY)))
     channel.close()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import pynvml
 
-from gnode.gpushare.errors import NoRoomError, ShareRefusedError
+from gnode.gpushare.errors import GpuFullError, ShareRefusedError
 from gnode.gpushare.mig_layout import lay_out, wanted_of
 from gnode.gpushare.obstacles import compute_mode_problem, mps_problem, without_mps
 from gnode.gpushare.runtime import Runtime, RuntimeSite
@@ -121,7 +121,7 @@ class MigRuntime(Runtime):
         ]
         if not fit:
             sizes = ", ".join(format_size(one.memory_bytes) for one in own) or "none"
-            raise NoRoomError(
+            raise GpuFullError(
                 f"job {task.job} requests {format_size(task.memory_bytes)} of GPU "
                 f"{task.gpu_index}, and no free MIG instance is that large (instances: {sizes})",
                 hint="request less GPU memory, or make larger instances: see [[gpu_share.mig]]",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pynvml
 
-from gnode.hw.mig import MigGpu, Profile
+from gnode.hw.mig import MigGpu, MigInstanceProfile
 from gnode.hw.nvml import Nvml
 from gsched.config.nodes import MigConfig
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class LayoutOutcome:
     """What became of the instances of one GPU.
 
     Attributes:
@@ -47,7 +47,7 @@ def wanted_of(tables: Sequence[MigConfig], count: int) -> dict[int, tuple[str, .
 
 def lay_out(
     nvml: Nvml, wanted: Mapping[int, tuple[str, ...]], busy: Collection[int]
-) -> dict[int, Outcome]:
+) -> dict[int, LayoutOutcome]:
     """Make the instances of GPUs as they are wanted; return what became of each GPU.
 
     Args:
@@ -55,40 +55,40 @@ def lay_out(
         wanted: names of profiles by index of the GPU; none: MIG is turned off.
         busy: GPUs of jobs, by index.
     """
-    found: dict[int, Outcome] = {}
+    found: dict[int, LayoutOutcome] = {}
     for index, names in wanted.items():
         gpu = nvml.mig_gpu(index)
         if gpu is None:
-            found[index] = Outcome(
+            found[index] = LayoutOutcome(
                 words=f"this node has no GPU {index}, which [[gpu_share.mig]] names"
             )
             continue
         try:
             found[index] = _one(gpu, names, is_busy=index in busy)
         except pynvml.NVMLError as error:
-            found[index] = Outcome(
+            found[index] = LayoutOutcome(
                 words=f"{_reason(index, error)}{_present(gpu)}",
                 waits=error.value == pynvml.NVML_ERROR_IN_USE,
             )
     return found
 
 
-def _one(gpu: MigGpu, names: tuple[str, ...], *, is_busy: bool) -> Outcome:
+def _one(gpu: MigGpu, names: tuple[str, ...], *, is_busy: bool) -> LayoutOutcome:
     at = f"GPU {gpu.index}"
     try:
         is_on, is_pending = gpu.modes()
     except pynvml.NVMLError_NotSupported:
-        return Outcome(words=f"{at} cannot have MIG instances" if names else "")
+        return LayoutOutcome(words=f"{at} cannot have MIG instances" if names else "")
     present = gpu.partitions() if is_on else []
     has = sorted(each.profile.name for each in present)
     is_whole = all(each.whole for each in present)
     if is_on == is_pending == bool(names) and has == sorted(names) and is_whole:
-        return Outcome()
+        return LayoutOutcome()
     if is_on and (words := _unknown(gpu, names)):
-        return Outcome(words=words)  # what is there stays
+        return LayoutOutcome(words=words)  # what is there stays
     if is_busy or gpu.is_used():
         who = "jobs use it" if is_busy else "a process uses it"
-        return Outcome(
+        return LayoutOutcome(
             words=f"{at} has {_list(has)} and is to have {_list(names)}: that waits, as {who}",
             waits=True,
         )
@@ -101,7 +101,7 @@ def _one(gpu: MigGpu, names: tuple[str, ...], *, is_busy: bool) -> Outcome:
     words = _make(gpu, names) if names else ""
     if not words:
         log.info("%s had %s and has %s", at, _list(has), _list(names))
-    return Outcome(words=words)
+    return LayoutOutcome(words=words)
 
 
 def _make(gpu: MigGpu, names: tuple[str, ...]) -> str:
@@ -128,19 +128,19 @@ def _unknown(gpu: MigGpu, names: tuple[str, ...]) -> str:
     return f"GPU {gpu.index} has no MIG profile {unknown[0]}: it has {has}"
 
 
-def _largest_first(profile: Profile) -> tuple[int, str]:
+def _largest_first(profile: MigInstanceProfile) -> tuple[int, str]:
     return -profile.slices, profile.name
 
 
-def _not_active(index: int, result: int, *, on: bool) -> Outcome:
+def _not_active(index: int, result: int, *, on: bool) -> LayoutOutcome:
     mode = "on" if on else "off"
     if result == pynvml.NVML_ERROR_IN_USE:
         words = f"MIG of GPU {index} cannot be turned {mode} while a program has the GPU open, as "
-        return Outcome(words=f"{words}monitoring does: that waits", waits=True)
+        return LayoutOutcome(words=f"{words}monitoring does: that waits", waits=True)
     if result == pynvml.NVML_ERROR_RESET_REQUIRED:
         words = f"MIG of GPU {index} is {mode} after a reset: `nvidia-smi --gpu-reset -i {index}`, "
-        return Outcome(words=f"{words}or restart the machine; then restart gnode")
-    return Outcome(words=_reason(index, pynvml.NVMLError(result)))
+        return LayoutOutcome(words=f"{words}or restart the machine; then restart gnode")
+    return LayoutOutcome(words=_reason(index, pynvml.NVMLError(result)))
 
 
 def _reason(index: int, error: Exception) -> str:

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gnode.gpushare.memory_book import MemoryBook
-from gnode.gpushare.token_model import AskIdle, CloseGate, Effect, OpenGate, Settings, SetWindow
+from gnode.gpushare.token_model import (
+    AskIdle,
+    CloseGate,
+    Effect,
+    OpenGate,
+    SetWindow,
+    TokenSettings,
+)
 from gnode.gpushare.token_policy import TokenPolicy
 from gsched.model.numbers import MAX_NUMBER
 from gsched.model.states import ShareClass
@@ -56,7 +63,7 @@ class NodeTokens:
         quiet_until_s: see `TokenPolicy`.
     """
 
-    settings: Settings = field(default_factory=Settings)
+    settings: TokenSettings = field(default_factory=TokenSettings)
     quiet_until_s: float = 0.0
     admissions: dict[str, Admission] = field(default_factory=dict)
     memory: MemoryBook = field(default_factory=MemoryBook)

@@ -1,7 +1,7 @@
 """Which runtime isolates the jobs on a shared GPU of this node: gsched's own ones, and a site's.
 
 A site adds a runtime by a package with an entry point of the group `RUNTIME_GROUP`: its name is
-what ``[gpu_share] runtime`` names, and what it points to returns a `Runtime` for a `RuntimeSite`.
+what ``[gpu_share] runtime`` names, and its target returns a `Runtime` for a `RuntimeSite`.
 """
 
 import logging

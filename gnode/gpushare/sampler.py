@@ -14,7 +14,7 @@ from gnode.hw.nvml import Nvml
 log = logging.getLogger(__name__)
 
 
-class Sampler:
+class WatchdogSampler:
     """Looks every ``period_s`` seconds until it is closed.
 
     Args:

@@ -7,7 +7,7 @@ from gsched.model.states import ShareClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class TokenSettings:
     """Durations of the policy, seconds.
 
     Attributes:
@@ -43,7 +43,7 @@ class Settings:
     drain_target_s: float = 0.001
 
 
-class Why(StrEnum):
+class ClosedReason(StrEnum):
     """Why a gate was closed."""
 
     PREEMPTED = "preempted"
@@ -69,7 +69,7 @@ class CloseGate:
 
     group: str
     epoch: int
-    why: Why
+    why: ClosedReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Counters:
 
 
 @dataclass(slots=True)
-class Group:
+class TokenGroup:
     """One job on the GPU.
 
     Attributes:

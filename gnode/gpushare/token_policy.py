@@ -2,13 +2,13 @@
 
 One token exists for each GPU, and a group of processes, the job, holds it. A high job is served
 first and keeps the token until it is idle; low jobs take turns in slices, and give the token back
-as soon as a high job wants it. A job that does not drain within `Settings.drain_max_s` is
+as soon as a high job wants it. A job that does not drain within `TokenSettings.drain_max_s` is
 overtaken, which is counted, unless it loads code.
 
 Beside a high job that is never idle, low jobs are opportunistic: one of them at a time launches
-beside the high one for `Settings.opportunistic_fraction` of `Settings.opportunistic_period_s`, so
-that none starves. A job that was sent a signal launches beside the others, too, until it has ended
-or its time is over.
+beside the high one for `TokenSettings.opportunistic_fraction` of
+`TokenSettings.opportunistic_period_s`, so that none starves. A job that was sent a signal launches
+beside the others, too, until it has ended or its time is over.
 
 Source:
     Wang et al., GPU sharing method for deep learning clusters with priorities, Computer Science
@@ -24,14 +24,14 @@ from typing import Final
 
 from gnode.gpushare.token_model import (
     AskIdle,
+    ClosedReason,
     CloseGate,
     Counters,
     Effect,
-    Group,
     OpenGate,
-    Settings,
     SetWindow,
-    Why,
+    TokenGroup,
+    TokenSettings,
 )
 from gsched.model.states import ShareClass
 
@@ -50,7 +50,7 @@ class _Grant:
     closed_at_s: float | None = None
     asked_idle: bool = False
     loading: bool = False
-    why: Why = Why.SLICE_END  # its gate closes, of a concurrent grant
+    why: ClosedReason = ClosedReason.SLICE_END  # its gate closes, of a concurrent grant
 
 
 @dataclass(slots=True)
@@ -65,11 +65,11 @@ class TokenPolicy:
         gone: jobs that have none at the moment: what they have used, and whether they are demoted.
     """
 
-    settings: Settings = field(default_factory=Settings)
+    settings: TokenSettings = field(default_factory=TokenSettings)
     quiet_until_s: float = 0.0
     counters: Counters = field(default_factory=Counters)
-    groups: dict[str, Group] = field(default_factory=dict)
-    gone: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, TokenGroup] = field(default_factory=dict)
+    gone: dict[str, TokenGroup] = field(default_factory=dict)
     _grant: _Grant | None = None
     _concurrent: dict[str, _Grant] = field(default_factory=dict)
     _next_opportunity_s: float = 0.0
@@ -145,7 +145,7 @@ class TokenPolicy:
         if group in self.groups:
             return []
         self._arrivals += 1
-        one = self.gone.pop(group, None) or Group(group, share_class, 0, usage_at_s=now_s)
+        one = self.gone.pop(group, None) or TokenGroup(group, share_class, 0, usage_at_s=now_s)
         one.arrived, one.window = self._arrivals, self.settings.window_first
         one.wants_since_s, one.idle = None, False
         self.groups[group] = one
@@ -161,12 +161,12 @@ class TokenPolicy:
         grant = self._grant
         if grant is not None and grant.group == group:
             if grant.closed_at_s is None:
-                effects.append(CloseGate(group, grant.epoch, Why.LEFT))
+                effects.append(CloseGate(group, grant.epoch, ClosedReason.LEFT))
             self._charge(grant, now_s)
             self._grant = None
         if (concurrent := self._concurrent.pop(group, None)) is not None:
             if concurrent.closed_at_s is None:
-                effects.append(CloseGate(group, concurrent.epoch, Why.LEFT))
+                effects.append(CloseGate(group, concurrent.epoch, ClosedReason.LEFT))
             self._charge(concurrent, now_s)
         self._overtaken.pop(group, None)
         self.gone[group] = self.groups.pop(group)
@@ -265,9 +265,12 @@ class TokenPolicy:
         if group in self.concurrent:
             concurrent = self._concurrent[group]
             concurrent.slice_end_s = max(concurrent.slice_end_s, until_s)
-            concurrent.why = Why.ATTENDED
+            concurrent.why = ClosedReason.ATTENDED
             return []
-        return [*self._give_concurrent(one, until_s, Why.ATTENDED, now_s), *self._decide(now_s)]
+        return [
+            *self._give_concurrent(one, until_s, ClosedReason.ATTENDED, now_s),
+            *self._decide(now_s),
+        ]
 
     def tick(self, now_s: float) -> list[Effect]:
         """Time has passed: slices end, and drains last too long."""
@@ -308,7 +311,7 @@ class TokenPolicy:
         ):
             return None
         if not self.groups[grant.group].high or any(
-            one.why is Why.OPPORTUNISTIC and one.closed_at_s is None
+            one.why is ClosedReason.OPPORTUNISTIC and one.closed_at_s is None
             for one in self._concurrent.values()
         ):
             return None
@@ -319,7 +322,7 @@ class TokenPolicy:
             return None
         return max(self._next_opportunity_s, min(since_s) + self.settings.opportunistic_period_s)
 
-    def _low_waiting(self) -> list[Group]:
+    def _low_waiting(self) -> list[TokenGroup]:
         return [one for one in self._waiting() if not one.high]
 
     def _give_opportunistic(self, now_s: float) -> list[Effect]:
@@ -334,9 +337,11 @@ class TokenPolicy:
         slice_s = self.settings.opportunistic_fraction * period_s
         self._next_opportunity_s = now_s + period_s
         self.counters.opportunistic_slices += 1
-        return self._give_concurrent(one, now_s + slice_s, Why.OPPORTUNISTIC, now_s)
+        return self._give_concurrent(one, now_s + slice_s, ClosedReason.OPPORTUNISTIC, now_s)
 
-    def _give_concurrent(self, one: Group, until_s: float, why: Why, now_s: float) -> list[Effect]:
+    def _give_concurrent(
+        self, one: TokenGroup, until_s: float, why: ClosedReason, now_s: float
+    ) -> list[Effect]:
         before = self._grant_of(one.name)
         if before is not None:
             self._charge(before, now_s)
@@ -354,7 +359,7 @@ class TokenPolicy:
         for grant in [one for one in self._concurrent.values() if one.closed_at_s is None]:
             one = self.groups[grant.group]
             free = self._grant is None and now_s >= self.quiet_until_s
-            if free and grant.why is Why.OPPORTUNISTIC and not any(self._waiting()):
+            if free and grant.why is ClosedReason.OPPORTUNISTIC and not any(self._waiting()):
                 del self._concurrent[grant.group]
                 grant.slice_end_s = now_s + self._slice_s(one)
                 self._grant = grant
@@ -369,16 +374,16 @@ class TokenPolicy:
         holder = self.groups[grant.group]
         equal = rival.high == holder.high
         why = (
-            Why.PREEMPTED
+            ClosedReason.PREEMPTED
             if rival.high and not holder.high
-            else Why.IDLE
+            else ClosedReason.IDLE
             if holder.idle
-            else Why.SLICE_END
+            else ClosedReason.SLICE_END
             if equal and now_s >= grant.slice_end_s
             else None
         )
         if why is not None and now_s < holder.attended_until_s:
-            grant.slice_end_s, grant.why = holder.attended_until_s, Why.ATTENDED
+            grant.slice_end_s, grant.why = holder.attended_until_s, ClosedReason.ATTENDED
             self._concurrent[grant.group], self._grant = grant, None
             return []
         if why is not None:
@@ -414,7 +419,7 @@ class TokenPolicy:
         self._grant = None
         return [*effects, *self._demoted(one, now_s)]
 
-    def _demoted(self, one: Group, now_s: float) -> list[Effect]:
+    def _demoted(self, one: TokenGroup, now_s: float) -> list[Effect]:
         """Count an overlap, and demote a job that has had too many in a row."""
         one.overlaps_in_row += 1
         if one.demoted or not 0 < self.settings.overlaps_max <= one.overlaps_in_row:
@@ -435,7 +440,7 @@ class TokenPolicy:
             one.demoted_until_s, one.overlaps_in_row = None, 0
         return self._windows() if over else []
 
-    def _rival(self, grant: _Grant) -> Group | None:
+    def _rival(self, grant: _Grant) -> TokenGroup | None:
         """Return the first waiting group besides the holder, high ones first."""
         waiting = [one for one in self._waiting() if one.name != grant.group]
         return min(waiting, key=lambda one: (not one.high, one.arrived), default=None)
@@ -444,7 +449,7 @@ class TokenPolicy:
         rival = self._rival(grant)
         return rival is not None and rival.high == self.groups[grant.group].high
 
-    def _waiting(self) -> Iterator[Group]:
+    def _waiting(self) -> Iterator[TokenGroup]:
         beside_high = self._has_high()
         for one in self.groups.values():
             if one.demoted and beside_high:
@@ -452,7 +457,7 @@ class TokenPolicy:
             if one.wants_since_s is not None:
                 yield one
 
-    def _best(self, now_s: float) -> Group | None:
+    def _best(self, now_s: float) -> TokenGroup | None:
         return min(
             self._waiting(),
             key=lambda one: (
@@ -465,7 +470,7 @@ class TokenPolicy:
             default=None,
         )
 
-    def _give(self, one: Group, now_s: float) -> list[Effect]:
+    def _give(self, one: TokenGroup, now_s: float) -> list[Effect]:
         if (concurrent := self._concurrent.pop(one.name, None)) is not None:
             self._charge(concurrent, now_s)
         self._overtaken.pop(one.name, None)  # it goes on, and drains once more when it must
@@ -475,7 +480,7 @@ class TokenPolicy:
         self.counters.grants += 1
         return [OpenGate(one.name, self._epoch)]
 
-    def _slice_s(self, one: Group) -> float:
+    def _slice_s(self, one: TokenGroup) -> float:
         if any(other.high for other in self.groups.values()) and not one.high:
             return self.settings.slice_beside_high_s
         growth = min(self._low_grants, SLICE_GROWTH_MAX)
@@ -483,11 +488,11 @@ class TokenPolicy:
             self._low_grants += 1
         return min(self.settings.slice_max_s, self.settings.slice_first_s * 2.0**growth)
 
-    def _close(self, grant: _Grant, why: Why, now_s: float) -> CloseGate:
+    def _close(self, grant: _Grant, why: ClosedReason, now_s: float) -> CloseGate:
         grant.closed_at_s = now_s
         self.groups[grant.group].idle = False
         self.counters.revokes += 1
-        self.counters.preemptions += why is Why.PREEMPTED
+        self.counters.preemptions += why is ClosedReason.PREEMPTED
         return CloseGate(grant.group, grant.epoch, why)
 
     def _charge(self, grant: _Grant, now_s: float) -> None:
@@ -504,7 +509,7 @@ class TokenPolicy:
 
     # ---- windows ----
 
-    def _adapt(self, one: Group, drain_s: float) -> list[Effect]:
+    def _adapt(self, one: TokenGroup, drain_s: float) -> list[Effect]:
         """Halve the window of a group that drains slowly, double that of a fast one."""
         if one.high or self.settings.window_fixed is not None or not self._has_high():
             return []

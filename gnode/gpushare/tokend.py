@@ -35,8 +35,15 @@ from gnode.gpushare.listening import JobsListener, listen, places, turn_away
 from gnode.gpushare.memory_book import MemoryBook
 from gnode.gpushare.metrics import metrics_of
 from gnode.gpushare.node_tokens import NodeTokens
-from gnode.gpushare.token_model import AskIdle, CloseGate, Effect, OpenGate, Settings, SetWindow
-from gnode.gpushare.wire import BadMessageError, Kind, Message, OtherVersionError
+from gnode.gpushare.token_model import (
+    AskIdle,
+    CloseGate,
+    Effect,
+    OpenGate,
+    SetWindow,
+    TokenSettings,
+)
+from gnode.gpushare.wire import BadMessageError, Message, MessageKind, OtherVersionError
 from gsched.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
@@ -198,7 +205,7 @@ class TokenDaemon:
 
     def _turn_out(self, client: Client) -> None:
         """Give the place of a client that has said nothing yet to another one."""
-        self._send(client, Message(kind=Kind.BUSY))
+        self._send(client, Message(kind=MessageKind.BUSY))
         self._drop(client, "others need its place")
 
     def _follow(self, client: Client) -> None:
@@ -237,7 +244,7 @@ class TokenDaemon:
         except BadMessageError as error:
             self.bad_messages += 1
             if isinstance(error, OtherVersionError):
-                served = Message(kind=Kind.VERSION, a=wire.OLDEST_VERSION, b=wire.VERSION)
+                served = Message(kind=MessageKind.VERSION, a=wire.OLDEST_VERSION, b=wire.VERSION)
                 self._send(client, served)
             self._drop(client, f"bad message: {error}")
 
@@ -264,7 +271,7 @@ class TokenDaemon:
 
     def _handle(self, client: Client, message: Message, rest: bytes) -> None:
         if not client.group:
-            if message.kind is not Kind.HELLO:
+            if message.kind is not MessageKind.HELLO:
                 raise BadMessageError(f"{message.kind.name} before HELLO")
             self._greet(client, message, rest.decode("ascii", "replace"))
         elif client.launches:
@@ -275,7 +282,7 @@ class TokenDaemon:
     def _greet(self, client: Client, hello: Message, secret: str) -> None:
         group = self.tokens.group_of(secret)
         if group is None:
-            self._send(client, Message(kind=Kind.REFUSED))
+            self._send(client, Message(kind=MessageKind.REFUSED))
             self._drop(client, "unknown job")
             return
         self._jobs.proved()
@@ -291,7 +298,7 @@ class TokenDaemon:
             (group, launches), Budget(self.clock.monotonic_s())
         )
         limit = self.tokens.admissions[group].memory_bytes
-        welcome = Message(kind=Kind.WELCOME, client=client.number, a=limit)
+        welcome = Message(kind=MessageKind.WELCOME, client=client.number, a=limit)
         if not client.launches:
             self.tokens.memory.reserve(group, client.number, hello.a, forced=True)
             self._send(client, welcome)
@@ -320,38 +327,38 @@ class TokenDaemon:
     def _handle_launches(self, client: Client, message: Message) -> None:
         now_s, number = self.clock.monotonic_s(), client.number
         match message.kind:
-            case Kind.REQUEST:
+            case MessageKind.REQUEST:
                 self._carry_out(self.tokens.request(number, now_s))
-            case Kind.YIELD:
+            case MessageKind.YIELD:
                 self._carry_out(self.tokens.idle(number, now_s))
-            case Kind.RELEASED:
+            case MessageKind.RELEASED:
                 self.tokens.stat(number, 0, 0)
                 self._carry_out(
                     self.tokens.released(number, message.epoch, now_s, drain_s=message.b / 1e9)
                 )
-            case Kind.STAT:
+            case MessageKind.STAT:
                 self.tokens.stat(number, message.a, message.b)
-            case Kind.LOADING:
+            case MessageKind.LOADING:
                 self.tokens.loading(number, message.epoch)
-            case Kind.PING:
-                self._send(client, Message(kind=Kind.PONG))
+            case MessageKind.PING:
+                self._send(client, Message(kind=MessageKind.PONG))
             case _:
                 raise BadMessageError(f"{message.kind.name} on a channel for launches")
 
     def _handle_memory(self, client: Client, message: Message) -> None:
         group, memory = client.group, self.tokens.memory
         match message.kind:
-            case Kind.RESERVE:
+            case MessageKind.RESERVE:
                 forced = bool(message.flags & wire.FORCED)
                 granted = memory.reserve(group, client.number, message.a, forced=forced)
                 answer = Message(
-                    kind=Kind.RESERVED if granted else Kind.REFUSED,
+                    kind=MessageKind.RESERVED if granted else MessageKind.REFUSED,
                     seq=message.seq,
                     b=min(memory.used_bytes(group), wire.MAX_NUMBER),
                     c=memory.limits_bytes[group],
                 )
                 self._send(client, answer)
-            case Kind.FREE:
+            case MessageKind.FREE:
                 memory.free(group, client.number, message.a)
             case _:
                 raise BadMessageError(f"{message.kind.name} on a channel for memory")
@@ -387,12 +394,12 @@ class TokenDaemon:
             match self._effects.popleft():
                 case OpenGate(group, epoch, client):
                     self._page(group).open(epoch)
-                    self._tell(group, Message(kind=Kind.GRANT, epoch=epoch), client)
+                    self._tell(group, Message(kind=MessageKind.GRANT, epoch=epoch), client)
                 case CloseGate(group, epoch):
                     self._page(group).shut()
-                    self._tell(group, Message(kind=Kind.REVOKE, epoch=epoch))
+                    self._tell(group, Message(kind=MessageKind.REVOKE, epoch=epoch))
                 case AskIdle(group, client):
-                    self._tell(group, Message(kind=Kind.WAITING), client)
+                    self._tell(group, Message(kind=MessageKind.WAITING), client)
                 case SetWindow(group, window):
                     self._page(group).set_window(window)
         self._carrying_out = False
@@ -525,12 +532,14 @@ def main() -> None:
     """Run the daemon."""
     parser = argparse.ArgumentParser(prog="gnode.gpushare.tokend")
     parser.add_argument("--dir", required=True)
-    parser.add_argument("--drain-max", type=float, default=Settings().drain_max_s, metavar="S")
+    parser.add_argument("--drain-max", type=float, default=TokenSettings().drain_max_s, metavar="S")
     parser.add_argument("--ready-fd", type=int, default=-1, help="is closed when it listens")
     parser.add_argument("--window", type=int, default=None, metavar="N", help="for benchmarks")
-    parser.add_argument("--overlaps-max", type=int, default=Settings().overlaps_max, metavar="N")
     parser.add_argument(
-        "--opportunistic-percent", type=float, default=100 * Settings().opportunistic_fraction
+        "--overlaps-max", type=int, default=TokenSettings().overlaps_max, metavar="N"
+    )
+    parser.add_argument(
+        "--opportunistic-percent", type=float, default=100 * TokenSettings().opportunistic_fraction
     )
     parser.add_argument("--context-bytes", type=int, default=0, metavar="B")
     parser.add_argument("--edition", default="", help="is told with the metrics")
@@ -539,7 +548,7 @@ def main() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
-    settings = Settings(
+    settings = TokenSettings(
         drain_max_s=given.drain_max,
         overlaps_max=given.overlaps_max,
         opportunistic_fraction=given.opportunistic_percent / 100,

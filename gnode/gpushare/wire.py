@@ -22,7 +22,7 @@ MESSAGE_BYTES: Final = _STRUCT.size
 MAX_NUMBER: Final = 2**64 - 1
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Types of messages."""
 
     HELLO = 1
@@ -49,7 +49,7 @@ class Kind(IntEnum):
 class Message:
     """One message; what the numbers mean depends on its kind."""
 
-    kind: Kind
+    kind: MessageKind
     flags: int = 0
     pid: int = 0
     client: int = 0
@@ -103,7 +103,7 @@ def unpack(data: bytes) -> tuple[Message, bytes]:
     if not OLDEST_VERSION <= version <= VERSION:
         raise OtherVersionError(f"version {version}: {OLDEST_VERSION} to {VERSION} are served")
     try:
-        known = Kind(kind)
+        known = MessageKind(kind)
     except ValueError:
         raise BadMessageError(f"unknown kind {kind}") from None
     flags, pid, client, seq, epoch, a, b, c = numbers

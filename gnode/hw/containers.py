@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Final
 
-from gnode.core.containers import Runtime
+from gnode.core.containers import ContainerRuntime
 
 #: Where administrators install programs, whatever gnode's own PATH is.
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -18,14 +18,14 @@ _INITS: Final = (
 )
 
 
-def find_runtimes(names: Sequence[str], *, path: str = "") -> tuple[Runtime, ...]:
+def find_runtimes(names: Sequence[str], *, path: str = "") -> tuple[ContainerRuntime, ...]:
     """Return those of the runtimes that are installed, in this order.
 
     Args:
         names: of `gsched.model.container.RUNTIMES`.
         path: where they are looked for; empty: where administrators install programs.
     """
-    found: list[Runtime] = []
+    found: list[ContainerRuntime] = []
     path = path or _PATH
     for name in names:
         program = shutil.which(name, path=path)
@@ -33,7 +33,7 @@ def find_runtimes(names: Sequence[str], *, path: str = "") -> tuple[Runtime, ...
             program = shutil.which("singularity", path=path)
         if program is not None:
             found.append(
-                Runtime(
+                ContainerRuntime(
                     name=name, program=program, cdi=_has_cdi(), init=name == "podman" and _init()
                 )
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import psutil
 
-from gnode.core.containers import Runtime
+from gnode.core.containers import ContainerRuntime
 from gnode.hw.confinement import Confinement
 from gnode.hw.nvml import Nvml
 from gnode.hw.processor import cpu_clock_mhz
@@ -17,7 +17,10 @@ from gsched.model.units import parse_size_bytes
 
 
 def take_inventory(
-    config: NodeConfig, nvml: Nvml, confinement: Confinement, runtimes: Sequence[Runtime] = ()
+    config: NodeConfig,
+    nvml: Nvml,
+    confinement: Confinement,
+    runtimes: Sequence[ContainerRuntime] = (),
 ) -> Inventory:
     """Return what this node offers.
 

@@ -16,7 +16,7 @@ _PREFIX: Final = "MIG "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class MigInstanceProfile:
     """What a GPU instance can be.
 
     Attributes:
@@ -43,7 +43,7 @@ class Partition:
         whole: it has one compute instance, as large as itself.
     """
 
-    profile: Profile
+    profile: MigInstanceProfile
     handle: object
     computes: tuple[object, ...]
     whole: bool
@@ -93,17 +93,17 @@ class MigGpu:
                     raise
         return False
 
-    def profiles(self) -> dict[str, Profile]:
+    def profiles(self) -> dict[str, MigInstanceProfile]:
         """Return what instances of this GPU can be, by name; MIG has to be on."""
         library, handle = self._library, self._handle
-        found: dict[str, Profile] = {}
+        found: dict[str, MigInstanceProfile] = {}
         for kind in range(int(library.NVML_GPU_INSTANCE_PROFILE_COUNT)):
             try:
                 info = library.nvmlDeviceGetGpuInstanceProfileInfoV(handle, kind)
             except library.NVMLError:  # this GPU has no such profile, or the driver is older
                 continue
             name = _name(info.name)
-            found[name] = Profile(
+            found[name] = MigInstanceProfile(
                 name=name,
                 number=int(info.id),
                 slices=int(info.sliceCount),
@@ -136,7 +136,7 @@ class MigGpu:
                 )
         return found
 
-    def _compute_profiles(self, gpu_instance: object) -> Iterator[Profile]:
+    def _compute_profiles(self, gpu_instance: object) -> Iterator[MigInstanceProfile]:
         """Yield what compute instances of a GPU instance can be."""
         library = self._library
         for kind in range(int(library.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)):
@@ -146,14 +146,14 @@ class MigGpu:
                 )
             except library.NVMLError:  # it cannot have this one
                 continue
-            yield Profile(
+            yield MigInstanceProfile(
                 name=_name(info.name),
                 number=int(info.id),
                 slices=int(info.sliceCount),
                 most=int(info.instanceCount),
             )
 
-    def _computes(self, gpu_instance: object) -> list[tuple[Profile, object]]:
+    def _computes(self, gpu_instance: object) -> list[tuple[MigInstanceProfile, object]]:
         """Return profile and handle of each compute instance."""
         library = self._library
         return [
@@ -168,7 +168,7 @@ class MigGpu:
             )
         ]
 
-    def _largest(self, gpu_instance: object) -> Profile:
+    def _largest(self, gpu_instance: object) -> MigInstanceProfile:
         """Return the compute instance that takes all of a GPU instance."""
         return max(self._compute_profiles(gpu_instance), key=lambda profile: profile.slices)
 
@@ -178,7 +178,7 @@ class MigGpu:
             self._library.nvmlComputeInstanceDestroy(compute)
         self._library.nvmlGpuInstanceDestroy(partition.handle)
 
-    def add(self, profile: Profile) -> None:
+    def add(self, profile: MigInstanceProfile) -> None:
         """Make a GPU instance with one compute instance; nothing is left of it if that fails."""
         library = self._library
         made = library.nvmlDeviceCreateGpuInstance(self._handle, profile.number)

@@ -18,7 +18,7 @@ PEAK_INTERVAL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target(Generic[KeyT]):
+class SamplingTarget(Generic[KeyT]):
     """An attempt to be sampled.
 
     Attributes:
@@ -112,7 +112,7 @@ class Sampler(Generic[KeyT]):
         self._nvml = nvml
         self._sums: dict[KeyT, _Sum] = {}
         #: The targets of the last sample, and the processes of each.
-        self.processes: list[tuple[Target[KeyT], set[int]]] = []
+        self.processes: list[tuple[SamplingTarget[KeyT], set[int]]] = []
 
     @property
     def live(self) -> dict[KeyT, LiveUse]:
@@ -120,7 +120,7 @@ class Sampler(Generic[KeyT]):
         return {key: total.live for key, total in self._sums.items()}
 
     def sample(
-        self, targets: Sequence[Target[KeyT]], held_s: Mapping[KeyT, float] | None = None
+        self, targets: Sequence[SamplingTarget[KeyT]], held_s: Mapping[KeyT, float] | None = None
     ) -> tuple[dict[KeyT, Usage], tuple[GpuSample, ...]]:
         """Take one sample of each target.
 
@@ -149,7 +149,7 @@ class Sampler(Generic[KeyT]):
     def _add(
         self,
         total: _Sum,
-        target: Target[KeyT],
+        target: SamplingTarget[KeyT],
         pids: set[int],
         gpus: tuple[GpuSample, ...],
         held_s: float | None,
@@ -221,7 +221,7 @@ def _descendants_of() -> dict[int, list[int]]:
     return children
 
 
-def _processes(target: Target[KeyT], children: dict[int, list[int]]) -> set[int]:
+def _processes(target: SamplingTarget[KeyT], children: dict[int, list[int]]) -> set[int]:
     """Return the job's processes: in its group, or below its supervisor."""
     found: set[int] = set(cgroups.members(target.cgroup)) if target.cgroup else set()
     ends = list(children.get(target.supervisor_pid, ()))

@@ -38,7 +38,7 @@ _NEVER_RAN = 127
 _LEFT_TO_TASKS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 
 
-class Task:
+class StepTask:
     """A process that was started for a program, and its pipes."""
 
     def __init__(self, number: int, process: "subprocess.Popen[bytes]") -> None:
@@ -55,7 +55,7 @@ class Task:
             os.killpg(self.process.pid, number)
 
 
-class Program:
+class StepProgram:
     """A connection to a program of the job that starts tasks here.
 
     Args:
@@ -67,7 +67,7 @@ class Program:
         channel.setblocking(False)  # noqa: FBT003 - the socket's own signature
         self.channel = channel
         self.node = node
-        self.tasks: dict[int, Task] = {}
+        self.tasks: dict[int, StepTask] = {}
         self.received = bytearray()
         self.unsent = bytearray()
         self.gone = False
@@ -84,13 +84,13 @@ class Program:
         return [bytes(self._opener.open(frame)) for frame in wire.take_frames(self.received)]
 
 
-class Agent:
+class StepAgent:
     """Everything that the agent knows; one method per kind of event."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._programs: set[Program] = set()
-        self._reached: queue.SimpleQueue[Program] = queue.SimpleQueue()
+        self._programs: set[StepProgram] = set()
+        self._reached: queue.SimpleQueue[StepProgram] = queue.SimpleQueue()
         self._dials = threading.BoundedSemaphore(DIALS_AT_ONCE)
         self._gnode: socket.socket | None = None
         self._said = bytearray()
@@ -210,7 +210,7 @@ class Agent:
         """Connect to a program: in a thread of its own, as it may take long."""
         try:
             program = dial(order)
-        except (OSError, SealError, wire.StepError) as error:
+        except (OSError, SealError, wire.StepProtocolError) as error:
             where = f"{order['address']} port {order['port']}"
             self._tell_failure(
                 order,
@@ -223,7 +223,7 @@ class Agent:
         finally:
             self._dials.release()
 
-    def _serve(self, program: Program) -> None:
+    def _serve(self, program: StepProgram) -> None:
         """Send what waits, and decide what is to be watched now."""
         if program.unsent and not program.gone:
             try:
@@ -242,7 +242,7 @@ class Agent:
         for task in program.tasks.values():
             self._watch_pipes(program, task)
 
-    def _watch_pipes(self, program: Program, task: Task) -> None:
+    def _watch_pipes(self, program: StepProgram, task: StepTask) -> None:
         is_full = len(program.unsent) >= wire.OUTPUT_BYTES_MAX and not program.gone
         for kind, pipe in ((wire.OUTPUT, task.process.stdout), (wire.ERRORS, task.process.stderr)):
             if pipe is not None and not pipe.closed:
@@ -263,7 +263,7 @@ class Agent:
         with contextlib.suppress(OSError):
             close()
 
-    def _lose(self, program: Program) -> None:
+    def _lose(self, program: StepProgram) -> None:
         """The program has ended, or its node: so do its tasks."""
         program.gone = True
         if program.channel.fileno() >= 0 and program.channel in self._selector.get_map():
@@ -275,7 +275,7 @@ class Agent:
             task.send(signal.SIGCONT)
             task.kill_at_s = time.monotonic() + KILL_AFTER_S
 
-    def _hear(self, program: Program, events: int) -> None:
+    def _hear(self, program: StepProgram, events: int) -> None:
         if not events & selectors.EVENT_READ or program.gone:
             return
         try:
@@ -286,10 +286,10 @@ class Agent:
                 self._obey(program, payload)
         except BlockingIOError:
             pass
-        except (OSError, SealError, wire.StepError):
+        except (OSError, SealError, wire.StepProtocolError):
             self._lose(program)
 
-    def _obey(self, program: Program, payload: bytes) -> None:
+    def _obey(self, program: StepProgram, payload: bytes) -> None:
         kind = payload[:1]
         if kind == wire.SPAWN:
             self._spawn(program, wire.decode_spawn(payload))
@@ -304,17 +304,17 @@ class Agent:
             if task is None:
                 return
             if len(task.waiting) + len(data) > wire.INPUT_WINDOW_BYTES:
-                raise wire.StepError("more input than was allowed")
+                raise wire.StepProtocolError("more input than was allowed")
             task.waiting += data
             task.input_ends |= kind == wire.INPUT_END
         else:
-            raise wire.StepError(f"unknown message {kind!r}")
+            raise wire.StepProtocolError(f"unknown message {kind!r}")
 
     # --- tasks ---
 
-    def _spawn(self, program: Program, spawn: wire.Spawn) -> None:
+    def _spawn(self, program: StepProgram, spawn: wire.Spawn) -> None:
         if spawn.task in program.tasks:
-            raise wire.StepError("a task's number is used twice")
+            raise wire.StepProtocolError("a task's number is used twice")
         try:
             process = start_task(spawn)
         except OSError as error:
@@ -326,13 +326,13 @@ class Agent:
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 os.set_blocking(pipe.fileno(), False)
-        program.tasks[spawn.task] = Task(spawn.task, process)
+        program.tasks[spawn.task] = StepTask(spawn.task, process)
         program.put(wire.encode_object(wire.STARTED, {"task": spawn.task, "pid": process.pid}))
 
-    def _read_pipe(self, program: Program, task: Task, kind: bytes, _events: int) -> None:
+    def _read_pipe(self, program: StepProgram, task: StepTask, kind: bytes, _events: int) -> None:
         self._read_once(program, task, kind)
 
-    def _read_once(self, program: Program, task: Task, kind: bytes) -> bool:
+    def _read_once(self, program: StepProgram, task: StepTask, kind: bytes) -> bool:
         """Pass a piece of output on; return whether there may be more of it now."""
         pipe = task.process.stdout if kind == wire.OUTPUT else task.process.stderr
         if pipe is None or pipe.closed:
@@ -349,7 +349,7 @@ class Agent:
         program.put(wire.encode_data(kind, task.number, data))
         return True
 
-    def _write_pipe(self, program: Program, task: Task, _events: int) -> None:
+    def _write_pipe(self, program: StepProgram, task: StepTask, _events: int) -> None:
         stdin = task.process.stdin
         if stdin is None or stdin.closed:
             return
@@ -376,7 +376,7 @@ class Agent:
                 elif program.gone or self._has_passed_on(program, task):
                     self._finish(program, task, status)
 
-    def _has_passed_on(self, program: Program, task: Task) -> bool:
+    def _has_passed_on(self, program: StepProgram, task: StepTask) -> bool:
         """Pass on what a task has written before its end; return whether that is all of it."""
         for kind in (wire.OUTPUT, wire.ERRORS):
             while len(program.unsent) < wire.OUTPUT_BYTES_MAX:
@@ -386,7 +386,7 @@ class Agent:
                 return False
         return True
 
-    def _finish(self, program: Program, task: Task, status: int) -> None:
+    def _finish(self, program: StepProgram, task: StepTask, status: int) -> None:
         del program.tasks[task.number]
         for pipe in (task.process.stdin, task.process.stdout, task.process.stderr):
             if pipe is not None and not pipe.closed:
@@ -415,7 +415,7 @@ def connect_unix(path: str, timeout_s: float) -> socket.socket:
     return channel
 
 
-def dial(order: dict[str, object]) -> Program:
+def dial(order: dict[str, object]) -> StepProgram:
     """Connect to a program, and prove to each other who both are.
 
     Raises:
@@ -443,7 +443,7 @@ def dial(order: dict[str, object]) -> Program:
     except BaseException:
         channel.close()
         raise
-    return Program(channel, Opener(from_program), Sealer(from_agent), str(order["node"]))
+    return StepProgram(channel, Opener(from_program), Sealer(from_agent), str(order["node"]))
 
 
 def _receive_frame(channel: socket.socket) -> bytes:
@@ -455,7 +455,7 @@ def _receive_frame(channel: socket.socket) -> bytes:
         buffer += data
         for frame in wire.take_frames(buffer, wire.MAX_HELLO_BYTES):
             if buffer:
-                raise wire.StepError("it does not wait for its turn")
+                raise wire.StepProtocolError("it does not wait for its turn")
             return frame
 
 
@@ -504,7 +504,7 @@ def _opened(spawn: wire.Spawn, path: str) -> int | None:
 
 def main() -> None:
     """Run the agent."""
-    Agent().run()
+    StepAgent().run()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ PATIENCE_S: Final = 10.0
 YOUNG_S: Final = 30.0
 
 
-class Order(NamedTuple):
+class SignalOrder(NamedTuple):
     """The signal that is to be sent, and the migration for which it is."""
 
     signal: int
@@ -46,14 +46,14 @@ class Asking:
     def __init__(self, refused: int = 0) -> None:
         self.refused = refused
         self.due_s: float | None = None
-        self._order = Order(0, 0, 0.0)
+        self._order = SignalOrder(0, 0, 0.0)
         self._blocking: set[int] = set()
 
     def take(self, signal: int, request: int, ending: Ending, now_s: float) -> None:
         """Take an order; one that was carried out, or refused, before is left out."""
         if request <= max(ending.asked, self.refused, self._order.request):
             return
-        self._order = Order(signal, request, now_s)
+        self._order = SignalOrder(signal, request, now_s)
         self._blocking = set()
         self.due_s = now_s
 

@@ -58,7 +58,7 @@ class Surroundings:
             self.oom_protected = int(file.read()) < 0
         self.home = cgroup.Home()
         self.namespace = ""
-        self.rules = privilege.Rules()
+        self.rules = privilege.PrivilegeRules()
 
 
 def become_job(

@@ -25,7 +25,7 @@ _CAP_SYS_NICE = 1 << 23
 _ASKED = frozenset({"delete", "rerun", "move", "node_stop", "peer_failed"})
 
 
-class Gate:
+class TaskGate:
     """One task's gate; see the module.
 
     Attributes:

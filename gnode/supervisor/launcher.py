@@ -29,8 +29,8 @@ from gnode.supervisor import child, errand, kernel, proc, spool
 from gnode.supervisor.connection import Connection, ConnectionLostError
 from gnode.supervisor.errors import reason
 from gnode.supervisor.lost import LostAttempts
-from gnode.supervisor.pool import Pool, Worker
-from gnode.supervisor.privilege import Rules
+from gnode.supervisor.pool import PooledSupervisor, SupervisorPool
+from gnode.supervisor.privilege import PrivilegeRules
 from gsched import failpoint, trust
 
 _NAME = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
@@ -53,7 +53,7 @@ class Launcher:
         self._epoll.register(self._signals, select.EPOLLIN)
         self._epoll.register(listener.fileno(), select.EPOLLIN)
         self._connections: dict[int, Connection] = {}
-        self._pool = Pool(self._around)
+        self._pool = SupervisorPool(self._around)
         self._lost = LostAttempts(f"{state}/attempts", self._epoll)
         self._cleaners: dict[int, str] = {}  # pids, and the names of their attempts
         self._stopping = False
@@ -124,7 +124,7 @@ class Launcher:
                 case {"clean": str(name)}:
                     self._clean(name)
                 case {"rules": {"allow_root": bool(allow_root), "uid_min": int(uid_min)}}:
-                    self._around.rules = Rules(allow_root=allow_root, uid_min=uid_min)
+                    self._around.rules = PrivilegeRules(allow_root=allow_root, uid_min=uid_min)
                 case {"stop": True}:
                     self._stopping = True
                 case _:
@@ -198,7 +198,7 @@ class Launcher:
             self._epoll.register(worker.channel.fileno(), select.EPOLLIN)
         return {"launched": name, "pid": worker.pid, "start_ticks": worker.start_ticks}
 
-    def _hear(self, worker: Worker) -> None:
+    def _hear(self, worker: PooledSupervisor) -> None:
         """Take in that a supervisor is through with its attempt."""
         told = self._pool.finished(worker)
         if told is None:
@@ -236,7 +236,7 @@ class Launcher:
             if worker.name:
                 self._bury(worker)
 
-    def _bury(self, worker: Worker) -> None:
+    def _bury(self, worker: PooledSupervisor) -> None:
         """Deal with the attempt of a supervisor that died over it."""
         name = worker.name
         directory = f"{self._state}/attempts/{name}"

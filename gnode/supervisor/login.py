@@ -31,7 +31,7 @@ class OverError(Exception):
     """The attempt has ended."""
 
 
-class Found(NamedTuple):
+class RunningAttempt(NamedTuple):
     """An attempt that runs here.
 
     Attributes:
@@ -47,7 +47,7 @@ class Found(NamedTuple):
     started_s: float
 
 
-def attempts_of(state_dir: str, user: str, uid: int) -> list[Found]:
+def attempts_of(state_dir: str, user: str, uid: int) -> list[RunningAttempt]:
     """Return the attempts of a user that run on this node, the one that started last first.
 
     Not those that were prepared and not launched yet: they own nothing.
@@ -69,7 +69,7 @@ def attempts_of(state_dir: str, user: str, uid: int) -> list[Found]:
     return sorted(found, key=lambda one: (one.started_s, one.task.job), reverse=True)
 
 
-def _look(state_dir: str, directory: str, uid: int) -> Found | None:
+def _look(state_dir: str, directory: str, uid: int) -> RunningAttempt | None:
     """Return an attempt if it is of this uid, runs, and something will end it.
 
     It runs as long as its own process lives: then a user cannot keep it from its end by logins.
@@ -84,7 +84,7 @@ def _look(state_dir: str, directory: str, uid: int) -> Found | None:
     started = spool.read_started(directory)
     if started is None or not _runs(started) or not _is_looked_after(state_dir, started):
         return None
-    return Found(directory, task, started, started.started_s)
+    return RunningAttempt(directory, task, started, started.started_s)
 
 
 def _runs(started: SupervisorInfo) -> bool:
@@ -103,7 +103,7 @@ def _is_looked_after(state_dir: str, started: SupervisorInfo) -> bool:
         return False
 
 
-def await_part(state_dir: str, user: str, uid: int, address: str) -> list[Found]:
+def await_part(state_dir: str, user: str, uid: int, address: str) -> list[RunningAttempt]:
     """Have a job of the user that has only reserved this node start a part of it here.
 
     It waits for that without a limit: the caller has one.
@@ -138,7 +138,7 @@ def _ask(state_dir: str, uid: int, address: str) -> bool:
             raise OSError("gnode has closed the connection")
 
 
-def nearest(found: list[Found], address: str) -> Found:
+def nearest(found: list[RunningAttempt], address: str) -> RunningAttempt:
     """Return the attempt that a login belongs to: the newest, of several.
 
     A login that comes from the first node of one of them, as mpirun's, belongs to that one.
@@ -151,7 +151,7 @@ def nearest(found: list[Found], address: str) -> Found:
     return (same or found)[0]
 
 
-def adopt(found: Found, pid: int) -> None:
+def adopt(found: RunningAttempt, pid: int) -> None:
     """Make a process part of an attempt; what it starts from now on is, too.
 
     The group for tracking is the first that it joins: from then on the attempt does not end before
@@ -187,7 +187,7 @@ def adopt(found: Found, pid: int) -> None:
         ) from error
 
 
-def share_tmp(found: Found, pid: int) -> bool:
+def share_tmp(found: RunningAttempt, pid: int) -> bool:
     """Let the login see the attempt's own /tmp, if that has one; return whether it does.
 
     Its mount namespace must be one of its own, which PAM has made for it (pam_namespace(8)): not
@@ -214,7 +214,7 @@ def share_tmp(found: Found, pid: int) -> bool:
     return True
 
 
-def _is_over(found: Found) -> bool:
+def _is_over(found: RunningAttempt) -> bool:
     """Return whether an attempt has ended, or its own process has."""
     return not (_runs(found.started) and spool.exists(found.directory, spool.TASK))
 

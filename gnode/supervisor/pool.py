@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from gnode.supervisor import kernel, proc, supervise
 from gnode.supervisor.child import Surroundings
-from gnode.supervisor.privilege import Rules
+from gnode.supervisor.privilege import PrivilegeRules
 from gsched import failpoint
 
 _IDLE_MAX = 16  # each holds some 3 MB; more would only serve bursts
@@ -25,7 +25,7 @@ _RECORD_BYTES_MAX = 1 << 15  # a longer exit record is read from the journal
 _CHANNEL_FD = 3
 
 
-class Worker:
+class PooledSupervisor:
     """One supervisor process, seen from the launcher.
 
     Attributes:
@@ -47,17 +47,17 @@ class Worker:
         return self.left >= _ATTEMPTS_MAX - 1
 
 
-class Pool:
+class SupervisorPool:
     """All supervisors that this launcher has forked and that live."""
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
-        self.by_pid: dict[int, Worker] = {}
-        self.by_fd: dict[int, Worker] = {}
-        self.by_name: dict[str, Worker] = {}
-        self._idle: list[Worker] = []
+        self.by_pid: dict[int, PooledSupervisor] = {}
+        self.by_fd: dict[int, PooledSupervisor] = {}
+        self.by_name: dict[str, PooledSupervisor] = {}
+        self._idle: list[PooledSupervisor] = []
 
-    def start(self, name: str, directory: str, *, fresh: bool) -> tuple[Worker, bool]:
+    def start(self, name: str, directory: str, *, fresh: bool) -> tuple[PooledSupervisor, bool]:
         """Give an attempt to a supervisor; return it and whether it is a new process.
 
         Args:
@@ -76,7 +76,7 @@ class Pool:
         self._send(worker, name, directory)
         return worker, True
 
-    def _send(self, worker: Worker, name: str, directory: str) -> bool:
+    def _send(self, worker: PooledSupervisor, name: str, directory: str) -> bool:
         try:
             worker.channel.send(os.fsencode(f"{name}\0{directory}\0{self._rules_text()}"))
         except OSError:  # it was killed while it was idle: the reaper hears of it
@@ -90,18 +90,18 @@ class Pool:
         rules = self._around.rules
         return f"{int(rules.allow_root)} {rules.uid_min}"
 
-    def _fork(self) -> Worker:
+    def _fork(self) -> PooledSupervisor:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             pid = os.fork()
             if pid == 0:
                 _become_supervisor(theirs.fileno(), self._around)
-        worker = Worker(pid, ours)
+        worker = PooledSupervisor(pid, ours)
         self.by_pid[pid] = worker
         self.by_fd[ours.fileno()] = worker
         return worker
 
-    def finished(self, worker: Worker) -> tuple[str, bool, bytes] | None:
+    def finished(self, worker: PooledSupervisor) -> tuple[str, bool, bytes] | None:
         """Read what a supervisor says about its attempt.
 
         Returns:
@@ -123,7 +123,7 @@ class Pool:
             worker.channel.shutdown(socket.SHUT_RDWR)  # it reads the end and exits
         return name, answer == _FOREIGN, answer[len(_DONE) :]
 
-    def remove(self, pid: int) -> Worker | None:
+    def remove(self, pid: int) -> PooledSupervisor | None:
         """Forget a supervisor that was reaped; return it if it was one."""
         worker = self.by_pid.pop(pid, None)
         if worker is None:
@@ -133,7 +133,7 @@ class Pool:
         self.by_name.pop(worker.name, None)
         return worker
 
-    def close_channel(self, worker: Worker) -> None:
+    def close_channel(self, worker: PooledSupervisor) -> None:
         """Close our end of a supervisor's channel."""
         del self.by_fd[worker.channel.fileno()]
         worker.channel.close()
@@ -161,7 +161,7 @@ def _become_supervisor(channel: int, around: Surroundings) -> NoReturn:
 
 
 def _serve(around: Surroundings) -> None:
-    own = supervise.Identity()
+    own = supervise.SupervisorIdentity()
     while True:
         kernel.set_name(b"gsv idle")
         request = os.read(_CHANNEL_FD, 8192)
@@ -170,7 +170,7 @@ def _serve(around: Surroundings) -> None:
         name, directory, rules = request.split(b"\0")
         allow_root, uid_min = map(int, rules.split())
         # They may have changed since this process was forked: gnode is configured anew.
-        around.rules = Rules(allow_root=bool(allow_root), uid_min=uid_min)
+        around.rules = PrivilegeRules(allow_root=bool(allow_root), uid_min=uid_min)
         kernel.set_name(b"gsv " + name)
         # Orders and alarms of the attempt before mean nothing to the next one.
         while signal.sigtimedwait(supervise.WATCHED, 0) is not None:

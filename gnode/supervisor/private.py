@@ -30,7 +30,7 @@ _OWN_NAMESPACE = "/proc/thread-self/ns/mnt"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Holder(Protocol):
+class NamespaceHolder(Protocol):
     """Where the namespace of the present attempt is kept: see `child.Surroundings`."""
 
     namespace: str
@@ -53,7 +53,7 @@ def problem() -> str:
     return ""
 
 
-def make(task: Task, holder: Holder) -> None:
+def make(task: Task, holder: NamespaceHolder) -> None:
     """Make the namespace of an attempt, whose directory exists; nothing if it has none.
 
     Raises:
@@ -76,14 +76,14 @@ def make(task: Task, holder: Holder) -> None:
         ) from error
 
 
-def leave(holder: Holder) -> None:
+def leave(holder: NamespaceHolder) -> None:
     """Give up the namespace of an attempt that has ended; it goes with its last process."""
     if holder.namespace:
         os.close(int(holder.namespace.rpartition("/")[2]))
         holder.namespace = ""
 
 
-def enter(holder: Holder) -> None:
+def enter(holder: NamespaceHolder) -> None:
     """Let this process enter the namespace of its attempt, if that has one.
 
     Raises:

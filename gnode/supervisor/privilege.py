@@ -16,7 +16,7 @@ _LOGINUID_UNSET = 0xFFFFFFFF
 _UID_MAX = (1 << 32) - 2  # the one above, as -1, leaves the id as it is
 
 
-class Rules:
+class PrivilegeRules:
     """Whose jobs this node runs: said by gnode's own configuration, never by a task or the head.
 
     Attributes:
@@ -31,7 +31,7 @@ class Rules:
         self.uid_min = max(1, uid_min or trust.uid_min())
 
 
-def check_owner(uid: int, gid: int, rules: Rules, *, switch_user: bool) -> None:
+def check_owner(uid: int, gid: int, rules: PrivilegeRules, *, switch_user: bool) -> None:
     """Refuse what must never run here, before anything is made or started for it.
 
     Raises:

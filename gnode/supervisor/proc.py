@@ -13,7 +13,7 @@ OWN_NAME = b"gsv "
 _MASKS = frozenset({b"SigBlk", b"SigIgn", b"SigCgt"})
 
 
-class Process:
+class ProcessStat:
     """One line of /proc: who it is and whom it belongs to."""
 
     __slots__ = ("parent", "pid", "session", "start_ticks", "state")
@@ -27,7 +27,7 @@ class Process:
         self.start_ticks = int(fields[_START_TICKS])
 
 
-def read_process(pid: int | str) -> Process | None:
+def read_process(pid: int | str) -> ProcessStat | None:
     """Return the process of that pid (or ``"self"``), None if there is none."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -39,7 +39,7 @@ def read_process(pid: int | str) -> Process | None:
         return None
     finally:
         os.close(fd)
-    return Process(os.getpid() if pid == "self" else int(pid), stat) if stat else None
+    return ProcessStat(os.getpid() if pid == "self" else int(pid), stat) if stat else None
 
 
 def start_ticks(pid: int | str) -> int:
@@ -66,13 +66,13 @@ def open_process(pid: int, ticks: int) -> int | None:
     return None
 
 
-def snapshot() -> dict[int, Process]:
+def snapshot() -> dict[int, ProcessStat]:
     """Return every process of the machine that is more than a zombie, by pid."""
     found = (read_process(name) for name in os.listdir("/proc") if name.isdigit())
     return {one.pid: one for one in found if one is not None and one.state not in "ZX"}
 
 
-def descendants(roots: Iterable[int], processes: dict[int, Process]) -> set[int]:
+def descendants(roots: Iterable[int], processes: dict[int, ProcessStat]) -> set[int]:
     """Return ``roots`` and all below them that are in ``processes``."""
     children: dict[int, list[int]] = {}
     for process in processes.values():

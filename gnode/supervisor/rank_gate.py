@@ -18,7 +18,7 @@ from collections.abc import Mapping
 _ANSWER_S = 2.0  # for the node daemon to hear that all ranks wait
 
 
-class Gate:
+class RankGate:
     """Where ranks wait that were started before their attempt was launched.
 
     Standard input says that it is launched, in a line with what is otherwise in the environment;

@@ -50,7 +50,7 @@ def read_all(fd: int) -> bytes:
     return content
 
 
-class Claim:
+class AttemptClaim:
     """What a supervisor holds of its attempt.
 
     Attributes:
@@ -62,7 +62,9 @@ class Claim:
 
     __slots__ = ("commands", "journal", "lock_fd", "task")
 
-    def __init__(self, task: Task, lock_fd: int, journal: Journal, commands: "Commands") -> None:
+    def __init__(
+        self, task: Task, lock_fd: int, journal: Journal, commands: "JournalCommands"
+    ) -> None:
         self.task, self.lock_fd = task, lock_fd
         self.journal, self.commands = journal, commands
 
@@ -72,7 +74,7 @@ class Claim:
         os.close(self.lock_fd)
 
 
-def claim(directory: str) -> Claim | None:
+def claim(directory: str) -> AttemptClaim | None:
     """Make this process the one supervisor of an attempt.
 
     The lock is what makes asking twice for one launch harmless, whoever asks: it goes with the
@@ -100,7 +102,7 @@ def claim(directory: str) -> Claim | None:
     return claimed
 
 
-def _claim(directory: str, place: int, fd: int) -> Claim | None:
+def _claim(directory: str, place: int, fd: int) -> AttemptClaim | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -111,7 +113,7 @@ def _claim(directory: str, place: int, fd: int) -> Claim | None:
         journal.close()
         return None
     task = decode(Task, read_all(fd))
-    return Claim(task, fd, journal, Commands(directory, journal))
+    return AttemptClaim(task, fd, journal, JournalCommands(directory, journal))
 
 
 def is_claimed(directory: str) -> bool:
@@ -210,7 +212,7 @@ def write_exit(journal: Journal, record: dict[str, object]) -> bytes:
     return written
 
 
-class Commands:
+class JournalCommands:
     """gnode's orders to one attempt, read from its journal as they are appended."""
 
     __slots__ = ("_directory", "_journal")

@@ -37,7 +37,7 @@ from gnode.supervisor.asking import Asking
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import Do, Ending
 from gnode.supervisor.errors import LaunchError, Stage, reason
-from gnode.supervisor.gate import Gate, is_shut, launched_task, never_launched
+from gnode.supervisor.gate import TaskGate, is_shut, launched_task, never_launched
 from gnode.supervisor.user_dir import UserDir
 from gnode.task import SupervisorInfo
 from gsched.failpoint import failpoint
@@ -54,7 +54,7 @@ _GROUP_LOOK_S = 0.05  # while processes that are not ours are in the group, such
 _SPOOL_LOOK_S = 10.0  # how often a supervisor makes sure that its attempt is still in the spool
 
 
-class Identity:
+class SupervisorIdentity:
     """Who this supervisor is; it does not change from one attempt to the next."""
 
     __slots__ = ("pid", "start_ticks")
@@ -64,7 +64,7 @@ class Identity:
         self.start_ticks = proc.start_ticks("self")
 
 
-def run(directory: str, around: Surroundings, own: Identity) -> bytes | None:
+def run(directory: str, around: Surroundings, own: SupervisorIdentity) -> bytes | None:
     """Run the attempt in ``directory`` to its end.
 
     Returns:
@@ -104,7 +104,7 @@ class _Supervisor:
         "_user_dir",
     )
 
-    def __init__(self, directory: str, claim: spool.Claim, own: Identity) -> None:
+    def __init__(self, directory: str, claim: spool.AttemptClaim, own: SupervisorIdentity) -> None:
         self._own = own
         self._lock_fd = claim.lock_fd
         self._look_s = 0.0
@@ -113,7 +113,7 @@ class _Supervisor:
         self._journal = claim.journal
         self._commands = claim.commands
         self._asking = Asking()
-        self._gate: Gate | None = None
+        self._gate: TaskGate | None = None
         self._shells: shells.Shells | None = None
         self._job_pid = 0
         self._errand_pid = self._errand_status = 0
@@ -297,7 +297,7 @@ class _Supervisor:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stdin = -1
         if self._task.gate:
-            self._gate = Gate(yields=self._task.yields)
+            self._gate = TaskGate(yields=self._task.yields)
             stdin = self._gate.reader
         with ours:
             listener = self._listen()
@@ -546,7 +546,7 @@ class _Supervisor:
         if self._shells is not None and self._job_pid and self._seen.status is None:
             self._shells.start(self._task)
 
-    def _open_gate(self, gate: Gate, launched_s: float) -> None:
+    def _open_gate(self, gate: TaskGate, launched_s: float) -> None:
         """Let a prepared job go on as the attempt that has just been launched.
 
         The order to do it came only after the launched task was written.

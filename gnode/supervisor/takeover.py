@@ -18,7 +18,7 @@ from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import Do, Ending
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.journal import open_journal
-from gnode.supervisor.proc import Process
+from gnode.supervisor.proc import ProcessStat
 
 _REAPED_WITHIN_S = 10.0  # where nobody reaps orphans (many containers), a status is never told
 _BEFORE_THE_START = "the supervisor died while it was starting the job"
@@ -86,7 +86,7 @@ class LostAttempt:
             started_s=started.started_s if started else time.time(), started_boottime_s=start_s
         )
         self._journal = open_journal(directory)
-        self._commands = spool.Commands(directory, self._journal)
+        self._commands = spool.JournalCommands(directory, self._journal)
         # Stops and limits hold on; signals in the file were sent by the supervisor already, but for
         # one of a migration that it has not answered yet.
         told = self._journal.story()
@@ -110,7 +110,7 @@ class LostAttempt:
         if pid == self.job_pid:
             self._seen.status = status
 
-    def find(self, processes: dict[int, Process], orphans: set[int]) -> None:
+    def find(self, processes: dict[int, ProcessStat], orphans: set[int]) -> None:
         """Find the processes that bear the job's mark, and take them out of ``orphans``.
 
         Args:
@@ -125,7 +125,7 @@ class LostAttempt:
         self._marked = proc.descendants(roots, processes)
         orphans -= self._marked
 
-    def keep_known(self, processes: dict[int, Process], orphans: set[int]) -> None:
+    def keep_known(self, processes: dict[int, ProcessStat], orphans: set[int]) -> None:
         """Keep what was the job's before, unless it bears another one's mark."""
         others = {
             pid
@@ -136,17 +136,17 @@ class LostAttempt:
         self._keep(self._marked | others, processes)
         orphans -= self._members.keys()
 
-    def adopt(self, orphans: set[int], processes: dict[int, Process]) -> None:
+    def adopt(self, orphans: set[int], processes: dict[int, ProcessStat]) -> None:
         """Take orphans that nobody claims: only a lost supervisor can have left them."""
         self._keep(orphans | self._members.keys(), processes)
 
-    def _keep(self, roots: set[int], processes: dict[int, Process]) -> None:
+    def _keep(self, roots: set[int], processes: dict[int, ProcessStat]) -> None:
         found = proc.descendants(roots, processes)
         self._members = {pid: processes[pid].start_ticks for pid in found}
         if self._may_have_run and not self.job_pid and self.adopted:
             self._recognise_main(processes)
 
-    def _recognise_main(self, processes: dict[int, Process]) -> None:
+    def _recognise_main(self, processes: dict[int, ProcessStat]) -> None:
         """Find the job's own process, if the supervisor died before it could record it.
 
         It is our child now and leads a session; of all that the job has started meanwhile only
@@ -162,7 +162,7 @@ class LostAttempt:
             first = min(leaders, key=lambda process: process.start_ticks)
             self.job_pid, self._ticks = first.pid, first.start_ticks
 
-    def _is_ours(self, process: Process | None) -> bool:
+    def _is_ours(self, process: ProcessStat | None) -> bool:
         """Return whether a process bears a mark of this attempt: session or environment.
 
         A session's number is not given out again while the session has members. The path of the

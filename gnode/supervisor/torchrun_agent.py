@@ -39,7 +39,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gnode.supervisor.rank_gate import Gate
+    from gnode.supervisor.rank_gate import RankGate
 
 _USAGE = (
     "usage: torchrun_agent.py --report FILE --grace SECONDS -- TORCHRUN-ARGUMENTS SCRIPT ARGUMENTS"
@@ -377,7 +377,7 @@ class _Ranks:
         pid = os.posix_spawn(python, argv, environment, setsigmask=())
         self._local[pid] = local_rank
 
-    def _begin_at(self, gate: Gate, count: int) -> None:
+    def _begin_at(self, gate: RankGate, count: int) -> None:
         """Start the ranks at their gates, without what only the launch will say."""
         for local_rank in range(count):
             reader = gate.new_pipe(local_rank)
@@ -388,7 +388,7 @@ class _Ranks:
             os.close(reader)
         gate.listen()
 
-    def _pass(self, gate: Gate) -> None:
+    def _pass(self, gate: RankGate) -> None:
         """Return when the attempt is launched and the ranks may train.
 
         Raises:
@@ -488,7 +488,7 @@ class _Ranks:
             os.kill(pid, number)  # not reaped yet, so the number is no other process's
 
 
-def _gate(count: int) -> Gate:
+def _gate(count: int) -> RankGate:
     """Return a gate for so many ranks; see `rank_gate`, the file beside this one."""
     here = os.path.dirname(os.path.abspath(__file__))
     spec = importlib.util.spec_from_file_location("rank_gate", os.path.join(here, "rank_gate.py"))
@@ -496,7 +496,7 @@ def _gate(count: int) -> Gate:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: Gate = module.Gate(count)
+    found: RankGate = module.Gate(count)
     return found
 
 

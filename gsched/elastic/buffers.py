@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from gsched.elastic.errors import BadCheckpointError
-from gsched.elastic.plain import Names
+from gsched.elastic.plain import PlainNames
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 Buffers = Mapping[str, "Tensor | None"]
 
 
-def buffers_of(model: nn.Module, names: Names) -> tuple[dict[str, Tensor | None], tuple[str, ...]]:
+def buffers_of(
+    model: nn.Module, names: PlainNames
+) -> tuple[dict[str, Tensor | None], tuple[str, ...]]:
     """Return all buffers by name, and the names of those that a ``state_dict`` leaves out."""
     found: dict[str, Tensor | None] = {}
     transient = []
@@ -28,7 +30,7 @@ def buffers_of(model: nn.Module, names: Names) -> tuple[dict[str, Tensor | None]
 
 
 def give_back(
-    model: nn.Module, names: Names, saved: Buffers, transient: Collection[str], *, strict: bool
+    model: nn.Module, names: PlainNames, saved: Buffers, transient: Collection[str], *, strict: bool
 ) -> None:
     """Set the model's buffers to what was saved; those that were not saved stay.
 

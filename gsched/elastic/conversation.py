@@ -34,7 +34,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CheckpointRequest:
     """gnode asks for a checkpoint.
 
     Attributes:
@@ -64,7 +64,7 @@ class Conversation:
         self._wake = wake
         self._refuse = refuse
         self._changed = threading.Condition()
-        self._asked: Asked | None = None
+        self._asked: CheckpointRequest | None = None
         self._answering: int | None = None
         self._answers: dict[int, Body] = {}
         self._saved: Body | None = None
@@ -81,11 +81,11 @@ class Conversation:
         with self._changed:
             self._hello = {**self._hello, **said}
 
-    def asked(self) -> Asked | None:
+    def asked(self) -> CheckpointRequest | None:
         """Return the request that was not taken up yet; it stays."""
         return self._asked
 
-    def take_up(self) -> Asked | None:
+    def take_up(self) -> CheckpointRequest | None:
         """Return the request that was not taken up yet; from now on it is."""
         with self._changed:
             asked, self._asked = self._asked, None
@@ -162,7 +162,7 @@ class Conversation:
             if checkpoint is not None:
                 size = checkpoint.get("world_size")
                 self._hear_request(
-                    Asked(
+                    CheckpointRequest(
                         request=int(checkpoint["request"]),
                         wait=bool(checkpoint.get("wait", True)),
                         world_size=None if size is None else int(size),
@@ -190,7 +190,7 @@ class Conversation:
             if message is not None and _line(message) == line:
                 del self._outbox[key]
 
-    def _hear_request(self, asked: Asked) -> None:
+    def _hear_request(self, asked: CheckpointRequest) -> None:
         with self._changed:
             known = self._answers.get(asked.request)
             if known is not None:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gsched.elastic.conversation import Asked
+from gsched.elastic.conversation import CheckpointRequest
 from gsched.elastic.environment import Environment
 from gsched.elastic.errors import CheckpointMismatchError, ElasticError, WorldSizeError
 from gsched.elastic.generators import generators_state
-from gsched.elastic.keeper import Keeper, Restored
+from gsched.elastic.keeper import CheckpointKeeper, Restored
 from gsched.elastic.manifest import File
 from gsched.elastic.pickles import RankState, read_pickles, save_pickles
 from gsched.elastic.ranks import Ranks
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class HostedState:
-    """What `Keeper` saves and loads where a framework does it: files that the framework writes.
+    """What `CheckpointKeeper` saves and loads where a framework writes the files.
 
     Args:
         write: writes a checkpoint into an empty directory; called by all ranks together.
@@ -149,7 +149,7 @@ class HostedTraining(Training):
         """Return a seed for what a loader's workers draw."""
         return self._loader_seed()
 
-    def _wait(self, asked: Asked | None) -> None:
+    def _wait(self, asked: CheckpointRequest | None) -> None:
         """Wait as any training does, and let TERM end it: frameworks have handlers that go on."""
         with _default_term():
             super()._wait(asked)
@@ -173,7 +173,7 @@ class Host:
         self._settings = settings or Settings()
         self._environment = Environment()
         self._ranks: Ranks | None = None
-        self._keeper: Keeper | None = None
+        self._keeper: CheckpointKeeper | None = None
         self.restored: Restored | None = None
 
     @property
@@ -207,7 +207,7 @@ class Host:
         directory = ranks.share(settings.directory)
         if directory is None:
             return None
-        self._keeper = Keeper(
+        self._keeper = CheckpointKeeper(
             Shelf(directory),
             ranks,
             HostedState(self._write),  # type: ignore[arg-type]  # what Keeper calls of it

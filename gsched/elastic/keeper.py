@@ -16,7 +16,7 @@ from gsched.elastic.manifest import File, Manifest, check_size, first_fault, rea
 from gsched.elastic.pickles import RankState
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.samples import Position, Samples
-from gsched.elastic.shelf import LOADS_MAX, Entry, Shelf
+from gsched.elastic.shelf import LOADS_MAX, Shelf, ShelfEntry
 from gsched.elastic.state import TrainingState
 from gsched.elastic.tensors import has_tensors
 from gsched.failpoint import failpoint
@@ -26,7 +26,7 @@ _ORDER = ("count", "seed", "shuffle", "drop_last")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint that was published; ``wall_s`` from the agreed step to its name, seconds."""
 
     path: str
@@ -45,13 +45,13 @@ class Restored:
         wall_s: from looking for checkpoints to the loaded state, seconds.
     """
 
-    entry: Entry
+    entry: ShelfEntry
     position: Position
     own: RankState
     wall_s: float
 
 
-class Keeper:
+class CheckpointKeeper:
     """Every method is called by all ranks together, and gives or raises the same on all."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Keeper:
         self._job = job
         self._attempt = attempt
 
-    def save(self, position: Position) -> Saved:
+    def save(self, position: Position) -> SavedCheckpoint:
         """Publish a checkpoint, then remove those that it makes superfluous.
 
         Raises:
@@ -94,7 +94,7 @@ class Keeper:
                 self._shelf.tidy()
             except OSError as error:
                 _say(f"old checkpoints stay: {error}")
-        return Saved(path=path, size_bytes=size_bytes, wall_s=wall_s)
+        return SavedCheckpoint(path=path, size_bytes=size_bytes, wall_s=wall_s)
 
     def restore(self) -> Restored | None:
         """Load the newest checkpoint that is good; None: there is none at all.
@@ -193,7 +193,7 @@ class Keeper:
         except OSError as error:
             return "", str(error)
 
-    def _list(self) -> tuple[list[Entry], str | None]:
+    def _list(self) -> tuple[list[ShelfEntry], str | None]:
         if self._ranks.rank != 0:
             return [], None
         try:
@@ -201,7 +201,7 @@ class Keeper:
         except OSError as error:
             return [], f"the directory of checkpoints cannot be read: {error}"
 
-    def _look_at(self, entry: Entry) -> Manifest:
+    def _look_at(self, entry: ShelfEntry) -> Manifest:
         """Return the manifest of a checkpoint that may be loaded."""
         manifest, fault = self._ranks.share(self._read(entry))
         if manifest is None:
@@ -215,7 +215,7 @@ class Keeper:
                 )
         return manifest
 
-    def _read(self, entry: Entry) -> tuple[Manifest | None, str | None]:
+    def _read(self, entry: ShelfEntry) -> tuple[Manifest | None, str | None]:
         if self._ranks.rank != 0:
             return None, None
         loads = self._shelf.loads(entry)
@@ -229,7 +229,7 @@ class Keeper:
         except BadCheckpointError as error:
             return None, str(error)
 
-    def _load(self, entry: Entry, manifest: Manifest) -> RankState:
+    def _load(self, entry: ShelfEntry, manifest: Manifest) -> RankState:
         """Prove the files good, each rank a part of them, and load them.
 
         Files that are pickles are proven first. Those with tensors, nearly all of it, are loaded

@@ -19,7 +19,7 @@ _SEND_TIMEOUT_S = 5.0
 _STEADY_S = 10.0  # a connection that held so long was a good one: the next try comes at once
 
 
-class Link:
+class NodeLink:
     """Carries a `Conversation` over a Unix socket.
 
     Args:

@@ -40,7 +40,7 @@ def distributed_parts(model: nn.Module) -> list[DistributedDataParallel]:
     return [part for part in model.modules() if isinstance(part, DistributedDataParallel)]
 
 
-class Names:
+class PlainNames:
     """Names of parameters and buffers that are the same with and without wrappers."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -62,7 +62,7 @@ class Names:
         return {parameter: self.of(name) for name, parameter in model.named_parameters()}
 
 
-def weights(model: nn.Module, names: Names) -> State:
+def weights(model: nn.Module, names: PlainNames) -> State:
     """Return what the model's ``state_dict`` holds beside buffers, which alias the parameters."""
     buffers = {names.of(name) for name, _ in model.named_buffers(remove_duplicate=False)}
     state = {names.of(key): value for key, value in model.state_dict().items()}

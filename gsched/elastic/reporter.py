@@ -5,13 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gsched.elastic.conversation import PROTOCOL_VERSION, Asked, Body, Conversation, Tuning
+from gsched.elastic.conversation import (
+    PROTOCOL_VERSION,
+    Body,
+    CheckpointRequest,
+    Conversation,
+    Tuning,
+)
 from gsched.elastic.environment import Environment
 from gsched.elastic.gate import is_called
-from gsched.elastic.keeper import Restored, Saved
-from gsched.elastic.link import Link
+from gsched.elastic.keeper import Restored, SavedCheckpoint
+from gsched.elastic.link import NodeLink
 from gsched.elastic.samples import Position, Samples
-from gsched.elastic.timing import StepTimes
+from gsched.elastic.timing import MeasuredSteps
 
 PROGRESS_PERIOD_S = 10.0
 #: To the second report of a training whose throughput is being learned: the first has no step in it
@@ -35,7 +41,7 @@ class Reporter:
         self._periods_s = [PROGRESS_PERIOD_S, 0.0]  # the next one last
         self._offset = 0  # samples used of the epoch when this attempt came to it
         self._sizes = samples.accepted()
-        self._link: Link | None = None
+        self._link: NodeLink | None = None
         self._conversation: Conversation | None = None
         if environment.socket is not None:
             hello: Body = {
@@ -45,7 +51,7 @@ class Reporter:
                 "world_size": world_size,
                 "world_sizes": self._sizes,
             }
-            self._link = Link(environment.socket)
+            self._link = NodeLink(environment.socket)
             self._conversation = Conversation(hello, wake=self._link.wake, refuse=self._fault)
 
     def start(self, restored: Restored | None) -> None:
@@ -77,11 +83,13 @@ class Reporter:
         """Return whether gnode waits for a checkpoint."""
         return self._conversation is not None and self._conversation.asked() is not None
 
-    def take_up(self) -> Asked | None:
+    def take_up(self) -> CheckpointRequest | None:
         """Return what gnode asks for; from now on it is being done."""
         return self._conversation.take_up() if self._conversation is not None else None
 
-    def saved(self, asked: Asked | None, position: Position, saved: Saved) -> bool:
+    def saved(
+        self, asked: CheckpointRequest | None, position: Position, saved: SavedCheckpoint
+    ) -> bool:
         """Tell of a checkpoint; return whether the training has to wait now."""
         if self._conversation is None:
             return False
@@ -103,7 +111,7 @@ class Reporter:
         )
         return waits
 
-    def failed(self, asked: Asked | None, message: str) -> None:
+    def failed(self, asked: CheckpointRequest | None, message: str) -> None:
         """Tell that the checkpoint that was asked for could not be saved."""
         if self._conversation is not None and asked is not None:
             self._conversation.failed(asked.request, message)
@@ -139,7 +147,7 @@ class Reporter:
         """Return whether gnode should hear how far the training is; ``now_s`` of perf_counter."""
         return self._conversation is not None and now_s - self._told_s >= self._periods_s[-1]
 
-    def progress(self, position: Position, steps: StepTimes, more: Body | None = None) -> None:
+    def progress(self, position: Position, steps: MeasuredSteps, more: Body | None = None) -> None:
         """Tell how far the training is, and how long steps took since this was told last.
 
         Args:

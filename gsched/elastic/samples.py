@@ -212,7 +212,7 @@ class Position:
         return replace(self, epoch=self.epoch + 1, offset=0)
 
 
-class Order:
+class SampleOrder:
     """The order of the samples of an epoch; the last one asked for is remembered."""
 
     def __init__(self, samples: Samples) -> None:

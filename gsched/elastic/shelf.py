@@ -25,7 +25,7 @@ _LOADS = ".loads"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Entry:
+class ShelfEntry:
     """A published checkpoint; whether it is good has to be seen."""
 
     serial: int
@@ -40,7 +40,7 @@ class Shelf:
         self.path = os.path.abspath(path)
         self._proven: set[str] = set()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ShelfEntry]:
         """Return the published checkpoints, newest first.
 
         Raises:
@@ -54,7 +54,7 @@ class Shelf:
         for name in names:
             match = _NAME.fullmatch(name)
             if match:
-                found.append(Entry(int(match["serial"]), name, os.path.join(self.path, name)))
+                found.append(ShelfEntry(int(match["serial"]), name, os.path.join(self.path, name)))
         return sorted(found, reverse=True)
 
     def begin(self, attempt: int) -> str:
@@ -78,7 +78,7 @@ class Shelf:
         """Remove what a failed save has left; what cannot be removed is left to the next one."""
         shutil.rmtree(unfinished, ignore_errors=True)
 
-    def publish(self, unfinished: str, manifest: Manifest) -> Entry:
+    def publish(self, unfinished: str, manifest: Manifest) -> ShelfEntry:
         """Write the manifest, flush, and give the checkpoint its name.
 
         Raises:
@@ -95,9 +95,9 @@ class Shelf:
         os.rename(unfinished, path)
         flush_directory(self.path)
         self._proven.add(name)
-        return Entry(serial, name, path)
+        return ShelfEntry(serial, name, path)
 
-    def prove(self, entry: Entry) -> None:
+    def prove(self, entry: ShelfEntry) -> None:
         """Remember that the files of this checkpoint were read and found good."""
         self._proven.add(entry.name)
 
@@ -124,7 +124,7 @@ class Shelf:
                 removed.append(entry.name)
         return removed
 
-    def loads(self, entry: Entry) -> int:
+    def loads(self, entry: ShelfEntry) -> int:
         """Return how many processes began to load this checkpoint and have done no step since."""
         try:
             with open(entry.path + _LOADS, encoding="ascii") as file:
@@ -132,7 +132,7 @@ class Shelf:
         except (OSError, ValueError):
             return 0
 
-    def note_load(self, entry: Entry) -> None:
+    def note_load(self, entry: ShelfEntry) -> None:
         """Write down that a process begins to load this checkpoint.
 
         Raises:
@@ -144,7 +144,7 @@ class Shelf:
         os.replace(temporary, entry.path + _LOADS)
         flush_directory(self.path)
 
-    def forget_loads(self, entry: Entry) -> None:
+    def forget_loads(self, entry: ShelfEntry) -> None:
         """Write down that the training has done a step from this checkpoint."""
         with contextlib.suppress(OSError):
             os.unlink(entry.path + _LOADS)

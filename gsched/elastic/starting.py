@@ -19,7 +19,7 @@ from gsched.elastic.buckets import settle_buckets
 from gsched.elastic.environment import Environment
 from gsched.elastic.errors import BadArgumentError, ElasticError, WorldSizeError
 from gsched.elastic.gate import is_waiting, ready
-from gsched.elastic.keeper import Keeper
+from gsched.elastic.keeper import CheckpointKeeper
 from gsched.elastic.plain import distributed_parts
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.reporter import SECOND_PERIOD_S, Reporter
@@ -179,7 +179,7 @@ def _start(
     if directory is not None:
         # The first save would take a second longer otherwise, with a move waiting for it.
         importlib.import_module("torch.distributed.checkpoint.state_dict")
-        keeper = Keeper(
+        keeper = CheckpointKeeper(
             Shelf(directory),
             ranks,
             state,

@@ -182,7 +182,7 @@ class TrainingState:
         Args:
             state: what `load` has returned; objects of the script may keep parts of it.
         """
-        names = plain.Names(self.model)
+        names = plain.PlainNames(self.model)
         entries = state.entries
         buffers.give_back(
             self.model,
@@ -216,7 +216,7 @@ class TrainingState:
         if fault is not None:
             return {}, {}, {}, {}, fault
         try:
-            names = plain.Names(self.model)
+            names = plain.PlainNames(self.model)
             held, transient = buffers.buffers_of(self.model, names)
             entries: Entries = {f"buffer {name}": tensor for name, tensor in held.items()}
             entries["transient"] = transient
@@ -237,7 +237,7 @@ class TrainingState:
         except Exception as error:  # noqa: BLE001 - told, and the training goes on
             return {}, {}, {}, {}, words(error)
 
-    def _collect_plain(self, names: plain.Names) -> tuple[State, Entries]:
+    def _collect_plain(self, names: plain.PlainNames) -> tuple[State, Entries]:
         import torch
 
         known = names.parameters(self.model)
@@ -269,7 +269,7 @@ class TrainingState:
             "trained into one, as nn.ModuleDict, and give `start` that"
         )
 
-    def _optimized(self, names: plain.Names) -> dict[Tensor, str]:
+    def _optimized(self, names: plain.PlainNames) -> dict[Tensor, str]:
         """Return the names of the parameters that an optimiser changes."""
         known = names.parameters(self.model)
         groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
@@ -285,7 +285,7 @@ class TrainingState:
             if not self._is_plain:
                 return sharded.template(self.model, self.optimizers, saved), None
             tree = plain.saved_parts(saved, metadata.planner_data or {})
-            names = plain.Names(self.model)
+            names = plain.PlainNames(self.model)
             known = names.parameters(self.model)
             weights, _ = self._collect_plain(names)
             missing = sorted(set(tree.get("model", ())) - set(weights["model"]))
@@ -318,7 +318,7 @@ class TrainingState:
             sharded.give_back(self.model, self.optimizers, tensors)
             return
         # Weights are where they belong; the model's own way of loading may do more with them.
-        names = plain.Names(self.model)
+        names = plain.PlainNames(self.model)
         known = names.parameters(self.model)
         whole = self.model.state_dict()
         extra: State = state.entries["extra"]

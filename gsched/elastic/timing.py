@@ -15,7 +15,7 @@ _SMOOTHING = 0.2  # of a step's weight in the mean that paces the agreement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimes:
+class MeasuredSteps:
     """What steps have taken since this was told last.
 
     Attributes:

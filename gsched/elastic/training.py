@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gsched.elastic.agreement import Agreement
-from gsched.elastic.conversation import Asked, Body
+from gsched.elastic.conversation import Body, CheckpointRequest
 from gsched.elastic.errors import SaveError, StepError
 from gsched.elastic.interval import checkpoint_interval_s
-from gsched.elastic.keeper import Keeper, Restored
+from gsched.elastic.keeper import CheckpointKeeper, Restored
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.reporter import Reporter
-from gsched.elastic.samples import Order, Position, Samples, order_seed
-from gsched.elastic.timing import StepTimer, StepTimes, communication_s, gradient_bytes
+from gsched.elastic.samples import Position, SampleOrder, Samples, order_seed
+from gsched.elastic.timing import MeasuredSteps, StepTimer, communication_s, gradient_bytes
 from gsched.failpoint import failpoint
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ class Training:
         self._ranks = ranks
         self._reporter = reporter
         self._settings = settings
-        self._order = Order(samples)
+        self._order = SampleOrder(samples)
         self._timer = StepTimer()
         self._position = Position()
-        self._keeper: Keeper | None = None
+        self._keeper: CheckpointKeeper | None = None
         self._restored: Restored | None = None
         self._agreement: Agreement | None = None
         self._is_fresh = False  # of a checkpoint, and has done no step
@@ -244,7 +244,7 @@ class Training:
 
     # --- how it begins ---
 
-    def begin_with(self, keeper: Keeper | None, restored: Restored | None) -> None:
+    def begin_with(self, keeper: CheckpointKeeper | None, restored: Restored | None) -> None:
         """Take over the position of a checkpoint; called by `start`."""
         self._keeper = keeper
         self._restored = restored
@@ -378,7 +378,7 @@ class Training:
         if self._ranks.share(waits):
             self._wait(asked)
 
-    def _failed(self, asked: Asked | None, message: str) -> None:
+    def _failed(self, asked: CheckpointRequest | None, message: str) -> None:
         if self.rank == 0:
             sys.stderr.write(
                 f"gsched.elastic: no checkpoint at step {self._position.step}: {message}; "
@@ -386,7 +386,7 @@ class Training:
             )
         self._reporter.failed(asked, message)
 
-    def _wait(self, asked: Asked | None) -> None:
+    def _wait(self, asked: CheckpointRequest | None) -> None:
         """Do nothing until gnode says to go on, or has said nothing for too long.
 
         The others do not wait for one long message, which would outlast a time-out of theirs, but
@@ -408,7 +408,7 @@ class Training:
             )
 
     def _tell_progress(self) -> None:
-        times = StepTimes(
+        times = MeasuredSteps(
             step_s=self._timer.mean_since_report(),
             communication_s=communication_s(self._model),
             gradient_bytes=gradient_bytes(self._model),

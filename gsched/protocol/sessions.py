@@ -56,7 +56,7 @@ class SessionFailed(Struct, frozen=True, kw_only=True, tag="session_failed"):
     message: str
 
 
-class Told(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionNotice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Head to client: a text message on a session's WebSocket; frames of the terminal are binary.
 
     Attributes:

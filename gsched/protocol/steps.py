@@ -77,7 +77,7 @@ NODE_BOUND: Final = frozenset(
 )
 
 
-class StepError(Exception):
+class StepProtocolError(Exception):
     """The other side does not follow the protocol; the message says how."""
 
 
@@ -126,9 +126,9 @@ def decode_spawn(payload: bytes) -> Spawn:
     try:
         spawn = Spawn(**said)  # type: ignore[arg-type] # checked below
     except TypeError as error:
-        raise StepError(str(error)) from error
+        raise StepProtocolError(str(error)) from error
     if not (spawn.argv and all(map(_is_text, (*spawn.argv, *spawn.env.values(), spawn.cwd)))):
-        raise StepError("a task lacks its program, environment or directory")
+        raise StepProtocolError("a task lacks its program, environment or directory")
     return spawn
 
 
@@ -150,9 +150,9 @@ def decode_object(payload: bytes) -> dict[str, object]:
     try:
         said = json.loads(payload[1:].decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
-        raise StepError(f"unreadable message: {error}") from error
+        raise StepProtocolError(f"unreadable message: {error}") from error
     if not isinstance(said, dict):
-        raise StepError("a message without names")
+        raise StepProtocolError("a message without names")
     return said
 
 
@@ -168,7 +168,7 @@ def decode_data(payload: bytes) -> tuple[int, bytes]:
         StepError: the payload is too short.
     """
     if len(payload) < 1 + _TASK_BYTES:
-        raise StepError("a piece of data without its task")
+        raise StepProtocolError("a piece of data without its task")
     return int.from_bytes(payload[1 : 1 + _TASK_BYTES], "big"), payload[1 + _TASK_BYTES :]
 
 
@@ -186,7 +186,7 @@ def take_frames(buffer: bytearray, most_bytes: int = MAX_FRAME_BYTES) -> Iterato
     while len(buffer) >= LENGTH_BYTES:
         length = int.from_bytes(buffer[:LENGTH_BYTES], "big")
         if length > most_bytes:
-            raise StepError(f"a frame of {length} bytes")
+            raise StepProtocolError(f"a frame of {length} bytes")
         if len(buffer) < LENGTH_BYTES + length:
             return
         frame = bytes(buffer[LENGTH_BYTES : LENGTH_BYTES + length])

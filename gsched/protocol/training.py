@@ -19,14 +19,14 @@ SOCKET_NAME = "elastic.sock"  # in gnode's state directory
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 
-class Failed(Struct, frozen=True, kw_only=True):
+class CheckpointFailure(Struct, frozen=True, kw_only=True):
     """What was asked for could not be saved; the training goes on."""
 
     request: _Count
     message: Text = ""
 
 
-class Hello(Struct, frozen=True, kw_only=True):
+class TrainingHello(Struct, frozen=True, kw_only=True):
     """The first line: which attempt this is, and what it said last of a checkpoint.
 
     ``world_size`` is its number of ranks, ``world_sizes`` are those that it can run on, ascending;
@@ -112,13 +112,13 @@ class ReadCode(Struct, frozen=True, kw_only=True):
     offset: _Count
 
 
-class Line(Struct, frozen=True, kw_only=True):
+class TrainingLine(Struct, frozen=True, kw_only=True):
     """One line of a training, of a program that starts tasks, or of a step agent."""
 
-    hello: Hello | None = None
+    hello: TrainingHello | None = None
     ready: Ready | None = None
     checkpointed: CheckpointReport | None = None
-    checkpoint_failed: Failed | None = None
+    checkpoint_failed: CheckpointFailure | None = None
     progress: ProgressReport | None = None
     step: StepCall | None = None
     agent: StepAgentHello | None = None
@@ -132,11 +132,11 @@ class BadLineError(Exception):
     """A line cannot be read; the message says why."""
 
 
-_decoder = msgspec.json.Decoder(Line)
+_decoder = msgspec.json.Decoder(TrainingLine)
 _encoder = msgspec.json.Encoder()
 
 
-def decode_line(line: bytes) -> Line:
+def decode_line(line: bytes) -> TrainingLine:
     """Return what a training said.
 
     Raises:

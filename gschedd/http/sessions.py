@@ -37,7 +37,7 @@ from gsched.protocol.sessions import (
     READY,
     OpenSession,
     SessionFailed,
-    Told,
+    SessionNotice,
 )
 from gschedd.core.requests.interactive import may_enter
 from gschedd.core.state.records import Job
@@ -117,9 +117,9 @@ class _User:
         self.channel = channel
         self.caller = caller
         self.leg: _Leg | None = None
-        self._last = Told(what="")
+        self._last = SessionNotice(what="")
 
-    async def tell(self, status: Told) -> None:
+    async def tell(self, status: SessionNotice) -> None:
         """Send a text message, unless it was the last one."""
         if status != self._last:
             self._last = status
@@ -243,7 +243,9 @@ class Sessions:
             await self._serve(user, options)
         except GschedError as error:
             body = error_body(error)
-            status = Told(what="refused", reason=body.message, code=body.code, hint=body.hint)
+            status = SessionNotice(
+                what="refused", reason=body.message, code=body.code, hint=body.hint
+            )
             with contextlib.suppress(ConnectionError):
                 await user.tell(status)
         except (ConnectionError, t.FrameError) as error:
@@ -289,15 +291,15 @@ class Sessions:
         else:
             with self.waiting.client_of(job.id):
                 if not await self._until_started(user, job):
-                    await user.tell(Told(what="ended"))
+                    await user.tell(SessionNotice(what="ended"))
                     return
         try:
             node, leg = await self._connected(user, job.id, options)
             user.leg = leg
-            await user.tell(Told(what="ready", node=node))
+            await user.tell(SessionNotice(what="ready", node=node))
             await self._copy(leg, user)
         except _LostError as error:
-            await user.tell(Told(what="lost", reason=str(error)))
+            await user.tell(SessionNotice(what="lost", reason=str(error)))
 
     async def _until_running(self, user: _User, job: Job) -> None:
         """Wait for a job that is about to run, but not for its turn.
@@ -312,7 +314,7 @@ class Sessions:
             if now.state is not JobState.RUNNING or _running_parts(now) or loop.time() > give_up_s:
                 _check_running(now)
                 return
-            await user.tell(Told(what="waiting", reason="it is being started"))
+            await user.tell(SessionNotice(what="waiting", reason="it is being started"))
             await self._engine.changed(LOOK_S)
             await self._engine.settled()
 
@@ -325,7 +327,7 @@ class Sessions:
             if _first_node(now) in _running_parts(now):
                 return True
             row = JobViews(self._engine.head, now_s=self._clock.wall_s()).row(now)
-            await user.tell(Told(what="waiting", reason=row.reason))
+            await user.tell(SessionNotice(what="waiting", reason=row.reason))
             await asyncio.sleep(PAUSE_S)
             await self._engine.changed(LOOK_S)
             await self._engine.settled()
@@ -349,7 +351,7 @@ class Sessions:
             node = _node_of(job, _first_node(job) if is_main else options.node)
             if self._links.link(node) is not None or loop.time() >= give_up_s:
                 break
-            await user.tell(Told(what="waiting", reason=f"node {node} is not connected"))
+            await user.tell(SessionNotice(what="waiting", reason=f"node {node} is not connected"))
             await asyncio.sleep(PAUSE_S)
         session = secrets.token_hex(16)
         future: asyncio.Future[_Leg] = loop.create_future()

@@ -14,13 +14,12 @@ from gnode.core.inputs import (
     AlarmRang,
     Disconnected,
     HeadOffered,
-    HeadSaid,
+    HeadOrder,
     Input,
-    JobSaid,
-    LaunchAsked,
     Launched,
     LauncherDown,
     LauncherUp,
+    LaunchOrder,
     LeaseRenewed,
     LeftoverGone,
     Measured,
@@ -28,7 +27,8 @@ from gnode.core.inputs import (
     SpoolFound,
     SupervisorEnded,
     SupervisorSeen,
-    SurveyAsked,
+    SurveyReceived,
+    TrainingMessage,
     Welcomed,
 )
 from gnode.core.site import Site
@@ -116,7 +116,7 @@ class NodeProcess:
             do.SetAside: self._set_aside,
             do.SendRegister: self._register,
             do.RefuseHead: self._refuse_head,
-            do.Send: self._send,
+            do.SendToHead: self._send,
             do.TellJob: self._tell_job,
             do.SaveMark: self._save_mark,
             do.KeepRenewal: self._keep_renewal,
@@ -237,11 +237,11 @@ class NodeProcess:
         """Take in a message of the head."""
         match message:
             case n.Launch():
-                self.post(LaunchAsked(launch=message, account=self._account(message.spec.owner)))
+                self.post(LaunchOrder(launch=message, account=self._account(message.spec.owner)))
             case n.Prepare():
                 launch = message.launch
                 account = self._account(launch.spec.owner)
-                self.post(LaunchAsked(launch=launch, account=account, prepare=True))
+                self.post(LaunchOrder(launch=launch, account=account, prepare=True))
             case n.Welcome():
                 self.post(
                     Welcomed(
@@ -265,11 +265,11 @@ class NodeProcess:
                 | n.HighWater()
                 | OpenSession()
             ):
-                self.post(HeadSaid(message=message))
+                self.post(HeadOrder(message=message))
             case n.Renewed():
                 self.post(LeaseRenewed(number=message.number))
             case n.Survey():
-                self.post(SurveyAsked(survey=message))
+                self.post(SurveyReceived(survey=message))
             case n.Challenge() | n.Refused() | n.Ping():
                 pass
             case StepOrder() | StepRefused() | LoginAnswer() | CodeRead():
@@ -323,7 +323,7 @@ class NodeProcess:
 
     def _ready(self, key: AttemptKey) -> None:
         """A modelled training waits as soon as it is started."""
-        self.post(JobSaid(message=n.Prepared(job=key.job, attempt=key.attempt)))
+        self.post(TrainingMessage(message=n.Prepared(job=key.job, attempt=key.attempt)))
 
     def _on_ended(self, key: AttemptKey) -> None:
         spool = self.machine.spool
@@ -336,7 +336,7 @@ class NodeProcess:
         self.post(SupervisorEnded(key=key, record=spool.records.get(key), info=info))
 
     def _on_said(self, message: n.Progress) -> None:
-        self.post(JobSaid(message=message))
+        self.post(TrainingMessage(message=message))
 
     def _launched(self, key: AttemptKey, launcher: int) -> None:
         """The launcher forks a supervisor and says so, if it still is the one that was asked."""
@@ -446,7 +446,7 @@ class NodeProcess:
         if self.link is not None:
             self.link.hang_up()
 
-    def _send(self, effect: do.Send) -> None:
+    def _send(self, effect: do.SendToHead) -> None:
         if not isinstance(effect.message, Uses):  # the simulated head shows no live use
             self._to_head(effect.message)
 
@@ -478,7 +478,7 @@ class NodeProcess:
                 work_total=course.run.truth.work if course is not None else 0.0,
                 waits=True,
             )
-        self.post(JobSaid(message=message))
+        self.post(TrainingMessage(message=message))
 
     def _save_mark(self, effect: do.SaveMark) -> None:
         self.machine.spool.mark = effect.mark

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from gnode.core.inputs import Found
+from gnode.core.inputs import SpoolEntry
 from gnode.core.mark import HeadMark
 from gnode.core.task import AcceptedTask, AttemptKey
 from gnode.task import SupervisorInfo
@@ -31,9 +31,9 @@ class Spool:
         if len(self.ended) > ENDED_MAX:
             del self.ended[next(iter(self.ended))]
 
-    def found(self, key: AttemptKey) -> Found:
+    def found(self, key: AttemptKey) -> SpoolEntry:
         """Return what lies there of one attempt."""
-        return Found(
+        return SpoolEntry(
             key=key,
             task=self.tasks.get(key),
             info=self.infos.get(key),
@@ -42,7 +42,7 @@ class Spool:
             launched=self.launched.get(key),
         )
 
-    def all_found(self) -> tuple[Found, ...]:
+    def all_found(self) -> tuple[SpoolEntry, ...]:
         """Return everything that lies there, as a starting gnode finds it."""
         return tuple(self.found(key) for key in sorted({*self.tasks, *self.records}))
 

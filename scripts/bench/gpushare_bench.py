@@ -35,7 +35,7 @@ import psutil
 
 from gnode.gpushare import ShareClass, wire
 from gnode.gpushare.build import build, find_compiler
-from gnode.gpushare.wire import Kind, Message
+from gnode.gpushare.wire import Message, MessageKind
 from tests.support.gpu_device import SharedGpu, build_driver
 
 SOURCE = Path(__file__).with_name("gpushare_launch.c")
@@ -286,7 +286,7 @@ class Bench:
             read, write = os.pipe()
             children = [flooding(low, write) for _ in range(processes)]
             time.sleep(SETTLE_S if processes else 0.5)
-            question = wire.pack(Message(kind=Kind.RESERVE))
+            question = wire.pack(Message(kind=MessageKind.RESERVE))
             trips = []
             cpu_s, began_s = sum(daemon.cpu_times()[:2]), time.perf_counter()
             while time.perf_counter() < began_s + seconds:
@@ -325,7 +325,7 @@ def connected(environment: Mapping[str, str], channel: int) -> socket.socket:
     """Return a connection of a job's process to the token daemon."""
     one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     one.connect(environment["GSCHED_SHARE_SOCKET"])
-    hello = wire.pack(Message(kind=Kind.HELLO, b=channel))
+    hello = wire.pack(Message(kind=MessageKind.HELLO, b=channel))
     one.send(hello + environment["GSCHED_SHARE_SECRET"].encode())
     _, descriptors, _, _ = socket.recv_fds(one, wire.MESSAGE_BYTES, 1)
     for descriptor in descriptors:
@@ -345,7 +345,7 @@ def flooding(environment: Mapping[str, str], told: int) -> int:
         os._exit(0)
 
     signal.signal(signal.SIGTERM, end)
-    data = wire.pack(Message(kind=Kind.REQUEST))
+    data = wire.pack(Message(kind=MessageKind.REQUEST))
     while True:
         with suppress(OSError), connected(environment, wire.CHANNEL_LAUNCH) as one:
             while True:  # until the daemon hangs up on who does not read fast enough

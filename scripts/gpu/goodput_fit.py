@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gsched.elastic.adaptive.profiling import Calls, Profile, Timed, profile, sizes_between
+from gsched.elastic.adaptive.profiling import BatchProfile, Calls, Timed, profile, sizes_between
 from gschedd.models.goodput.evaluation import step_times
 from gschedd.models.goodput.fitting import fit
 from gschedd.models.goodput.records import Observation
@@ -66,7 +66,7 @@ def transformer(width: int) -> nn.Module:
 
 def measured(
     make: Callable[[int], nn.Module], width: int, inputs: torch.Tensor, sizes: Sequence[int]
-) -> Profile:
+) -> BatchProfile:
     """Return the times of a network's passes on the device of its inputs."""
     torch.manual_seed(1)
     model = make(width).to(inputs.device)
@@ -95,7 +95,7 @@ def predicted(times: Sequence[Timed], sizes: Sequence[int]) -> list[float]:
     return [float(step_s) for step_s in found.step_s]
 
 
-def report(name: str, found: Profile) -> dict[str, Any]:
+def report(name: str, found: BatchProfile) -> dict[str, Any]:
     """Print a network's times and errors, and return them."""
     times = sorted(found.times, key=lambda each: each.size)
     if len(times) < 4:

@@ -82,7 +82,7 @@ def wire_fields() -> Fields:
         },
     }
     unions = {"to node:": n.HeadMessage, "to head:": n.NodeMessage}
-    return said | fields_of_types({"training to node": t.Line}, unions)
+    return said | fields_of_types({"training to node": t.TrainingLine}, unions)
 
 
 def stored_fields() -> Fields:

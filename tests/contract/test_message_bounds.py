@@ -23,7 +23,7 @@ from gsched.model.states import ShareClass
 from gsched.protocol import actions as a
 from gsched.protocol import api
 from gsched.protocol import node as n
-from gsched.protocol.training import Line
+from gsched.protocol.training import TrainingLine
 from tests.support.world import World, node
 
 #: What users and jobs send: submissions, actions, and lines on the sockets of nodes.
@@ -32,7 +32,7 @@ ENTRIES: tuple[type[Struct], ...] = (
     a.Alteration,
     *a.JOB_ACTIONS,
     *get_args(a.AnyNodeAction),
-    Line,
+    TrainingLine,
 )
 MESSAGES: tuple[type[Struct], ...] = (*get_args(n.HeadMessage), *get_args(n.NodeMessage))
 #: Structs of messages that hold what their user stated, field by field under the same name.

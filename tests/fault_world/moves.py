@@ -14,7 +14,7 @@ from msgspec import structs
 
 from baselines.registry import ALL
 from gnode.core import effects as do
-from gnode.core.inputs import JobSaid
+from gnode.core.inputs import TrainingMessage
 from gnode.core.task import AttemptKey
 from gsched.model.resources import Allocation
 from gsched.model.training import Training
@@ -110,7 +110,7 @@ class TrainingNode(NodeProcess):
             failed = n.CheckpointFailed(
                 job=order.job, attempt=order.attempt, request=order.request, message="no room"
             )
-            self.post(JobSaid(message=failed))
+            self.post(TrainingMessage(message=failed))
         elif dice < 0.6:
             super()._tell_job(effect)
         else:
@@ -139,7 +139,7 @@ class TrainingNode(NodeProcess):
             restored_step=0,
             restore_s=self.machine.processes[key].program.restore_s,
         )
-        self.post(JobSaid(message=said))
+        self.post(TrainingMessage(message=said))
 
 
 def draw_training(chance: random.Random, number: int) -> Intent:

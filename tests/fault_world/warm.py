@@ -35,11 +35,11 @@ class WarmNode(TrainingNode):
         if incarnation == self.incarnation:
             super()._ready(key)
 
-    def _send(self, effect: do.Send) -> None:
+    def _send(self, effect: do.SendToHead) -> None:
         said = effect.message
         if isinstance(said, n.Progress):
             ready = random.Random(said.job).random() < READY
-            effect = do.Send(message=structs.replace(said, ready=ready))
+            effect = do.SendToHead(message=structs.replace(said, ready=ready))
         super()._send(effect)
 
 

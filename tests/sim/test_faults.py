@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 from msgspec import structs
 
-from gnode.core.inputs import HeadSaid, Input, LaunchAsked, SpoolFound
+from gnode.core.inputs import HeadOrder, Input, LaunchOrder, SpoolFound
 from gsched.model.arrays import take
 from gsched.model.resources import Share
 from gsched.protocol import node as n
@@ -196,7 +196,7 @@ class Obedient(NodeProcess):
 
     def post(self, event: Input) -> None:
         """Pass over stops of what is not known."""
-        if isinstance(event, HeadSaid) and isinstance(event.message, n.Stop):
+        if isinstance(event, HeadOrder) and isinstance(event.message, n.Stop):
             known = self.agent.attempts if self.agent is not None else {}
             if (event.message.job, event.message.attempt) not in known:
                 return
@@ -208,7 +208,7 @@ class Restarting(NodeProcess):
 
     def post(self, event: Input) -> None:
         """Forget which attempts were the last ones, and those that are over."""
-        if isinstance(event, LaunchAsked) and self.agent is not None:
+        if isinstance(event, LaunchOrder) and self.agent is not None:
             table = self.agent._table
             table.latest.clear()
             for key in [key for key, attempt in table.attempts.items() if not attempt.live]:

@@ -13,14 +13,14 @@ from gnode.core.agent import Agent
 from gnode.core.inputs import (
     AlarmRang,
     Disconnected,
-    Found,
     HeadOffered,
-    HeadSaid,
+    HeadOrder,
     Input,
-    LaunchAsked,
     Launched,
     LauncherDown,
     LauncherUp,
+    LaunchOrder,
+    SpoolEntry,
     SpoolFound,
     SupervisorEnded,
     SupervisorSeen,
@@ -74,8 +74,8 @@ class NodeMachine(RuleBasedStateMachine):
         self.effects_until_crash = None
         self.feed(SpoolFound(found=tuple(self.lying(key) for key in self.tasks)))
 
-    def lying(self, key: AttemptKey) -> Found:
-        return Found(
+    def lying(self, key: AttemptKey) -> SpoolEntry:
+        return SpoolEntry(
             key=key,
             task=self.tasks.get(key),
             info=self.infos.get(key),
@@ -110,7 +110,7 @@ class NodeMachine(RuleBasedStateMachine):
                     book.pop(effect.key, None)
             case do.SaveMark():
                 self.mark = effect.mark
-            case do.Send():
+            case do.SendToHead():
                 self.hear(effect)
             case _:
                 self.obey_about_processes(effect)
@@ -127,7 +127,7 @@ class NodeMachine(RuleBasedStateMachine):
             case _:
                 pass  # commands, looks for a start, warnings
 
-    def hear(self, effect: do.Send) -> None:
+    def hear(self, effect: do.SendToHead) -> None:
         assert self.connected, "sent without a connection"
         if isinstance(effect.message, Exited):
             record = effect.message.record
@@ -161,9 +161,9 @@ class NodeMachine(RuleBasedStateMachine):
             return
         match message:
             case Launch():
-                self.feed(LaunchAsked(launch=message, account=ALICE))
+                self.feed(LaunchOrder(launch=message, account=ALICE))
             case Stop() | ExitAck():
-                self.feed(HeadSaid(message=message))
+                self.feed(HeadOrder(message=message))
             case _:
                 raise AssertionError(f"this model says no {message}")
 

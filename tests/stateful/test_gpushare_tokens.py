@@ -8,10 +8,10 @@ from gnode.gpushare.token_model import (
     AskIdle,
     CloseGate,
     Effect,
-    Group,
     OpenGate,
-    Settings,
     SetWindow,
+    TokenGroup,
+    TokenSettings,
 )
 from gnode.gpushare.token_policy import TokenPolicy
 from gsched.model.states import ShareClass
@@ -27,7 +27,7 @@ class Tokens(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 100.0
-        self.tokens = NodeTokens(Settings(drain_max_s=DRAIN_MAX_S, overlaps_max=2))
+        self.tokens = NodeTokens(TokenSettings(drain_max_s=DRAIN_MAX_S, overlaps_max=2))
         self.open: set[str] = set()
         self.closed_at_s: dict[str, float] = {}
         self.asked: set[str] = set()
@@ -189,7 +189,7 @@ class Tokens(RuleBasedStateMachine):
         high = self.policy.groups.get("high")
         return high is not None and not high.demoted
 
-    def may_run(self, one: Group) -> bool:
+    def may_run(self, one: TokenGroup) -> bool:
         """Return whether a job waits that may get the token."""
         return one.wants_since_s is not None and not (one.demoted and self.has_high())
 

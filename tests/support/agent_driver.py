@@ -7,11 +7,11 @@ from gnode.core.agent import Agent
 from gnode.core.inputs import (
     Account,
     Admitted,
-    HeadSaid,
+    HeadOrder,
     Input,
-    LaunchAsked,
     Launched,
     LauncherUp,
+    LaunchOrder,
     SpoolFound,
     SupervisorEnded,
     SupervisorSeen,
@@ -111,7 +111,7 @@ class Driver:
 
     def launch(self, launch: Launch, account: Account | None = ALICE) -> list[do.Effect]:
         """Order a launch; a job that shares a GPU is admitted at once, unless `admits` is false."""
-        effects = self.step(LaunchAsked(launch=launch, account=account))
+        effects = self.step(LaunchOrder(launch=launch, account=account))
         asked = only(effects, do.AdmitSharing) if self.admits else []
         return [*effects, *(one for each in asked for one in self.admitted(each))]
 
@@ -124,12 +124,12 @@ class Driver:
     ) -> list[do.Effect]:
         """Order a stop with a grace of 30 s."""
         return self.step(
-            HeadSaid(message=Stop(job=job, attempt=attempt, reason=reason, grace_s=30.0))
+            HeadOrder(message=Stop(job=job, attempt=attempt, reason=reason, grace_s=30.0))
         )
 
     def ack(self, job: int = 1, attempt: int = 1) -> list[do.Effect]:
         """Acknowledge an exit."""
-        return self.step(HeadSaid(message=ExitAck(job=job, attempt=attempt)))
+        return self.step(HeadOrder(message=ExitAck(job=job, attempt=attempt)))
 
     def forked(self, job: int = 1, attempt: int = 1, pid: int = 50) -> list[do.Effect]:
         """Let the launcher answer."""
@@ -165,7 +165,7 @@ def exits(effects: list[do.Effect]) -> list[ExitRecord]:
     """Return the exit records that are sent."""
     return [
         effect.message.record
-        for effect in only(effects, do.Send)
+        for effect in only(effects, do.SendToHead)
         if isinstance(effect.message, Exited)
     ]
 
@@ -173,7 +173,9 @@ def exits(effects: list[do.Effect]) -> list[ExitRecord]:
 def starts(effects: list[do.Effect]) -> list[Started]:
     """Return the starts that are sent."""
     return [
-        effect.message for effect in only(effects, do.Send) if isinstance(effect.message, Started)
+        effect.message
+        for effect in only(effects, do.SendToHead)
+        if isinstance(effect.message, Started)
     ]
 
 

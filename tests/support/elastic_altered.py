@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gsched.elastic.errors import CheckpointUnusableError
-from gsched.elastic.keeper import Keeper
+from gsched.elastic.keeper import CheckpointKeeper
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.samples import Position, Samples
 from gsched.elastic.shelf import Shelf
@@ -25,14 +25,14 @@ from gsched.elastic.state import TrainingState
 SAMPLES = Samples(64, global_batch=8, epochs=2)
 
 
-def keeper(directory: pathlib.Path, width: int) -> Keeper:
+def keeper(directory: pathlib.Path, width: int) -> CheckpointKeeper:
     """Return what saves and loads a training of one rank that has done a step."""
     network = nn.Sequential(nn.Linear(8, width), nn.Linear(width, 4))
     optimizer = torch.optim.AdamW(network.parameters())
     network(torch.ones(8, 8)).sum().backward()
     optimizer.step()
     state = TrainingState(network, [optimizer], {}, {})
-    return Keeper(Shelf(str(directory)), Ranks(), state, SAMPLES, job=1, attempt=1)
+    return CheckpointKeeper(Shelf(str(directory)), Ranks(), state, SAMPLES, job=1, attempt=1)
 
 
 def altered(content: bytes, numbers: random.Random) -> bytes:
@@ -43,7 +43,7 @@ def altered(content: bytes, numbers: random.Random) -> bytes:
     return content[:begin] + new + content[begin + length :]
 
 
-def refused(loading: Keeper) -> str:
+def refused(loading: CheckpointKeeper) -> str:
     """Return the words with which the checkpoint is refused."""
     said = io.StringIO()
     with contextlib.redirect_stderr(said):

@@ -391,7 +391,7 @@ def _environment(asked: api.SubmitJob) -> str:
     return msgspec.json.encode(asked.environment).decode() if asked.environment else ""
 
 
-def _message_of(said: wire.Line, job: int, attempt: int) -> n.NodeMessage | None:
+def _message_of(said: wire.TrainingLine, job: int, attempt: int) -> n.NodeMessage | None:
     """Return what gnode makes of a line."""
     if said.progress is not None:
         return wire.progress(job, attempt, said.progress, said.progress.world_sizes)

@@ -18,13 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from gnode.gpushare import wire
-from gnode.gpushare.wire import Kind, Message
+from gnode.gpushare.wire import Message, MessageKind
 
 SOCKET = "token.sock"
 ANSWER_S = 2.0
 LARGE = (2**31, 2**53, 2**53 + 1, 2**60, 2**63, 2**64 - 1)
 FLOOD_S = 1.0
-KINDS = list(Kind)
+KINDS = list(MessageKind)
 
 
 class Attacker:
@@ -72,7 +72,7 @@ class Attacker:
     def member(self, channel: int = wire.CHANNEL_LAUNCH, flags: int = 0) -> Iterator[socket.socket]:
         """Yield a connection that says it is of the job."""
         with self.connect() as one:
-            hello = Message(kind=Kind.HELLO, flags=flags, a=self.number(), b=channel)
+            hello = Message(kind=MessageKind.HELLO, flags=flags, a=self.number(), b=channel)
             one.send(wire.pack(hello) + self.secret)
             self.read(one)
             yield one
@@ -86,7 +86,7 @@ class Attacker:
     def number(self) -> int:
         return self.chance.choice([0, 1, self.chance.getrandbits(64), *LARGE])
 
-    def message(self, kind: Kind | None = None) -> bytes:
+    def message(self, kind: MessageKind | None = None) -> bytes:
         return wire.pack(
             Message(
                 kind=kind or self.chance.choice(KINDS),
@@ -112,7 +112,7 @@ class Attacker:
         self.kept += [self.connect() for _ in range(20)]
 
     def wrong_secrets(self) -> None:
-        hello = wire.pack(Message(kind=Kind.HELLO))
+        hello = wire.pack(Message(kind=MessageKind.HELLO))
         for secret in (b"", b"\xff" * 64, b"0" * 64, self.chance.randbytes(128), b"x" * 4000):
             with self.connect() as one:
                 one.send(hello + secret)
@@ -121,7 +121,7 @@ class Attacker:
     def other_versions(self) -> None:
         for version in (0, wire.VERSION + 1, 0xFFFF):
             with self.connect() as one:
-                one.send(wire.pack(Message(kind=Kind.HELLO), version) + b"0" * 64)
+                one.send(wire.pack(Message(kind=MessageKind.HELLO), version) + b"0" * 64)
                 self.read(one)
 
     def descriptors(self) -> None:
@@ -132,7 +132,9 @@ class Attacker:
 
     def in_the_handshake(self) -> None:
         """End before, or while, the daemon answers."""
-        hello = wire.pack(Message(kind=Kind.HELLO, flags=self.chance.choice([0, wire.CLAIM_HELD])))
+        hello = wire.pack(
+            Message(kind=MessageKind.HELLO, flags=self.chance.choice([0, wire.CLAIM_HELD]))
+        )
         for _ in range(10):
             child = os.fork()
             if child == 0:
@@ -164,7 +166,7 @@ class Attacker:
         """Report more than anybody can have launched."""
         with self.member() as one:
             for _ in range(20):
-                one.send(self.message(Kind.STAT))
+                one.send(self.message(MessageKind.STAT))
 
     def forged(self) -> None:
         """Say what only a holder may say, and what only the daemon may."""
@@ -173,18 +175,23 @@ class Attacker:
                 one.send(self.message())
         with self.member() as one:
             for _ in range(100):
-                kinds = [Kind.RELEASED, Kind.YIELD, Kind.REQUEST, Kind.STAT]
+                kinds = [
+                    MessageKind.RELEASED,
+                    MessageKind.YIELD,
+                    MessageKind.REQUEST,
+                    MessageKind.STAT,
+                ]
                 one.send(self.message(self.chance.choice(kinds)))
 
     def flood(self) -> None:
         """Ask for the token as fast as possible, and read the answers."""
-        kind = self.chance.choice([Kind.REQUEST, Kind.YIELD, Kind.STAT])
+        kind = self.chance.choice([MessageKind.REQUEST, MessageKind.YIELD, MessageKind.STAT])
         with self.member() as one:
             self._flood(one, kind)
         with self.member(wire.CHANNEL_MEMORY) as one:
-            self._flood(one, self.chance.choice([Kind.RESERVE, Kind.FREE]))
+            self._flood(one, self.chance.choice([MessageKind.RESERVE, MessageKind.FREE]))
 
-    def _flood(self, one: socket.socket, kind: Kind) -> None:
+    def _flood(self, one: socket.socket, kind: MessageKind) -> None:
         end_s = time.monotonic() + FLOOD_S
         data = wire.pack(Message(kind=kind, a=1))
         while time.monotonic() < end_s:
@@ -200,27 +207,29 @@ class Attacker:
         with self.member(wire.CHANNEL_MEMORY) as one:
             one.settimeout(0.2)
             for _ in range(5000):
-                one.send(wire.pack(Message(kind=Kind.RESERVE, a=1)))
+                one.send(wire.pack(Message(kind=MessageKind.RESERVE, a=1)))
 
     def claims(self) -> None:
         for _ in range(10):
             with self.member(flags=wire.CLAIM_HELD) as one:
-                one.send(self.message(Kind.REQUEST))
+                one.send(self.message(MessageKind.REQUEST))
 
     def many(self) -> None:
         for _ in range(60):
             one = self.connect()
-            one.send(wire.pack(Message(kind=Kind.HELLO, b=self.chance.randrange(2))) + self.secret)
+            one.send(
+                wire.pack(Message(kind=MessageKind.HELLO, b=self.chance.randrange(2))) + self.secret
+            )
             self.kept.append(one)
 
     def memory(self) -> None:
         """Charge and free what nobody has."""
         with self.member(wire.CHANNEL_MEMORY) as one:
             for _ in range(50):
-                kind = self.chance.choice([Kind.RESERVE, Kind.FREE])
+                kind = self.chance.choice([MessageKind.RESERVE, MessageKind.FREE])
                 flags = self.chance.choice([0, wire.FORCED])
                 one.send(wire.pack(Message(kind=kind, flags=flags, a=self.number())))
-                if kind is Kind.RESERVE:
+                if kind is MessageKind.RESERVE:
                     self.read(one)
 
     def holder_stopped(self) -> None:
@@ -228,9 +237,9 @@ class Attacker:
 
         def hold() -> None:
             one = self.connect()
-            one.send(wire.pack(Message(kind=Kind.HELLO)) + self.secret)
+            one.send(wire.pack(Message(kind=MessageKind.HELLO)) + self.secret)
             self.read(one)
-            one.send(wire.pack(Message(kind=Kind.REQUEST)))
+            one.send(wire.pack(Message(kind=MessageKind.REQUEST)))
             self.read(one)
             self.kept.append(one)
 

@@ -17,7 +17,7 @@ from typing import Final
 import psutil
 
 from gnode.gpushare.interception import FOLDER
-from gnode.gpushare.keeper import LOG_FILE, Keeper
+from gnode.gpushare.keeper import LOG_FILE, DaemonKeeper
 from gsched.client import Head, new_job
 from gsched.errors import HeadUnreachableError, TryAgainError
 from gsched.model.states import OutcomeKind
@@ -88,7 +88,7 @@ class ShareHostile:
     waits_s: list[float] = field(default_factory=list)
     exits: int = 0
     seconds: float = 0.0
-    _keeper: Keeper = field(init=False)
+    _keeper: DaemonKeeper = field(init=False)
     _device: Device = field(init=False)
     _journal: Path = field(init=False)
     _judge: Judge = field(init=False)
@@ -143,7 +143,7 @@ class ShareHostile:
         folder = self._folder()
         folder.mkdir(parents=True)
         (folder / "lib").symlink_to(self.libraries)
-        self._keeper = Keeper(folder)  # asks, and starts nothing
+        self._keeper = DaemonKeeper(folder)  # asks, and starts nothing
         self._device = Device(cluster.directory / "device")
         self._journal = cluster.directory / "programs"
         self._journal.touch()

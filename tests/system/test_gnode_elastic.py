@@ -17,7 +17,7 @@ import pytest
 
 from gnode.daemon.elastic import CONNECT_S, listen, socket_path
 from gsched.elastic.conversation import Conversation
-from gsched.elastic.link import Link
+from gsched.elastic.link import NodeLink
 from gsched.model.limits import MAX_USER_TRAINING_CONNECTIONS
 from gsched.model.states import StopReason
 from gsched.model.training import Batching
@@ -420,7 +420,7 @@ def test_a_path_that_is_too_long_for_a_socket_is_none_for_a_training(tmp_path: P
     path = socket_path(str(directory))
     for _ in range(2):  # the second takes the place of the first
         with listen(path) as listener:
-            link = Link(path)
+            link = NodeLink(path)
             conversation = Conversation({}, wake=link.wake, refuse=lambda _: None)
             link.start(conversation)
             listener.settimeout(20.0)

@@ -25,10 +25,10 @@ from gnode.gpushare.budgets import (
     STRANGERS_PER_S,
 )
 from gnode.gpushare.clients import SILENT_OF_A_USER
-from gnode.gpushare.keeper import LOG_FILE, Keeper
+from gnode.gpushare.keeper import LOG_FILE, DaemonKeeper
 from gnode.gpushare.node_tokens import Admission, NodeTokens, hash_of
 from gnode.gpushare.tokend import JOBS_SOCKET, TokenDaemon
-from gnode.gpushare.wire import Kind, Message
+from gnode.gpushare.wire import Message, MessageKind
 from gsched.clock import Clock
 from tests.support.cluster import wait_until
 from tests.support.share_watch import lives
@@ -41,7 +41,7 @@ class Daemon:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.keeper = Keeper(folder)
+        self.keeper = DaemonKeeper(folder)
         self.keeper.ensure()
         for group, share_class in (("7.1", "high"), ("8.1", "low")):
             self.admit(group, share_class, SECRETS[group])
@@ -80,7 +80,7 @@ class Daemon:
 
     def hello(self, group: str, *, flags: int = 0, channel: int = 0) -> socket.socket:
         client = self.connect()
-        message = Message(kind=Kind.HELLO, flags=flags, b=channel)
+        message = Message(kind=MessageKind.HELLO, flags=flags, b=channel)
         with suppress(BrokenPipeError, ConnectionResetError):  # answered and closed already
             client.send(wire.pack(message) + SECRETS[group].encode())
         return client
@@ -146,24 +146,24 @@ def test_a_client_that_closes_before_its_welcome_leaves_nothing(
     assert daemon.holder() is None
     assert daemon.metrics()["groups"]["7.1"]["window"] == 0, "it still counts as attached"
     with daemon.hello("8.1") as low:
-        assert answer(low).kind is Kind.WELCOME
-        low.send(wire.pack(Message(kind=Kind.REQUEST)))
-        assert answer(low).kind is Kind.GRANT
+        assert answer(low).kind is MessageKind.WELCOME
+        low.send(wire.pack(Message(kind=MessageKind.REQUEST)))
+        assert answer(low).kind is MessageKind.GRANT
 
 
 def test_a_client_that_says_nothing_is_disconnected(daemon: Daemon) -> None:
     with daemon.connect() as silent, daemon.hello("8.1") as low:
         assert silent.recv(64) == b""
-        assert answer(low).kind is Kind.WELCOME
+        assert answer(low).kind is MessageKind.WELCOME
         assert daemon.pids("8.1") == [os.getpid()]
 
 
 def test_silent_connections_of_a_user_take_no_place_of_his_jobs(daemon: Daemon) -> None:
     silent = [daemon.connect() for _ in range(SILENT_OF_A_USER + 1)]
     try:
-        assert answer(silent[0]).kind is Kind.BUSY
+        assert answer(silent[0]).kind is MessageKind.BUSY
         with daemon.hello("8.1") as low:
-            assert answer(low).kind is Kind.WELCOME
+            assert answer(low).kind is MessageKind.WELCOME
     finally:
         for channel in silent:
             channel.close()
@@ -183,8 +183,8 @@ def test_silent_connections_of_a_user_take_no_place_of_others(
     finally:
         os.seteuid(0)
     with mine:
-        mine.send(wire.pack(Message(kind=Kind.HELLO)) + SECRETS["8.1"].encode())
-        assert answer(mine).kind is Kind.WELCOME
+        mine.send(wire.pack(Message(kind=MessageKind.HELLO)) + SECRETS["8.1"].encode())
+        assert answer(mine).kind is MessageKind.WELCOME
     for channel in theirs:
         channel.close()
 
@@ -192,9 +192,13 @@ def test_silent_connections_of_a_user_take_no_place_of_others(
 @pytest.mark.parametrize("version", [wire.OLDEST_VERSION - 1, wire.VERSION + 1, 0xFFFF])
 def test_a_client_of_another_version_is_told_which_are_served(version: int, daemon: Daemon) -> None:
     with daemon.connect() as client:
-        client.send(wire.pack(Message(kind=Kind.HELLO), version) + SECRETS["8.1"].encode())
+        client.send(wire.pack(Message(kind=MessageKind.HELLO), version) + SECRETS["8.1"].encode())
         told = answer(client)
-        assert (told.kind, told.a, told.b) == (Kind.VERSION, wire.OLDEST_VERSION, wire.VERSION)
+        assert (told.kind, told.a, told.b) == (
+            MessageKind.VERSION,
+            wire.OLDEST_VERSION,
+            wire.VERSION,
+        )
         assert client.recv(64) == b""
     assert daemon.pids("8.1") == []
 
@@ -202,11 +206,13 @@ def test_a_client_of_another_version_is_told_which_are_served(version: int, daem
 @pytest.mark.parametrize("version", range(wire.OLDEST_VERSION, wire.VERSION + 1))
 def test_a_client_is_answered_in_its_own_version(version: int, daemon: Daemon) -> None:
     with daemon.connect() as client:
-        client.send(wire.pack(Message(kind=Kind.HELLO, b=1), version) + SECRETS["8.1"].encode())
+        client.send(
+            wire.pack(Message(kind=MessageKind.HELLO, b=1), version) + SECRETS["8.1"].encode()
+        )
         assert wire.version_of(client.recv(64)) == version
-        client.send(wire.pack(Message(kind=Kind.RESERVE, a=1), version))
+        client.send(wire.pack(Message(kind=MessageKind.RESERVE, a=1), version))
         data = client.recv(64)
-        assert wire.unpack(data)[0].kind is Kind.RESERVED
+        assert wire.unpack(data)[0].kind is MessageKind.RESERVED
         assert wire.version_of(data) == version
 
 
@@ -214,7 +220,7 @@ def test_more_connections_than_descriptors_do_not_end_the_daemon(daemon: Daemon)
     daemon.limit_descriptors(8)
     silent = [daemon.connect() for _ in range(SILENT_OF_A_USER)]
     with daemon.hello("8.1") as low:
-        assert answer(low).kind is Kind.WELCOME
+        assert answer(low).kind is MessageKind.WELCOME
 
     daemon.assert_alive()
     for channel in silent:
@@ -228,7 +234,7 @@ def test_jobs_that_need_more_descriptors_than_there_are_try_again(daemon: Daemon
     kinds = [answer(client).kind for client in clients]
     assert {kind.name for kind in kinds} == {"WELCOME", "BUSY"}
     with daemon.hello("8.1") as low:
-        assert answer(low).kind is Kind.BUSY
+        assert answer(low).kind is MessageKind.BUSY
     daemon.assert_alive()
 
     for client in clients:
@@ -236,7 +242,7 @@ def test_jobs_that_need_more_descriptors_than_there_are_try_again(daemon: Daemon
 
     def is_welcome() -> bool:  # gnode's questions need descriptors, too, for a moment
         with daemon.hello("8.1") as low:
-            return answer(low).kind is Kind.WELCOME
+            return answer(low).kind is MessageKind.WELCOME
 
     wait_until(is_welcome)
 
@@ -245,15 +251,15 @@ def test_a_holder_that_asks_again_is_answered_alone(daemon: Daemon) -> None:
     """Else each message of a job of many processes would be answered to all of them."""
     with daemon.hello("8.1") as first, daemon.hello("8.1") as second:
         for client in (first, second):
-            assert answer(client).kind is Kind.WELCOME
-        first.send(wire.pack(Message(kind=Kind.REQUEST)))
-        assert [answer(client).kind for client in (first, second)] == [Kind.GRANT] * 2
+            assert answer(client).kind is MessageKind.WELCOME
+        first.send(wire.pack(Message(kind=MessageKind.REQUEST)))
+        assert [answer(client).kind for client in (first, second)] == [MessageKind.GRANT] * 2
 
         for _ in range(3):
-            first.send(wire.pack(Message(kind=Kind.REQUEST)))
-            assert answer(first).kind is Kind.GRANT
-        second.send(wire.pack(Message(kind=Kind.PING)))
-        assert answer(second).kind is Kind.PONG
+            first.send(wire.pack(Message(kind=MessageKind.REQUEST)))
+            assert answer(first).kind is MessageKind.GRANT
+        second.send(wire.pack(Message(kind=MessageKind.PING)))
+        assert answer(second).kind is MessageKind.PONG
 
 
 class Stopped:
@@ -292,7 +298,7 @@ def serving(folder: Path, clock: Clock) -> Iterator[TokenDaemon]:
     try:
         yield made
     finally:
-        keeper = Keeper(folder)
+        keeper = DaemonKeeper(folder)
         for group in SECRETS:
             keeper.ask(order="remove", group=group)
         keeper.ask(order="finish")
@@ -310,14 +316,14 @@ def test_connections_of_strangers_are_taken_in_as_fast_as_their_budget(tmp_path:
         return client
 
     def greet(client: socket.socket) -> None:
-        hello = wire.pack(Message(kind=Kind.HELLO, b=wire.CHANNEL_MEMORY))
+        hello = wire.pack(Message(kind=MessageKind.HELLO, b=wire.CHANNEL_MEMORY))
         client.send(hello + SECRETS["8.1"].encode())
 
     with serving(tmp_path, clock), ExitStack() as opened:
         clients = [opened.enter_context(connect()) for _ in range(10)]
         for client in clients:
             greet(client)
-            assert answer(client).kind is Kind.WELCOME
+            assert answer(client).kind is MessageKind.WELCOME
         for _ in range(int(STRANGERS_AT_ONCE)):
             with connect() as stranger:
                 stranger.send(b"knock")
@@ -325,12 +331,12 @@ def test_connections_of_strangers_are_taken_in_as_fast_as_their_budget(tmp_path:
 
         greet(late := opened.enter_context(connect()))
         assert select.select([late], [], [], 0.3)[0] == []
-        clients[0].send(wire.pack(Message(kind=Kind.RESERVE)))
-        assert answer(clients[0]).kind is Kind.RESERVED, "jobs are served all the time"
+        clients[0].send(wire.pack(Message(kind=MessageKind.RESERVE)))
+        assert answer(clients[0]).kind is MessageKind.RESERVED, "jobs are served all the time"
 
         clock.now_s += 2 * READ_AGAIN / STRANGERS_PER_S
-        clients[0].send(wire.pack(Message(kind=Kind.RESERVE)))
-        assert answer(late).kind is Kind.WELCOME
+        clients[0].send(wire.pack(Message(kind=MessageKind.RESERVE)))
+        assert answer(late).kind is MessageKind.WELCOME
 
 
 @pytest.mark.parametrize("processes", [1, 40])
@@ -344,15 +350,15 @@ def test_a_flood_of_a_job_is_read_as_fast_as_its_budget_and_does_not_delay_other
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         client.settimeout(10.0)
         client.connect(str(tmp_path / JOBS_SOCKET))
-        hello = wire.pack(Message(kind=Kind.HELLO, b=wire.CHANNEL_MEMORY))
+        hello = wire.pack(Message(kind=MessageKind.HELLO, b=wire.CHANNEL_MEMORY))
         client.send(hello + SECRETS[group].encode())
-        assert answer(client).kind is Kind.WELCOME
+        assert answer(client).kind is MessageKind.WELCOME
         return client
 
     with serving(tmp_path, clock), ExitStack() as opened:
         low = [opened.enter_context(connect("8.1")) for _ in range(processes)]
         high = opened.enter_context(connect("7.1"))
-        question = wire.pack(Message(kind=Kind.RESERVE))
+        question = wire.pack(Message(kind=MessageKind.RESERVE))
 
         def ask(client: socket.socket) -> bool:
             client.send(question)
@@ -378,7 +384,7 @@ def test_a_file_that_cannot_be_written_hinders_no_job_and_is_written_later(daemo
     daemon.admit("9.1", "low", "secret of 9")
     daemon.keeper.ask(order="remove", group="8.1")
     with daemon.hello("7.1", channel=wire.CHANNEL_MEMORY) as client:
-        assert answer(client).kind is Kind.WELCOME
+        assert answer(client).kind is MessageKind.WELCOME
     daemon.assert_alive()
     assert set(daemon.saved()) == {"7.1", "8.1"}
 
@@ -389,7 +395,7 @@ def test_a_file_that_cannot_be_written_hinders_no_job_and_is_written_later(daemo
 
 def test_a_daemon_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
     """As one that is stopped or stuck; its jobs are known to the next one."""
-    keeper = Keeper(tmp_path, look_s=0.2, answer_s=0.5)
+    keeper = DaemonKeeper(tmp_path, look_s=0.2, answer_s=0.5)
     keeper.ensure()
     daemon = Daemon(tmp_path)
     stuck = daemon.metrics()["pid"]
@@ -398,7 +404,7 @@ def test_a_daemon_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
         wait_until(lambda: keeper.restarts == 1, what="another daemon")
 
         with daemon.hello("8.1") as low:
-            assert answer(low).kind is Kind.WELCOME
+            assert answer(low).kind is MessageKind.WELCOME
         assert daemon.metrics()["pid"] != stuck
         assert not lives(stuck)
     finally:
@@ -413,7 +419,7 @@ def test_a_daemon_that_does_not_answer_is_replaced_for_an_admission(tmp_path: Pa
     earlier = Daemon(tmp_path)
     stuck = earlier.metrics()["pid"]
     os.kill(stuck, signal.SIGSTOP)
-    keeper = Keeper(tmp_path, answer_s=0.5)
+    keeper = DaemonKeeper(tmp_path, answer_s=0.5)
     try:
         keeper.ensure()
 

@@ -10,7 +10,7 @@ import pytest
 
 from gnode.gpushare.culprits import Culprits
 from gnode.gpushare.node_tokens import hash_of
-from gnode.gpushare.sampler import Sampler
+from gnode.gpushare.sampler import WatchdogSampler
 from gnode.gpushare.watchdog import Offence, Watchdog
 from gnode.hw import cgroups
 from gnode.hw.nvml import Nvml
@@ -62,7 +62,7 @@ def test_a_process_around_the_library_is_killed_and_others_are_not(
     culprits = Culprits({hash_of("secret of 7"): "7.1"})
     told: list[Offence] = []
     culprits.notify = told.append
-    sampler = Sampler(
+    sampler = WatchdogSampler(
         nvml_with(memory),
         Watchdog(GIB),
         metrics=lambda: {"groups": {"7.1": row}},

@@ -9,15 +9,15 @@ from msgspec import structs
 
 from gnode.core import effects as do
 from gnode.core.containers import (
+    ContainerRules,
+    ContainerRuntime,
     Inside,
-    Rules,
-    Runtime,
-    SharedGpu,
+    SharedGpuMounts,
     removal,
     runtime_for,
     script_of,
 )
-from gnode.core.site import Limits
+from gnode.core.site import NodeLimits
 from gnode.gpushare.build import find_compiler
 from gsched.errors import InvalidRequestError, NotPermittedError, RequestTooLargeError
 from gsched.model.container import SHARE_FEATURE, Container, features_of, image_name
@@ -35,9 +35,11 @@ INSIDE = Inside(
 )
 
 
-def last_line(container: Container, runtime: Runtime, rules: Rules | None = None) -> str:
+def last_line(
+    container: Container, runtime: ContainerRuntime, rules: ContainerRules | None = None
+) -> str:
     """Return the line of the script that becomes the container; the shell must read it all."""
-    script = script_of(container, INSIDE, runtime, rules or Rules())
+    script = script_of(container, INSIDE, runtime, rules or ContainerRules())
     checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True, check=True)
     assert not checked.stderr
     return script.splitlines()[-1]
@@ -46,7 +48,7 @@ def last_line(container: Container, runtime: Runtime, rules: Rules | None = None
 def test_podman_stays_in_the_groups_of_the_attempt_and_keeps_the_owners_uid() -> None:
     line = last_line(
         Container(image="docker://pytorch/pytorch:2", mounts=("/data:/in:ro",), workdir="/in"),
-        Runtime(name="podman", program="/usr/bin/podman", cdi=True, init=True),
+        ContainerRuntime(name="podman", program="/usr/bin/podman", cdi=True, init=True),
     )
     for words in (
         "--cgroups=disabled",
@@ -68,15 +70,15 @@ def test_podman_stays_in_the_groups_of_the_attempt_and_keeps_the_owners_uid() ->
 
 
 def test_without_cdi_nvidias_hook_gets_the_gpus() -> None:
-    line = last_line(Container(image="a:1"), Runtime(name="podman", program="/p"))
+    line = last_line(Container(image="a:1"), ContainerRuntime(name="podman", program="/p"))
     assert "--env NVIDIA_VISIBLE_DEVICES=2,3" in line
     assert "--device" not in line
     assert "--init" not in line
 
 
 def test_the_site_chooses_what_all_containers_have() -> None:
-    rules = Rules(mount_home=False, mounts=("/scratch:/scratch",))
-    line = last_line(Container(image="a:1"), Runtime(name="podman", program="/p"), rules)
+    rules = ContainerRules(mount_home=False, mounts=("/scratch:/scratch",))
+    line = last_line(Container(image="a:1"), ContainerRuntime(name="podman", program="/p"), rules)
     assert "/home/alice" not in line
     assert "--volume /scratch:/scratch" in line
 
@@ -84,7 +86,7 @@ def test_the_site_chooses_what_all_containers_have() -> None:
 def test_apptainer_runs_a_file_and_sees_the_gpus_of_the_node() -> None:
     line = last_line(
         Container(image="/images/a b.sif", mounts=("/data:/in:ro",)),
-        Runtime(name="apptainer", program="/usr/bin/apptainer"),
+        ContainerRuntime(name="apptainer", program="/usr/bin/apptainer"),
     )
     assert line == (
         "exec /usr/bin/apptainer exec --no-home --pwd /work --nv --bind /home/alice:/home/alice "
@@ -94,13 +96,15 @@ def test_apptainer_runs_a_file_and_sees_the_gpus_of_the_node() -> None:
 
 
 def test_enroot_imports_by_its_own_names_and_removes_what_it_unpacked() -> None:
-    runtime = Runtime(name="enroot", program="/usr/bin/enroot")
-    script = script_of(Container(image="nvcr.io#nvidia/pytorch:24"), INSIDE, runtime, Rules())
+    runtime = ContainerRuntime(name="enroot", program="/usr/bin/enroot")
+    script = script_of(
+        Container(image="nvcr.io#nvidia/pytorch:24"), INSIDE, runtime, ContainerRules()
+    )
     assert "docker://nvcr.io#nvidia/pytorch:24" in script
     assert "/home/alice/.cache/gsched/images/nvcr.io+nvidia+pytorch_24.sqsh" in script
     assert "create --force --name gsched-1.1" in script
     assert removal(runtime, "x") == ("/usr/bin/enroot", "remove", "--force", "x")
-    assert removal(Runtime(name="apptainer", program="/a"), "x") == ()
+    assert removal(ContainerRuntime(name="apptainer", program="/a"), "x") == ()
 
 
 @pytest.mark.parametrize("name", ["apptainer", "podman", "enroot"])
@@ -111,7 +115,9 @@ def test_no_word_of_a_user_is_read_by_the_shell(name: str, tmp_path: Path) -> No
         INSIDE, home=str(tmp_path), workdir=f"$(touch {bait})", command=(f"`touch {bait}`",)
     )
     container = Container(image=f"/none/$(touch {bait}).sif", mounts=(f"/x;touch {bait}:/y",))
-    script = script_of(container, inside, Runtime(name=name, program="/bin/false"), Rules())
+    script = script_of(
+        container, inside, ContainerRuntime(name=name, program="/bin/false"), ContainerRules()
+    )
     ran = subprocess.run(["sh"], input=script, text=True, capture_output=True, check=False)
 
     assert ran.returncode == 125
@@ -120,7 +126,7 @@ def test_no_word_of_a_user_is_read_by_the_shell(name: str, tmp_path: Path) -> No
 
 
 def test_an_image_file_needs_its_own_runtime_and_names_are_those_of_registries() -> None:
-    rules = Rules(runtimes=(Runtime(name="podman", program="/p"),))
+    rules = ContainerRules(runtimes=(ContainerRuntime(name="podman", program="/p"),))
     assert runtime_for(Container(image="a:1"), rules) is not None
     assert runtime_for(Container(image="/a.sif"), rules) is None
     assert Container(image="/a.sqsh").feature == "container-enroot"
@@ -136,7 +142,7 @@ def test_the_agent_refuses_without_a_runtime_and_removes_the_container_at_the_en
     asked = order(container=Container(image="a:1"))
 
     assert "n1 has no container runtime" in refusal(Driver(), container=Container(image="a:1"))
-    rules = Rules(runtimes=(Runtime(name="podman", program="/usr/bin/podman"),))
+    rules = ContainerRules(runtimes=(ContainerRuntime(name="podman", program="/usr/bin/podman"),))
     driver = Driver(containers=rules)
     (accepted,) = only(driver.launch(asked), do.AcceptTask)
     assert accepted.task.argv[0] == "/bin/sh"
@@ -151,11 +157,11 @@ def test_the_agent_refuses_without_a_runtime_and_removes_the_container_at_the_en
 
 def test_containers_gain_no_privileges_and_the_runtime_may() -> None:
     """Podman maps users by newuidmap, which is setuid."""
-    runtime = Runtime(name="podman", program="/usr/bin/podman")
+    runtime = ContainerRuntime(name="podman", program="/usr/bin/podman")
     asked = order(container=Container(image="a:1"))
     for wanted in (False, True):
-        limits = Limits(no_new_privileges=wanted)
-        driver = Driver(containers=Rules(runtimes=(runtime,)), limits=limits)
+        limits = NodeLimits(no_new_privileges=wanted)
+        driver = Driver(containers=ContainerRules(runtimes=(runtime,)), limits=limits)
         (accepted,) = only(driver.launch(asked), do.AcceptTask)
         assert not accepted.task.no_new_privileges
         script = accepted.task.files[-1].content
@@ -218,7 +224,7 @@ def test_a_site_can_allow_some_images_only() -> None:
 
 SHARED = (*ANY, SHARE_FEATURE)
 UUID = "MIG-1a2b"
-LIBRARY = SharedGpu(
+LIBRARY = SharedGpuMounts(
     mounts=("/state/gpushare:/state/gpushare:ro",),
     preload="/lib/a.so:/lib/b.so",
     libraries="/lib",
@@ -227,7 +233,7 @@ LIBRARY = SharedGpu(
 )
 
 
-def sharing(shared: SharedGpu, runtime: Runtime) -> list[str]:
+def sharing(shared: SharedGpuMounts, runtime: ContainerRuntime) -> list[str]:
     """Return the words of the command that becomes the container of a job that shares GPU 2."""
     environment = {
         **INSIDE.environment,
@@ -235,7 +241,7 @@ def sharing(shared: SharedGpu, runtime: Runtime) -> list[str]:
         "GSCHED_SHARE_SECRET": "secret",
     }
     inside = structs.replace(INSIDE, gpus=(2,), environment=environment, shared=shared)
-    script = script_of(Container(image="/a.img"), inside, runtime, Rules())
+    script = script_of(Container(image="/a.img"), inside, runtime, ContainerRules())
     subprocess.run(["sh", "-n"], input=script, text=True, check=True)
     assert "export LD_PRELOAD=/x.so" in script, "the runtime on the node has what the user set"
     assert "unset LD_LIBRARY_PATH" in script
@@ -248,7 +254,7 @@ def after(words: list[str], option: str) -> list[str]:
 
 
 def test_podman_gets_the_library_of_a_shared_gpu_the_socket_and_the_driver() -> None:
-    words = sharing(LIBRARY, Runtime(name="podman", program="/usr/bin/podman", cdi=True))
+    words = sharing(LIBRARY, ContainerRuntime(name="podman", program="/usr/bin/podman", cdi=True))
 
     assert after(words, "--volume")[-1] == "/state/gpushare:/state/gpushare:ro"
     variables = after(words, "--env")
@@ -264,7 +270,8 @@ def test_podman_gets_the_library_of_a_shared_gpu_the_socket_and_the_driver() -> 
 @pytest.mark.parametrize("cdi", [True, False])
 def test_podman_gets_the_mig_instance_of_the_job_alone(*, cdi: bool) -> None:
     words = sharing(
-        SharedGpu(device=UUID), Runtime(name="podman", program="/usr/bin/podman", cdi=cdi)
+        SharedGpuMounts(device=UUID),
+        ContainerRuntime(name="podman", program="/usr/bin/podman", cdi=cdi),
     )
 
     variables = after(words, "--env")
@@ -275,8 +282,8 @@ def test_podman_gets_the_mig_instance_of_the_job_alone(*, cdi: bool) -> None:
 
 
 def test_apptainer_and_enroot_get_what_is_different_in_the_container() -> None:
-    apptainer = sharing(LIBRARY, Runtime(name="apptainer", program="/usr/bin/apptainer"))
-    enroot = sharing(LIBRARY, Runtime(name="enroot", program="/usr/bin/enroot"))
+    apptainer = sharing(LIBRARY, ContainerRuntime(name="apptainer", program="/usr/bin/apptainer"))
+    enroot = sharing(LIBRARY, ContainerRuntime(name="enroot", program="/usr/bin/enroot"))
 
     inside = "GSCHED_REAL_LIBCUDA=/run/gsched/driver/libcuda.so.1"
     assert after(apptainer, "--env") == [inside]
@@ -289,8 +296,8 @@ def test_apptainer_and_enroot_get_what_is_different_in_the_container() -> None:
 
 def preloading(preload: str, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run what puts libraries before those of the image, and then prints its environment."""
-    shared = SharedGpu(preload=preload, libraries="/gsched")
-    words = sharing(shared, Runtime(name="podman", program="/usr/bin/podman"))
+    shared = SharedGpuMounts(preload=preload, libraries="/gsched")
+    words = sharing(shared, ContainerRuntime(name="podman", program="/usr/bin/podman"))
     program = words[words.index("-c") + 1]
     return subprocess.run(
         ["/bin/sh", "-c", program, "sh", preload, "/gsched", "env"],

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from gsched.elastic.conversation import Asked, Conversation, ProtocolError, Tuning
+from gsched.elastic.conversation import CheckpointRequest, Conversation, ProtocolError, Tuning
 from gsched.elastic.environment import Environment
 from gsched.elastic.errors import BadEnvironmentError
 from gsched.elastic.interval import checkpoint_interval_s
-from gsched.elastic.link import Link
+from gsched.elastic.link import NodeLink
 from tests.support.cluster import wait_until
 from tests.support.elastic_listener import Listener
 
@@ -64,7 +64,7 @@ def test_the_newest_batch_size_is_taken_once() -> None:
 def test_request_is_taken_up_once_and_answered_again_the_same() -> None:
     talk = Talk()
     talk.ask(1)
-    assert talk.training.take_up() == Asked(request=1, wait=True)
+    assert talk.training.take_up() == CheckpointRequest(request=1, wait=True)
     talk.ask(1)  # while it is being saved
     assert talk.training.asked() is None
     talk.training.saved(body(1))
@@ -84,7 +84,7 @@ def test_a_newer_request_is_taken_up_after_an_older_one() -> None:
     assert talk.sent() == [{"checkpoint_failed": {"request": 1, "message": "the disk is full"}}]
     talk.ask(2, wait=False)
 
-    assert talk.training.take_up() == Asked(request=2, wait=False)
+    assert talk.training.take_up() == CheckpointRequest(request=2, wait=False)
 
 
 def test_a_move_given_up_before_the_save_makes_nobody_wait() -> None:
@@ -111,7 +111,7 @@ def test_ranks_that_do_not_do_are_refused_before_anything_is_saved() -> None:
     assert talk.sent() == [{"checkpoint_failed": words}]
     talk.ask(2, world_size=2)
 
-    assert talk.training.take_up() == Asked(request=2, wait=True, world_size=2)
+    assert talk.training.take_up() == CheckpointRequest(request=2, wait=True, world_size=2)
 
 
 def test_after_the_last_step_every_request_is_refused() -> None:
@@ -185,7 +185,7 @@ def test_unknown_words_are_ignored() -> None:
 def test_link_carries_lines_and_comes_back() -> None:
     """A real socket; the listener drops the connection in between."""
     listener = Listener()
-    link = Link(listener.name)
+    link = NodeLink(listener.name)
     conversation = Conversation({"job": 7}, wake=link.wake, refuse=refuse_three)
     link.start(conversation)
     listener.wait_for("hello")
@@ -206,7 +206,7 @@ def test_link_carries_lines_and_comes_back() -> None:
 
 
 def test_link_without_a_listener_says_it_once(capsys: pytest.CaptureFixture[str]) -> None:
-    link = Link("@gsched-nobody-is-here")
+    link = NodeLink("@gsched-nobody-is-here")
     link.start(Conversation({}, wake=link.wake, refuse=refuse_three))
     wait_until(lambda: link._has_complained)
     link.close(30.0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gsched.elastic.errors import StepError, WorldSizeError
-from gsched.elastic.samples import Order, Position, Samples, order_seed
+from gsched.elastic.samples import Position, SampleOrder, Samples, order_seed
 
 
 @st.composite
@@ -28,7 +28,7 @@ def test_every_sample_of_an_epoch_is_used_once_on_any_changing_number_of_ranks(
     samples: Samples, data: st.DataObject
 ) -> None:
     """The number of ranks is drawn anew for each step; each rank gets at least one sample."""
-    order, position, used = Order(samples), Position(), list[int]()
+    order, position, used = SampleOrder(samples), Position(), list[int]()
     while (batch := samples.batch_at(position.offset)) > 0:
         world_size = data.draw(st.sampled_from(samples.accepted()))
         assert samples.fault(world_size) is None

@@ -18,7 +18,7 @@ from gsched.elastic.manifest import (
     share_of,
 )
 from gsched.elastic.samples import Position
-from gsched.elastic.shelf import Entry, Shelf
+from gsched.elastic.shelf import Shelf, ShelfEntry
 
 PART_BYTES = 64 << 20  # see digest_file
 
@@ -34,7 +34,7 @@ def manifest(step: int = 5, attempt: int = 1, files: tuple[File, ...] = ()) -> M
     )
 
 
-def publish(shelf: Shelf, step: int = 5, attempt: int = 1) -> Entry:
+def publish(shelf: Shelf, step: int = 5, attempt: int = 1) -> ShelfEntry:
     """Publish a checkpoint of one file."""
     unfinished = shelf.begin(attempt)
     (pathlib.Path(unfinished) / "data").write_bytes(b"x" * step)

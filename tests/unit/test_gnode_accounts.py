@@ -10,8 +10,15 @@ from typing import TypeVar
 
 import pytest
 
-from gnode.core.inputs import Account, LaunchAsked
-from gnode.daemon.accounts import FAILED, KEPT_S, KEPT_UNKNOWN_S, MAX_THREADS, Accounts, Found
+from gnode.core.inputs import Account, LaunchOrder
+from gnode.daemon.accounts import (
+    FAILED,
+    KEPT_S,
+    KEPT_UNKNOWN_S,
+    MAX_THREADS,
+    AccountLookup,
+    Accounts,
+)
 from gnode.daemon.accounts import look_up as really_look_up
 from gnode.daemon.arrivals import Arrivals
 from gnode.supervisor import kernel
@@ -39,13 +46,13 @@ class Clock:
 class Service:
     """A name service that answers when it is let."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: AccountLookup) -> None:
         self.found = found
         self.asked: list[str] = []
         self.go = threading.Event()
         self.go.set()
 
-    def look_up(self, user: str) -> Found:
+    def look_up(self, user: str) -> AccountLookup:
         self.asked.append(user)
         self.go.wait(20)
         return self.found
@@ -73,26 +80,26 @@ def test_the_real_service_knows_us_and_nobody_of_that_name() -> None:
 
     assert found.account is not None
     assert (found.account.uid, found.account.home) == (own.pw_uid, own.pw_dir)
-    assert really_look_up("no-such-user-here") == Found()
-    assert really_look_up("a\0b") == Found()
+    assert really_look_up("no-such-user-here") == AccountLookup()
+    assert really_look_up("a\0b") == AccountLookup()
     assert kernel.name_service_error("no-such-user-here") == 0
     assert kernel.name_service_error(own.pw_name) == errno.EAGAIN
 
 
 def test_answers_are_kept_for_a_while_and_unknown_users_shorter() -> None:
-    clock, service = Clock(), Service(Found(account=ALICE))
+    clock, service = Clock(), Service(AccountLookup(account=ALICE))
     accounts = Accounts(clock, service.look_up)
 
     async def story() -> None:
         assert accounts.known("alice") is None
         assert (await accounts.ask("alice")).account == ALICE
-        assert accounts.known("alice") == Found(account=ALICE)
+        assert accounts.known("alice") == AccountLookup(account=ALICE)
         clock.now_s += KEPT_S
         assert accounts.known("alice") is None
-        service.found = Found()
-        assert await accounts.ask("alice") == Found()
+        service.found = AccountLookup()
+        assert await accounts.ask("alice") == AccountLookup()
         clock.now_s += KEPT_UNKNOWN_S
-        service.found = Found(account=ALICE)
+        service.found = AccountLookup(account=ALICE)
         assert (await accounts.ask("alice")).account == ALICE
 
     run(story)
@@ -101,7 +108,7 @@ def test_answers_are_kept_for_a_while_and_unknown_users_shorter() -> None:
 
 def test_d22_a_service_that_hangs_is_a_failure_and_no_unknown_user() -> None:
     """When it answers after all, that is known at once."""
-    service = Service(Found(account=ALICE))
+    service = Service(AccountLookup(account=ALICE))
     service.go.clear()
     accounts = Accounts(Clock(), service.look_up, timeout_s=0.05)
 
@@ -117,7 +124,7 @@ def test_d22_a_service_that_hangs_is_a_failure_and_no_unknown_user() -> None:
 
 
 def test_d22_few_threads_hang() -> None:
-    service = Service(Found(account=ALICE))
+    service = Service(AccountLookup(account=ALICE))
     service.go.clear()
     accounts = Accounts(Clock(), service.look_up, timeout_s=0.05)
 
@@ -131,7 +138,7 @@ def test_d22_few_threads_hang() -> None:
 
 
 def test_a_service_that_cannot_be_asked_is_a_failure() -> None:
-    def broken(user: str) -> Found:
+    def broken(user: str) -> AccountLookup:
         raise OSError(5, user)
 
     accounts = Accounts(Clock(), broken)
@@ -144,9 +151,9 @@ def launch(job: int, user: str) -> Launch:
 
 
 def test_launches_of_one_user_wait_and_nothing_else_does() -> None:
-    service = Service(Found(account=ALICE))
+    service = Service(AccountLookup(account=ALICE))
     accounts = Accounts(Clock(), service.look_up)
-    told: list[LaunchAsked] = []
+    told: list[LaunchOrder] = []
     arrivals = Arrivals(accounts, told.append)
 
     async def story() -> None:
@@ -166,10 +173,10 @@ def test_launches_of_one_user_wait_and_nothing_else_does() -> None:
 
 
 def test_launches_that_wait_go_with_their_connection() -> None:
-    service = Service(Found(account=ALICE))
+    service = Service(AccountLookup(account=ALICE))
     service.go.clear()
     accounts = Accounts(Clock(), service.look_up)
-    told: list[LaunchAsked] = []
+    told: list[LaunchOrder] = []
     arrivals = Arrivals(accounts, told.append)
 
     async def story() -> None:
@@ -188,16 +195,16 @@ def test_launches_that_wait_go_with_their_connection() -> None:
 def test_a_user_is_asked_for_again_after_no_thread_could_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    service = Service(Found(account=ALICE))
+    service = Service(AccountLookup(account=ALICE))
     accounts = Accounts(Clock(), service.look_up)
 
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def ask_twice() -> tuple[Found, Found]:
+    async def ask_twice() -> tuple[AccountLookup, AccountLookup]:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             first = await accounts.ask("alice")
         return first, await accounts.ask("alice")
 
-    assert run(ask_twice) == (FAILED, Found(account=ALICE))
+    assert run(ask_twice) == (FAILED, AccountLookup(account=ALICE))

@@ -10,7 +10,7 @@ from gnode.core.inputs import (
     AlarmRang,
     Disconnected,
     HeadOffered,
-    HeadSaid,
+    HeadOrder,
     InventoryChanged,
     Launched,
     LauncherUp,
@@ -215,7 +215,7 @@ def test_answers_about_unknown_attempts_are_dropped() -> None:
     driver.step(SupervisorEnded(key=KEY, record=record(), info=None))
     driver.step(LeftoverGone(key=KEY))
 
-    assert only(driver.done, do.Send) == []
+    assert only(driver.done, do.SendToHead) == []
     assert driver.agent.dropped == {"a supervisor of an unknown attempt": 1}
 
 
@@ -240,7 +240,7 @@ def test_a_start_that_was_too_quick_to_be_seen_is_told_before_the_end() -> None:
 
     effects = driver.step(SupervisorEnded(key=KEY, record=record(code=2), info=info()))
 
-    sent = [type(effect.message).__name__ for effect in only(effects, do.Send)]
+    sent = [type(effect.message).__name__ for effect in only(effects, do.SendToHead)]
     assert sent == ["Started", "Exited"]
 
 
@@ -266,8 +266,8 @@ def test_what_has_ended_keeps_neither_its_script_nor_its_environment_in_memory()
 def test_commands_wait_for_a_supervisor_and_keep_their_order() -> None:
     driver = Driver()
     driver.launch(order())
-    assert driver.step(HeadSaid(message=Signal(job=1, attempt=1, signal=10))) == []
-    driver.step(HeadSaid(message=Retime(job=1, attempt=1, walltime_s=5.0)))
+    assert driver.step(HeadOrder(message=Signal(job=1, attempt=1, signal=10))) == []
+    driver.step(HeadOrder(message=Retime(job=1, attempt=1, walltime_s=5.0)))
     driver.stop()
 
     commands = only(driver.forked(), do.CommandSupervisor)
@@ -314,7 +314,7 @@ def test_a_stop_of_a_replaced_attempt_is_dropped() -> None:
     driver = Driver()
     driver.run(1, 2)
 
-    assert only(driver.stop(1, 1), do.Send) == []
+    assert only(driver.stop(1, 1), do.SendToHead) == []
     assert only(driver.stop(1, 1), do.CommandSupervisor) == []
 
 
@@ -350,12 +350,14 @@ def test_a_stop_of_what_waits_for_the_launcher_kills_nothing_and_is_handed_on() 
 
 def test_signals_and_limits_of_unknown_or_ended_attempts_are_answered() -> None:
     driver = Driver()
-    (effect,) = only(driver.step(HeadSaid(message=Signal(job=1, attempt=1, signal=9))), do.Send)
+    (effect,) = only(
+        driver.step(HeadOrder(message=Signal(job=1, attempt=1, signal=9))), do.SendToHead
+    )
     assert effect.message == UnknownAttempt(job=1, attempt=1)
     driver.run()
     driver.ended()
 
-    assert exits(driver.step(HeadSaid(message=Retime(job=1, attempt=1, walltime_s=1.0))))
+    assert exits(driver.step(HeadOrder(message=Retime(job=1, attempt=1, walltime_s=1.0))))
 
 
 # --- the end ---
@@ -434,7 +436,7 @@ def test_the_exit_carries_the_larger_of_sampled_and_recorded_use() -> None:
 
     effects = driver.step(SupervisorEnded(key=KEY, record=ended, info=None))
 
-    (sent,) = only(effects, do.Send)
+    (sent,) = only(effects, do.SendToHead)
     assert sent.message.usage == Usage(  # type: ignore[union-attr]  # it is the Exited
         wall_s=9.0,
         cpu_s=7.0,
@@ -505,7 +507,7 @@ def test_orders_before_the_welcome_are_dropped() -> None:
 
     assert only(driver.launch(order()), do.AcceptTask) == []
     driver.stop()
-    driver.step(HeadSaid(message=Signal(job=1, attempt=1, signal=9)))
+    driver.step(HeadOrder(message=Signal(job=1, attempt=1, signal=9)))
 
     assert driver.agent.dropped == {"an order from a head that has not welcomed this node": 3}
     assert driver.agent.attempts == {}
@@ -517,10 +519,10 @@ def test_heartbeats_come_at_their_interval_while_a_head_listens() -> None:
     usage = Usage(cpu_s=1.0, samples=1)
     driver.step(Measured(load=Load(load1=1.0), usage={KEY: usage}))
     driver.now_s += 299
-    assert only(driver.step(AlarmRang()), do.Send) == []
+    assert only(driver.step(AlarmRang()), do.SendToHead) == []
     driver.now_s += 2
 
-    (sent,) = only(driver.step(AlarmRang()), do.Send)
+    (sent,) = only(driver.step(AlarmRang()), do.SendToHead)
 
     assert sent.message == Heartbeat(load=Load(load1=1.0), usage=((1, 1, usage),))
     assert driver.agent.next_alarm_s() == pytest.approx(driver.now_s + 300)
@@ -537,7 +539,7 @@ def test_the_use_of_a_young_attempt_is_told_before_the_first_heartbeat() -> None
     for wall_s in range(10, 400, 10):
         usage = Usage(wall_s=float(wall_s), cpu_s=float(wall_s), samples=1)
         driver.now_s += 10
-        sent = only(driver.step(Measured(load=Load(load1=1.0), usage={KEY: usage})), do.Send)
+        sent = only(driver.step(Measured(load=Load(load1=1.0), usage={KEY: usage})), do.SendToHead)
         beats = [each.message for each in sent if isinstance(each.message, Heartbeat)]
         told += [used.wall_s for beat in beats for _, _, used in beat.usage]
         driver.step(AlarmRang())
@@ -545,14 +547,14 @@ def test_the_use_of_a_young_attempt_is_told_before_the_first_heartbeat() -> None
     assert told == [10, 20, 40, 80, 160]
     driver.step(Disconnected())
     usage = Usage(wall_s=5.0)
-    assert only(driver.step(Measured(load=Load(), usage={KEY: usage})), do.Send) == []
+    assert only(driver.step(Measured(load=Load(), usage={KEY: usage})), do.SendToHead) == []
 
 
 # --- output ---
 
 
-def read(stream: str = "stdout", attempt: int = 1) -> HeadSaid:
-    return HeadSaid(
+def read(stream: str = "stdout", attempt: int = 1) -> HeadOrder:
+    return HeadOrder(
         message=ReadOutput(request=8, job=1, attempt=attempt, stream=stream, offset=3, max_bytes=9)
     )
 
@@ -585,7 +587,7 @@ def test_joined_output_of_a_job_that_has_not_started_is_planned_in_one_file() ->
 def test_output_of_an_attempt_that_is_gone_is_answered_with_words() -> None:
     driver = Driver()
 
-    (sent,) = only(driver.step(read()), do.Send)
+    (sent,) = only(driver.step(read()), do.SendToHead)
 
     assert isinstance(sent.message, OutputRead)
     assert sent.message.request == 8

@@ -3,12 +3,12 @@
 from gnode.core import effects as do
 from gnode.core.inputs import (
     AlarmRang,
-    Found,
-    HeadSaid,
+    HeadOrder,
     LauncherDown,
     LauncherUp,
+    SpoolEntry,
     SpoolFound,
-    StopAllAsked,
+    StopAllRequested,
     Welcomed,
 )
 from gnode.core.task import AttemptKey
@@ -31,16 +31,16 @@ KEY = AttemptKey(1, 1)
 # --- restart ---
 
 
-def found(**settings: object) -> Found:
+def found(**settings: object) -> SpoolEntry:
     values: dict[str, object] = {"key": KEY, "task": None, "info": None, "record": None}
-    return Found(**{**values, **settings})  # type: ignore[arg-type]  # as the tests state them
+    return SpoolEntry(**{**values, **settings})  # type: ignore[arg-type]  # as the tests state them
 
 
 def accepted_task() -> object:
     return only(Driver(gpus=2).launch(order(gpus=(1,))), do.AcceptTask)[0].task
 
 
-def restarted(*lying: Found, **settings: object) -> Driver:
+def restarted(*lying: SpoolEntry, **settings: object) -> Driver:
     driver = Driver(welcome=False, launcher=False, gpus=2, **settings)  # type: ignore[arg-type] # passed on as they are
     driver.step(SpoolFound(found=lying))
     return driver
@@ -115,7 +115,7 @@ def test_c12_another_boot_id_ends_what_was_there() -> None:
 def test_two_attempts_of_a_job_in_the_spool_do_not_run_together() -> None:
     newer = only(Driver().launch(order(1, 2)), do.AcceptTask)[0].task
     driver = restarted(
-        Found(key=AttemptKey(1, 2), task=newer, info=None, record=None),
+        SpoolEntry(key=AttemptKey(1, 2), task=newer, info=None, record=None),
         found(task=accepted_task(), info=info()),
     )
 
@@ -133,7 +133,7 @@ def test_stopping_all_ends_every_attempt_and_then_the_daemon() -> None:
     driver.run(1)
     driver.run(2)
 
-    commands = only(driver.step(StopAllAsked()), do.CommandSupervisor)
+    commands = only(driver.step(StopAllRequested()), do.CommandSupervisor)
     assert {each.command.reason for each in commands} == {StopReason.NODE_STOP}  # type: ignore[union-attr] # only stops are given
     refused = exits(driver.launch(order(3)))[0]
     assert (refused.kind, refused.stop_reason) == (
@@ -152,7 +152,7 @@ def test_stopping_all_ends_every_attempt_and_then_the_daemon() -> None:
 def test_stopping_all_does_not_wait_long_for_a_head_that_does_not_answer() -> None:
     driver = Driver()
     driver.run(1)
-    driver.step(StopAllAsked())
+    driver.step(StopAllRequested())
     driver.ended(1)
     assert only(driver.done, do.Finish) == []
     driver.now_s += 10.1
@@ -161,7 +161,7 @@ def test_stopping_all_does_not_wait_long_for_a_head_that_does_not_answer() -> No
 
 
 def test_stopping_an_idle_node_ends_it_at_once() -> None:
-    assert Driver().step(StopAllAsked()) == [do.Finish()]
+    assert Driver().step(StopAllRequested()) == [do.Finish()]
 
 
 def test_stopping_all_ends_what_waits_for_an_older_attempt() -> None:
@@ -169,7 +169,7 @@ def test_stopping_all_ends_what_waits_for_an_older_attempt() -> None:
     driver.run()
     driver.launch(order(1, 2))
 
-    (ended,) = exits(driver.step(StopAllAsked()))
+    (ended,) = exits(driver.step(StopAllRequested()))
 
     assert (ended.attempt, ended.stop_reason) == (2, StopReason.NODE_STOP)
 
@@ -181,10 +181,10 @@ def test_output_of_an_attempt_without_a_readable_task_is_not_read() -> None:
         driver = restarted(lying)
         driver.step(Welcomed(cluster="c", epoch=1))
 
-        effects = driver.step(HeadSaid(message=asked))
+        effects = driver.step(HeadOrder(message=asked))
 
         assert only(effects, do.ReadFile) == []
-        (sent,) = only(effects, do.Send)
+        (sent,) = only(effects, do.SendToHead)
         assert isinstance(sent.message, OutputRead)
         assert sent.message.request == 8
         assert "does not know whose attempt 1.1 is" in sent.message.error

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, bind, processes_per_node
 from gnode.core.inputs import Account
-from gnode.core.site import Limits
+from gnode.core.site import NodeLimits
 from gnode.task import MemoryCgroup
 from gsched.model.host_lists import compact
 from gsched.model.ids import element_number
@@ -151,7 +151,7 @@ def test_scripts_are_run_by_login_shells_where_the_site_says_so(
     """Torque does, so that `module load` works in scripts; csh takes -l alone only."""
     account = msgspec.structs.replace(ALICE, shell="/bin/zsh")
     launch = order(script=f"{first_line}\nmodule load x\n", shell=shell)
-    logging_in = dataclasses.replace(site(), limits=Limits(login_shell=True))
+    logging_in = dataclasses.replace(site(), limits=NodeLimits(login_shell=True))
 
     argv = bind(launch, account, logging_in).argv
     assert argv[:-1] == begins

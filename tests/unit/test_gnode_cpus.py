@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gnode.core import effects as do
 from gnode.core.cpus import Cpu, CpuMap, choose, cpu_list, parse_cpu_list
-from gnode.core.inputs import BindingChanged, Found, SpoolFound
+from gnode.core.inputs import BindingChanged, SpoolEntry, SpoolFound
 from gnode.core.task import AcceptedTask, AttemptKey
 from gnode.hw.cgroups import Roots
 from gnode.hw.confinement import Confinement, CpuQuota
@@ -152,7 +152,7 @@ def test_an_exclusive_job_gets_all_and_one_without_cpus_is_not_bound() -> None:
 def test_a_restarted_gnode_knows_from_its_records_whose_cpus_are_whose() -> None:
     task = bound(Driver(cpus=SMALL), 1)
     driver = Driver(welcome=True, launcher=True, cpus=SMALL)
-    lying = Found(key=task.key, task=task, info=info(), record=None)
+    lying = SpoolEntry(key=task.key, task=task, info=info(), record=None)
     driver.step(SpoolFound(found=(lying,)))
 
     assert bound(driver, 2).cpus == (2, 3)
@@ -171,7 +171,7 @@ def test_a_job_that_finds_too_few_free_cpus_runs_unbound_and_it_is_said() -> Non
 def test_while_other_nodes_use_the_cpus_nothing_is_bound_and_the_head_hears_it() -> None:
     driver = Driver(cpus=SMALL, cpu_binding="affinity")
     effects = driver.step(BindingChanged(reason="2 other nodes"))
-    (said,) = [each.message for each in only(effects, do.Send)]
+    (said,) = [each.message for each in only(effects, do.SendToHead)]
     assert isinstance(said, Heartbeat)
     assert said.cpu_binding == "none: 2 other nodes"
     assert bound(driver, 1).cpus == ()

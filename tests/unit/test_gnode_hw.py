@@ -14,7 +14,7 @@ from gnode.hw import cgroups
 from gnode.hw.confinement import Confinement, CpuQuota, MemoryLimit
 from gnode.hw.inventory import take_inventory, usable_cores
 from gnode.hw.nvml import GpuSample, Nvml
-from gnode.hw.sampling import Sampler, Target
+from gnode.hw.sampling import Sampler, SamplingTarget
 from gsched.config.nodes import GpuConfig, NodeConfig
 from gsched.errors import BadResourceError
 
@@ -83,12 +83,12 @@ def test_a_declared_size_that_is_none_is_refused() -> None:
         take_inventory(NodeConfig(memory="much"), Nvml(), FREE)
 
 
-def at(pid: int, wall_s: float, gpus: tuple[int, ...] = ()) -> "Target[str]":
-    return Target(key="a", supervisor_pid=pid, cgroup=None, gpu_indices=gpus, wall_s=wall_s)
+def at(pid: int, wall_s: float, gpus: tuple[int, ...] = ()) -> "SamplingTarget[str]":
+    return SamplingTarget(key="a", supervisor_pid=pid, cgroup=None, gpu_indices=gpus, wall_s=wall_s)
 
 
-def target(pid: int, cgroup: str | None = None) -> "Target[str]":
-    return Target(key="a", supervisor_pid=pid, cgroup=cgroup, gpu_indices=(), wall_s=3.0)
+def target(pid: int, cgroup: str | None = None) -> "SamplingTarget[str]":
+    return SamplingTarget(key="a", supervisor_pid=pid, cgroup=cgroup, gpu_indices=(), wall_s=3.0)
 
 
 def test_a_sample_counts_grandchildren_and_keeps_what_the_dead_used() -> None:

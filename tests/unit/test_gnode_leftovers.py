@@ -65,7 +65,7 @@ def test_a_process_that_does_not_die_is_given_up_and_each_scan_reads_an_environm
         reads.append(pid)
         return read(pid)
 
-    def counted_snapshot() -> dict[int, proc.Process]:
+    def counted_snapshot() -> dict[int, proc.ProcessStat]:
         scans.append(0)
         return snapshot()
 

@@ -9,10 +9,10 @@ from gnode.core.agent import MARK_SAVE_S
 from gnode.core.inputs import (
     AlarmRang,
     HeadOffered,
-    HeadSaid,
+    HeadOrder,
     Recalled,
     SpoolFound,
-    SurveyAsked,
+    SurveyReceived,
     Welcomed,
 )
 from gnode.core.mark import HeadMark
@@ -33,8 +33,8 @@ def test_how_far_the_head_has_come_is_kept_soon_and_in_one_write() -> None:
     """Each write costs a flush, so not each message is one."""
     driver = Driver()
     driver.launch(order(41))
-    driver.step(HeadSaid(message=HighWater(seq=70, next_job=44)))
-    driver.step(HeadSaid(message=HighWater(seq=71, next_job=45)))
+    driver.step(HeadOrder(message=HighWater(seq=70, next_job=44)))
+    driver.step(HeadOrder(message=HighWater(seq=71, next_job=45)))
     assert only(driver.done, do.SaveMark) == []
 
     driver.now_s += MARK_SAVE_S
@@ -80,7 +80,7 @@ def run(driver: Driver, launch: Launch) -> None:
 
 
 def told(effects: list[do.Effect]) -> list[Exited]:
-    messages = [effect.message for effect in only(effects, do.Send)]
+    messages = [effect.message for effect in only(effects, do.SendToHead)]
     return [message for message in messages if isinstance(message, Exited)]
 
 
@@ -103,14 +103,14 @@ def test_orders_for_the_same_number_in_another_history_do_nothing() -> None:
     driver = Driver()
     run(driver, of("aa"))
     stop = Stop(job=1, attempt=1, reason=StopReason.FENCED, grace_s=0.0, token="bb")
-    assert only(driver.step(HeadSaid(message=stop)), do.CommandSupervisor) == []
+    assert only(driver.step(HeadOrder(message=stop)), do.CommandSupervisor) == []
     (ended,) = told(driver.ended())
     assert ended.token == "aa"
 
-    driver.step(HeadSaid(message=ExitAck(job=1, attempt=1, token="bb")))
+    driver.step(HeadOrder(message=ExitAck(job=1, attempt=1, token="bb")))
     driver.now_s += 61
     assert only(driver.step(AlarmRang()), do.RemoveSpool) == []
-    driver.step(HeadSaid(message=ExitAck(job=1, attempt=1, token="aa")))
+    driver.step(HeadOrder(message=ExitAck(job=1, attempt=1, token="aa")))
     driver.now_s += 61
 
     assert only(driver.step(AlarmRang()), do.RemoveSpool)
@@ -202,10 +202,10 @@ def test_a_surveyed_node_tells_all_and_obeys_nothing() -> None:
     driver.agent.step(Welcomed(cluster="c", epoch=4, epoch_id="yy"), driver.now_s, 0.0)
     fresh = Driver(mark=mark, welcome=False)
 
-    (tell,) = only(driver.step(SurveyAsked(survey=SURVEY)), do.TellKnown)
+    (tell,) = only(driver.step(SurveyReceived(survey=SURVEY)), do.TellKnown)
 
     assert [(known.job, known.token) for known in tell.attempts] == [(1, "aa")]
-    assert only(fresh.step(SurveyAsked(survey=SURVEY)), do.TellKnown)
+    assert only(fresh.step(SurveyReceived(survey=SURVEY)), do.TellKnown)
     assert only(fresh.launch(of("bb", job=6)), do.AcceptTask) == []
     assert only(fresh.done, do.SaveMark) == []
 

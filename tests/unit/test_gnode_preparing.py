@@ -7,16 +7,16 @@ import pytest
 from gnode.core import effects as do
 from gnode.core.inputs import (
     Disconnected,
-    Found,
     HeadOffered,
-    HeadSaid,
-    JobSaid,
-    LaunchAsked,
+    HeadOrder,
     LauncherUp,
+    LaunchOrder,
     ProblemChanged,
+    SpoolEntry,
     SpoolFound,
     SupervisorEnded,
-    SurveyAsked,
+    SurveyReceived,
+    TrainingMessage,
     Welcomed,
 )
 from gnode.core.task import AcceptedTask, AttemptKey, LaunchCommand, StopCommand
@@ -46,7 +46,7 @@ def next_attempt(**settings: Any) -> Launch:
 
 def prepare(driver: Driver, launch: Launch | None = None) -> list[do.Effect]:
     asked = launch or next_attempt()
-    return driver.step(LaunchAsked(launch=asked, account=ALICE, prepare=True))
+    return driver.step(LaunchOrder(launch=asked, account=ALICE, prepare=True))
 
 
 def waiting(**settings: object) -> Driver:
@@ -55,7 +55,7 @@ def waiting(**settings: object) -> Driver:
     prepare(driver)
     driver.forked(1, 2)
     driver.seen(1, 2)
-    driver.step(JobSaid(message=Prepared(job=1, attempt=2)))
+    driver.step(TrainingMessage(message=Prepared(job=1, attempt=2)))
     return driver
 
 
@@ -91,7 +91,7 @@ def test_a_prepared_attempt_owns_no_gpu_has_no_port_and_is_no_start() -> None:
 def test_the_head_hears_when_all_wait() -> None:
     driver = waiting()
 
-    assert do.Send(message=Prepared(job=1, attempt=2)) in driver.done
+    assert do.SendToHead(message=Prepared(job=1, attempt=2)) in driver.done
 
 
 def test_the_launch_opens_the_gate_and_is_the_start() -> None:
@@ -188,10 +188,10 @@ def test_neither_a_registration_nor_a_survey_tells_of_it() -> None:
     assert registered.attempts == ()
 
     survey = Survey(first_unknown=1, unfinished=())
-    (known,) = only(driver.step(SurveyAsked(survey=survey)), do.TellKnown)
+    (known,) = only(driver.step(SurveyReceived(survey=survey)), do.TellKnown)
     assert known.attempts == ()
     ended(driver)
-    (known,) = only(driver.step(SurveyAsked(survey=survey)), do.TellKnown)
+    (known,) = only(driver.step(SurveyReceived(survey=survey)), do.TellKnown)
     assert known.attempts == ()  # nor when it is over: it has never been an attempt
     assert only(driver.ack(1, 2), do.Bury) == []
 
@@ -200,7 +200,7 @@ def test_a_stop_ends_it_and_no_launch_of_its_number_starts_anything() -> None:
     driver = waiting()
     stop = Stop(job=1, attempt=2, reason=StopReason.FENCED, grace_s=0.0)
     driver.done.clear()
-    assert is_killed(driver.step(HeadSaid(message=stop)))
+    assert is_killed(driver.step(HeadOrder(message=stop)))
     ended(driver)
     driver.ack(1, 2)
 
@@ -257,7 +257,7 @@ def launched_task() -> AcceptedTask:
 
 def test_a_new_gnode_ends_what_was_prepared_before_it_registers() -> None:
     driver = Driver(gpus=2, welcome=False, launcher=False)
-    found = Found(key=KEY, task=prepared_task(), info=info(), record=None)
+    found = SpoolEntry(key=KEY, task=prepared_task(), info=info(), record=None)
 
     assert is_killed(driver.step(SpoolFound(found=(found,))))
     (registered,) = only(driver.step(HeadOffered(cluster="c", epoch=1)), do.SendRegister)
@@ -266,7 +266,7 @@ def test_a_new_gnode_ends_what_was_prepared_before_it_registers() -> None:
 
 def test_a_new_gnode_ends_a_preparation_whose_supervisor_is_on_its_way() -> None:
     driver = Driver(gpus=2, welcome=False, launcher=False)
-    found = Found(key=KEY, task=prepared_task(), info=None, record=None)
+    found = SpoolEntry(key=KEY, task=prepared_task(), info=None, record=None)
     driver.step(SpoolFound(found=(found,)))
     driver.step(LauncherUp())
 
@@ -275,7 +275,9 @@ def test_a_new_gnode_ends_a_preparation_whose_supervisor_is_on_its_way() -> None
 
 def test_a_new_gnode_opens_the_gate_of_what_was_launched() -> None:
     driver = Driver(gpus=2, welcome=False, launcher=False)
-    found = Found(key=KEY, task=prepared_task(), info=info(), record=None, launched=launched_task())
+    found = SpoolEntry(
+        key=KEY, task=prepared_task(), info=info(), record=None, launched=launched_task()
+    )
 
     effects = driver.step(SpoolFound(found=(found,)))
 

@@ -10,13 +10,13 @@ from gnode.core.inputs import (
     Account,
     AlarmRang,
     Disconnected,
-    Found,
-    HeadSaid,
+    HeadOrder,
     Launched,
     LauncherDown,
     LauncherUp,
     LaunchFailed,
     LeftoverGone,
+    SpoolEntry,
     SpoolFound,
     SupervisorEnded,
 )
@@ -36,7 +36,7 @@ def driver(**settings: object) -> Driver:
 
 
 def answers(effects: list[do.Effect]) -> list[Probed]:
-    sent = only(effects, do.Send)
+    sent = only(effects, do.SendToHead)
     return [each.message for each in sent if isinstance(each.message, Probed)]
 
 
@@ -49,7 +49,7 @@ def ended(key: AttemptKey = KEY, **changes: object) -> SupervisorEnded:
 def test_a_probe_takes_the_way_of_jobs_as_an_ordinary_user() -> None:
     node = driver(cgroup_root="/cg", memory_root=(1, "/mem"))
 
-    effects = node.step(HeadSaid(message=Probe(request=7)))
+    effects = node.step(HeadOrder(message=Probe(request=7)))
 
     (accepted,) = only(effects, do.AcceptTask)
     task = accepted.task
@@ -80,7 +80,7 @@ def test_a_probe_takes_the_way_of_jobs_as_an_ordinary_user() -> None:
 )
 def test_a_probe_that_fails_says_why(event: LaunchFailed | SupervisorEnded, message: str) -> None:
     node = driver()
-    node.step(HeadSaid(message=Probe(request=7)))
+    node.step(HeadOrder(message=Probe(request=7)))
 
     effects = node.step(event)
 
@@ -91,7 +91,7 @@ def test_a_probe_that_fails_says_why(event: LaunchFailed | SupervisorEnded, mess
 
 def test_a_probe_that_hangs_has_failed_and_is_killed() -> None:
     node = driver()
-    node.step(HeadSaid(message=Probe(request=7)))
+    node.step(HeadOrder(message=Probe(request=7)))
     node.step(Launched(key=KEY, pid=5, start_ticks=50))
 
     node.now_s += probe.LIMIT_S
@@ -102,21 +102,21 @@ def test_a_probe_that_hangs_has_failed_and_is_killed() -> None:
     (kill,) = only(effects, do.KillLeftover)
     assert (kill.key, kill.supervisor_pid) == (KEY, 5)
     assert only(node.step(LeftoverGone(key=KEY)), do.RemoveSpool) == [do.RemoveSpool(key=KEY)]
-    second = node.step(HeadSaid(message=Probe(request=8)))
+    second = node.step(HeadOrder(message=Probe(request=8)))
     assert only(second, do.AcceptTask)[0].task.key == AttemptKey(0, 2)
 
 
 def test_one_probe_at_a_time_answers_the_newest_request() -> None:
     node = driver()
-    node.step(HeadSaid(message=Probe(request=7)))
+    node.step(HeadOrder(message=Probe(request=7)))
 
-    assert node.step(HeadSaid(message=Probe(request=8))) == []
+    assert node.step(HeadOrder(message=Probe(request=8))) == []
     assert answers(node.step(ended())) == [Probed(request=8, passed=True)]
 
 
 def test_the_launcher_is_asked_when_there_is_one() -> None:
     node = driver(launcher=False)
-    assert only(node.step(HeadSaid(message=Probe(request=7))), do.AskLaunch) == []
+    assert only(node.step(HeadOrder(message=Probe(request=7))), do.AskLaunch) == []
 
     assert only(node.step(LauncherUp()), do.AskLaunch) == [do.AskLaunch(key=KEY)]
     assert only(node.step(LauncherDown()), do.AskLaunch) == []
@@ -125,15 +125,15 @@ def test_the_launcher_is_asked_when_there_is_one() -> None:
 
 def test_nobody_is_told_while_no_head_listens() -> None:
     node = driver()
-    node.step(HeadSaid(message=Probe(request=7)))
+    node.step(HeadOrder(message=Probe(request=7)))
     node.step(Disconnected())
 
     assert answers(node.step(ended())) == []
 
 
 def test_what_an_earlier_gnode_left_of_a_probe_is_cleared_away_and_its_number_not_used() -> None:
-    over = Found(key=AttemptKey(0, 4), task=None, info=None, record=ended().record)
-    runs = Found(key=AttemptKey(0, 5), task=None, info=info(), record=None)
+    over = SpoolEntry(key=AttemptKey(0, 4), task=None, info=None, record=ended().record)
+    runs = SpoolEntry(key=AttemptKey(0, 5), task=None, info=info(), record=None)
     node = driver()
 
     effects = node.step(SpoolFound(found=(over, runs)))
@@ -141,13 +141,13 @@ def test_what_an_earlier_gnode_left_of_a_probe_is_cleared_away_and_its_number_no
     assert only(effects, do.RemoveSpool) == [do.RemoveSpool(key=AttemptKey(0, 4))]
     assert [each.key for each in only(effects, do.KillLeftover)] == [AttemptKey(0, 5)]
     assert node.agent.attempts == {}
-    started = node.step(HeadSaid(message=Probe(request=1)))
+    started = node.step(HeadOrder(message=Probe(request=1)))
     assert only(started, do.AcceptTask)[0].task.key == AttemptKey(0, 6)
 
 
 def test_a_node_without_a_user_for_probes_does_nothing() -> None:
     node = Driver()
 
-    effects = node.step(HeadSaid(message=Probe(request=7)))
+    effects = node.step(HeadOrder(message=Probe(request=7)))
 
     assert [type(each) for each in effects] == [do.Warn]

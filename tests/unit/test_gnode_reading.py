@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from gnode.core.effects import ReadFile
-from gnode.daemon.reading import READERS_MAX, READERS_OF_USER, Reader
+from gnode.daemon.reading import READERS_MAX, READERS_OF_USER, OutputReader
 from gnode.hw.cgroups import cpu_s, find_roots, remove_if_empty
 
 SECRET = b"only root may read this"
@@ -40,7 +40,7 @@ def test_root_never_reads_output_itself_for_somebody_else(tmp_path: Path, uid: i
     link = tmp_path / "train.o1"
     link.symlink_to(secret)
 
-    said = asyncio.run(Reader().read(order(link, uid)))
+    said = asyncio.run(OutputReader().read(order(link, uid)))
 
     assert (said.data, said.size_bytes) == (b"", 0)
     assert f"is not read as root for uid {uid}" in said.error
@@ -60,10 +60,10 @@ def test_a_reader_is_in_the_control_group_of_the_attempt(tmp_path: Path) -> None
         asked = structs.replace(
             order(path, 65534), user="nobody", switch_user=True, cgroup=str(group)
         )
-        said = asyncio.run(Reader().read(asked))
+        said = asyncio.run(OutputReader().read(asked))
         used_s = cpu_s(str(group))
         gone = structs.replace(asked, cgroup=f"{group}-gone")
-        again = asyncio.run(Reader().read(gone))
+        again = asyncio.run(OutputReader().read(gone))
     finally:
         group.rmdir()
         remove_if_empty(roots)
@@ -80,7 +80,7 @@ def test_a_user_who_stops_readers_keeps_nobody_else_from_reading() -> None:
     path = Path("/etc/passwd")
 
     async def run() -> tuple[int, str]:
-        reader = Reader()
+        reader = OutputReader()
         mean = structs.replace(order(path, 65534), user="nobody", switch_user=True)
         asked = [
             asyncio.create_task(reader.read(structs.replace(mean, cgroup=f"/no/such/{number}")))
@@ -119,6 +119,6 @@ def test_own_output_is_read_without_another_process(tmp_path: Path) -> None:
     path = tmp_path / "train.o1"
     path.write_bytes(b"hello")
 
-    said = asyncio.run(Reader().read(order(path, os.geteuid())))
+    said = asyncio.run(OutputReader().read(order(path, os.geteuid())))
 
     assert (said.data, said.error) == (b"hello", "")

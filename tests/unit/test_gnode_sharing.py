@@ -6,14 +6,14 @@ from msgspec import structs
 from gnode.core import effects as do
 from gnode.core.inputs import (
     AlarmRang,
-    Found,
-    HeadSaid,
+    HeadOrder,
     LauncherDown,
     LauncherUp,
     LaunchFailed,
     ShareAbused,
     SharingChanged,
-    SharingTold,
+    SharingStatus,
+    SpoolEntry,
     SpoolFound,
     Welcomed,
 )
@@ -123,7 +123,7 @@ def test_a_job_that_is_sent_something_need_not_wait_for_its_gpu(
     node.forked()
     node.seen()
 
-    (attended,) = only(node.step(HeadSaid(message=message)), do.AttendSharing)
+    (attended,) = only(node.step(HeadOrder(message=message)), do.AttendSharing)
 
     assert (attended.key, attended.seconds) == (AttemptKey(1, 1), seconds)
     assert [share.percent for share in attended.shares] == [60]
@@ -143,7 +143,7 @@ def test_a_restarted_gnode_knows_what_is_shared() -> None:
     before = driver()
     (accepted,) = only(before.launch(sharing(1, 60)), do.AcceptTask)
     node = driver(welcome=False)
-    found = Found(key=AttemptKey(1, 1), task=accepted.task, info=None, record=None)
+    found = SpoolEntry(key=AttemptKey(1, 1), task=accepted.task, info=None, record=None)
     node.step(SpoolFound(found=(found,)))
 
     assert "shared by 1.1" in refused_after_welcome(node, sharing(2, 41))
@@ -177,7 +177,7 @@ def test_the_load_is_told_each_minute_while_a_gpu_is_shared() -> None:
 
 def beats(node: Driver) -> bool:
     """Return whether the load is sent when the alarm rings."""
-    sent = only(node.step(AlarmRang()), do.Send)
+    sent = only(node.step(AlarmRang()), do.SendToHead)
     return any(isinstance(each.message, Heartbeat) for each in sent)
 
 
@@ -256,7 +256,7 @@ def test_without_its_runtime_a_node_launches_no_further_job_that_shares() -> Non
 
 def sharing_told(node: Driver, sharing: GpuSharing) -> list[Heartbeat]:
     """Let the node look at its token daemon; return what it tells the head at once."""
-    sent = only(node.step(SharingTold(sharing=sharing)), do.Send)
+    sent = only(node.step(SharingStatus(sharing=sharing)), do.SendToHead)
     return [each.message for each in sent if isinstance(each.message, Heartbeat)]
 
 

@@ -3,7 +3,7 @@
 import secrets
 
 from gnode.core import effects as do
-from gnode.core.inputs import Found, HeadSaid, SpoolFound
+from gnode.core.inputs import HeadOrder, SpoolEntry, SpoolFound
 from gsched.model.limits import MAX_SHELLS_BYTES, MAX_USER_SHELLS_BYTES, MIB
 from gsched.protocol.sessions import OpenSession, SessionFailed
 from tests.support.agent_driver import Driver, info, only
@@ -22,8 +22,8 @@ def refused(driver: Driver, job: int) -> str:
         start=True,
         variables=LONG,
     )
-    effects = driver.step(HeadSaid(message=order))
-    sent = [each.message for each in only(effects, do.Send)]
+    effects = driver.step(HeadOrder(message=order))
+    sent = [each.message for each in only(effects, do.SendToHead)]
     why = "".join(each.message for each in sent if isinstance(each, SessionFailed))
     assert bool(why) != bool(only(effects, do.CommandSupervisor))
     return why
@@ -54,7 +54,9 @@ def test_a_restarted_gnode_counts_what_lies_there() -> None:
     (accepted,) = only(Driver().launch(launch_order()), do.AcceptTask)
     task = accepted.task
     driver = Driver()
-    found = Found(key=task.key, task=task, info=info(), record=None, journal_bytes=MAX_SHELLS_BYTES)
+    found = SpoolEntry(
+        key=task.key, task=task, info=info(), record=None, journal_bytes=MAX_SHELLS_BYTES
+    )
     driver.step(SpoolFound(found=(found,)))
 
     assert "their records take 4mb" in refused(driver, 1)

@@ -10,7 +10,7 @@ from gnode.core.effects import AcceptTask
 from gnode.core.mark import HeadMark
 from gnode.core.task import AcceptedTask, AttemptKey, StopCommand
 from gnode.daemon import spool
-from gnode.daemon.spool import Spool
+from gnode.daemon.spool import NodeSpool
 from gnode.daemon.trees import TreeRemoval
 from gnode.supervisor import journal
 from gsched.errors import CannotWriteError, ConfigError, TryAgainError
@@ -21,8 +21,8 @@ KEY = AttemptKey(1, 1)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Spool:
-    made = Spool(str(tmp_path / "state"), str(tmp_path))
+def place(tmp_path: Path) -> NodeSpool:
+    made = NodeSpool(str(tmp_path / "state"), str(tmp_path))
     made.prepare()
     return made
 
@@ -31,7 +31,7 @@ def a_task() -> AcceptedTask:
     return only(Driver().launch(order()), AcceptTask)[0].task
 
 
-def test_a_task_is_found_as_it_was_written(place: Spool) -> None:
+def test_a_task_is_found_as_it_was_written(place: NodeSpool) -> None:
     task = a_task()
     place.write_task(task)
 
@@ -42,7 +42,7 @@ def test_a_task_is_found_as_it_was_written(place: Spool) -> None:
     assert Path(place.directory(KEY)).stat().st_mode & 0o777 == 0o700
 
 
-def test_an_exit_record_is_found_as_it_was_written(place: Spool) -> None:
+def test_an_exit_record_is_found_as_it_was_written(place: NodeSpool) -> None:
     place.write_task(a_task())
     place.write_exit(record(code=7))
 
@@ -50,7 +50,7 @@ def test_an_exit_record_is_found_as_it_was_written(place: Spool) -> None:
     assert sorted(os.listdir(place.directory(KEY))) == ["journal", "task.json"]
 
 
-def test_a_half_written_record_counts_as_none(place: Spool) -> None:
+def test_a_half_written_record_counts_as_none(place: NodeSpool) -> None:
     place.write_task(a_task())
     with Path(place.directory(KEY), "journal").open("ab") as file:
         file.write(b'\nstarted {"pid":')
@@ -61,7 +61,7 @@ def test_a_half_written_record_counts_as_none(place: Spool) -> None:
     assert (found.info, found.record) == (None, None)
 
 
-def test_a_half_written_task_counts_as_none(place: Spool) -> None:
+def test_a_half_written_task_counts_as_none(place: NodeSpool) -> None:
     """gnode was killed while it accepted the attempt."""
     place.write_task(a_task())
     path = Path(place.directory(KEY), "task.json")
@@ -71,7 +71,7 @@ def test_a_half_written_task_counts_as_none(place: Spool) -> None:
         assert place.look(KEY).task is None
 
 
-def test_only_an_exit_record_that_is_not_there_counts_as_absent(place: Spool) -> None:
+def test_only_an_exit_record_that_is_not_there_counts_as_absent(place: NodeSpool) -> None:
     place.write_task(a_task())
     assert (place.look(KEY).record, place.look(KEY).doubt) == (None, "")
     place.write_exit(record(code=7))
@@ -90,7 +90,7 @@ def test_only_an_exit_record_that_is_not_there_counts_as_absent(place: Spool) ->
     assert (found.record, found.doubt) == (record(code=7), "")
 
 
-def test_a_record_that_the_system_cannot_read_is_no_fault_of_the_others(place: Spool) -> None:
+def test_a_record_that_the_system_cannot_read_is_no_fault_of_the_others(place: NodeSpool) -> None:
     place.write_task(a_task())
     path = os.path.join(place.directory(KEY), "journal")
     os.unlink(path)
@@ -102,7 +102,7 @@ def test_a_record_that_the_system_cannot_read_is_no_fault_of_the_others(place: S
     assert "No such device" in found.doubt
 
 
-def test_marks_that_others_could_have_written_are_refused_in_words(place: Spool) -> None:
+def test_marks_that_others_could_have_written_are_refused_in_words(place: NodeSpool) -> None:
     place.write_mark(HeadMark(cluster="c", epoch=4))
     os.link(Path(place.state_dir, "head.json"), Path(place.state_dir, "backup"))
 
@@ -110,7 +110,7 @@ def test_marks_that_others_could_have_written_are_refused_in_words(place: Spool)
         place.read_mark()
 
 
-def test_commands_are_lines_in_the_supervisors_words(place: Spool) -> None:
+def test_commands_are_lines_in_the_supervisors_words(place: NodeSpool) -> None:
     place.write_task(a_task())
     place.append_command(KEY, StopCommand(reason=StopReason.DELETE, grace_s=3.0))
     place.append_command(KEY, StopCommand(reason=StopReason.FENCED, grace_s=0.0))
@@ -123,7 +123,7 @@ def test_commands_are_lines_in_the_supervisors_words(place: Spool) -> None:
     ]
 
 
-def test_the_mark_is_kept_and_a_broken_one_starts_anew(place: Spool) -> None:
+def test_the_mark_is_kept_and_a_broken_one_starts_anew(place: NodeSpool) -> None:
     assert place.read_mark() == HeadMark()
     place.write_mark(HeadMark(cluster="c", epoch=4, highest_job=9))
     assert place.read_mark() == HeadMark(cluster="c", epoch=4, highest_job=9)
@@ -131,7 +131,7 @@ def test_the_mark_is_kept_and_a_broken_one_starts_anew(place: Spool) -> None:
     assert place.read_mark() == HeadMark()
 
 
-def test_an_attempt_with_unknown_files_is_removed_whole(place: Spool) -> None:
+def test_an_attempt_with_unknown_files_is_removed_whole(place: NodeSpool) -> None:
     place.write_task(a_task())
     Path(place.directory(KEY), "task.json.tmp").touch()
 
@@ -142,7 +142,7 @@ def test_an_attempt_with_unknown_files_is_removed_whole(place: Spool) -> None:
     assert place.attempts() == []
 
 
-def test_set_aside_keeps_what_was_set_aside_before(place: Spool) -> None:
+def test_set_aside_keeps_what_was_set_aside_before(place: NodeSpool) -> None:
     for _ in range(2):
         Path(place.attempts_dir, "odd").mkdir()
         assert place.attempts() == []
@@ -150,7 +150,7 @@ def test_set_aside_keeps_what_was_set_aside_before(place: Spool) -> None:
     assert sorted(os.listdir(Path(place.state_dir, "lost+found"))) == ["odd", "odd~1"]
 
 
-def test_c19_the_lock_has_one_owner_and_names_it(place: Spool) -> None:
+def test_c19_the_lock_has_one_owner_and_names_it(place: NodeSpool) -> None:
     held = spool.lock(place.state_dir)
     try:
         with pytest.raises(TryAgainError, match=f"process {os.getpid()}"):
@@ -164,11 +164,11 @@ def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(CannotWriteError, match="file/state"):
-        Spool(str(tmp_path / "file" / "state")).prepare()
+        NodeSpool(str(tmp_path / "file" / "state")).prepare()
 
 
 def test_the_space_of_the_exit_record_and_of_orders_is_reserved_before_the_job_starts(
-    place: Spool,
+    place: NodeSpool,
 ) -> None:
     place.write_task(a_task())
 

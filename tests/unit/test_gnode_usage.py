@@ -2,15 +2,15 @@
 
 import pytest
 
-from gnode.core.table import Attempt
+from gnode.core.table import NodeAttempt
 from gnode.core.task import AttemptKey
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Usage
 from gsched.model.states import OutcomeKind
 
 
-def ended(sampled: Usage | None, **record: float) -> Attempt:
-    return Attempt(
+def ended(sampled: Usage | None, **record: float) -> NodeAttempt:
+    return NodeAttempt(
         key=AttemptKey(1, 1),
         usage=sampled,
         record=ExitRecord(job=1, attempt=1, kind=OutcomeKind.EXITED, exit_code=0, **record),  # type: ignore[arg-type] # figures only

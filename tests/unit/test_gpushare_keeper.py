@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gnode.gpushare.keeper import Keeper
+from gnode.gpushare.keeper import DaemonKeeper
 
 
 def test_jobs_that_run_stay_in_the_file_and_others_go(tmp_path: Path) -> None:
@@ -14,7 +14,7 @@ def test_jobs_that_run_stay_in_the_file_and_others_go(tmp_path: Path) -> None:
     rows = [{"group": name, "secret_hash": name} for name in ("1.1", "2.1", "3.1")]
     path.write_text(json.dumps(rows))
 
-    Keeper(tmp_path).keep({"1.1", "3.1", "4.1"})
+    DaemonKeeper(tmp_path).keep({"1.1", "3.1", "4.1"})
 
     assert json.loads(path.read_text()) == [rows[0], rows[2]]
 
@@ -25,12 +25,12 @@ def test_a_damaged_file_is_left_to_the_daemon(text: str, tmp_path: Path) -> None
     path = tmp_path / "groups.json"
     path.write_text(text)
 
-    Keeper(tmp_path).keep({"1.1"})
+    DaemonKeeper(tmp_path).keep({"1.1"})
 
     assert path.read_text() == text
 
 
 def test_without_a_file_there_is_nothing_to_keep(tmp_path: Path) -> None:
-    Keeper(tmp_path).keep(set())
+    DaemonKeeper(tmp_path).keep(set())
 
     assert list(tmp_path.iterdir()) == []

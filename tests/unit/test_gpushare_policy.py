@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 
 from gnode.gpushare.memory_book import MemoryBook
-from gnode.gpushare.token_model import AskIdle, CloseGate, OpenGate, Settings, SetWindow, Why
+from gnode.gpushare.token_model import (
+    AskIdle,
+    ClosedReason,
+    CloseGate,
+    OpenGate,
+    SetWindow,
+    TokenSettings,
+)
 from gnode.gpushare.token_policy import TokenPolicy
 from gsched.model.states import ShareClass
 
@@ -15,7 +22,7 @@ HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
 def policy(*low: str, high: str = "", **settings: float | None) -> TokenPolicy:
     """Return a policy with these jobs attached at time 0; low ones have no rate unless asked."""
     given: dict[str, Any] = {"opportunistic_fraction": 0.0, **settings}
-    made = TokenPolicy(Settings(**given))
+    made = TokenPolicy(TokenSettings(**given))
     for name in low:
         made.attach(name, LOW, 0.0)
     if high:
@@ -35,7 +42,7 @@ def test_a_high_job_preempts_a_low_one_and_starts_when_it_has_drained() -> None:
     token = policy("a", high="h")
     token.request("a", 0.0)
 
-    assert token.request("h", 0.01) == [CloseGate("a", 1, Why.PREEMPTED)]
+    assert token.request("h", 0.01) == [CloseGate("a", 1, ClosedReason.PREEMPTED)]
     assert token.released("a", 1, 0.012, drain_s=0.0007) == [OpenGate("h", 2)]
     assert token.counters.preemptions == 1
 
@@ -46,7 +53,7 @@ def test_a_low_job_waits_until_the_high_one_is_idle() -> None:
 
     assert token.request("a", 1.0) == [AskIdle("h")]
     assert token.tick(100.0) == []
-    assert token.idle("h", 100.0) == [CloseGate("h", 1, Why.IDLE)]
+    assert token.idle("h", 100.0) == [CloseGate("h", 1, ClosedReason.IDLE)]
     assert token.released("h", 1, 100.001) == [OpenGate("a", 2)]
 
 
@@ -78,7 +85,7 @@ def test_an_idle_time_of_before_does_not_count_for_the_next_job_that_waits() -> 
 
     assert token.idle("h", 1.1) == []
     assert token.request("b", 2.0) == [AskIdle("h")]
-    assert token.idle("h", 2.1) == [CloseGate("h", 1, Why.IDLE)]
+    assert token.idle("h", 2.1) == [CloseGate("h", 1, ClosedReason.IDLE)]
 
 
 def test_low_jobs_take_turns_in_slices_that_grow() -> None:
@@ -92,7 +99,9 @@ def test_low_jobs_take_turns_in_slices_that_grow() -> None:
         assert due_s is not None
         slices.append(round(due_s - now_s, 3))
         now_s = due_s
-        assert token.tick(now_s) == [CloseGate(holder, token.epoch_of(holder), Why.SLICE_END)]
+        assert token.tick(now_s) == [
+            CloseGate(holder, token.epoch_of(holder), ClosedReason.SLICE_END)
+        ]
         token.request(holder, now_s)
         token.released(holder, token.epoch_of(holder), now_s)
         holder = "b" if holder == "a" else "a"
@@ -135,7 +144,7 @@ def test_a_job_that_does_not_drain_is_overtaken_and_counted() -> None:
     assert (token.counters.overlaps, token.groups["a"].overlaps) == (1, 1)
     assert token.released("a", 1, 1.8) == []
     assert token.request("a", 1.9) == [AskIdle("h")]
-    assert token.idle("h", 2.0) == [CloseGate("h", 2, Why.IDLE)]
+    assert token.idle("h", 2.0) == [CloseGate("h", 2, ClosedReason.IDLE)]
 
 
 def test_an_overtaken_job_goes_on_when_nobody_else_waits() -> None:
@@ -210,7 +219,7 @@ def test_a_low_job_in_its_slice_keeps_its_gate_when_the_high_one_is_idle() -> No
     token.request("h", 0.0)
     token.request("a", 0.0)
     assert token.tick(1.0) == [OpenGate("a", 2)]
-    assert token.detach("h", 1.01) == [CloseGate("h", 1, Why.LEFT), SetWindow("a", 0)]
+    assert token.detach("h", 1.01) == [CloseGate("h", 1, ClosedReason.LEFT), SetWindow("a", 0)]
 
     assert token.holder == "a"
     assert token.tick(2.0) == []
@@ -263,7 +272,7 @@ def test_a_job_that_was_sent_a_signal_launches_beside_the_others() -> None:
 
     assert token.attend("a", 5.0, 0.1) == [OpenGate("a", 2)]
     assert (token.holder, token.concurrent) == ("h", ["a"])
-    assert token.tick(5.0) == [CloseGate("a", 2, Why.ATTENDED)]
+    assert token.tick(5.0) == [CloseGate("a", 2, ClosedReason.ATTENDED)]
     assert token.released("a", 2, 5.1) == []
     assert token.request("a", 5.2) == [AskIdle("h")] or token.holder == "h"
 
@@ -275,7 +284,7 @@ def test_a_holder_that_was_sent_a_signal_loses_the_token_and_goes_on() -> None:
 
     assert token.request("h", 0.2) == [OpenGate("h", 2)]
     assert (token.holder, token.concurrent) == ("h", ["a"])
-    assert token.tick(5.0) == [CloseGate("a", 1, Why.ATTENDED)]
+    assert token.tick(5.0) == [CloseGate("a", 1, ClosedReason.ATTENDED)]
 
 
 def overtaken(token: TokenPolicy, by: str, at_s: float) -> None:
@@ -353,11 +362,11 @@ def test_the_end_of_a_holder_frees_the_token_at_once() -> None:
 
     effects = token.detach("a", 0.01)
 
-    assert (effects[0], effects[-1]) == (CloseGate("a", 1, Why.LEFT), OpenGate("b", 2))
+    assert (effects[0], effects[-1]) == (CloseGate("a", 1, ClosedReason.LEFT), OpenGate("b", 2))
 
 
 def test_after_a_restart_only_claims_are_granted_until_the_quiet_time_ends() -> None:
-    token = TokenPolicy(Settings(), quiet_until_s=10.0)
+    token = TokenPolicy(TokenSettings(), quiet_until_s=10.0)
     for name in ("a", "b"):
         token.attach(name, LOW, 9.0)
 

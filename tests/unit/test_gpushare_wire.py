@@ -10,7 +10,7 @@ import pytest
 from gnode.gpushare import wire
 from gnode.gpushare.build import NATIVE, build, digest, symbol_table
 from gnode.gpushare.gate import PAGE_BYTES, GatePage
-from gnode.gpushare.wire import BadMessageError, Kind, Message
+from gnode.gpushare.wire import BadMessageError, Message, MessageKind
 
 HEADER = (NATIVE / "gpushare.h").read_text(encoding="ascii")
 
@@ -28,7 +28,7 @@ def test_the_header_in_c_has_the_same_numbers() -> None:
         for name, value in re.findall(r"^    GS_(\w+) = (\d+),", HEADER, re.MULTILINE)
     }
 
-    assert {kind.name: kind.value for kind in Kind} == {
+    assert {kind.name: kind.value for kind in MessageKind} == {
         name: value for name, value in kinds.items() if not name.startswith("KIND")
     }
     assert constant("GS_WIRE_VERSION") == wire.VERSION
@@ -39,7 +39,9 @@ def test_the_header_in_c_has_the_same_numbers() -> None:
 
 
 def test_a_message_comes_back_as_it_was() -> None:
-    message = Message(kind=Kind.HELLO, flags=1, pid=2, client=3, seq=4, epoch=5, a=6, b=7, c=8)
+    message = Message(
+        kind=MessageKind.HELLO, flags=1, pid=2, client=3, seq=4, epoch=5, a=6, b=7, c=8
+    )
 
     assert wire.unpack(wire.pack(message) + b"secret") == (message, b"secret")
 

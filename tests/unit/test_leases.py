@@ -9,10 +9,10 @@ from gnode.core import effects as do
 from gnode.core.inputs import (
     AlarmRang,
     Disconnected,
-    Found,
     LeaseRenewed,
+    SpoolEntry,
     SpoolFound,
-    SurveyAsked,
+    SurveyReceived,
     Welcomed,
 )
 from gnode.supervisor import lease
@@ -27,7 +27,7 @@ LEASE_S = 60.0
 
 def asked(effects: list[do.Effect]) -> list[int]:
     """Return the numbers that the head is asked to send back."""
-    sent = only(effects, do.Send)
+    sent = only(effects, do.SendToHead)
     return [each.message.number for each in sent if isinstance(each.message, Renew)]
 
 
@@ -157,7 +157,7 @@ def test_a_head_in_safe_mode_renews_too() -> None:
     driver.step(Disconnected())
     driver.now_s = 1030.0
     survey = Survey(first_unknown=1, unfinished=())
-    (number,) = asked(driver.step(SurveyAsked(survey=survey)))
+    (number,) = asked(driver.step(SurveyReceived(survey=survey)))
 
     (kept,) = only(renew(driver, number), do.KeepRenewal)
 
@@ -170,12 +170,14 @@ def test_a_restarted_gnode_goes_on_from_the_renewal_in_the_spool() -> None:
     del number
     driver = Driver(welcome=False)
     driver.now_s = 1095.0
-    found = Found(key=accepted.task.key, task=accepted.task, info=None, record=None)
+    found = SpoolEntry(key=accepted.task.key, task=accepted.task, info=None, record=None)
 
     for renewed_s, again in ((None, 0), (1050.0, 1)):
         driver = Driver(welcome=False)
         driver.now_s = 1095.0
-        told = Found(key=found.key, task=found.task, info=None, record=None, renewed_s=renewed_s)
+        told = SpoolEntry(
+            key=found.key, task=found.task, info=None, record=None, renewed_s=renewed_s
+        )
         driver.step(SpoolFound(found=(told,)))
         (sent,) = asked(driver.step(Welcomed(cluster="c", epoch=1)))
         assert len(only(renew(driver, sent), do.KeepRenewal)) == again

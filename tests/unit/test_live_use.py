@@ -12,7 +12,7 @@ from gnode.core.inputs import Measured, Welcomed
 from gnode.core.live import LOAD_S, REFRESH_S, LiveReports
 from gnode.core.task import AttemptKey
 from gnode.hw.nvml import GpuSample, Nvml
-from gnode.hw.sampling import Sampler, Target
+from gnode.hw.sampling import Sampler, SamplingTarget
 from gsched.model.resources import GpuShare, GpuShareRequest, LiveUse, Load, Share, Usage
 from gsched.protocol.node import Heartbeat
 from gsched.protocol.uses import Uses
@@ -86,7 +86,7 @@ def test_each_head_gets_all_and_then_what_changes() -> None:
     sample = Measured(load=Load(), usage={KEY: Usage(wall_s=1.0)}, live={KEY: STEADY})
 
     def told() -> list[Uses]:
-        sent = [each.message for each in only(driver.step(sample), do.Send)]
+        sent = [each.message for each in only(driver.step(sample), do.SendToHead)]
         return [each for each in sent if isinstance(each, Uses)]
 
     assert told() == []
@@ -114,8 +114,8 @@ class Gpus(Nvml):
         return (self.sample,)
 
 
-def shared(wall_s: float) -> "Target[str]":
-    return Target(
+def shared(wall_s: float) -> "SamplingTarget[str]":
+    return SamplingTarget(
         key="a",
         supervisor_pid=os.getppid(),
         cgroup=None,

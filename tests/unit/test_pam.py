@@ -2,13 +2,13 @@
 
 import pytest
 
-from gnode.pam import RefusedError, answer
+from gnode.pam import LoginRefusedError, answer
 
 
 @pytest.mark.parametrize("stage", ["auth", "password"])
 def test_nobody_is_authenticated(stage: str) -> None:
     """With ``auth sufficient``, by mistake, a success would let everybody in."""
-    with pytest.raises(RefusedError, match="does not authenticate"):
+    with pytest.raises(LoginRefusedError, match="does not authenticate"):
         answer({"PAM_TYPE": stage, "PAM_USER": "root"}, "/nonexistent", 1)
 
 

@@ -17,7 +17,7 @@ FULL = "its spool /s has less than 32mb left"
 def told(effects: list[do.Effect]) -> list[str]:
     return [
         effect.message.problem
-        for effect in only(effects, do.Send)
+        for effect in only(effects, do.SendToHead)
         if isinstance(effect.message, Heartbeat)
     ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnode.core.task import AttemptKey
-from gnode.daemon.spool import Spool
+from gnode.daemon.spool import NodeSpool
 from gnode.supervisor import journal
 from gnode.task import SupervisorInfo, decode
 from tests.support import records
@@ -125,13 +125,13 @@ def test_a_line_that_does_not_fit_is_an_error_and_is_written_again(tmp_path: Pat
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Spool:
-    node = Spool(str(tmp_path / "state"), str(tmp_path))
+def place(tmp_path: Path) -> NodeSpool:
+    node = NodeSpool(str(tmp_path / "state"), str(tmp_path))
     node.prepare()
     return node
 
 
-def test_a_record_that_the_supervisor_has_told_is_not_read_again(place: Spool) -> None:
+def test_a_record_that_the_supervisor_has_told_is_not_read_again(place: NodeSpool) -> None:
     place.write_task(a_task())
     told = place.read_exit(KEY, b'{"job":1,"attempt":1,"kind":"exited","exit_code":7}')
 

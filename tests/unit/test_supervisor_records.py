@@ -12,7 +12,7 @@ import pytest
 from gnode.supervisor import errors, journal, record, spool
 from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import Ending
-from gnode.supervisor.spool import Commands
+from gnode.supervisor.spool import JournalCommands
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.states import LaunchStage, OutcomeKind, Subject
 from tests.support.records import a_task
@@ -140,7 +140,7 @@ def test_a_launch_failure_follows_the_schema(stage: errors.Stage, subject: error
 def test_orders_are_read_once_and_only_whole_lines(tmp_path: pathlib.Path) -> None:
     journal.make_journal(str(tmp_path)).close()
     file = tmp_path / journal.NAME
-    commands = Commands(str(tmp_path), journal.open_journal(str(tmp_path)))
+    commands = JournalCommands(str(tmp_path), journal.open_journal(str(tmp_path)))
     assert commands.read() == []
 
     file.write_text('{"a": 1}\n{"b"')

@@ -20,7 +20,7 @@ from gsched import terminal as t
 from gsched.cli.session.console import STDIN, Console, read_keys, write_all
 from gsched.errors import UsageError
 from gsched.protocol.api import ErrorBody
-from gsched.protocol.sessions import Told
+from gsched.protocol.sessions import SessionNotice
 from gsched.terminal import Escape, Kind
 from gsched.transport import Address, quote
 
@@ -33,7 +33,7 @@ MAX_TARGET: Final = 7500  # characters of a request line
 MAX_TYPED_BYTES: Final = 256 * 1024
 _SLOW_S: Final = 1.0
 
-_told_decoder = msgspec.json.Decoder(Told)
+_told_decoder = msgspec.json.Decoder(SessionNotice)
 
 
 class How(enum.Enum):
@@ -295,7 +295,9 @@ class _Client:
                 return ending
         return Ending(how=How.LOST, reason="the connection to the head is lost")
 
-    async def _hear(self, told: Told, channel: aiohttp.ClientWebSocketResponse) -> Ending | None:
+    async def _hear(
+        self, told: SessionNotice, channel: aiohttp.ClientWebSocketResponse
+    ) -> Ending | None:
         match told.what:
             case "waiting":
                 self._wait(told.reason)

@@ -46,7 +46,7 @@ from gsched.forwarding import (
     taken_record,
 )
 from gsched.protocol.api import ErrorBody
-from gsched.protocol.sessions import Told
+from gsched.protocol.sessions import SessionNotice
 from gsched.terminal import Kind, Window
 from gsched.transport import Address
 
@@ -54,7 +54,7 @@ _LOOPBACK: Final = "127.0.0.1"
 _UNPRIVILEGED: Final = 1024  # the first port that users can have
 _LAST: Final = 65535
 _STOP_S: Final = 2.0
-_told_decoder = msgspec.json.Decoder(Told)
+_told_decoder = msgspec.json.Decoder(SessionNotice)
 
 
 class Rule(NamedTuple):
@@ -340,7 +340,7 @@ class Forwarding:
                 break
         return False
 
-    def _refused(self, told: Told) -> bool:
+    def _refused(self, told: SessionNotice) -> bool:
         """Return that the job has ended, if this is why there is no session any more.
 
         Raises:

@@ -161,7 +161,7 @@ class _Reaching:
                 self._admit(arrival, arrival.link)
         except BlockingIOError:
             pass
-        except (OSError, ValueError, SealError, wire.StepError):
+        except (OSError, ValueError, SealError, wire.StepProtocolError):
             self._forget(arrival)
             arrival.channel.close()
 
@@ -171,7 +171,7 @@ class _Reaching:
         for hello in wire.take_frames(arrival.received, wire.MAX_HELLO_BYTES):
             node = str(json.loads(hello)["node"])
             if node not in self._missing or arrival.received:
-                raise wire.StepError("nobody waits for it")
+                raise wire.StepProtocolError("nobody waits for it")
             said = json.dumps({"nonce": secrets.token_hex(wire.NONCE_BYTES)}).encode()
             challenge = Sealer(challenge_key(self._secret, hello)).seal(said)
             from_agent, from_program = session_keys(self._secret, hello, challenge)

@@ -254,7 +254,7 @@ class Tasks:
                     return
         except BlockingIOError:
             pass
-        except (ConnectionError, TimeoutError, SealError, wire.StepError) as error:
+        except (ConnectionError, TimeoutError, SealError, wire.StepProtocolError) as error:
             self._lose(link, str(error))
             return
         self._watch_link(link)

@@ -85,7 +85,7 @@ class AdaptiveSamples(Samples):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchPart:
     """Samples of one micro-batch of a rank.
 
     Attributes:
@@ -99,7 +99,7 @@ class Part:
     weight: float
 
 
-def split(size: int, offset: int, rank: int, world_size: int, per_gpu: int) -> list[Part]:
+def split(size: int, offset: int, rank: int, world_size: int, per_gpu: int) -> list[BatchPart]:
     """Return the micro-batches of a rank in the step at ``offset``, of nearly the same size.
 
     A rank for which the last step of an epoch has no sample gets one of another rank, without
@@ -115,10 +115,12 @@ def split(size: int, offset: int, rank: int, world_size: int, per_gpu: int) -> l
     begin, end = part_of(size, rank, world_size)
     count = end - begin
     if count == 0:
-        return [Part(offset, offset + 1, 0.0)]
+        return [BatchPart(offset, offset + 1, 0.0)]
     pieces = -(-count // per_gpu)
     cuts = [offset + begin + count * piece // pieces for piece in range(pieces + 1)]
-    return [Part(first, last, (last - first) * world_size / size) for first, last in pairwise(cuts)]
+    return [
+        BatchPart(first, last, (last - first) * world_size / size) for first, last in pairwise(cuts)
+    ]
 
 
 def is_regular(size: int, world_size: int, per_gpu: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gsched.elastic.adaptive.batches import Part, is_regular, split
+from gsched.elastic.adaptive.batches import BatchPart, is_regular, split
 from gsched.elastic.adaptive.options import Alone
 
 #: What is rare in a training is done in each of so many first steps, too.
@@ -17,7 +17,7 @@ HALVES_EVERY = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StepPlan:
     """A step of this rank.
 
     Attributes:
@@ -27,12 +27,12 @@ class Plan:
     """
 
     offset: int
-    parts: list[Part]
+    parts: list[BatchPart]
     stands_for: int
 
 
 @dataclass(frozen=True, slots=True)
-class Planner:
+class StepPlanner:
     """Plans steps.
 
     Attributes:
@@ -44,7 +44,7 @@ class Planner:
     world_size: int
     alone: Alone | None
 
-    def plan(self, step: int, offset: int, size: int, per_gpu: int) -> Plan:
+    def plan(self, step: int, offset: int, size: int, per_gpu: int) -> StepPlan:
         """Return a step.
 
         Args:
@@ -63,7 +63,7 @@ class Planner:
                 stands_for = _stands_for(step, HALVES_EVERY)
                 per_gpu = -(-size // 2) if stands_for else per_gpu
         parts = split(size, offset, self.rank, self.world_size, per_gpu)
-        return Plan(offset=offset, parts=parts, stands_for=stands_for)
+        return StepPlan(offset=offset, parts=parts, stands_for=stands_for)
 
 
 def _stands_for(step: int, every: int) -> int:

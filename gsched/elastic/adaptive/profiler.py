@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from gsched.elastic.adaptive.adaptation import Adaptation
 from gsched.elastic.adaptive.profiling import (
     BUDGET_S,
+    BatchProfile,
     Calls,
-    Profile,
     profile,
     sizes_between,
     wait_for_device,
@@ -34,7 +34,7 @@ _CAREFUL_SHARE = 16
 _TELL_FOR_S = 60.0
 
 
-class Phase(Enum):
+class ProfilerPhase(Enum):
     """What a training does in a step."""
 
     NONE = "none"  # nothing of a step
@@ -66,9 +66,9 @@ class Profiler:
         self._calls: Calls | None = None
         self._at = 0
         self.is_careful = False
-        self._phase = Phase.NONE
+        self._phase = ProfilerPhase.NONE
         self._entered_s = 0.0
-        self._spent_s = dict.fromkeys(Phase, 0.0)
+        self._spent_s = dict.fromkeys(ProfilerPhase, 0.0)
         self._fetched = 0  # samples
         self._told_from_s = float("-inf")
         self._samples: list[Body] = []
@@ -86,7 +86,7 @@ class Profiler:
             is_careful: the model may not fit into memory with the batch that it was given.
         """
         self._at, self.is_careful = step, is_careful
-        self._spent_s, self._fetched = dict.fromkeys(Phase, 0.0), 0
+        self._spent_s, self._fetched = dict.fromkeys(ProfilerPhase, 0.0), 0
         self._calls = Calls(self._model, infers=self._infers)
 
     def per_gpu(self, step: int, wanted: int) -> int:
@@ -95,7 +95,7 @@ class Profiler:
             wanted = min(wanted, max(2, -(-wanted // _CAREFUL_SHARE)))
         return min(wanted, self.limit) if self.limit else wanted
 
-    def enter(self, step: int, phase: Phase, size: int = 0) -> None:
+    def enter(self, step: int, phase: ProfilerPhase, size: int = 0) -> None:
         """Note what the training does from now on, in the step that is profiled.
 
         Args:
@@ -121,7 +121,7 @@ class Profiler:
         """
         if step != self._at or self._calls is None:
             return None
-        self.enter(step, Phase.NONE)
+        self.enter(step, ProfilerPhase.NONE)
         calls, self._calls = self._calls, None
         known, was_careful, self.is_careful = self.limit, self.is_careful, False
         sizes = sizes_between(self._plan.tuned_batch, self._plan.batch_max)
@@ -139,10 +139,10 @@ class Profiler:
         self._take(everybodys)
         return was_careful or self.limit != known
 
-    def _take(self, found: Sequence[Profile]) -> None:
+    def _take(self, found: Sequence[BatchProfile]) -> None:
         """Turn times of passes into times of steps: with the loader's and the optimiser's."""
-        fetch_s = self._spent_s[Phase.FETCH] / max(1, self._fetched)
-        rest_s = self._spent_s[Phase.REST]
+        fetch_s = self._spent_s[ProfilerPhase.FETCH] / max(1, self._fetched)
+        rest_s = self._spent_s[ProfilerPhase.REST]
         self._samples = []
         times = {each.size: each for part in found for each in part.times}
         for _, each in sorted(times.items()):

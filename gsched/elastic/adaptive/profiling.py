@@ -43,7 +43,7 @@ class Timed:
 
 
 @dataclass(slots=True)
-class Profile:
+class BatchProfile:
     """What was measured.
 
     Attributes:
@@ -58,7 +58,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _PartCall:
     """A call of a part of the model, in a context of mixed precision."""
 
     module: nn.Module
@@ -78,7 +78,7 @@ class Calls:
     def __init__(self, model: nn.Module, *, infers: bool = False) -> None:
         self.infers = infers
         self._device = next(model.parameters()).device
-        self._calls: list[_Call] = []
+        self._calls: list[_PartCall] = []
         self.size = 0
         parts = plain.distributed_parts(model)
         self._hooks = [
@@ -90,7 +90,7 @@ class Calls:
         """Forget what there is; the next calls are with so many samples."""
         self._calls, self.size = [], size
 
-    def take(self) -> Sequence[_Call]:
+    def take(self) -> Sequence[_PartCall]:
         """Return the calls, and watch no more."""
         for hook in self._hooks:
             hook.remove()
@@ -105,7 +105,9 @@ class Calls:
             kind, precision = self._device.type, None
             if torch.is_autocast_enabled(kind):
                 precision = torch.get_autocast_dtype(kind)
-            self._calls.append(_Call(inner, _detached(arguments), _detached(options), precision))
+            self._calls.append(
+                _PartCall(inner, _detached(arguments), _detached(options), precision)
+            )
 
         return called
 
@@ -129,7 +131,7 @@ def profile(
     sizes: Sequence[int],
     generators: Sequence[Stateful] = (),
     budget_s: float = BUDGET_S,
-) -> Profile:
+) -> BatchProfile:
     """Measure passes of these sizes until they would take too long or do not fit.
 
     Args:
@@ -141,7 +143,7 @@ def profile(
     """
     watched = calls.take()
     if not watched:
-        return Profile(fault="the model was not called: elastic.start() got another one")
+        return BatchProfile(fault="the model was not called: elastic.start() got another one")
     with _unchanged(model, generators):
         parameters = [each for each in model.parameters() if each.requires_grad or calls.infers]
         passes = _Passes(watched, calls.size, parameters, infers=calls.infers)
@@ -150,8 +152,8 @@ def profile(
     return found
 
 
-def _measured(passes: _Passes, sizes: Sequence[int], until_s: float) -> Profile:
-    found = Profile()
+def _measured(passes: _Passes, sizes: Sequence[int], until_s: float) -> BatchProfile:
+    found = BatchProfile()
     try:
         for size in sizes:
             if time.perf_counter() + _expected_s(found.times, size) > until_s:
@@ -195,7 +197,12 @@ class _Passes:
     """Does forward and backward passes whose gradients nobody gets."""
 
     def __init__(
-        self, calls: Sequence[_Call], size: int, parameters: Sequence[nn.Parameter], *, infers: bool
+        self,
+        calls: Sequence[_PartCall],
+        size: int,
+        parameters: Sequence[nn.Parameter],
+        *,
+        infers: bool,
     ) -> None:
         self._infers = infers
         self._calls = calls
@@ -279,7 +286,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 @contextmanager
 def _unchanged(model: nn.Module, generators: Sequence[Stateful]) -> Iterator[None]:
     """Leave buffers and random number generators as they were."""
-    names = plain.Names(model)
+    names = plain.PlainNames(model)
     held, transient = buffers.buffers_of(model, names)
     saved = {name: None if each is None else each.clone() for name, each in held.items()}
     process, others = generators_state(), [each.state_dict() for each in generators]

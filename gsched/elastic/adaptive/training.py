@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from gsched.elastic.adaptive.adaptation import Adaptation
 from gsched.elastic.adaptive.noise import Noise
 from gsched.elastic.adaptive.options import Rule, Until
-from gsched.elastic.adaptive.plans import Plan, Planner, is_due
-from gsched.elastic.adaptive.profiler import PROFILED_STEP, Phase, Profiler
+from gsched.elastic.adaptive.plans import StepPlan, StepPlanner, is_due
+from gsched.elastic.adaptive.profiler import PROFILED_STEP, Profiler, ProfilerPhase
 from gsched.elastic.adaptive.rates import Rates, factor, rule_for
 from gsched.elastic.adaptive.watch import GradientNorms, Marks, StepRecord
 from gsched.elastic.conversation import Body
 from gsched.elastic.errors import StepError
-from gsched.elastic.keeper import Keeper, Restored
+from gsched.elastic.keeper import CheckpointKeeper, Restored
 from gsched.elastic.plain import distributed_parts, is_plain
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.reporter import Reporter
@@ -30,7 +30,7 @@ EXCHANGE_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _UnreadStep:
     """A step whose norms were not read yet."""
 
     record: StepRecord
@@ -86,12 +86,12 @@ class AdaptiveTraining(Training):
         alone = adaptive.alone if self._norms is not None else None
         replica_ranks = adaptive.replica_ranks
         self._replicas = max(1, ranks.world_size // replica_ranks)
-        self._planner = Planner(ranks.rank // replica_ranks, self._replicas, alone)
+        self._planner = StepPlanner(ranks.rank // replica_ranks, self._replicas, alone)
         self._profiler = Profiler(model, adaptation, ranks)
         # passes of a part of a model need those of the others: they are not timed alone
         self._may_profile = replica_ranks == 1
         self._is_new = adaptation.profiles and self._may_profile
-        self._seen: list[_Seen] = []
+        self._seen: list[_UnreadStep] = []
         self._waits_s: list[float] = []  # for other ranks, of steps since the last report
         self._ratio = 1.0  # of the current step's batch to the tuned one
         self._left = 0  # micro-batches of the current step that were not asked for
@@ -207,13 +207,13 @@ class AdaptiveTraining(Training):
         self._check_weighed()
         record = self._norms.end() if self._norms is not None else None
         if record is not None:
-            self._seen.append(_Seen(record, self._ratio))
+            self._seen.append(_UnreadStep(record, self._ratio))
         noise = self._learned.noise
         self._learned.progress += (
             noise.gain(self._ratio) if noise is not None and self._ratio > 1.0 else 1.0
         )
         step = self._position.step + 1
-        self._profiler.enter(step, Phase.NONE)
+        self._profiler.enter(step, ProfilerPhase.NONE)
         if is_due(step, EXCHANGE_EVERY):
             self._exchange()
         super().step()
@@ -242,7 +242,7 @@ class AdaptiveTraining(Training):
 
     # --- the steps ---
 
-    def begin_with(self, keeper: Keeper | None, restored: Restored | None) -> None:
+    def begin_with(self, keeper: CheckpointKeeper | None, restored: Restored | None) -> None:
         """Take over the position of a checkpoint; called by `start`."""
         super().begin_with(keeper, restored)
         if self._is_new:
@@ -257,7 +257,7 @@ class AdaptiveTraining(Training):
             return False
         return self._learned.progress >= self._plan.steps_tuned
 
-    def _plans(self) -> list[Plan]:
+    def _plans(self) -> list[StepPlan]:
         """Return the steps left of the epoch."""
         found = []
         for step, (offset, _) in enumerate(self._parts(), self._position.step + 1):
@@ -302,7 +302,7 @@ class AdaptiveTraining(Training):
         epoch = self._position.epoch
         return (self._order.part(epoch, begin, end) for begin, end in bounds)
 
-    def _open(self, plan: Plan) -> None:
+    def _open(self, plan: StepPlan) -> None:
         """Begin a step."""
         self._ratio = self._plan.batch_at(plan.offset) / self._plan.tuned_batch
         self._left = len(plan.parts)
@@ -310,23 +310,23 @@ class AdaptiveTraining(Training):
         if self._norms is not None and plan.stands_for:
             self._norms.begin(steps=plan.stands_for)
 
-    def _yielded(self, plan: Plan, batches: Iterator[Any]) -> Iterator[Any]:
+    def _yielded(self, plan: StepPlan, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the micro-batches of a step; ranks synchronise in the last one."""
         step = self._position.step + 1
         is_only = len(plan.parts) * self._replicas == 1
         try:
             for part in plan.parts:
                 self._check_weighed()
-                self._profiler.enter(step, Phase.FETCH)
+                self._profiler.enter(step, ProfilerPhase.FETCH)
                 batch = next(batches)
                 self._left -= 1
                 self._weight, self._is_unweighted = part.weight, not self._adaptive.inference
                 self._synchronise(wanted=self._left == 0)
-                self._profiler.enter(step, Phase.PASS, part.end - part.begin)
+                self._profiler.enter(step, ProfilerPhase.PASS, part.end - part.begin)
                 if self._norms is not None:
                     self._norms.next_part(part.weight, is_last=self._left == 0, is_only=is_only)
                 yield batch
-            self._profiler.enter(step, Phase.REST)
+            self._profiler.enter(step, ProfilerPhase.REST)
         finally:
             self._synchronise(wanted=True)
 
