@@ -14,8 +14,8 @@ from typing import Final
 
 from baselines.kit.whole import plan_one_at_a_time
 from gschedd.allocation.changes import Speeds, carry_out, timeline_for
-from gschedd.allocation.running import Trainings
-from gschedd.allocation.shares import Claim, claim
+from gschedd.allocation.running import TrainingJobs
+from gschedd.allocation.shares import MinimumShare, claim
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
 from gschedd.plan.training import TrainingProfile, gpu_count
 
@@ -30,7 +30,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
 def plan_scaled(snapshot: Snapshot) -> Plan:
     """Give each training, by deadline, as many GPUs as it can run on of those that are left."""
-    trainings, speeds = Trainings.of(snapshot), Speeds(snapshot)
+    trainings, speeds = TrainingJobs.of(snapshot), Speeds(snapshot)
     timeline = timeline_for(snapshot, trainings.others)
     profiles = snapshot.profiles
     for job, running in trainings.fixed.items():
@@ -59,7 +59,7 @@ def plan_scaled(snapshot: Snapshot) -> Plan:
     )
 
 
-def _verdict(profile: TrainingProfile, taken: Claim) -> DeadlineForecast:
+def _verdict(profile: TrainingProfile, taken: MinimumShare) -> DeadlineForecast:
     meets = profile.deadline_s is None or taken.end_s <= profile.deadline_s
     return DeadlineForecast(
         job=profile.job,

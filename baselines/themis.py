@@ -21,7 +21,7 @@ from functools import partial
 from msgspec import Struct
 
 from gschedd.allocation.changes import Speeds, carry_out, timeline_for
-from gschedd.allocation.running import Trainings, open_gpus_of
+from gschedd.allocation.running import TrainingJobs, open_gpus_of
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot
 from gschedd.plan.training import TrainingProfile, gpu_count
 
@@ -63,7 +63,7 @@ class _Auction:
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         self.snapshot = snapshot
         self.settings = settings
-        self.trainings = Trainings.of(snapshot)
+        self.trainings = TrainingJobs.of(snapshot)
         self.speeds = Speeds(snapshot)
         self.numbers: dict[int, int] = {}
         self.leased: set[int] = set()

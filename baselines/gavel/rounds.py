@@ -12,7 +12,7 @@ from gschedd.allocation.adaptive.plans import Decided, plan_of
 from gschedd.allocation.adaptive.prices import quiet_highs
 from gschedd.allocation.adaptive.problem import Floats, Ints
 from gschedd.allocation.adaptive.rounds import adaptive_jobs, next_round_s
-from gschedd.allocation.running import Trainings
+from gschedd.allocation.running import TrainingJobs
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.training import TrainingProfile
 
@@ -42,7 +42,7 @@ def plan_round(snapshot: Snapshot, settings: Settings) -> Plan:
         candidates=candidates,
         chosen=chosen,
         gain=gain,
-        waiting=Trainings.of(snapshot).waiting,
+        waiting=TrainingJobs.of(snapshot).waiting,
     )
     return plan_of(snapshot, decided, again_s=again_s)
 

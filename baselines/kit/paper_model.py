@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from gschedd.models.history import MAX_KINDS, Recent
+from gschedd.models.history import MAX_KINDS, LruMap
 from gschedd.models.records import Record
 from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
 
@@ -67,7 +67,7 @@ class History:
         max_per_kind: int = MAX_PER_KIND,
         max_latest: int = MAX_LATEST,
     ) -> None:
-        self._kinds: Recent[Runs] = Recent(partial(Runs, max_per_kind), max_kinds)
+        self._kinds: LruMap[Runs] = LruMap(partial(Runs, max_per_kind), max_kinds)
         self._latest: deque[Record] = deque(maxlen=max_latest)
 
     def add(self, record: Record) -> None:

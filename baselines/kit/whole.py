@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from gsched.model.resources import Allocation
 from gschedd.allocation.changes import Speeds, timeline_for
-from gschedd.allocation.running import Trainings
+from gschedd.allocation.running import TrainingJobs
 from gschedd.allocation.shares import Timeline
 from gschedd.plan.elastic import allocate_on, free_gpus
 from gschedd.plan.snapshot import DeadlineForecast, JobClass, Plan, Snapshot, Start, Wait
@@ -27,7 +27,7 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
         order: of the trainings.
         firm: whether none that arrives can go before one that is there.
     """
-    trainings, speeds = Trainings.of(snapshot), Speeds(snapshot)
+    trainings, speeds = TrainingJobs.of(snapshot), Speeds(snapshot)
     waiting = sorted(trainings.waiting, key=lambda job: order(snapshot.profiles[job]))
     running = [*trainings.movable.values(), *trainings.fixed.values()]
     timeline = timeline_for(snapshot, trainings.others)

@@ -9,11 +9,11 @@ from baselines.pollux import Settings
 from gschedd.allocation.adaptive.assignment import solve
 from gschedd.allocation.adaptive.candidates import AdaptiveJob, Candidates, candidates_of
 from gschedd.allocation.adaptive.cluster import Configurations, pool_of
-from gschedd.allocation.adaptive.core import Limits
+from gschedd.allocation.adaptive.core import SearchLimits
 from gschedd.allocation.adaptive.plans import Decided, plan_of
 from gschedd.allocation.adaptive.problem import Floats, Problem, in_order
 from gschedd.allocation.adaptive.rounds import adaptive_jobs, next_round_s
-from gschedd.allocation.running import Trainings
+from gschedd.allocation.running import TrainingJobs
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.training import AdaptiveProfile
 
@@ -30,13 +30,13 @@ def plan_round(snapshot: Snapshot, settings: Settings) -> Plan:
     pool = pool_of(snapshot.nodes, [each.allocation for each in jobs if each.allocation])
     candidates = candidates_of(jobs, pool, snapshot.nodes)
     problem = problem_of(candidates, settings)
-    found = solve(problem, Limits(gap=settings.gap, time_s=settings.time_limit_s))
+    found = solve(problem, SearchLimits(gap=settings.gap, time_s=settings.time_limit_s))
     waits = np.array([not each.allocation for each in jobs], dtype=bool)
     decided = Decided(
         candidates=candidates,
         chosen=in_order(problem, found.configuration, waits),
         gain=np.zeros(len(jobs)),
-        waiting=Trainings.of(snapshot).waiting,
+        waiting=TrainingJobs.of(snapshot).waiting,
     )
     return plan_of(snapshot, decided, again_s=again_s)
 

@@ -7,8 +7,8 @@ from msgspec import Struct, structs
 
 from gsched.model.resources import Allocation, Request
 from gsched.model.units import format_gpus
-from gschedd.allocation.placement import Wanted, fits, settle
-from gschedd.allocation.running import Trainings, open_gpus_of, shared_until
+from gschedd.allocation.placement import PlacementRequest, fits, settle
+from gschedd.allocation.running import TrainingJobs, open_gpus_of, shared_until
 from gschedd.allocation.shares import Levels, Timeline, levels_of
 from gschedd.plan.layouts import layout_of, slowest_type
 from gschedd.plan.snapshot import DeadlineForecast, Move, RunningJob, Snapshot, Start, Wait
@@ -126,7 +126,7 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 def carry_out(
     snapshot: Snapshot,
-    trainings: Trainings,
+    trainings: TrainingJobs,
     numbers: Mapping[int, int],
     reasons: Mapping[int, str],
     pinned: Collection[int] = (),
@@ -175,11 +175,11 @@ def carry_out(
 
 def _places(
     snapshot: Snapshot,
-    trainings: Trainings,
+    trainings: TrainingJobs,
     numbers: Mapping[int, int],
     pinned: Collection[int],
 ) -> dict[int, Allocation]:
-    wanted: dict[int, Wanted] = {}
+    wanted: dict[int, PlacementRequest] = {}
     for job, running in trainings.movable.items():
         request = snapshot.profiles[job].request
         assert request is not None, "what cannot be moved is fixed"
@@ -200,8 +200,10 @@ def _places(
 
 def _wanted(
     job: int, numbers: Mapping[int, int], request: Request, allocation: Allocation
-) -> Wanted:
-    return Wanted(job=job, gpus=numbers.get(job, 0), request=request, allocation=allocation)
+) -> PlacementRequest:
+    return PlacementRequest(
+        job=job, gpus=numbers.get(job, 0), request=request, allocation=allocation
+    )
 
 
 def _why(running: RunningJob, place: Allocation) -> str:

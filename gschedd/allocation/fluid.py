@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from gschedd.allocation.shares import Levels, Timeline
+from gschedd.allocation.shares import Levels, MinimumShare, Timeline
 
 #: The first step lasts so long at least; seconds. Less would only make more steps.
 FIRST_STEP_S: Final = 60.0
@@ -59,20 +59,6 @@ class Need(Struct, frozen=True, kw_only=True):
         changes = self.begun and self.levels.gpus[index] != self.has
         delay_s = self.move_s if changes else self.startup_s
         return delay_s + self.work / self.levels.rates[index]
-
-
-class Share(Struct, frozen=True, kw_only=True):
-    """What a training takes of a grid.
-
-    Attributes:
-        level: number of GPUs that it never exceeds.
-        gpus: how many it has now.
-        end_s: when it is done, seconds since the epoch.
-    """
-
-    level: int
-    gpus: int
-    end_s: float
 
 
 class Grid:
@@ -138,7 +124,7 @@ class Grid:
             ]
         )
 
-    def take_share(self, need: Need) -> Share | None:
+    def take_share(self, need: Need) -> MinimumShare | None:
         """Take the least share with which a training is in time; None if there is none.
 
         Lower levels are tried first: to more GPUs nothing scales better than in proportion.
@@ -148,7 +134,7 @@ class Grid:
             left = need.work - need.held_rate * works_s
             if left <= 0:
                 end_s = self.starts_s[0] + (need.startup_s + need.work / need.held_rate)
-                return Share(level=need.has, gpus=need.has, end_s=end_s)
+                return MinimumShare(level=need.has, gpus=need.has, end_s=end_s)
             startup_s = max(0.0, need.startup_s - self.lasts_s[0])
             need = structs.replace(need, work=left, startup_s=startup_s)
         index, levels = self._alone_level(need), len(need.levels.gpus)
@@ -203,7 +189,9 @@ class Grid:
             open_s -= lasting_s[index + 1]
         return top
 
-    def _elastic(self, need: Need, index: int) -> tuple[Share, list[tuple[int, float]]] | None:
+    def _elastic(
+        self, need: Need, index: int
+    ) -> tuple[MinimumShare, list[tuple[int, float]]] | None:
         """Return the share of a level, or less where less is free, and what it takes of steps."""
         limits, rates = need.levels.gpus, need.levels.rates
         level, left, has, begun = limits[index] - ROUNDING, need.work, need.has, need.begun
@@ -235,14 +223,16 @@ class Grid:
                 part = 1.0 if step == 0 else min(need_s / lasts_s[step], 1.0)
                 taken.append((step, gpus * part))
                 now_gpus = int(taken[0][1]) if taken[0][0] == 0 else 0
-                return Share(level=limits[index], gpus=now_gpus, end_s=start_s + need_s), taken
+                return MinimumShare(
+                    level=limits[index], gpus=now_gpus, end_s=start_s + need_s
+                ), taken
             if usable_s:
                 left -= (usable_s - delay_s) * rates[chosen]
                 delay_s = 0.0
             taken.append((step, gpus))
         return None
 
-    def _rigid(self, need: Need, index: int) -> tuple[Share, list[tuple[int, float]]] | None:
+    def _rigid(self, need: Need, index: int) -> tuple[MinimumShare, list[tuple[int, float]]] | None:
         """Return the first time that a level is free without a break for as long as it takes."""
         level, took_s = need.levels.gpus[index], need.alone_s(index)
         begin_s: float | None = None
@@ -259,7 +249,7 @@ class Grid:
                 part = 1.0 if step == 0 else (end_s - start_s) / self.lasts_s[step]
                 taken.append((step, level * part))
                 now_gpus = level if taken[0][0] == 0 else 0
-                return Share(level=level, gpus=now_gpus, end_s=end_s), taken
+                return MinimumShare(level=level, gpus=now_gpus, end_s=end_s), taken
             taken.append((step, level))
         return None
 

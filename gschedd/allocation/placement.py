@@ -21,7 +21,7 @@ from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import gpu_count, gpus_by_node
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class PlacementRequest(Struct, frozen=True, kw_only=True):
     """How many GPUs a training is to have.
 
     Attributes:
@@ -43,7 +43,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
         return gpu_count(self.allocation)
 
 
-def settle(spaces: Spaces, wanted: Collection[Wanted]) -> dict[int, Allocation]:
+def settle(spaces: Spaces, wanted: Collection[PlacementRequest]) -> dict[int, Allocation]:
     """Return where trainings go; a job that is missing found no room for its number.
 
     Args:
@@ -78,7 +78,9 @@ class _Packing:
         spread: take more nodes than are needed for a number if there is no other room.
     """
 
-    def __init__(self, spaces: Spaces, ordered: Collection[Wanted], *, spread: bool) -> None:
+    def __init__(
+        self, spaces: Spaces, ordered: Collection[PlacementRequest], *, spread: bool
+    ) -> None:
         self.now = spaces
         self.spaces = spaces.copy()
         self.ordered = ordered
@@ -104,7 +106,7 @@ class _Packing:
                 self.places[each.job] = allocation
         return self.places
 
-    def _stay(self, each: Wanted) -> Allocation | None:
+    def _stay(self, each: PlacementRequest) -> Allocation | None:
         """Return what a training has, if it is to keep it and nobody larger has taken of it."""
         if each.gpus != each.has:
             return None
@@ -113,7 +115,7 @@ class _Packing:
         stays = each.pinned or self._few(each, len(each.allocation))
         return each.allocation if stays and fits(each.allocation, self.spaces) else None
 
-    def _node(self, each: Wanted) -> Allocation | None:
+    def _node(self, each: PlacementRequest) -> Allocation | None:
         """Return a place on one node: where fewest that would stay are pushed out, best fit."""
         chunk = _place_of(each.request)
         most = chunk.gpus if each.request.placement is Placement.SCATTER else each.gpus
@@ -133,7 +135,7 @@ class _Packing:
                 best, best_key = space, key
         return None if best is None else self._give(each, {best.name: each.gpus})
 
-    def _nodes(self, each: Wanted) -> Allocation | None:
+    def _nodes(self, each: PlacementRequest) -> Allocation | None:
         """Return a place on several nodes: as few as will do, those that push out fewest first."""
         if each.request.placement is Placement.PACK:
             return None
@@ -154,7 +156,7 @@ class _Packing:
                 return self._give(each, counts) if self._few(each, len(counts)) else None
         return None
 
-    def _few(self, each: Wanted, nodes: int) -> bool:
+    def _few(self, each: PlacementRequest, nodes: int) -> bool:
         """Return whether a number may be spread over so many nodes: no more than it needs."""
         if self.spread or each.request.placement is Placement.SCATTER:
             return True
@@ -164,12 +166,12 @@ class _Packing:
             needed += 1
         return nodes <= needed
 
-    def _room(self, each: Wanted, chunk: Chunk, space: FreeNode) -> int:
+    def _room(self, each: PlacementRequest, chunk: Chunk, space: FreeNode) -> int:
         if shortage(chunk, space, exclusive=each.request.exclusive):
             return 0
         return room(chunk, space) * chunk.gpus
 
-    def _give(self, each: Wanted, counts: Mapping[str, int]) -> Allocation | None:
+    def _give(self, each: PlacementRequest, counts: Mapping[str, int]) -> Allocation | None:
         """Return so many GPUs of each node: its own or free ones, those of who stays last."""
         chunk = _place_of(each.request)
         owned = {share.node: set(share.gpu_indices) for share in each.allocation}

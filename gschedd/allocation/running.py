@@ -10,7 +10,7 @@ from gschedd.plan.snapshot import JobClass, RunningJob, Snapshot
 from gschedd.plan.training import TrainingProfile
 
 
-class Trainings(Struct, frozen=True, kw_only=True):
+class TrainingJobs(Struct, frozen=True, kw_only=True):
     """The trainings of a snapshot, by what can be done about them.
 
     Attributes:
@@ -27,7 +27,7 @@ class Trainings(Struct, frozen=True, kw_only=True):
     others: tuple[RunningJob, ...]
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> "Trainings":
+    def of(cls, snapshot: Snapshot) -> "TrainingJobs":
         """Return the trainings of a snapshot, each kind by job id."""
         waiting = {
             job: group.job_class

@@ -67,7 +67,7 @@ class Timeline:
 
     Attributes:
         starts_s: when each step begins, ascending, shape ``(S,)``; the first one is now.
-        free: GPUs free during each step, shape ``(S,)``. Only `take` and `Claim` change them.
+        free: GPUs free during each step, shape ``(S,)``. Only `take` and `claim` change them.
     """
 
     __slots__ = ("free", "starts_s")
@@ -111,23 +111,23 @@ class Timeline:
             yield end_s - start_s, free[index]
 
 
-class Claim(Struct, frozen=True, kw_only=True):
-    """What a training takes of a timeline.
+class MinimumShare(Struct, frozen=True, kw_only=True):
+    """The GPUs that a training job takes of a timeline or grid.
 
     Attributes:
         level: number of GPUs that it never exceeds; 0: it gets none, whatever is free.
         gpus: how many it has now.
         end_s: when it is done, seconds since the epoch; infinite where it never is.
-        gpu_s: GPU time until then, seconds.
+        gpu_s: GPU time until then, seconds; 0 on a grid, which does not count it.
     """
 
     level: int
     gpus: int
     end_s: float
-    gpu_s: float
+    gpu_s: float = 0.0
 
 
-NOTHING: Final = Claim(level=0, gpus=0, end_s=float("inf"), gpu_s=0.0)
+NOTHING: Final = MinimumShare(level=0, gpus=0, end_s=float("inf"), gpu_s=0.0)
 
 
 def least_level(
@@ -169,7 +169,7 @@ def least_level(
 
 def claim(
     timeline: Timeline, levels: Levels, index: int, work: float, startup_s: float = 0.0
-) -> Claim:
+) -> MinimumShare:
     """Take the share of a level, or less where less is free, until the work is done.
 
     Args:
@@ -196,7 +196,7 @@ def claim(
                 # an end that rounding puts behind the next step is at that step
                 timeline.split(end_s if last else min(end_s, starts_s[at + 1]))
                 free[at] -= gpus
-                return Claim(
+                return MinimumShare(
                     level=limits[index], gpus=now_gpus, end_s=end_s, gpu_s=gpu_s + gpus * need_s
                 )
             lasts_s = starts_s[at + 1] - starts_s[at]
@@ -206,7 +206,7 @@ def claim(
             gpu_s += lasts_s * gpus
             free[at] -= gpus
         elif last:
-            return Claim(level=limits[index], gpus=now_gpus, end_s=float("inf"), gpu_s=gpu_s)
+            return MinimumShare(level=limits[index], gpus=now_gpus, end_s=float("inf"), gpu_s=gpu_s)
         at += 1
 
 
@@ -277,10 +277,10 @@ class Shares:
 
 def _settle(
     timeline: Timeline, demands: Iterable[Demand], may_be_late: Collection[int] | None = None
-) -> tuple[Timeline, Mapping[int, Claim], frozenset[int]] | None:
+) -> tuple[Timeline, Mapping[int, MinimumShare], frozenset[int]] | None:
     """Return what is left, the claims, and who is late; None if somebody is who may not be."""
     left = timeline.copy()
-    claims: dict[int, Claim] = {}
+    claims: dict[int, MinimumShare] = {}
     late: set[int] = set()
     for demand in demands:
         levels, work, startup_s = demand.levels, demand.work, demand.startup_s

@@ -23,7 +23,13 @@ from gschedd.core.forecast.deadline import (
     outlook_of,
 )
 from gschedd.core.forecast.question import questions_of
-from gschedd.core.forecast.start import AskStart, Forecast, ForecastQuestion, Told, told
+from gschedd.core.forecast.start import (
+    AskStart,
+    Forecast,
+    ForecastAnswer,
+    ForecastQuestion,
+    answer_to,
+)
 from gschedd.core.head import Head
 from gschedd.core.state.elements import waiting_job
 from gschedd.core.views.jobs import start_row
@@ -159,9 +165,9 @@ class Forecasts:
         if question is not None:
             answer = await self._answer(question)
             match answer:
-                case Told(too_long=True):
+                case ForecastAnswer(too_long=True):
                     starts |= dict.fromkeys(meant, Forecast(start_unknown=TOO_LONG))
-                case Told():
+                case ForecastAnswer():
                     none = Forecast()
                     starts |= {job: answer.starts.get(on, none) for job, on in meant.items()}
                 case Failed():
@@ -276,11 +282,11 @@ class Forecasts:
             begun.set()
             return await work()
 
-    async def _answer(self, question: ForecastQuestion) -> Told | Failed:
+    async def _answer(self, question: ForecastQuestion) -> ForecastAnswer | Failed:
         """Return the answer to a question, or that there is none."""
         if self._worker is None:
             try:
-                return told(question, self._head.policy)
+                return answer_to(question, self._head.policy)
             except Exception as error:  # noqa: BLE001 # a policy's fault costs an answer
                 return self._failed(str(error))
         begun_s = self._clock.monotonic_s()

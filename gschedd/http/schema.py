@@ -17,7 +17,7 @@ from gsched.protocol.running import RunningConfig
 from gsched.protocol.stories import JobStories
 from gsched.version import VERSION
 from gschedd.http.answers import answer
-from gschedd.models.saved import Saved
+from gschedd.models.saved import SnapshotFile
 
 #: Method, path, what it is for, body, answer.
 ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
@@ -40,7 +40,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("get", "/v1/history", "past jobs and totals", None, api.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),
     ("get", "/v1/config", "the configuration of the running head", None, RunningConfig),
-    ("get", "/v1/snapshot", "what the policies see, to be replayed", None, Saved),
+    ("get", "/v1/snapshot", "what the policies see, to be replayed", None, SnapshotFile),
     ("post", "/v1/recover", "end safe mode", recover.RecoverRequest, api.Health),
     ("get", "/v1/recover", "what nodes know that the database lacks", None, recover.RecoverReply),
 )

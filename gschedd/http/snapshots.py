@@ -52,7 +52,7 @@ class Snapshots:
         seen = snapshot(head.state, head.settings, self._clock.wall_s(), head.model).detach()
 
         def encoded() -> bytes:
-            content = saved.Saved(
+            content = saved.SnapshotFile(
                 format=saved.FORMAT,
                 version=saved.VERSION,
                 gsched=VERSION,

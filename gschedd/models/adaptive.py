@@ -9,7 +9,7 @@ from gsched.model.training import Adaptive
 from gschedd.models.goodput.learner import GoodputLearner, learner_of
 from gschedd.models.goodput.model import GoodputModel, times_as_fast
 from gschedd.models.goodput.records import GradientNoise, Observation, TypeModel
-from gschedd.models.history import Recent
+from gschedd.models.history import LruMap
 from gschedd.models.steptimes import TYPES_JOINT, Steps
 from gschedd.models.type_speeds import TypeSpeeds
 
@@ -36,25 +36,25 @@ class _Seen:
         self.at_s = float("-inf")
 
 
-class _Course:
+class _GoodputHistory:
     """What is known of one job or kind.
 
     Attributes:
-        told: the latest measurements, and how many there were in all.
-        noise: the latest of its gradients; None: it was not told.
+        latest: the latest measurements, and how many there were in all.
+        noise: the latest of its gradients; None: unknown.
         seen: what was measured last, by GPU type, counts and batch.
         types: GPU types on which it was measured.
         gpus: the most GPUs on which it was measured.
         work_total: of the latest one that said so; 0: none did.
     """
 
-    __slots__ = ("_learners", "count", "gpus", "noise", "seen", "told", "types", "work_total")
+    __slots__ = ("_learners", "count", "gpus", "latest", "noise", "seen", "types", "work_total")
 
     def __init__(self) -> None:
-        self.told: deque[Steps] = deque(maxlen=MAX_SEEN)
+        self.latest: deque[Steps] = deque(maxlen=MAX_SEEN)
         self.count = 0
         self.noise: GradientNoise | None = None
-        self.seen: Recent[_Seen] = Recent(_Seen, MAX_SEEN)
+        self.seen: LruMap[_Seen] = LruMap(_Seen, MAX_SEEN)
         self.types: frozenset[str] = frozenset()
         self.gpus = 0
         self.work_total = 0.0
@@ -62,7 +62,7 @@ class _Course:
 
     def learn(self, steps: Steps, at_s: float) -> None:
         """Take a measurement into account."""
-        self.told.append(steps)
+        self.latest.append(steps)
         self.count += 1
         if _has_noise(steps):
             self.noise = GradientNoise(square_norm=steps.gradient_sqr, variance=steps.gradient_var)
@@ -72,7 +72,9 @@ class _Course:
         seen = self.seen.touch(_configuration(steps))
         seen.step_s, seen.at_s = steps.step_s, at_s
 
-    def learner(self, adaptive: Adaptive, others: "_Course | None" = None) -> GoodputLearner:
+    def learner(
+        self, adaptive: Adaptive, others: "_GoodputHistory | None" = None
+    ) -> GoodputLearner:
         """Return what learns a job of which its user says this, with all that was told.
 
         Args:
@@ -92,10 +94,10 @@ class _Course:
         return learner
 
 
-def _newest(course: _Course, known: int) -> list[Steps]:
+def _newest(course: _GoodputHistory, known: int) -> list[Steps]:
     """Return what was told since so many measurements, as far as it is remembered."""
-    new = min(course.count - known, len(course.told))
-    return list(course.told)[len(course.told) - new :]
+    new = min(course.count - known, len(course.latest))
+    return list(course.latest)[len(course.latest) - new :]
 
 
 def _teach(learner: GoodputLearner, steps: Steps) -> None:
@@ -107,7 +109,7 @@ class GoodputKnowledge:
     """Step times and gradient noise of adaptive trainings, by job and by kind."""
 
     def __init__(self) -> None:
-        self._courses: Recent[_Course] = Recent(_Course, MAX_KNOWN)
+        self._courses: LruMap[_GoodputHistory] = LruMap(_GoodputHistory, MAX_KNOWN)
         self._speeds = TypeSpeeds()
 
     def learn(self, kind: str, job: int, steps: Steps, at_s: float) -> None:
@@ -167,9 +169,9 @@ class GoodputKnowledge:
             learner = own.learner(adaptive, others)
         else:
             learner = learner_of(adaptive) if known is None else known.learner(adaptive)
-        for told in (own, others):
-            if noise is None and told is not None:
-                noise = told.noise
+        for course in (own, others):
+            if noise is None and course is not None:
+                noise = course.noise
         if noise is not None:
             learner.measure_noise(noise.square_norm, noise.variance)
         return self._with_guesses(learner.model())

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from gschedd.models.measures import CPU, GPU, LOG_FLOORS, MEMORY, PLACES, WALL, Logs, Sample
 from gschedd.models.medians import LongMedian
-from gschedd.models.view import OWN_WAYS, WINDOW, SpeedsOf, Target, View, gains
+from gschedd.models.view import OWN_WAYS, WINDOW, PredictionTarget, SpeedsOf, View, gains
 
 #: Moments remembered of what would have been said then; the older, the fewer.
 MAX_MOMENTS: Final = 64
@@ -59,22 +59,22 @@ class Moment:
     Most moments are never looked back at, so what was said is worked out when one is.
     """
 
-    __slots__ = ("_said", "_view", "asked", "at_s", "on_gpu")
+    __slots__ = ("_predicted", "_view", "at_s", "on_gpu", "requested")
 
     def __init__(self, sample: Sample, view: View) -> None:
         self.at_s = sample.ended_s
-        self.asked = sample.asked
+        self.requested = sample.requested
         self.on_gpu = sample.on_gpu
         self._view: View | None = view
-        self._said: tuple[tuple[float, ...], ...] = ()
+        self._predicted: tuple[tuple[float, ...], ...] = ()
 
     @property
-    def said(self) -> tuple[tuple[float, ...], ...]:
+    def predicted_logs(self) -> tuple[tuple[float, ...], ...]:
         """Return each quantity by each own way."""
         if self._view is not None:
-            anywhere = Target(speed=0.0, asked=self.asked, on_gpu=self.on_gpu)
-            self._said, self._view = self._view.by_all(anywhere), None
-        return self._said
+            anywhere = PredictionTarget(speed=0.0, requested=self.requested, on_gpu=self.on_gpu)
+            self._predicted, self._view = self._view.by_all(anywhere), None
+        return self._predicted
 
 
 class Lesson(Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class Family:
     """The latest runs of jobs that are alike, and how well each way has predicted them.
 
     Args:
-        use_asked: what was asked for tells the sizes of jobs apart.
+        uses_request: what was requested tells the sizes of jobs apart.
         wider: how many wider families there may be.
 
     Attributes:
@@ -125,13 +125,13 @@ class Family:
         "kept",
         "misses",
         "samples",
-        "use_asked",
+        "uses_request",
     )
 
-    def __init__(self, *, use_asked: bool = False, wider: int = WIDER) -> None:
+    def __init__(self, *, uses_request: bool = False, wider: int = WIDER) -> None:
         self.samples: deque[Sample] = deque(maxlen=WINDOW)
         self.bound = PRIOR_BOUND
-        self.use_asked = use_asked
+        self.uses_request = uses_request
         self.misses: deque[Logs] = deque(maxlen=WINDOW)
         self._errors = [list(FIRST_ERRORS) for _ in PLACES]
         self._fading = [1.0 for _ in PLACES]  # by this all errors of a quantity are less than noted
@@ -179,7 +179,7 @@ class Family:
             samples=tuple(self.samples),
             bound=self.bound,
             ever=tuple([ever.value() if live else None for live, ever in pairs]),
-            use_asked=self.use_asked,
+            uses_request=self.uses_request,
             all_whole=not self._cut,
             kept=tuple(self.kept) if kept else (),
             speeds_of=speeds_of,
@@ -187,7 +187,11 @@ class Family:
         )
 
     def learn(
-        self, sample: Sample, target: Target, speeds_of: SpeedsOf, wider: Sequence[Logs] | None
+        self,
+        sample: Sample,
+        target: PredictionTarget,
+        speeds_of: SpeedsOf,
+        wider: Sequence[Logs] | None,
     ) -> Lesson:
         """Score what would have been predicted for a run, then add the run.
 
@@ -205,7 +209,7 @@ class Family:
         if lesson.missed is not None:
             self.misses.append(lesson.missed)
         self._add(sample, gain)
-        if not self.use_asked and self._seen % self._apart == 0:
+        if not self.uses_request and self._seen % self._apart == 0:
             self._keep(sample)
         if self._seen < WINDOW or self._seen % EVERY == 0:
             speeds = speeds_of(self.samples)
@@ -217,30 +221,30 @@ class Family:
     def _score(
         self,
         sample: Sample,
-        target: Target,
+        target: PredictionTarget,
         gain: Logs,
         moment: Moment,
         wider: Sequence[Logs] | None,
     ) -> Lesson:
         """Return what would have been said of a run, and score each way by it."""
         step = max(FORGET, 1 / (self._scored + FIRST_RUNS + 1))
-        whole, said = sample.whole, moment.said
+        whole, predicted_logs = sample.whole, moment.predicted_logs
         self._scored += whole
         own: list[float] = []
         missed: list[float] = []
         for q in PLACES:
             log, shift = sample.logs[q], gain[q]
-            if self.use_asked:
-                asked, then_asked = target.asked[q], moment.asked[q]
-                if asked is not None and then_asked is not None:
-                    shift += asked - then_asked
+            if self.uses_request:
+                requested, then_requested = target.requested[q], moment.requested[q]
+                if requested is not None and then_requested is not None:
+                    shift += requested - then_requested
             if not shift and self._is_nothing(q, log, wider):
                 own.append(log)
                 missed.append(0.0)
                 if whole:
                     self._fading[q] *= 1 - step
                 continue
-            predicted = [value + shift for value in said[q]]
+            predicted = [value + shift for value in predicted_logs[q]]
             for logs in wider or ():
                 predicted.append(logs[q])  # noqa: PERF401 -- one or two: a comprehension costs more
             errors = self._errors[q]

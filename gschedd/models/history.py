@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 MAX_KINDS: Final = 10_000
 
 
-class Recent(Generic[Value]):
+class LruMap(Generic[Value]):
     """Values by key, of which those longest untouched are forgotten: a bounded mapping."""
 
     def __init__(self, make: Callable[[], Value], most: int) -> None:
@@ -34,9 +34,9 @@ class Recent(Generic[Value]):
             self._values.move_to_end(key)
         return value
 
-    def only(self, keys: Iterable[str]) -> "Recent[Value]":
+    def only(self, keys: Iterable[str]) -> "LruMap[Value]":
         """Return a copy of what is known of some keys."""
-        other = Recent(self._make, self._most)
+        other = LruMap(self._make, self._most)
         for key in keys:
             value = self._values.get(key)
             if value is not None:

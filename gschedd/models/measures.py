@@ -40,13 +40,13 @@ class Sample(Struct, frozen=True, kw_only=True):
 
     Attributes:
         logs: the measured quantities.
-        asked: what the user asked for, where that is stated and comparable, else None.
+        requested: by the user, where that is stated and comparable, else None.
         speed: of the node's processor that the job is bound to.
         whole: the job did all its work.
     """
 
     logs: Logs
-    asked: tuple[float | None, ...]
+    requested: tuple[float | None, ...]
     node: str
     speed: float
     on_gpu: bool
@@ -55,14 +55,14 @@ class Sample(Struct, frozen=True, kw_only=True):
     whole: bool
 
 
-def sample_of(record: Record, asked: tuple[float | None, ...]) -> Sample:
+def sample_of(record: Record, requested: tuple[float | None, ...]) -> Sample:
     """Return the logarithms of a run, with those of what was asked for."""
     used = record.used
     values = (used.cpu_cores, used.memory_bytes, used.gpus, used.gpu_memory_bytes, record.wall_s)
     on_gpu = is_on_gpu(record.kind)
     return Sample(
         logs=tuple(math.log(max(v, least)) for v, least in zip(values, FLOORS, strict=True)),
-        asked=asked,
+        requested=requested,
         node=record.node,
         speed=speed_of(record.rates, on_gpu=on_gpu),
         on_gpu=on_gpu,
@@ -84,7 +84,7 @@ def speed_of(rates: NodeRates, *, on_gpu: bool) -> float:
 
 
 @lru_cache(MAX_KEPT)
-def asked_of(kind: Kind) -> tuple[float | None, ...]:
+def requested_of(kind: Kind) -> tuple[float | None, ...]:
     """Return the logarithms of what was asked for, by quantity."""
     stated = (kind.cpus, kind.memory_bytes, kind.gpus, 0, kind.walltime_s)
     return tuple(math.log(value) if value > 0 else None for value in stated)

@@ -20,21 +20,21 @@ from typing import Final
 from msgspec import Struct, field, structs
 
 from gschedd.models.family import WELL_KNOWN, Family, Lesson
-from gschedd.models.history import MAX_KINDS, Recent
+from gschedd.models.history import MAX_KINDS, LruMap
 from gschedd.models.measures import (
     MAX_KEPT,
     PLACES,
     WALL,
     Logs,
     Sample,
-    asked_of,
     is_on_gpu,
+    requested_of,
     sample_of,
     speed_of,
     use_of,
 )
 from gschedd.models.records import Record
-from gschedd.models.view import OWN_WAYS, Target, View
+from gschedd.models.view import OWN_WAYS, PredictionTarget, View
 from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, PastRuns, Prediction, Use
 
 #: Families a job belongs to, the nearest first.
@@ -137,13 +137,13 @@ class RobustModel:
     """
 
     def __init__(self, *, max_kinds: int = MAX_KINDS) -> None:
-        self._families: dict[Basis, Recent[Family]] = {
-            basis: Recent(_maker(basis), max_kinds) for basis in LEVELS
+        self._families: dict[Basis, LruMap[Family]] = {
+            basis: LruMap(_maker(basis), max_kinds) for basis in LEVELS
         }
         self._nodes = NodeSpeeds()
-        self._paces: Recent[_Pace] = Recent(_Pace, max_kinds)
+        self._paces: LruMap[_Pace] = LruMap(_Pace, max_kinds)
         self._misses = {basis: deque[Logs](maxlen=MAX_MISSES) for basis in Basis}
-        self._said: dict[Kind, _Estimate] = {}  # since the last run was learned
+        self._estimates: dict[Kind, _Estimate] = {}  # since the last run was learned
 
     def learn(self, record: Record) -> None:
         """Take a run into account, unless it would teach nothing.
@@ -156,10 +156,12 @@ class RobustModel:
         pace = self._paces.touch(f"{kind.key} {record.node}")
         if pace.has_just_taught(record.ended_s):
             return
-        self._said.clear()
-        asked = asked_of(kind)
-        sample = sample_of(record, asked)
-        target = Target(speed=self._nodes.speed(sample), asked=asked, on_gpu=sample.on_gpu)
+        self._estimates.clear()
+        requested = requested_of(kind)
+        sample = sample_of(record, requested)
+        target = PredictionTarget(
+            speed=self._nodes.speed(sample), requested=requested, on_gpu=sample.on_gpu
+        )
         own = self._families[Basis.KIND].touch(kind.key)
         if own.tells_others:
             self._learn_in_all(record, sample, target)
@@ -167,7 +169,7 @@ class RobustModel:
             lesson = own.learn(sample, target, self._nodes.speeds, None)
             self._take(lesson, Basis.KIND, own, record.node, on_gpu=sample.on_gpu)
 
-    def _learn_in_all(self, record: Record, sample: Sample, target: Target) -> None:
+    def _learn_in_all(self, record: Record, sample: Sample, target: PredictionTarget) -> None:
         """Teach all families of a job, the widest first."""
         wider: list[Logs] = []
         for basis, key in reversed(_keys(record.kind)):
@@ -202,24 +204,24 @@ class RobustModel:
         """Return the latest runs of the very kind as they would have been on a node."""
         return _runs_on(self._known_of(kind), self._nodes, node)
 
-    def detach(self, kinds: Collection[Kind]) -> "Known":
+    def detach(self, kinds: Collection[Kind]) -> "RobustSnapshot":
         """Return what is known of some kinds now."""
         known = {kind: self._known_of(kind).detach(self._nodes) for kind in kinds}
-        return Known(kinds=known, nodes=deepcopy(self._nodes))
+        return RobustSnapshot(kinds=known, nodes=deepcopy(self._nodes))
 
     def _known_of(self, kind: Kind) -> "_Estimate":
-        predicted = self._said.get(kind)
+        predicted = self._estimates.get(kind)
         if predicted is None:
-            predicted = self._said[kind] = self._predict(kind)
+            predicted = self._estimates[kind] = self._predict(kind)
         return predicted
 
     def _predict(self, kind: Kind) -> "_Estimate":
         """Return what is known of a kind, whatever the node."""
-        on_gpu, asked = is_on_gpu(kind), asked_of(kind)
+        on_gpu, requested = is_on_gpu(kind), requested_of(kind)
         found = [(basis, self._families[basis].get(key)) for basis, key in _keys(kind)]
         known = [(basis, family) for basis, family in found if family]
         if not known:
-            return _Estimate(asked=asked, on_gpu=on_gpu)
+            return _Estimate(requested=requested, on_gpu=on_gpu)
         basis, nearest = known[0]
         believed: list[tuple[Family, int]] = []
         for q in PLACES:
@@ -231,7 +233,7 @@ class RobustModel:
         if len(misses) < ENOUGH_MISSES:
             misses = self._misses[basis]
         return _Estimate(
-            asked=asked,
+            requested=requested,
             on_gpu=on_gpu,
             basis=basis,
             records=len(nearest),
@@ -261,29 +263,29 @@ class _Estimate(Struct, frozen=True, kw_only=True):
         own: the nearest family, where ``basis`` says which one that is; None: nothing is known.
         own_way: by which of its own ways its run times are believed.
         margins: by how much high values lie above the expected ones, logarithms.
-        said: what was predicted already, by the logarithm of a node's speed, and its rates.
+        predictions: what was predicted already, by the logarithm of a node's speed, and its rates.
     """
 
-    asked: tuple[float | None, ...]
+    requested: tuple[float | None, ...]
     on_gpu: bool
-    basis: Basis = Basis.ASKED
+    basis: Basis = Basis.REQUESTED
     records: int = 0
     ways: tuple[tuple[View, int], ...] = ()
     margins: Logs = ()
     spread: float | None = None
     own: View | None = None
     own_way: int = 0
-    said: dict[tuple[float, NodeRates], Prediction] = field(default_factory=dict)
+    predictions: dict[tuple[float, NodeRates], Prediction] = field(default_factory=dict)
 
     def detach(self, nodes: NodeSpeeds) -> "_Estimate":
         """Return the same without any way back to what goes on learning."""
         ways = tuple([(view.detach(nodes.speeds), way) for view, way in self.ways])
         own = None if self.own is None else self.own.detach(nodes.speeds)
-        return structs.replace(self, ways=ways, own=own, said={})
+        return structs.replace(self, ways=ways, own=own, predictions={})
 
     def on(self, speed: float, rates: NodeRates) -> Prediction:
         """Return what a job of the kind will cost on a node."""
-        target = Target(speed=speed, asked=self.asked, on_gpu=self.on_gpu)
+        target = PredictionTarget(speed=speed, requested=self.requested, on_gpu=self.on_gpu)
         pairs = zip(PLACES, self.ways, strict=True)
         expected = tuple([view.expect(q, target, way) for q, (view, way) in pairs])
         high = tuple(map(add, expected, self.margins))
@@ -297,7 +299,7 @@ class _Estimate(Struct, frozen=True, kw_only=True):
         )
 
 
-class Known:
+class RobustSnapshot:
     """What a `RobustModel` knew of some kinds at one moment.
 
     Args:
@@ -328,13 +330,13 @@ class Known:
 
 def _predicted(kind: Kind, predicted: _Estimate, nodes: NodeSpeeds, node: NodeLoad) -> Prediction:
     if not predicted.ways:
-        return _asked_for(kind, node)
+        return _requested_use(kind, node)
     rates, on_gpu = node.rates, predicted.on_gpu
     speed = speed_of(rates, on_gpu=on_gpu) + nodes.of(node.name, on_gpu=on_gpu)
-    said = predicted.said.get((speed, rates))
-    if said is None:
-        said = predicted.said[speed, rates] = predicted.on(speed, rates)
-    return said
+    found = predicted.predictions.get((speed, rates))
+    if found is None:
+        found = predicted.predictions[speed, rates] = predicted.on(speed, rates)
+    return found
 
 
 def _runs_on(known: _Estimate, nodes: NodeSpeeds, node: NodeLoad) -> PastRuns:
@@ -342,7 +344,7 @@ def _runs_on(known: _Estimate, nodes: NodeSpeeds, node: NodeLoad) -> PastRuns:
         return ()
     on_gpu = known.on_gpu
     speed = speed_of(node.rates, on_gpu=on_gpu) + nodes.of(node.name, on_gpu=on_gpu)
-    target = Target(speed=speed, asked=known.asked, on_gpu=on_gpu)
+    target = PredictionTarget(speed=speed, requested=known.requested, on_gpu=on_gpu)
     return known.own.runs(target, known.own_way)
 
 
@@ -354,7 +356,7 @@ def _margins(misses: Sequence[Logs]) -> Logs:
     return tuple([max(sorted(each)[place], 0.0) for each in zip(*misses, strict=True)])
 
 
-def _asked_for(kind: Kind, node: NodeLoad) -> Prediction:
+def _requested_use(kind: Kind, node: NodeLoad) -> Prediction:
     """Return what a job asks for, as nothing else is known.
 
     The paper's guess, the node's load divided by its jobs, is nothing on an idle node, so that a
@@ -368,23 +370,23 @@ def _asked_for(kind: Kind, node: NodeLoad) -> Prediction:
         gpus=gpus,
         gpu_memory_bytes=gpus * rates.gpu_memory_bytes / rates.gpus if rates.gpus else 0.0,
     )
-    return Prediction(use=use, high=use, basis=Basis.ASKED)
+    return Prediction(use=use, high=use, basis=Basis.REQUESTED)
 
 
 def _maker(basis: Basis) -> Callable[[], Family]:
     """Return what makes a family; beyond one kind, what was asked for tells the sizes apart."""
     wider = len(LEVELS) - 1 - LEVELS.index(basis)
-    return lambda: Family(use_asked=basis is not Basis.KIND, wider=wider)
+    return lambda: Family(uses_request=basis is not Basis.KIND, wider=wider)
 
 
 @lru_cache(MAX_KEPT)
 def _keys(kind: Kind) -> tuple[tuple[Basis, str], ...]:
     """Return the families that a job belongs to, the nearest first."""
-    asked = f"{kind.cpus}:{kind.gpus}:{kind.memory_bytes}:{kind.walltime_s}"
+    requested = f"{kind.cpus}:{kind.gpus}:{kind.memory_bytes}:{kind.walltime_s}"
     return (
         (Basis.KIND, kind.key),
         (Basis.PROGRAM, kind.program),
-        (Basis.REQUEST, f"{kind.owner_uid}:{asked}"),
+        (Basis.REQUEST, f"{kind.owner_uid}:{requested}"),
         (Basis.OWNER, str(kind.owner_uid)),
         (Basis.ALL, ""),
     )

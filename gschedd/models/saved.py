@@ -71,13 +71,13 @@ class SavedKind(Struct, frozen=True, kw_only=True):
 
     Attributes:
         jobs: those in the snapshot.
-        said: what the predictor said of it, on each node that had reported; in the order of the
+        predictions: of it, for each node that had reported; in the order of the
             loads. None: nothing, as nothing is learned or there were too many kinds.
     """
 
     kind: Kind
     jobs: tuple[int, ...]
-    said: tuple[Prediction, ...] | None
+    predictions: tuple[Prediction, ...] | None
 
 
 class SavedSnapshot(Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class SavedSnapshot(Struct, frozen=True, kw_only=True):
     moves_left: bool = False
 
 
-class Saved(Struct, frozen=True, kw_only=True):
+class SnapshotFile(Struct, frozen=True, kw_only=True):
     """The content of a file.
 
     Attributes:
@@ -159,17 +159,19 @@ def _kinds(snapshot: Snapshot, loads: Sequence[NodeLoad]) -> list[SavedKind]:
     for job, kind in snapshot.kinds.items():
         jobs.setdefault(kind, []).append(job)
     predictor = snapshot.predictor
-    told = list(jobs)[: MAX_PREDICTIONS // max(len(loads), 1)] if predictor is not None else []
-    said: Mapping[Kind, Mapping[str, Prediction]] = {}
+    predicted_jobs = (
+        list(jobs)[: MAX_PREDICTIONS // max(len(loads), 1)] if predictor is not None else []
+    )
+    predictions: Mapping[Kind, Mapping[str, Prediction]] = {}
     if predictor is not None:
-        said = predict_all(
-            predictor, told, {load.name: load for load in loads}, snapshot.now_s
-        ).said
+        predictions = predict_all(
+            predictor, predicted_jobs, {load.name: load for load in loads}, snapshot.now_s
+        ).predictions
     return [
         SavedKind(
             kind=kind,
             jobs=tuple(numbers),
-            said=tuple(said[kind].values()) if kind in said else None,
+            predictions=tuple(predictions[kind].values()) if kind in predictions else None,
         )
         for kind, numbers in jobs.items()
     ]
@@ -187,10 +189,10 @@ def _restored_profile(kept: SavedProfile) -> TrainingProfile:
 def restored(kept: SavedSnapshot) -> Snapshot:
     """Return a snapshot that was saved."""
     fabric, names = kept.fabric, [load.name for load in kept.loads]
-    said = {
-        each.kind: dict(zip(names, each.said, strict=True))
+    predictions = {
+        each.kind: dict(zip(names, each.predictions, strict=True))
         for each in kept.kinds
-        if each.said is not None
+        if each.predictions is not None
     }
     return Snapshot(
         now_s=kept.now_s,
@@ -203,10 +205,10 @@ def restored(kept: SavedSnapshot) -> Snapshot:
         kinds={
             job: each.kind
             for each in kept.kinds
-            if each.said is not None or not kept.learns
+            if each.predictions is not None or not kept.learns
             for job in each.jobs
         },
-        predictor=PredictionTable(said=said) if kept.learns else None,
+        predictor=PredictionTable(predictions=predictions) if kept.learns else None,
         profiles={profile.job: _restored_profile(profile) for profile in kept.profiles},
         fabric=Fabric(
             inside_bytes_s=fabric.inside_bytes_s,
@@ -222,12 +224,12 @@ def restored(kept: SavedSnapshot) -> Snapshot:
     )
 
 
-def encode(content: Saved) -> bytes:
+def encode(content: SnapshotFile) -> bytes:
     """Return the bytes of a file."""
     return msgspec.json.encode(content)
 
 
-def decode(data: bytes) -> Saved:
+def decode(data: bytes) -> SnapshotFile:
     """Return the content of a file.
 
     Raises:
@@ -243,7 +245,7 @@ def decode(data: bytes) -> Saved:
             f"this gsched reads {FORMAT!r} version {VERSION}"
         )
     try:
-        content = msgspec.json.decode(data, type=Saved)
+        content = msgspec.json.decode(data, type=SnapshotFile)
     except msgspec.DecodeError as error:
         raise ValueError(f"it is a damaged snapshot: {error}") from None
     _check(content.snapshot)
@@ -272,5 +274,5 @@ def _check(kept: SavedSnapshot) -> None:
         if not group.order:
             raise ValueError(f"no job of {group.job_class} waits")
     for each in kept.kinds:
-        if each.said is not None and len(each.said) != len(kept.loads):
-            raise ValueError(f"{len(each.said)} predictions for {len(kept.loads)} nodes")
+        if each.predictions is not None and len(each.predictions) != len(kept.loads):
+            raise ValueError(f"{len(each.predictions)} predictions for {len(kept.loads)} nodes")

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gschedd.models.history import Recent
+from gschedd.models.history import LruMap
 from gschedd.plan.load import Kind
 
 #: Starts of which the one in the middle counts: few, as a machine that got busy is to be noticed
@@ -22,12 +22,12 @@ LATEST: Final = 9
 LEAST_S: Final = 1.0
 #: A training that never says how far it is, and took longer than its steps by more than this, has
 #: another size than its user said. Seconds: a quarter of an hour.
-MOST_TOLD_BY_END_S: Final = 900.0
+MOST_FROM_END_S: Final = 900.0
 #: Kinds, programs and owners remembered, each.
 MAX_FAMILIES: Final = 10_000
 
 
-class Family(Struct, frozen=True, kw_only=True):
+class StartupKey(Struct, frozen=True, kw_only=True):
     """What tells whose starts are alike.
 
     Attributes:
@@ -41,7 +41,7 @@ class Family(Struct, frozen=True, kw_only=True):
     owner_uid: int
 
     @classmethod
-    def of(cls, kind: Kind) -> "Family":
+    def of(cls, kind: Kind) -> "StartupKey":
         """Return the family of a kind."""
         return cls(kind=kind.key, program=kind.program, owner_uid=kind.owner_uid)
 
@@ -55,18 +55,18 @@ class Startups:
     """What the latest starts took, by family; bounded."""
 
     def __init__(self) -> None:
-        self._latest: Recent[deque[float]] = Recent(lambda: deque(maxlen=LATEST), MAX_FAMILIES * 3)
+        self._latest: LruMap[deque[float]] = LruMap(lambda: deque(maxlen=LATEST), MAX_FAMILIES * 3)
 
     def __bool__(self) -> bool:
         """Return whether anything was learned."""
         return len(self._latest) > 0
 
-    def learn(self, family: Family, startup_s: float) -> None:
+    def learn(self, family: StartupKey, startup_s: float) -> None:
         """Take a start into account; they come in the order in which they were known."""
         for key in family.keys:
             self._latest.touch(key).append(startup_s)
 
-    def expected_s(self, family: Family) -> float:
+    def expected_s(self, family: StartupKey) -> float:
         """Return how long the next start is expected to take, seconds; 0 where nothing is known."""
         for key in family.keys:
             latest = self._latest.get(key)
@@ -75,7 +75,7 @@ class Startups:
         return 0.0
 
 
-def startup_told_by_end_s(wall_s: float, steps_s: float) -> float | None:
+def startup_from_end_s(wall_s: float, steps_s: float) -> float | None:
     """Return how long a training took until its first step, from its run time; None: not to tell.
 
     Args:
@@ -83,7 +83,7 @@ def startup_told_by_end_s(wall_s: float, steps_s: float) -> float | None:
         steps_s: how long its steps take by what its user said.
     """
     startup_s = wall_s - steps_s
-    return None if startup_s > MOST_TOLD_BY_END_S else at_least(startup_s)
+    return None if startup_s > MOST_FROM_END_S else at_least(startup_s)
 
 
 def at_least(startup_s: float) -> float:

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gschedd.models.history import Recent
+from gschedd.models.history import LruMap
 from gschedd.plan.training import Layout, Size
 
 #: Of each layout so many of the latest measurements count, the one in the middle of them.
@@ -70,7 +70,7 @@ class Steps(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sum(self.counts)
 
 
-class Step(Struct, frozen=True, kw_only=True, cache_hash=True):
+class MeasuredStep(Struct, frozen=True, kw_only=True, cache_hash=True):
     """How long a step takes on one layout: GPUs on each node, their speed, seconds."""
 
     counts: tuple[int, ...]
@@ -92,7 +92,7 @@ class MeasuredSpeed(Struct, frozen=True, kw_only=True, cache_hash=True, tag="mea
     """
 
     samples: float
-    seen: tuple[Step, ...]
+    seen: tuple[MeasuredStep, ...]
     computing_s: float
     gradient_bytes: float = 0.0
     inside_bytes_s: float = 0.0
@@ -136,11 +136,11 @@ def ring_bytes(gpus: int, gradient_bytes: float) -> float:
     return 2 * (gpus - 1) / gpus * gradient_bytes
 
 
-def _layouts() -> Recent[deque[Steps]]:
-    return Recent(lambda: deque(maxlen=LATEST), MAX_LAYOUTS)
+def _layouts() -> LruMap[deque[Steps]]:
+    return LruMap(lambda: deque(maxlen=LATEST), MAX_LAYOUTS)
 
 
-class _Course:
+class _StepHistory:
     """What is known of one kind, or of one job: steps of one and the same training."""
 
     __slots__ = ("gradient_bytes", "layouts", "samples", "work_total")
@@ -178,7 +178,7 @@ class StepTimes:
     """What steps took, by kind and by job, and bandwidths by whoever used them; bounded."""
 
     def __init__(self) -> None:
-        self._courses: Recent[_Course] = Recent(_Course, MAX_KNOWN)
+        self._courses: LruMap[_StepHistory] = LruMap(_StepHistory, MAX_KNOWN)
         self._inside: deque[float] = deque(maxlen=LATEST)
         self._between: deque[float] = deque(maxlen=LATEST)
         self._speeds: dict[str, MeasuredSpeed] = {}
@@ -239,7 +239,7 @@ class StepTimes:
             speed = self._speeds[key] = self._measured(course, devices)
         return speed
 
-    def _measured(self, course: _Course, devices: Mapping[str, float]) -> MeasuredSpeed:
+    def _measured(self, course: _StepHistory, devices: Mapping[str, float]) -> MeasuredSpeed:
         """Return the speed that follows from what was measured of a training."""
         typical = [(steps, _device(steps.gpu_type, devices)) for steps in course.typical()]
         alone = [steps.step_s * device for steps, device in typical if steps.gpus == 1]
@@ -273,14 +273,14 @@ def _device(gpu_type: str, devices: Mapping[str, float]) -> float:
     return min(devices.get(name, 1.0) for name in gpu_type.split(TYPES_JOINT))
 
 
-def _slowest(typical: Iterable[tuple[Steps, float]]) -> tuple[Step, ...]:
+def _slowest(typical: Iterable[tuple[Steps, float]]) -> tuple[MeasuredStep, ...]:
     """Return each layout once: of GPU types that nobody tells apart, the slower one counts."""
     found: dict[tuple[tuple[int, ...], float], float] = {}
     for steps, device in typical:
         key = (steps.counts, device)
         found[key] = max(found.get(key, 0.0), steps.step_s)
     return tuple(
-        Step(counts=counts, device=device, step_s=step_s)
+        MeasuredStep(counts=counts, device=device, step_s=step_s)
         for (counts, device), step_s in sorted(found.items())
     )
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from gschedd.models.goodput.lines import on_line
-from gschedd.models.history import Recent
+from gschedd.models.history import LruMap
 
 #: Kinds that are remembered, and batch sizes of each on each type.
 MAX_KINDS: Final = 256
@@ -46,7 +46,7 @@ class TypeSpeeds:
     """Ratios of the speeds of GPU types, from the steps of kinds on one GPU of each; bounded."""
 
     def __init__(self) -> None:
-        self._kinds: Recent[_Kind] = Recent(_Kind, MAX_KINDS)
+        self._kinds: LruMap[_Kind] = LruMap(_Kind, MAX_KINDS)
         self._ratios: dict[tuple[str, str], float | None] = {}
         self.types: frozenset[str] = frozenset()
 

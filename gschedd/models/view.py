@@ -50,15 +50,15 @@ TELL_SPEED: Final = frozenset({CPU, GPU, WALL})
 SpeedsOf = Callable[[Sequence[Sample]], list[float]]
 
 
-class Target(Struct, frozen=True, kw_only=True):
+class PredictionTarget(Struct, frozen=True, kw_only=True):
     """Where a job is to run: the logarithm of that node's speed, and of what was asked for."""
 
     speed: float
-    asked: tuple[float | None, ...]
+    requested: tuple[float | None, ...]
     on_gpu: bool
 
 
-def gains(bound: float, target: Target) -> Logs:
+def gains(bound: float, target: PredictionTarget) -> Logs:
     """Return by how much each quantity differs there from a node of speed 0 (a rate of 1)."""
     speed = target.speed
     busy = -(1 - bound) * speed
@@ -75,7 +75,7 @@ class View(Struct, kw_only=True):
         bound: part of the run time that scales with the node's speed.
         ever: the median of all runs that there ever were on a node of speed 0, by quantity; None
             of what was always too little to count.
-        use_asked: what was asked for tells the sizes of jobs apart.
+        uses_request: what was requested tells the sizes of jobs apart.
         all_whole: all samples did all their work.
         kept: runs that stand for all that there ever were, oldest first.
         kept_speeds: of their nodes.
@@ -86,7 +86,7 @@ class View(Struct, kw_only=True):
     samples: Sequence[Sample]
     bound: float
     ever: tuple[float | None, ...]
-    use_asked: bool
+    uses_request: bool
     all_whole: bool
     kept: Sequence[Sample] = ()
     kept_speeds: Sequence[float] = ()
@@ -100,7 +100,7 @@ class View(Struct, kw_only=True):
         speeds, kept = speeds_of(self.samples), speeds_of(self.kept)
         return structs.replace(self, speeds=speeds, kept_speeds=kept, speeds_of=None)
 
-    def expect(self, q: int, target: Target, way: int) -> float:
+    def expect(self, q: int, target: PredictionTarget, way: int) -> float:
         """Return the expected logarithm of a quantity on a node, by one way."""
         ever = self.ever[q]
         if ever is None:
@@ -111,7 +111,7 @@ class View(Struct, kw_only=True):
         order = sorted(range(len(values)), key=values.__getitem__)
         return weighted_median(values, order, *self._weights(way))
 
-    def runs(self, target: Target, way: int) -> PastRuns:
+    def runs(self, target: PredictionTarget, way: int) -> PastRuns:
         """Return how long past runs would have taken on a node, and what each counts.
 
         Where run times have changed lately, the latest runs tell them, as the way has it.
@@ -125,7 +125,7 @@ class View(Struct, kw_only=True):
             weights = [1.0 if each.whole else CUT_SHORT for each in self.kept]
         return tuple(zip(map(math.exp, logs), weights, strict=True))
 
-    def by_all(self, target: Target) -> tuple[tuple[float, ...], ...]:
+    def by_all(self, target: PredictionTarget) -> tuple[tuple[float, ...], ...]:
         """Return each quantity as each way predicts it."""
         weights = [self._weights(way) for way in range(len(HALF_LIVES))]
         gain = gains(self.bound, target)
@@ -150,7 +150,7 @@ class View(Struct, kw_only=True):
         weights = [weight if sample.whole else weight * CUT_SHORT for weight, sample in pairs]
         return weights, sum(weights) / 2
 
-    def _moved(self, q: int, target: Target) -> list[float]:
+    def _moved(self, q: int, target: PredictionTarget) -> list[float]:
         """Return a quantity of the samples as it would have been for the target."""
         samples, here = self.samples, target.speed
         if q in TELL_SPEED and self.speeds_of is not None:
@@ -169,10 +169,10 @@ class View(Struct, kw_only=True):
             ]
         else:
             values = [sample.logs[q] for sample in samples]
-        asked = target.asked[q] if self.use_asked else None
-        if asked is not None:
+        requested = target.requested[q] if self.uses_request else None
+        if requested is not None:
             values = [
-                value if (was := sample.asked[q]) is None else value + (asked - was)
+                value if (was := sample.requested[q]) is None else value + (requested - was)
                 for value, sample in zip(values, samples, strict=True)
             ]
         return values

@@ -210,9 +210,9 @@ def settled(second: Plan, late: Mapping[int, int], *, now_s: float) -> Plan:
                 waits.append(Wait(job_class=start.job_class, first=start.job, reason=reason))
                 continue
         starts.append(start)
-    told = {wait.job_class: wait for wait in reversed(waits)}
+    first_waits = {wait.job_class: wait for wait in reversed(waits)}
     return structs.replace(
-        second, starts=tuple(starts), waits=tuple(told.values()), again_s=again_s
+        second, starts=tuple(starts), waits=tuple(first_waits.values()), again_s=again_s
     )
 
 
@@ -243,7 +243,7 @@ def _started(start: Start, now_s: float) -> RunningJob:
     )
 
 
-class Claim(Struct, frozen=True, kw_only=True):
+class PerGpuDemand(Struct, frozen=True, kw_only=True):
     """What trainings may ask for beside each GPU; see `meanwhile`.
 
     Attributes:
@@ -256,7 +256,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     whole: bool
 
 
-def claim_of(requests: Iterable[Request]) -> Claim:
+def claim_of(requests: Iterable[Request]) -> PerGpuDemand:
     """Return what trainings with these requests may ask for."""
     cpus, memory_bytes, whole = 0.0, 0.0, False
     for request in requests:
@@ -266,14 +266,14 @@ def claim_of(requests: Iterable[Request]) -> Claim:
                 cpus = max(cpus, chunk.cpus / chunk.gpus)
                 memory_bytes = max(memory_bytes, chunk.memory_bytes / chunk.gpus)
                 whole = whole or bool(chunk.generic)
-    return Claim(cpus=cpus, memory_bytes=memory_bytes, whole=whole)
+    return PerGpuDemand(cpus=cpus, memory_bytes=memory_bytes, whole=whole)
 
 
 def meanwhile(
     snapshot: Snapshot,
     plan: Plan,
     *,
-    claim: Claim,
+    claim: PerGpuDemand,
     trainings: Container[int],
     open_to_others: Container[str],
 ) -> tuple[Start, ...]:
@@ -313,7 +313,7 @@ def _held(running: Iterable[RunningJob], trainings: Container[int]) -> dict[str,
     return held
 
 
-def _spares(space: FreeNode, share: Share, held: Iterable[Share], claim: Claim) -> bool:
+def _spares(space: FreeNode, share: Share, held: Iterable[Share], claim: PerGpuDemand) -> bool:
     """Return whether a share leaves what trainings may ask for on its node."""
     if percent_held([share]):
         return False

@@ -133,14 +133,14 @@ def _place_share(request: Request, spaces: Spaces, rank: Rank) -> Allocation | N
     Algorithm 1 chooses among all GPUs that are shared on nodes with room for the rest. A free GPU
     is that of the node which the policy prefers for a job with a whole one.
     """
-    chunk, asked = request.chunks[0], request.chunks[0].gpu_share
-    if asked is None or request.places != 1:
+    chunk, wanted = request.chunks[0], request.chunks[0].gpu_share
+    if wanted is None or request.places != 1:
         return NoFit(reason="a share of a GPU is for one chunk only")
     able = [s for s in spaces if s.shared and not shortage(chunk, s, exclusive=request.exclusive)]
     rules = next((space.sharing for space in able if space.sharing is not None), None)
     if rules is not None:
         devices = (device for space in able for device in shared_devices(chunk, space))
-        joined = choose(asked, devices, rules)
+        joined = choose(wanted, devices, rules)
         if joined is not None:
             return (share_of(chunk, spaces[joined.node], exclusive=request.exclusive),)
     whole = structs.replace(chunk, gpus=1, gpu_share=None)
@@ -175,7 +175,7 @@ def _place_packed(request: Request, spaces: Spaces, rank: Rank) -> Allocation | 
         if shares:
             return (merged(shares, exclusive=request.exclusive),)
     one = Request(chunks=(whole,), exclusive=request.exclusive)
-    return NoFit(reason=Lack(one, spaces, asked=request))
+    return NoFit(reason=Lack(one, spaces, requested=request))
 
 
 def sum_of(request: Request) -> Chunk:

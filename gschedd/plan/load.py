@@ -110,7 +110,7 @@ class Basis(StrEnum):
     REQUEST = "request"  # the owner's jobs that asked for the same
     OWNER = "owner"
     ALL = "all"
-    ASKED = "asked"  # nothing was ever recorded: what it asks for
+    REQUESTED = "asked"  # nothing was ever recorded: what it asks for
     NODE = "node"  # nothing was ever recorded: the load of the node, divided by its jobs
 
 
@@ -155,18 +155,18 @@ class PredictionTable(Struct, frozen=True, kw_only=True):
     """A predictor that was asked already: of some kinds, on the nodes that had reported.
 
     Attributes:
-        said: predictions by kind and name of the node.
+        predictions: by kind and name of the node.
     """
 
-    said: Mapping[Kind, Mapping[str, Prediction]]
+    predictions: Mapping[Kind, Mapping[str, Prediction]]
 
-    def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- it was said at one moment
+    def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- they are of one moment
         """Return what was said.
 
         Raises:
-            KeyError: it was not asked about this kind on this node.
+            KeyError: it has none of this kind on this node.
         """
-        return self.said[kind][node.name]
+        return self.predictions[kind][node.name]
 
 
 def predict_all(
@@ -174,7 +174,7 @@ def predict_all(
 ) -> PredictionTable:
     """Ask a predictor about each kind on each node."""
     return PredictionTable(
-        said={
+        predictions={
             kind: {name: predictor.predict(kind, load, now_s) for name, load in loads.items()}
             for kind in kinds
         }

@@ -58,9 +58,9 @@ def _share_lack(chunk: Chunk, space: FreeNode) -> str:
         return "sharing"
     if joined_gpu(chunk, space) or opened_gpu(chunk, space):
         return ""
-    asked = chunk.gpu_share
-    has_room = asked is not None and any(
-        device.shared.holds(share_of_gpu(asked, device.shared.gpu))
+    requested = chunk.gpu_share
+    has_room = requested is not None and any(
+        device.shared.holds(share_of_gpu(requested, device.shared.gpu))
         for device in shared_devices(chunk, space)
     )
     return "gpu_low" if has_room else "gpu_share"
@@ -83,21 +83,21 @@ def joined_gpu(chunk: Chunk, space: FreeNode) -> Gpu | None:
 
 def opened_gpu(chunk: Chunk, space: FreeNode) -> Gpu | None:
     """Return which free GPU of a node is shared from now on, if the chunk's job gets a new one."""
-    asked = chunk.gpu_share
-    if asked is None or space.sharing is None:
+    requested = chunk.gpu_share
+    if requested is None or space.sharing is None:
         return None
     large = (
         gpu
         for gpu in usable_gpus(chunk, space)
-        if gpu.memory_bytes and untouched(gpu).holds(share_of_gpu(asked, gpu))
+        if gpu.memory_bytes and untouched(gpu).holds(share_of_gpu(requested, gpu))
     )
     return min(large, key=lambda gpu: gpu.index, default=None)
 
 
 def _gpu_shares(chunk: Chunk, space: FreeNode) -> tuple[GpuShare, ...]:
-    asked = chunk.gpu_share
+    requested = chunk.gpu_share
     gpu = joined_gpu(chunk, space) or opened_gpu(chunk, space)
-    return () if asked is None or gpu is None else (share_of_gpu(asked, gpu),)
+    return () if requested is None or gpu is None else (share_of_gpu(requested, gpu),)
 
 
 def best_space(

@@ -77,14 +77,14 @@ def untouched(gpu: Gpu) -> SharedGpu:
     return SharedGpu(gpu=gpu, percent=WHOLE_PERCENT, memory_bytes=gpu.memory_bytes)
 
 
-def share_of_gpu(asked: GpuShareRequest, gpu: Gpu) -> GpuShare:
+def share_of_gpu(wanted: GpuShareRequest, gpu: Gpu) -> GpuShare:
     """Return what a request is on a GPU: without memory, as much of it as of its time."""
-    memory_bytes = asked.memory_bytes or gpu.memory_bytes * asked.percent // WHOLE_PERCENT
+    memory_bytes = wanted.memory_bytes or gpu.memory_bytes * wanted.percent // WHOLE_PERCENT
     return GpuShare(
         index=gpu.index,
-        percent=asked.percent,
+        percent=wanted.percent,
         memory_bytes=memory_bytes,
-        share_class=asked.share_class,
+        share_class=wanted.share_class,
     )
 
 
@@ -96,13 +96,13 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 def admitted(
-    asked: GpuShareRequest, devices: Iterable[Device], rules: SharingRules
+    wanted: GpuShareRequest, devices: Iterable[Device], rules: SharingRules
 ) -> Iterator[Device]:
     """Yield the shared GPUs that a job may join: the filter of Algorithm 1."""
-    low = asked.share_class is ShareClass.LOW
+    low = wanted.share_class is ShareClass.LOW
     for device in devices:
         shared = device.shared
-        if not shared.holds(share_of_gpu(asked, shared.gpu)):
+        if not shared.holds(share_of_gpu(wanted, shared.gpu)):
             continue
         if low and shared.utilisation > rules.utilisation_max:
             continue
@@ -115,7 +115,7 @@ def admitted(
 DeviceKey = tuple[bool, int, int, int, str, int]
 
 
-def preference(asked: GpuShareRequest, device: Device) -> DeviceKey:
+def preference(wanted: GpuShareRequest, device: Device) -> DeviceKey:
     """Return by what admitted GPUs are ranked, best first: the worst fit of Algorithm 1.
 
     A job of the class ``low`` prefers GPUs without one of the class ``high``. Then, for both
@@ -123,7 +123,7 @@ def preference(asked: GpuShareRequest, device: Device) -> DeviceKey:
     """
     shared = device.shared
     return (
-        asked.share_class is ShareClass.LOW and shared.high > 0,
+        wanted.share_class is ShareClass.LOW and shared.high > 0,
         shared.low,
         -shared.memory_bytes,
         -shared.percent,
@@ -132,8 +132,10 @@ def preference(asked: GpuShareRequest, device: Device) -> DeviceKey:
     )
 
 
-def choose(asked: GpuShareRequest, devices: Iterable[Device], rules: SharingRules) -> Device | None:
+def choose(
+    wanted: GpuShareRequest, devices: Iterable[Device], rules: SharingRules
+) -> Device | None:
     """Return the shared GPU that a job joins by Algorithm 1; None: it needs another GPU."""
     return min(
-        admitted(asked, devices, rules), key=lambda each: preference(asked, each), default=None
+        admitted(wanted, devices, rules), key=lambda each: preference(wanted, each), default=None
     )

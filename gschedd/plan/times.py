@@ -16,17 +16,17 @@ from gschedd.plan.snapshot import JobClass, Snapshot
 ENOUGH_RUNS: Final = 5
 
 
-def predicted_s(said: Iterable[Prediction | None]) -> float | None:
+def predicted_s(predictions: Iterable[Prediction | None]) -> float | None:
     """Return a run time that is seldom exceeded, if enough runs of the kind are known.
 
     Args:
-        said: what was predicted for each of the job's nodes; the slowest one counts.
+        predictions: what was predicted for each of the job's nodes; the slowest one counts.
 
     Returns:
         Seconds; None if of any node nothing is known that could be relied upon.
     """
     longest_s: float | None = None
-    for prediction in said:
+    for prediction in predictions:
         if (
             prediction is None
             or prediction.basis is not Basis.KIND
@@ -68,7 +68,7 @@ class JobPredictions:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._said: dict[tuple[Kind, str], Prediction] = {}
+        self._predictions: dict[tuple[Kind, str], Prediction] = {}
 
     def prediction(self, job: int, node: str) -> Prediction | None:
         """Return what a job will cost on a node, if job and node are known and anything learns."""
@@ -79,13 +79,13 @@ class JobPredictions:
         kind = snapshot.kinds.get(job)
         if kind is None:
             return None
-        said = self._said.get((kind, node))
-        if said is None:
+        found = self._predictions.get((kind, node))
+        if found is None:
             load = snapshot.loads.get(node)
             if load is None:
                 return None
-            said = self._said[kind, node] = predictor.predict(kind, load, snapshot.now_s)
-        return said
+            found = self._predictions[kind, node] = predictor.predict(kind, load, snapshot.now_s)
+        return found
 
     def spread(self, job: int) -> float | None:
         """Return by how much run times of a job's kind are missed, as far as that is known."""
@@ -103,7 +103,7 @@ class JobPredictions:
         """Return how long a waiting job is planned to run there, seconds; None for no end."""
         walltime_s = job_class.walltime_s
         if self._snapshot.predicted_times:
-            told_s = predicted_s(self.prediction(job, share.node) for share in allocation)
-            if told_s is not None:
-                return told_s if walltime_s is None else min(told_s, walltime_s)
+            expected_s = predicted_s(self.prediction(job, share.node) for share in allocation)
+            if expected_s is not None:
+                return expected_s if walltime_s is None else min(expected_s, walltime_s)
         return self._snapshot.default_walltime_s if walltime_s is None else walltime_s

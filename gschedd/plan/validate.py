@@ -16,7 +16,7 @@ from gschedd.plan.space import FreeNode, Spaces, kept_back
 from gschedd.plan.training import gpu_count
 
 
-class Refusal(Struct, frozen=True, kw_only=True):
+class RefusedStart(Struct, frozen=True, kw_only=True):
     """A start that was not accepted, and why."""
 
     start: Start
@@ -27,7 +27,7 @@ class Validated(Struct, frozen=True, kw_only=True):
     """What of a plan may be carried out; ``objection`` is why none of its moves may."""
 
     accepted: tuple[Start, ...]
-    refused: tuple[Refusal, ...]
+    refused: tuple[RefusedStart, ...]
     moves: tuple[Move, ...] = ()
     objection: str = ""
 
@@ -58,12 +58,12 @@ def validate(
     if objection:
         work = spaces.copy()
     accepted: list[Start] = []
-    refused: list[Refusal] = []
+    refused: list[RefusedStart] = []
     seen: set[int] = set()
     for start in plan.starts:
         reason = _objection(start, work, waiting_class(start.job), seen)
         if reason:
-            refused.append(Refusal(start=start, reason=reason))
+            refused.append(RefusedStart(start=start, reason=reason))
             continue
         work.take(start.allocation)
         seen.add(start.job)
@@ -146,7 +146,7 @@ def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
     for share in allocation:
         if share.node not in spaces:
             return f"node {share.node} is not known"
-        if not _is_share_asked(request.gpu_share, share, spaces[share.node]):
+        if not _is_share_requested(request.gpu_share, share, spaces[share.node]):
             return "its share of a GPU is not what was asked for"
         reason = _share_shortage(share, spaces[share.node])
         if reason:
@@ -163,19 +163,19 @@ def _misstated(request: Request, allocation: Allocation) -> str:
         return "a node stands twice in the allocation"
     if any(share.exclusive != request.exclusive for share in allocation):
         return "exclusive is not what was asked for"
-    for what, given, asked in _totals(request, allocation):
-        if given != asked:
-            return f"{given} {what} for {asked} asked"
+    for what, given, requested in _totals(request, allocation):
+        if given != requested:
+            return f"{given} {what} for {requested} requested"
     return ""
 
 
-def _is_share_asked(asked: GpuShareRequest | None, share: Share, space: FreeNode) -> bool:
+def _is_share_requested(requested: GpuShareRequest | None, share: Share, space: FreeNode) -> bool:
     """Return whether what is given of shared GPUs on a node is just what was asked for."""
-    if asked is None:
+    if requested is None:
         return not share.gpu_shares
     gpus = {gpu.index: gpu for gpu in space.all_gpus}
     return len(share.gpu_shares) == 1 and all(
-        each.index in gpus and each == share_of_gpu(asked, gpus[each.index])
+        each.index in gpus and each == share_of_gpu(requested, gpus[each.index])
         for each in share.gpu_shares
     )
 

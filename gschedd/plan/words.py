@@ -51,17 +51,19 @@ class Lack:
     The words are about the nodes as they are by then.
     """
 
-    __slots__ = ("_asked", "_request", "_spaces")
+    __slots__ = ("_request", "_requested", "_spaces")
 
-    def __init__(self, request: Request, spaces: Spaces, *, asked: Request | None = None) -> None:
+    def __init__(
+        self, request: Request, spaces: Spaces, *, requested: Request | None = None
+    ) -> None:
         self._request = request
         self._spaces = spaces
-        self._asked = asked
+        self._requested = requested
 
     @property
     def reason(self) -> Reason:
         """Return the words, long and short, about the nodes as they are now."""
-        return explain(self._request, self._spaces, asked=self._asked)
+        return explain(self._request, self._spaces, requested=self._requested)
 
     def __str__(self) -> str:
         return str(self.reason)
@@ -80,16 +82,16 @@ class Lack:
         return Reason, (str(reason), reason.short)
 
 
-def explain(request: Request, spaces: Spaces, *, asked: Request | None = None) -> Reason:
+def explain(request: Request, spaces: Spaces, *, requested: Request | None = None) -> Reason:
     """Return in words why the request does not fit: the term that fails, and the best node.
 
-    ``asked`` is what the user said, where ``request`` is made of it.
+    ``requested`` is what the user requested, where ``request`` is made of it.
     """
     for chunk in request.chunks:
         reason = _explain_chunk(chunk, request, spaces)
         if reason is not None:
             return reason
-    places = (asked or request).places
+    places = (requested or request).places
     return Reason(
         f"needs {places} chunks at the same time; free resources cannot hold all of them",
         f"needs {places} chunks",

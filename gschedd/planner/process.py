@@ -14,7 +14,7 @@ from typing import Final
 from gsched.clock import Clock
 from gsched.config.environment import full_environment
 from gschedd.core.cycle.rounds import Answer, Failed, Question
-from gschedd.core.forecast.start import ForecastQuestion, Told
+from gschedd.core.forecast.start import ForecastAnswer, ForecastQuestion
 from gschedd.plan.compose import Composed
 from gschedd.planner.messages import HEADER, READY, Begin
 
@@ -75,10 +75,10 @@ class Worker:
         assert isinstance(answer, Answer)
         return answer
 
-    async def forecast(self, question: ForecastQuestion) -> Told | Failed:
+    async def forecast(self, question: ForecastQuestion) -> ForecastAnswer | Failed:
         """Return a forecast, or that there is none."""
         answer = await self._ask(question)
-        assert isinstance(answer, Told | Failed)
+        assert isinstance(answer, ForecastAnswer | Failed)
         return answer
 
     async def begin(self) -> None:

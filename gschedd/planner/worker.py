@@ -16,7 +16,13 @@ from typing import Final
 
 from gsched.clock import SystemClock
 from gschedd.core.cycle.rounds import Answer, Answerer, Failed, Question
-from gschedd.core.forecast.start import AskAll, AskStart, ForecastQuestion, Told, told
+from gschedd.core.forecast.start import (
+    AskAll,
+    AskStart,
+    ForecastAnswer,
+    ForecastQuestion,
+    answer_to,
+)
 from gschedd.planner.messages import HEADER, READY, Begin
 
 #: Starts of other jobs are checked for so long in one round, seconds; at least one is.
@@ -61,7 +67,7 @@ def _settle_in(head: int) -> None:
 
 def _answer(
     begin: Begin, answerer: Answerer, question: Question | ForecastQuestion
-) -> Answer | Told:
+) -> Answer | ForecastAnswer:
     clock = SystemClock()
     longest_s = START_S if isinstance(question, AskStart) else CHECKS_S
     until_s = clock.monotonic_s() + min(longest_s, begin.time_limit_s / 2)
@@ -71,7 +77,7 @@ def _answer(
 
     try:
         if isinstance(question, AskStart | AskAll):
-            return told(question, begin.policy, may_go_on)
+            return answer_to(question, begin.policy, may_go_on)
         return answerer.answer(question, may_go_on)
     except Exception:  # noqa: BLE001 # whatever a policy raises: the head logs it
         lines = traceback.format_exc().strip().splitlines()

@@ -87,7 +87,7 @@ class Truth(Protocol):
         """Return steps on one GPU over batch sizes, as they are profiled before the first step."""
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class AdaptiveReport(Struct, frozen=True, kw_only=True):
     """What a training can say of itself at a moment; see `gsched.model.reports`."""
 
     step: int
@@ -116,7 +116,7 @@ class Outset(Struct, frozen=True, kw_only=True):
     profile: tuple[StepSample, ...] = ()
 
 
-class Run:
+class AdaptiveRun:
     """One attempt of a modelled adaptive training, over all its nodes.
 
     It begins when its last part does; before, nothing is done.
@@ -208,14 +208,14 @@ class Run:
             return steps
         return steps + max(0.0, min(now_s, self.end_s) - at_s) / self._step.step_s
 
-    def told(self, now_s: float) -> Told | None:
+    def report(self, now_s: float) -> AdaptiveReport | None:
         """Return what it can say of itself; None before its first step is done."""
         step = self._step
         if step is None or now_s < self.first_s:
             return None
         done = self.done(now_s)
         stretch = self.truth.stretch(min(done, self.truth.work), step.samples)
-        return Told(
+        return AdaptiveReport(
             step=max(self.outset.steps + 1, round(self.steps_done(now_s))),
             work_done=done,
             step_s=step.step_s,

@@ -48,7 +48,7 @@ Examples:
 """
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class SimOptions(Struct, frozen=True, kw_only=True):
     """What the options common to all sub-commands say.
 
     Attributes:
@@ -74,7 +74,7 @@ def common_options(function: Callable[..., int]) -> Callable[..., int]:
     """Add the options of every sub-command, handed over as one `Wanted`."""
 
     def gathered(**values: object) -> int:
-        fields = {name: values.pop(name) for name in Wanted.__struct_fields__ if name in values}
+        fields = {name: values.pop(name) for name in SimOptions.__struct_fields__ if name in values}
         named = str(fields["policies"] or "")
         if not named:
             fields["config"] = site_file(str(fields["config"]))
@@ -82,7 +82,7 @@ def common_options(function: Callable[..., int]) -> Callable[..., int]:
         site = load_config(str(fields["config"]) or None) if own else Config()
         fields["site"] = site
         fields["policies"] = chosen_policies(named) if named else (site.queue[0].policy,)
-        wanted = Wanted(**fields)  # type: ignore[arg-type] # as click has checked them
+        wanted = SimOptions(**fields)  # type: ignore[arg-type] # as click has checked them
         if wanted.parquet:
             if not wanted.csv_dir:
                 raise UsageError("--parquet goes with --csv", hint="say where with --csv DIR")
@@ -187,7 +187,7 @@ def gsim() -> None:
 @click.option("--strict", is_flag=True, help="Refuse a trace with a line that cannot be read.")
 @common_options
 def run_command(
-    wanted: Wanted, /, *, trace_path: str, cluster: str, form: str | None, strict: bool
+    wanted: SimOptions, /, *, trace_path: str, cluster: str, form: str | None, strict: bool
 ) -> int:
     """Replay the trace TRACE (SWF, CSV, JSONL or the Philly log) on a described cluster."""
     nodes = read_cluster(cluster)
@@ -216,7 +216,7 @@ def run_command(
 )
 @common_options
 def replay_command(
-    wanted: Wanted,
+    wanted: SimOptions,
     /,
     *,
     since: str,
@@ -238,7 +238,7 @@ def replay_command(
 gsim.add_command(plan_command)
 
 
-class Stop:
+class StopRequest:
     """Takes the first Ctrl-C (or TERM) for a wish to end with what there is; the second ends it."""
 
     def __init__(self) -> None:
@@ -267,7 +267,9 @@ def chosen_policies(text: str) -> tuple[str, ...]:
     return names
 
 
-def compare(wanted: Wanted, trace: Trace, nodes: tuple[ClusterNode, ...], *, cluster: str) -> int:
+def compare(
+    wanted: SimOptions, trace: Trace, nodes: tuple[ClusterNode, ...], *, cluster: str
+) -> int:
     """Run every policy on one trace, write what was asked for, print the report."""
     console = Console(soft_wrap=True)
     errors = Console(stderr=True, soft_wrap=True)
@@ -275,7 +277,7 @@ def compare(wanted: Wanted, trace: Trace, nodes: tuple[ClusterNode, ...], *, clu
     for directory in filter(None, (wanted.csv_dir, wanted.figures_dir)):
         output.make_directory(directory)
     jobs = with_jitter(trace.jobs, seed=wanted.seed, percent=wanted.jitter_percent)
-    stop = Stop()
+    stop = StopRequest()
     summaries: list[Summary] = []
     interrupted = False
     for policy in wanted.policies:
@@ -283,7 +285,7 @@ def compare(wanted: Wanted, trace: Trace, nodes: tuple[ClusterNode, ...], *, clu
         summaries.append(summary)
         if interrupted:
             break
-    document = output.Report(
+    document = output.SimReport(
         schema=output.SCHEMA,
         slowdown_bound_s=SLOWDOWN_BOUND_S,
         trace=trace.path,
@@ -328,12 +330,12 @@ def with_jitter(jobs: list[TraceJob], *, seed: int, percent: float) -> list[Trac
 
 
 def _replay(
-    wanted: Wanted,
+    wanted: SimOptions,
     jobs: list[TraceJob],
     nodes: tuple[ClusterNode, ...],
     policy: str,
     errors: Console,
-    stop: "Stop",
+    stop: "StopRequest",
 ) -> tuple[Summary, bool]:
     """Run one policy to its end or to Ctrl-C; return the results, and whether it was stopped."""
     writer = (
@@ -384,7 +386,7 @@ def _replay(
     return simulation.summary(policy), interrupted
 
 
-def _write(wanted: Wanted, document: output.Report) -> None:
+def _write(wanted: SimOptions, document: output.SimReport) -> None:
     if wanted.csv_dir:
         directory = Path(wanted.csv_dir)
         for summary in document.results:
@@ -413,7 +415,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _print_interruption(wanted: Wanted, summary: Summary, total: int, errors: Console) -> None:
+def _print_interruption(wanted: SimOptions, summary: Summary, total: int, errors: Console) -> None:
     kept = ", ".join(path for path in (wanted.csv_dir, wanted.json_path) if path)
     errors.print(
         f"gsim: interrupted in policy {summary.policy}: {summary.done} of {total} jobs were done; "

@@ -7,14 +7,14 @@ from gnode.core.task import AttemptKey
 from gsched.model.reports import StepSample
 from gsched.model.training import Batching
 from gsched.protocol import node as n
-from gschedd.sim.adaptive import Run
+from gschedd.sim.adaptive import AdaptiveRun
 from gschedd.sim.agenda import FOREVER, Agenda
 
 #: How often a training tells how far it is, seconds.
 REPORT_S: Final = 30.0
 
 
-class Part(Protocol):
+class SimTask(Protocol):
     """The machine on which a part of an attempt runs.
 
     Attributes:
@@ -33,7 +33,7 @@ class Part(Protocol):
         """Return the time as this machine's clock shows it, seconds since the epoch."""
 
 
-class Course:
+class AdaptiveAttempt:
     """One attempt of an adaptive training, from its first part to its last.
 
     Args:
@@ -44,7 +44,7 @@ class Course:
 
     def __init__(
         self,
-        run: Run,
+        run: AdaptiveRun,
         key: AttemptKey,
         nodes: Sequence[str],
         *,
@@ -58,11 +58,11 @@ class Course:
         self._agenda = agenda
         self._report_s = report_s
         self._on_over = on_over
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, SimTask] = {}
         self._left_s: float | None = None
         self._profile: tuple[StepSample, ...] = run.outset.profile
 
-    def joined(self, part: Part) -> None:
+    def joined(self, part: SimTask) -> None:
         """Take in that a part runs; with the last one the training begins."""
         self._parts[part.name] = part
         if self._left_s is None and len(self._parts) == len(self._nodes):
@@ -72,7 +72,7 @@ class Course:
             if step is not None:
                 self._agenda.at(self.run.first_s + step.step_s, self._report)
 
-    def left(self, part: Part) -> None:
+    def left(self, part: SimTask) -> None:
         """Take in that a part is gone; nothing is done without it."""
         self._parts.pop(part.name, None)
         if self._left_s is None:
@@ -103,32 +103,32 @@ class Course:
     def _report(self) -> None:
         """Tell how far it is, as the training's client does."""
         now_s, leader = self._agenda.now_s, self._parts.get(self._nodes[0])
-        told = self.run.told(now_s) if self._left_s is None else None
-        if leader is None or told is None:
+        report = self.run.report(now_s) if self._left_s is None else None
+        if leader is None or report is None:
             return
-        truth, profile, batching = self.run.truth, self._profile, told.batching
-        passes_s = (batching.accumulation + 1) * told.gradient_s
+        truth, profile, batching = self.run.truth, self._profile, report.batching
+        passes_s = (batching.accumulation + 1) * report.gradient_s
         fitted = profile[-1].batch_per_gpu if profile else batching.per_gpu
         leader.say(
             n.Progress(
                 job=self._key.job,
                 attempt=self._key.attempt,
                 at_s=leader.wall_s(),
-                step=told.step,
-                work_done=told.work_done,
+                step=report.step,
+                work_done=report.work_done,
                 work_total=truth.work,
-                step_s=told.step_s,
-                communication_s=max(0.0, told.step_s - passes_s),
+                step_s=report.step_s,
+                communication_s=max(0.0, report.step_s - passes_s),
                 gpus=self.run.gpus,
                 gradient_bytes=truth.gradient_bytes,
                 restored_step=self.run.outset.steps or -1,
                 batch_per_gpu=batching.per_gpu,
                 accumulation=batching.accumulation,
-                gradient_s=told.gradient_s,
-                gradient_sqr=told.gradient_sqr,
-                gradient_var=told.gradient_var,
+                gradient_s=report.gradient_s,
+                gradient_sqr=report.gradient_sqr,
+                gradient_var=report.gradient_var,
                 profile=profile,
-                batch_per_gpu_max=0 if told.fits and not profile else fitted,
+                batch_per_gpu_max=0 if report.fits and not profile else fitted,
             )
         )
         self._profile = ()

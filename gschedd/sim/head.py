@@ -167,8 +167,8 @@ class HeadProcess:
                 | StepFailed()
                 | LoginRequest()
             ):
-                said = message
-                self._inbox.append((lambda now_s: head.reported(name, said, now_s), None))
+                report = message
+                self._inbox.append((lambda now_s: head.reported(name, report, now_s), None))
             case n.Heartbeat():
                 head.note_load(name, message.load, self.wall_s())
                 problem = message.problem
@@ -203,22 +203,22 @@ class HeadProcess:
         if is_up and self.links.get(link.name) is link:
             link.to_node(n.Renewed(number=message.number))
 
-    def _admit(self, head: Head, link: Downlink, said: n.Register) -> None:
+    def _admit(self, head: Head, link: Downlink, registration: n.Register) -> None:
         """Let a node in, by the rules of the node channel."""
         if link.call < self._newest.get(link.name, 0):
             link.cut_off()
             return
         present = self.links.get(link.name)
-        if present is not None and present.boot_id != said.boot_id:
+        if present is not None and present.boot_id != registration.boot_id:
             link.cut_off()
             return
         if present is not None and present is not link:
             present.cut_off()
-        link.boot_id = said.boot_id
+        link.boot_id = registration.boot_id
         self.links[link.name] = link
         self._newest[link.name] = link.call
         link.to_node(n.Welcome(cluster=CLUSTER, epoch=self.epoch))
-        self._inbox.append((lambda now_s: head.registered(link.name, said, now_s), None))
+        self._inbox.append((lambda now_s: head.registered(link.name, registration, now_s), None))
 
     def lost(self, link: Downlink, reason: str) -> None:
         """Notice that a connection is gone."""

@@ -27,7 +27,7 @@ from gsched.model.resources import GpuShare, Inventory, Usage
 from gsched.model.states import LaunchStage, OutcomeKind, StopReason, Subject
 from gsched.protocol import node as n
 from gschedd.sim.agenda import FOREVER, Agenda
-from gschedd.sim.course import Course
+from gschedd.sim.course import AdaptiveAttempt
 from gschedd.sim.program import Program
 from gschedd.sim.spool import Spool
 from gschedd.sim.work import Work
@@ -41,7 +41,7 @@ _NO_DIRECTORY: Final = LaunchFailure(
 
 
 #: Ends of a gated job that others than its node have asked for.
-_ASKED: Final = frozenset({"delete", "rerun", "move", "node_stop", "peer_failed"})
+_REQUESTED_ENDS: Final = frozenset({"delete", "rerun", "move", "node_stop", "peer_failed"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Process:
     gated: bool = False
 
 
-class Machine:
+class SimMachine:
     """One machine.
 
     Args:
@@ -74,7 +74,7 @@ class Machine:
         sharing: the runtime by which jobs share its GPUs; empty: they cannot.
         skew_s: by how much its wall clock is ahead of the true one.
         suspended: nothing runs here now, and clocks go on.
-        on_seen, on_ended, on_said: tell gnode, if one runs; None if not.
+        on_seen, on_ended, on_progress: tell gnode, if one runs; None if not.
         on_change: told whenever what is in use has changed.
         on_begin, on_record: told of every start and every end of a job; nothing survives of them
             in the spool for ever.
@@ -102,10 +102,10 @@ class Machine:
         self.processes: dict[AttemptKey, Process] = {}
         self.on_seen: Callable[[AttemptKey], None] | None = None
         self.on_ended: Callable[[AttemptKey], None] | None = None
-        self.on_said: Callable[[n.Progress], None] | None = None
-        self.on_change: Callable[[Machine], None] | None = None
-        self.on_begin: Callable[[Machine, AttemptKey], None] | None = None
-        self.on_record: Callable[[Machine, ExitRecord], None] | None = None
+        self.on_progress: Callable[[n.Progress], None] | None = None
+        self.on_change: Callable[[SimMachine], None] | None = None
+        self.on_begin: Callable[[SimMachine, AttemptKey], None] | None = None
+        self.on_record: Callable[[SimMachine, ExitRecord], None] | None = None
         self.gpus_used = 0
         self.sharers = 0
         self._agenda = agenda
@@ -311,7 +311,7 @@ class Machine:
         reason = process.ending.reason
         if process.gated:  # see `gnode.supervisor.gate.never_launched`
             kind, exit_code, signal = OutcomeKind.LAUNCH_FAILED, None, None
-            reason = reason if reason in _ASKED else None
+            reason = reason if reason in _REQUESTED_ENDS else None
         if reason == StopReason.LEASE:
             kind, exit_code = OutcomeKind.NODE_LOST, None
         cpu_s = self._vanish(key)
@@ -386,10 +386,10 @@ class Machine:
 
     def say(self, message: n.Progress) -> None:
         """Let a training tell gnode something, if one runs."""
-        if self.on_said is not None:
-            self.on_said(message)
+        if self.on_progress is not None:
+            self.on_progress(message)
 
-    def course(self, key: AttemptKey) -> Course | None:
+    def course(self, key: AttemptKey) -> AdaptiveAttempt | None:
         """Return what an adaptive training does here; None if none runs."""
         process = self.processes.get(key)
         if process is None or process.info is None or process.gated:

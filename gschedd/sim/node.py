@@ -41,7 +41,7 @@ from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
 from gsched.protocol.sessions import OpenSession
 from gsched.protocol.uses import Uses
 from gschedd.sim.agenda import FOREVER, Agenda
-from gschedd.sim.machine import Machine
+from gschedd.sim.machine import SimMachine
 
 #: From the agent's wish that leftovers be killed to their end, seconds.
 KILL_S: Final = 0.1
@@ -72,7 +72,7 @@ class NodeProcess:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: SimMachine,
         *,
         agenda: Agenda,
         heartbeat_s: float = FOREVER,
@@ -154,14 +154,14 @@ class NodeProcess:
         self._awaited.clear()
         machine.on_seen = self._on_seen
         machine.on_ended = self._on_ended
-        machine.on_said = self._on_said
+        machine.on_progress = self._on_progress
         self.post(SpoolFound(found=machine.spool.all_found()))
         self.post(LauncherUp())
 
     def kill(self) -> None:
         """Kill the daemon; launcher, supervisors and jobs live on."""
         self.agent = None
-        self.machine.on_seen = self.machine.on_ended = self.machine.on_said = None
+        self.machine.on_seen = self.machine.on_ended = self.machine.on_progress = None
         self._inputs.clear()
 
     def suspend(self) -> None:
@@ -335,7 +335,7 @@ class NodeProcess:
             self.post(Measured(load=self._measured, usage=usage))
         self.post(SupervisorEnded(key=key, record=spool.records.get(key), info=info))
 
-    def _on_said(self, message: n.Progress) -> None:
+    def _on_progress(self, message: n.Progress) -> None:
         self.post(TrainingMessage(message=message))
 
     def _launched(self, key: AttemptKey, launcher: int) -> None:
@@ -407,9 +407,9 @@ class NodeProcess:
         self.machine.spool.bury(effect.known)
 
     def _recall(self, effect: do.RecallEnded) -> None:
-        asked = effect.launch
-        found = self.machine.spool.ended.get(AttemptKey(asked.job, asked.attempt))
-        self.post(Recalled(launch=asked, found=found))
+        launch = effect.launch
+        found = self.machine.spool.ended.get(AttemptKey(launch.job, launch.attempt))
+        self.post(Recalled(launch=launch, found=found))
 
     def _tell_known(self, effect: do.TellKnown) -> None:
         ended = tuple(self.machine.spool.ended.values())

@@ -16,7 +16,7 @@ SCHEMA: Final = 1  # of the JSON report; grows when a field changes its meaning 
 FLUSH_ROWS: Final = 1000  # rows that a killed run may lose
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class SimReport(Struct, frozen=True, kw_only=True):
     """The JSON report of a run: what was replayed, and what each policy made of it.
 
     Attributes:
@@ -104,7 +104,7 @@ def write_series(path: Path, summary: Summary) -> None:
         raise cannot_write(path, error) from error
 
 
-def write_json(path: Path, report: Report) -> None:
+def write_json(path: Path, report: SimReport) -> None:
     """Write the report; the file is there with all of it, or as it was before.
 
     Raises:

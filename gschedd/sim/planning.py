@@ -11,7 +11,7 @@ from gsched.errors import UsageError
 from gsched.model.resources import Allocation
 from gsched.model.units import format_gpus
 from gschedd.core.views.reasons import describe_place
-from gschedd.models.saved import Saved, decode, restored
+from gschedd.models.saved import SnapshotFile, decode, restored
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot, Wait
 from gschedd.policies.registry import Chosen
@@ -78,7 +78,7 @@ def plan_command(*, path: str, policy: str, config: str, as_json: bool) -> int:
     return 0
 
 
-def _read(path: str) -> Saved:
+def _read(path: str) -> SnapshotFile:
     try:
         with open(path, "rb") as file:
             return decode(file.read())
@@ -90,7 +90,7 @@ def _read(path: str) -> Saved:
         ) from None
 
 
-def _chosen(content: Saved, *, policy: str, config: str) -> Chosen:
+def _chosen(content: SnapshotFile, *, policy: str, config: str) -> Chosen:
     own = Config(balance=content.balance, training=content.training)
     return SIMULATED.choose(policy or content.policy, load_config(config) if config else own)
 
@@ -128,7 +128,7 @@ def _report(name: str, snapshot: Snapshot, plan: Plan, *, took_s: float) -> Plan
     )
 
 
-def _print(report: PlanReport, content: Saved) -> None:
+def _print(report: PlanReport, content: SnapshotFile) -> None:
     kept = content.snapshot
     waiting = sum(len(group.order) for group in kept.groups)
     began = (

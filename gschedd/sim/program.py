@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from gschedd.sim.course import Course
+from gschedd.sim.course import AdaptiveAttempt
 
 
 class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,7 +35,7 @@ class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
     work_rate: float = 0.0
     restore_s: float = 0.0
     gpu_use: float = 1.0
-    course: Course | None = None
+    course: AdaptiveAttempt | None = None
 
     def checkpoint(self, wall_s: float, now_s: float) -> float | None:
         """Return the work done after so long, or None for a job without checkpoints."""

@@ -11,7 +11,7 @@ from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.sim.agenda import Agenda
 from gschedd.sim.cluster import ClusterNode
-from gschedd.sim.machine import Machine
+from gschedd.sim.machine import SimMachine
 from gschedd.sim.measure import Gauge, Means, jain, quantile
 from gschedd.sim.workload import TraceJob
 
@@ -53,7 +53,7 @@ class JobResult(Struct, frozen=True, kw_only=True):
     promised: int | None
 
 
-class Spread(Struct, frozen=True, kw_only=True):
+class Distribution(Struct, frozen=True, kw_only=True):
     """How a figure is distributed over jobs."""
 
     mean: float
@@ -109,9 +109,9 @@ class Summary(Struct, frozen=True, kw_only=True):
     refused: dict[str, int]
     outcomes: dict[str, int]
     makespan_s: float
-    waiting_s: Spread
-    completion_s: Spread
-    slowdown: Spread
+    waiting_s: Distribution
+    completion_s: Distribution
+    slowdown: Distribution
     cpu: Resource
     memory: Resource
     gpu: Resource
@@ -172,7 +172,7 @@ class Recorder:
         self._deadlines: Counter[bool] = Counter()
         self._requeues = 0
         self._migrations = 0
-        self.on_change: Callable[[Machine], None] | None = None
+        self.on_change: Callable[[SimMachine], None] | None = None
         self.on_facts: Callable[[Sequence[f.AnyFact]], None] | None = None
         self.traced: dict[int, TraceJob] = {}
         self.submitted = 0
@@ -212,7 +212,7 @@ class Recorder:
             case _:
                 pass
 
-    def changed(self, machine: Machine) -> None:
+    def changed(self, machine: SimMachine) -> None:
         """Take in that something else is in use on a machine now."""
         self._pass_time()
         if self.on_change is not None:
@@ -345,9 +345,9 @@ class Recorder:
         )
 
 
-def _spread(values: Sequence[float]) -> Spread:
+def _spread(values: Sequence[float]) -> Distribution:
     ordered = sorted(values)
-    return Spread(
+    return Distribution(
         mean=round(sum(ordered) / len(ordered), DIGITS) if ordered else 0.0,
         median=round(quantile(ordered, 0.5), DIGITS),
         p90=round(quantile(ordered, 0.9), DIGITS),

@@ -28,12 +28,12 @@ from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.gpu_costs import SharingCosts
 from gschedd.sim.gpu_work import GpuWork
 from gschedd.sim.head import HeadProcess
-from gschedd.sim.machine import Machine
+from gschedd.sim.machine import SimMachine
 from gschedd.sim.node import NodeProcess
 from gschedd.sim.program import Program
 from gschedd.sim.recorder import JobResult, Recorder, Summary
 from gschedd.sim.stillness import Stillness
-from gschedd.sim.trainings import Trainings
+from gschedd.sim.trainings import TrainingWork
 from gschedd.sim.work import WORK_MODELS, Work
 from gschedd.sim.workload import Classifier, TraceJob, Users
 
@@ -169,7 +169,7 @@ class Simulation:
         )
         self._truth_of = options.truth_of
         self._truths: dict[int, Truth] = {}
-        trainings = Trainings(
+        trainings = TrainingWork(
             self.head,
             self._programs,
             self._truths,
@@ -183,13 +183,13 @@ class Simulation:
             stillness=Stillness(options.policy or _name_of(policy), BEGIN_S),
         )
         self.daemon.start(self.head)
-        self.machines: list[Machine] = []
+        self.machines: list[SimMachine] = []
         for node in nodes:
             self._connect(node, options)
         self._settle()
 
     def _connect(self, node: ClusterNode, options: Options) -> None:
-        machine = Machine(
+        machine = SimMachine(
             node.name,
             node.inventory,
             agenda=self.agenda,
@@ -248,9 +248,9 @@ class Simulation:
             job = self._jobs[self._next]
             self._next += 1
             self.agenda.events += 1
-            asked = self._classifier.submission(job)
+            submission = self._classifier.submission(job)
             command = c.Submit(
-                caller=self._users.caller(job.user), submitted=asked, digests=("", "")
+                caller=self._users.caller(job.user), submitted=submission, digests=("", "")
             )
             self.daemon.ask(command, partial(self._answered, job))
 

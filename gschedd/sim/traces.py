@@ -162,8 +162,8 @@ def _read_swf(trace: Trace, lines: Lines) -> None:
 
 def _swf_job(trace: Trace, number: int, values: list[float]) -> None:
     submit_s, run_s = values[1], values[3]
-    used, asked = int(values[4]), int(values[7])
-    processors = asked if asked > 0 else used
+    used, requested = int(values[4]), int(values[7])
+    processors = requested if requested > 0 else used
     if run_s < 0 or (run_s == 0 and int(values[10]) == SWF_CANCELLED):
         trace.skip("cancelled before it ran, or its run time is not known")
     elif processors <= 0:

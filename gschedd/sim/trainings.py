@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from gnode.core.task import AttemptKey
 from gsched.model.reports import StepSample
@@ -13,19 +13,12 @@ from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.models.sizes import size_of
 from gschedd.plan.layouts import held_gpus, layout_of
-from gschedd.sim.adaptive import Outset, Places, Run, Truth
+from gschedd.sim.adaptive import AdaptiveRun, Outset, Places, Truth
 from gschedd.sim.agenda import Agenda
-from gschedd.sim.course import Course
+from gschedd.sim.course import AdaptiveAttempt
+from gschedd.sim.head import Watcher
 from gschedd.sim.program import Program
 from gschedd.sim.workload import STARTUP
-
-
-class Watcher(Protocol):
-    """Is told of what has become durable."""
-
-    def committed(self, facts: Sequence[f.AnyFact], done: Iterable[Job]) -> None:
-        """Take in facts, and the jobs that are done by them."""
-
 
 #: Measuring several batch sizes takes at most so long, seconds.
 #: Source: Jayaram Subramanya et al., "Sia", SOSP 2023.
@@ -34,7 +27,7 @@ PROFILE_S: Final = 20.0
 PROFILE_STEPS: Final = 10
 
 
-class Trainings:
+class TrainingWork:
     """Says how long each attempt of a training will run, before its nodes hear of it.
 
     A training takes its time until its first step each time that it starts. One that goes on from a
@@ -83,8 +76,8 @@ class Trainings:
         layout = layout_of(fact.allocation, self._head.state.gpus_of, settings.fabric)
         rate = size.speed.rate(layout)
         left = size.work - job.work_done
-        said = (each for each in job.spec.arguments if each.startswith(STARTUP))
-        startup_s = max((float(each.removeprefix(STARTUP)) for each in said), default=0.0)
+        startups = (each for each in job.spec.arguments if each.startswith(STARTUP))
+        startup_s = max((float(each.removeprefix(STARTUP)) for each in startups), default=0.0)
         restore_s = max(startup_s, settings.config.training.move_s if job.work_done > 0 else 0.0)
         return Program(
             work_s=restore_s + left / rate if rate > 0 else math.inf,
@@ -111,8 +104,8 @@ class Trainings:
             startup_s=startup_s,
             profile=profile,
         )
-        course = Course(
-            Run(truth, places, fact.batching, outset),
+        course = AdaptiveAttempt(
+            AdaptiveRun(truth, places, fact.batching, outset),
             AttemptKey(job.id, fact.attempt),
             fact.active,
             agenda=self._agenda,

@@ -44,13 +44,13 @@ class ModelledTraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if any(self._model(each) is None for each in types):
             return None
         limits = [self.per_gpu_max[each] for each in types if each in self.per_gpu_max]
-        told = batching or Batching(per_gpu=-(-self.batch // gpus))
-        split = fitted(told, min(limits, default=told.per_gpu))
+        wanted = batching or Batching(per_gpu=-(-self.batch // gpus))
+        split = fitted(wanted, min(limits, default=wanted.per_gpu))
         times = [self._times(each, len(places), gpus, split) for each in sorted(types)]
         step_s, gradient_s = max(times)
         return StepTruth(
             batching=split,
-            fits=split == told,
+            fits=split == wanted,
             samples=gpus * split.per_gpu * (split.accumulation + 1),
             step_s=step_s,
             gradient_s=gradient_s,

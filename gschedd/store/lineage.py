@@ -46,7 +46,7 @@ class Opened(Struct, frozen=True, kw_only=True):
         return self.lineage[-1].id
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class HeadStart(Struct, frozen=True, kw_only=True):
     """What a start of the head writes: its epoch, and what it found."""
 
     epoch: Epoch

@@ -28,7 +28,7 @@ from gschedd.store import history, rows
 from gschedd.store.damage import owned_by, text_of
 from gschedd.store.identity import FileIdentity, identity_of
 from gschedd.store.inserts import Insert
-from gschedd.store.lineage import Opened, Start, add_epoch, new_epoch_id, read_epochs
+from gschedd.store.lineage import HeadStart, Opened, add_epoch, new_epoch_id, read_epochs
 from gschedd.store.mark import Mark, MarkFile
 from gschedd.store.purge import (
     CODE_IN_USE,
@@ -89,7 +89,7 @@ class Store:
         self._newest_s: float | None = None  # when the last event happened before this start
         self._lineage: tuple[Epoch, ...] = ()
         self._file = FileIdentity()
-        self._start: Start | None = None
+        self._start: HeadStart | None = None
 
     def open(self) -> Opened:
         """Open or create the database, migrate it, compare it with its mark, begin an epoch.
@@ -176,7 +176,7 @@ class Store:
             forgotten_from = int(meta.get("forgotten_from", "0"))
         is_copy = meta.get("is_copy", "1") == "1" and not missing
         behind = missing or before or copied
-        self._start = Start(
+        self._start = HeadStart(
             epoch=self._new_epoch(number + 1, held=held),
             meta={
                 "cluster": self._cluster,

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from gsched.config.policies import GoodputConfig, SiaConfig
 from gschedd.allocation.adaptive.assignment import solve
-from gschedd.allocation.adaptive.core import Limits
-from gschedd.allocation.adaptive.deciding import Rules, assigned, candidates_by, decided
+from gschedd.allocation.adaptive.core import SearchLimits
+from gschedd.allocation.adaptive.deciding import AdaptiveRules, assigned, candidates_by, decided
 from gschedd.allocation.adaptive.plans import plan_of
 from gschedd.allocation.adaptive.problem import AssignmentError, Problem
 from gschedd.allocation.adaptive.rounds import adaptive_jobs
@@ -33,11 +33,11 @@ from scripts.bench.sia_whole import solve_whole
 PUBLISHED_MS = {64: 29, 256: 89, 1024: 402, 2048: 1196, 4096: 1690}
 SIZES = (64, 256, 1024, 2048, 4096, 10000, 16384)
 #: Limits that end no search, to prove an optimum.
-PROOF = Limits(gap=0.0, nodes=10**7, time_s=600.0, columns=10**9)
+PROOF = SearchLimits(gap=0.0, nodes=10**7, time_s=600.0, columns=10**9)
 #: Rounds before the first that counts: the cluster fills.
 WARM_UP = 3
 #: The rules of each policy, and the policy itself.
-POLICIES: dict[str, tuple[Rules, Policy]] = {
+POLICIES: dict[str, tuple[AdaptiveRules, Policy]] = {
     "goodput": (rules_of_goodput(GoodputConfig()), goodput.plan),
     "sia": (rules_of_sia(SiaConfig()), sia.plan),
 }
@@ -62,7 +62,9 @@ class Round(Struct, frozen=True, kw_only=True):
         return self.evaluate_ms + self.solve_ms
 
 
-def measured(snapshot: Snapshot, rules: Rules, *, prove: bool, compare: bool) -> tuple[Round, Plan]:
+def measured(
+    snapshot: Snapshot, rules: AdaptiveRules, *, prove: bool, compare: bool
+) -> tuple[Round, Plan]:
     """Return the times of the steps of a round, and its plan."""
     gc.collect()
     begun_s = time.perf_counter()
@@ -172,7 +174,7 @@ def _range(values: Sequence[float]) -> str:
     return f"{median(values):.0f} ({max(values):.0f})"
 
 
-def solve_file(path: str, limits: Limits) -> int:
+def solve_file(path: str, limits: SearchLimits) -> int:
     """Solve one stored problem and print how good the answer is; return the exit status."""
     try:
         problem = read(path)
@@ -212,7 +214,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     if args.ilp:
-        return solve_file(args.ilp, PROOF if args.prove else Limits())
+        return solve_file(args.ilp, PROOF if args.prove else SearchLimits())
     sizes = [int(size) for size in args.gpus.split(",")]
     traces = Path(args.traces) if args.traces else None
     try:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from baselines.registry import ALL
 from gschedd.sim.cluster import ClusterNode
-from gschedd.sim.machine import Machine
+from gschedd.sim.machine import SimMachine
 from gschedd.sim.measure import Series
 from gschedd.sim.simulation import BEGIN_S, Options, Simulation
 from gschedd.sim.workload import TraceJob
@@ -65,7 +65,7 @@ class NodeCurves:
         self._until_s = {node.name: BEGIN_S for node in nodes}
         simulation.recorder.on_change = self._changed
 
-    def _changed(self, machine: Machine) -> None:
+    def _changed(self, machine: SimMachine) -> None:
         self._pass_time(machine.name)
         inventory = self._inventories[machine.name]
         self._in_use[machine.name] = (

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from gsched.model.ids import element_number
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import question_of
-from gschedd.core.forecast.start import COVERAGE, Forecast, told
+from gschedd.core.forecast.start import COVERAGE, Forecast, answer_to
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 from gschedd.models.records import Record
@@ -175,7 +175,7 @@ def predicted(world: World, job: Job, predictor: Predictor | None) -> Forecast:
     head = world.head
     seen = snapshot(head.state, head.settings, world.now_s, predictor)
     question = question_of(job, state=head.state, settings=head.settings, seen=seen)
-    return told(question, world.policy).starts[job.id]
+    return answer_to(question, world.policy).starts[job.id]
 
 
 def outcome_of(started_s: float, at_s: float, said: Forecast, floor: Forecast) -> Outcome:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from baselines.registry import ALL
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import question_of
-from gschedd.core.forecast.start import COVERAGE, Forecast, told
+from gschedd.core.forecast.start import COVERAGE, Forecast, answer_to
 from gschedd.core.state.records import Job
 from gschedd.models.robust import RobustModel
 from gschedd.policies.queue import fifo
@@ -114,7 +114,7 @@ def predict(world: World, job: Job) -> Forecast:
     head = world.head
     seen = snapshot(head.state, head.settings, world.now_s, head.model)
     question = question_of(job, state=head.state, settings=head.settings, seen=seen)
-    return told(question, world.policy).starts[job.id]
+    return answer_to(question, world.policy).starts[job.id]
 
 
 def case_of(world: World, said: Said) -> Case | None:

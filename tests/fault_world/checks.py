@@ -17,7 +17,7 @@ from gsched.model.job import ExitRecord
 from gsched.model.resources import Share
 from gsched.model.states import OutcomeKind
 from gschedd.core.state import facts as f
-from gschedd.sim.machine import Machine, Process
+from gschedd.sim.machine import Process, SimMachine
 from tests.fault_world.bookkeeping import check_gpus, demand
 
 # --- what became durable ---
@@ -110,7 +110,7 @@ class History:
 class Truth:
     """What the machines really do, whatever anybody believes."""
 
-    def __init__(self, machines: Sequence[Machine], history: History) -> None:
+    def __init__(self, machines: Sequence[SimMachine], history: History) -> None:
         self._machines = machines
         self._history = history
         self._begun: set[tuple[str, AttemptKey]] = set()
@@ -119,11 +119,11 @@ class Truth:
             machine.on_begin = self._begin
             machine.on_record = self._record
 
-    def _begin(self, machine: Machine, key: AttemptKey) -> None:
+    def _begin(self, machine: SimMachine, key: AttemptKey) -> None:
         demand((machine.name, key) not in self._begun, "I3", f"{key.name} starts twice")
         self._begun.add((machine.name, key))
 
-    def _record(self, machine: Machine, record: ExitRecord) -> None:
+    def _record(self, machine: SimMachine, record: ExitRecord) -> None:
         self._records[machine.name, AttemptKey(record.job, record.attempt)] = record
 
     def check(self) -> None:
@@ -212,7 +212,7 @@ def _check_arrays(history: History) -> None:
             demand(made != (index in dropped), "I1", f"element {fact.job}[{index}] is lost")
 
 
-def check_rest(history: History, machines: Sequence[Machine], acked: Mapping[str, int]) -> None:
+def check_rest(history: History, machines: Sequence[SimMachine], acked: Mapping[str, int]) -> None:
     """Check a world in which everything should be over.
 
     Args:

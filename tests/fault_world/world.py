@@ -24,7 +24,7 @@ from gschedd.plan.snapshot import Policy
 from gschedd.policies.queue import fifo
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.head import HeadProcess
-from gschedd.sim.machine import Machine
+from gschedd.sim.machine import SimMachine
 from gschedd.sim.node import NodeProcess
 from gschedd.sim.work import FixedWork
 from tests.fault_world.bookkeeping import check_head, demand
@@ -142,7 +142,7 @@ class FaultWorld:
 
     def _make_node(self, number: int, make: type[NodeProcess]) -> NodeProcess:
         gpus, cpus = self._gpus_and_cpus(number)
-        machine = Machine(
+        machine = SimMachine(
             f"n{number}",
             Inventory(
                 cpus=cpus,

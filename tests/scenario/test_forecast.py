@@ -7,14 +7,14 @@ from gsched.model.training import Training
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import foresee
 from gschedd.core.forecast.start import (
-    LEAST_ASKED,
     MAX_AHEAD,
-    MAX_ASKED,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
     Forecast,
-    Told,
+    ForecastAnswer,
+    answer_to,
     predict_start,
     start_question,
-    told,
 )
 from gschedd.core.state.state import State
 from gschedd.models.robust import RobustModel
@@ -120,12 +120,12 @@ def test_a_forecast_is_given_up_where_there_is_no_time_to_ask_again() -> None:
         asked.append(snapshot.now_s)
         return fifo.plan(snapshot)
 
-    in_time = told(question, counted)
+    in_time = answer_to(question, counted)
     often = len(asked)
-    late = told(question, counted, lambda: len(asked) < often + 2)
+    late = answer_to(question, counted, lambda: len(asked) < often + 2)
 
-    assert in_time == Told(starts={last: Forecast(start_s=BEGIN_S + 40)})
-    assert late == Told(too_long=True)
+    assert in_time == ForecastAnswer(starts={last: Forecast(start_s=BEGIN_S + 40)})
+    assert late == ForecastAnswer(too_long=True)
     assert len(asked) == often + 2
 
 
@@ -196,7 +196,7 @@ def test_a_long_queue_is_predicted_in_a_bounded_number_of_questions() -> None:
 
     assert near_s == world.started_s(jobs[20])
     assert far_s is None, "two ends at a time are not enough for it"
-    assert spent <= 2 * MAX_ASKED
+    assert spent <= 2 * MAX_ROUNDS
 
 
 def test_where_much_runs_some_ends_are_passed_over() -> None:
@@ -210,7 +210,7 @@ def test_where_much_runs_some_ends_are_passed_over() -> None:
     predicted_s = forecast_s(world, job)
 
     assert predicted_s == 399
-    assert len(asked) <= MAX_ASKED
+    assert len(asked) <= MAX_ROUNDS
 
 
 def test_among_many_trainings_nothing_is_said() -> None:
@@ -235,7 +235,7 @@ def test_among_some_trainings_it_is_said() -> None:
     asked = counted(world)
 
     assert forecast_s(world, other) is not None
-    assert LEAST_ASKED > len(asked) >= 1
+    assert MIN_ROUNDS > len(asked) >= 1
 
 
 class Trainings(World):

@@ -14,7 +14,7 @@ from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.pinned import Pinned
 from gschedd.core.forecast.question import questions_of
 from gschedd.core.forecast.runtimes import RunTime, refuted, share_of
-from gschedd.core.forecast.start import Forecast, Known, told
+from gschedd.core.forecast.start import Forecast, RunTimeEvidence, answer_to
 from gschedd.core.state.elements import waiting_job
 from gschedd.core.state.state import State
 from gschedd.core.views.ahead import jobs_ahead
@@ -37,7 +37,7 @@ def start_of(world: World, number: int) -> Forecast:
     )
     if question is None:
         return Forecast(start_unknown=unknown[number])
-    return told(question, world.policy).starts[meant[number]]
+    return answer_to(question, world.policy).starts[meant[number]]
 
 
 def spread_of(world: World, number: int) -> tuple[float, float, float]:
@@ -250,7 +250,7 @@ def test_without_learned_run_times_a_start_lies_anywhere_within_the_walltime() -
     assert start.start_s == BEGIN_S + 1000
     assert start.interval is not None
     assert start.interval.scenarios == 20
-    assert start.interval.known == Known(counted=1)
+    assert start.interval.known == RunTimeEvidence(counted=1)
 
 
 def test_with_learned_run_times_it_is_narrow() -> None:
@@ -409,7 +409,7 @@ def test_many_jobs_are_predicted_together_as_one_by_one() -> None:
 
     assert question is not None
     assert list(unknown) == [held]
-    starts = told(question, world.policy).starts
+    starts = answer_to(question, world.policy).starts
     for job in jobs:
         alone, together = start_of(world, job), starts[meant[job]]
         assert alone.start_s == together.start_s

@@ -14,7 +14,7 @@ from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State
 from gschedd.core.views.jobs import JobViews
-from gschedd.models.startup import Family
+from gschedd.models.startup import StartupKey
 from gschedd.plan.compose import Composed
 from gschedd.plan.training import Layout, TrainingProfile
 from gschedd.policies.queue import fifo
@@ -207,7 +207,7 @@ def test_a_head_that_was_started_anew_knows_what_it_had_learned(tmp_path: Path) 
     said = n.Started(job=done, attempt=1, pid=1, started_s=BEGIN_S)
     books.take(books.head.started("n1", said, BEGIN_S))
     books.exit(done, wall_s=117.0)
-    family = Family(kind="1001:kind:net", program="1001:file:true", owner_uid=1001)
+    family = StartupKey(kind="1001:kind:net", program="1001:file:true", owner_uid=1001)
     before_s = books.head.state.startups.expected_s(family)
 
     runs = books.submit("select=1:ncpus=1:ngpus=1", training=SIZE, kind="other")
@@ -222,7 +222,7 @@ def test_a_head_that_was_started_anew_knows_what_it_had_learned(tmp_path: Path) 
 
     startups, attempt = books.head.state.startups, books.head.state.jobs[runs].attempt
     assert startups.expected_s(family) == before_s == pytest.approx(17.0)
-    other = Family(kind="1001:kind:other", program="1001:file:true", owner_uid=1001)
+    other = StartupKey(kind="1001:kind:other", program="1001:file:true", owner_uid=1001)
     assert startups.expected_s(other) == pytest.approx(25.0)
     assert attempt is not None
     assert attempt.startup_s == pytest.approx(25.0)

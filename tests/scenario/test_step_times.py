@@ -13,7 +13,7 @@ from gschedd.core.state.records import MigrationProgress
 from gschedd.core.state.state import State
 from gschedd.core.training.move_costs import cost_by_resuming
 from gschedd.core.training.step_times import CHANGE, PAUSE_S
-from gschedd.models.startup import Family
+from gschedd.models.startup import StartupKey
 from gschedd.models.steptimes import MeasuredSpeed
 from gschedd.plan.compose import Composed
 from gschedd.plan.load import Kind, NodeLoad, Prediction
@@ -274,7 +274,7 @@ def test_a_head_that_was_started_anew_knows_steps_and_moves(tmp_path: Path) -> N
     state = books.head.state
     assert before is not None
     assert state.step_times.size_of_kind("1001:kind:net", {}) == before
-    family = Family(kind="k", program="p", owner_uid=1)
+    family = StartupKey(kind="k", program="p", owner_uid=1)
     assert state.move_costs.expected_s(family) == 7.5
     attempt = state.jobs[job].attempt
     assert attempt is not None

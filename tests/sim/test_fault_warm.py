@@ -11,7 +11,7 @@ from gnode.core.task import AttemptKey
 from gschedd.core.attempts import assign
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
-from gschedd.sim.machine import Machine, Process
+from gschedd.sim.machine import Process, SimMachine
 from tests.fault_world.bookkeeping import InvariantError
 from tests.fault_world.warm import WarmNode, WarmWorld
 
@@ -68,7 +68,7 @@ class Gateless(WarmWorld):
             machine._open_gate = _let_through(machine)  # type: ignore[method-assign] # that is the fault
 
 
-def _let_through(machine: Machine):  # type: ignore[no-untyped-def] # as the method
+def _let_through(machine: SimMachine):  # type: ignore[no-untyped-def] # as the method
     def go_on(key: AttemptKey, process: Process) -> None:
         if process.gated:
             process.gated = False

@@ -15,7 +15,7 @@ import pytest
 from baselines.registry import POLICIES
 from gschedd.sim import cli
 from gschedd.sim.cluster import read_cluster
-from gschedd.sim.output import Report
+from gschedd.sim.output import SimReport
 from gschedd.sim.recorder import JobResult, Summary
 from gschedd.sim.simulation import Options, Simulation
 from gschedd.sim.workload import TraceJob
@@ -147,7 +147,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert outputs[0][2] != outputs[2][2]
     assert len(outputs[0]) == 4
     assert outputs[0][2].count(b"\n") == 301
-    decoded = msgspec.json.decode(outputs[0][0], type=Report)
+    decoded = msgspec.json.decode(outputs[0][0], type=SimReport)
     assert decoded.results[0].done == 300
 
 
@@ -172,7 +172,7 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
     _, errors = process.communicate()
 
     assert process.returncode == 130, errors
-    report = msgspec.json.decode((tmp_path / "report.json").read_bytes(), type=Report)
+    report = msgspec.json.decode((tmp_path / "report.json").read_bytes(), type=SimReport)
     assert report.interrupted
     assert 0 < report.results[0].done < 60_000
     assert results.read_text().count("\n") == report.results[0].done + 1
@@ -212,7 +212,7 @@ def test_malformed_lines_are_shown(tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert f"{trace}:3: " in done.stderr
-    assert msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=Report).malformed == 1
+    assert msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=SimReport).malformed == 1
 
 
 def test_a_strict_run_refuses_a_malformed_line(
@@ -245,7 +245,7 @@ def test_a_trace_of_which_nothing_fits_is_said_to_be(
     said = capsys.readouterr()
     assert "none of the 2 jobs could ever run on this cluster: needs 1 GPU" in said.err
     assert "waiting" not in said.out
-    decoded = msgspec.json.decode(report.read_bytes(), type=Report)
+    decoded = msgspec.json.decode(report.read_bytes(), type=SimReport)
     assert [sum(each.refused.values()) for each in decoded.results] == [2, 2]
 
 

@@ -148,5 +148,5 @@ def test_a_wait_is_told_for_what_a_policy_forgets() -> None:
     (wait,) = head.waits.values()
     assert isinstance(wait, Wait)
     assert wait.job_class.request == class_asked
-    assert wait.reason == "job 1: 5 CPUs for 1 asked"
+    assert wait.reason == "job 1: 5 CPUs for 1 requested"
     assert head.oddities == {"plan_refused": 1}

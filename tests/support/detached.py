@@ -4,7 +4,7 @@ import pickle
 from collections.abc import Iterator
 
 from gsched.config.policies import BalanceConfig, TrainingConfig
-from gschedd.models.saved import FORMAT, VERSION, Saved, decode, encode, restored, saved
+from gschedd.models.saved import FORMAT, VERSION, SnapshotFile, decode, encode, restored, saved
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 
 
@@ -12,7 +12,7 @@ def elsewhere(snapshot: Snapshot) -> Iterator[Snapshot]:
     """Yield a snapshot as another process has it, and as a file has it."""
     detached = snapshot.detach()
     yield pickle.loads(pickle.dumps(detached, pickle.HIGHEST_PROTOCOL))
-    content = Saved(
+    content = SnapshotFile(
         format=FORMAT,
         version=VERSION,
         gsched="test",

@@ -24,14 +24,14 @@ from gschedd.models.family import (
     TELL_EVERY,
     WELL_KNOWN,
 )
-from gschedd.models.history import MAX_KINDS, Recent
+from gschedd.models.history import MAX_KINDS, LruMap
 from gschedd.models.measures import (
     LOG_FLOORS,
     Logs,
     Q,
     Sample,
-    asked_of,
     is_on_gpu,
+    requested_of,
     sample_of,
     speed_of,
     use_of,
@@ -46,7 +46,7 @@ from gschedd.models.robust import (
     UNKNOWN_SPREAD,
     NodeSpeeds,
 )
-from gschedd.models.view import CUT_SHORT, DECAYS, HALF_LIVES, OWN_WAYS, WINDOW, Target
+from gschedd.models.view import CUT_SHORT, DECAYS, HALF_LIVES, OWN_WAYS, WINDOW, PredictionTarget
 from gschedd.plan.load import Basis, Kind, NodeLoad, Prediction, Use
 
 QUANTITIES = tuple(Q)
@@ -125,7 +125,7 @@ class Moment(Struct, frozen=True, kw_only=True):
     """What a family said from some time on, by each own way, of a job on a node of speed 0."""
 
     at_s: float
-    asked: tuple[float | None, ...]
+    requested: tuple[float | None, ...]
     said: tuple[tuple[float, ...], ...]
 
 
@@ -162,13 +162,13 @@ class PlainFamily:
         "misses",
         "samples",
         "seen",
-        "use_asked",
+        "uses_request",
     )
 
-    def __init__(self, *, use_asked: bool = False) -> None:
+    def __init__(self, *, uses_request: bool = False) -> None:
         self.samples: deque[Sample] = deque(maxlen=WINDOW)
         self.bound = PRIOR_BOUND
-        self.use_asked = use_asked
+        self.uses_request = uses_request
         self.misses: tuple[deque[float], ...] = tuple(deque(maxlen=WINDOW) for _ in QUANTITIES)
         self._errors = [list(FIRST_ERRORS) for _ in Q]
         self._ever = tuple(PlainMedian() for _ in QUANTITIES)
@@ -190,7 +190,7 @@ class PlainFamily:
                 best, least = way, error
         return best
 
-    def expect(self, q: Q, target: Target, speed_of: SpeedOf) -> float:
+    def expect(self, q: Q, target: PredictionTarget, speed_of: SpeedOf) -> float:
         """Return the expected logarithm of a quantity on a node, by the best own way.
 
         Args:
@@ -209,7 +209,11 @@ class PlainFamily:
         return weighted_median(values, order, self._weights(way))
 
     def learn(
-        self, sample: Sample, target: Target, speed_of: SpeedOf, wider: Sequence[Logs] | None
+        self,
+        sample: Sample,
+        target: PredictionTarget,
+        speed_of: SpeedOf,
+        wider: Sequence[Logs] | None,
     ) -> Lesson:
         """Score what would have been predicted for a run, then add the run.
 
@@ -256,7 +260,7 @@ class PlainFamily:
                 error = abs(log - value)
                 errors[way] += step * ((error if error < MAX_ERROR else MAX_ERROR) - errors[way])  # noqa: FURB136 -- a call of min() costs twice the time
 
-    def _add_for_ever(self, sample: Sample, target: Target) -> None:
+    def _add_for_ever(self, sample: Sample, target: PredictionTarget) -> None:
         self._live |= {q for q in QUANTITIES if sample.logs[q] > LOG_FLOORS[q]}
         if sample.whole or len(self.samples) == 1:
             for q in self._live:
@@ -264,10 +268,10 @@ class PlainFamily:
 
     def _remember(self, sample: Sample, speeds: Sequence[float]) -> None:
         """Note what is said from now on; of the older moments every second is forgotten."""
-        anywhere = Target(speed=0.0, asked=sample.asked, on_gpu=sample.on_gpu)
+        anywhere = PredictionTarget(speed=0.0, requested=sample.requested, on_gpu=sample.on_gpu)
         weights = [self._weights(way) for way in range(len(HALF_LIVES))]
         said = tuple(self._by_all(q, anywhere, speeds, weights) for q in QUANTITIES)
-        self._moments.append(Moment(at_s=sample.ended_s, asked=sample.asked, said=said))
+        self._moments.append(Moment(at_s=sample.ended_s, requested=sample.requested, said=said))
         if len(self._moments) > MAX_MOMENTS:
             half = MAX_MOMENTS // 2
             self._moments[:half] = self._moments[:half:2]
@@ -280,15 +284,19 @@ class PlainFamily:
         """
         return next((each for each in reversed(self._moments) if each.at_s <= at_s), None)
 
-    def _then_said(self, q: Q, target: Target, moment: Moment) -> list[float]:
+    def _then_said(self, q: Q, target: PredictionTarget, moment: Moment) -> list[float]:
         shift = self._gain(q, target)
-        asked, then_asked = target.asked[q], moment.asked[q]
-        if self.use_asked and asked is not None and then_asked is not None:
-            shift += asked - then_asked
+        requested, then_requested = target.requested[q], moment.requested[q]
+        if self.uses_request and requested is not None and then_requested is not None:
+            shift += requested - then_requested
         return [value + shift for value in moment.said[q]]
 
     def _by_all(
-        self, q: Q, target: Target, speeds: Sequence[float], weights: Sequence[Sequence[float]]
+        self,
+        q: Q,
+        target: PredictionTarget,
+        speeds: Sequence[float],
+        weights: Sequence[Sequence[float]],
     ) -> tuple[float, ...]:
         """Return a quantity as each own way predicts it."""
         if q not in self._live:
@@ -310,7 +318,7 @@ class PlainFamily:
         """Return the speed of each sample's node; it is the same for all quantities."""
         return [speed_of(sample) for sample in self.samples]
 
-    def _gain(self, q: Q, target: Target) -> float:
+    def _gain(self, q: Q, target: PredictionTarget) -> float:
         """Return by how much a quantity differs there from a node of speed 0 (a rate of 1)."""
         if q is Q.WALL:
             return -self.bound * target.speed
@@ -318,7 +326,7 @@ class PlainFamily:
             return -(1 - self.bound) * target.speed
         return 0.0
 
-    def _moved(self, q: Q, target: Target, speeds: Sequence[float]) -> list[float]:
+    def _moved(self, q: Q, target: PredictionTarget, speeds: Sequence[float]) -> list[float]:
         """Return a quantity of the samples as it would have been for the target.
 
         Args:
@@ -331,12 +339,12 @@ class PlainFamily:
             for place, sample in enumerate(self.samples):
                 if q is Q.WALL or sample.on_gpu == (q is Q.GPU):
                     values[place] -= follows * (here - speeds[place])
-        asked = target.asked[q] if self.use_asked else None
-        if asked is not None:
+        requested = target.requested[q] if self.uses_request else None
+        if requested is not None:
             for place, sample in enumerate(self.samples):
-                was = sample.asked[q]
+                was = sample.requested[q]
                 if was is not None:
-                    values[place] += asked - was
+                    values[place] += requested - was
         return values
 
     def _bound(self, speeds: Sequence[float]) -> float:
@@ -366,8 +374,8 @@ class PlainModel:
     """
 
     def __init__(self, *, max_kinds: int = MAX_KINDS) -> None:
-        self._families: dict[Basis, Recent[PlainFamily]] = {
-            basis: Recent(_maker(basis), max_kinds) for basis in LEVELS
+        self._families: dict[Basis, LruMap[PlainFamily]] = {
+            basis: LruMap(_maker(basis), max_kinds) for basis in LEVELS
         }
         self._nodes = NodeSpeeds()
         self._misses = {
@@ -376,7 +384,7 @@ class PlainModel:
 
     def learn(self, record: Record) -> None:
         """Take a run into account."""
-        sample = sample_of(record, asked_of(record.kind))
+        sample = sample_of(record, requested_of(record.kind))
         target = self._target(record.kind, record.node, sample.speed)
         wider: list[Logs] = []
         keys = _keys(record.kind)
@@ -399,7 +407,7 @@ class PlainModel:
         """Return what a job of a kind will cost on a node."""
         known = self._known(kind)
         if not known:
-            return _asked_for(kind, node)
+            return _requested_use(kind, node)
         basis, family = known[0]
         speed = speed_of(node.rates, on_gpu=is_on_gpu(kind))
         target = self._target(kind, node.name, speed)
@@ -419,15 +427,17 @@ class PlainModel:
         found = [(basis, self._families[basis].get(key)) for basis, key in _keys(kind)]
         return [(basis, family) for basis, family in found if family]
 
-    def _expect(self, q: Q, known: Sequence[tuple[Basis, PlainFamily]], target: Target) -> float:
+    def _expect(
+        self, q: Q, known: Sequence[tuple[Basis, PlainFamily]], target: PredictionTarget
+    ) -> float:
         way = known[0][1].best_way(q, len(known) - 1)
         family = known[max(way - OWN_WAYS + 1, 0)][1]
         return family.expect(q, target, self._speed)
 
-    def _target(self, kind: Kind, node: str, speed: float) -> Target:
+    def _target(self, kind: Kind, node: str, speed: float) -> PredictionTarget:
         on_gpu = is_on_gpu(kind)
         corrected = speed + self._nodes.of(node, on_gpu=on_gpu)
-        return Target(speed=corrected, asked=asked_of(kind), on_gpu=on_gpu)
+        return PredictionTarget(speed=corrected, requested=requested_of(kind), on_gpu=on_gpu)
 
     def _speed(self, sample: Sample) -> float:
         return sample.speed + self._nodes.of(sample.node, on_gpu=sample.on_gpu)
@@ -443,7 +453,7 @@ class PlainModel:
         return max(sorted(misses)[min(place, len(misses) - 1)], 0.0)
 
 
-def _asked_for(kind: Kind, node: NodeLoad) -> Prediction:
+def _requested_use(kind: Kind, node: NodeLoad) -> Prediction:
     """Return what a job asks for, as nothing else is known.
 
     The paper's guess, the node's load divided by its jobs, is nothing on an idle node, so that a
@@ -457,21 +467,21 @@ def _asked_for(kind: Kind, node: NodeLoad) -> Prediction:
         gpus=gpus,
         gpu_memory_bytes=gpus * rates.gpu_memory_bytes / rates.gpus if rates.gpus else 0.0,
     )
-    return Prediction(use=use, high=use, basis=Basis.ASKED)
+    return Prediction(use=use, high=use, basis=Basis.REQUESTED)
 
 
 def _maker(basis: Basis) -> Callable[[], PlainFamily]:
     """Return what makes a family; beyond one kind, what was asked for tells the sizes apart."""
-    return lambda: PlainFamily(use_asked=basis is not Basis.KIND)
+    return lambda: PlainFamily(uses_request=basis is not Basis.KIND)
 
 
 def _keys(kind: Kind) -> list[tuple[Basis, str]]:
     """Return the families that a job belongs to, the nearest first."""
-    asked = f"{kind.cpus}:{kind.gpus}:{kind.memory_bytes}:{kind.walltime_s}"
+    requested = f"{kind.cpus}:{kind.gpus}:{kind.memory_bytes}:{kind.walltime_s}"
     return [
         (Basis.KIND, kind.key),
         (Basis.PROGRAM, kind.program),
-        (Basis.REQUEST, f"{kind.owner_uid}:{asked}"),
+        (Basis.REQUEST, f"{kind.owner_uid}:{requested}"),
         (Basis.OWNER, str(kind.owner_uid)),
         (Basis.ALL, ""),
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from gsched.protocol.api import SubmitJob
 from gschedd.sim import cli
-from gschedd.sim.output import Report
+from gschedd.sim.output import SimReport
 from tests.support.cluster import Cluster
 
 
@@ -43,7 +43,7 @@ def past(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def replay(cluster: Cluster, out: Path, *more: str) -> tuple[Report, list[dict[str, str]]]:
+def replay(cluster: Cluster, out: Path, *more: str) -> tuple[SimReport, list[dict[str, str]]]:
     """Replay all that the head knows; return the report and the lines of the jobs."""
     out.mkdir()
     status = cli.status_of(
@@ -53,7 +53,7 @@ def replay(cluster: Cluster, out: Path, *more: str) -> tuple[Report, list[dict[s
         ]
     )
     assert status == 0
-    report = msgspec.json.decode((out / "report.json").read_bytes(), type=Report)
+    report = msgspec.json.decode((out / "report.json").read_bytes(), type=SimReport)
     with (out / "results-fifo.csv").open(encoding="utf-8", newline="") as file:
         return report, list(csv.DictReader(file))
 

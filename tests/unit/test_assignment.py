@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gschedd.allocation.adaptive.assignment import solve
-from gschedd.allocation.adaptive.core import Limits
+from gschedd.allocation.adaptive.core import SearchLimits
 from gschedd.allocation.adaptive.dense import from_table, kept_by
 from gschedd.allocation.adaptive.prices import best_prices
 from gschedd.allocation.adaptive.problem import Assignment, AssignmentError, Problem
 
-EXACT = Limits(gap=0.0, nodes=10_000, time_s=60.0, columns=100_000)
+EXACT = SearchLimits(gap=0.0, nodes=10_000, time_s=60.0, columns=100_000)
 
 
 def table(seed: int, jobs: int, configurations: int, types: int, **changes: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def table(seed: int, jobs: int, configurations: int, types: int, **changes: Any)
     return {**arrays, **changes}
 
 
-def solved(*arrays: Any, limits: Limits | None = None, **more: Any) -> Assignment:
+def solved(*arrays: Any, limits: SearchLimits | None = None, **more: Any) -> Assignment:
     """Return the best assignment of a table of costs."""
     return solve(from_table(*arrays, **more), limits)
 
@@ -122,12 +122,12 @@ def test_the_gap_is_never_below_the_true_one(seed: int, jobs: int, types: int) -
     arrays = table(seed, jobs, 12, types)
     best = solved(**arrays, limits=EXACT)
     for limits in (
-        Limits(gap=1.0),
-        Limits(gap=0.0, nodes=1, columns=300),
-        Limits(gap=0.0, columns_first=1, columns=1),
-        Limits(gap=0.0, columns_first=4, columns=16),
-        Limits(gap=1e-2),
-        Limits(),
+        SearchLimits(gap=1.0),
+        SearchLimits(gap=0.0, nodes=1, columns=300),
+        SearchLimits(gap=0.0, columns_first=1, columns=1),
+        SearchLimits(gap=0.0, columns_first=4, columns=16),
+        SearchLimits(gap=1e-2),
+        SearchLimits(),
     ):
         found = solved(**arrays, limits=limits)
         check_feasible(arrays, found)
@@ -161,7 +161,7 @@ def test_jobs_that_are_alike_are_solved_in_no_time() -> None:
         lambda_n=1.1,
     )
 
-    assert found.gap <= Limits().gap
+    assert found.gap <= SearchLimits().gap
     assert found.considered <= 4_000
 
 

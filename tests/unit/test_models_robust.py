@@ -37,7 +37,7 @@ def test_nothing_recorded_is_what_the_job_asks_for() -> None:
     plain = RobustModel().predict(kind(), node(), NOW_S)
 
     assert said.use == Use(cpu_cores=4, memory_bytes=GB, gpus=1, gpu_memory_bytes=16 * GB)
-    assert (said.basis, said.wall_s) == (Basis.ASKED, None)
+    assert (said.basis, said.wall_s) == (Basis.REQUESTED, None)
     assert plain.use == Use(cpu_cores=1)
 
 

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from gsched.model.resources import Allocation, Request, Share
 from gsched.model.states import Placement
-from gschedd.allocation.placement import Wanted, fits, settle
+from gschedd.allocation.placement import PlacementRequest, fits, settle
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import gpus_by_node
 from tests.support.trainings import elastic, gpu_nodes
@@ -22,11 +22,13 @@ def on(node: str, *indices: int) -> Allocation:
 
 def wanted(
     job: int, gpus: int, allocation: Allocation = (), request: Request | None = None
-) -> Wanted:
-    return Wanted(job=job, gpus=gpus, request=request or elastic(1, 64), allocation=allocation)
+) -> PlacementRequest:
+    return PlacementRequest(
+        job=job, gpus=gpus, request=request or elastic(1, 64), allocation=allocation
+    )
 
 
-def beside(nodes: dict[str, FreeNode], trainings: Sequence[Wanted]) -> Spaces:
+def beside(nodes: dict[str, FreeNode], trainings: Sequence[PlacementRequest]) -> Spaces:
     """Return what is free beside what trainings have."""
     free = Spaces(nodes)
     for each in trainings:
@@ -34,7 +36,9 @@ def beside(nodes: dict[str, FreeNode], trainings: Sequence[Wanted]) -> Spaces:
     return free
 
 
-def places(nodes: dict[str, FreeNode], trainings: Sequence[Wanted]) -> dict[int, Allocation]:
+def places(
+    nodes: dict[str, FreeNode], trainings: Sequence[PlacementRequest]
+) -> dict[int, Allocation]:
     return settle(beside(nodes, trainings), trainings)
 
 
@@ -125,14 +129,14 @@ def _drained(space: FreeNode) -> FreeNode:
 
 
 @st.composite
-def alike(draw: st.DrawFn) -> tuple[dict[str, FreeNode], list[Wanted]]:
+def alike(draw: st.DrawFn) -> tuple[dict[str, FreeNode], list[PlacementRequest]]:
     """Return nodes alike, trainings somewhere on them, and numbers that are powers of two."""
     size = draw(st.sampled_from([2, 4, 8]))
     nodes = gpu_nodes(*[size] * draw(st.integers(1, 4)))
     free = [(name, index) for name in nodes for index in range(size)]
     free = list(draw(st.permutations(free)))
     left = len(free)
-    made: list[Wanted] = []
+    made: list[PlacementRequest] = []
     for job in range(1, draw(st.integers(1, 8)) + 1):
         gpus = draw(st.sampled_from([0, 1, 2, 4, 8, 16]))
         if gpus > left:
@@ -151,7 +155,7 @@ def alike(draw: st.DrawFn) -> tuple[dict[str, FreeNode], list[Wanted]]:
 
 @given(alike())
 def test_powers_of_two_on_nodes_alike_always_find_room(
-    given_: tuple[dict[str, FreeNode], list[Wanted]],
+    given_: tuple[dict[str, FreeNode], list[PlacementRequest]],
 ) -> None:
     """As long as there are enough GPUs, whoever runs where: all get their numbers, none overlap."""
     nodes, trainings = given_

@@ -12,7 +12,7 @@ from gsched.model.resources import Chunk, Request, Share
 from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
 from gschedd.plan.snapshot import Group, JobClass, Plan, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode
-from gschedd.policies.kit.utilisation_index import HARDLY_USED, Shares, Sort, Spread, Unevenness
+from gschedd.policies.kit.utilisation_index import HARDLY_USED, Imbalance, Shares, Sort, Unevenness
 from gschedd.policies.queue.balance import plan
 from tests.support.runs import GB, kind
 from tests.support.spaces import space
@@ -167,7 +167,7 @@ def test_unevenness_is_standard_deviation_over_mean(
     shares: list[float], more: float, data: st.DataObject
 ) -> None:
     """What is kept as sums equals the definition, also after changes."""
-    spread = Spread()
+    spread = Imbalance()
     for _ in shares:
         spread.change(None, 0.5)
     spread.change(None, 7.0)
@@ -185,7 +185,7 @@ def test_unevenness_is_standard_deviation_over_mean(
 def test_the_best_node_is_the_first_in_order(seed: int) -> None:
     """Of many nodes, some of them full; some score alike, and what is left on them decides."""
     chance = random.Random(seed)
-    sort, spreads = Sort(), (Spread(), Spread(), Spread(), Spread())
+    sort, spreads = Sort(), (Imbalance(), Imbalance(), Imbalance(), Imbalance())
     weights = chance.choice(((0.25, 0.25), (0.1, 0.9), (0.0, 1.0), (1.0, 0.0)))
     names = [f"n{number:03}" for number in range(200)]
     spaces, shares, left = {}, dict[str, Shares](), {}

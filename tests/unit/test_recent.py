@@ -1,11 +1,11 @@
 """What is worked out for questions is kept while questions use it, and no longer."""
 
-from gschedd.core.forecast.recent import QUESTIONS_KEPT, RESULTS_KEPT, Recent
+from gschedd.core.forecast.recent import QUESTIONS_KEPT, RESULTS_KEPT, ResultCache
 
 
 def test_results_are_kept_while_questions_use_them() -> None:
     """A kind that is asked about again and again is worked out once."""
-    recent, worked = Recent(), []
+    recent, worked = ResultCache(), []
 
     @recent.keep
     def squared(number: int) -> int:
@@ -21,7 +21,7 @@ def test_results_are_kept_while_questions_use_them() -> None:
 
 def test_what_no_question_uses_any_more_is_dropped() -> None:
     """Each question has a new fit of the same kind, as while it runs again and again."""
-    recent, alive = Recent(), set()
+    recent, alive = ResultCache(), set()
 
     class Result:
         def __init__(self, number: int) -> None:
@@ -44,7 +44,7 @@ def test_what_no_question_uses_any_more_is_dropped() -> None:
 
 def test_results_are_bounded_where_no_question_is_counted() -> None:
     """As where a submission is forecast within the head."""
-    recent, worked = Recent(), []
+    recent, worked = ResultCache(), []
 
     @recent.keep
     def squared(number: int) -> int:

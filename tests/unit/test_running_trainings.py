@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from gschedd.allocation.running import Trainings, open_gpus_of
+from gschedd.allocation.running import TrainingJobs, open_gpus_of
 from gschedd.plan.elastic import allocate
 from gschedd.plan.space import Spaces
 from gschedd.policies.training.drs.migrate import movables
@@ -28,7 +28,7 @@ def test_what_starts_or_leaves_is_not_migrated(changes: dict[str, bool], *, may:
     seen = snapshot_of(NODES, [], [(profile(1, request=ONE, movable=True, work=1e5), PLACE)])
     running = [structs.replace(each, **changes) for each in seen.running]
     seen = structs.replace(seen, running=running)
-    trainings = Trainings.of(seen)
+    trainings = TrainingJobs.of(seen)
 
     assert (list(trainings.movable), list(trainings.fixed)) == (([1], []) if may else ([], [1]))
     assert [each.job.job for each in movables(seen)] == ([1] if may else [])
@@ -43,4 +43,4 @@ def test_gpus_on_closed_nodes_do_not_come_back() -> None:
 
     assert [open_gpus_of(each, PLACE) for each in (seen, shut)] == [1, 0]
     assert movables(shut) == []
-    assert list(Trainings.of(shut).fixed) == [1]
+    assert list(TrainingJobs.of(shut).fixed) == [1]

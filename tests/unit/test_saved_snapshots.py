@@ -18,7 +18,7 @@ from gschedd.models.goodput.records import (
     ThroughputParameters,
     TypeModel,
 )
-from gschedd.models.saved import FORMAT, VERSION, Saved, decode, encode, restored, saved
+from gschedd.models.saved import FORMAT, VERSION, SnapshotFile, decode, encode, restored, saved
 from gschedd.plan.snapshot import Snapshot
 from gschedd.plan.training import AdaptiveProfile
 from gschedd.sim.cli import status_of
@@ -35,8 +35,8 @@ class Trap:
         return Path.touch, (self.path,)
 
 
-def content(snapshot: Snapshot) -> Saved:
-    return Saved(
+def content(snapshot: Snapshot) -> SnapshotFile:
+    return SnapshotFile(
         format=FORMAT,
         version=VERSION,
         gsched="1",

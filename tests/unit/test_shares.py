@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gschedd.allocation.shares import (
     NOTHING,
-    Claim,
     Demand,
     Levels,
+    MinimumShare,
     Shares,
     Timeline,
     claim,
@@ -54,7 +54,7 @@ def test_where_less_is_free_the_largest_level_that_fits_is_had() -> None:
     assert least_level(timeline, LEVELS, 80, 20.0) == 3
     assert least_level(timeline, LEVELS, 81, 20.0) is None
     taken = claim(timeline, LEVELS, 3, 80)
-    assert taken == Claim(level=8, gpus=2, end_s=20.0, gpu_s=2 * 10 + 8 * 10)
+    assert taken == MinimumShare(level=8, gpus=2, end_s=20.0, gpu_s=2 * 10 + 8 * 10)
     assert (timeline.starts_s, timeline.free) == ([0.0, 10.0, 20.0], [1, 0, 8])
 
 
@@ -67,8 +67,8 @@ def test_two_trainings_share_the_slots() -> None:
     shares = Shares(Timeline(0.0, 4), [demand(2, 45.0, 120), demand(1, 20.0, 40)])
 
     assert shares.late == set()
-    assert shares.claims[1] == Claim(level=2, gpus=2, end_s=20.0, gpu_s=40.0)
-    assert shares.claims[2] == Claim(level=4, gpus=2, end_s=40.0, gpu_s=2 * 20 + 4 * 20)
+    assert shares.claims[1] == MinimumShare(level=2, gpus=2, end_s=20.0, gpu_s=40.0)
+    assert shares.claims[2] == MinimumShare(level=4, gpus=2, end_s=40.0, gpu_s=2 * 20 + 4 * 20)
     assert list(zip(shares.timeline.starts_s, shares.timeline.free, strict=True)) == [
         (0.0, 0),
         (20.0, 0),
@@ -123,7 +123,7 @@ def test_what_others_hold_comes_back_when_it_ends() -> None:
     timeline.take(2)
 
     assert list(timeline.between(50.0)) == [(25.0, 1), (20.0, 4)]
-    assert claim(timeline, LEVELS, 2, 25 + 80) == Claim(
+    assert claim(timeline, LEVELS, 2, 25 + 80) == MinimumShare(
         level=4, gpus=1, end_s=50.0, gpu_s=25 + 4 * 20
     )
 
@@ -131,7 +131,7 @@ def test_what_others_hold_comes_back_when_it_ends() -> None:
 def test_nothing_is_claimed_where_there_is_nothing_to_do_or_to_have() -> None:
     full = Timeline(0.0, 0)
 
-    assert claim(full, LEVELS, 1, 10) == Claim(level=2, gpus=0, end_s=math.inf, gpu_s=0.0)
+    assert claim(full, LEVELS, 1, 10) == MinimumShare(level=2, gpus=0, end_s=math.inf, gpu_s=0.0)
     assert claim(Timeline(0.0, 4), LEVELS, -1, 10) == NOTHING
     assert claim(Timeline(0.0, 4), LEVELS, 1, 0) == NOTHING
     assert least_level(full, Levels(gpus=(), rates=()), 10, 100.0) is None

@@ -6,7 +6,7 @@ import pytest
 
 from gsched.model.training import Batching
 from gschedd.models.goodput.records import ThroughputParameters
-from gschedd.sim.adaptive import Outset, Run
+from gschedd.sim.adaptive import AdaptiveRun, Outset
 from gschedd.sim.truths import ModelledTraining, fitted
 
 #: 0.1 s a sample without the constant part; 0.5 s to synchronise inside a node, 2 s between nodes.
@@ -25,9 +25,9 @@ TRUTH = ModelledTraining(
 
 def run(
     places: tuple[tuple[str, int], ...], batching: Batching | None = None, done: float = 0.0
-) -> Run:
+) -> AdaptiveRun:
     """Return an attempt that began at 100 and does its first step from 107 on."""
-    made = Run(TRUTH, places, batching, Outset(done=done, startup_s=7.0))
+    made = AdaptiveRun(TRUTH, places, batching, Outset(done=done, startup_s=7.0))
     made.begin(100.0)
     return made
 
@@ -96,9 +96,9 @@ def test_what_does_not_fit_is_split() -> None:
         work=100.0, batch=10, models={"": SLOW}, per_gpu_max={"small": 8}, restart_s=0.0
     )
     step = small.step((("small", 2),), Batching(per_gpu=20))
-    made = Run(small, (("small", 2),), Batching(per_gpu=20), Outset())
+    made = AdaptiveRun(small, (("small", 2),), Batching(per_gpu=20), Outset())
     made.begin(0.0)
-    told = made.told(1.0)
+    told = made.report(1.0)
 
     assert fitted(Batching(per_gpu=8, accumulation=4), 8) == Batching(per_gpu=8, accumulation=4)
     assert fitted(Batching(per_gpu=9, accumulation=1), 8) == Batching(per_gpu=6, accumulation=2)
@@ -112,9 +112,9 @@ def test_what_does_not_fit_is_split() -> None:
 def test_it_tells_the_noise_of_the_moment() -> None:
     """Nothing before the first step; then what a training measures."""
     made = run((("slow", 1),))
-    early, late = made.told(107.0), made.told(107 + 150.0)
+    early, late = made.report(107.0), made.report(107 + 150.0)
 
-    assert made.told(106.0) is None
+    assert made.report(106.0) is None
     assert early is not None
     assert late is not None
     assert (early.gradient_sqr, early.gradient_var) == (1.0, 3.0)
@@ -127,4 +127,4 @@ def test_what_cannot_run_runs_for_ever() -> None:
 
     assert math.isinf(made.end_s)
     assert made.done(1e9) == 0.0
-    assert made.told(1e9) is None
+    assert made.report(1e9) is None

@@ -8,11 +8,11 @@ from gsched.model.states import AttemptState, JobState
 from gschedd.core.state.records import Attempt, Job, Reached
 from gschedd.core.training.remaining import Before, Rest, rest_of_running
 from gschedd.models.runtime import WalltimeSpeed, size_of_run
-from gschedd.models.startup import LATEST, Family, Startups, at_least, startup_told_by_end_s
+from gschedd.models.startup import LATEST, StartupKey, Startups, at_least, startup_from_end_s
 from gschedd.plan.training import Size
 from tests.support.books import spec_of
 
-ALICES = Family(kind="1:kind:net", program="1:name:net", owner_uid=1)
+ALICES = StartupKey(kind="1:kind:net", program="1:name:net", owner_uid=1)
 RATE = 2.0
 SIZE = Size(speed=WalltimeSpeed(gpus=0), work=200.0)
 
@@ -28,9 +28,9 @@ def test_nothing_is_expected_where_nothing_is_known() -> None:
 def test_the_nearest_family_that_ever_started_tells() -> None:
     """Its kind before its program, before its owner, before all others."""
     startups = Startups()
-    edited = Family(kind="1:kind:other", program=ALICES.program, owner_uid=1)
-    hers = Family(kind="1:kind:third", program="1:name:third", owner_uid=1)
-    bobs = Family(kind="2:kind:net", program="2:name:net", owner_uid=2)
+    edited = StartupKey(kind="1:kind:other", program=ALICES.program, owner_uid=1)
+    hers = StartupKey(kind="1:kind:third", program="1:name:third", owner_uid=1)
+    bobs = StartupKey(kind="2:kind:net", program="2:name:net", owner_uid=2)
     startups.learn(bobs, 40.0)
     assert startups.expected_s(ALICES) == 40.0
     startups.learn(hers, 30.0)
@@ -65,7 +65,7 @@ def test_what_a_run_took_longer_than_its_steps_is_its_start(
     wall_s: float, steps_s: float, startup_s: float | None
 ) -> None:
     """As far as it can be one."""
-    assert startup_told_by_end_s(wall_s, steps_s) == startup_s
+    assert startup_from_end_s(wall_s, steps_s) == startup_s
 
 
 def test_less_than_a_second_counts_as_none() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from msgspec import structs
 
-from gschedd.allocation.adaptive.core import Limits, solve_core
+from gschedd.allocation.adaptive.core import SearchLimits, solve_core
 from gschedd.allocation.adaptive.prices import Priced, best_prices
 from gschedd.allocation.adaptive.problem import Assignment, AssignmentError, Ints, Problem
 from gschedd.allocation.adaptive.rounding import rounded
@@ -25,18 +25,18 @@ REPAIR: Final = 2_000
 NOISE: Final = 1e-9
 
 
-def solve(problem: Problem, limits: Limits | None = None) -> Assignment:
+def solve(problem: Problem, limits: SearchLimits | None = None) -> Assignment:
     """Return an assignment, the best as far as the limits allow, and its gap.
 
     Raises:
         AssignmentError: jobs that must have a configuration leave no feasible assignment.
     """
-    limits = limits or Limits()
+    limits = limits or SearchLimits()
     small = _Reduced(problem)
     if not len(small.problem.cost):
         return small.whole(np.full(problem.jobs, -1, dtype=np.int64), -np.inf, "decided", 0)
     priced = best_prices(small.problem)
-    search = _Search(small, priced, limits)
+    search = _CoreSearch(small, priced, limits)
     search.run()
     if search.chosen is None:
         raise AssignmentError(
@@ -119,10 +119,10 @@ class _Reduced:
         )
 
 
-class _Search:
+class _CoreSearch:
     """Looks for better assignments in growing cores."""
 
-    def __init__(self, reduced: _Reduced, priced: Priced, limits: Limits) -> None:
+    def __init__(self, reduced: _Reduced, priced: Priced, limits: SearchLimits) -> None:
         self.problem = problem = reduced.problem
         self._unit, self._base = reduced.unit, reduced.base
         self.priced = priced

@@ -157,11 +157,13 @@ def _joined(
     )
 
 
-def _goodputs(asked: Sequence[tuple[Goodput, str, Ints]], table: Configurations) -> list[Goodputs]:
+def _goodputs(
+    lookups: Sequence[tuple[Goodput, str, Ints]], table: Configurations
+) -> list[Goodputs]:
     """Return the goodputs of several models; those that tell the same are evaluated once."""
     # alike jobs share the array of their choices, so that its identity tells it from others
-    keys = [(goodput, id(ids)) for goodput, _, ids in asked]
-    queries = dict(zip(keys, asked, strict=True))
+    keys = [(goodput, id(ids)) for goodput, _, ids in lookups]
+    queries = dict(zip(keys, lookups, strict=True))
     found: dict[tuple[Goodput, int], Goodputs] = {}
     many: list[Query] = []
     of_many: list[tuple[Goodput, int]] = []

@@ -36,7 +36,7 @@ ENDED: Final = frozenset(
 )
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class SearchLimits(Struct, frozen=True, kw_only=True):
     """When a search ends.
 
     Attributes:
@@ -67,7 +67,7 @@ class Solved(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def solve_core(
-    problem: Problem, priced: Priced, *, width: float, limits: Limits, enough: float
+    problem: Problem, priced: Priced, *, width: float, limits: SearchLimits, enough: float
 ) -> Solved:
     """Solve the core of columns whose reduced cost is at most ``width``.
 
@@ -120,7 +120,7 @@ class _Core:
             groups.setdefault(key, []).append(columns)
         self.groups = list(groups.values())
 
-    def solve(self, limits: Limits, enough: float) -> Solved:
+    def solve(self, limits: SearchLimits, enough: float) -> Solved:
         """Return the best assignment in the core that was found, and its bound."""
         problem = self.problem
         if not self.groups:

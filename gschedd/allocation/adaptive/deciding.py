@@ -16,7 +16,7 @@ from gschedd.allocation.adaptive.candidates import (
     candidates_of,
 )
 from gschedd.allocation.adaptive.cluster import pool_of
-from gschedd.allocation.adaptive.core import Limits
+from gschedd.allocation.adaptive.core import SearchLimits
 from gschedd.allocation.adaptive.plans import Decided, plan_of
 from gschedd.allocation.adaptive.problem import (
     Assignment,
@@ -27,11 +27,11 @@ from gschedd.allocation.adaptive.problem import (
     in_order,
 )
 from gschedd.allocation.adaptive.rounds import adaptive_jobs, next_round_s
-from gschedd.allocation.running import Trainings
+from gschedd.allocation.running import TrainingJobs
 from gschedd.plan.snapshot import Plan, Snapshot
 
 
-class Rules(Struct, frozen=True, kw_only=True, eq=False):
+class AdaptiveRules(Struct, frozen=True, kw_only=True, eq=False):
     """How a policy decides.
 
     Attributes:
@@ -46,14 +46,14 @@ class Rules(Struct, frozen=True, kw_only=True, eq=False):
 
     problem_of: Callable[[Candidates], Problem]
     round_s: float
-    limits: Limits
+    limits: SearchLimits
     waiting_cost: float
     prepared: Callable[[AdaptiveJob], AdaptiveJob] | None = None
     growth: Growth = Growth()
     reserved_gpus: Mapping[str, int] = field(default_factory=dict)
 
 
-def plan_by(snapshot: Snapshot, rules: Rules) -> Plan:
+def plan_by(snapshot: Snapshot, rules: AdaptiveRules) -> Plan:
     """Decide about all adaptive jobs at a round, and about those that wait in between."""
     jobs = adaptive_jobs(snapshot, rules.round_s)
     again_s = next_round_s(snapshot.now_s, rules.round_s)
@@ -65,7 +65,9 @@ def plan_by(snapshot: Snapshot, rules: Rules) -> Plan:
     return plan_of(snapshot, decided(snapshot, candidates, problem, found), again_s=again_s)
 
 
-def candidates_by(snapshot: Snapshot, jobs: Sequence[AdaptiveJob], rules: Rules) -> Candidates:
+def candidates_by(
+    snapshot: Snapshot, jobs: Sequence[AdaptiveJob], rules: AdaptiveRules
+) -> Candidates:
     """Return the configurations that jobs of a snapshot may have."""
     if rules.prepared is not None:
         jobs = [rules.prepared(each) for each in jobs]
@@ -74,7 +76,7 @@ def candidates_by(snapshot: Snapshot, jobs: Sequence[AdaptiveJob], rules: Rules)
     return candidates_of(jobs, pool, snapshot.nodes, rules.growth)
 
 
-def assigned(problem: Problem, rules: Rules) -> Assignment:
+def assigned(problem: Problem, rules: AdaptiveRules) -> Assignment:
     """Return the best assignment; jobs that must run are held to it only if they all can."""
     try:
         return solve(problem, rules.limits)
@@ -96,7 +98,7 @@ def decided(
         candidates=candidates,
         chosen=chosen,
         gain=_gains(candidates, problem, chosen),
-        waiting=Trainings.of(snapshot).waiting,
+        waiting=TrainingJobs.of(snapshot).waiting,
     )
 
 

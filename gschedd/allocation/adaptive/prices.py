@@ -98,7 +98,7 @@ def best_prices(problem: Problem, *, max_steps: int = MAX_STEPS) -> Priced:
     steps = 1
     if np.all(slope <= 0):
         return evaluator.priced(best, best_bound, steps)
-    model = _Model(most)
+    model = _CuttingPlanes(most)
     model.cut(best, best_bound, slope)
     while steps < max_steps:
         above, target = model.highest()
@@ -130,7 +130,7 @@ def _highest(problem: Problem) -> Floats:
     return most
 
 
-class _Model:
+class _CuttingPlanes:
     """The cutting-plane model: the least of all cuts, at prices from 0 to the highest."""
 
     def __init__(self, most: Floats) -> None:

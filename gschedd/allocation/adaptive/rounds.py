@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from gschedd.allocation.adaptive.candidates import AdaptiveJob
-from gschedd.allocation.running import Trainings
+from gschedd.allocation.running import TrainingJobs
 from gschedd.plan.snapshot import Snapshot
 
 #: A decision that is late by this part of a round at most is the round's.
@@ -39,7 +39,7 @@ def adaptive_jobs(snapshot: Snapshot, round_s: float) -> list[AdaptiveJob]:
     them from each other in each cycle of a round, and none would ever do a step.
     """
     begin_s = _begin_s(snapshot.now_s, round_s)
-    trainings = Trainings.of(snapshot)
+    trainings = TrainingJobs.of(snapshot)
     jobs: list[AdaptiveJob] = []
     for number, job_class in trainings.waiting.items():
         profile = snapshot.profiles[number]

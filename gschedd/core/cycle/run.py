@@ -32,7 +32,7 @@ from gschedd.plan.snapshot import (
     Wait,
 )
 from gschedd.plan.space import Spaces
-from gschedd.plan.validate import Refusal, validate
+from gschedd.plan.validate import RefusedStart, validate
 
 #: Maximum number of node comparisons for the starts of a cycle, as all requests wait meanwhile:
 #: ``balance`` takes 3 us per node on a quiet core and 5 us on a busy one, at most 40 ms in all.
@@ -58,7 +58,7 @@ class Cycle(Struct, frozen=True, kw_only=True):
 
     facts: tuple[f.AnyFact, ...]
     waits: Mapping[JobClass, Wait]
-    refused: tuple[Refusal, ...]
+    refused: tuple[RefusedStart, ...]
     objection: str = ""
     verdicts: tuple[DeadlineForecast, ...] = ()
     again_s: float | None = None

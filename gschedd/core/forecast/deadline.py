@@ -20,9 +20,9 @@ from gschedd.core.forecast.start import (
     NEW_JOB,
     AskAll,
     Forecast,
+    ForecastAnswer,
     ForecastQuestion,
-    Told,
-    told,
+    answer_to,
 )
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
@@ -68,12 +68,11 @@ def outlook_of(
     profile = _profile(job, state, settings, now_s)
     attempt = job.attempt
     gpus = gpu_count(attempt.allocation) if attempt is not None else 0
-    said: bool | None
     if verdict is not None:
-        said, end_s, why = _said_of(verdict, now_s), verdict.end_s, verdict.why
+        meets, end_s, why = _meets_by(verdict, now_s), verdict.end_s, verdict.why
     else:
-        said, end_s, why = job.meets, job.expected_end_s, ""
-    if profile is not None and (goes_on(job) or (end_s is None and said is not False)):
+        meets, end_s, why = job.meets, job.expected_end_s, ""
+    if profile is not None and (goes_on(job) or (end_s is None and meets is not False)):
         end_s = _end_by_rate(job, profile, state, settings, start_s=start_s, now_s=now_s)
     if end_s is not None:
         end_s = max(end_s, now_s)
@@ -83,14 +82,14 @@ def outlook_of(
     return Forecast(
         start_s=start_s,
         end_s=end_s,
-        meets=_meets(deadline_s, end_s, now_s, said=said),
+        meets=_meets(deadline_s, end_s, now_s, planned=meets),
         gpus=gpus or (verdict.gpus if verdict is not None else 0),
         why=why,
     )
 
 
-def _said_of(verdict: DeadlineForecast, now_s: float) -> bool | None:
-    """Return what a policy says of a deadline; None: not known yet."""
+def _meets_by(verdict: DeadlineForecast, now_s: float) -> bool | None:
+    """Return whether a policy plans to meet a deadline; None: not known yet."""
     until_s = verdict.unsure_until_s
     return None if until_s is not None and now_s <= until_s else verdict.meets
 
@@ -116,16 +115,16 @@ def _profile(job: Job, state: State, settings: Settings, now_s: float) -> Traini
 
 
 def _meets(
-    deadline_s: float, end_s: float | None, now_s: float, *, said: bool | None = None
+    deadline_s: float, end_s: float | None, now_s: float, *, planned: bool | None = None
 ) -> bool | None:
-    """Return whether a deadline will be met: what was said, unless time has overtaken it."""
+    """Return whether a deadline will be met: as planned, unless time has overtaken it."""
     if not deadline_s:
         return None
     if now_s > deadline_s or (end_s is not None and end_s > deadline_s):
         return False
-    if said is None:
+    if planned is None:
         return None if end_s is None else True
-    return said
+    return planned
 
 
 def _end_by_rate(
@@ -225,7 +224,12 @@ def inquire(
 
 
 def concluded(
-    inquiry: Inquiry, answer: Told | None, *, state: State, settings: Settings, now_s: float
+    inquiry: Inquiry,
+    answer: ForecastAnswer | None,
+    *,
+    state: State,
+    settings: Settings,
+    now_s: float,
 ) -> Forecast:
     """Return what would become of a job.
 
@@ -239,7 +243,7 @@ def concluded(
     if inquiry.job is not None and inquiry.job_class is not None:
         assert answer is not None, "there was a question"
         assert answer.plan is not None, "which was for a plan"
-        return _said(answer.plan, inquiry.job, inquiry.job_class)
+        return _of_plan(answer.plan, inquiry.job, inquiry.job_class)
     start_s = interval = None
     unknown = inquiry.unknown
     if answer is not None:
@@ -277,7 +281,7 @@ def foresee(
     """Return what would become of a job if it were submitted now; the policy is asked here."""
     inquiry = inquire(spec, state=state, settings=settings, now_s=now_s, predictor=predictor)
     try:
-        answer = None if inquiry.question is None else told(inquiry.question, policy)
+        answer = None if inquiry.question is None else answer_to(inquiry.question, policy)
     except Exception:  # noqa: BLE001 # a policy's fault costs an answer, not the head
         return FAILED
     return concluded(inquiry, answer, state=state, settings=settings, now_s=now_s)
@@ -328,7 +332,7 @@ def _with_newcomer(
     )
 
 
-def _said(plan: Plan, job: Job, job_class: JobClass) -> Forecast:
+def _of_plan(plan: Plan, job: Job, job_class: JobClass) -> Forecast:
     start_s = next((job.submitted_s for start in plan.starts if start.job == job.id), None)
     if start_s is None:
         waits = (wait.predicted_start_s for wait in plan.waits if wait.job_class == job_class)
@@ -336,7 +340,7 @@ def _said(plan: Plan, job: Job, job_class: JobClass) -> Forecast:
     verdict = next((each for each in plan.verdicts if each.job == job.id), None)
     if verdict is None:
         return Forecast(start_s=start_s, why="the policy has not planned it yet")
-    meets = _said_of(verdict, job.submitted_s) if job.spec.deadline_s else None
+    meets = _meets_by(verdict, job.submitted_s) if job.spec.deadline_s else None
     return Forecast(
         start_s=start_s,
         end_s=verdict.end_s,

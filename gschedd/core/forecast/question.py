@@ -9,7 +9,7 @@ from gsched.model.ids import array_of, element_number, index_of, short_job_id
 from gsched.model.states import HoldKind, JobState
 from gsched.model.wording import counted
 from gschedd.core.forecast.runtimes import of_running
-from gschedd.core.forecast.simulate import Cast, Coming
+from gschedd.core.forecast.simulate import Arrival, Cast
 from gschedd.core.forecast.start import MAX_AHEAD, TOO_MANY, AskStart, start_question
 from gschedd.core.forecast.unmade import UnmadeElements
 from gschedd.core.state.elements import element_spec, waiting_element
@@ -26,9 +26,9 @@ MAX_LOOKED: Final = 5000
 
 
 #: Jobs of one list of which the starts are predicted, the first ones of the queue.
-MAX_ASKED_AFTER: Final = 500
-TOO_MANY_ASKED: Final = (
-    f"starts of the first {MAX_ASKED_AFTER} jobs of a list are predicted; ask for the job itself"
+MAX_LISTED: Final = 500
+TOO_MANY_LISTED: Final = (
+    f"starts of the first {MAX_LISTED} jobs of a list are predicted; ask for the job itself"
 )
 
 
@@ -76,7 +76,7 @@ class _Question:
     def __init__(self, state: State, settings: Settings) -> None:
         self._state = state
         self._settings = settings
-        self._coming: dict[int, Coming] = {}
+        self._coming: dict[int, Arrival] = {}
         self._kinds: dict[int, Kind] = {}
         self._arrays: dict[int, ArrayIndex] = {}
         self._unmade: list[UnmadeElements] = []
@@ -84,7 +84,7 @@ class _Question:
         self._last: OrderKey = (-(2**62), 0)
 
     def ask(self, job: Job, seen: Snapshot, *, is_new: bool = False) -> AskStart:
-        return self._asked([self._meant(job, is_new=is_new)], seen)
+        return self._question_of([self._meant(job, is_new=is_new)], seen)
 
     def ask_all(
         self, jobs: Iterable[Job], seen: Snapshot
@@ -92,8 +92,8 @@ class _Question:
         meant: dict[int, Job] = {}
         unknown: dict[int, str] = {}
         for job in sorted(jobs, key=self._state.order_key):
-            if len(meant) >= MAX_ASKED_AFTER:
-                unknown[job.id] = TOO_MANY_ASKED
+            if len(meant) >= MAX_LISTED:
+                unknown[job.id] = TOO_MANY_LISTED
                 continue
             kept, arrays, last = dict(self._coming), dict(self._arrays), self._last
             try:
@@ -104,7 +104,7 @@ class _Question:
         question = None
         if meant:
             try:
-                question = self._asked(list(meant.values()), seen)
+                question = self._question_of(list(meant.values()), seen)
             except UnpredictableError as error:
                 unknown.update(dict.fromkeys(meant, str(error)))
         return question, {number: job.id for number, job in meant.items()}, unknown
@@ -120,7 +120,7 @@ class _Question:
         self._reach(self._state.order_key(job))
         return job
 
-    def _asked(self, jobs: Sequence[Job], seen: Snapshot) -> AskStart:
+    def _question_of(self, jobs: Sequence[Job], seen: Snapshot) -> AskStart:
         state = self._state
         if len(state.jobs) <= MAX_LOOKED:
             self._add_others()
@@ -190,7 +190,7 @@ class _Question:
     def _come(self, job: Job, ends: tuple[int, ...] = (), starts: tuple[int, ...] = ()) -> None:
         state = self._state
         self._kinds[job.id] = kind_of(job.spec)
-        self._coming[job.id] = Coming(
+        self._coming[job.id] = Arrival(
             job=job.id,
             job_class=state.class_of(job),
             key=state.order_key(job),

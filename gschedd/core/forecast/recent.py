@@ -13,7 +13,7 @@ QUESTIONS_KEPT: Final = 16
 RESULTS_KEPT: Final = 1024
 
 
-class Recent:
+class ResultCache:
     """Keeps the results of functions, by their positional arguments, while questions use them.
 
     A bound by count alone keeps the fits of kinds that have run again since: memory grows with the
@@ -55,4 +55,4 @@ class Recent:
                 turn()
 
 
-RECENT: Final = Recent()
+RECENT: Final = ResultCache()

@@ -427,15 +427,15 @@ def believed(
     unknown = RunTime(kind=key, owner=owner, limit_s=limit_s)
     found: list[tuple[float, str, Prediction]] = []
     for node in nodes:
-        said = predictions.prediction(job, node)
-        if said is None or said.basis not in TRUST or not said.wall_s:
+        prediction = predictions.prediction(job, node)
+        if prediction is None or prediction.basis not in TRUST or not prediction.wall_s:
             return unknown
-        found.append((said.wall_s, node, said))
+        found.append((prediction.wall_s, node, prediction))
     if not found:
         return unknown
-    median_s, slowest, said = max(found, key=lambda each: each[0])
-    runs = said.records
-    own = said.basis is Basis.KIND
+    median_s, slowest, prediction = max(found, key=lambda each: each[0])
+    runs = prediction.records
+    own = prediction.basis is Basis.KIND
     spread = predictions.spread(job)
     if spread is None:
         spread = USUAL_SPREAD if own else UNUSUAL_SPREAD
@@ -444,7 +444,7 @@ def believed(
     if own:  # of the median, and of how far the mean is from it
         located = math.hypot(spread, SPREAD_MISS * spread**2) / math.sqrt(max(runs, 1))
         located = math.hypot(located, LEAST_LOCATED)
-    half, most = TRUST[said.basis]
+    half, most = TRUST[prediction.basis]
     return RunTime(
         kind=key,
         owner=owner,

@@ -30,7 +30,7 @@ from gschedd.core.forecast.runtimes import (
     kind_share,
     share_of,
 )
-from gschedd.core.forecast.trainings import Course, course_of
+from gschedd.core.forecast.trainings import TrainingRun, course_of
 from gschedd.core.forecast.unmade import SHOWN, ElementKinds, Unmade, UnmadeElements
 from gschedd.plan.load import Kind
 from gschedd.plan.snapshot import Group, JobClass, OrderKey, Policy, RunningJob, Snapshot
@@ -55,7 +55,7 @@ class TooLongError(Exception):
     """There is no time to ask the policy as often as a forecast needs."""
 
 
-class Coming(Struct, frozen=True, kw_only=True):
+class Arrival(Struct, frozen=True, kw_only=True):
     """A job that is not in the queue yet.
 
     Attributes:
@@ -84,7 +84,7 @@ class Cast(Struct, frozen=True, kw_only=True):
 
     runs: Mapping[int, RunTime] = {}
     classes: Mapping[int, JobClass] = {}
-    coming: tuple[Coming, ...] = ()
+    coming: tuple[Arrival, ...] = ()
     unmade: tuple[UnmadeElements, ...] = ()
     arrays: frozenset[int] = frozenset()
 
@@ -116,14 +116,14 @@ class Played(Struct, frozen=True, kw_only=True):
     Attributes:
         starts_s: when the jobs in question start, seconds since the epoch, by job.
         until_s: how far it was played.
-        asked: how often the policy was asked.
+        rounds: how often the policy was called.
         stuck: nothing more would happen, however long it was played on.
         endless: running jobs without an end, where it was stuck.
     """
 
     starts_s: Mapping[int, float]
     until_s: float
-    asked: int
+    rounds: int
     stuck: bool = False
     endless: tuple[int, ...] = ()
 
@@ -140,7 +140,7 @@ class _Runs(Struct, kw_only=True):
     end_s: float | None
     limit_s: float | None
     job_class: JobClass | None = None
-    course: Course | None = None
+    course: TrainingRun | None = None
     elements: int = 1
     planned_s: float = 0.0
 
@@ -199,15 +199,15 @@ class _Play:
         self._spaces = Spaces(seen.nodes)
         self._groups = {group.job_class: list(group.order) for group in groups}
         self._coming = list(cast.coming)
-        later: list[Coming | UnmadeElements] = [*cast.coming, *cast.unmade]
+        later: list[Arrival | UnmadeElements] = [*cast.coming, *cast.unmade]
         awaited = [job for each in later for job in each.ends + each.starts]
         self._awaited = frozenset(awaited)
         named = jobs | self._awaited
         self._unmade = {each.array: Unmade(each, named) for each in cast.unmade}
         self._predictions = JobPredictions(seen)
-        self._told: dict[tuple[Kind | None, tuple[str, ...], float | None], RunTime] = {}
+        self._runs: dict[tuple[Kind | None, tuple[str, ...], float | None], RunTime] = {}
         self._pins: dict[RunTime, Pinned] = {}
-        self._courses: dict[int, Course] = {}
+        self._courses: dict[int, TrainingRun] = {}
         self._again_s: float | None = None
         self._started: set[int] = set()
         self._ends: list[tuple[float, int]] = []  # of running jobs; a heap, with ends that are over
@@ -225,15 +225,15 @@ class _Play:
         self._unended = jobs_known | unmade_named | set(cast.arrays)
 
     def run(self, asks: int, may_go_on: Callable[[], bool]) -> Played:
-        asked = taken = 0
+        rounds = taken = 0
         self._come()
-        while asked < asks and taken < MAX_TAKEN_OVER:
-            left = asks - asked
+        while rounds < asks and taken < MAX_TAKEN_OVER:
+            left = asks - rounds
             if self._groups or self._courses:
-                asked += 1
+                rounds += 1
                 self._ask()
             if self._is_answered():
-                return self._played(asked)
+                return self._played(rounds)
             if self._come():
                 continue  # at the same moment: what has started was waited for
             while (more := self._take_over()) and taken < MAX_TAKEN_OVER:
@@ -241,28 +241,28 @@ class _Play:
                 if not may_go_on():
                     raise TooLongError
             if self._is_answered():
-                return self._played(asked)
+                return self._played(rounds)
             next_s = self._next_s(left, asks)
             if next_s is None:
                 endless = tuple(job for job, each in self._running.items() if each.end_s is None)
-                return structs.replace(self._played(asked), stuck=True, endless=endless)
+                return structs.replace(self._played(rounds), stuck=True, endless=endless)
             if not may_go_on():
                 raise TooLongError
             self._go_to(next_s)
             self._come()
-        return self._played(asked)
+        return self._played(rounds)
 
     def _is_answered(self) -> bool:
         return len(self._found) == len(self._jobs)
 
-    def _played(self, asked: int) -> Played:
-        return Played(starts_s=self._found, until_s=self._now_s, asked=asked)
+    def _played(self, rounds: int) -> Played:
+        return Played(starts_s=self._found, until_s=self._now_s, rounds=rounds)
 
     # --- what happens at one moment ---
 
     def _come(self) -> bool:
         """Let jobs into the queue that may be there now; return whether there were any."""
-        staying: list[Coming] = []
+        staying: list[Arrival] = []
         for each in self._coming:
             if self._may_come(each):
                 self._queue(each.job_class, [each.key])
@@ -284,7 +284,7 @@ class _Play:
         order.extend(keys)
         order.sort()
 
-    def _may_come(self, each: Coming | UnmadeElements) -> bool:
+    def _may_come(self, each: Arrival | UnmadeElements) -> bool:
         return (
             each.at_s <= self._now_s
             and not any(job in self._unended for job in each.ends)
@@ -541,9 +541,9 @@ class _Play:
     def _run_time(self, job: int, allocation: Allocation, limit_s: float | None) -> RunTime:
         kind = self._seen.kinds.get(job)
         nodes = tuple(share.node for share in allocation)
-        run = self._told.get((kind, nodes, limit_s))
+        run = self._runs.get((kind, nodes, limit_s))
         if run is None:
-            run = self._told[kind, nodes, limit_s] = believed(
+            run = self._runs[kind, nodes, limit_s] = believed(
                 job, nodes, predictions=self._predictions, limit_s=limit_s, kind=kind
             )
         return run

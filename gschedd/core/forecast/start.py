@@ -38,9 +38,9 @@ from gschedd.plan.times import JobPredictions
 __all__ = ["TooLongError"]
 
 #: How often the policy is asked at most; beyond, the forecast would cost more than it is worth.
-MAX_ASKED: Final = 200
+MAX_ROUNDS: Final = 200
 #: With fewer questions than this what is told would be too rough to be of use.
-LEAST_ASKED: Final = 8
+MIN_ROUNDS: Final = 8
 #: What all questions may cost together: classes to decide about. A second or so.
 MAX_COST: Final = 20_000
 #: The same of all scenarios together.
@@ -58,7 +58,7 @@ NEW_JOB: Final = 2**62  # behind every job there is
 MAX_NAMED: Final = 3  # jobs that a reason names
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class RunTimeEvidence(Struct, frozen=True, kw_only=True):
     """On what the run times of those jobs stand that run or are ahead.
 
     Attributes:
@@ -93,7 +93,7 @@ class StartInterval(Struct, frozen=True, kw_only=True):
     late_s: float | None = None
     not_before_s: float | None = None
     scenarios: int = 0
-    known: Known = Known()
+    known: RunTimeEvidence = RunTimeEvidence()
 
 
 class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -170,7 +170,7 @@ def _stuck_words(played: Played) -> str:
 
 
 class _Inquest:
-    """A question while it is being answered; lives only inside `told`."""
+    """A question while it is being answered; lives only inside `answer_to`."""
 
     def __init__(self, question: "AskStart", policy: Policy, may_go_on: Callable[[], bool]) -> None:
         self._question = question
@@ -180,7 +180,7 @@ class _Inquest:
         self._jobs = (question.job, *question.others)
         self._cost = _cost(question, self._groups)
         self._beliefs = Beliefs()
-        self._asked = 0
+        self._rounds = 0
 
     def planned(self) -> dict[int, Forecast]:
         """Return by when jobs start as planned, or why that is unknown.
@@ -194,7 +194,7 @@ class _Inquest:
         if not asks:
             return dict.fromkeys(self._jobs, Forecast(start_unknown=TOO_COSTLY))
         played = self._play(Scenario(), asks)
-        self._asked = max(played.asked, 1)
+        self._rounds = max(played.rounds, 1)
         missing = Forecast(start_unknown=TOO_FAR, not_before_s=played.until_s)
         if played.stuck:
             missing = Forecast(start_unknown=_stuck_words(played))
@@ -207,9 +207,9 @@ class _Inquest:
     def spreads(self) -> dict[int, StartInterval]:
         """Return when jobs start over scenarios, as far as that is known."""
         self._beliefs = _beliefs(self._question, self._groups)
-        each = self._asked * self._cost
+        each = self._rounds * self._cost
         scenarios = next((n for n in SCENARIOS if n * each <= SPREAD_COST), SCENARIOS[-1])
-        asks = _affordable(self._cost * scenarios, SPREAD_COST) if self._asked else 0
+        asks = _affordable(self._cost * scenarios, SPREAD_COST) if self._rounds else 0
         if not asks:
             return {}
         played: list[Played] = []
@@ -222,7 +222,9 @@ class _Inquest:
             if len(played) < SCENARIOS[-1]:
                 return {}
         known = _knowledge(self._question, self._groups)
-        found = {job: _summary(job, played, known.get(job, Known())) for job in self._jobs}
+        found = {
+            job: _summary(job, played, known.get(job, RunTimeEvidence())) for job in self._jobs
+        }
         return {job: spread for job, spread in found.items() if spread is not None}
 
     def _play(self, scenario: Scenario, asks: int) -> Played:
@@ -239,7 +241,7 @@ class _Inquest:
         )
 
 
-def _summary(job: int, played: Sequence[Played], known: Known) -> StartInterval | None:
+def _summary(job: int, played: Sequence[Played], known: RunTimeEvidence) -> StartInterval | None:
     """Return when a job starts over scenarios; None: later than was played in nearly all."""
     starts_s = sorted(each.starts_s.get(job, math.inf) for each in played)
     if not math.isfinite(starts_s[0]):
@@ -277,8 +279,8 @@ class _Tally:
             self._blended += jobs
             self._other_runs = max(self._other_runs, run.runs)
 
-    def known(self) -> Known:
-        return Known(
+    def known(self) -> RunTimeEvidence:
+        return RunTimeEvidence(
             counted=self._counted,
             learned=self._learned,
             blended=self._blended,
@@ -297,16 +299,16 @@ def _waiting_runs(
     seen, cast = question.seen, question.cast
     predictions = JobPredictions(seen)
     nodes = list(seen.loads)[:1]
-    told: dict[tuple[Kind | None, float | None], RunTime] = {}
+    runs: dict[tuple[Kind | None, float | None], RunTime] = {}
 
     def run_of(job: int, walltime_s: float | None) -> RunTime:
         kind = seen.kinds.get(job)
         limit_s = walltime_s or seen.default_walltime_s
-        if (kind, limit_s) not in told:
-            told[kind, limit_s] = believed(
+        if (kind, limit_s) not in runs:
+            runs[kind, limit_s] = believed(
                 job, nodes, predictions=predictions, limit_s=limit_s, kind=kind
             )
-        return told[kind, limit_s]
+        return runs[kind, limit_s]
 
     found = [
         (key, 1, run_of(key[1], group.job_class.walltime_s))
@@ -321,18 +323,18 @@ def _waiting_runs(
     return found
 
 
-def _knowledge(question: "AskStart", groups: Sequence[Group]) -> dict[int, Known]:
+def _knowledge(question: "AskStart", groups: Sequence[Group]) -> dict[int, RunTimeEvidence]:
     """Return by job on what the run times of those that run or are ahead stand."""
     tally = _Tally()
     for run in question.cast.runs.values():
         tally.add(run)
-    asked = {question.job, *question.others}
-    found: dict[int, Known] = {}
+    in_question = {question.job, *question.others}
+    found: dict[int, RunTimeEvidence] = {}
     for (_, job), jobs, run in _waiting_runs(question, groups):
-        if job in asked:
+        if job in in_question:
             found[job] = tally.known()
         tally.add(run, jobs)
-    return {job: found.get(job, tally.known()) for job in asked}
+    return {job: found.get(job, tally.known()) for job in in_question}
 
 
 def _beliefs(question: "AskStart", groups: Sequence[Group]) -> Beliefs:
@@ -380,8 +382,8 @@ def _cost(question: "AskStart", groups: Sequence[Group]) -> int:
 
 def _affordable(cost: int, limit: int) -> int:
     """Return how often the policy may be asked; 0 where that would be too few times."""
-    asks = min(MAX_ASKED, limit // cost)
-    return asks if asks >= LEAST_ASKED else 0
+    asks = min(MAX_ROUNDS, limit // cost)
+    return asks if asks >= MIN_ROUNDS else 0
 
 
 class AskStart(Struct, frozen=True, kw_only=True):
@@ -409,7 +411,7 @@ class AskAll(Struct, frozen=True, kw_only=True):
     number: int = 0
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class ForecastAnswer(Struct, frozen=True, kw_only=True):
     """The answer to one of both.
 
     Attributes:
@@ -427,9 +429,9 @@ class Told(Struct, frozen=True, kw_only=True):
 ForecastQuestion = AskStart | AskAll
 
 
-def told(
+def answer_to(
     question: ForecastQuestion, policy: Policy, may_go_on: Callable[[], bool] = lambda: True
-) -> Told:
+) -> ForecastAnswer:
     """Return the answer; whatever the policy raises is raised.
 
     Args:
@@ -441,16 +443,16 @@ def told(
             try:
                 starts = inquest.planned()
             except TooLongError:
-                return Told(number=question.number, too_long=True)
+                return ForecastAnswer(number=question.number, too_long=True)
             spreads = inquest.spreads() if question.spread else {}
             starts |= {
                 job: structs.replace(starts[job], interval=spread)
                 for job, spread in spreads.items()
             }
             RECENT.question_answered()
-            return Told(number=question.number, starts=starts)
+            return ForecastAnswer(number=question.number, starts=starts)
         case AskAll():
-            return Told(number=question.number, plan=policy(question.seen))
+            return ForecastAnswer(number=question.number, plan=policy(question.seen))
         case _:
             assert_never(question)
 

@@ -10,7 +10,7 @@ from gschedd.plan.snapshot import Snapshot
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 
 
-class Course:
+class TrainingRun:
     """A training job that runs, as its profile and its allocation say.
 
     Args:
@@ -86,7 +86,7 @@ class Course:
 
 def course_of(
     job: int, allocation: Allocation, seen: Snapshot, *, starts: bool = False
-) -> Course | None:
+) -> TrainingRun | None:
     """Return the course of a job that a policy plans as a training job; None: it is no such job."""
     profile = seen.profiles.get(job)
-    return None if profile is None else Course(profile, allocation, seen, starts=starts)
+    return None if profile is None else TrainingRun(profile, allocation, seen, starts=starts)

@@ -5,7 +5,7 @@ from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.models.kinds import kind_of
-from gschedd.models.startup import Family
+from gschedd.models.startup import StartupKey
 
 
 def cost_by_resuming(job: Job, now_s: float) -> f.MoveMeasured | None:
@@ -17,7 +17,7 @@ def cost_by_resuming(job: Job, now_s: float) -> f.MoveMeasured | None:
     migration = job.migration
     if migration is None or not migration.saved_s or not migration.placed_s or migration.resumed_s:
         return None
-    family = Family.of(kind_of(job.spec))
+    family = StartupKey.of(kind_of(job.spec))
     return f.MoveMeasured(
         at_s=now_s,
         job=job.id,
@@ -33,7 +33,7 @@ def cost_by_resuming(job: Job, now_s: float) -> f.MoveMeasured | None:
 
 def learn(state: State, fact: f.MoveMeasured) -> None:
     """Take a move into account; also of a job that is over, when a head starts."""
-    family = Family(kind=fact.kind, program=fact.program, owner_uid=fact.owner_uid)
+    family = StartupKey(kind=fact.kind, program=fact.program, owner_uid=fact.owner_uid)
     state.move_costs.learn(family, fact.cost_s)
 
 
@@ -50,6 +50,6 @@ def expected_move_s(job: Job, state: State, settings: Settings, startup_s: float
         startup_s: from a start to the first step, as far as is known.
     """
     if state.move_costs:
-        return state.move_costs.expected_s(Family.of(kind_of(job.spec)))
+        return state.move_costs.expected_s(StartupKey.of(kind_of(job.spec)))
     save_s = job.saved.wall_s if job.saved is not None else 0.0
     return max(settings.config.training.move_s, startup_s + save_s)

@@ -10,7 +10,7 @@ from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State
 from gschedd.models.kinds import kind_of
-from gschedd.models.startup import Family, at_least, startup_told_by_end_s
+from gschedd.models.startup import StartupKey, at_least, startup_from_end_s
 from gschedd.plan.training import Size
 
 
@@ -45,7 +45,7 @@ def startup_by_end(state: State, fact: f.AttemptEnded) -> f.StartupMeasured | No
         return None
     if attempt.startup_s is not None or not fact.outcome.succeeded:
         return None
-    startup_s = startup_told_by_end_s(fact.ended_s - attempt.started_s, attempt.steps_s)
+    startup_s = startup_from_end_s(fact.ended_s - attempt.started_s, attempt.steps_s)
     return None if startup_s is None else _measured(job, startup_s, fact.at_s, by_step=False)
 
 
@@ -65,9 +65,9 @@ def _measured(job: Job, startup_s: float, at_s: float, *, by_step: bool) -> f.St
 
 def learn(state: State, fact: f.StartupMeasured) -> None:
     """Take a start into account; also of a job that is over, when a head starts."""
-    family = Family(kind=fact.kind, program=fact.program, owner_uid=fact.owner_uid)
+    family = StartupKey(kind=fact.kind, program=fact.program, owner_uid=fact.owner_uid)
     state.startups.learn(family, fact.startup_s)
 
 
-def _family(spec: JobSpec) -> Family:
-    return Family.of(kind_of(spec))
+def _family(spec: JobSpec) -> StartupKey:
+    return StartupKey.of(kind_of(spec))

@@ -66,7 +66,7 @@ class Query(NamedTuple):
     gpus: Ints
 
 
-class StepTimes(NamedTuple):
+class PhaseTimes(NamedTuple):
     """Times of a step, seconds; all of one shape."""
 
     gradient_s: Floats
@@ -81,7 +81,7 @@ def step_times(
     replicas: ArrayLike,
     per_gpu: ArrayLike,
     accumulation: ArrayLike = 0,
-) -> StepTimes:
+) -> PhaseTimes:
     """Return T_grad, T_sync and T_iter; arguments are broadcast against each other.
 
     Args:
@@ -95,7 +95,7 @@ def step_times(
     overlap = parameters.overlap
     joint_s = (gradient_s**overlap + sync_s**overlap) ** (1 / overlap)
     step_s = np.asarray(accumulation) * gradient_s + joint_s
-    return StepTimes(*np.broadcast_arrays(gradient_s, sync_s, step_s))
+    return PhaseTimes(*np.broadcast_arrays(gradient_s, sync_s, step_s))
 
 
 def sync_times(parameters: ThroughputParameters, nodes: Ints, replicas: Ints) -> Floats:

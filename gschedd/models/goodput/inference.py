@@ -106,8 +106,8 @@ def parts_of(goodput: "Goodput") -> tuple[GoodputModel, Inference | None]:
         case BatchInference():
             return goodput.model, Inference()
         case LatencyBoundedInference(model=model, latency_s=latency_s):
-            asked = goodput.requests_per_s
-            requests_per_s = 0.0 if asked == float("inf") else asked
+            limit = goodput.requests_per_s
+            requests_per_s = 0.0 if limit == float("inf") else limit
             return model, Inference(latency_s=latency_s, requests_per_s=requests_per_s)
         case _:
             raise TypeError(f"no goodput of a job: {type(goodput).__name__}")

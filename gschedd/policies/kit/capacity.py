@@ -163,12 +163,12 @@ class Costs:
         known = job.uses.get(name)
         if known is not None:
             return known
-        said = self._predictions.prediction(job.job, name)
-        if said is not None:
+        prediction = self._predictions.prediction(job.job, name)
+        if prediction is not None:
             self.unsure = True
-            return said.use
+            return prediction.use
         share = next(share for share in job.allocation if share.node == name)
-        return asked_for(share, self._load.rates)
+        return requested_use(share, self._load.rates)
 
 
 def running_on(running: Collection[RunningJob]) -> Callable[[str], Sequence[RunningJob]]:
@@ -182,7 +182,7 @@ def running_on(running: Collection[RunningJob]) -> Callable[[str], Sequence[Runn
     return lambda node: found.get(node, [])
 
 
-def asked_for(share: Share, rates: NodeRates) -> Use:
+def requested_use(share: Share, rates: NodeRates) -> Use:
     """Return the use of a job that uses all that it asked for."""
     gpus = percent_held([share]) / WHOLE_PERCENT
     return Use(
@@ -258,10 +258,10 @@ class MostCapacity(Chooser):
 
     def _cost(self, job: int, share: Share) -> Use:
         """Return what a job will use: as predicted, or all that it asked for."""
-        said = self.predictions.prediction(job, share.node)
-        if said is not None:
-            return said.use
-        return asked_for(share, self._books.nodes[share.node].load.rates)
+        prediction = self.predictions.prediction(job, share.node)
+        if prediction is not None:
+            return prediction.use
+        return requested_use(share, self._books.nodes[share.node].load.rates)
 
 
 def promised(space: FreeNode) -> NodeLoad:

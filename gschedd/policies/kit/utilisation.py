@@ -76,13 +76,13 @@ class LeastImbalance(MostCapacity):
 
         What a job costs is asked once for all nodes that are alike.
         """
-        asked = Share(
+        requested = Share(
             node=self.books.sorts[rates].names[0],
             cpus=chunk.cpus,
             memory_bytes=chunk.memory_bytes,
             gpu_indices=tuple(range(chunk.gpus)),
         )
-        return shares_of(self._cost(job, asked), rates)
+        return shares_of(self._cost(job, requested), rates)
 
     def others_have_room(self, more: Mapping[NodeRates, Shares]) -> bool:
         """Return whether a node without GPUs would not be over-used by a job.

@@ -45,7 +45,7 @@ def shares_of(used: Use, rates: NodeRates) -> Shares:
     )
 
 
-class Spread:
+class Imbalance:
     """How unequal the shares of one resource are that are in use on some nodes."""
 
     __slots__ = ("_count", "_mean", "_mean_square", "_squares", "_total")
@@ -54,9 +54,9 @@ class Spread:
         self._count = self._total = self._squares = 0
         self._mean = self._mean_square = 0.0
 
-    def copy(self) -> "Spread":
+    def copy(self) -> "Imbalance":
         """Return another one of the same nodes."""
-        other = Spread()
+        other = Imbalance()
         other._add(self._count, self._total, self._squares)
         return other
 
@@ -261,7 +261,7 @@ class UtilisationIndex(Books):
         super().__init__(window_s)
         self.shares: dict[str, Shares] = {}
         self.sorts: dict[NodeRates, Sort] = {}
-        self.spreads = (Spread(), Spread(), Spread(), Spread())
+        self.spreads = (Imbalance(), Imbalance(), Imbalance(), Imbalance())
         self._taking: dict[str, bool] = {}
 
     def use(self, load: NodeLoad, costs: Costs) -> Use:

@@ -25,7 +25,7 @@ from msgspec import structs
 
 from gsched.config.policies import ElasticflowConfig
 from gschedd.allocation.changes import Changes, Speeds, carry_out, stays, timeline_for
-from gschedd.allocation.running import Trainings, open_gpus_of
+from gschedd.allocation.running import TrainingJobs, open_gpus_of
 from gschedd.allocation.shares import Demand, Shares
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot, Wait
 from gschedd.plan.training import TrainingProfile, gpu_count
@@ -71,7 +71,7 @@ def _plan_in_slots(snapshot: Snapshot, settings: ElasticflowConfig) -> Plan:
         return structs.replace(_Round(snapshot, settings).plan(), again_s=end_s + settings.slot_s)
     waits = tuple(
         Wait(job_class=job_class, first=job, reason=SLOT)
-        for job, job_class in Trainings.of(snapshot).waiting.items()
+        for job, job_class in TrainingJobs.of(snapshot).waiting.items()
     )
     return Plan(waits=waits, again_s=end_s)
 
@@ -82,7 +82,7 @@ class _Round:
     def __init__(self, snapshot: Snapshot, settings: ElasticflowConfig) -> None:
         self.snapshot = snapshot
         self.settings = settings
-        self.trainings = Trainings.of(snapshot)
+        self.trainings = TrainingJobs.of(snapshot)
         self.speeds = Speeds(snapshot)
         self.refused: list[int] = []
         #: Jobs for which there is no room on more than they have.

@@ -8,7 +8,8 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.config.policies import DeadlineConfig
-from gschedd.allocation.fluid import Grid, Share
+from gschedd.allocation.fluid import Grid
+from gschedd.allocation.shares import MinimumShare
 from gschedd.policies.training.deadline.needs import Candidate
 
 #: How many can be in time is looked for to one part in so many.
@@ -17,7 +18,7 @@ PRECISION: Final = 50
 ORDERS: Final = 16
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class PlanAhead(Struct, frozen=True, kw_only=True):
     """The plan ahead.
 
     Attributes:
@@ -26,12 +27,12 @@ class Kept(Struct, frozen=True, kw_only=True):
         broken: jobs whose promised deadlines cannot be met in these steps, whoever gives way.
     """
 
-    shares: dict[int, Share]
+    shares: dict[int, MinimumShare]
     given_up: tuple[Candidate, ...]
     broken: frozenset[int]
 
 
-def keep(candidates: Sequence[Candidate], grid: Grid, settings: DeadlineConfig) -> Kept:
+def keep(candidates: Sequence[Candidate], grid: Grid, settings: DeadlineConfig) -> PlanAhead:
     """Return who is kept in time.
 
     Args:
@@ -41,7 +42,7 @@ def keep(candidates: Sequence[Candidate], grid: Grid, settings: DeadlineConfig) 
     """
     after_s = grid.starts_s[0] + settings.reserve_after_s
     guaranteed = _guaranteed(candidates, grid)
-    left, shares = grid.copy(), dict[int, Share]()
+    left, shares = grid.copy(), dict[int, MinimumShare]()
     if not _fill(candidates, left, shares, guaranteed):
         reserved = grid.kept_back(settings.reserve_share, after_s)
         beside = _guaranteed(candidates, reserved)
@@ -61,7 +62,7 @@ def keep(candidates: Sequence[Candidate], grid: Grid, settings: DeadlineConfig) 
             given_up.append(each)
         else:
             shares[each.need.job] = share
-    return Kept(shares=shares, given_up=tuple(given_up), broken=guaranteed.broken)
+    return PlanAhead(shares=shares, given_up=tuple(given_up), broken=guaranteed.broken)
 
 
 class _Guaranteed(Struct, frozen=True, kw_only=True):
@@ -104,7 +105,7 @@ def _guaranteed(candidates: Sequence[Candidate], grid: Grid) -> _Guaranteed:
         order.insert(failed // 2, order.pop(failed))
         ahead = tuple(order)
     promised = _by_deadline(each for each in candidates if each.promised)
-    shares: dict[int, Share] = {}
+    shares: dict[int, MinimumShare] = {}
     all_of_them = _Guaranteed(broken=frozenset(each.need.job for each in promised))
     _fill(promised, grid.copy(), shares, all_of_them)
     return _Guaranteed(broken=all_of_them.broken - shares.keys())
@@ -145,11 +146,11 @@ def _by_gpu_time(candidates: Sequence[Candidate], grid: Grid) -> int:
     due = [min(bisect_left(ends_s, each.need.deadline_s), len(ends_s) - 1) for each in candidates]
 
     def fits(count: int) -> bool:
-        asked = [0.0] * len(ends_s)
+        due_gpu_s = [0.0] * len(ends_s)
         for step, each in zip(due[:count], candidates, strict=False):
-            asked[step] += each.gpu_s
+            due_gpu_s[step] += each.gpu_s
         return all(
-            sum_s <= space_s for sum_s, space_s in zip(accumulate(asked), capacity, strict=True)
+            sum_s <= space_s for sum_s, space_s in zip(accumulate(due_gpu_s), capacity, strict=True)
         )
 
     return bisect_left(range(1, len(candidates) + 1), 1, key=lambda count: not fits(count))
@@ -158,7 +159,7 @@ def _by_gpu_time(candidates: Sequence[Candidate], grid: Grid) -> int:
 def _fill(
     candidates: Sequence[Candidate],
     grid: Grid,
-    shares: dict[int, Share],
+    shares: dict[int, MinimumShare],
     guaranteed: _Guaranteed,
 ) -> bool:
     """Let trainings take their shares, by deadline; stop at the first that cannot be in time.

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 from gsched.config.policies import DeadlineConfig
 from gschedd.allocation.changes import Speeds, timeline_for
 from gschedd.allocation.fluid import Grid, Need, steps_for
-from gschedd.allocation.running import Trainings, on_open_nodes, open_gpus_of
+from gschedd.allocation.running import TrainingJobs, on_open_nodes, open_gpus_of
 from gschedd.allocation.shares import Levels
 from gschedd.plan.snapshot import RunningJob, Snapshot
 from gschedd.plan.training import TrainingProfile, gpu_count
@@ -57,7 +57,7 @@ class Needs(Struct, frozen=True, kw_only=True):
     held: frozenset[int]
 
 
-def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
+def needs_of(snapshot: Snapshot, trainings: TrainingJobs, speeds: Speeds) -> Needs:
     """Return what the trainings need that wait or can be moved."""
     candidates: list[Candidate] = []
     late: list[int] = []
@@ -177,7 +177,7 @@ def _candidate(profile: TrainingProfile, need: Need, now_s: float) -> Candidate 
 
 def grid_for(
     snapshot: Snapshot,
-    trainings: Trainings,
+    trainings: TrainingJobs,
     speeds: Speeds,
     needs: Needs,
     settings: DeadlineConfig,

@@ -9,11 +9,11 @@ from msgspec import structs
 from gsched.config.policies import DeadlineConfig
 from gschedd.allocation.changes import Changes, Speeds, carry_out, stays
 from gschedd.allocation.fluid import Grid
-from gschedd.allocation.running import Trainings
+from gschedd.allocation.running import TrainingJobs
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
 from gschedd.plan.words import IN_TIME, Reason
 from gschedd.policies.training.deadline.idle import Idle
-from gschedd.policies.training.deadline.keeping import Kept, keep
+from gschedd.policies.training.deadline.keeping import PlanAhead, keep
 from gschedd.policies.training.deadline.needs import grid_for, needs_of
 
 #: A promise leaves room for so many changes of the number of GPUs that nobody has planned yet.
@@ -34,7 +34,7 @@ class Round:
     def __init__(self, snapshot: Snapshot, settings: DeadlineConfig) -> None:
         self.snapshot = snapshot
         self.settings = settings
-        self.trainings = _left_alone(Trainings.of(snapshot), snapshot.now_s - settings.hold_s)
+        self.trainings = _left_alone(TrainingJobs.of(snapshot), snapshot.now_s - settings.hold_s)
         self.speeds = Speeds(snapshot)
         self.needs = needs_of(snapshot, self.trainings, self.speeds)
         could_be = {each.need.job for each in self.needs.candidates}
@@ -56,7 +56,7 @@ class Round:
     def _grid(self, settings: DeadlineConfig) -> Grid:
         return grid_for(self.snapshot, self.trainings, self.speeds, self.needs, settings)
 
-    def _finer(self) -> Kept:
+    def _finer(self) -> PlanAhead:
         """Return the plan ahead in shorter steps if fewer promises are broken in them."""
         settings = structs.replace(
             self.settings,
@@ -180,7 +180,7 @@ class Round:
         return DeadlineForecast(job=job, meets=False, end_s=end_s, gpus=gpus, why=why, firm=False)
 
 
-def _left_alone(trainings: Trainings, since_s: float) -> Trainings:
+def _left_alone(trainings: TrainingJobs, since_s: float) -> TrainingJobs:
     """Return the trainings such that those started or moved after a time keep what they have."""
     movable = dict(trainings.movable)
     fixed = dict(trainings.fixed)

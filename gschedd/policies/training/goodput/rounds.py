@@ -6,8 +6,8 @@ from msgspec import structs
 
 from gsched.config.policies import GoodputConfig
 from gschedd.allocation.adaptive.candidates import AdaptiveJob, Growth
-from gschedd.allocation.adaptive.core import Limits
-from gschedd.allocation.adaptive.deciding import Rules, plan_by
+from gschedd.allocation.adaptive.core import SearchLimits
+from gschedd.allocation.adaptive.deciding import AdaptiveRules, plan_by
 from gschedd.models.goodput.model import GoodputModel
 from gschedd.models.goodput.records import GradientNoise
 from gschedd.plan.snapshot import Plan, Snapshot
@@ -19,13 +19,13 @@ def plan_round(snapshot: Snapshot, settings: GoodputConfig) -> Plan:
     return plan_by(snapshot, rules(settings))
 
 
-def rules(settings: GoodputConfig) -> Rules:
+def rules(settings: GoodputConfig) -> AdaptiveRules:
     """Return the rules of a round."""
-    return Rules(
+    return AdaptiveRules(
         problem_of=partial(problem_of, settings=settings),
         prepared=partial(with_noise, noise=settings.start_noise),
         round_s=settings.round_s,
-        limits=Limits(gap=settings.gap, time_s=settings.time_limit_s),
+        limits=SearchLimits(gap=settings.gap, time_s=settings.time_limit_s),
         waiting_cost=settings.lambda_n,
         growth=Growth(first=settings.start_gpus),
         reserved_gpus=settings.reserved_gpus,
