@@ -98,7 +98,7 @@ def _show(text: str) -> None:
     sys.stdout.write(f"gsched: {text}\n")
 
 
-def answer(told: Mapping[str, str], path: str, caller: int) -> str:
+def answer(pam_variables: Mapping[str, str], path: str, caller: int) -> str:
     """Let a user in, or move the session into the user's job.
 
     Args:
@@ -112,7 +112,7 @@ def answer(told: Mapping[str, str], path: str, caller: int) -> str:
     Raises:
         RefusedError: the user does not come in.
     """
-    stage, user = told.get("PAM_TYPE", ""), told.get("PAM_USER", "")
+    stage, user = pam_variables.get("PAM_TYPE", ""), pam_variables.get("PAM_USER", "")
     if stage in AUTHENTICATION:  # a success would let anybody in whose line is "sufficient"
         raise LoginRefusedError(f"gnode.pam does not authenticate: remove its line for {stage!r}")
     if stage not in {ACCOUNT, SESSION}:
@@ -123,7 +123,7 @@ def answer(told: Mapping[str, str], path: str, caller: int) -> str:
         raise LoginRefusedError(f"this node does not know user {user!r}") from None
     if account.pw_uid == 0:
         return ""
-    _check_service(told.get("PAM_SERVICE", ""))
+    _check_service(pam_variables.get("PAM_SERVICE", ""))
     try:
         check_config(path)
         config = load_config(path)
@@ -133,7 +133,7 @@ def answer(told: Mapping[str, str], path: str, caller: int) -> str:
         return ""
     try:
         with _limited(config.login.timeout_s):
-            return _enter(account, config, stage, told.get("PAM_RHOST", ""), caller)
+            return _enter(account, config, stage, pam_variables.get("PAM_RHOST", ""), caller)
     except _UnknownError as error:
         if config.login.when_unknown == "allow":
             return f"{user} comes in, in no job: {error}"

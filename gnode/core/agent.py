@@ -198,7 +198,7 @@ class Agent:
             case AlarmRang():
                 self._on_alarm(now_s)
             case TrainingMessage():
-                trainings.said(table, event.message)
+                trainings.report(table, event.message)
             case (
                 Measured()
                 | InventoryChanged()
@@ -485,14 +485,14 @@ class Agent:
             (attempt, attempt.usage)
             for attempt in table.live()
             if attempt.usage is not None
-            and max(FIRST_USAGE_S, 2 * attempt.told_wall_s) <= attempt.usage.wall_s
+            and max(FIRST_USAGE_S, 2 * attempt.reported_wall_s) <= attempt.usage.wall_s
             and attempt.usage.wall_s < self._heartbeat_s
         ]
         if not young or self._heartbeat_at_s is None or self._heartbeat_at_s <= now_s:
             return
         used = tuple((each.key.job, each.key.attempt, usage) for each, usage in young)
         for attempt, usage in young:
-            attempt.told_wall_s = usage.wall_s
+            attempt.reported_wall_s = usage.wall_s
         self._send_heartbeat(used)
 
     def _beat_due_s(self) -> float | None:

@@ -287,10 +287,10 @@ def _output_paths(launch: Launch, account: Account) -> tuple[str, str]:
     )
 
 
-def _output_path(launch: Launch, account: Account, asked: str, letter: str) -> str:
-    if not asked:
+def _output_path(launch: Launch, account: Account, stated: str, letter: str) -> str:
+    if not stated:
         return posixpath.join(launch.spec.workdir, _default_name(launch, letter))
-    path = asked
+    path = stated
     names = {
         "PBS_JOBID": format_job_id(launch.job, launch.server),
         "GSCHED_JOB_NUMBER": str(launch.short_number or job_file_suffix(launch.job)),

@@ -37,13 +37,13 @@ class LiveReports:
     """What the head was told, and so what it is to be told next."""
 
     def __init__(self) -> None:
-        self._told: dict[AttemptKey, _Sent] = {}
+        self._sent: dict[AttemptKey, _Sent] = {}
         self._load: Load | None = None
         self._load_s = 0.0
 
     def connected(self) -> None:
         """Begin anew: this head was told nothing yet."""
-        self._told.clear()
+        self._sent.clear()
         self._load = None
 
     def due(self, uses: Mapping[AttemptKey, LiveUse], load: Load, now_s: float) -> Uses | None:
@@ -54,10 +54,10 @@ class LiveReports:
             load: of the node.
             now_s: a clock that never jumps.
         """
-        self._told = {key: told for key, told in self._told.items() if key in uses}
+        self._sent = {key: sent for key, sent in self._sent.items() if key in uses}
         changed = [(key, use) for key, use in uses.items() if self._is_news(key, use, now_s)]
         for key, use in changed:
-            self._told[key] = _Sent(use, now_s)
+            self._sent[key] = _Sent(use, now_s)
         is_load_news = self._is_load_news(load, now_s)
         if is_load_news:
             self._load, self._load_s = load, now_s
@@ -69,10 +69,10 @@ class LiveReports:
         )
 
     def _is_news(self, key: AttemptKey, use: LiveUse, now_s: float) -> bool:
-        told = self._told.get(key)
-        if told is None or now_s - told.at_s >= REFRESH_S:
+        sent = self._sent.get(key)
+        if sent is None or now_s - sent.at_s >= REFRESH_S:
             return True
-        before = told.use
+        before = sent.use
         return (
             _differs(before.cpu_cores, use.cpu_cores, _CORES)
             or _differs(before.memory_bytes, use.memory_bytes, _BYTES)

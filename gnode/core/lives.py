@@ -81,7 +81,7 @@ def launcher_up(table: Table) -> None:
     table.launcher_up = True
     doubtful: list[AttemptKey] = []
     for attempt in table.live():
-        if attempt.phase is Phase.ACCEPTED and not attempt.asked:
+        if attempt.phase is Phase.ACCEPTED and not attempt.launch_requested:
             ask_launch(table, attempt)
         else:
             doubtful.append(attempt.key)
@@ -273,6 +273,6 @@ def spool_found(table: Table, found: SpoolEntry, now_s: float, wall_s: float) ->
     elif attempt.info is None:
         # No job was started, as far as anyone can see. Asking (again) is safe: a launcher gives
         # an attempt one supervisor, and a supervisor claims its attempt before it forks the job.
-        attempt.asked = False
+        attempt.launch_requested = False
         ask_launch(table, attempt)
     # Otherwise it runs, or the launcher is clearing up after it: either way it tells us the end.

@@ -53,45 +53,45 @@ OBEY_MARGIN_S = 30.0  # what a supervisor may take beyond the grace before gnode
 
 def launch(table: Table, order: LaunchOrder, now_s: float, wall_s: float) -> None:
     """Start an attempt, once: a repeated order is answered with the present state."""
-    asked = order.launch
-    key = AttemptKey(asked.job, asked.attempt)
+    launch = order.launch
+    key = AttemptKey(launch.job, launch.attempt)
     known = table.attempts.get(key)
-    if known is not None and known.is_of(asked.token):
+    if known is not None and known.is_of(launch.token):
         answer_state(table, known)
         return
     if known is not None:
         _tell_unstarted(
             table,
-            asked,
+            launch,
             _failure(key, LaunchRefusal(OTHER_HISTORY.format(key.name), UNFIT), wall_s),
         )
         return
-    if asked.attempt <= table.latest.get(asked.job, 0):
-        table.out.append(RecallEnded(launch=asked))
+    if launch.attempt <= table.latest.get(launch.job, 0):
+        table.out.append(RecallEnded(launch=launch))
         return
     refusal = refusal_of(table, order)
     if refusal is not None:
-        _end_unstarted(table, key, _failure(key, refusal, wall_s), asked.origin)
+        _end_unstarted(table, key, _failure(key, refusal, wall_s), launch.origin)
         return
     if table.ending:
         refusal = LaunchRefusal("the node daemon is ending its jobs", UNFIT)
         record = _failure(key, refusal, wall_s, StopReason.NODE_STOP)
-        _end_unstarted(table, key, record, asked.origin)
+        _end_unstarted(table, key, record, launch.origin)
         return
-    lease_from_s = table.leases.fresh_s(asked.lease_s, now_s) if asked.lease_s else 0.0
+    lease_from_s = table.leases.fresh_s(launch.lease_s, now_s) if launch.lease_s else 0.0
     if lease_from_s is None:
         table.out.extend(table.leases.hold(order, now_s))
         return
     assert order.account is not None
-    cpus = table.choose_cpus(asked)
-    task = bind(asked, order.account, table.site, lease_from_s=lease_from_s, cpus=cpus)
+    cpus = table.choose_cpus(launch)
+    task = bind(launch, order.account, table.site, lease_from_s=lease_from_s, cpus=cpus)
     fence_older(table, key, now_s, wall_s)
     attempt = attempt_of(task)
     attempt.deferred = key.job in table.live_of_job
     table.add(attempt)
     if task.gpu_shares:
         attempt.admitting = True
-        container = plan_container(task, asked, order.account, table.site)
+        container = plan_container(task, launch, order.account, table.site)
         table.out.append(AdmitSharing(task=task, container=container))
         return
     table.out.append(AcceptTask(task=task))
@@ -115,8 +115,8 @@ def recalled(table: Table, event: Recalled, wall_s: float) -> None:
 
     It is never started (again): the head hears how it ended, or that nobody knows any more.
     """
-    asked, found = event.launch, event.found
-    key = AttemptKey(asked.job, asked.attempt)
+    launch, found = event.launch, event.found
+    key = AttemptKey(launch.job, launch.attempt)
     if key in table.attempts:
         return  # of a launch that was repeated meanwhile
     if found is None or found.exit is None:
@@ -128,11 +128,11 @@ def recalled(table: Table, event: Recalled, wall_s: float) -> None:
             "not know any more how it ended",
             ended_s=wall_s,
         )
-        _tell_unstarted(table, asked, record)
-    elif asked.token and found.token and asked.token != found.token:
+        _tell_unstarted(table, launch, record)
+    elif launch.token and found.token and launch.token != found.token:
         _tell_unstarted(
             table,
-            asked,
+            launch,
             _failure(key, LaunchRefusal(OTHER_HISTORY.format(key.name), UNFIT), wall_s),
         )
     else:
@@ -141,7 +141,7 @@ def recalled(table: Table, event: Recalled, wall_s: float) -> None:
             phase=Phase.ENDED,
             record=found.exit,
             usage=found.usage,
-            origin=found.origin or asked.origin,
+            origin=found.origin or launch.origin,
             has_spool=False,
             buried=True,
         )
@@ -173,8 +173,8 @@ def attempt_of(task: AcceptedTask) -> NodeAttempt:
 
 def ask_launch(table: Table, attempt: NodeAttempt) -> None:
     """Ask the launcher for an accepted attempt, if there is one and nothing is in the way."""
-    if table.launcher_up and not attempt.asked and not attempt.unasked:
-        attempt.asked = True
+    if table.launcher_up and not attempt.launch_requested and not attempt.unasked:
+        attempt.launch_requested = True
         table.out.append(AskLaunch(key=attempt.key))
 
 
@@ -203,12 +203,12 @@ def _account_failure(number: int) -> LaunchFailure:
 
 def refusal_of(table: Table, order: LaunchOrder) -> LaunchRefusal | None:
     """Return why this node cannot start the attempt, or None."""
-    asked, account = order.launch, order.account
-    owner = asked.spec.owner
+    launch, account = order.launch, order.account
+    owner = launch.spec.owner
     site = table.site
-    if asked.share.node != site.node:
+    if launch.share.node != site.node:
         return LaunchRefusal(
-            f"the launch is for node {asked.share.node}, but this is {site.node}", UNFIT
+            f"the launch is for node {launch.share.node}, but this is {site.node}", UNFIT
         )
     if account is None and order.lookup_failed:
         return LaunchRefusal(
@@ -238,45 +238,45 @@ def refusal_of(table: Table, order: LaunchOrder) -> LaunchRefusal | None:
             "submit as another user, or set allow_root_jobs in its configuration",
             _account_failure(errno.EPERM),
         )
-    container = container_of(asked)
+    container = container_of(launch)
     if container is not None and runtime_for(container, site.containers) is None:
         what = container.needs or "container runtime"
         return LaunchRefusal(f"node {site.node} has no {what}: install it, or see gnodes", UNFIT)
-    return _gpu_refusal(table, asked, is_prepared=order.prepare)
+    return _gpu_refusal(table, launch, is_prepared=order.prepare)
 
 
-def _gpu_refusal(table: Table, asked: Launch, *, is_prepared: bool) -> LaunchRefusal | None:
+def _gpu_refusal(table: Table, launch: Launch, *, is_prepared: bool) -> LaunchRefusal | None:
     present = {gpu.index for gpu in table.inventory.gpus}
-    for held in asked.share.gpus_held:
+    for held in launch.share.gpus_held:
         if held.index not in present:
             return LaunchRefusal(
                 f"node {table.site.node} has no GPU {held.index}",
                 LaunchFailure(stage=LaunchStage.DEVICE, subject=Subject.NODE, errno=errno.ENODEV),
             )
         owner = None if is_prepared else table.gpu_owner.get(held.index)
-        if owner is not None and owner.job != asked.job:
+        if owner is not None and owner.job != launch.job:
             return LaunchRefusal(
                 f"GPU {held.index} of node {table.site.node} still belongs to attempt {owner.name}",
                 UNFIT,
             )
-    return None if is_prepared else _share_refusal(table, asked)
+    return None if is_prepared else _share_refusal(table, launch)
 
 
-def _share_refusal(table: Table, asked: Launch) -> LaunchRefusal | None:
+def _share_refusal(table: Table, launch: Launch) -> LaunchRefusal | None:
     """Return why these GPUs conflict with shares in use on the node; None: no conflict."""
     node = table.site.node
-    if asked.share.gpu_shares and not table.site.sharing:
+    if launch.share.gpu_shares and not table.site.sharing:
         return LaunchRefusal(
             f"node {node} does not let jobs share its GPUs: set runtime in [gpu_share] there",
             UNFIT,
         )
     others = {
-        key: attempt.gpu_shares for key, attempt in table.sharers.items() if key.job != asked.job
+        key: attempt.gpu_shares for key, attempt in table.sharers.items() if key.job != launch.job
     }
-    if not others and not asked.share.gpu_shares:
+    if not others and not launch.share.gpu_shares:
         return None
     held = [share for shares in others.values() for share in shares]
-    index = crowded_gpu([*held, *asked.share.gpus_held], table.inventory.gpus)
+    index = crowded_gpu([*held, *launch.share.gpus_held], table.inventory.gpus)
     if index is None:
         return None
     names = [key.name for key in others if any(each.index == index for each in others[key])]
@@ -298,10 +298,10 @@ def _failure(
     )
 
 
-def _tell_unstarted(table: Table, asked: Launch, record: ExitRecord) -> None:
+def _tell_unstarted(table: Table, launch: Launch, record: ExitRecord) -> None:
     """Report a launch that is refused because its number is taken: the table has another one."""
     if table.welcomed:
-        exited = Exited(record=record, usage=Usage(), load=table.load, token=asked.token)
+        exited = Exited(record=record, usage=Usage(), load=table.load, token=launch.token)
         table.out.append(SendToHead(message=exited))
 
 

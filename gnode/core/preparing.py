@@ -38,12 +38,12 @@ def prepare(table: Table, order: LaunchOrder) -> None:
 
     What cannot be prepared now is not an error: the launch will say so, or start it cold.
     """
-    asked = order.launch
-    key = AttemptKey(asked.job, asked.attempt)
-    if key in table.attempts or asked.attempt <= table.latest.get(asked.job, 0):
+    launch = order.launch
+    key = AttemptKey(launch.job, launch.attempt)
+    if key in table.attempts or launch.attempt <= table.latest.get(launch.job, 0):
         table.drop("a preparation of an attempt that is known", key)
         return
-    if container_of(asked) is not None:
+    if container_of(launch) is not None:
         table.drop("a preparation of a job in a container, which reads nothing from its node", key)
         return
     if table.ending or table.problem or orders.refusal_of(table, order) is not None:
@@ -51,7 +51,7 @@ def prepare(table: Table, order: LaunchOrder) -> None:
         return
     assert order.account is not None, "else it is refused"
     task = bind_prepared(
-        asked, order.account, table.site, limit_s=LONGEST_WAIT_S, yields=order.yields
+        launch, order.account, table.site, limit_s=LONGEST_WAIT_S, yields=order.yields
     )
     attempt = orders.attempt_of(task)
     table.add(attempt)
@@ -59,7 +59,7 @@ def prepare(table: Table, order: LaunchOrder) -> None:
     orders.ask_launch(table, attempt)
 
 
-def said_ready(table: Table, message: Prepared) -> None:
+def note_ready(table: Table, message: Prepared) -> None:
     """Tell the head that all processes of a prepared attempt have come to the gate."""
     attempt = table.attempts.get(AttemptKey(message.job, message.attempt))
     if attempt is None or not attempt.prepared or not attempt.live:
@@ -80,8 +80,8 @@ def launch(table: Table, order: LaunchOrder, now_s: float, wall_s: float) -> Non
 
     Of one that is ending already the head hears the end, and makes another attempt.
     """
-    asked = order.launch
-    key = AttemptKey(asked.job, asked.attempt)
+    launch = order.launch
+    key = AttemptKey(launch.job, launch.attempt)
     attempt = table.attempts[key]
     if not attempt.live:
         orders.answer_state(table, attempt)
@@ -91,18 +91,18 @@ def launch(table: Table, order: LaunchOrder, now_s: float, wall_s: float) -> Non
     if table.ending or orders.refusal_of(table, order) is not None:
         discard(table, attempt, now_s)
         return
-    lease_from_s = table.leases.fresh_s(asked.lease_s, now_s) if asked.lease_s else 0.0
+    lease_from_s = table.leases.fresh_s(launch.lease_s, now_s) if launch.lease_s else 0.0
     if lease_from_s is None:
         table.out.extend(table.leases.hold(order, now_s))
         return
     orders.fence_older(table, key, now_s, wall_s)
     if table.live_of_job[key.job][0] != key:
-        attempt.launch = asked  # an older one lives here; its end opens the gate
+        attempt.launch = launch  # an older one lives here; its end opens the gate
         attempt.account = order.account
         return
     assert order.account is not None, "else it is refused"
-    cpus = table.choose_cpus(asked)
-    task = bind(asked, order.account, table.site, lease_from_s=lease_from_s, gate=True, cpus=cpus)
+    cpus = table.choose_cpus(launch)
+    task = bind(launch, order.account, table.site, lease_from_s=lease_from_s, gate=True, cpus=cpus)
     open_gate(table, attempt, task, now_s, wall_s)
 
 

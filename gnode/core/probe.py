@@ -59,13 +59,13 @@ class RunningProbe:
     Attributes:
         request: the number of the head's request, the newest if there were several.
         until_s: when it has failed if it has not ended, on the clock of ``now_s``.
-        asked: the launcher was asked for it.
+        launch_requested: the launcher was asked for it.
     """
 
     key: AttemptKey
     request: int
     until_s: float
-    asked: bool = False
+    launch_requested: bool = False
     pid: int = 0
     start_ticks: int = 0
 
@@ -102,7 +102,7 @@ class Prober:
     def on_launcher_up(self) -> None:
         """Ask the launcher for what is still to be started; to ask twice does no harm."""
         if self._running is not None and self._table.launcher_up:
-            self._running.asked = True
+            self._running.launch_requested = True
             self._table.out.append(AskLaunch(key=self._running.key))
 
     def on_event(self, event: ProbeEvent) -> None:
@@ -160,10 +160,10 @@ class Prober:
         if message:
             table.out.append(Warn(text=f"the probe has failed: {message}"))
         if table.welcomed:
-            said = Probed(
+            result = Probed(
                 request=running.request, passed=not message, message=message, failure=failure
             )
-            table.out.append(SendToHead(message=said))
+            table.out.append(SendToHead(message=result))
 
     def _kill(self, key: AttemptKey, pid: int, start_ticks: int) -> None:
         site = self._table.site

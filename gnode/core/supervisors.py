@@ -16,7 +16,7 @@ HANDLING_S: Final = 2.0
 SAVING_S: Final = 120.0
 
 #: Ends of a prepared attempt that others than its node have asked for.
-_ASKED = frozenset(
+_BY_OTHERS = frozenset(
     {
         StopReason.DELETE,
         StopReason.RERUN,
@@ -94,12 +94,12 @@ def never_launched(record: ExitRecord) -> ExitRecord:
     """
     if record.kind is OutcomeKind.LAUNCH_FAILED and record.failure is None:
         return record
-    asked = record.stop_reason in _ASKED
+    is_by_others = record.stop_reason in _BY_OTHERS
     return ExitRecord(
         job=record.job,
         attempt=record.attempt,
         kind=OutcomeKind.LAUNCH_FAILED,
-        stop_reason=record.stop_reason if asked else None,
+        stop_reason=record.stop_reason if is_by_others else None,
         message=f"its prepared processes ended before the launch: {record.message or record.kind}",
         ended_s=record.ended_s,
         cpu_s=record.cpu_s,

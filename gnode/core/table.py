@@ -45,7 +45,7 @@ class NodeAttempt:
         deferred: not launched before an older attempt of the same job is over.
         admitting: not launched before the runtime for shared GPUs has admitted it.
         abuse: why processes of it were killed: it broke the rules of a shared GPU.
-        asked: the launcher was asked for it.
+        launch_requested: the launcher was asked for it.
         info: of its supervisor, once seen.
         waiting: commands for a supervisor that was not seen yet.
         origin: where it comes from, also if it has no task because its launch was refused.
@@ -68,13 +68,13 @@ class NodeAttempt:
     deferred: bool = False
     admitting: bool = False
     abuse: str = ""
-    asked: bool = False
+    launch_requested: bool = False
     pid: int = 0
     start_ticks: int = 0
     info: SupervisorInfo | None = None
     record: ExitRecord | None = None
     usage: Usage | None = None
-    told_wall_s: float = 0.0
+    reported_wall_s: float = 0.0
     waiting: list[Command] = field(default_factory=list)
     stop_reason: StopReason | None = None
     kill_at_s: float | None = None

@@ -6,7 +6,7 @@ loses nothing; the head drops what it knows already.
 
 from gnode.core.effects import SendToHead, TellJob
 from gnode.core.inputs import SupervisorAnswered
-from gnode.core.preparing import said_ready
+from gnode.core.preparing import note_ready
 from gnode.core.supervisors import SAVING_S, attend, give
 from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AttemptKey, SignalCommand
@@ -23,34 +23,34 @@ from gsched.protocol.node import (
 )
 
 
-def order(table: Table, asked: Checkpoint | GoOn | Tune) -> None:
+def order(table: Table, command: Checkpoint | GoOn | Tune) -> None:
     """Pass an order on; one that was answered already is answered again."""
-    key = AttemptKey(asked.job, asked.attempt)
+    key = AttemptKey(command.job, command.attempt)
     attempt = table.attempts.get(key)
     if attempt is None:
-        unknown = UnknownAttempt(job=asked.job, attempt=asked.attempt)
+        unknown = UnknownAttempt(job=command.job, attempt=command.attempt)
         table.out.append(SendToHead(message=unknown))
     elif not attempt.live:
         return  # its end is on the way, and says more
-    elif isinstance(asked, Checkpoint) and asked.signal:
-        word = SignalCommand(signal=asked.signal, request=asked.request)
+    elif isinstance(command, Checkpoint) and command.signal:
+        word = SignalCommand(signal=command.signal, request=command.request)
         give(table, attempt, word)  # a supervisor obeys each request once
     elif (
-        isinstance(asked, Checkpoint)
+        isinstance(command, Checkpoint)
         and attempt.saved is not None
-        and attempt.saved.request == asked.request
+        and attempt.saved.request == command.request
     ):
         table.out.append(SendToHead(message=attempt.saved))
     else:
-        if isinstance(asked, Checkpoint):
+        if isinstance(command, Checkpoint):
             attend(table, attempt, SAVING_S)
-        table.out.append(TellJob(key=key, message=asked))
+        table.out.append(TellJob(key=key, message=command))
 
 
-def said(table: Table, message: Prepared | Checkpointed | CheckpointFailed | Progress) -> None:
+def report(table: Table, message: Prepared | Checkpointed | CheckpointFailed | Progress) -> None:
     """Remember what a training has said, and tell the head."""
     if isinstance(message, Prepared):
-        said_ready(table, message)
+        note_ready(table, message)
         return
     key = AttemptKey(message.job, message.attempt)
     attempt = table.attempts.get(key)
@@ -84,7 +84,7 @@ def answered(table: Table, event: SupervisorAnswered) -> None:
     failed = CheckpointFailed(
         job=key.job, attempt=key.attempt, request=event.request, message=message
     )
-    said(table, failed)
+    report(table, failed)
 
 
 def repeat(table: Table, attempt: NodeAttempt) -> None:

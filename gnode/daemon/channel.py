@@ -390,9 +390,9 @@ class Channel:
 
 def _left_out(message: NodeMessage, reason: str) -> None:
     """Log that a message, or a part of it, is not sent, as the head could not read it."""
-    said = named(message, reason)
-    about = f" of job {short_job_id(said.job)}" if said.job else ""
-    log.error("a part of the message %s%s is left out: %s", said.of, about, reason)
+    part = named(message, reason)
+    about = f" of job {short_job_id(part.job)}" if part.job else ""
+    log.error("a part of the message %s%s is left out: %s", part.of, about, reason)
 
 
 async def _frame(socket: aiohttp.ClientWebSocketResponse) -> str | bytes:

@@ -24,14 +24,14 @@ class CodeRelay:
     """
 
     send: Callable[[CodeWanted], None]
-    _asked: dict[int, "asyncio.Future[CodeRead]"] = field(default_factory=dict)
+    _pending: dict[int, "asyncio.Future[CodeRead]"] = field(default_factory=dict)
     _next: int = 1
 
     def take(self, answer: CodeRead) -> None:
         """Take an answer of the head."""
-        asked = self._asked.pop(answer.request, None)
-        if asked is not None and not asked.done():
-            asked.set_result(answer)
+        pending = self._pending.pop(answer.request, None)
+        if pending is not None and not pending.done():
+            pending.set_result(answer)
 
     async def serve(
         self, key: AttemptKey, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -41,22 +41,22 @@ class CodeRelay:
             read = wire.decode_line(line).read
             if read is None:
                 raise wire.BadLineError("an offset is missing")
-            said = await self._answer(key, read.offset)
-            writer.write(msgspec.json.encode(said) + b"\n")
+            reply = await self._answer(key, read.offset)
+            writer.write(msgspec.json.encode(reply) + b"\n")
             with contextlib.suppress(ConnectionError):
                 await writer.drain()
 
     async def _answer(self, key: AttemptKey, offset: int) -> dict[str, object]:
         number, self._next = self._next, self._next + 1
-        asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        pending = self._pending[number] = asyncio.get_running_loop().create_future()
         self.send(CodeWanted(request=number, job=key.job, attempt=key.attempt, offset=offset))
         try:
             async with asyncio.timeout(ANSWER_S):
-                answer = await asked
+                answer = await pending
         except TimeoutError:
             return {"later": LATER}
         finally:
-            self._asked.pop(number, None)
+            self._pending.pop(number, None)
         if answer.error:
             return {"error": answer.error}
         return {"size_bytes": answer.size_bytes, "data": answer.data}

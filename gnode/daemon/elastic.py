@@ -361,32 +361,32 @@ class ElasticServer:
             self._send(peer, self._tunes[key])
         return peer
 
-    def _key_of(self, said: Introduction, uid: int) -> AttemptKey:
+    def _key_of(self, hello: Introduction, uid: int) -> AttemptKey:
         """Return the attempt that somebody says to be of.
 
         Raises:
             _RefusedError: that user has no such attempt here.
         """
-        key = AttemptKey(said.job, said.attempt)
+        key = AttemptKey(hello.job, hello.attempt)
         attempt = self._attempts.get(key)
         # one answer for both, so that nobody learns which attempts there are
         task = attempt.task if attempt is not None and attempt.live else None
         if task is None or uid not in {0, task.uid}:
             raise _RefusedError(f"attempt {key.name} of uid {uid} does not run here")
-        if said.version != wire.VERSION:
+        if hello.version != wire.VERSION:
             raise _RefusedError(
-                f"this gnode speaks version {wire.VERSION}, the job {said.version}: "
+                f"this gnode speaks version {wire.VERSION}, the job {hello.version}: "
                 "install the same gsched for both"
             )
         return key
 
-    def _hear_ready(self, said: wire.Ready, uid: int) -> None:
+    def _hear_ready(self, hello: wire.Ready, uid: int) -> None:
         """Hear that all ranks of a prepared attempt wait at their gates.
 
         Raises:
             _RefusedError: that user has no such attempt here.
         """
-        key = self._key_of(said, uid)
+        key = self._key_of(hello, uid)
         self._post(TrainingMessage(message=Prepared(job=key.job, attempt=key.attempt)))
 
     def _rate(self, key: AttemptKey) -> _Rate:

@@ -96,16 +96,16 @@ class EndedLog:
                 found = known
         return found
 
-    def answer(self, asked: TellKnown) -> tuple[KnownAttempt, ...]:
+    def answer(self, question: TellKnown) -> tuple[KnownAttempt, ...]:
         """Return all attempts that a survey asks for, those that are still in the spool included.
 
         What is in the spool is newer than what the log may hold of the same attempt.
         """
-        survey = asked.survey
+        survey = question.survey
         unfinished = frozenset(survey.unfinished)
         newest = {
             (known.job, known.attempt, known.token): known
-            for known in itertools.chain(self.read(), asked.attempts)
+            for known in itertools.chain(self.read(), question.attempts)
             if known.job >= survey.first_unknown or known.job in unfinished
         }
         return tuple(newest.values())

@@ -69,9 +69,9 @@ async def measure(
 
 async def look_at_sharing(sharing: Sharing, post: Callable[[Input], None]) -> None:
     """Post how jobs share GPUs here, if any does or is to."""
-    told = await asyncio.to_thread(sharing.look)
-    if told is not None:
-        post(SharingStatus(sharing=told))
+    status = await asyncio.to_thread(sharing.look)
+    if status is not None:
+        post(SharingStatus(sharing=status))
 
 
 def _sample(

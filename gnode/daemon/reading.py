@@ -69,10 +69,10 @@ async def _read(order: ReadFile) -> tuple[_Head, bytes]:
     if not order.switch_user:
         if os.geteuid() == 0 and order.uid != 0:  # nothing of a user's is ever opened as root
             return _Head(error=f"{order.path}: is not read as root for uid {order.uid}"), b""
-        said, data = await asyncio.to_thread(
+        head, data = await asyncio.to_thread(
             read_as_owner.do, order.path, order.offset, max_bytes, order.append
         )
-        return msgspec.convert(said, _Head), data
+        return msgspec.convert(head, _Head), data
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-c", BOOT, ROOT),
         *(order.user, str(order.uid), str(order.gid), order.cgroup or "", order.path),

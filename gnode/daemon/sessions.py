@@ -190,7 +190,7 @@ class NodeSessions:
             SealError: it does not.
             _FailedError: it refuses.
         """
-        said = Hello(
+        introduction = Hello(
             version=PROTOCOL_VERSION,
             node=self._node,
             nonce=secrets.token_hex(NONCE_BYTES),
@@ -198,7 +198,7 @@ class NodeSessions:
             there=endpoint(channel.get_extra_info("peername")),
             session=session,
         )
-        hello = encode([said])
+        hello = encode([introduction])
         await channel.send_str(hello.decode())
         challenge = await channel.receive()
         if challenge.type is not aiohttp.WSMsgType.BINARY:

@@ -123,8 +123,8 @@ class Sharing:
             self._refuse(str(error))
 
     def _offer(self, runtime: Runtime) -> None:
-        said, wrong = runtime.words(), runtime.problem()
-        words = ": ".join(filter(None, (self._name, " ".join(said.split()))))
+        description, wrong = runtime.words(), runtime.problem()
+        words = ": ".join(filter(None, (self._name, " ".join(description.split()))))
         self.offered, self.words = self._name, words[:MAX_WORDS]
         self.largest = runtime.largest_shares()
         wrong = " ".join(wrong.split())[:MAX_WORDS]
@@ -221,8 +221,8 @@ class Sharing:
             return None
         tokens = self._runtime.look()
         if tokens is None:
-            told = GpuSharing(words=self.words, problem=self.problem)
-            return told if self.words else None
+            status = GpuSharing(words=self.words, problem=self.problem)
+            return status if self.words else None
         self._runtime.punish(tokens)
         indices = {gpu.uuid or str(gpu.index): gpu.index for gpu in self._gpus.values()}
         return tokens.report(self.words, indices)

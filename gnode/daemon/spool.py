@@ -217,7 +217,7 @@ class NodeSpool:
         except OSError as error:
             log.warning("a record is ignored: %s", error)
             return None
-        if story.asked >= request:
+        if story.signalled >= request:
             return True
         return False if story.unhandled >= request else None
 

@@ -286,6 +286,6 @@ class StepServer:
         return 0.0 if allowed.left >= 0 else -allowed.left / CALLS_PER_S
 
 
-def _write(writer: asyncio.StreamWriter, said: dict[str, dict[str, object]]) -> None:
+def _write(writer: asyncio.StreamWriter, message: dict[str, dict[str, object]]) -> None:
     with contextlib.suppress(ConnectionError):
-        writer.write(msgspec.json.encode(said) + b"\n")
+        writer.write(msgspec.json.encode(message) + b"\n")

@@ -247,7 +247,7 @@ class DaemonKeeper:
         if replaced >= 0:
             command += ["--replace-fd", str(_REPLACE_FD)]
             replace = [(os.POSIX_SPAWN_DUP2, replaced, _REPLACE_FD)]
-        ready, told = os.pipe2(os.O_CLOEXEC)
+        ready, ready_writer = os.pipe2(os.O_CLOEXEC)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         output = -1
         try:
@@ -260,7 +260,7 @@ class DaemonKeeper:
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_DUP2, output, 1),
                     (os.POSIX_SPAWN_DUP2, output, 2),
-                    (os.POSIX_SPAWN_DUP2, told, _READY_FD),
+                    (os.POSIX_SPAWN_DUP2, ready_writer, _READY_FD),
                     *replace,
                 ],
                 setsid=True,
@@ -269,7 +269,7 @@ class DaemonKeeper:
             os.close(ready)
             raise
         finally:
-            os.close(told)
+            os.close(ready_writer)
             if output >= 0:
                 os.close(output)
         poll = select.poll()

@@ -48,7 +48,7 @@ class _Grant:
     since_s: float
     slice_end_s: float
     closed_at_s: float | None = None
-    asked_idle: bool = False
+    idle_requested: bool = False
     loading: bool = False
     why: ClosedReason = ClosedReason.SLICE_END  # its gate closes, of a concurrent grant
 
@@ -194,7 +194,7 @@ class TokenPolicy:
         if grant is None or grant.closed_at_s is not None:
             return []
         opened = OpenGate(grant.group, grant.epoch)
-        return [opened, AskIdle(grant.group)] if grant.asked_idle else [opened]
+        return [opened, AskIdle(grant.group)] if grant.idle_requested else [opened]
 
     def claim(self, group: str, now_s: float) -> list[Effect]:
         """The job held the token of a daemon that has ended."""
@@ -209,7 +209,7 @@ class TokenPolicy:
         if grant is None or grant.group != group or grant.closed_at_s is not None:
             return []
         if self._rival(grant) is None:
-            grant.asked_idle = False
+            grant.idle_requested = False
             return []
         self.groups[group].idle = True
         return self._decide(now_s)
@@ -388,8 +388,8 @@ class TokenPolicy:
             return []
         if why is not None:
             return [self._close(grant, why, now_s)]
-        if not grant.asked_idle:
-            grant.asked_idle = True
+        if not grant.idle_requested:
+            grant.idle_requested = True
             return [AskIdle(grant.group)]
         return []
 

@@ -58,7 +58,7 @@ class OutsideWatch:
     group: str = ""
     _seen: dict[_Process, float] = field(default_factory=dict)
     _unused: dict[Held, float] = field(default_factory=dict)
-    _asked: set[_Process] = field(default_factory=set)
+    _terminated: set[_Process] = field(default_factory=set)
 
     def look(
         self,
@@ -87,7 +87,7 @@ class OutsideWatch:
                 sample = samples[process.gpu]
                 rows.append(self._row(process, program, sample, before_s))
         self._seen = seen
-        self._asked &= seen.keys()
+        self._terminated &= seen.keys()
         self._end(rows, now_s)
         return GpuUse(
             outside=tuple(rows[:MAX_OUTSIDE_ROWS]),
@@ -159,9 +159,9 @@ class OutsideWatch:
                 continue
             key = next(each for each in self._seen if each[:2] == (row.index, row.pid))
             kills = now_s >= row.ends_s + KILL_AFTER_S
-            if key in self._asked and not kills:
+            if key in self._terminated and not kills:
                 continue
-            self._asked.add(key)
+            self._terminated.add(key)
             number = signal.SIGKILL if kills else signal.SIGTERM
             log.warning(
                 "sent %s to process %d (%s of %s): it uses GPU %d and belongs to no job",

@@ -47,7 +47,7 @@ class StepTask:
         self.waiting = bytearray()  # input that it has not read yet
         self.input_ends = False
         self.kill_at_s: float | None = None
-        self.told = False
+        self.is_reported = False
 
     def send(self, number: int) -> None:
         """Send a signal to the task and all that it has started in its session."""
@@ -93,7 +93,7 @@ class StepAgent:
         self._reached: queue.SimpleQueue[StepProgram] = queue.SimpleQueue()
         self._dials = threading.BoundedSemaphore(DIALS_AT_ONCE)
         self._gnode: socket.socket | None = None
-        self._said = bytearray()
+        self._received = bytearray()
         self._call_gnode_at_s = 0.0
         self._ends = False
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -167,7 +167,7 @@ class StepAgent:
             return
         channel.setblocking(False)  # noqa: FBT003 - the socket's own signature
         self._gnode = channel
-        self._said.clear()
+        self._received.clear()
         self._watch(channel, selectors.EVENT_READ, self._hear_gnode)
 
     def _hear_gnode(self, _events: int) -> None:
@@ -178,25 +178,25 @@ class StepAgent:
             return
         except OSError:
             data = b""
-        self._said += data
-        if not data or len(self._said) > _LINE_BYTES_MAX:
+        self._received += data
+        if not data or len(self._received) > _LINE_BYTES_MAX:
             self._selector.unregister(self._gnode)
             self._gnode.close()
             self._gnode = None
             return
-        *lines, rest = bytes(self._said).split(b"\n")
-        self._said[:] = rest
+        *lines, rest = bytes(self._received).split(b"\n")
+        self._received[:] = rest
         for line in lines:
-            said = json.loads(line)
-            if "step" in said:
-                self._dial(said["step"])
+            fields = json.loads(line)
+            if "step" in fields:
+                self._dial(fields["step"])
 
     def _tell_failure(self, order: dict[str, object], message: str) -> None:
         """Tell gnode that a program cannot be reached; it tells the program's node."""
-        said = {"origin": order["node"], "step": order["step"], "message": message[:500]}
+        fields = {"origin": order["node"], "step": order["step"], "message": message[:500]}
         if self._gnode is not None:
             with contextlib.suppress(OSError):
-                self._gnode.sendall(json.dumps({"failed": said}).encode() + b"\n")
+                self._gnode.sendall(json.dumps({"failed": fields}).encode() + b"\n")
 
     # --- programs ---
 
@@ -294,10 +294,10 @@ class StepAgent:
         if kind == wire.SPAWN:
             self._spawn(program, wire.decode_spawn(payload))
         elif kind == wire.SIGNAL:
-            said = wire.decode_object(payload)
-            task = program.tasks.get(int(str(said.get("task"))))
+            fields = wire.decode_object(payload)
+            task = program.tasks.get(int(str(fields.get("task"))))
             if task is not None:
-                task.send(int(str(said.get("signal"))))
+                task.send(int(str(fields.get("signal"))))
         elif kind in {wire.INPUT, wire.INPUT_END}:
             number, data = wire.decode_data(payload)
             task = program.tasks.get(number)
@@ -319,9 +319,9 @@ class StepAgent:
             process = start_task(spawn)
         except OSError as error:
             what = spawn.cwd if error.filename == spawn.cwd else spawn.argv[0]
-            said = {"task": spawn.task, "code": _NEVER_RAN}
+            fields = {"task": spawn.task, "code": _NEVER_RAN}
             message = f"{what}: {error.strerror}"
-            program.put(wire.encode_object(wire.FAILED, {**said, "message": message}))
+            program.put(wire.encode_object(wire.FAILED, {**fields, "message": message}))
             return
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:

@@ -97,14 +97,14 @@ def _fetch_some(stream: IO[bytes], size_bytes: int) -> None:
     hello = {"version": VERSION, "job": int(job), "attempt": int(attempt)}
     with (
         contextlib.closing(connect_unix(os.environ["GSCHED_NODE_SOCKET"], _CONNECT_S)) as channel,
-        channel.makefile("rwb") as said,
+        channel.makefile("rwb") as messages,
     ):
         channel.settimeout(_ANSWER_S)
-        said.write(json.dumps({"code": hello}).encode() + b"\n")
+        messages.write(json.dumps({"code": hello}).encode() + b"\n")
         while stream.tell() < size_bytes:
-            said.write(json.dumps({"read": {"offset": stream.tell()}}).encode() + b"\n")
-            said.flush()
-            line = said.readline()
+            messages.write(json.dumps({"read": {"offset": stream.tell()}}).encode() + b"\n")
+            messages.flush()
+            line = messages.readline()
             if not line:
                 raise ConnectionError("gnode has closed the connection")
             answer = json.loads(line)

@@ -51,7 +51,7 @@ class Asking:
 
     def take(self, signal: int, request: int, ending: Ending, now_s: float) -> None:
         """Take an order; one that was carried out, or refused, before is left out."""
-        if request <= max(ending.asked, self.refused, self._order.request):
+        if request <= max(ending.signalled, self.refused, self._order.request):
             return
         self._order = SignalOrder(signal, request, now_s)
         self._blocking = set()

@@ -6,8 +6,8 @@ from gnode.task import Task
 
 def before_s(task: Task) -> float | None:
     """Return how many seconds before the end of the walltime the signal is due, None: never."""
-    asked = task.early_signal
-    return None if asked is None else asked.before_s
+    signal_spec = task.early_signal
+    return None if signal_spec is None else signal_spec.before_s
 
 
 def send(task: Task, job_pid: int, members: set[int]) -> None:
@@ -18,11 +18,11 @@ def send(task: Task, job_pid: int, members: set[int]) -> None:
         job_pid: the job's own process, such as the shell of its script; 0: unknown.
         members: all processes of the job.
     """
-    asked = task.early_signal
-    if asked is None:
+    signal_spec = task.early_signal
+    if signal_spec is None:
         return
-    number = asked.signal
-    if asked.script_only:
+    number = signal_spec.signal
+    if signal_spec.script_only:
         proc.send(members & {job_pid}, number)
         return
     handlers = proc.handlers_of(members - {job_pid}, number)

@@ -29,8 +29,8 @@ class Ending:
     Attributes:
         reason: why we stopped it (a StopReason's value), None while we did not.
         stopped_s: when we first asked it to end, None while we did not.
-        asked: the last move for which it was sent its own signal, 0 while there is none.
-        asked_s: when that was.
+        signalled: the last move for which it was sent its own signal, 0 while there is none.
+        signalled_s: when that was.
         lease_until_s: when its lease is over unless that is renewed; None: it has none, or is over.
         early_s: how long before the end of the walltime the job is told; None: it is not.
         launched_s: when an attempt that was prepared was launched; None: it was not.
@@ -46,12 +46,12 @@ class Ending:
         "_started_s",
         "_term_due",
         "_walltime_s",
-        "asked",
-        "asked_s",
         "early_s",
         "launched_s",
         "lease_until_s",
         "reason",
+        "signalled",
+        "signalled_s",
         "stopped_s",
     )
 
@@ -67,8 +67,8 @@ class Ending:
     ) -> None:
         self.reason: str | None = None
         self.stopped_s: float | None = None
-        self.asked = 0
-        self.asked_s = 0.0
+        self.signalled = 0
+        self.signalled_s = 0.0
         self.launched_s: float | None = None
         self.early_s = early_s
         self._started_s: float | None = None
@@ -145,9 +145,9 @@ class Ending:
 
     def ask(self, request: int, now_s: float) -> bool:
         """Note that the job is to save its state for a move; False if that was known already."""
-        if request <= self.asked:
+        if request <= self.signalled:
             return False
-        self.asked, self.asked_s = request, now_s
+        self.signalled, self.signalled_s = request, now_s
         return True
 
     def expire(self, now_s: float) -> None:

@@ -22,7 +22,7 @@ from gnode.task import Task
 LOWER_NICE = 10  # a tenth of the CPU time of others (sched(7)); with 19 it could take for ever
 _CAP_SYS_NICE = 1 << 23
 #: Ends of a task that is not launched which others than the node have asked for.
-_ASKED = frozenset({"delete", "rerun", "move", "node_stop", "peer_failed"})
+_BY_OTHERS = frozenset({"delete", "rerun", "move", "node_stop", "peer_failed"})
 
 
 class TaskGate:
@@ -115,7 +115,7 @@ def never_launched(record: dict[str, object]) -> dict[str, object]:
         for name in ("job", "attempt", "started_s", "ended_s", "cpu_s", "memory_peak_bytes")
         if name in record
     }
-    if record.get("stop_reason") in _ASKED:
+    if record.get("stop_reason") in _BY_OTHERS:
         kept["stop_reason"] = record["stop_reason"]
     kept["kind"] = "launch_failed"
     kept["message"] = f"its prepared processes ended before the launch: {what}"

@@ -35,8 +35,8 @@ RESERVED_BYTES = 4096
 _STARTED_BYTES = 5 * RESERVED_BYTES  # two paths of 4096 bytes, twice
 _STARTING, _MAY_RUN, _STARTED, _ENDED = b"starting", b"may run", b"started ", b"ended "
 _STAGING, _CLEANED = b"staging ", b"cleaned"
-_ASKED, _UNHANDLED = b"asked ", b"unhandled "
-_FACTS = (_STARTING, _STAGING, _MAY_RUN, _STARTED, _ASKED, _UNHANDLED, _CLEANED, _ENDED)
+_SIGNALLED, _UNHANDLED = b"asked ", b"unhandled "
+_FACTS = (_STARTING, _STAGING, _MAY_RUN, _STARTED, _SIGNALLED, _UNHANDLED, _CLEANED, _ENDED)
 _CHECK_BYTES = 9  # eight hexadecimal digits and a space
 _READ_BYTES = 1 << 16
 
@@ -48,7 +48,7 @@ class Story:
         begun: a supervisor was about to start the job, or did.
         may_have_run: the program may have been started, recorded or not.
         started: who runs the attempt, JSON.
-        asked: the last migration for which it was sent its signal, 0: none.
+        signalled: the last migration for which it was sent its signal, 0: none.
         unhandled: the last migration whose signal no process handled, 0: none.
         cleaned: nothing is left of its container.
         ended: the exit record, JSON.
@@ -56,11 +56,11 @@ class Story:
     """
 
     __slots__ = (
-        "asked",
         "begun",
         "cleaned",
         "ended",
         "may_have_run",
+        "signalled",
         "size_bytes",
         "started",
         "unhandled",
@@ -68,7 +68,7 @@ class Story:
 
     def __init__(self, content: bytes = b"") -> None:
         self.begun = self.may_have_run = self.cleaned = False
-        self.asked = self.unhandled = 0
+        self.signalled = self.unhandled = 0
         self.size_bytes = len(content)
         self.started: bytes | None = None
         self.ended: bytes | None = None
@@ -83,8 +83,8 @@ class Story:
             self.started = line[len(_STAGING) :]
         elif line == _CLEANED:
             self.cleaned = True
-        elif line.startswith(_ASKED):
-            self.asked = max(self.asked, _number_after(_ASKED, line))
+        elif line.startswith(_SIGNALLED):
+            self.signalled = max(self.signalled, _number_after(_SIGNALLED, line))
         elif line.startswith(_UNHANDLED):
             self.unhandled = max(self.unhandled, _number_after(_UNHANDLED, line))
         elif line == _MAY_RUN:
@@ -180,7 +180,7 @@ class Journal:
         Raises:
             OSError: there is no space for it.
         """
-        self._append(b"%s%d" % (_ASKED if sent else _UNHANDLED, request))
+        self._append(b"%s%d" % (_SIGNALLED if sent else _UNHANDLED, request))
 
     def announce_cleaned(self) -> None:
         """Say that nothing is left of the attempt's container."""

@@ -200,10 +200,10 @@ class Launcher:
 
     def _hear(self, worker: PooledSupervisor) -> None:
         """Take in that a supervisor is through with its attempt."""
-        told = self._pool.finished(worker)
-        if told is None:
+        ended = self._pool.finished(worker)
+        if ended is None:
             return
-        name, is_foreign, record = told
+        name, is_foreign, record = ended
         if is_foreign and not spool.has_ended(f"{self._state}/attempts/{name}"):
             self._lost.add_stray(name)
         else:

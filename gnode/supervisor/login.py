@@ -123,10 +123,10 @@ def await_part(state_dir: str, user: str, uid: int, address: str) -> list[Runnin
 
 def _ask(state_dir: str, uid: int, address: str) -> bool:
     """Return whether a part of a job of the user starts on this node: gnode asks the head."""
-    asked = {"login": {"version": _VERSION, "uid": uid, "address": address}}
+    request = {"login": {"version": _VERSION, "uid": uid, "address": address}}
     with socket.socket(socket.AF_UNIX) as channel, address_of(f"{state_dir}/{_SOCKET}") as place:
         channel.connect(place)
-        channel.sendall(json.dumps(asked).encode() + b"\n")
+        channel.sendall(json.dumps(request).encode() + b"\n")
         with channel.makefile("rb") as stream:
             line = stream.readline(_ANSWER_BYTES_MAX)
     match json.loads(line or b"{}"):

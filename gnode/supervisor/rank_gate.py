@@ -60,8 +60,8 @@ class RankGate:
         os.close(writer)
 
     def _listen(self) -> None:
-        said, watched = b"", [0, self._ready]
-        while not said.endswith(b"\n"):
+        text, watched = b"", [0, self._ready]
+        while not text.endswith(b"\n"):
             for fd in select.select(watched, [], [])[0]:
                 more = os.read(fd, 1 << 16)
                 if fd == self._ready:
@@ -69,11 +69,11 @@ class RankGate:
                     if not more:  # no rank is left
                         watched.remove(fd)
                 elif more:
-                    said += more
+                    text += more
                 else:
-                    said = b"\n"
+                    text = b"\n"
         try:
-            self.words = dict(json.loads(said))
+            self.words = dict(json.loads(text))
         except ValueError:
             self.is_shut = True
         signal.pthread_kill(self._main, signal.SIGCHLD)
@@ -87,7 +87,7 @@ class RankGate:
 
 def _say_ready() -> None:
     """Tell the node daemon that all ranks wait at their gates."""
-    said = {
+    ready = {
         "version": 1,
         "job": int(os.environ["GSCHED_JOB_NUMBER"]),
         "attempt": int(os.environ["GSCHED_ATTEMPT"]),
@@ -98,7 +98,7 @@ def _say_ready() -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
             channel.settimeout(_ANSWER_S)
             channel.connect(f"/proc/self/fd/{place}/{name}")  # an address has 107 bytes at most
-            channel.sendall(json.dumps({"ready": said}).encode() + b"\n")
+            channel.sendall(json.dumps({"ready": ready}).encode() + b"\n")
             channel.recv(1)  # it closes when it has heard
     finally:
         os.close(place)

@@ -92,9 +92,9 @@ def ended(task: Task, seen: Seen, ending: Ending, asking: Asking) -> dict[str, o
     } | used(task, seen)
     if ending.reason is not None:
         record["stop_reason"] = ending.reason
-    if ending.asked:
-        record["asked"] = ending.asked
-        record["asked_s"] = seen.started_s + ending.asked_s - seen.started_boottime_s
+    if ending.signalled:
+        record["asked"] = ending.signalled
+        record["asked_s"] = seen.started_s + ending.signalled_s - seen.started_boottime_s
     if asking.refused:
         record["unhandled"] = asking.refused
     record.update(_outcome(seen.status))

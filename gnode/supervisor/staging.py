@@ -17,7 +17,7 @@ from gnode.task import Task
 KEPT = "gsched-undelivered"  # in the owner's home directory
 SLACK_S = 10.0  # for what is no copy: a file that goes home, the end of a process
 _LOOK_S = 0.2
-_SAID_BYTES = 400
+_MESSAGE_BYTES = 400
 _REMOVAL_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
@@ -111,11 +111,11 @@ def _run(argv: tuple[str, ...], environment: dict[str, str], end_s: float) -> st
         environment: of the command.
         end_s: when it is killed, CLOCK_BOOTTIME.
     """
-    said = os.memfd_create("staging", os.MFD_CLOEXEC)
+    messages = os.memfd_create("staging", os.MFD_CLOEXEC)
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, said, 1)]
-        actions.append((os.POSIX_SPAWN_DUP2, said, 2))
+        actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, messages, 1)]
+        actions.append((os.POSIX_SPAWN_DUP2, messages, 2))
         try:
             pid = os.posix_spawnp(argv[0], argv, environment, file_actions=actions, setsigmask=())
         except OSError as error:
@@ -125,11 +125,13 @@ def _run(argv: tuple[str, ...], environment: dict[str, str], end_s: float) -> st
             return _LATE
         if status == 0:
             return ""
-        size = os.fstat(said).st_size
-        text = os.pread(said, _SAID_BYTES, max(0, size - _SAID_BYTES)).decode("utf-8", "replace")
+        size = os.fstat(messages).st_size
+        text = os.pread(messages, _MESSAGE_BYTES, max(0, size - _MESSAGE_BYTES)).decode(
+            "utf-8", "replace"
+        )
         return " ".join(text.split()) or f"exit code {os.waitstatus_to_exitcode(status)}"
     finally:
-        os.close(said)
+        os.close(messages)
         os.close(null)
 
 

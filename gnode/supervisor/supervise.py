@@ -161,8 +161,8 @@ class _Supervisor:
             if self._task.stage_out or self._task.removal:
                 result.update(record.used(self._task, self._seen))
             if fault:
-                told = result.get("message")
-                result["message"] = f"{told}; {fault}" if told else fault
+                message = result.get("message")
+                result["message"] = f"{message}; {fault}" if message else fault
         if self._gate is not None:
             self._gate.close()
         self._user_dir.remove(self._task)
@@ -534,11 +534,11 @@ class _Supervisor:
                 self._ending.allow(0.0, kernel.boottime_s())  # what it has left is killed
 
     def _obey(self) -> None:
-        asked = self._commands.read()
+        orders_read = self._commands.read()
         if self._shells is not None:
-            asked = self._shells.take(asked)
+            orders_read = self._shells.take(orders_read)
         now_s = kernel.boottime_s()
-        for number in orders.obey(asked, self._ending, self._asking, now_s):
+        for number in orders.obey(orders_read, self._ending, self._asking, now_s):
             if self._job_pid:
                 proc.send(self._members(), number)
         if self._ending.launched_s is not None and self._gate is not None and self._job_pid:

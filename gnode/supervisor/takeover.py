@@ -89,10 +89,10 @@ class LostAttempt:
         self._commands = spool.JournalCommands(directory, self._journal)
         # Stops and limits hold on; signals in the file were sent by the supervisor already, but for
         # one of a migration that it has not answered yet.
-        told = self._journal.story()
-        self._asking = Asking(told.unhandled)
-        if told.asked:
-            self._ending.ask(told.asked, kernel.boottime_s())
+        story = self._journal.story()
+        self._asking = Asking(story.unhandled)
+        if story.signalled:
+            self._ending.ask(story.signalled, kernel.boottime_s())
         orders.obey(self._commands.read(), self._ending, self._asking, kernel.boottime_s())
         if started and not self._may_have_run:  # its files were being copied: it is tried again
             self._ending.allow(0.0, kernel.boottime_s())

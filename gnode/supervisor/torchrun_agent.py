@@ -128,8 +128,8 @@ def _message(failure: object) -> str:
     exit_code = int(getattr(failure, "exitcode", 1))
     if exit_code < 0:
         return f"killed by signal {-exit_code}"
-    said = getattr(failure, "message", "")
-    text = str(said.get("message", said) if isinstance(said, dict) else said)
+    answer = getattr(failure, "message", "")
+    text = str(answer.get("message", answer) if isinstance(answer, dict) else answer)
     # Without an error file torch only tells how to get one; the exit code says more.
     return f"exited with code {exit_code}" if "see: https://" in text or not text else text
 
@@ -229,16 +229,16 @@ def _join(address: tuple[str, int], name: str) -> None:
 def _word(channel: socket.socket, timeout_s: float) -> str:
     """Return the line that the other side says, or what of it has come in time."""
     channel.settimeout(max(0.001, timeout_s))
-    said = b""
+    answer = b""
     try:
-        while not said.endswith(b"\n") and len(said) < _WORD_BYTES:
+        while not answer.endswith(b"\n") and len(answer) < _WORD_BYTES:
             more = channel.recv(_WORD_BYTES)
             if not more:
                 break
-            said += more
+            answer += more
     except OSError:
         pass
-    return said.decode(errors="replace").strip()
+    return answer.decode(errors="replace").strip()
 
 
 def _launch(report: str, arguments: list[str]) -> int:
@@ -323,7 +323,7 @@ class _Ranks:
         self._grace_s = grace_s
         self._local: dict[int, int] = {}
         self._first: tuple[_Failure, float] | None = None
-        self._asked: int | None = None
+        self._ending_signal: int | None = None
         self._kill_s: float | None = None
         self._claimed: socket.socket | None = None
 
@@ -353,15 +353,15 @@ class _Ranks:
         while self._local:
             wait_s = _LOOK_S if self._kill_s is None else max(0.0, self._kill_s - time.monotonic())
             came = signal.sigtimedwait(watched, wait_s)
-            if came is not None and came.si_signo in _ENDING and self._asked is None:
-                self._asked = came.si_signo
+            if came is not None and came.si_signo in _ENDING and self._ending_signal is None:
+                self._ending_signal = came.si_signo
                 self._send(signal.SIGTERM)
             self._reap()
             if self._kill_s is not None and time.monotonic() >= self._kill_s:
                 self._send(signal.SIGKILL)
                 self._kill_s = None
         if self._first is None:
-            return 128 + self._asked if self._asked is not None else 0
+            return 128 + self._ending_signal if self._ending_signal is not None else 0
         failure, failed_s = self._first
         rank = self._rank(failure.local_rank)
         sys.stderr.write(f"gsched: rank {rank}: {_message(failure)}; the others were ended\n")
@@ -473,11 +473,13 @@ class _Ranks:
                 continue
             failed_s = time.time()
             # Who ends all of us at once may have got to the rank first: that is no failure.
-            came = signal.sigtimedwait(_ENDING, _TOGETHER_S) if self._asked is None else None
+            came = (
+                signal.sigtimedwait(_ENDING, _TOGETHER_S) if self._ending_signal is None else None
+            )
             if came is not None:
-                self._asked = came.si_signo
+                self._ending_signal = came.si_signo
                 self._send(signal.SIGTERM)
-            if self._asked is None:
+            if self._ending_signal is None:
                 self._first = _Failure(local_rank, status, self._error_file(local_rank)), failed_s
                 # There is nothing to do without it.
                 self._kill_s = time.monotonic() + self._grace_s

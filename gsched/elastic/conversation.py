@@ -64,7 +64,7 @@ class Conversation:
         self._wake = wake
         self._refuse = refuse
         self._changed = threading.Condition()
-        self._asked: CheckpointRequest | None = None
+        self._pending: CheckpointRequest | None = None
         self._answering: int | None = None
         self._answers: dict[int, Body] = {}
         self._saved: Body | None = None
@@ -76,21 +76,21 @@ class Conversation:
 
     # --- the training's side ---
 
-    def hello_with(self, **said: object) -> None:
+    def hello_with(self, **fields: object) -> None:
         """Say something else of the training with the next connection."""
         with self._changed:
-            self._hello = {**self._hello, **said}
+            self._hello = {**self._hello, **fields}
 
-    def asked(self) -> CheckpointRequest | None:
+    def pending(self) -> CheckpointRequest | None:
         """Return the request that was not taken up yet; it stays."""
-        return self._asked
+        return self._pending
 
     def take_up(self) -> CheckpointRequest | None:
         """Return the request that was not taken up yet; from now on it is."""
         with self._changed:
-            asked, self._asked = self._asked, None
-            self._answering = asked.request if asked else None
-            return asked
+            order, self._pending = self._pending, None
+            self._answering = order.request if order else None
+            return order
 
     def take_tuning(self) -> Tuning | None:
         """Return the newest batch size that gnode has told and nobody has taken; it is taken."""
@@ -135,8 +135,8 @@ class Conversation:
         """Refuse what is asked for from now on, and what was not taken up, with these words."""
         with self._changed:
             self._closed = message
-            if self._asked is not None:
-                request, self._asked = self._asked.request, None
+            if self._pending is not None:
+                request, self._pending = self._pending.request, None
                 self._answer(request, _failure(request, message))
 
     # --- the connection's side ---
@@ -190,28 +190,28 @@ class Conversation:
             if message is not None and _line(message) == line:
                 del self._outbox[key]
 
-    def _hear_request(self, asked: CheckpointRequest) -> None:
+    def _hear_request(self, order: CheckpointRequest) -> None:
         with self._changed:
-            known = self._answers.get(asked.request)
+            known = self._answers.get(order.request)
             if known is not None:
                 self._outbox["answer"] = known
-            elif asked.request == self._answering or asked.request <= self._gone_on:
+            elif order.request == self._answering or order.request <= self._gone_on:
                 return  # it is being saved, or nobody waits for it any more
             elif self._closed is not None:
-                self._answer(asked.request, _failure(asked.request, self._closed))
+                self._answer(order.request, _failure(order.request, self._closed))
             else:
-                fault = None if asked.world_size is None else self._refuse(asked.world_size)
+                fault = None if order.world_size is None else self._refuse(order.world_size)
                 if fault is not None:
-                    self._answer(asked.request, _failure(asked.request, fault))
+                    self._answer(order.request, _failure(order.request, fault))
                 else:
-                    self._asked = asked
+                    self._pending = order
         self._wake()
 
     def _hear_go_on(self, request: int) -> None:
         with self._changed:
             self._gone_on = max(self._gone_on, request)
-            if self._asked is not None and self._asked.request <= request:
-                self._asked = None  # given up before it was taken up
+            if self._pending is not None and self._pending.request <= request:
+                self._pending = None  # given up before it was taken up
             self._changed.notify_all()
 
     def _answer(self, request: int, message: Body) -> None:

@@ -45,14 +45,14 @@ def ready() -> None:
         ElasticError: CUDA was used already, so that this process could not use its GPUs.
         BadEnvironmentError: ``GSCHED_GATE`` is not as gsched sets it.
     """
-    said = os.environ.pop(_GATE, "")
-    if ":" not in said:
-        _Called.value = bool(said) and _is_early()
+    descriptors = os.environ.pop(_GATE, "")
+    if ":" not in descriptors:
+        _Called.value = bool(descriptors) and _is_early()
         return
     try:
-        gate, told = map(int, said.split(":"))
+        gate, ready_fd = map(int, descriptors.split(":"))
     except ValueError:
-        raise BadEnvironmentError(f"{_GATE}={said!r}: should be two descriptors") from None
+        raise BadEnvironmentError(f"{_GATE}={descriptors!r}: should be two descriptors") from None
     if _has_used_cuda():
         raise ElasticError(
             "the script has used CUDA before elastic.ready(): it is started cold; call "
@@ -60,8 +60,8 @@ def ready() -> None:
         )
     if "torch" in sys.modules:  # reading a checkpoint needs it; a cold start imports it then
         importlib.import_module("torch.distributed.checkpoint.state_dict")
-    os.write(told, b".")
-    os.close(told)
+    os.write(ready_fd, b".")
+    os.close(ready_fd)
     with os.fdopen(gate, "rb") as file:
         line = file.readline()
     if not line.endswith(b"\n"):  # the attempt is not launched: nobody waits for this process

@@ -149,10 +149,10 @@ class HostedTraining(Training):
         """Return a seed for what a loader's workers draw."""
         return self._loader_seed()
 
-    def _wait(self, asked: CheckpointRequest | None) -> None:
+    def _wait(self, order: CheckpointRequest | None) -> None:
         """Wait as any training does, and let TERM end it: frameworks have handlers that go on."""
         with _default_term():
-            super()._wait(asked)
+            super()._wait(order)
 
     def end_epoch(self) -> None:
         """Note that the epoch is over."""
@@ -239,7 +239,7 @@ class Host:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def errors_shown() -> Iterator[None]:
     """Write an `ElasticError` to standard error before it ends the process."""
     try:
         yield

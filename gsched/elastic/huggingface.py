@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from gsched.elastic.errors import BadArgumentError, WorldSizeError
-from gsched.elastic.hosted import Host, HostedTraining, check_batches, end_process, told
+from gsched.elastic.hosted import Host, HostedTraining, check_batches, end_process, errors_shown
 from gsched.elastic.samples import Samples
 from gsched.elastic.training import Settings
 
@@ -70,7 +70,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # the library has
         Raises:
             WorldSizeError: the global batch does not split into equal parts.
         """
-        with told():
+        with errors_shown():
             world_size = int(os.environ.get("WORLD_SIZE") or 1)
             self._samples.check(world_size)
             return self._samples.global_batch // (world_size * self._accumulation)
@@ -83,7 +83,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # the library has
         Raises:
             ElasticError: the training cannot go on, or not as it is.
         """
-        with told():
+        with errors_shown():
             world_size = args.world_size  # makes the process group
             if args.save_only_model:
                 raise BadArgumentError(
@@ -119,7 +119,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # the library has
         **kwargs: Any,
     ) -> None:
         """Connect to the node."""
-        with told():
+        with errors_shown():
             if not self._host.has_looked:
                 raise BadArgumentError(
                     "call trainer.train(resume_from_checkpoint=elastic.checkpoint(args))"

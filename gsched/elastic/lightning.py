@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gsched.elastic.errors import BadArgumentError
-from gsched.elastic.hosted import Host, HostedTraining, check_batches, end_process, told
+from gsched.elastic.hosted import Host, HostedTraining, check_batches, end_process, errors_shown
 from gsched.elastic.samples import Samples
 from gsched.elastic.training import Settings
 
@@ -71,7 +71,7 @@ class ElasticCallback(Callback):  # type: ignore[misc]  # the library has no typ
         Raises:
             ElasticError: the training cannot go on, or not as it is.
         """
-        with told():
+        with errors_shown():
             _join_ranks()
             restored = self._host.restore(self._samples)
             if restored is not None:
@@ -107,7 +107,7 @@ class ElasticCallback(Callback):  # type: ignore[misc]  # the library has no typ
         """Refuse what would choose other samples."""
         connector = getattr(trainer, "_accelerator_connector", None)
         if stage == "fit" and getattr(connector, "use_distributed_sampler", False):
-            with told():
+            with errors_shown():
                 raise BadArgumentError(
                     "Trainer would choose the samples of a rank itself: give it "
                     "use_distributed_sampler=False"
@@ -115,7 +115,7 @@ class ElasticCallback(Callback):  # type: ignore[misc]  # the library has no typ
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Connect to the node."""
-        with told():
+        with errors_shown():
             position = self._now().position
             progress = trainer.fit_loop.epoch_loop.batch_progress.total.ready
             if progress != position.step:
@@ -179,7 +179,7 @@ class ElasticCallback(Callback):  # type: ignore[misc]  # the library has no typ
         end_process()
 
     def _now(self) -> HostedTraining:
-        with told():
+        with errors_shown():
             if self._training is None:
                 raise BadArgumentError("call elastic.checkpoint() before the Trainer is made")
             return self._training

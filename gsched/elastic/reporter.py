@@ -37,7 +37,7 @@ class Reporter:
         self.work_done: Callable[[Position], float] = _samples_done
         self._world_size = world_size
         self._restored: Restored | None = None
-        self._told_s = float("-inf")
+        self._reported_s = float("-inf")
         self._periods_s = [PROGRESS_PERIOD_S, 0.0]  # the next one last
         self._offset = 0  # samples used of the epoch when this attempt came to it
         self._sizes = samples.accepted()
@@ -75,26 +75,26 @@ class Reporter:
         sizes = self._samples.accepted_from(offset)
         if sizes != self._sizes:
             self._sizes = sizes
-            self._told_s = float("-inf")
+            self._reported_s = float("-inf")
             if self._conversation is not None:
                 self._conversation.hello_with(world_sizes=sizes)
 
-    def is_asked(self) -> bool:
+    def has_request(self) -> bool:
         """Return whether gnode waits for a checkpoint."""
-        return self._conversation is not None and self._conversation.asked() is not None
+        return self._conversation is not None and self._conversation.pending() is not None
 
     def take_up(self) -> CheckpointRequest | None:
         """Return what gnode asks for; from now on it is being done."""
         return self._conversation.take_up() if self._conversation is not None else None
 
     def saved(
-        self, asked: CheckpointRequest | None, position: Position, saved: SavedCheckpoint
+        self, order: CheckpointRequest | None, position: Position, saved: SavedCheckpoint
     ) -> bool:
         """Tell of a checkpoint; return whether the training has to wait now."""
         if self._conversation is None:
             return False
-        request = asked.request if asked is not None else 0
-        waits = asked is not None and asked.wait and not self._conversation.may_go_on(request)
+        request = order.request if order is not None else 0
+        waits = order is not None and order.wait and not self._conversation.may_go_on(request)
         if waits:
             self._conversation.begin_to_wait(request)
         self._conversation.saved(
@@ -111,10 +111,10 @@ class Reporter:
         )
         return waits
 
-    def failed(self, asked: CheckpointRequest | None, message: str) -> None:
+    def failed(self, order: CheckpointRequest | None, message: str) -> None:
         """Tell that the checkpoint that was asked for could not be saved."""
-        if self._conversation is not None and asked is not None:
-            self._conversation.failed(asked.request, message)
+        if self._conversation is not None and order is not None:
+            self._conversation.failed(order.request, message)
 
     def wait_to_go_on(self, request: int, timeout_s: float) -> bool:
         """Return True as soon as gnode says so, False after ``timeout_s``."""
@@ -141,11 +141,11 @@ class Reporter:
 
     def tell_soon(self) -> None:
         """Let the next step be told."""
-        self._told_s = float("-inf")
+        self._reported_s = float("-inf")
 
     def is_due(self, now_s: float) -> bool:
         """Return whether gnode should hear how far the training is; ``now_s`` of perf_counter."""
-        return self._conversation is not None and now_s - self._told_s >= self._periods_s[-1]
+        return self._conversation is not None and now_s - self._reported_s >= self._periods_s[-1]
 
     def progress(self, position: Position, steps: MeasuredSteps, more: Body | None = None) -> None:
         """Tell how far the training is, and how long steps took since this was told last.
@@ -157,7 +157,7 @@ class Reporter:
         """
         if self._conversation is None:
             return
-        self._told_s = time.perf_counter()
+        self._reported_s = time.perf_counter()
         if len(self._periods_s) > 1:
             self._periods_s.pop()
         restored = self._restored

@@ -17,7 +17,7 @@ from gsched.elastic.errors import StepError, WorldSizeError
 if TYPE_CHECKING:
     from torch import Tensor
 
-WORLD_SIZES_TOLD_MAX = 256  # as many numbers fit into a line of the socket with ease
+WORLD_SIZES_REPORTED_MAX = 256  # as many numbers fit into a line of the socket with ease
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Samples:
         if fault is not None:
             raise WorldSizeError(f"this training can not start: {fault}")
 
-    def accepted(self, most: int = WORLD_SIZES_TOLD_MAX, offset: int = 0) -> tuple[int, ...]:
+    def accepted(self, most: int = WORLD_SIZES_REPORTED_MAX, offset: int = 0) -> tuple[int, ...]:
         """Return the numbers of ranks that the training can run on, ascending, ``most`` at most.
 
         From ``offset`` of an epoch: see `fault`.
@@ -150,7 +150,9 @@ class Samples:
         if self._rest(offset) == self._rest(0):
             return self.accepted()
         here = set(self.accepted(1 << 16, offset))
-        return tuple(size for size in self.accepted(1 << 16) if size in here)[:WORLD_SIZES_TOLD_MAX]
+        return tuple(size for size in self.accepted(1 << 16) if size in here)[
+            :WORLD_SIZES_REPORTED_MAX
+        ]
 
     def _rest(self, offset: int) -> int:
         """Return the samples of the last, shorter step of an epoch; 0: there is none."""

@@ -336,7 +336,7 @@ class Training:
 
     def _wants_checkpoint(self) -> bool:
         return self._is_signalled or (
-            self.rank == 0 and (self._reporter.is_asked() or self._is_periodic_due())
+            self.rank == 0 and (self._reporter.has_request() or self._is_periodic_due())
         )
 
     def _is_periodic_due(self) -> bool:
@@ -365,28 +365,28 @@ class Training:
         """Save, tell, and wait if it was asked for; all ranks together."""
         assert self._keeper is not None
         self._is_signalled = False
-        asked = self._reporter.take_up()
+        order = self._reporter.take_up()
         try:
             saved = self._keeper.save(self._position)
         except SaveError as error:
-            self._failed(asked, str(error))
+            self._failed(order, str(error))
             return
         finally:
             self._saved_s = time.perf_counter()
         self._cost_s = saved.wall_s
-        waits = self._reporter.saved(asked, self._position, saved)
+        waits = self._reporter.saved(order, self._position, saved)
         if self._ranks.share(waits):
-            self._wait(asked)
+            self._wait(order)
 
-    def _failed(self, asked: CheckpointRequest | None, message: str) -> None:
+    def _failed(self, order: CheckpointRequest | None, message: str) -> None:
         if self.rank == 0:
             sys.stderr.write(
                 f"gsched.elastic: no checkpoint at step {self._position.step}: {message}; "
                 "the training goes on\n"
             )
-        self._reporter.failed(asked, message)
+        self._reporter.failed(order, message)
 
-    def _wait(self, asked: CheckpointRequest | None) -> None:
+    def _wait(self, order: CheckpointRequest | None) -> None:
         """Do nothing until gnode says to go on, or has said nothing for too long.
 
         The others do not wait for one long message, which would outlast a time-out of theirs, but
@@ -396,8 +396,8 @@ class Training:
         until_s = time.monotonic() + self._settings.wait_timeout_s
         going, late = False, False
         while not going and not late:
-            if asked is not None:  # on rank 0
-                going = self._reporter.wait_to_go_on(asked.request, _WORD_PERIOD_S)
+            if order is not None:  # on rank 0
+                going = self._reporter.wait_to_go_on(order.request, _WORD_PERIOD_S)
                 late = not going and time.monotonic() >= until_s
             going, late = self._ranks.share((going, late))
         self._reporter.end_to_wait()

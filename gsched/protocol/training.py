@@ -151,10 +151,10 @@ def decode_line(line: bytes) -> TrainingLine:
 def encode_order(order: n.Checkpoint | n.GoOn | n.Tune) -> bytes:
     """Return an order as the line that a training gets."""
     if isinstance(order, n.Checkpoint):
-        asked: dict[str, int | bool] = {"request": order.request, "wait": order.wait}
+        order_fields: dict[str, int | bool] = {"request": order.request, "wait": order.wait}
         if order.world_size:
-            asked["world_size"] = order.world_size
-        return _encoder.encode({"checkpoint": asked}) + b"\n"
+            order_fields["world_size"] = order.world_size
+        return _encoder.encode({"checkpoint": order_fields}) + b"\n"
     if isinstance(order, n.Tune):
         return _encoder.encode({"tune": order.batching}) + b"\n"
     return _encoder.encode({"go_on": {"request": order.request}}) + b"\n"
@@ -166,14 +166,14 @@ def encode_refusal(message: str) -> bytes:
 
 
 def checkpointed(
-    job: int, attempt: int, said: CheckpointReport, world_sizes: tuple[int, ...] = ()
+    job: int, attempt: int, report: CheckpointReport, world_sizes: tuple[int, ...] = ()
 ) -> n.Checkpointed:
     """Return the report of an attempt's checkpoint, and of the numbers of ranks it can run on."""
-    return made_of(n.Checkpointed, said, job=job, attempt=attempt, world_sizes=world_sizes)
+    return made_of(n.Checkpointed, report, job=job, attempt=attempt, world_sizes=world_sizes)
 
 
 def progress(
-    job: int, attempt: int, said: ProgressReport, world_sizes: tuple[int, ...] = ()
+    job: int, attempt: int, report: ProgressReport, world_sizes: tuple[int, ...] = ()
 ) -> n.Progress:
     """Return the report of how far an attempt is, and of the numbers of ranks it can run on."""
-    return made_of(n.Progress, said, job=job, attempt=attempt, world_sizes=world_sizes)
+    return made_of(n.Progress, report, job=job, attempt=attempt, world_sizes=world_sizes)

@@ -170,13 +170,13 @@ class Awkward:
             os.abort()
 
 
-def hold(directory: pathlib.Path, step: int, is_asked: Callable[[], bool]) -> None:
+def hold(directory: pathlib.Path, step: int, has_request: Callable[[], bool]) -> None:
     """Wait until the test says to go on: at once, or when a request for a checkpoint is here."""
     (directory / f"held-{step}").touch()
     go = directory / f"go-{step}"
     while not go.exists():
         time.sleep(0.01)
-    while go.read_text() == "when asked" and not is_asked():
+    while go.read_text() == "when asked" and not has_request():
         time.sleep(0.01)
 
 
@@ -260,7 +260,7 @@ def main() -> None:
                 log.write(json.dumps(done) + "\n")
                 log.flush()
                 if training.step_count + 1 in args.hold_at and training.rank == 0:
-                    hold(args.directory, training.step_count + 1, training._reporter.is_asked)
+                    hold(args.directory, training.step_count + 1, training._reporter.has_request)
                 time.sleep(args.step_s)
                 training.step()
             if each_epoch is not None:

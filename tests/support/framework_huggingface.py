@@ -37,7 +37,7 @@ class Noting(Trainer):  # type: ignore[misc]  # no types here
     def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         training = self.elastic._now()
         self.trace.step(
-            training.step_count + 1, inputs.pop("number").tolist(), training._reporter.is_asked
+            training.step_count + 1, inputs.pop("number").tolist(), training._reporter.has_request
         )
         if training.step_count + 1 == self.options.die_at:
             os._exit(9)

@@ -41,7 +41,7 @@ class Line(LightningModule):  # type: ignore[misc]  # no types here
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         x, numbers = batch
         training = self._elastic._now()
-        self._trace.step(training.step_count + 1, numbers.tolist(), training._reporter.is_asked)
+        self._trace.step(training.step_count + 1, numbers.tolist(), training._reporter.has_request)
         if training.step_count + 1 == self._options.die_at:
             os._exit(9)
         if training.step_count + 1 == self._options.save_at:

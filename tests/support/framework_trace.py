@@ -26,20 +26,20 @@ class Trace:
         attempt = os.environ.get("GSCHED_ATTEMPT", "0")
         self._path = directory / f"trace-{attempt}-{self._rank}.jsonl"
 
-    def step(self, step: int, ids: Sequence[int], is_asked: Callable[[], bool]) -> None:
+    def step(self, step: int, ids: Sequence[int], has_request: Callable[[], bool]) -> None:
         """Note that a step, from 1, uses these samples on this rank."""
         row = {"step": step, "ids": list(ids), "world_size": int(os.environ.get("WORLD_SIZE", "1"))}
         with self._path.open("a") as file:
             file.write(json.dumps(row) + "\n")
         if self._rank == 0 and step in self._holds:
-            self._hold(step, is_asked)
+            self._hold(step, has_request)
 
-    def _hold(self, step: int, is_asked: Callable[[], bool]) -> None:
+    def _hold(self, step: int, has_request: Callable[[], bool]) -> None:
         (self._directory / f"held-{step}").touch()
         go = self._directory / f"go-{step}"
         until_s = time.monotonic() + HOLD_TIMEOUT_S
         while time.monotonic() < until_s:
-            if go.exists() and ("when asked" not in go.read_text() or is_asked()):
+            if go.exists() and ("when asked" not in go.read_text() or has_request()):
                 return
             time.sleep(0.02)
         raise TimeoutError(f"nobody let it go on at step {step}")

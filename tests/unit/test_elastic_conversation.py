@@ -66,14 +66,14 @@ def test_request_is_taken_up_once_and_answered_again_the_same() -> None:
     talk.ask(1)
     assert talk.training.take_up() == CheckpointRequest(request=1, wait=True)
     talk.ask(1)  # while it is being saved
-    assert talk.training.asked() is None
+    assert talk.training.pending() is None
     talk.training.saved(body(1))
     first = talk.sent()
     talk.ask(1)
 
     assert first == [{"checkpointed": body(1)}]
     assert talk.sent() == first
-    assert talk.training.asked() is None
+    assert talk.training.pending() is None
 
 
 def test_a_newer_request_is_taken_up_after_an_older_one() -> None:
@@ -91,9 +91,9 @@ def test_a_move_given_up_before_the_save_makes_nobody_wait() -> None:
     talk = Talk()
     talk.ask(1)
     talk.hear(go_on={"request": 1})
-    assert talk.training.asked() is None
+    assert talk.training.pending() is None
     talk.ask(1)  # late, by another way
-    assert talk.training.asked() is None
+    assert talk.training.pending() is None
     talk.ask(2)
     talk.training.take_up()
     talk.hear(go_on={"request": 2})
@@ -106,7 +106,7 @@ def test_a_move_given_up_before_the_save_makes_nobody_wait() -> None:
 def test_ranks_that_do_not_do_are_refused_before_anything_is_saved() -> None:
     talk = Talk()
     talk.ask(1, world_size=3)
-    assert talk.training.asked() is None
+    assert talk.training.pending() is None
     words = {"request": 1, "message": "it cannot run on 3 ranks"}
     assert talk.sent() == [{"checkpoint_failed": words}]
     talk.ask(2, world_size=2)
@@ -190,7 +190,7 @@ def test_link_carries_lines_and_comes_back() -> None:
     link.start(conversation)
     listener.wait_for("hello")
     listener.say(checkpoint={"request": 1})
-    wait_until(conversation.asked)
+    wait_until(conversation.pending)
     conversation.take_up()
     conversation.saved(body(1))
     listener.wait_for("checkpointed")

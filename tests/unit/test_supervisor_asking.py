@@ -73,7 +73,7 @@ class Job:
     def answers(self) -> tuple[int, int]:
         """Return the last migrations for which the signal was sent, and was not."""
         story = journal.read_story(self.directory)
-        return story.asked, story.unhandled
+        return story.signalled, story.unhandled
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_signal_that_is_caught_is_sent_once(job: Job) -> None:
     assert job.says() == "got\n"
     job.ask(3, 1001.0)
 
-    assert (job.ending.asked, job.ending.asked_s, job.answers()) == (3, 1000.0, (3, 0))
+    assert (job.ending.signalled, job.ending.signalled_s, job.answers()) == (3, 1000.0, (3, 0))
     assert job.asking.due_s is None
     job.do("pass")  # it prints nothing else
 
@@ -131,7 +131,7 @@ def test_a_signal_that_is_caught_is_sent_once(job: Job) -> None:
 def test_old_processes_that_do_not_handle_it_are_told_of_at_once(job: Job) -> None:
     job.ask(2, job.started_s + YOUNG_S)
 
-    assert (job.ending.asked, job.asking.refused, job.answers()) == (0, 2, (0, 2))
+    assert (job.ending.signalled, job.asking.refused, job.answers()) == (0, 2, (0, 2))
     assert job.asking.due_s is None
     job.ask(2, job.started_s + YOUNG_S)
     assert job.asking.due_s is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
-from gsched.elastic.samples import WORLD_SIZES_TOLD_MAX, Samples, part_of
+from gsched.elastic.samples import WORLD_SIZES_REPORTED_MAX, Samples, part_of
 
 #: Micro-batches count as equal, for the gradient noise, up to this difference in size.
 _ALIKE = 0.1
@@ -69,7 +69,7 @@ class AdaptiveSamples(Samples):
             "samples, less than one for each replica"
         )
 
-    def accepted(self, most: int = WORLD_SIZES_TOLD_MAX, offset: int = 0) -> tuple[int, ...]:
+    def accepted(self, most: int = WORLD_SIZES_REPORTED_MAX, offset: int = 0) -> tuple[int, ...]:
         """Return the numbers of ranks that the training can run on, ascending, ``most`` at most.
 
         They are the same from every ``offset`` of an epoch.

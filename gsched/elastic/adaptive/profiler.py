@@ -70,7 +70,7 @@ class Profiler:
         self._entered_s = 0.0
         self._spent_s = dict.fromkeys(ProfilerPhase, 0.0)
         self._fetched = 0  # samples
-        self._told_from_s = float("-inf")
+        self._reported_from_s = float("-inf")
         self._samples: list[Body] = []
 
     @property
@@ -150,12 +150,12 @@ class Profiler:
             self._samples.append(
                 {"batch_per_gpu": each.size, "step_s": step_s, "gradient_s": step_s}
             )
-        self._told_from_s = time.perf_counter()
+        self._reported_from_s = time.perf_counter()
 
     def body(self) -> Body:
         """Return what is told of it."""
         body: Body = {}
-        if self._samples and time.perf_counter() - self._told_from_s < _TELL_FOR_S:
+        if self._samples and time.perf_counter() - self._reported_from_s < _TELL_FOR_S:
             body["profile"] = self._samples
         if self.limit:
             body["batch_per_gpu_max"] = self.limit

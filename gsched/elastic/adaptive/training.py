@@ -351,8 +351,8 @@ class AdaptiveTraining(Training):
         A batch size comes from one rank, so that of the sum over the ranks is known what it is.
         """
         self._read_norms()
-        told = self._reporter.take_tuning()
-        tuning = (0, 0) if told is None else (told.per_gpu, told.accumulation)
+        tuned = self._reporter.take_tuning()
+        tuning = (0, 0) if tuned is None else (tuned.per_gpu, tuned.accumulation)
         means = self._ranks.mean((*self._learned.averages.sums(), *tuning))
         self._learned.shared = (means[0], means[1], means[2])
         per_gpu, accumulation = (round(mean * self.world_size) for mean in means[3:])
