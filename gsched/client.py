@@ -1,4 +1,4 @@
-r"""The Python API: everything a command can ask the head, as methods of `Head`.
+r"""The Python API: everything a command can ask the head, as methods of `HeadClient`.
 
     from gsched.client import Head, new_job
 
@@ -93,7 +93,7 @@ def body_of(error: GschedError) -> api.ErrorBody:
     return api.ErrorBody(code=error.code, message=error.message, hint=error.hint)
 
 
-class Head:
+class HeadClient:
     """A head daemon, as its API shows it.
 
     Args:
@@ -397,8 +397,8 @@ class Head:
         """
         from gsched.protocol.recover import RecoverRequest  # late: few commands need it
 
-        asked = RecoverRequest(accept=accept, without_nodes=without_nodes, believe=believe)
-        self._send("POST", "/v1/recover", _encoded(asked))
+        request = RecoverRequest(accept=accept, without_nodes=without_nodes, believe=believe)
+        self._send("POST", "/v1/recover", _encoded(request))
         return self.status()
 
     def recovery(self) -> "RecoverReply":

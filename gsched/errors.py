@@ -104,7 +104,7 @@ class TryAgainError(GschedError):
     exit_code = 75
 
 
-class NoRoomError(TryAgainError):
+class StorageFullError(TryAgainError):
     """There is no room on the head's disk, or a quota on it is used up (HTTP status 507)."""
 
     status = 507

@@ -23,7 +23,7 @@ _PORT: Final = struct.Struct(">H")
 _COUNT: Final = struct.Struct(">I")
 
 
-class Part(enum.Enum):
+class RecordKind(enum.Enum):
     """What a record is."""
 
     OPEN = 1  # to the relay: connect to the port
@@ -39,14 +39,14 @@ class RecordError(ValueError):
     """Bytes that no peer of this version sends."""
 
 
-def record(part: Part, number: int, content: bytes = b"") -> bytes:
+def record(part: RecordKind, number: int, content: bytes = b"") -> bytes:
     """Return one record of a connection."""
     return _HEADER.pack(part.value, number, len(content)) + content
 
 
 def open_record(number: int, port: int) -> bytes:
     """Return the record that opens a connection to a port."""
-    return record(Part.OPEN, number, _PORT.pack(port))
+    return record(RecordKind.OPEN, number, _PORT.pack(port))
 
 
 def port_of(content: bytes) -> int:
@@ -62,7 +62,7 @@ def port_of(content: bytes) -> int:
 
 def taken_record(number: int, count: int) -> bytes:
     """Return the record that says that ``count`` bytes more were written."""
-    return record(Part.TAKEN, number, _COUNT.pack(count))
+    return record(RecordKind.TAKEN, number, _COUNT.pack(count))
 
 
 def count_of(content: bytes) -> int:
@@ -84,7 +84,7 @@ class Records:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[tuple[Part, int, bytes]]:
+    def feed(self, data: bytes) -> Iterator[tuple[RecordKind, int, bytes]]:
         """Yield the records that are complete now: kind, connection, content.
 
         Raises:
@@ -94,7 +94,7 @@ class Records:
         while len(self._rest) >= _HEADER.size:
             value, number, size = _HEADER.unpack_from(self._rest)
             try:
-                part = Part(value)
+                part = RecordKind(value)
             except ValueError:
                 raise RecordError(f"a record of an unknown kind, {value}") from None
             if size > PIECE_BYTES:

@@ -63,7 +63,7 @@ class Complaints:
         self._log = log
         self._clock = clock
         self._begun_s = clock.monotonic_s()
-        self._said: Counter[str] = Counter()
+        self._lines_of: Counter[str] = Counter()
         self._left_out: Counter[str] = Counter()
         self._lines = 0
 
@@ -88,10 +88,10 @@ class Complaints:
     def _has_room(self, source: str) -> bool:
         """Count a line about a source; return whether it is to be logged."""
         self._begin_anew()
-        if source not in self._said and len(self._said) >= SOURCES_COUNTED:
+        if source not in self._lines_of and len(self._lines_of) >= SOURCES_COUNTED:
             source = OTHERS
-        self._said[source] += 1
-        if self._lines >= MAX_LINES or self._said[source] > MAX_SOURCE_LINES:
+        self._lines_of[source] += 1
+        if self._lines >= MAX_LINES or self._lines_of[source] > MAX_SOURCE_LINES:
             self._left_out[source] += 1
             return False
         self._lines += 1
@@ -114,5 +114,5 @@ class Complaints:
                 most,
             )
         self._begun_s, self._lines = now_s, 0
-        self._said.clear()
+        self._lines_of.clear()
         self._left_out.clear()

@@ -27,7 +27,7 @@ class FrameError(ValueError):
     """A frame that no peer of this version sends."""
 
 
-class Kind(enum.Enum):
+class FrameKind(enum.Enum):
     """What a frame is.
 
     To the program: `ATTACH` once at first, then `DATA`, `WINDOW` and `HANG_UP`. To the user:
@@ -44,20 +44,20 @@ class Kind(enum.Enum):
     END = b"x"
 
 
-class Window(NamedTuple):
+class TerminalSize(NamedTuple):
     """Size of a terminal in characters; 0 by 0: the user has none."""
 
     rows: int
     columns: int
 
 
-def frame(kind: Kind, content: bytes = b"") -> bytes:
+def frame(kind: FrameKind, content: bytes = b"") -> bytes:
     """Return one frame."""
     assert len(content) <= MAX_CONTENT_BYTES, len(content)
     return kind.value + content
 
 
-def split(message: bytes | bytearray | memoryview) -> tuple[Kind, bytes]:
+def split(message: bytes | bytearray | memoryview) -> tuple[FrameKind, bytes]:
     """Return the kind and the content of a frame.
 
     Raises:
@@ -66,18 +66,18 @@ def split(message: bytes | bytearray | memoryview) -> tuple[Kind, bytes]:
     if not 1 <= len(message) <= MAX_FRAME_BYTES:
         raise FrameError(f"a frame of {len(message)} bytes")
     try:
-        kind = Kind(bytes(message[:1]))
+        kind = FrameKind(bytes(message[:1]))
     except ValueError:
         raise FrameError(f"a frame of an unknown kind, {bytes(message[:1])!r}") from None
     return kind, bytes(message[1:])
 
 
-def window_frame(window: Window) -> bytes:
+def window_frame(window: TerminalSize) -> bytes:
     """Return the frame that says how large the user's terminal is."""
-    return frame(Kind.WINDOW, _SIZE.pack(*window))
+    return frame(FrameKind.WINDOW, _SIZE.pack(*window))
 
 
-def window_of(content: bytes) -> Window:
+def window_of(content: bytes) -> TerminalSize:
     """Return what a `Kind.WINDOW` frame says.
 
     Raises:
@@ -85,10 +85,10 @@ def window_of(content: bytes) -> Window:
     """
     if len(content) != _SIZE.size:
         raise FrameError(f"a window size of {len(content)} bytes")
-    return Window(*_SIZE.unpack(content))
+    return TerminalSize(*_SIZE.unpack(content))
 
 
-def attach_frame(window: Window, *, offset: int | None = None) -> bytes:
+def attach_frame(window: TerminalSize, *, offset: int | None = None) -> bytes:
     """Return the first frame to a terminal keeper.
 
     Args:
@@ -96,10 +96,10 @@ def attach_frame(window: Window, *, offset: int | None = None) -> bytes:
         offset: how many bytes of output the user has seen; None: show all that is kept.
     """
     number = _ANY if offset is None else min(offset, _ANY - 1)
-    return frame(Kind.ATTACH, _SIZE.pack(*window) + _NUMBER.pack(number))
+    return frame(FrameKind.ATTACH, _SIZE.pack(*window) + _NUMBER.pack(number))
 
 
-def attach_of(content: bytes) -> tuple[Window, int | None]:
+def attach_of(content: bytes) -> tuple[TerminalSize, int | None]:
     """Return what a `Kind.ATTACH` frame says: see `attach_frame`.
 
     Raises:
@@ -108,12 +108,12 @@ def attach_of(content: bytes) -> tuple[Window, int | None]:
     if len(content) != _SIZE.size + _NUMBER.size:
         raise FrameError(f"a request to attach of {len(content)} bytes")
     (number,) = _NUMBER.unpack(content[_SIZE.size :])
-    return Window(*_SIZE.unpack(content[: _SIZE.size])), None if number == _ANY else number
+    return TerminalSize(*_SIZE.unpack(content[: _SIZE.size])), None if number == _ANY else number
 
 
 def offset_frame(offset: int) -> bytes:
     """Return the frame that says how many bytes of output came before the next `Kind.DATA`."""
-    return frame(Kind.OFFSET, _NUMBER.pack(offset))
+    return frame(FrameKind.OFFSET, _NUMBER.pack(offset))
 
 
 def offset_of(content: bytes) -> int:
@@ -129,7 +129,7 @@ def offset_of(content: bytes) -> int:
 
 def end_frame(status: int) -> bytes:
     """Return the last frame: the program has ended, with this exit code or minus its signal."""
-    return frame(Kind.END, _STATUS.pack(status))
+    return frame(FrameKind.END, _STATUS.pack(status))
 
 
 def end_of(content: bytes) -> int:

@@ -35,7 +35,7 @@ class LostConnectionError(HeadUnreachableError):
     """The connection broke after the request was sent: it may have been carried out, or not."""
 
 
-class Address:
+class HeadAddress:
     """Where a head listens.
 
     Attributes:
@@ -69,7 +69,7 @@ class Answer:
         self.retry_after_s = retry_after_s
 
 
-def find_head(explicit: str = "") -> Address:
+def find_head(explicit: str = "") -> HeadAddress:
     """Return where the head is: ``explicit``, $GSCHED_HEAD, the configuration, or the default.
 
     Raises:
@@ -87,7 +87,7 @@ def find_head(explicit: str = "") -> Address:
     return parse_address(configured, source=source)
 
 
-def parse_address(text: str, *, source: str) -> Address:
+def parse_address(text: str, *, source: str) -> HeadAddress:
     """Return the address that ``text`` states: a socket's path or ``http://host:port``.
 
     Raises:
@@ -101,17 +101,17 @@ def parse_address(text: str, *, source: str) -> Address:
             f"{source}: invalid head address {text!r}",
             hint="give the path of the head's socket, or http://host:port",
         )
-    return Address(text, source=source, path=os.path.abspath(bare))
+    return HeadAddress(text, source=source, path=os.path.abspath(bare))
 
 
-def _tcp_address(text: str, authority: str, source: str) -> Address:
+def _tcp_address(text: str, authority: str, source: str) -> HeadAddress:
     host, colon, port = authority.rpartition(":")
     if not colon or authority.endswith("]"):
         host, port = authority, "80"
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"{source}: invalid head address {text!r}", hint="write http://host:port")
-    return Address(text, source=source, host=host, port=int(port))
+    return HeadAddress(text, source=source, host=host, port=int(port))
 
 
 def quote(text: str) -> str:
@@ -139,7 +139,7 @@ class Transport:
         has_sent: a request has gone, at least in part, so that the head may have acted on it.
     """
 
-    def __init__(self, address: Address, *, patience_s: float = CONNECT_PATIENCE_S):
+    def __init__(self, address: HeadAddress, *, patience_s: float = CONNECT_PATIENCE_S):
         self.address = address
         self.patience_s = patience_s
         self.on_wait: Callable[[float], None] | None = None
@@ -168,8 +168,8 @@ class Transport:
             try:
                 connection.sendall(_request_bytes(self.address, method, target, body))
             except (BrokenPipeError, ConnectionResetError):
-                return _Reader(connection).answer()  # it was refused before all of it was sent
-            return _Reader(connection).answer()
+                return _ReplyReader(connection).answer()  # it was refused before all of it was sent
+            return _ReplyReader(connection).answer()
         except TimeoutError as error:
             raise LostConnectionError(
                 f"the head at {self.address.text} has not answered for {timeout_s:g} s",
@@ -237,7 +237,7 @@ def _connect_unix(connection: socket.socket, path: str) -> None:
         connection.connect(address)
 
 
-def _request_bytes(address: Address, method: str, target: str, body: bytes) -> bytes:
+def _request_bytes(address: HeadAddress, method: str, target: str, body: bytes) -> bytes:
     host = f"{address.host}:{address.port}" if address.host else "gschedd"
     head = (
         f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
@@ -248,7 +248,7 @@ def _request_bytes(address: Address, method: str, target: str, body: bytes) -> b
     return head.encode("ascii") + b"\r\n" + body
 
 
-def _unreachable(address: Address, error: OSError) -> HeadUnreachableError | NotPermittedError:
+def _unreachable(address: HeadAddress, error: OSError) -> HeadUnreachableError | NotPermittedError:
     where = f"{address.text} (from {address.source})"
     if error.errno in {errno.EACCES, errno.EPERM}:
         return NotPermittedError(
@@ -268,7 +268,7 @@ def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-class _Reader:
+class _ReplyReader:
     """Reads one HTTP answer from a connection."""
 
     def __init__(self, connection: socket.socket):

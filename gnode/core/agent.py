@@ -56,7 +56,6 @@ from gsched.model.gpu_tokens import sharing_state
 from gsched.model.resources import Inventory, Usage
 from gsched.protocol.node import (
     HEARTBEAT_S,
-    Checkpoint,
     ExitAck,
     GoOn,
     Heartbeat,
@@ -65,8 +64,9 @@ from gsched.protocol.node import (
     ReadOutput,
     Retime,
     Signal,
-    Stop,
-    Tune,
+    StopAttempt,
+    TakeCheckpoint,
+    TuneTraining,
 )
 from gsched.protocol.sessions import OpenSession
 
@@ -382,7 +382,7 @@ class Agent:
             return
         message = event.message
         match message:
-            case Stop():
+            case StopAttempt():
                 orders.stop(table, message, now_s, wall_s)
             case Signal() | Retime():
                 orders.command(table, message)
@@ -390,7 +390,7 @@ class Agent:
                 orders.acknowledge(table, message, now_s)
             case ReadOutput() | OpenSession():
                 _on_question(table, message)
-            case Checkpoint() | GoOn() | Tune():
+            case TakeCheckpoint() | GoOn() | TuneTraining():
                 trainings.order(table, message)
             case Probe():
                 self._prober.on_order(message, now_s)

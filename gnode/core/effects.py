@@ -12,7 +12,6 @@ from gsched.model.resources import GpuShare
 from gsched.protocol.node import (
     AttemptMessage,
     AttemptReport,
-    Checkpoint,
     GoOn,
     Heartbeat,
     KnownAttempt,
@@ -20,8 +19,9 @@ from gsched.protocol.node import (
     OutputRead,
     Probed,
     Renew,
-    Survey,
-    Tune,
+    SurveyAttempts,
+    TakeCheckpoint,
+    TuneTraining,
     UnknownAttempt,
 )
 from gsched.protocol.sessions import OpenSession, SessionFailed
@@ -151,10 +151,10 @@ class RecallEnded(Struct, frozen=True, kw_only=True):
 
 
 class TellKnown(Struct, frozen=True, kw_only=True):
-    """Answer a `Survey` with those of these attempts, and of the ended ones, that it asks for."""
+    """Answer a `SurveyAttempts` with the attempts that it names, and the ended ones."""
 
     attempts: tuple[KnownAttempt, ...]
-    survey: Survey
+    survey: SurveyAttempts
 
 
 class RemoveSpool(Struct, frozen=True, kw_only=True):
@@ -206,7 +206,7 @@ class TellJob(Struct, frozen=True, kw_only=True):
     """Pass an order to a training, over its socket; without one a `TrainingMessage` answers."""
 
     key: AttemptKey
-    message: Checkpoint | GoOn | Tune
+    message: TakeCheckpoint | GoOn | TuneTraining
 
 
 class SaveMark(Struct, frozen=True, kw_only=True):

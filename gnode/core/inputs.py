@@ -10,7 +10,6 @@ from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Inventory, LiveUse, Load, Usage
 from gsched.protocol.node import (
-    Checkpoint,
     Checkpointed,
     CheckpointFailed,
     ExitAck,
@@ -20,13 +19,14 @@ from gsched.protocol.node import (
     Launch,
     Prepared,
     Probe,
-    Progress,
     ReadOutput,
     Retime,
     Signal,
-    Stop,
-    Survey,
-    Tune,
+    StopAttempt,
+    SurveyAttempts,
+    TakeCheckpoint,
+    TrainingProgress,
+    TuneTraining,
 )
 from gsched.protocol.sessions import OpenSession
 
@@ -83,7 +83,7 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
 class SurveyReceived(Struct, frozen=True, kw_only=True):
     """A head whose database may be an old copy asks what this node knows; it is not obeyed."""
 
-    survey: Survey
+    survey: SurveyAttempts
 
 
 class Recalled(Struct, frozen=True, kw_only=True):
@@ -103,14 +103,14 @@ class HeadOrder(Struct, frozen=True, kw_only=True):
     """Any other order of the head."""
 
     message: (
-        Stop
+        StopAttempt
         | Signal
         | Retime
         | ExitAck
         | ReadOutput
-        | Checkpoint
+        | TakeCheckpoint
         | GoOn
-        | Tune
+        | TuneTraining
         | HighWater
         | Probe
         | OpenSession
@@ -123,7 +123,7 @@ class HeadOrder(Struct, frozen=True, kw_only=True):
 class TrainingMessage(Struct, frozen=True, kw_only=True):
     """A training has said something over its socket: how far it is, or what it has saved."""
 
-    message: Prepared | Checkpointed | CheckpointFailed | Progress
+    message: Prepared | Checkpointed | CheckpointFailed | TrainingProgress
 
 
 # --- the launcher and the supervisors ---

@@ -40,7 +40,7 @@ from gsched.protocol.node import (
     ReadOutput,
     Retime,
     Signal,
-    Stop,
+    StopAttempt,
     UnknownAttempt,
 )
 
@@ -319,7 +319,7 @@ def _end_unstarted(
 # --- orders about an attempt ---
 
 
-def stop(table: Table, order: Stop, now_s: float, wall_s: float) -> None:
+def stop(table: Table, order: StopAttempt, now_s: float, wall_s: float) -> None:
     """Stop an attempt; an unknown one gets a tombstone, so that a late launch is refused."""
     key = AttemptKey(order.job, order.attempt)
     attempt = table.attempts.get(key)

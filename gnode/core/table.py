@@ -27,8 +27,8 @@ from gsched.protocol.node import (
     Exited,
     KnownAttempt,
     Launch,
-    Progress,
     Started,
+    TrainingProgress,
 )
 
 LATEST_MAX = 100_000  # jobs whose last attempt is remembered after its spool is gone (~10 MB)
@@ -83,7 +83,7 @@ class NodeAttempt:
     origin: Origin | None = None
     buried: bool = False
     saved: Checkpointed | None = None
-    reached: Progress | None = None
+    reached: TrainingProgress | None = None
     prepared: bool = False
     waits: bool = False
     warm: bool = False

@@ -12,18 +12,18 @@ from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AttemptKey, SignalCommand
 from gsched.model.signals import describe_signal
 from gsched.protocol.node import (
-    Checkpoint,
     Checkpointed,
     CheckpointFailed,
     GoOn,
     Prepared,
-    Progress,
-    Tune,
+    TakeCheckpoint,
+    TrainingProgress,
+    TuneTraining,
     UnknownAttempt,
 )
 
 
-def order(table: Table, command: Checkpoint | GoOn | Tune) -> None:
+def order(table: Table, command: TakeCheckpoint | GoOn | TuneTraining) -> None:
     """Pass an order on; one that was answered already is answered again."""
     key = AttemptKey(command.job, command.attempt)
     attempt = table.attempts.get(key)
@@ -32,22 +32,24 @@ def order(table: Table, command: Checkpoint | GoOn | Tune) -> None:
         table.out.append(SendToHead(message=unknown))
     elif not attempt.live:
         return  # its end is on the way, and says more
-    elif isinstance(command, Checkpoint) and command.signal:
+    elif isinstance(command, TakeCheckpoint) and command.signal:
         word = SignalCommand(signal=command.signal, request=command.request)
         give(table, attempt, word)  # a supervisor obeys each request once
     elif (
-        isinstance(command, Checkpoint)
+        isinstance(command, TakeCheckpoint)
         and attempt.saved is not None
         and attempt.saved.request == command.request
     ):
         table.out.append(SendToHead(message=attempt.saved))
     else:
-        if isinstance(command, Checkpoint):
+        if isinstance(command, TakeCheckpoint):
             attend(table, attempt, SAVING_S)
         table.out.append(TellJob(key=key, message=command))
 
 
-def report(table: Table, message: Prepared | Checkpointed | CheckpointFailed | Progress) -> None:
+def report(
+    table: Table, message: Prepared | Checkpointed | CheckpointFailed | TrainingProgress
+) -> None:
     """Remember what a training has said, and tell the head."""
     if isinstance(message, Prepared):
         note_ready(table, message)
@@ -60,7 +62,7 @@ def report(table: Table, message: Prepared | Checkpointed | CheckpointFailed | P
     match message:
         case Checkpointed():
             attempt.saved = message
-        case Progress():
+        case TrainingProgress():
             attempt.reached = message
         case CheckpointFailed():
             pass

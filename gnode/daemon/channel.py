@@ -47,7 +47,7 @@ from gsched.protocol.node import (
     Register,
     Renewed,
     Started,
-    Survey,
+    SurveyAttempts,
     Welcome,
     decode_from_head,
     encode,
@@ -335,7 +335,7 @@ class Channel:
                     )
                     self._on_orders(messages[number + 1 :])
                     return
-                case Survey():
+                case SurveyAttempts():
                     if not self._registered:
                         raise HandshakeError("the head asks a node that has not registered")
                     self._welcomed = True
@@ -368,7 +368,7 @@ class Channel:
                     self._arrivals.take(message)
                 case Prepare():
                     self._arrivals.take(message)
-                case Survey():
+                case SurveyAttempts():
                     self._post(SurveyReceived(survey=message))
                 case Refused():
                     raise HandshakeError(

@@ -35,7 +35,7 @@ from gsched.model.limits import (
     MAX_USER_TRAINING_CONNECTIONS,
 )
 from gsched.protocol import training as wire
-from gsched.protocol.node import Checkpoint, CheckpointFailed, GoOn, Prepared, Tune
+from gsched.protocol.node import CheckpointFailed, GoOn, Prepared, TakeCheckpoint, TuneTraining
 from gsched.unix_address import address_of
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class _Peer:
 class _Order:
     """The last order to an attempt; with a timer while it is not sure that it can be obeyed."""
 
-    message: Checkpoint | GoOn
+    message: TakeCheckpoint | GoOn
     answered: bool = False
     timer: asyncio.TimerHandle | None = None
 
@@ -161,7 +161,7 @@ class ElasticServer:
         self._begun_s = clock.monotonic_s()
         self._peers: dict[AttemptKey, _Peer] = {}
         self._orders: dict[AttemptKey, _Order] = {}
-        self._tunes: dict[AttemptKey, Tune] = {}
+        self._tunes: dict[AttemptKey, TuneTraining] = {}
         self._rates: dict[AttemptKey, _Rate] = {}
         self._late: dict[AttemptKey, tuple[_Peer, wire.TrainingLine]] = {}
         self._open: Counter[int] = Counter()
@@ -197,7 +197,7 @@ class ElasticServer:
         """Pass an order on; one that reaches nobody is answered, but for a batch size."""
         key, message = effect.key, effect.message
         self._forget_ended()
-        if isinstance(message, Tune):
+        if isinstance(message, TuneTraining):
             self._tunes[key] = message
             if key in self._peers:
                 self._send(self._peers[key], message)
@@ -212,7 +212,7 @@ class ElasticServer:
         elif not order.answered:
             self._await_peer(key, order, self._patience_s(key), NOT_CONNECTED)
 
-    def _send(self, peer: _Peer, message: Checkpoint | GoOn | Tune) -> None:
+    def _send(self, peer: _Peer, message: TakeCheckpoint | GoOn | TuneTraining) -> None:
         transport = peer.writer.transport
         if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             transport.abort()  # it does not read; when it comes back it is told again

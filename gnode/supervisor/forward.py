@@ -18,8 +18,8 @@ from gsched.forwarding import (
     GREETING,
     PIECE_BYTES,
     WINDOW_BYTES,
-    Part,
     RecordError,
+    RecordKind,
     Records,
     count_of,
     port_of,
@@ -106,24 +106,24 @@ class _Relay:
         with contextlib.suppress(BlockingIOError):
             del self._out[: os.write(_STDOUT, self._out)]
 
-    def _heed(self, part: Part, number: int, content: bytes) -> None:
-        if part is Part.OPEN:
+    def _heed(self, part: RecordKind, number: int, content: bytes) -> None:
+        if part is RecordKind.OPEN:
             self._open(number, port_of(content))
             return
         each = self._connections.get(number)
         if each is None:  # it has just been closed here
             return
         match part:
-            case Part.DATA:
+            case RecordKind.DATA:
                 each.unsent += content
                 if len(each.unsent) > WINDOW_BYTES:
                     raise RecordError("more than the window")
-            case Part.TAKEN:
+            case RecordKind.TAKEN:
                 each.window += count_of(content)
-            case Part.EOF:
+            case RecordKind.EOF:
                 each.ends = True
                 self._finish(number, each)
-            case Part.CLOSE:
+            case RecordKind.CLOSE:
                 self._drop(number)
             case _:
                 raise RecordError(f"{part} from a client")
@@ -135,7 +135,7 @@ class _Relay:
             raise RecordError("a connection that is there")
         if len(self._connections) >= CONNECTIONS_MAX:
             self._out += record(
-                Part.FAILED, number, b"%d connections are open, the limit" % CONNECTIONS_MAX
+                RecordKind.FAILED, number, b"%d connections are open, the limit" % CONNECTIONS_MAX
             )
             return
         self._connections[number] = _Connection(port)
@@ -159,7 +159,7 @@ class _Relay:
                 return
             channel.close()
         del self._connections[number]
-        self._out += record(Part.FAILED, number, os.strerror(error).lower().encode())
+        self._out += record(RecordKind.FAILED, number, os.strerror(error).lower().encode())
 
     def _serve(self, number: int, each: _Connection, events: int) -> None:
         assert each.channel is not None, "it is polled"
@@ -169,7 +169,7 @@ class _Relay:
                 self._try_next(number, each, error)
                 return
             each.is_open = True
-            self._out += record(Part.OPENED, number)
+            self._out += record(RecordKind.OPENED, number)
             self._finish(number, each)
             return
         try:
@@ -193,10 +193,10 @@ class _Relay:
         data = channel.recv(min(PIECE_BYTES, each.window))
         if data:
             each.window -= len(data)
-            self._out += record(Part.DATA, number, data)
+            self._out += record(RecordKind.DATA, number, data)
         else:
             each.has_ended = True
-            self._out += record(Part.EOF, number)
+            self._out += record(RecordKind.EOF, number)
 
     def _finish(self, number: int, each: _Connection) -> None:
         """End what has ended, once all is written."""
@@ -211,7 +211,7 @@ class _Relay:
             self._lose(number)
 
     def _lose(self, number: int) -> None:
-        self._out += record(Part.CLOSE, number)
+        self._out += record(RecordKind.CLOSE, number)
         self._drop(number)
 
     def _drop(self, number: int) -> None:

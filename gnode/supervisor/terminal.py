@@ -27,7 +27,7 @@ from typing import NoReturn
 
 from gnode.supervisor import kernel
 from gsched import terminal as t
-from gsched.terminal import Kind, Window
+from gsched.terminal import FrameKind, TerminalSize
 
 MAIN_SOCKET = "tty"  # of the terminal of an interactive job; others have a name of their own
 _BACKLOG = 8
@@ -151,7 +151,9 @@ def refuse(listener: socket.socket, message: str) -> NoReturn:
         client, _ = listener.accept()
         client.settimeout(_LAST_WORDS_S)
         client.recv(t.MAX_FRAME_BYTES)
-        client.send(t.frame(Kind.NOTE, message.encode("utf-8", "replace")[: t.MAX_CONTENT_BYTES]))
+        client.send(
+            t.frame(FrameKind.NOTE, message.encode("utf-8", "replace")[: t.MAX_CONTENT_BYTES])
+        )
         client.send(t.end_frame(126))
     os._exit(126)
 
@@ -343,7 +345,7 @@ class _Keeper:
             data += piece
         self._history.add(data)
         if self._client is not None and data:
-            self._client.send(t.frame(Kind.DATA, data))
+            self._client.send(t.frame(FrameKind.DATA, data))
         return is_open
 
     def _finish(self, status: int) -> None:
@@ -379,7 +381,7 @@ class _Keeper:
             self._arrived.channel.close()
         self._arrived = _Client(channel)
 
-    def _frame_of(self, client: _Client) -> tuple[Kind, bytes] | None:
+    def _frame_of(self, client: _Client) -> tuple[FrameKind, bytes] | None:
         """Return the next frame, None if there is none yet.
 
         Raises:
@@ -399,7 +401,7 @@ class _Keeper:
             found = self._frame_of(client)
             if found is None:
                 return
-            if found[0] is not Kind.ATTACH:
+            if found[0] is not FrameKind.ATTACH:
                 raise t.FrameError("no request to attach")  # noqa: TRY301 - as any other odd frame
             window, offset = t.attach_of(found[1])
         except (OSError, t.FrameError):
@@ -407,13 +409,13 @@ class _Keeper:
             self._arrived = None
             return
         if self._client is not None:
-            self._client.send(t.frame(Kind.TAKEN, _TAKEN.encode()))
+            self._client.send(t.frame(FrameKind.TAKEN, _TAKEN.encode()))
             _close(self._client.channel)
         self._client, self._arrived = client, None
         begin, seen = self._history.since(offset)
         client.send(t.offset_frame(begin))
         for start in range(0, len(seen), t.MAX_CONTENT_BYTES):
-            client.send(t.frame(Kind.DATA, seen[start : start + t.MAX_CONTENT_BYTES]))
+            client.send(t.frame(FrameKind.DATA, seen[start : start + t.MAX_CONTENT_BYTES]))
         self._resize(window)
         self._start()
         with contextlib.suppress(OSError):  # also if the size is the same: programs draw again
@@ -433,18 +435,18 @@ class _Keeper:
             client.channel.close()
             self._client, self._left_s = None, time.monotonic()
 
-    def _heed(self, kind: Kind, content: bytes) -> None:
+    def _heed(self, kind: FrameKind, content: bytes) -> None:
         match kind:
-            case Kind.DATA:
+            case FrameKind.DATA:
                 self._untyped += content
-            case Kind.WINDOW:
+            case FrameKind.WINDOW:
                 self._resize(t.window_of(content))
-            case Kind.HANG_UP:
+            case FrameKind.HANG_UP:
                 self._hang_up()
             case _:
                 raise t.FrameError(f"{kind} from a user")
 
-    def _resize(self, window: Window) -> None:
+    def _resize(self, window: TerminalSize) -> None:
         """Set the terminal's size; the kernel signals WINCH if that changes it."""
         if not all(window):
             self._make_plain()
@@ -463,4 +465,4 @@ class _Keeper:
 
     def _note(self, text: str) -> None:
         if self._client is not None:
-            self._client.send(t.frame(Kind.NOTE, text.encode()))
+            self._client.send(t.frame(FrameKind.NOTE, text.encode()))

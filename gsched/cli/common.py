@@ -25,7 +25,7 @@ import click
 import msgspec
 
 from gsched.cli.dialect import spoken
-from gsched.client import Head, body_of, error_from
+from gsched.client import HeadClient, body_of, error_from
 from gsched.config.environment import environment
 from gsched.errors import GschedError, UsageError
 from gsched.model.ids import short_job_id
@@ -136,9 +136,9 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
 
 
 def connected(
-    function: Callable[Concatenate[Head, P], int | None],
+    function: Callable[Concatenate[HeadClient, P], int | None],
 ) -> Callable[..., int | None]:
-    """Hand the function a `Head` as its first argument, made from ``--head``."""
+    """Hand the function a `HeadClient` as its first argument, made from ``--head``."""
 
     def with_head(*args: P.args, **kwargs: P.kwargs) -> int | None:
         address = str(kwargs.pop("head_address", ""))
@@ -159,7 +159,7 @@ _READING = frozenset(
 )
 
 
-def patient_head(address: str = "", *, command: str = "") -> Head:
+def patient_head(address: str = "", *, command: str = "") -> HeadClient:
     """Return the head, for which a command waits while it is restarted, with a line on stderr.
 
     Args:
@@ -180,7 +180,7 @@ def patient_head(address: str = "", *, command: str = "") -> Head:
         raise UsageError(
             f"$GSCHED_PATIENCE_S: invalid number of seconds {text!r}", hint="0: do not wait"
         )
-    head = Head(address, patience_s=patience_s)
+    head = HeadClient(address, patience_s=patience_s)
     head.transport.on_wait = lambda wait_s: print_note(
         f"the head does not answer; waiting up to {wait_s:g} s", command=name
     )
@@ -221,7 +221,15 @@ MOMENTS = frozenset(
     {
         *("now_s", "submitted_s", "started_s", "ended_s", "assigned_s", "at_s", "start_after_s"),
         *("predicted_start_s", "predicted_end_s", "deadline_s", "expected_s", "early_s", "late_s"),
-        *("not_before_s", "planned_s", "asked_s", "prepared_s", "saved_s", "left_s", "placed_s"),
+        *(
+            "not_before_s",
+            "planned_s",
+            "requested_s",
+            "prepared_s",
+            "saved_s",
+            "left_s",
+            "placed_s",
+        ),
         *("resumed_s", "heartbeat_s", "since_s", "probe_due_s", "next_try_s"),
     }
 )

@@ -26,7 +26,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 from msgspec import structs
 
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.config.environment import environment, full_environment
 from gsched.errors import GschedError
 from gsched.model.ids import short_job_id, submitted_number
@@ -172,8 +172,8 @@ class _From(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has it with
 # --- sources ---
 
 
-def _head(context: click.Context) -> Head:
-    return Head(str(context.params.get("head_address") or ""), patience_s=0.0)
+def _head(context: click.Context) -> HeadClient:
+    return HeadClient(str(context.params.get("head_address") or ""), patience_s=0.0)
 
 
 def _jobs(context: click.Context, incomplete: str) -> Found:
@@ -201,7 +201,7 @@ def _jobs(context: click.Context, incomplete: str) -> Found:
     return ()
 
 
-def _failed_jobs(head: Head, user: str) -> list[JobRow]:
+def _failed_jobs(head: HeadClient, user: str) -> list[JobRow]:
     """Return the newest jobs that have failed; in the place of elements their arrays."""
     past = head.history(user=user, outcome="failed", limit=NEWEST).jobs
     rows = {submitted_number(row.id): row for row in past}
@@ -211,13 +211,13 @@ def _failed_jobs(head: Head, user: str) -> list[JobRow]:
 def _from_head(source: Source) -> Source:
     """Return a source that yields nothing where the head does not answer in time."""
 
-    def asked(context: click.Context, incomplete: str) -> Found:
+    def answered(context: click.Context, incomplete: str) -> Found:
         try:
             return source(context, incomplete)
         except (GschedError, _TooLateError):
             return ()
 
-    return asked
+    return answered
 
 
 @_from_head

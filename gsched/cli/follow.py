@@ -13,7 +13,7 @@ from msgspec import structs
 from gsched.cli.common import command_name, print_json, print_note, printable
 from gsched.cli.terminal_text import to_stdout
 from gsched.cli.times import local_times
-from gsched.client import RETRY_S, Head
+from gsched.client import RETRY_S, HeadClient
 from gsched.clock import SystemClock
 from gsched.errors import (
     GschedError,
@@ -67,11 +67,11 @@ class Teller:
         held: the job, or some elements of it, were held at the last look.
     """
 
-    def __init__(self, head: Head, *, silent: bool) -> None:
+    def __init__(self, head: HeadClient, *, silent: bool) -> None:
         self.held = False
         self._head = head
         self._silent = silent
-        self._told = ""
+        self._last_words = ""
 
     def look(self, story: JobStory) -> None:
         """Look at a job, and say what is new."""
@@ -86,9 +86,9 @@ class Teller:
             words = self._of_elements(row.id)
             self.held = bool(words)
         kind = words.partition("; next try")[0]
-        if words and kind != self._told and not self._silent:
+        if words and kind != self._last_words and not self._silent:
             print_note(local_times(words), command=command_name())
-        self._told = kind
+        self._last_words = kind
 
     def _of_elements(self, array: int) -> str:
         """Return that elements of an array are held, in words: the first of them."""
@@ -101,7 +101,7 @@ class Teller:
 
 
 def wait_and_report(
-    head: Head,
+    head: HeadClient,
     job: str,
     tell: Teller,
     *,
@@ -122,7 +122,7 @@ def wait_and_report(
         look_s = HELD_LOOK_S
 
 
-def wait_for_one(head: Head, job: int, *, watch: bool, as_json: bool) -> int:
+def wait_for_one(head: HeadClient, job: int, *, watch: bool, as_json: bool) -> int:
     """Wait for the end of a job just submitted and return its exit code, as gsub --wait does."""
     job_id = str(job)
     try:
@@ -144,10 +144,10 @@ def wait_for_one(head: Head, job: int, *, watch: bool, as_json: bool) -> int:
     return status
 
 
-def report_failure(head: Head, story: JobStory, *, told: bool = False) -> None:
-    """Say on stderr how a job failed, unless it is ``told``, with the tail of what it wrote."""
+def report_failure(head: HeadClient, story: JobStory, *, is_reported: bool = False) -> None:
+    """Say on stderr how a job failed, unless it ``is_reported``, with the tail of what it wrote."""
     name = command_name()
-    if not told:
+    if not is_reported:
         print_note(f"job {story.row.shown_id(story.server)}: {ending_words(story)}", command=name)
     if story.row.array is not None:
         _report_elements(head, story)
@@ -169,7 +169,7 @@ def report_failure(head: Head, story: JobStory, *, told: bool = False) -> None:
             print(f"  | {printable(line.replace(chr(9), '    '))}", file=sys.stderr)
 
 
-def _report_elements(head: Head, story: JobStory) -> None:
+def _report_elements(head: HeadClient, story: JobStory) -> None:
     """Say which elements of an array failed, the first ones, and what the first has written."""
     assert story.row.array is not None, "it is an array"
     failed: list[JobRow] = []
@@ -186,7 +186,7 @@ def _report_elements(head: Head, story: JobStory) -> None:
     for row in failed[:1]:
         first = head.job(short_job_id(row.id))
         print_note(f"{short_job_id(row.id)} {ending_words(first)}", command=command_name())
-        report_failure(head, first, told=True)
+        report_failure(head, first, is_reported=True)
 
 
 def _has_failed(row: JobRow) -> bool:
@@ -232,7 +232,7 @@ def _is_launchers(block: list[str]) -> bool:
     return "ChildFailedError" in last or "SignalException" in last
 
 
-def whole(head: Head, job: int | str, *, stream: str, node: str = "") -> Iterator[bytes]:
+def whole(head: HeadClient, job: int | str, *, stream: str, node: str = "") -> Iterator[bytes]:
     """Yield all of a job's output as it is now."""
     offset = 0
     while True:
@@ -243,14 +243,16 @@ def whole(head: Head, job: int | str, *, stream: str, node: str = "") -> Iterato
             return
 
 
-def tail(head: Head, job: int | str, *, stream: str, lines: int, node: str = "") -> Iterator[bytes]:
+def tail(
+    head: HeadClient, job: int | str, *, stream: str, lines: int, node: str = ""
+) -> Iterator[bytes]:
     """Yield the last ``lines`` lines of a job's output as it is now."""
     chunk, start = _tail_chunk(head, job, stream=stream, lines=lines, node=node)
     yield chunk.data[start:]
 
 
 def read_output(
-    head: Head,
+    head: HeadClient,
     job: int | str,
     *,
     stream: str,
@@ -311,7 +313,7 @@ def _local_chunk(path: str, offset: int, max_bytes: int) -> OutputChunk | None:
 
 
 def _tail_chunk(
-    head: Head, job: int | str, *, stream: str, lines: int, node: str = ""
+    head: HeadClient, job: int | str, *, stream: str, lines: int, node: str = ""
 ) -> tuple[OutputChunk, int]:
     """Return the end of the output and where in it the last ``lines`` lines begin."""
     window = _TAIL_WINDOW_BYTES
@@ -336,7 +338,7 @@ def _lines_start(data: bytes, lines: int) -> int:
 
 
 def follow(
-    head: Head,
+    head: HeadClient,
     job: int | str,
     *,
     stream: str,
@@ -386,9 +388,9 @@ def _copy(out: IO[bytes], data: bytes) -> None:
     out.flush()
 
 
-def _until_started(head: Head, job: int | str, tell: Teller) -> None:
+def _until_started(head: HeadClient, job: int | str, tell: Teller) -> None:
     """Wait until the job has output to read, and say why it has not: all on a terminal only."""
-    told = ""
+    last_words = ""
     while True:
         story = head.job(job)
         if story.row.state not in _UNSTARTED or story.attempts:
@@ -397,14 +399,14 @@ def _until_started(head: Head, job: int | str, tell: Teller) -> None:
         words += f": {local_times(story.row.reason)}" if story.row.reason else ""
         if not os.isatty(sys.stderr.fileno()):
             tell.look(story)
-        elif words != told:
+        elif words != last_words:
             print_note(words, command=command_name())
-            told = words
+            last_words = words
         pause(_LOOK_IDLE_S)
 
 
 def _output_patiently(
-    head: Head, job: int | str, *, stream: str, offset: int, node: str
+    head: HeadClient, job: int | str, *, stream: str, offset: int, node: str
 ) -> OutputChunk:
     """Return the next bytes; a head that restarts meanwhile is waited for, as in `Head.wait`."""
     clock = SystemClock()

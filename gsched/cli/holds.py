@@ -1,12 +1,12 @@
 """What ``ghold`` and ``grls`` share: kinds of hold are put on jobs, or taken off."""
 
 from gsched.cli.operands import UNFINISHED, carry_out, check_only, normal_ids, parse_hold_list
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.protocol.actions import HoldJob, ReleaseJob
 
 
 def change_holds(  # what both commands are given
-    head: Head,
+    head: HeadClient,
     kind: type[HoldJob | ReleaseJob],
     jobs: tuple[str, ...],
     *,

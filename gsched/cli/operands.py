@@ -8,7 +8,7 @@ import msgspec
 
 from gsched.cli.common import Callback, report_results
 from gsched.cli.times import read_duration_s
-from gsched.client import Head, body_of
+from gsched.client import HeadClient, body_of
 from gsched.errors import BadStateError, InvalidRequestError, UsageError
 from gsched.model.arrays import format_spans, read_spans
 from gsched.model.ids import job_number, read_job_id
@@ -161,7 +161,7 @@ def parse_signal(text: str, option: str = "-s") -> int:
     )
 
 
-def carry_out(head: Head, request: AnyJobAction, *, as_json: bool) -> tuple[ActionReply, int]:
+def carry_out(head: HeadClient, request: AnyJobAction, *, as_json: bool) -> tuple[ActionReply, int]:
     """Ask the head for an action, print what became of it, return the answer and the exit code.
 
     Nothing is printed for what was done, as POSIX has it; a dry run says for each job what would.
@@ -177,7 +177,7 @@ def carry_out(head: Head, request: AnyJobAction, *, as_json: bool) -> tuple[Acti
 
 
 def check_only(
-    head: Head, jobs: tuple[str, ...], *, states: frozenset[JobState], as_json: bool
+    head: HeadClient, jobs: tuple[str, ...], *, states: frozenset[JobState], as_json: bool
 ) -> int:
     """Tell of the operands that are no job in one of ``states``; do nothing: ``gsig -s 0``."""
     listing = head.jobs([job for job in jobs if job != ALL])

@@ -19,7 +19,7 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 _NOT_A_NUMBER = re.compile(r"is not a valid integer( range)?")  # click's words for its types
 
 
-def complete_if_asked(command: click.Command) -> None:
+def complete_if_requested(command: click.Command) -> None:
     """Answer a shell that asks for completions; then this process ends here.
 
     The command itself must never run then: the user has not finished its command line.
@@ -33,7 +33,7 @@ def complete_if_asked(command: click.Command) -> None:
 
 def run(command: click.Command) -> NoReturn:
     """Run a command with this process's arguments, and exit with its code."""
-    complete_if_asked(command)
+    complete_if_requested(command)
     # One short life: collecting garbage would only cost time (a third of decoding 100,000 jobs).
     gc.disable()
     for stream in (sys.stdout, sys.stderr):

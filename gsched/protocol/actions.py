@@ -47,7 +47,7 @@ class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     depends: tuple[str, ...] | None = None
 
 
-class _Action(
+class _ActionRecord(
     Struct,
     frozen=True,
     kw_only=True,
@@ -63,7 +63,7 @@ class _Action(
         return name_of(type(self))
 
 
-def name_of(kind: type[_Action]) -> str:
+def name_of(kind: type[_ActionRecord]) -> str:
     """Return the name of a type of action on the wire: ``confirm-dead``."""
     return str(kind.__struct_config__.tag)
 
@@ -71,7 +71,9 @@ def name_of(kind: type[_Action]) -> str:
 # --- on jobs ---
 
 
-class JobAction(_Action, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class JobAction(
+    _ActionRecord, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """The same action on many jobs, each by itself, in order.
 
     Attributes:
@@ -173,7 +175,7 @@ JOB_ACTIONS: Final[tuple[type[JobAction], ...]] = get_args(AnyJobAction)
 
 
 class NodeAction(
-    _Action, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+    _ActionRecord, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
     """The same action on nodes, for operators.
 

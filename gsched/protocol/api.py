@@ -320,7 +320,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
         promised: whether it was promised that its deadline will be met; None: nothing was said.
         late_reason: why it will be late, where that is known.
         start_unknown: why it is not known yet when it starts; empty: it is, or it cannot be known.
-        moves_asked: how often that was asked of it.
+        moves_requested: how often that was asked of it.
         move: the move under way, or the last one.
         checkpoint: its newest checkpoint that is known.
         progress: how far it is, as it says.
@@ -361,7 +361,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     startup_s: float = 0.0
     promised: bool | None = None
     late_reason: str = ""
-    moves_asked: int = 0
+    moves_requested: int = 0
     move: MoveRow | None = None
     checkpoint: Checkpoint | None = None
     progress: Progress | None = None
@@ -382,7 +382,7 @@ class ActionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         note: what the user should know although it was done.
-        migration: that was requested: its number among those of the job, as ``moves_asked``
+        migration: that was requested: its number among those of the job, as ``moves_requested``
             counts them; 0: none was.
     """
 

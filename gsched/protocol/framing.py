@@ -16,8 +16,8 @@ from msgspec import Struct
 from gsched.protocol.node import (
     MAX_FRAME_BYTES,
     HeadMessage,
-    Known,
     KnownAttempt,
+    KnownAttempts,
     NodeMessage,
     decode_from_head,
     decode_from_node,
@@ -143,17 +143,17 @@ def _frame(parts: list[tuple[bytes, M]]) -> Frame[M]:
     return Frame(payload, [message for _, message in parts])
 
 
-def known_pieces(attempts: Sequence[KnownAttempt]) -> Iterator[Known]:
+def known_pieces(attempts: Sequence[KnownAttempt]) -> Iterator[KnownAttempts]:
     """Yield the answer to a survey in messages that fit into frames, the last one ``done``."""
     piece: list[KnownAttempt] = []
     size = 0
     for attempt in attempts:
         length = len(_part(attempt)) + 1
         if piece and size + length > FRAME_BYTES // 2:
-            yield Known(attempts=tuple(piece))
+            yield KnownAttempts(attempts=tuple(piece))
             piece, size = [], 0
         piece.append(attempt)
         size += length
     if piece:
-        yield Known(attempts=tuple(piece))
-    yield Known(attempts=(), done=True)
+        yield KnownAttempts(attempts=tuple(piece))
+    yield KnownAttempts(attempts=(), done=True)

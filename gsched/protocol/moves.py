@@ -12,7 +12,7 @@ class MoveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         to: the nodes that it goes to; empty once it is there, or if it goes to its queue.
         gpus: how many it will have there; 0 where ``to`` is empty.
         phase: ``requested``, ``prepared``, ``checkpointed``, ``stopped``, ``placed`` or ``done``.
-        asked_s: when it was decided.
+        requested_s: when it was decided.
         prepared_s: when the processes of its next attempt waited for the launch; None: they do not.
         start: of that attempt: ``warm``, or ``cold:`` and why; empty: it is not known.
         saved_s: when its checkpoint was published.
@@ -26,7 +26,7 @@ class MoveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     phase: str
-    asked_s: float
+    requested_s: float
     to: tuple[str, ...] = ()
     gpus: int = 0
     why: str = ""

@@ -183,11 +183,11 @@ class Ping(Struct, frozen=True, kw_only=True, tag="ping"):
     number: Count
 
 
-class Survey(Struct, frozen=True, kw_only=True, tag="survey", omit_defaults=True):
+class SurveyAttempts(Struct, frozen=True, kw_only=True, tag="survey", omit_defaults=True):
     """Tell what you know of these attempts, and obey nothing: my database may be an old copy.
 
     Sent in place of `Welcome`: a node that gets it keeps its mark, and goes on by itself. Answered
-    by `Known`.
+    by `KnownAttempts`.
 
     Attributes:
         first_unknown: jobs with this number and above may be missing in the database.
@@ -295,7 +295,8 @@ class Prepare(Struct, frozen=True, kw_only=True, tag="prepare", omit_defaults=Tr
     """Start the processes of an attempt that may be launched soon, behind a closed gate.
 
     Answered by `Prepared` when they wait there, and by `Exited` if they end. A `Launch` of the same
-    attempt opens the gate. They end with the connection, by a `Stop`, or when their time is over.
+    attempt opens the gate. They end with the connection, by a
+    `StopAttempt`, or when their time is over.
 
     Attributes:
         launch: as it will be, but for what only the assignment says.
@@ -307,7 +308,7 @@ class Prepare(Struct, frozen=True, kw_only=True, tag="prepare", omit_defaults=Tr
     yields: bool = False
 
 
-class Stop(Struct, frozen=True, kw_only=True, tag="stop", omit_defaults=True):
+class StopAttempt(Struct, frozen=True, kw_only=True, tag="stop", omit_defaults=True):
     """End this attempt here: TERM, ``grace_s`` seconds, KILL of everything it started.
 
     An attempt that the node does not know gets a tombstone, so that a late Launch is refused.
@@ -360,7 +361,7 @@ class ReadOutput(Struct, frozen=True, kw_only=True, tag="read_output", omit_defa
     append: bytes = b""
 
 
-class Checkpoint(Struct, frozen=True, kw_only=True, tag="checkpoint"):
+class TakeCheckpoint(Struct, frozen=True, kw_only=True, tag="checkpoint"):
     """Let a training save its state, then wait for `GoOn` or its end. Idempotent by ``request``.
 
     Sent to the node of rank 0 only: the ranks agree on the step among themselves. Answered by
@@ -388,7 +389,7 @@ class GoOn(Struct, frozen=True, kw_only=True, tag="go_on"):
     request: Count
 
 
-class Tune(Struct, frozen=True, kw_only=True, tag="tune"):
+class TuneTraining(Struct, frozen=True, kw_only=True, tag="tune"):
     """Let an adaptive training split its samples so from one of its next steps on.
 
     Sent to the node of rank 0 only.
@@ -404,19 +405,19 @@ HeadMessage = (
     Challenge
     | Welcome
     | Refused
-    | Survey
+    | SurveyAttempts
     | HighWater
     | Renewed
     | Launch
     | Prepare
-    | Stop
+    | StopAttempt
     | Signal
     | Retime
     | ExitAck
     | ReadOutput
-    | Checkpoint
+    | TakeCheckpoint
     | GoOn
-    | Tune
+    | TuneTraining
     | StepMessage
     | CodeRead
     | Probe
@@ -459,8 +460,8 @@ class Exited(Struct, frozen=True, kw_only=True, tag="exited", omit_defaults=True
     token: str = ""
 
 
-class Known(Struct, frozen=True, kw_only=True, tag="known", omit_defaults=True):
-    """The answer to `Survey`, in pieces; ``done`` with the last."""
+class KnownAttempts(Struct, frozen=True, kw_only=True, tag="known", omit_defaults=True):
+    """The answer to `SurveyAttempts`, in pieces; ``done`` with the last."""
 
     attempts: tuple[KnownAttempt, ...]
     done: bool = False
@@ -501,7 +502,7 @@ class UnknownAttempt(Struct, frozen=True, kw_only=True, tag="unknown_attempt"):
 
 
 class Checkpointed(CheckpointReport, frozen=True, kw_only=True, tag="checkpointed"):
-    """A training has published a checkpoint; an answer to `Checkpoint`, or by itself.
+    """A training has published a checkpoint; an answer to `TakeCheckpoint`, or by itself.
 
     Attributes:
         world_sizes: numbers of ranks that it can run on, ascending; empty: it does not say.
@@ -521,7 +522,7 @@ class CheckpointFailed(Struct, frozen=True, kw_only=True, tag="checkpoint_failed
     message: str
 
 
-class Progress(ProgressReport, frozen=True, kw_only=True, tag="progress"):
+class TrainingProgress(ProgressReport, frozen=True, kw_only=True, tag="progress"):
     """How far a training is."""
 
     job: Count
@@ -529,11 +530,11 @@ class Progress(ProgressReport, frozen=True, kw_only=True, tag="progress"):
 
 
 #: Reports about one attempt.
-AttemptMessage = Started | Prepared | Exited | Checkpointed | CheckpointFailed | Progress
+AttemptMessage = Started | Prepared | Exited | Checkpointed | CheckpointFailed | TrainingProgress
 NodeMessage = (
     Hello
     | Register
-    | Known
+    | KnownAttempts
     | Pong
     | Renew
     | Heartbeat

@@ -51,7 +51,7 @@ class _Envelope(Struct):
     record: Raw = Raw(b"{}")  # of an end
 
 
-class Part(Struct, frozen=True):
+class UnreadablePart(Struct, frozen=True):
     """A part of a report that cannot be read; ``job`` is that which it is about, 0: unknown."""
 
     where: str
@@ -63,7 +63,7 @@ class Salvaged(Struct, frozen=True):
     """A report without the parts that cannot be read."""
 
     message: NodeMessage
-    lost: tuple[Part, ...]
+    lost: tuple[UnreadablePart, ...]
 
 
 def read_from_head(frame: bytes | memoryview) -> tuple[list[HeadMessage], list[Unreadable]]:
@@ -139,13 +139,13 @@ def _salvaged(value: Any) -> Salvaged | None:
     kind = _TYPES.get(str(value.get("type"))) if isinstance(value, dict) else None
     if kind is None:
         raise ValueError("it is of an unknown type")
-    lost: list[Part] = []
+    lost: list[UnreadablePart] = []
     message = _mended({k: v for k, v in value.items() if k != "type"}, kind, "$", lost)
     decode_from_node(encode([message]))
     return Salvaged(message=message, lost=tuple(lost[:MAX_PARTS]))
 
 
-def _mended(value: Any, kind: Any, where: str, lost: list[Part]) -> Any:
+def _mended(value: Any, kind: Any, where: str, lost: list[UnreadablePart]) -> Any:
     """Return a value of a type, without what is in it and does not follow the type.
 
     Raises:
@@ -170,16 +170,16 @@ def _mended(value: Any, kind: Any, where: str, lost: list[Part]) -> Any:
         raise
 
 
-def _items(value: Any, kind: Any, where: str, lost: list[Part]) -> Iterator[Any]:
+def _items(value: Any, kind: Any, where: str, lost: list[UnreadablePart]) -> Iterator[Any]:
     for index, each in enumerate(value):
         try:
             yield _mended(each, kind, f"{where}[{index}]", lost)
         except FAULTS as error:
-            lost.append(Part(f"{where}[{index}]", _job_of(each), str(error)[:MAX_REASON]))
+            lost.append(UnreadablePart(f"{where}[{index}]", _job_of(each), str(error)[:MAX_REASON]))
 
 
 def _fields(
-    value: dict[str, Any], kind: type[Struct], where: str, lost: list[Part]
+    value: dict[str, Any], kind: type[Struct], where: str, lost: list[UnreadablePart]
 ) -> dict[str, object]:
     """Return the fields that can be used; those with a default may be left out."""
     kept: dict[str, object] = {}
@@ -192,7 +192,7 @@ def _fields(
         except FAULTS as error:
             if field.required:
                 raise
-            lost.append(Part(inner, _job_of(value), str(error)[:MAX_REASON]))
+            lost.append(UnreadablePart(inner, _job_of(value), str(error)[:MAX_REASON]))
     return kept
 
 

@@ -122,9 +122,9 @@ def decode_spawn(payload: bytes) -> Spawn:
     Raises:
         StepError: the payload is not of this form.
     """
-    fields = decode_object(payload)
+    values = decode_object(payload)
     try:
-        spawn = Spawn(**fields)  # type: ignore[arg-type] # checked below
+        spawn = Spawn(**values)  # type: ignore[arg-type] # checked below
     except TypeError as error:
         raise StepProtocolError(str(error)) from error
     if not (spawn.argv and all(map(_is_text, (*spawn.argv, *spawn.env.values(), spawn.cwd)))):
@@ -136,9 +136,9 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def encode_object(kind: bytes, fields: Mapping[str, object]) -> bytes:
+def encode_object(kind: bytes, values: Mapping[str, object]) -> bytes:
     """Return the payload of a message with named values."""
-    return kind + json.dumps(fields).encode("utf-8", "surrogateescape")
+    return kind + json.dumps(values).encode("utf-8", "surrogateescape")
 
 
 def decode_object(payload: bytes) -> dict[str, object]:
@@ -148,12 +148,12 @@ def decode_object(payload: bytes) -> dict[str, object]:
         StepError: they cannot be read.
     """
     try:
-        fields = json.loads(payload[1:].decode("utf-8", "surrogateescape"))
+        values = json.loads(payload[1:].decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
         raise StepProtocolError(f"unreadable message: {error}") from error
-    if not isinstance(fields, dict):
+    if not isinstance(values, dict):
         raise StepProtocolError("a message without names")
-    return fields
+    return values
 
 
 def encode_data(kind: bytes, task: int, data: bytes = b"") -> bytes:

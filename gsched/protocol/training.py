@@ -148,14 +148,14 @@ def decode_line(line: bytes) -> TrainingLine:
         raise BadLineError(str(error)) from error
 
 
-def encode_order(order: n.Checkpoint | n.GoOn | n.Tune) -> bytes:
+def encode_order(order: n.TakeCheckpoint | n.GoOn | n.TuneTraining) -> bytes:
     """Return an order as the line that a training gets."""
-    if isinstance(order, n.Checkpoint):
-        order_fields: dict[str, int | bool] = {"request": order.request, "wait": order.wait}
+    if isinstance(order, n.TakeCheckpoint):
+        values: dict[str, int | bool] = {"request": order.request, "wait": order.wait}
         if order.world_size:
-            order_fields["world_size"] = order.world_size
-        return _encoder.encode({"checkpoint": order_fields}) + b"\n"
-    if isinstance(order, n.Tune):
+            values["world_size"] = order.world_size
+        return _encoder.encode({"checkpoint": values}) + b"\n"
+    if isinstance(order, n.TuneTraining):
         return _encoder.encode({"tune": order.batching}) + b"\n"
     return _encoder.encode({"go_on": {"request": order.request}}) + b"\n"
 
@@ -174,6 +174,6 @@ def checkpointed(
 
 def progress(
     job: int, attempt: int, report: ProgressReport, world_sizes: tuple[int, ...] = ()
-) -> n.Progress:
+) -> n.TrainingProgress:
     """Return the report of how far an attempt is, and of the numbers of ranks it can run on."""
-    return made_of(n.Progress, report, job=job, attempt=attempt, world_sizes=world_sizes)
+    return made_of(n.TrainingProgress, report, job=job, attempt=attempt, world_sizes=world_sizes)

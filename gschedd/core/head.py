@@ -275,7 +275,7 @@ class Head:
                 result = reports.on_checkpointed(self.state, node, report, now_s)
             case n.CheckpointFailed():
                 result = reports.on_checkpoint_failed(self.state, node, report, now_s)
-            case n.Progress():
+            case n.TrainingProgress():
                 result = reports.on_progress(self.state, node, report, now_s)
             case StepRequest() | StepFailed() | LoginRequest():
                 result = steps.on_step(self.state, node, report, now_s)

@@ -95,7 +95,7 @@ class SafeMode:
 
     # --- what nodes know ---
 
-    def question(self, node: str, *, late: bool) -> n.Survey | None:
+    def question(self, node: str, *, late: bool) -> n.SurveyAttempts | None:
         """Return what a node that registers is to be asked; None: it is let in at once."""
         survey = self._survey
         if survey is None and late:
@@ -108,7 +108,7 @@ class SafeMode:
         survey.begin(node)
         return survey.question(self._head.state)
 
-    async def take_known(self, node: str, known: n.Known) -> bool:
+    async def take_known(self, node: str, known: n.KnownAttempts) -> bool:
         """Take in what a node knows; return whether it is to come again, to be let in."""
         survey = self._survey or self._late.get(node)
         if survey is None:

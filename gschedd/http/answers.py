@@ -13,7 +13,7 @@ from gsched.errors import (
     GschedError,
     InternalError,
     InvalidRequestError,
-    NoRoomError,
+    StorageFullError,
     TryAgainError,
 )
 from gsched.logs import Complaints
@@ -92,7 +92,9 @@ async def errors(
         if error.errno not in NO_ROOM:
             _faults.fault(source, f"{request.method} {request.path} failed")
             return refusal(InternalError("a fault inside the head; its log says more"))
-        return refusal(NoRoomError("the head's disk is full", hint="try again when it has room"))
+        return refusal(
+            StorageFullError("the head's disk is full", hint="try again when it has room")
+        )
     except Exception:  # noqa: BLE001 - it is logged
         _faults.fault(source, f"{request.method} {request.path} failed")
         return refusal(InternalError("a fault inside the head; its log says more"))

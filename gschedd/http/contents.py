@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from gsched.clock import Clock
-from gsched.errors import NoRoomError
+from gsched.errors import StorageFullError
 from gsched.model.units import format_size
 from gsched.protocol import api
 
@@ -95,7 +95,7 @@ class TextQuota:
                     del self._counts[next(iter(self._counts))]
                 self._counts[uid] = (held_bytes, counted_s)
             if held_bytes + new_bytes > self._most_bytes:
-                raise NoRoomError(
+                raise StorageFullError(
                     f"the head keeps {format_size(held_bytes)} of scripts and environments of your "
                     f"jobs, and {format_size(new_bytes)} more are over the limit of "
                     f"{format_size(self._most_bytes)} a user",

@@ -468,13 +468,13 @@ class Links:
                     | n.Exited()
                     | n.Checkpointed()
                     | n.CheckpointFailed()
-                    | n.Progress()
+                    | n.TrainingProgress()
                     | StepRequest()
                     | StepFailed()
                     | LoginRequest()
                 ):
                     reports.append(message)
-                case n.Known():
+                case n.KnownAttempts():
                     over = self.recovery is None or await self.recovery.take_known(node, message)
                 case n.Heartbeat() | Uses():
                     await self._take_load(node, message)

@@ -11,8 +11,8 @@ class Recovery(Protocol):
     async def on_older_head(self, why: str) -> None:
         """Enter safe mode for what nodes know better."""
 
-    def question(self, node: str, *, late: bool) -> n.Survey | None:
+    def question(self, node: str, *, late: bool) -> n.SurveyAttempts | None:
         """Return what a node that registers is to be asked; None: it is let in at once."""
 
-    async def take_known(self, node: str, known: n.Known) -> bool:
+    async def take_known(self, node: str, known: n.KnownAttempts) -> bool:
         """Take in what a node knows; return whether it is to come again, to be let in."""

@@ -401,7 +401,7 @@ class Sessions:
         except (SealError, t.FrameError) as error:
             self._engine.head.oddities["frame_not_authentic"] += 1
             raise _LostError(f"what came from node {self._nodes[leg]} is not its own") from error
-        if last not in {t.Kind.END.value, t.Kind.TAKEN.value}:
+        if last not in {t.FrameKind.END.value, t.FrameKind.TAKEN.value}:
             raise _LostError(f"the connection to node {self._nodes[leg]} is lost")
 
     async def close(self) -> None:

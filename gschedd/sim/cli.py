@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gsched.cli.common import QuickCommand, print_error, print_json, version_option
 from gsched.cli.moments import parse_moment
-from gsched.cli.running import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, complete_if_asked
+from gsched.cli.running import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, complete_if_requested
 from gsched.clock import SystemClock
 from gsched.config.environment import environment
 from gsched.config.load import load_config
@@ -428,7 +428,7 @@ def main() -> None:
     """Run the command; a user never sees a traceback, except with $GSCHED_DEBUG set."""
     # Few objects of a run are garbage in cycles, and looking for those among millions costs time.
     gc.set_threshold(200_000, 20, 20)
-    complete_if_asked(gsim)
+    complete_if_requested(gsim)
     sys.exit(status_of(sys.argv[1:]))
 
 

@@ -26,7 +26,7 @@ class SimTask(Protocol):
     def finish(self, key: AttemptKey) -> None:
         """Let the part end by itself: all its work is done."""
 
-    def say(self, message: n.Progress) -> None:
+    def say(self, message: n.TrainingProgress) -> None:
         """Let the training tell its node something."""
 
     def wall_s(self) -> float:
@@ -110,7 +110,7 @@ class AdaptiveAttempt:
         passes_s = (batching.accumulation + 1) * report.gradient_s
         fitted = profile[-1].batch_per_gpu if profile else batching.per_gpu
         leader.say(
-            n.Progress(
+            n.TrainingProgress(
                 job=self._key.job,
                 attempt=self._key.attempt,
                 at_s=leader.wall_s(),

@@ -102,7 +102,7 @@ class SimMachine:
         self.processes: dict[AttemptKey, Process] = {}
         self.on_seen: Callable[[AttemptKey], None] | None = None
         self.on_ended: Callable[[AttemptKey], None] | None = None
-        self.on_progress: Callable[[n.Progress], None] | None = None
+        self.on_progress: Callable[[n.TrainingProgress], None] | None = None
         self.on_change: Callable[[SimMachine], None] | None = None
         self.on_begin: Callable[[SimMachine, AttemptKey], None] | None = None
         self.on_record: Callable[[SimMachine, ExitRecord], None] | None = None
@@ -384,7 +384,7 @@ class SimMachine:
         if process is not None and process.info is not None and not process.gated:
             self._end(key, process, exit_code=process.program.exit_code)
 
-    def say(self, message: n.Progress) -> None:
+    def say(self, message: n.TrainingProgress) -> None:
         """Let a training tell gnode something, if one runs."""
         if self.on_progress is not None:
             self.on_progress(message)

@@ -253,14 +253,14 @@ class NodeProcess:
                     )
                 )
             case (
-                n.Stop()
+                n.StopAttempt()
                 | n.Signal()
                 | n.Retime()
                 | n.ExitAck()
                 | n.ReadOutput()
-                | n.Checkpoint()
+                | n.TakeCheckpoint()
                 | n.GoOn()
-                | n.Tune()
+                | n.TuneTraining()
                 | n.Probe()
                 | n.HighWater()
                 | OpenSession()
@@ -268,7 +268,7 @@ class NodeProcess:
                 self.post(HeadOrder(message=message))
             case n.Renewed():
                 self.post(LeaseRenewed(number=message.number))
-            case n.Survey():
+            case n.SurveyAttempts():
                 self.post(SurveyReceived(survey=message))
             case n.Challenge() | n.Refused() | n.Ping():
                 pass
@@ -335,7 +335,7 @@ class NodeProcess:
             self.post(Measured(load=self._measured, usage=usage))
         self.post(SupervisorEnded(key=key, record=spool.records.get(key), info=info))
 
-    def _on_progress(self, message: n.Progress) -> None:
+    def _on_progress(self, message: n.TrainingProgress) -> None:
         self.post(TrainingMessage(message=message))
 
     def _launched(self, key: AttemptKey, launcher: int) -> None:
@@ -413,7 +413,7 @@ class NodeProcess:
 
     def _tell_known(self, effect: do.TellKnown) -> None:
         ended = tuple(self.machine.spool.ended.values())
-        self._to_head(n.Known(attempts=(*ended, *effect.attempts), done=True))
+        self._to_head(n.KnownAttempts(attempts=(*ended, *effect.attempts), done=True))
 
     def _remove_spool(self, effect: do.RemoveSpool) -> None:
         self.machine.spool.remove(effect.key)
@@ -457,10 +457,10 @@ class NodeProcess:
     def _tell_job(self, effect: do.TellJob) -> None:
         """A modelled training saves its state at once, and waits; a batch size it takes at once."""
         order, course = effect.message, self.machine.course(effect.key)
-        if course is not None and isinstance(order, n.Tune):
+        if course is not None and isinstance(order, n.TuneTraining):
             course.tune(order.batching)
         done = self.machine.work_done(effect.key)
-        if not isinstance(order, n.Checkpoint):
+        if not isinstance(order, n.TakeCheckpoint):
             return
         if done is None:
             message: n.Checkpointed | n.CheckpointFailed = n.CheckpointFailed(

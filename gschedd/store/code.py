@@ -20,8 +20,8 @@ from gsched.config.tables import LimitsConfig
 from gsched.errors import (
     NO_ROOM,
     InvalidRequestError,
-    NoRoomError,
     RequestTooLargeError,
+    StorageFullError,
     UnknownJobError,
 )
 from gsched.model.limits import MAX_USER_UPLOADS
@@ -46,7 +46,7 @@ FREE_INODES: Final = 1000
 _PART: Final = ".part"
 
 
-class QuotaError(NoRoomError):
+class QuotaError(StorageFullError):
     """A quota of archives is used up; removing unused ones may help.
 
     Attributes:
@@ -335,8 +335,8 @@ def _key_of(path: str) -> tuple[int, str]:
     return int(os.path.basename(place)), name.removesuffix(_PART)
 
 
-def _full() -> NoRoomError:
-    return NoRoomError(
+def _full() -> StorageFullError:
+    return StorageFullError(
         "the head's disk is nearly full: no code snapshots are taken",
         hint="submit without --snapshot, or ask the administrator to free space",
     )

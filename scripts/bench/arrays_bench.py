@@ -35,7 +35,7 @@ from cluster import BIN, Cluster, one_node
 from gsched_system import SCRIPT
 from missing import NotHereError
 
-from gsched.client import Head, new_job
+from gsched.client import HeadClient, new_job
 from gsched.errors import GschedError
 from gsched.protocol import actions as a
 
@@ -62,7 +62,7 @@ class Bench:
         self._elements = elements
         self._script = Path(cluster.layout.directory, "noop.sh")
         self._script.write_text(SCRIPT)
-        self._head = Head(cluster.address)
+        self._head = HeadClient(cluster.address)
         self.figures: dict[str, list[float]] = {name: [] for name in AIMS}
         node = cluster.layout.nodes()[0].name
         self._head.node_action(a.DrainNode(nodes=(node,), reason="benchmark"))
@@ -116,7 +116,7 @@ class Bench:
                 return (time.monotonic() - started_s) * 1e3
 
 
-def run_array(head: Head, tasks: int) -> float:
+def run_array(head: HeadClient, tasks: int) -> float:
     """Return the seconds from before the submission of an array until its end is durable."""
     started_s = time.monotonic()
     job = new_job(
@@ -142,7 +142,7 @@ def run_tasks(options: argparse.Namespace) -> dict[str, list[float]]:
     with ExitStack() as stack:
         systems: dict[str, Callable[[int], float]] = {}
         cluster = stack.enter_context(one_node(cpus=options.cpus))
-        head = Head(cluster.address)
+        head = HeadClient(cluster.address)
         systems["gsched"] = lambda tasks: run_array(head, tasks)
         try:
             queue = stack.enter_context(

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from figures import quantile  # noqa: E402 - as above
 from watched_head import LongestTurn  # noqa: E402 - as above
 
-from gsched.client import Head, new_job  # noqa: E402 - the path comes first
+from gsched.client import HeadClient, new_job  # noqa: E402 - the path comes first
 from gsched.model.states import JobState  # noqa: E402 - as above
 from gsched.protocol.actions import DeleteJob  # noqa: E402 - as above
 from tests.support.cluster import Cluster  # noqa: E402 - as above
@@ -38,7 +38,7 @@ class User(threading.Thread):
 
     def __init__(self, address: str) -> None:
         super().__init__(daemon=True)
-        self._head = Head(address)
+        self._head = HeadClient(address)
         self.over = threading.Event()
         self.submissions_ms: list[float] = []
         self.looks_ms: list[float] = []
@@ -55,7 +55,7 @@ class User(threading.Thread):
             self.over.wait(PAUSE_S)
 
 
-def submit(head: Head, count: int, *depends: str, holds: tuple[str, ...] = ()) -> list[int]:
+def submit(head: HeadClient, count: int, *depends: str, holds: tuple[str, ...] = ()) -> list[int]:
     """Queue jobs and return their ids."""
     jobs = [
         new_job(name="step", workdir="/", script="#!/bin/sh\n:\n", depends=depends, holds=holds)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cluster import BIN, Cluster, CpuTimes, one_node
 
-from gsched.client import Head, new_job
+from gsched.client import HeadClient, new_job
 from gsched.protocol.api import JobRow
 
 SCRIPT = "#!/bin/sh\n:\n"
@@ -26,7 +26,7 @@ class Gsched:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._head = Head(cluster.address)
+        self._head = HeadClient(cluster.address)
         self.used = CpuTimes()
 
     def measure(self, tasks: int) -> float:

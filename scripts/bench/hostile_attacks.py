@@ -26,12 +26,12 @@ sys.path.insert(0, str(ROOT))
 
 import msgspec  # noqa: E402 - the path comes first
 
-from gsched.client import Head, new_key  # noqa: E402 - as above
+from gsched.client import HeadClient, new_key  # noqa: E402 - as above
 from gsched.errors import GschedError  # noqa: E402 - as above
 from gsched.model.job import CodeSnapshot  # noqa: E402 - as above
 from gsched.protocol.actions import DeleteJob  # noqa: E402 - as above
 from gsched.protocol.api import SubmitJob  # noqa: E402 - as above
-from gsched.transport import Address, Transport  # noqa: E402 - as above
+from gsched.transport import HeadAddress, Transport  # noqa: E402 - as above
 from tests.support.worst_requests import WORST  # noqa: E402 - as above
 
 REQUEST_TIMEOUT_S = 30.0
@@ -93,8 +93,8 @@ class Attacker:
         self.path = path
         self.home = home
         self.random = random.Random(seed)
-        self.head = Head(path)
-        self.transport = Transport(Address(path, source="bench", path=path))
+        self.head = HeadClient(path)
+        self.transport = Transport(HeadAddress(path, source="bench", path=path))
         self.counts: Counter[str] = Counter()
         self._jobs: list[int] = []
 

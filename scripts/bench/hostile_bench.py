@@ -38,10 +38,10 @@ sys.path.insert(0, str(ROOT))
 import hostile_minutes  # noqa: E402 - needs the path above
 from watched_head import LongestTurn  # noqa: E402 - as above
 
-from gsched.client import Head, new_job  # noqa: E402 - the path comes first
+from gsched.client import HeadClient, new_job  # noqa: E402 - the path comes first
 from gsched.errors import GschedError  # noqa: E402 - as above
 from gsched.model import limits  # noqa: E402 - as above
-from gsched.transport import Address, Transport  # noqa: E402 - as above
+from gsched.transport import HeadAddress, Transport  # noqa: E402 - as above
 from tests.support.cluster import Cluster  # noqa: E402 - as above
 from tests.support.worst_requests import WORST, Worst  # noqa: E402 - as above
 
@@ -90,7 +90,7 @@ def attack(path: str, worst: Worst, given: argparse.Namespace, over: Event) -> N
     body = worst.make()
 
     def send() -> None:
-        transport = Transport(Address(path, source="bench", path=path))
+        transport = Transport(HeadAddress(path, source="bench", path=path))
         while not over.is_set():
             with contextlib.suppress(GschedError):
                 transport.exchange(worst.method, worst.target, body, timeout_s=WAIT_S)
@@ -122,7 +122,7 @@ def attacked(path: str, beside: Worst | str, given: argparse.Namespace) -> Itera
         attacker.join()
 
 
-def work(head: Head, seconds: float) -> list[float]:
+def work(head: HeadClient, seconds: float) -> list[float]:
     """Work as a user does, and return how long each request took, in ms."""
     taken_ms: list[float] = []
     end_s = time.perf_counter() + seconds
@@ -180,7 +180,7 @@ def main() -> None:
             cluster.start_head()
             cluster.wrapper = []
             cluster.start_node("n1")
-            head = Head(str(cluster.socket))
+            head = HeadClient(str(cluster.socket))
             work(head, 1.0)  # the first requests load what all others find
             names = ("count", "p50 ms", "p99 ms", "max ms", "turn ms", "cpu ms")
             print(f"{'beside':32} {names[0]:>6} " + " ".join(f"{each:>8}" for each in names[1:]))

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from gsched.client import Head, new_job  # noqa: E402 - the path comes first
+from gsched.client import HeadClient, new_job  # noqa: E402 - the path comes first
 from gsched.protocol.actions import DeleteJob  # noqa: E402 - as above
 from gsched.protocol.api import JobStory  # noqa: E402 - as above
 
@@ -52,7 +52,7 @@ def _line(story: JobStory, submit_s: float, ack_s: float, end_s: float, *, notic
 def main() -> None:
     """Submit and wait until SIGTERM."""
     path, file = sys.argv[1:]
-    head = Head(path)
+    head = HeadClient(path)
     quiet = {"stdout_path": "/dev/null", "stderr_path": "/dev/null"}
     small = {"launch": "command", "arguments": ("true",), "resources": ("walltime=60",), **quiet}
     workdir = os.getcwd()

@@ -23,7 +23,7 @@ import psutil
 from cluster import Cluster, one_node
 from query_bench import BATCH, fill, memory_mb
 
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.protocol import actions as a
 
 LISTS = {
@@ -101,7 +101,7 @@ def main() -> None:
     options = parser.parse_args()
     with one_node(cpus=8) as cluster:
         ids = fill(cluster, options.jobs)
-        head = Head(cluster.address)
+        head = HeadClient(cluster.address)
         for begin in range(0, len(ids), BATCH):
             head.act(a.DeleteJob(ids=tuple(map(str, ids[begin : begin + BATCH]))))
         while head.status().jobs:

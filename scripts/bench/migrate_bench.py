@@ -46,7 +46,7 @@ from cluster import Cluster
 from elastic_floor import floor_of_move, network_of, ready_seconds
 
 from gsched.cli.local.layout import layout_of
-from gsched.client import Head, new_job
+from gsched.client import HeadClient, new_job
 from gsched.protocol import actions as a
 from gsched.protocol.api import JobStory
 from gsched.protocol.moves import MoveRow
@@ -81,13 +81,13 @@ def options() -> argparse.Namespace:
 
 
 @contextmanager
-def two_nodes(directory: str, ranks: int) -> Iterator[tuple[Head, list[str]]]:
+def two_nodes(directory: str, ranks: int) -> Iterator[tuple[HeadClient, list[str]]]:
     """Yield a head and the names of its two nodes; all ends afterwards."""
     cluster = Cluster(layout_of(directory))
     try:
         each = ("--cpus", str(2 * ranks), "--gpus", str(2 * ranks))
         cluster.up("--nodes", "2", *each, "--memory", "16gb")
-        head = Head(cluster.address)
+        head = HeadClient(cluster.address)
         yield head, sorted(row.name for row in head.nodes().nodes)
     finally:
         cluster.down()
@@ -97,7 +97,7 @@ class Course:
     """One training, which starts ``cold`` or ``warm``, and what it and the head say of it."""
 
     def __init__(
-        self, head: Head, directory: Path, size_bytes: int, ranks: int, *, start: str
+        self, head: HeadClient, directory: Path, size_bytes: int, ranks: int, *, start: str
     ) -> None:
         self._head = head
         self._start = start
@@ -196,7 +196,7 @@ class Course:
             for phase, (begin_s, end_s) in zip(PHASES, pairwise(marks), strict=True)
         }
         return {
-            "heard": last_s - move.asked_s,
+            "heard": last_s - move.requested_s,
             **figures,
             "total": sum(figures.values()),
             "size_bytes": float(move.size_bytes),
@@ -209,11 +209,11 @@ class Course:
         """Return what a rank had used at its gate, and how much slower steps were meanwhile."""
         gate = self._those(after, "gate")[0]
         steps = self._those(before, "step")
-        until_s = move.prepared_s or move.asked_s
-        beside = [each["busy_s"] for each in steps if move.asked_s < each["at_s"] < until_s]
-        alone = [each["busy_s"] for each in steps if each["at_s"] < move.asked_s][-STEPS_ALONE:]
+        until_s = move.prepared_s or move.requested_s
+        beside = [each["busy_s"] for each in steps if move.requested_s < each["at_s"] < until_s]
+        alone = [each["busy_s"] for each in steps if each["at_s"] < move.requested_s][-STEPS_ALONE:]
         return {
-            "prepared": until_s - move.asked_s,
+            "prepared": until_s - move.requested_s,
             "gate_cpu_s": gate["cpu_s"],
             "gate_resident_bytes": gate["resident_bytes"],
             "step_alone_s": statistics.median(alone),

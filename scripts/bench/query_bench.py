@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 from cluster import BIN, Cluster, one_node
 
-from gsched.client import Head, new_job
+from gsched.client import HeadClient, new_job
 from gsched.protocol import actions as a
 
 BATCH = 2000
@@ -40,13 +40,13 @@ AIMS = {
 
 def fill(cluster: Cluster, jobs: int) -> list[int]:
     """Drain the node, queue the jobs and return their ids."""
-    head = Head(cluster.address)
+    head = HeadClient(cluster.address)
     node = cluster.layout.nodes()[0].name
     head.node_action(a.DrainNode(nodes=(node,), reason="benchmark"))
     return queue_jobs(head, jobs)
 
 
-def queue_jobs(head: Head, jobs: int) -> list[int]:
+def queue_jobs(head: HeadClient, jobs: int) -> list[int]:
     """Queue so many jobs of SHAPES requests and return their ids."""
     ids: list[int] = []
     started_s = time.monotonic()
@@ -101,7 +101,7 @@ def restart_ms(cluster: Cluster, job: int) -> float:
     up = [BIN / "gsched", "up", "--dir", cluster.layout.directory]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(up, stdout=quiet, stderr=quiet) as bringing:
-        if Head(cluster.address, patience_s=60.0).job(job).row.id != job:
+        if HeadClient(cluster.address, patience_s=60.0).job(job).row.id != job:
             sys.exit(f"the new head does not know job {job}")
         elapsed_s = time.monotonic() - started_s
         if bringing.wait():

@@ -40,7 +40,7 @@ from figures import quantile  # noqa: E402 - as above
 from query_bench import queue_jobs  # noqa: E402 - as above
 from watched_head import LongestTurn  # noqa: E402 - as above
 
-from gsched.client import Head, new_job  # noqa: E402 - the path comes first
+from gsched.client import HeadClient, new_job  # noqa: E402 - the path comes first
 from gsched.model.training import Training  # noqa: E402 - as above
 from tests.support.cluster import Cluster, wait_until  # noqa: E402 - as above
 
@@ -65,7 +65,7 @@ class World:
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
-    def head(self) -> Head:
+    def head(self) -> HeadClient:
         """Return a client."""
         return self.cluster.head
 
@@ -120,7 +120,7 @@ def world() -> Iterator[World]:
             made.stop()
 
 
-def use(head: Head, ids: Sequence[int], seconds: float, kinds: Sequence[str]) -> Times:
+def use(head: HeadClient, ids: Sequence[int], seconds: float, kinds: Sequence[str]) -> Times:
     """Work as a user does, and return how long each request took, in ms."""
     chance = random.Random(1)
     times: Times = {kind: [] for kind in kinds}
@@ -213,7 +213,7 @@ def compare(given: argparse.Namespace) -> dict[str, object]:
 
 def list_all(address: str, over: Connection) -> None:
     """In a process: list all jobs again and again; send how long each list took, in ms."""
-    head, taken_ms = Head(address), []
+    head, taken_ms = HeadClient(address), []
     while not over.poll(LIST_PAUSE_S if taken_ms else 0.0):
         begin_s = time.perf_counter()
         head.jobs()

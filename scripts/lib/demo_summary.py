@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.model.units import format_duration
 from gsched.protocol.api import JobRow
 
@@ -59,7 +59,7 @@ def training_line(result: Path, wanted: float) -> tuple[str, str]:
 def main() -> int:
     """Print the summary and return the exit code."""
     args = options()
-    head = Head()
+    head = HeadClient()
     wanted = {name: int(status) for name, _, status in (job.rpartition("=") for job in args.jobs)}
     line, fault = training_line(args.result, args.accuracy)
     faults = [fault]

@@ -22,7 +22,7 @@ from statistics import fmean, pstdev
 from msgspec import Struct
 
 from gsched.cli.local.toml import head_toml, node_toml
-from gsched.client import Head, new_job
+from gsched.client import HeadClient, new_job
 from gsched.config.nodes import NodeConfig
 from gsched.config.tables import HeadConfig, QueueConfig
 from gsched.errors import GschedError, TryAgainError, UsageError
@@ -167,7 +167,7 @@ def node_groups() -> Iterator[dict[str, NodeGroups]]:
 
 
 @contextmanager
-def head_running(directory: Path, policy: str) -> Iterator[Head]:
+def head_running(directory: Path, policy: str) -> Iterator[HeadClient]:
     """Run a head without any history, with one queue of that policy."""
     (directory / "cluster.key").touch(mode=0o600)
     (directory / "cluster.key").write_text(secrets.token_hex(32), encoding="ascii")
@@ -185,12 +185,12 @@ def head_running(directory: Path, policy: str) -> Iterator[Head]:
     with daemon(
         directory, "gschedd", text, entrances=(), main=f"scripts.reproduce.balance_head {policy}"
     ) as process:
-        head = Head(config.socket)
+        head = HeadClient(config.socket)
         until(lambda: _answers(head), process, directory / "gschedd.log")
         yield head
 
 
-def _answers(head: Head) -> bool:
+def _answers(head: HeadClient) -> bool:
     try:
         head.status()
     except GschedError:
@@ -273,7 +273,7 @@ def until(holds: Callable[[], bool], process: subprocess.Popen[bytes], log: Path
         time.sleep(0.1)
 
 
-def wait_for_nodes(head: Head, directory: Path, count: int) -> None:
+def wait_for_nodes(head: HeadClient, directory: Path, count: int) -> None:
     """Wait until all nodes are up.
 
     Raises:
@@ -316,7 +316,7 @@ def imbalance(shares: Mapping[str, Sequence[float]]) -> float:
 
 
 def measure(
-    head: Head,
+    head: HeadClient,
     directory: Path,
     policy: str,
     jobs: Sequence[RealJob],
@@ -358,7 +358,7 @@ def measure(
     )
 
 
-def submit(head: Head, job: RealJob, work: Path) -> None:
+def submit(head: HeadClient, job: RealJob, work: Path) -> None:
     """Submit one job, which asks for one CPU."""
     made = new_job(
         name=job.kind,

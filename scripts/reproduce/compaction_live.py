@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import click
 
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.protocol.api import JobStory
 from scripts.reproduce.compaction_case import (
     BATCH,
@@ -34,7 +34,7 @@ class Stage(Protocol):
     """A cluster of two nodes, and where its user sits."""
 
     @property
-    def head(self) -> Head:
+    def head(self) -> HeadClient:
         """Return a client of the head."""
 
     def run(self, *command: str) -> tuple[str, str]:
@@ -108,7 +108,7 @@ class Live:
                 if each.row.deadline_s is not None
             },
             move_s={
-                name: move.resumed_s - move.asked_s
+                name: move.resumed_s - move.requested_s
                 for name, move in moved.items()
                 if move.resumed_s is not None
             },

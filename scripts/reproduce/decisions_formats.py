@@ -71,7 +71,7 @@ def _content(part: Schema) -> Schema:
 
 def wire_fields() -> Fields:
     """Return the fields of what head and nodes, and nodes and trainings, say to each other."""
-    order = n.Checkpoint(job=1, attempt=1, request=2, world_size=4)
+    order = n.TakeCheckpoint(job=1, attempt=1, request=2, world_size=4)
     go_on = n.GoOn(job=1, attempt=1, request=2)
     said = {
         "versions": {"node channel": str(n.PROTOCOL_VERSION), "trainings": str(t.VERSION)},

@@ -88,7 +88,7 @@ async def _a_training(world: StillWorld, script: Script) -> None:
     launch = await world.starts()
     job, attempt, gpus = launch.job, launch.attempt, len(launch.share.gpu_indices)
     await world.pass_time(60.0)
-    far = n.Progress(
+    far = n.TrainingProgress(
         job=job, attempt=attempt, step=100, work_done=12_800.0, work_total=2e7,
         at_s=world.now_s, step_s=0.5, communication_s=0.1, gpus=gpus, gradient_bytes=5.5e8,
     )  # fmt: skip
@@ -97,7 +97,7 @@ async def _a_training(world: StillWorld, script: Script) -> None:
     other = "gpu2" if launch.share.node == "gpu1" else "gpu1"
     await script.do(f"gmigrate --to {other} --dry-run {job}")
     await script.do(f"gmigrate --to {other} -m balance {job}")
-    node, order = await world.hears(n.Checkpoint)
+    node, order = await world.hears(n.TakeCheckpoint)
     await script.do(f"gstat -f {job}")
     await world.pass_time(5.0)
     saved = n.Checkpointed(
@@ -108,7 +108,7 @@ async def _a_training(world: StillWorld, script: Script) -> None:
     await world.obeys_stop(launch, 66.0)
     launch = await world.starts()
     await world.pass_time(10.0)
-    again = n.Progress(
+    again = n.TrainingProgress(
         job=job, attempt=launch.attempt, step=121, work_done=15_488.0, work_total=2e7,
         at_s=world.now_s, step_s=0.5, gpus=gpus, restored_step=120, restore_s=2.0,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 import click
 
-from gsched.client import Head
+from gsched.client import HeadClient
 
 BIN: Final = Path(sys.executable).parent
 NODES: Final = 2
@@ -78,9 +78,9 @@ class Cluster:
         self.run("gsched", "down", "--dir", str(self._dir), "--kill-jobs")
 
     @property
-    def head(self) -> Head:
+    def head(self) -> HeadClient:
         """Return a client of the head."""
-        return Head(self.environment["GSCHED_HEAD"])
+        return HeadClient(self.environment["GSCHED_HEAD"])
 
     def run(self, *command: str) -> tuple[str, str]:
         """Run one of gsched's commands; return what it printed on stdout and stderr.

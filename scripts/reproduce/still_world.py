@@ -20,7 +20,7 @@ from typing import Final, Self, TypeVar
 import aiohttp
 from msgspec import Struct
 
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.errors import GschedError
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Inventory, Load, Usage
@@ -108,7 +108,7 @@ class StillWorld:
         self._temporary = tempfile.TemporaryDirectory(prefix="gsched-still-")
         self.directory = Path(self._temporary.name).resolve()
         self.now_s = BEGIN_S
-        self.head = Head(str(self.directory / "head.sock"))
+        self.head = HeadClient(str(self.directory / "head.sock"))
         self._key = secrets.token_hex(32)
         self._process: asyncio.subprocess.Process | None = None
         self._nodes: dict[str, Dialler] = {}
@@ -360,7 +360,7 @@ class StillWorld:
 
     async def obeys_stop(self, launch: n.Launch, ran_s: float) -> None:
         """Let an attempt end by the order to stop that has come for it, a second later."""
-        _, order = await self.hears(n.Stop)
+        _, order = await self.hears(n.StopAttempt)
         await self.pass_time(1.0)
         await self.ends(
             launch,

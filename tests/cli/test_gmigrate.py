@@ -124,7 +124,7 @@ def test_a_migration_that_is_under_way_is_waited_for_if_it_leads_there(desk: Des
     """A drain moves the job at the same moment as its user."""
     job = desk.train("--save-s", "8")
     assert desk.run("gnodes", "drain", "n1", "--migrate", "-m", "fan").status == 0
-    wait_until(lambda: desk.story(job).moves_asked == 1, what="the drain's migration")
+    wait_until(lambda: desk.story(job).moves_requested == 1, what="the drain's migration")
 
     other = desk.run("gmigrate", job, "--to", "n1", "--wait")
     plain = desk.run("gmigrate", job)
@@ -137,7 +137,7 @@ def test_a_migration_that_is_under_way_is_waited_for_if_it_leads_there(desk: Des
     assert ran.status == 0, ran.stderr
     assert f"{under_way}; waiting for that migration" in ran.stderr
     assert ran.stdout.splitlines()[-1].split()[1:3] == ["first", "step"]
-    assert (desk.nodes(job), desk.story(job).moves_asked) == (("n2",), 1)
+    assert (desk.nodes(job), desk.story(job).moves_requested) == (("n2",), 1)
 
 
 def test_the_own_migration_is_waited_for_and_not_a_later_one(desk: Desk) -> None:
@@ -185,7 +185,7 @@ def test_what_cannot_be_is_refused(desk: Desk) -> None:
         assert ran.status != 0, words
         assert said in ran.stderr
         assert "Traceback" not in ran.stderr
-    assert {desk.story(each).moves_asked for each in (job, full)} == {0}
+    assert {desk.story(each).moves_requested for each in (job, full)} == {0}
 
 
 def test_a_drain_with_migrate_moves_what_can_be_moved(desk: Desk) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.errors import NotPermittedError, UnknownJobError
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
@@ -217,7 +217,7 @@ def test_a_head_that_is_killed_meanwhile_makes_one_new_array(desk: Desk, point: 
     desk.cluster.stop_head()
     desk.cluster.start_head(env={"GSCHED_FAIL": f"{point}:kill"})
     desk.cluster.wait_for_node("n1")
-    head = Head(str(desk.cluster.socket), patience_s=30.0)
+    head = HeadClient(str(desk.cluster.socket), patience_s=30.0)
     answers: list[int] = []
 
     def rerun() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gsched.errors import HeadUnreachableError
-from gsched.transport import CONNECT_PATIENCE_S, Address, Transport
+from gsched.transport import CONNECT_PATIENCE_S, HeadAddress, Transport
 from tests.support.commands import command_environment, run_command
 from tests.support.fake_api import FakeApi, serve
 
@@ -112,7 +112,7 @@ def test_without_patience_a_command_gives_up_at_once(tmp_path: Path, name: str) 
 
 def test_a_head_that_never_was_is_not_waited_for(tmp_path: Path) -> None:
     path = str(tmp_path / "nowhere" / "s")
-    transport = Transport(Address(path, source="test", path=path), patience_s=1e9)
+    transport = Transport(HeadAddress(path, source="test", path=path), patience_s=1e9)
 
     with pytest.raises(HeadUnreachableError, match="no head answers"):
         transport.exchange("POST", "/v1/jobs")

@@ -19,7 +19,7 @@ from gsched.errors import (
     NotPermittedError,
 )
 from gsched.transport import (
-    Address,
+    HeadAddress,
     LostConnectionError,
     Transport,
     find_head,
@@ -54,7 +54,7 @@ def answering(path: Path, *parts: bytes) -> Iterator[list[bytes]]:
 
 
 def at(path: Path) -> Transport:
-    return Transport(Address(str(path), source="test", path=str(path)), patience_s=0.0)
+    return Transport(HeadAddress(str(path), source="test", path=str(path)), patience_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,9 @@ def _ask_as_other(path: Path) -> NoReturn:
     code = 1
     try:
         os.setuid(12_345)
-        transport = Transport(Address(str(path), source="test", path=str(path)), patience_s=10.0)
+        transport = Transport(
+            HeadAddress(str(path), source="test", path=str(path)), patience_s=10.0
+        )
         code = 0 if transport.exchange("GET", "/").status == 200 else 2
     finally:
         os._exit(code)

@@ -37,7 +37,7 @@ ENTRIES: tuple[type[Struct], ...] = (
 MESSAGES: tuple[type[Struct], ...] = (*get_args(n.HeadMessage), *get_args(n.NodeMessage))
 #: Structs of messages that hold what their user stated, field by field under the same name.
 CARRIERS: tuple[type[Struct], ...] = (
-    *(n.Launch, JobSpec, n.Stop, n.Signal, n.Retime, n.Checkpoint, n.Tune),
+    *(n.Launch, JobSpec, n.StopAttempt, n.Signal, n.Retime, n.TakeCheckpoint, n.TuneTraining),
 )
 Bound = tuple[float, float]
 

@@ -103,7 +103,7 @@ class TrainingNode(NodeProcess):
 
     def _tell_job(self, effect: do.TellJob) -> None:
         dice = self.chance.random()
-        if not isinstance(effect.message, n.Checkpoint) or dice < 0.1:
+        if not isinstance(effect.message, n.TakeCheckpoint) or dice < 0.1:
             return
         if dice < 0.2:
             order = effect.message
@@ -129,7 +129,7 @@ class TrainingNode(NodeProcess):
         done = self.machine.work_done(key)
         if incarnation != self.incarnation or done is None:
             return
-        said = n.Progress(
+        said = n.TrainingProgress(
             job=key.job,
             attempt=key.attempt,
             step=1,

@@ -22,7 +22,7 @@ HEAD_PATIENCE_S: Final = (10.0, 20.0)  # silence after which the head gives a co
 NODE_PATIENCE_S: Final = (10.0, 30.0)  # silence after which a node does
 GHOST_S: Final = (0.0, 300.0)  # by how much a message of a broken connection may be late
 #: Messages that may come late or twice; a handshake belongs to its connection.
-REPEATABLE: Final = (n.Started, n.Exited, n.Heartbeat, n.Launch, n.Stop, n.Retime, n.ExitAck)
+REPEATABLE: Final = (n.Started, n.Exited, n.Heartbeat, n.Launch, n.StopAttempt, n.Retime, n.ExitAck)
 
 
 class Way(Enum):

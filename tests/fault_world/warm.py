@@ -37,7 +37,7 @@ class WarmNode(TrainingNode):
 
     def _send(self, effect: do.SendToHead) -> None:
         said = effect.message
-        if isinstance(said, n.Progress):
+        if isinstance(said, n.TrainingProgress):
             ready = random.Random(said.job).random() < READY
             effect = do.SendToHead(message=structs.replace(said, ready=ready))
         super()._send(effect)

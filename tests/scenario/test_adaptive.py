@@ -84,7 +84,7 @@ class Story(World):
     def report(self, job: int, step: int, **said: object) -> None:
         """Let a training say how far it is."""
         told = {"batch_per_gpu": 64, "accumulation": 1, "step_s": 0.5, "gradient_s": 0.2} | said
-        progress = n.Progress(
+        progress = n.TrainingProgress(
             job=job,
             attempt=self.job(job).attempts,
             step=step,
@@ -395,7 +395,7 @@ def test_a_head_that_was_started_anew_knows_what_was_measured(tmp_path: Path) ->
     books.take(
         books.head.started("n1", n.Started(job=job, attempt=1, pid=1, started_s=BEGIN_S), BEGIN_S)
     )
-    told = n.Progress(
+    told = n.TrainingProgress(
         job=job, attempt=1, step=10, at_s=BEGIN_S, step_s=0.5, gradient_s=0.2, batch_per_gpu=32,
         gradient_sqr=1.0, gradient_var=30.0,
     )  # fmt: skip

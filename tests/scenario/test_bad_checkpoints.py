@@ -87,7 +87,7 @@ def test_i10_one_that_cannot_be_started_where_it_was_moved_to_is_not_lost() -> N
 
 def first_step(story: Story, job: int) -> None:
     """Let the present attempt say that it has done its first step."""
-    said = n.Progress(
+    said = n.TrainingProgress(
         job=job,
         attempt=story.job(job).attempts,
         step=2,

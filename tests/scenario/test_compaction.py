@@ -62,7 +62,7 @@ class Site(World):
 def say_first_step(site: Site, job: int) -> None:
     """Let the present attempt of a training say that it has done a step."""
     (name,) = site.machine_of(job)
-    said = n.Progress(
+    said = n.TrainingProgress(
         job=job, attempt=site.job(job).attempts, step=2, work_done=8.0, at_s=site.now_s
     )
     site.tell(site.machines[name], said)

@@ -271,7 +271,7 @@ def test_a_node_that_comes_back_smaller_gets_no_more_than_it_has() -> None:
 def test_doubled_messages_change_nothing() -> None:
     """Every kind comes twice: one attempt, one outcome (E8)."""
     world = World(node("n1"))
-    for kind in (n.Started, n.Exited, e.SendLaunch, n.Stop, n.ExitAck):
+    for kind in (n.Started, n.Exited, e.SendLaunch, n.StopAttempt, n.ExitAck):
         world.doubled[kind] = 100
     job = world.submit(runs_s=10)
     deleted = world.submit(runs_s=1000)
@@ -358,7 +358,7 @@ def test_a_stop_lost_with_the_old_head_is_sent_by_the_new_one() -> None:
     world = World(node("n1"))
     job = world.submit(runs_s=1000)
     world.run_until(5)
-    world.lost[n.Stop] = 1
+    world.lost[n.StopAttempt] = 1
     world.delete(job)
 
     world.restart_head()

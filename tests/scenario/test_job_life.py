@@ -614,6 +614,6 @@ def test_a_late_report_of_an_earlier_attempt_changes_nothing() -> None:
 
     assert step.facts == ()
     (fence,) = orders(step)
-    assert isinstance(fence, n.Stop)
+    assert isinstance(fence, n.StopAttempt)
     assert (fence.attempt, fence.reason) == (1, StopReason.FENCED)
     assert world.state(job) == "running"

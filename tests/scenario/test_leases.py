@@ -313,7 +313,7 @@ def test_a_training_that_was_asked_to_leave_a_lost_node_goes_where_it_was_to_go(
     story = Story()
     job = story.training(2, lease_s=LEASE_S)
     story.run_for(5.0)
-    story.lost[n.Stop] = 1
+    story.lost[n.StopAttempt] = 1
     story.move((job, gpus("b", 0, 1)))
     story.run_for(1.0)
     assert story.told(f.CheckpointTaken, job)

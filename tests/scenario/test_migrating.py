@@ -101,7 +101,7 @@ def test_a_refusal_names_who_holds_what_is_needed_and_what_to_do() -> None:
     last = story.submit("select=1:ncpus=1:ngpus=1", runs_s=1000.0)
     story.run_for(5.0)
     assert story.place(last) == gpus("a", 3)
-    story.lost[n.Checkpoint] = 1
+    story.lost[n.TakeCheckpoint] = 1
     story.do(c.ActOnJob(caller=BOB, job=other, action=a.MigrateJob(nodes=("b",))))
     story.run_for(1.0)
 

@@ -295,7 +295,7 @@ def test_the_first_step_at_the_new_place_ends_the_move() -> None:
     story.run_for(5.0)
     story.move((job, gpus("b", 0, 1)))
     story.run_for(5.0)
-    said = n.Progress(
+    said = n.TrainingProgress(
         job=job, attempt=2, step=2, work_done=6.0, at_s=story.now_s, restored_step=1, restore_s=0.2
     )
 

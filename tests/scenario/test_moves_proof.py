@@ -14,7 +14,7 @@ def saved_and_not_stopped(story: Story) -> int:
     """Return a training that has saved its state for a move, and has not heard that it is over."""
     job = story.training()
     story.run_for(5.0)
-    story.lost[n.Stop] = 1
+    story.lost[n.StopAttempt] = 1
     story.move((job, gpus("b", 0, 1)))
     story.run_for(1.0)
     assert story.told(f.CheckpointTaken, job)
@@ -68,7 +68,7 @@ def test_i9_nothing_starts_while_the_source_cannot_say_that_it_has_stopped() -> 
     story = Story()
     job = story.training()
     story.run_for(5.0)
-    story.lost[n.Stop] = 1
+    story.lost[n.StopAttempt] = 1
     story.move((job, gpus("b", 0, 1)))
     story.run_for(1.0)
     story.disconnect("a")
@@ -108,7 +108,7 @@ def test_i13_all_nodes_of_a_job_have_to_stop_before_it_starts_elsewhere() -> Non
     there = [name for name in ("a", "b", "c", "d") if name not in here]
     story.move((job, across(*there)))
     story.run_for(0.4)
-    story.lost[n.Stop] = 1
+    story.lost[n.StopAttempt] = 1
     story.run_for(600.0)
     lives = [name for name in here if (job, 1) in story.machines[name].running]
     assert len(lives) == 1

@@ -18,7 +18,7 @@ SIZES = (1, 2, 4)
 
 def say(story: Story, job: int, sizes: tuple[int, ...] = SIZES, *, ranks: int = 4) -> None:
     """Let a training say how far it is, and on how many ranks it can run."""
-    said = n.Progress(
+    said = n.TrainingProgress(
         job=job,
         attempt=story.job(job).attempts,
         step=2,
@@ -70,7 +70,7 @@ def test_i14_what_the_head_does_not_know_the_training_refuses_itself() -> None:
     words = "it cannot run on 3 ranks"
     story.programs[job] = Program(runs_s=1000.0, save_fault=words)
     step = story.do(c.ActOnJob(caller=ALICE, job=job, action=a.MigrateJob(nodes=(), gpus=3)))
-    (order,) = [effect for effect in orders(step) if isinstance(effect, n.Checkpoint)]
+    (order,) = [effect for effect in orders(step) if isinstance(effect, n.TakeCheckpoint)]
     assert order.world_size == 3
     story.run_for(5.0)
 

@@ -261,7 +261,7 @@ def test_one_that_left_although_its_move_was_given_up_goes_on_from_its_queue() -
     story = Story()
     job = deaf(story, saves_s=60.0)
     story.run_for(5.0)
-    story.delayed_s[n.Checkpoint] = 100.0
+    story.delayed_s[n.TakeCheckpoint] = 100.0
     story.move((job, gpus("b", 0, 1)))
     story.run_for(125.0)
     assert len(story.told(f.MoveAbandoned, job)) == 1
@@ -312,7 +312,7 @@ def test_a_part_that_stays_is_stopped_when_others_have_left() -> None:
         deadline_after_s=1e6,
     )
     story.run_for(5.0)
-    story.lost[n.Checkpoint] = 1  # one of the two nodes does not hear of it
+    story.lost[n.TakeCheckpoint] = 1  # one of the two nodes does not hear of it
     story.move((job, (place("b"), place("a"))))
     story.run_for(59.0)
     assert story.state(job) == "migrating"

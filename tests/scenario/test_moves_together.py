@@ -17,7 +17,7 @@ def say_first_step(story: Story, job: int, machine: Machine) -> None:
     """Let the present attempt of a training say that it goes on."""
     story.tell(
         machine,
-        n.Progress(
+        n.TrainingProgress(
             job=job,
             attempt=story.job(job).attempts,
             step=2,
@@ -148,7 +148,7 @@ def test_one_whose_new_place_nobody_leaves_finds_another_by_its_queue() -> None:
     story.move((first, gpus("b", 0, 1)), (second, gpus("a", 0, 1, 2, 3)))
     story.run_for(2.0)
     assert story.place(first) == ()
-    story.lost[n.Stop] = 1
+    story.lost[n.StopAttempt] = 1
     limit_s = story.settings.config.moves.checkpoint_timeout_s
     story.run_for(limit_s - 2.0)
     assert story.state(first) == "migrating"

@@ -60,7 +60,7 @@ def test_i12_the_time_in_which_it_saves_its_state_does_not_count() -> None:
     assert story.place(job) == gpus("b", 0, 1)
     before_s = left_s(story, job)
     assert before_s == pytest.approx(100.0 - 30.0 - 4.0, abs=6.0)
-    said = n.Progress(
+    said = n.TrainingProgress(
         job=job, attempt=2, step=2, work_done=2.0, at_s=story.now_s, restored_step=1, restore_s=3.0
     )
     step = story.head.reported("b", said, story.now_s)

@@ -283,7 +283,7 @@ def test_t9_no_report_of_another_node_changes_a_job() -> None:
         n.Exited(record=record, usage=WRONG, load=Load()),
         n.Checkpointed(job=job, attempt=1, step=9, path="/x"),
         n.CheckpointFailed(job=job, attempt=1, request=1, message="no"),
-        n.Progress(job=job, attempt=1, step=9, work_done=9.0, at_s=world.now_s),
+        n.TrainingProgress(job=job, attempt=1, step=9, work_done=9.0, at_s=world.now_s),
     ]
 
     effects = [

@@ -45,7 +45,7 @@ class Story(World):
 
     def steps(self, job: int, step: int, **said: float) -> None:
         """Let a training say that its steps take a second."""
-        told = n.Progress(
+        told = n.TrainingProgress(
             job=job,
             attempt=self.job(job).attempts,
             step=step,

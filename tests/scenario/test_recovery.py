@@ -93,7 +93,7 @@ def survey_of(head: Head, told: dict[str, list[n.KnownAttempt]], first: int) -> 
     survey = Survey(first)
     for name, attempts in told.items():
         survey.begin(name)
-        survey.take(name, n.Known(attempts=tuple(attempts), done=True))
+        survey.take(name, n.KnownAttempts(attempts=tuple(attempts), done=True))
     return survey
 
 

@@ -75,7 +75,7 @@ class Story(World):
             name = attempt.allocation[0].node
             gradient_s = SAMPLE_S["a100" if name == "a" else "t4"] * (64 + attempt.batching.per_gpu)
             step_s = gradient_s * (attempt.batching.accumulation + 1)
-            told = n.Progress(
+            told = n.TrainingProgress(
                 job=number,
                 attempt=attempt.number,
                 step=1 + int(self.now_s),
@@ -192,7 +192,7 @@ def inferring(story: Story, inference: Inference) -> int:
         for batch in (8, 64, 512)
         for passed_s in (SAMPLE_S["a100"] * (64 + batch),)
     )
-    told = n.Progress(job=job, attempt=1, step=1, at_s=story.now_s, profile=samples)
+    told = n.TrainingProgress(job=job, attempt=1, step=1, at_s=story.now_s, profile=samples)
     story._take(story.head.reported("a", told, story.now_s))
     story.do(c.ActOnNode(caller=ADMIN, node="t", action=a.ResumeNode()))
     return job

@@ -64,7 +64,7 @@ class Story(World):
 
     def progress(self, job: int, *, step: int, work_done: float, **said: float) -> None:
         """Let a training of 1000 samples say how far it is."""
-        told = n.Progress(
+        told = n.TrainingProgress(
             job=job,
             attempt=1,
             step=step,
@@ -215,7 +215,7 @@ def test_a_head_that_was_started_anew_knows_what_it_had_learned(tmp_path: Path) 
     began_s = books.now_s
     said = n.Started(job=runs, attempt=1, pid=2, started_s=began_s)
     books.take(books.head.started("n1", said, began_s))
-    told = n.Progress(job=runs, attempt=1, step=1, work_done=1.0, at_s=began_s + 25.0)
+    told = n.TrainingProgress(job=runs, attempt=1, step=1, work_done=1.0, at_s=began_s + 25.0)
     books.take(books.head.reported("n1", told, began_s + 25.0))
 
     books.reopen()

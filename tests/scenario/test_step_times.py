@@ -57,7 +57,7 @@ class Story(World):
 
     def steps(self, job: int, step: int, step_s: float, **said: float) -> None:
         """Let a training say how far it is."""
-        told = n.Progress(
+        told = n.TrainingProgress(
             job=job,
             attempt=self.job(job).attempts,
             step=step,
@@ -214,7 +214,7 @@ def test_what_a_move_costs_is_expected_of_the_next_one() -> None:
     story.move((job, gpus("a", 2, 3)))
     story.run_for(20.0)
     asked_s = story.told(f.MoveRequested, job)[0].at_s
-    told = n.Progress(job=job, attempt=2, step=31, work_done=31.0, at_s=story.now_s)
+    told = n.TrainingProgress(job=job, attempt=2, step=31, work_done=31.0, at_s=story.now_s)
     story._take(story.head.reported("a", told, story.now_s))
     story._take(story.head.reported("a", told, story.now_s))
 
@@ -253,7 +253,7 @@ def test_a_head_that_was_started_anew_knows_steps_and_moves(tmp_path: Path) -> N
     said = n.Started(job=job, attempt=1, pid=1, started_s=BEGIN_S)
     books.take(books.head.started("n1", said, BEGIN_S))
     for step in (1, 11):
-        told = n.Progress(
+        told = n.TrainingProgress(
             job=job,
             attempt=1,
             step=step,

@@ -22,10 +22,10 @@ def checkpoint(job: int, attempt: int, step: int, **changes: object) -> n.Checkp
     return n.Checkpointed(job=job, attempt=attempt, step=step, path=f"/c/{step}", **changes)  # type: ignore[arg-type] # as named
 
 
-def progress(story: Story, job: int, **changes: object) -> n.Progress:
+def progress(story: Story, job: int, **changes: object) -> n.TrainingProgress:
     """Return that a training is at its tenth step."""
     said = {"work_done": 0.0, "at_s": story.now_s, **changes}
-    return n.Progress(job=job, attempt=story.job(job).attempts, step=10, **said)  # type: ignore[arg-type] # as named
+    return n.TrainingProgress(job=job, attempt=story.job(job).attempts, step=10, **said)  # type: ignore[arg-type] # as named
 
 
 def limited(story: Story, walltime_s: int) -> int:

@@ -35,7 +35,7 @@ class WarmStory(Story):
         """Let a training say how far it is."""
         attempt = self.job(job).attempt
         assert attempt is not None, "it runs"
-        said = n.Progress(
+        said = n.TrainingProgress(
             job=job, attempt=attempt.number, step=5, at_s=self.now_s, ready=ready, work_done=5.0
         )
         self.tell(self.machines[next(iter(attempt.parts))], said)
@@ -192,14 +192,14 @@ def test_an_abandoned_move_ends_what_was_prepared() -> None:
     story.move((job, gpus("b", 2, 3)))
     story.run_for(1.0)
     sent = story.head.reported("b", n.Prepared(job=job, attempt=2), story.now_s)
-    assert [type(effect) for effect in orders(sent)] == [n.Checkpoint]
+    assert [type(effect) for effect in orders(sent)] == [n.TakeCheckpoint]
     request = story.job(job).moves_asked
     failed = n.CheckpointFailed(job=job, attempt=1, request=request, message="no space")
 
     step = story.head.reported("a", failed, story.now_s)
 
-    (node,) = [each.node for each in step.effects if isinstance(order_of(each), n.Stop)]
-    (stop,) = [each for each in orders(step) if isinstance(each, n.Stop)]
+    (node,) = [each.node for each in step.effects if isinstance(order_of(each), n.StopAttempt)]
+    (stop,) = [each for each in orders(step) if isinstance(each, n.StopAttempt)]
     assert (node, stop.attempt, stop.reason) == ("b", 2, StopReason.FENCED)
     assert story.state(job) == "running"
     assert story.job(job).attempts == 1

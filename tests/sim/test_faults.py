@@ -196,7 +196,7 @@ class Obedient(NodeProcess):
 
     def post(self, event: Input) -> None:
         """Pass over stops of what is not known."""
-        if isinstance(event, HeadOrder) and isinstance(event.message, n.Stop):
+        if isinstance(event, HeadOrder) and isinstance(event.message, n.StopAttempt):
             known = self.agent.attempts if self.agent is not None else {}
             if (event.message.job, event.message.attempt) not in known:
                 return

@@ -32,7 +32,7 @@ from gnode.task import SupervisorInfo
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Gpu, Inventory
 from gsched.model.states import OutcomeKind, StopReason
-from gsched.protocol.node import ExitAck, Exited, HeadMessage, Launch, Started, Stop
+from gsched.protocol.node import ExitAck, Exited, HeadMessage, Launch, Started, StopAttempt
 from tests.support.agent_driver import ALICE, info, order, site
 
 JOBS = st.integers(1, 3)
@@ -162,7 +162,7 @@ class NodeMachine(RuleBasedStateMachine):
         match message:
             case Launch():
                 self.feed(LaunchOrder(launch=message, account=ALICE))
-            case Stop() | ExitAck():
+            case StopAttempt() | ExitAck():
                 self.feed(HeadOrder(message=message))
             case _:
                 raise AssertionError(f"this model says no {message}")
@@ -191,7 +191,9 @@ class NodeMachine(RuleBasedStateMachine):
     def stop(self, job: int, attempt: int) -> None:
         if AttemptKey(job, attempt) in self.sent or self.replaced.get(job, 0) > attempt:
             return
-        self.orders.append(Stop(job=job, attempt=attempt, reason=StopReason.DELETE, grace_s=1.0))
+        self.orders.append(
+            StopAttempt(job=job, attempt=attempt, reason=StopReason.DELETE, grace_s=1.0)
+        )
         self.say(self.orders[-1])
 
     @precondition(lambda self: self.connected and self.orders)

@@ -24,7 +24,7 @@ from gnode.task import SupervisorInfo
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Gpu, Inventory, Share
 from gsched.model.states import OutcomeKind, StopReason, Subject
-from gsched.protocol.node import ExitAck, Exited, Launch, Started, Stop
+from gsched.protocol.node import ExitAck, Exited, Launch, Started, StopAttempt
 from tests.support.launches import launch_of
 
 EffectT = TypeVar("EffectT")
@@ -124,7 +124,7 @@ class Driver:
     ) -> list[do.Effect]:
         """Order a stop with a grace of 30 s."""
         return self.step(
-            HeadOrder(message=Stop(job=job, attempt=attempt, reason=reason, grace_s=30.0))
+            HeadOrder(message=StopAttempt(job=job, attempt=attempt, reason=reason, grace_s=30.0))
         )
 
     def ack(self, job: int = 1, attempt: int = 1) -> list[do.Effect]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.errors import GschedError
 from tests.support.forks import popen
 from tests.support.processes import MARKER, attempts, kill_all, processes_of
@@ -69,7 +69,7 @@ class Cluster:
         self._marker = marker
         self._head_process: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self._client = Head(str(self.socket))
+        self._client = HeadClient(str(self.socket))
         self._node_port = 0
         for path in (directory, self.jobs, self.state_dir, self.tmp_dir):
             path.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ class Cluster:
         return self._head_process
 
     @property
-    def head(self) -> Head:
+    def head(self) -> HeadClient:
         """Return a client of the head; it outlives the head's restarts."""
         return self._client
 

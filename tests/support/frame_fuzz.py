@@ -307,7 +307,8 @@ class FrameFuzz:
             if said != message:
                 self.faults.append(f"{type(message).__name__} to the head is another one there")
             if isinstance(
-                said, n.Started | n.Progress | n.Checkpointed | n.CheckpointFailed | StepRequest
+                said,
+                n.Started | n.TrainingProgress | n.Checkpointed | n.CheckpointFailed | StepRequest,
             ):
                 self._take(self.head.reported("n1", said, self.now_s))
             if self.random.random() < 0.001:

@@ -391,7 +391,7 @@ class HeadMachine(DependentJobs, SharingJobs):
                 self.bag.append(Sent(body.name, n.Probed(request=request, passed=passed)))
             case e.SendLaunch(job=job, attempt=attempt):
                 self.launch(body, (job, attempt))
-            case n.Stop(job=job, attempt=attempt, reason=reason):
+            case n.StopAttempt(job=job, attempt=attempt, reason=reason):
                 key = (job, attempt)
                 if key in body.alive:
                     self.end(body, key, OutcomeKind.SIGNALLED, reason=reason)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from gnode.supervisor import terminal
 from gsched import terminal as t
-from gsched.terminal import Kind, Window
+from gsched.terminal import FrameKind, TerminalSize
 
 WAIT_S = 30.0
 
@@ -24,7 +24,7 @@ class Attached:
         directory: pathlib.Path,
         session: str = "",
         *,
-        window: Window = Window(24, 80),  # noqa: B008 - a tuple, which nothing changes
+        window: TerminalSize = TerminalSize(24, 80),  # noqa: B008 - a tuple, which nothing changes
         offset: int | None = None,
     ) -> None:
         self.opened.append(self)
@@ -51,11 +51,11 @@ class Attached:
 
     def type(self, text: str) -> None:
         """Type text."""
-        self.channel.send(t.frame(Kind.DATA, text.encode()))
+        self.channel.send(t.frame(FrameKind.DATA, text.encode()))
 
     def resize(self, rows: int, columns: int) -> None:
         """Say that the window has another size."""
-        self.channel.send(t.window_frame(Window(rows, columns)))
+        self.channel.send(t.window_frame(TerminalSize(rows, columns)))
 
     def until(self, text: str) -> str:
         """Read until the text was shown, and return all that was."""
@@ -89,17 +89,17 @@ class Attached:
                 return
             self._take(*t.split(message))
 
-    def _take(self, kind: Kind, content: bytes) -> None:
+    def _take(self, kind: FrameKind, content: bytes) -> None:
         match kind:
-            case Kind.DATA:
+            case FrameKind.DATA:
                 self.seen += content
-            case Kind.OFFSET:
+            case FrameKind.OFFSET:
                 self.begin = t.offset_of(content)
-            case Kind.NOTE:
+            case FrameKind.NOTE:
                 self.notes.append(content.decode())
-            case Kind.TAKEN:
+            case FrameKind.TAKEN:
                 self.taken = True
-            case Kind.END:
+            case FrameKind.END:
                 self.status = t.end_of(content)
             case _:
                 raise AssertionError(kind)

@@ -334,7 +334,7 @@ def head_dies_at(cluster: Cluster, when: str, step: int) -> dict[str, object]:
         )
         cluster.start_head()
         if step == 1 and when == "before_commit":
-            assert migration.story().moves_asked == 0
+            assert migration.story().moves_requested == 0
         return migration.finish()
     finally:
         migration.watch.stop()

@@ -5,7 +5,7 @@ import subprocess
 import threading
 from collections.abc import Sequence
 
-from gsched.client import Head, new_job
+from gsched.client import HeadClient, new_job
 from gsched.errors import HeadUnreachableError
 from gsched.protocol import actions as a
 from gsched.protocol.api import ActionResult, JobStory, SubmitJob
@@ -32,7 +32,7 @@ class Submission:
         self._jobs = jobs
         self._ids: list[int] = []
         self._error: Exception | None = None
-        self._head = Head(str(cluster.socket), patience_s=DEATH_TIMEOUT_S)
+        self._head = HeadClient(str(cluster.socket), patience_s=DEATH_TIMEOUT_S)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -90,7 +90,7 @@ def wait_for_starts(judge: Judge, ids: Sequence[int], count: int = 1) -> None:
     )
 
 
-def delete(head: Head, job: int) -> ActionResult | None:
+def delete(head: HeadClient, job: int) -> ActionResult | None:
     """Delete a job; None where the head died over it: the user does not know, and asks again."""
     try:
         (result,) = head.act(a.DeleteJob(ids=(str(job),))).results

@@ -55,7 +55,7 @@ class Running(Struct, kw_only=True):
     unhandled: int = 0
 
 
-def save_state(world: World, machine: Machine, order: n.Checkpoint) -> None:
+def save_state(world: World, machine: Machine, order: n.TakeCheckpoint) -> None:
     """Let a training save its state, in its own time, or say why it cannot."""
     job, attempt = order.job, order.attempt
     program = world.programs[job]
@@ -86,7 +86,7 @@ def save_state(world: World, machine: Machine, order: n.Checkpoint) -> None:
         world.later(program.saves_s, answer)
 
 
-def _leave(world: World, machine: Machine, order: n.Checkpoint) -> None:
+def _leave(world: World, machine: Machine, order: n.TakeCheckpoint) -> None:
     """Let a job that only knows a signal save its state and end; it hears each request once."""
     part = machine.running.get((order.job, order.attempt))
     if part is None or order.request <= part.asked:

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from gnode.gpushare.addresses import CONTROL_SOCKET
 from gnode.gpushare.interception import FOLDER
-from gsched.client import Head, new_job
+from gsched.client import HeadClient, new_job
 from gsched.errors import GschedError, HeadUnreachableError, TryAgainError
 from gsched.model.ids import read_job_id
 from gsched.model.states import OutcomeKind
@@ -205,7 +205,7 @@ class ShareFaults:
     def _submit(self) -> None:
         """Submit by gsub and by the client in turn, as long as few jobs are unfinished."""
         chance = random.Random(self.seed + 1)
-        head = Head(str(self.cluster.socket), patience_s=0.2)
+        head = HeadClient(str(self.cluster.socket), patience_s=0.2)
         number = 0
         try:
             while not self._over.is_set():
@@ -222,7 +222,7 @@ class ShareFaults:
         except (AssertionError, GschedError, OSError) as error:  # looked at after each fault
             self._broken.append(error)
 
-    def _by_client(self, head: Head, name: str, kind: Kind) -> int | None:
+    def _by_client(self, head: HeadClient, name: str, kind: Kind) -> int | None:
         job = new_job(
             name=name,
             workdir=str(self.cluster.jobs),
@@ -238,7 +238,7 @@ class ShareFaults:
                 return result.id
         raise AssertionError("no head answers")
 
-    def _by_command(self, _head: Head, name: str, kind: Kind) -> int | None:
+    def _by_command(self, _head: HeadClient, name: str, kind: Kind) -> int | None:
         """Submit by gsub; without an id nobody was promised anything."""
         options = ["--grace", "2", "-N", name]
         if kind.share:

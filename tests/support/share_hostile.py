@@ -18,7 +18,7 @@ import psutil
 
 from gnode.gpushare.interception import FOLDER
 from gnode.gpushare.keeper import LOG_FILE, DaemonKeeper
-from gsched.client import Head, new_job
+from gsched.client import HeadClient, new_job
 from gsched.errors import HeadUnreachableError, TryAgainError
 from gsched.model.states import OutcomeKind
 from gschedd.core.state import facts as f
@@ -190,7 +190,7 @@ class ShareHostile:
             script=self._script(name, seed),
             resources=(SHARES[name],),
         )
-        (result,) = Head(str(self.cluster.socket)).submit([job]).results
+        (result,) = HeadClient(str(self.cluster.socket)).submit([job]).results
         assert result.error is None, result.error
         self.jobs[result.id] = name
         return result.id
@@ -211,7 +211,7 @@ class ShareHostile:
     def _end_of(self, job: int) -> None:
         def is_over() -> bool:
             with contextlib.suppress(HeadUnreachableError, TryAgainError):
-                rows = Head(str(self.cluster.socket)).jobs([job]).jobs
+                rows = HeadClient(str(self.cluster.socket)).jobs([job]).jobs
                 return all(row.state == "done" for row in rows)
             return False
 

@@ -157,19 +157,19 @@ class SimulatedNode:
                 self._remember(message)
             case n.Refused() if message.fatal:
                 raise RefusedError(message.message)
-            case n.Survey():
-                return [n.Known(attempts=(), done=True)]
+            case n.SurveyAttempts():
+                return [n.KnownAttempts(attempts=(), done=True)]
             case n.Ping():
                 return [n.Pong(number=message.number)]
             case n.Probe():
                 return [n.Probed(request=message.request, passed=True)]
             case n.Launch():
                 return self._launch(message, now_s)
-            case n.Stop():
+            case n.StopAttempt():
                 return self._stop(message, now_s)
             case n.ExitAck():
                 self._parts.pop((message.job, message.attempt, message.token), None)
-            case n.Checkpoint() | n.ReadOutput():
+            case n.TakeCheckpoint() | n.ReadOutput():
                 return _cannot(message)
             case _:
                 pass
@@ -202,7 +202,7 @@ class SimulatedNode:
         heapq.heappush(self._ends, (now_s + job_s, key))
         return [started]
 
-    def _stop(self, stop: n.Stop, now_s: float) -> list[n.NodeMessage]:
+    def _stop(self, stop: n.StopAttempt, now_s: float) -> list[n.NodeMessage]:
         key = (stop.job, stop.attempt, stop.token)
         if key not in self._parts:
             if stop.attempt <= self._latest.get(stop.job, 0):
@@ -279,7 +279,7 @@ def _cancelled(key: Key, reason: StopReason, now_s: float) -> n.Exited:
     return n.Exited(record=record, usage=Usage(), load=Load(), token=token)
 
 
-def _cannot(message: n.Checkpoint | n.ReadOutput) -> list[n.NodeMessage]:
+def _cannot(message: n.TakeCheckpoint | n.ReadOutput) -> list[n.NodeMessage]:
     reason = "a simulated node runs no processes"
     if isinstance(message, n.ReadOutput):
         return [n.OutputRead(request=message.request, error=reason)]

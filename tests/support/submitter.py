@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from gsched.client import Head, new_job, new_key
+from gsched.client import HeadClient, new_job, new_key
 from gsched.errors import HeadUnreachableError, TryAgainError
 from gsched.model.ids import read_job_id
 
@@ -46,7 +46,7 @@ def _note(path: Path, text: str) -> None:
 
 def _by_client(given: argparse.Namespace) -> str | None:
     """Submit one job, again and again with one key, until there is an id."""
-    head = Head(str(given.socket), patience_s=RETRY_S)
+    head = HeadClient(str(given.socket), patience_s=RETRY_S)
     key = new_key()
     script = given.script.read_text(encoding="ascii")
     job = new_job(key=key, name="chaos", workdir=str(given.jobs), script=script, grace_s=1.0)

@@ -397,7 +397,7 @@ class World:
         match order:
             case e.SendLaunch():
                 self._launch(machine, order)
-            case n.Stop():
+            case n.StopAttempt():
                 self._stop(machine, order)
             case n.Signal():
                 machine.signals.append((order.job, order.signal))
@@ -405,11 +405,11 @@ class World:
                 self._plan_end(machine, (order.job, order.attempt), order.walltime_s)
             case n.ExitAck():
                 machine.ended.pop((order.job, order.attempt), None)
-            case n.Checkpoint():
+            case n.TakeCheckpoint():
                 save_state(self, machine, order)
             case n.GoOn():
                 machine.going_on.append(order.request)
-            case n.Tune() | n.Probe() | e.SendPrepare():
+            case n.TuneTraining() | n.Probe() | e.SendPrepare():
                 self._told(machine, order)
             case StepOrder() | StepRefused():
                 machine.steps.append(order)
@@ -418,9 +418,9 @@ class World:
             case _:
                 raise AssertionError(f"no effect is a {order!r}")
 
-    def _told(self, machine: Machine, order: n.Tune | n.Probe | e.SendPrepare) -> None:
+    def _told(self, machine: Machine, order: n.TuneTraining | n.Probe | e.SendPrepare) -> None:
         match order:
-            case n.Tune():
+            case n.TuneTraining():
                 machine.tunes.append((order.job, order.batching))
             case e.SendPrepare():
                 machine.preparing.append((order.job, order.attempt))
@@ -512,7 +512,7 @@ class World:
                 signal=program.killed_by,
             )
 
-    def _stop(self, machine: Machine, order: n.Stop) -> None:
+    def _stop(self, machine: Machine, order: n.StopAttempt) -> None:
         key = (order.job, order.attempt)
         part = machine.running.get(key)
         if part is None:

@@ -138,7 +138,7 @@ def test_an_answer_outlives_the_supervisor_and_gnode(cluster: Cluster) -> None:
     assert again.status == 170
     assert "no process of the job handles signal 10 (USR1)" in again.stderr
     story = cluster.head.job(job)
-    assert (story.row.state, story.row.attempt, story.moves_asked) == ("running", 1, 2)
+    assert (story.row.state, story.row.attempt, story.moves_requested) == ("running", 1, 2)
     assert run_command("gdel", "-W", "0", str(job), head=head).status == 0
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from gsched.client import Head
+from gsched.client import HeadClient
 from scripts.reproduce.compaction_case import Part, Told
 from scripts.reproduce.compaction_live import Live
 from scripts.reproduce.compaction_main import costs_of
@@ -37,7 +37,7 @@ class Desk:
             cluster.start_node(name, cpus=4, gpus=2)
 
     @property
-    def head(self) -> Head:
+    def head(self) -> HeadClient:
         return self._cluster.head
 
     def run(self, *command: str) -> tuple[str, str]:

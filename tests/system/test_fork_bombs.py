@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gsched.model.states import StopReason
-from gsched.protocol.node import Stop
+from gsched.protocol.node import StopAttempt
 from tests.support.gnode_world import GnodeWorld
 from tests.support.processes import attempts
 
@@ -80,7 +80,7 @@ def test_d5_a_fork_bomb_is_ended_by_a_stop_and_leaves_nothing(
             break
     assert marked(str(program))
 
-    world.head.send(Stop(job=1, attempt=1, reason=StopReason.DELETE, grace_s=0.5))
+    world.head.send(StopAttempt(job=1, attempt=1, reason=StopReason.DELETE, grace_s=0.5))
     record = world.head.wait_for_exit(1).record
 
     assert record.stop_reason is StopReason.DELETE

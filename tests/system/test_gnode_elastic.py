@@ -22,13 +22,13 @@ from gsched.model.limits import MAX_USER_TRAINING_CONNECTIONS
 from gsched.model.states import StopReason
 from gsched.model.training import Batching
 from gsched.protocol.node import (
-    Checkpoint,
     Checkpointed,
     CheckpointFailed,
     GoOn,
-    Progress,
-    Stop,
-    Tune,
+    StopAttempt,
+    TakeCheckpoint,
+    TrainingProgress,
+    TuneTraining,
 )
 from gsched.protocol.training import MAX_LINE_BYTES
 from tests.support import stand_in_training
@@ -67,7 +67,7 @@ def train(world: GnodeWorld, job: int = 1, *words: str, **settings: object) -> N
 
 def ended(world: GnodeWorld, job: int = 1) -> None:
     """End a training and wait for its end."""
-    world.head.send(Stop(job=job, attempt=1, reason=StopReason.DELETE, grace_s=1))
+    world.head.send(StopAttempt(job=job, attempt=1, reason=StopReason.DELETE, grace_s=1))
     world.head.wait_for_exit(job)
 
 
@@ -112,18 +112,18 @@ class Client:
 def test_a_training_saves_waits_and_goes_on(world: GnodeWorld) -> None:
     world.start()
     train(world)
-    (first,) = world.head.wait_for(Progress)
+    (first,) = world.head.wait_for(TrainingProgress)
     assert (first.job, first.attempt, first.restored_step) == (1, 1, -1)
 
-    world.head.send(Checkpoint(job=1, attempt=1, request=4))
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=4))
 
     (saved,) = world.head.wait_for(Checkpointed)
     assert (saved.request, saved.waits, saved.path) == (4, True, str(world.work / "saved"))
     assert saved.work_done == 32.0 * saved.step > 0
-    world.head.send(Checkpoint(job=1, attempt=1, request=4))
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=4))
     assert world.head.wait_for(Checkpointed, count=2)[1] == saved
     world.head.send(GoOn(job=1, attempt=1, request=4))
-    on = world.head.wait_for(Progress, count=2)[1]
+    on = world.head.wait_for(TrainingProgress, count=2)[1]
     assert on.step == saved.step
     ended(world)
 
@@ -131,9 +131,9 @@ def test_a_training_saves_waits_and_goes_on(world: GnodeWorld) -> None:
 def test_a_batch_size_reaches_the_training(world: GnodeWorld) -> None:
     world.start()
     train(world)
-    world.head.wait_for(Progress)
+    world.head.wait_for(TrainingProgress)
 
-    world.head.send(Tune(job=1, attempt=1, batching=Batching(per_gpu=64, accumulation=3)))
+    world.head.send(TuneTraining(job=1, attempt=1, batching=Batching(per_gpu=64, accumulation=3)))
 
     assert '"tune":{"per_gpu":64,"accumulation":3}' in heard(world, "tune")
     ended(world)
@@ -142,9 +142,9 @@ def test_a_batch_size_reaches_the_training(world: GnodeWorld) -> None:
 def test_why_a_state_cannot_be_saved_is_told(world: GnodeWorld) -> None:
     world.start()
     train(world, 1, "--fails", "no space left on device")
-    world.head.wait_for(Progress)
+    world.head.wait_for(TrainingProgress)
 
-    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=1))
 
     (failed,) = world.head.wait_for(CheckpointFailed)
     assert (failed.request, failed.message) == (1, "no space left on device")
@@ -155,8 +155,8 @@ def test_a_restarted_gnode_is_told_everything_again(world: GnodeWorld) -> None:
     """Also that the training waits, so that a head which has given the move up lets it go on."""
     world.start()
     train(world)
-    world.head.wait_for(Progress)
-    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    world.head.wait_for(TrainingProgress)
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=1))
     (saved,) = world.head.wait_for(Checkpointed)
     pid = world.head.wait_for_start(1).pid
 
@@ -175,11 +175,11 @@ def test_an_order_while_gnode_was_away_reaches_the_training_when_both_are_back(
 ) -> None:
     world.start()
     train(world)
-    world.head.wait_for(Progress)
+    world.head.wait_for(TrainingProgress)
     world.kill()
 
     world.start()
-    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=1))
 
     assert world.head.wait_for(Checkpointed)[0].request == 1
     assert not [m for m in world.head.received if isinstance(m, CheckpointFailed)]
@@ -191,7 +191,7 @@ def test_a_training_that_is_slow_to_start_is_waited_for(world: GnodeWorld) -> No
     train(world, 1, "--late", "1.5")
     world.head.wait_for_start(1)
 
-    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=1))
 
     assert world.head.wait_for(Checkpointed)[0].request == 1
     ended(world)
@@ -203,12 +203,12 @@ def test_a_job_that_never_connects_cannot_be_asked(world: GnodeWorld) -> None:
     world.start()
     world.launch(1, "exec sleep 600", checkpoint_dir=str(world.work))
     world.head.wait_for_start(1)
-    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=1))
 
     (failed,) = world.head.wait_for(CheckpointFailed, timeout_s=CONNECT_S + 30)
 
     assert "does the script use gsched.elastic?" in failed.message
-    world.head.send(Checkpoint(job=1, attempt=1, request=2))
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=2))
     assert world.head.wait_for(CheckpointFailed, count=2)[1].request == 2
     ended(world)
 
@@ -252,7 +252,7 @@ def test_who_breaks_the_rules_is_cut_off_with_a_word_and_nobody_else_notices(
 ) -> None:
     world.start()
     train(world)
-    world.head.wait_for(Progress)
+    world.head.wait_for(TrainingProgress)
 
     for what, data in BAD_LINES.items():
         client = Client(world)
@@ -261,9 +261,11 @@ def test_who_breaks_the_rules_is_cut_off_with_a_word_and_nobody_else_notices(
             client.socket.shutdown(socket.SHUT_WR)
         assert "refused" in client.last_words(), what
 
-    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=1))
     assert world.head.wait_for(Checkpointed)
-    assert [type(m) for m in world.head.received if isinstance(m, Progress)] == [Progress]
+    assert [type(m) for m in world.head.received if isinstance(m, TrainingProgress)] == [
+        TrainingProgress
+    ]
     assert world.log().count("on the socket of trainings") <= 5  # nobody fills the log
     ended(world)
 
@@ -271,7 +273,7 @@ def test_who_breaks_the_rules_is_cut_off_with_a_word_and_nobody_else_notices(
 def test_random_bytes_harm_nothing(world: GnodeWorld) -> None:
     world.start()
     train(world)
-    world.head.wait_for(Progress)
+    world.head.wait_for(TrainingProgress)
 
     for number in range(200):
         client = Client(world)
@@ -281,7 +283,7 @@ def test_random_bytes_harm_nothing(world: GnodeWorld) -> None:
         client.send(data.replace(b"\n", b"") + b"\n")
         client.socket.close()
 
-    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=1))
     assert world.head.wait_for(Checkpointed)[0].request == 1
     ended(world)
 
@@ -289,11 +291,11 @@ def test_random_bytes_harm_nothing(world: GnodeWorld) -> None:
 def test_many_connections_of_a_user_are_cut_off(world: GnodeWorld) -> None:
     world.start()
     train(world)
-    world.head.wait_for(Progress)
+    world.head.wait_for(TrainingProgress)
     clients = [Client(world) for _ in range(MAX_USER_TRAINING_CONNECTIONS + 20)]
 
     assert "too many connections" in clients[-1].last_words()
-    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=1))
     assert world.head.wait_for(Checkpointed)
     for client in clients:
         client.socket.close()
@@ -303,9 +305,9 @@ def test_many_connections_of_a_user_are_cut_off(world: GnodeWorld) -> None:
 def test_a_flood_of_lines_is_read_slowly_and_all_else_goes_on(world: GnodeWorld) -> None:
     world.start()
     train(world)
-    world.head.wait_for(Progress)
+    world.head.wait_for(TrainingProgress)
     train(world, 2)
-    world.head.wait_for(Progress, lambda m: m.job == 2)
+    world.head.wait_for(TrainingProgress, lambda m: m.job == 2)
     client = Client(world)
     client.hello(2)
     client.socket.setblocking(False)  # noqa: FBT003 - the socket's own signature
@@ -316,10 +318,10 @@ def test_a_flood_of_lines_is_read_slowly_and_all_else_goes_on(world: GnodeWorld)
     except BlockingIOError:
         pass  # it is not read as fast as it is sent
 
-    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=1))
 
     assert world.head.wait_for(Checkpointed, lambda m: m.job == 1)
-    flood = [m for m in world.head.received if isinstance(m, Progress) and m.job == 2]
+    flood = [m for m in world.head.received if isinstance(m, TrainingProgress) and m.job == 2]
     assert len(flood) < 500
     client.socket.close()
     ended(world)
@@ -330,7 +332,7 @@ def test_a_job_that_connects_again_and_again_is_heard_as_slowly(world: GnodeWorl
     """58,310 checkpoints in 30 s once became as many facts; the newest must still be known."""
     world.start()
     train(world)
-    world.head.wait_for(Progress)
+    world.head.wait_for(TrainingProgress)
     rounds = 400
     for number in range(1, rounds + 1):
         client = Client(world)
@@ -359,7 +361,7 @@ def test_another_user_cannot_speak_for_a_training(open_world: GnodeWorld) -> Non
     world = open_world
     world.start()
     train(world)
-    world.head.wait_for(Progress)
+    world.head.wait_for(TrainingProgress)
     # root may speak for everybody, but here the job is root's and the peer is not
     code = (
         "import os, socket; os.setgroups([]); os.setgid(54321); os.setuid(54321)\n"
@@ -372,7 +374,7 @@ def test_another_user_cannot_speak_for_a_training(open_world: GnodeWorld) -> Non
     said = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, check=True)
 
     assert b"attempt 1.1 of uid 54321 does not run here" in said.stdout
-    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    world.head.send(TakeCheckpoint(job=1, attempt=1, request=1))
     assert world.head.wait_for(Checkpointed)[0].step != 9
     ended(world)
 
@@ -399,7 +401,7 @@ def test_nobody_takes_the_sockets_place_while_gnode_is_away(open_world: GnodeWor
     world = open_world
     world.start()
     train(world)
-    world.head.wait_for(Progress)
+    world.head.wait_for(TrainingProgress)
     path = socket_path(str(world.state))
     world.kill()
 
@@ -444,7 +446,7 @@ def test_a_job_is_sent_the_signal_of_its_move_once_and_its_end_says_so(world: Gn
     )
     world.launch(1, script)
     heard(world, "ready")
-    order = Checkpoint(job=1, attempt=1, request=3, signal=signal.SIGUSR1)
+    order = TakeCheckpoint(job=1, attempt=1, request=3, signal=signal.SIGUSR1)
 
     world.head.send(order, order)
     world.kill()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gsched.model.states import OutcomeKind, StopReason
-from gsched.protocol.node import Heartbeat, Register, Stop
+from gsched.protocol.node import Heartbeat, Register, StopAttempt
 from tests.support.disks import fill, free, small_disk
 from tests.support.gnode_world import GnodeWorld, wait_until_gone
 from tests.support.processes import attempts
@@ -60,7 +60,7 @@ def test_a_stop_ends_a_job_while_the_spool_is_full(world: GnodeWorld) -> None:
     pid = world.head.wait_for_start(1).pid
     fill(world.state)
 
-    world.head.send(Stop(job=1, attempt=1, reason=StopReason.DELETE, grace_s=1.0))
+    world.head.send(StopAttempt(job=1, attempt=1, reason=StopReason.DELETE, grace_s=1.0))
     record = world.head.wait_for_exit(1).record
 
     assert record.stop_reason is StopReason.DELETE

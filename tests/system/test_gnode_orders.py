@@ -26,7 +26,7 @@ from gsched.protocol.node import (
     Retime,
     Signal,
     Started,
-    Stop,
+    StopAttempt,
     UnknownAttempt,
     Welcome,
     encode,
@@ -76,7 +76,7 @@ def test_e8_a_repeated_launch_runs_once_and_is_answered_with_the_state(world: Gn
     world.launch(1, script)
 
     assert world.head.wait_for_start(1, count=3).pid == pid
-    world.head.send(Stop(job=1, attempt=1, reason=StopReason.DELETE, grace_s=5))
+    world.head.send(StopAttempt(job=1, attempt=1, reason=StopReason.DELETE, grace_s=5))
     world.head.wait_for_exit(1)
     world.launch(1, script)
     world.head.wait_for_exit(1, count=2)
@@ -85,7 +85,7 @@ def test_e8_a_repeated_launch_runs_once_and_is_answered_with_the_state(world: Gn
 
 def test_e9_a_stop_before_the_launch_makes_the_launch_refused(world: GnodeWorld) -> None:
     world.start()
-    world.head.send(Stop(job=1, attempt=1, reason=StopReason.DELETE, grace_s=5))
+    world.head.send(StopAttempt(job=1, attempt=1, reason=StopReason.DELETE, grace_s=5))
     world.head.wait_for_exit(1)
 
     world.launch(1, f"touch {world.work}/ran")
@@ -229,7 +229,7 @@ def test_d3_d4_a_stop_kills_all_that_the_job_started(world: GnodeWorld) -> None:
     while not (child.exists() and child.read_text().strip()):
         settle(world, 901)
 
-    world.head.send(Stop(job=1, attempt=1, reason=StopReason.DELETE, grace_s=0.5))
+    world.head.send(StopAttempt(job=1, attempt=1, reason=StopReason.DELETE, grace_s=0.5))
 
     record = world.head.wait_for_exit(1).record
     assert record.stop_reason is StopReason.DELETE
@@ -241,7 +241,7 @@ def test_a_stop_right_behind_the_launch_ends_the_job(world: GnodeWorld) -> None:
     world.start()
     for job in range(1, 21):
         world.launch(job, "sleep 600")
-        world.head.send(Stop(job=job, attempt=1, reason=StopReason.DELETE, grace_s=1))
+        world.head.send(StopAttempt(job=job, attempt=1, reason=StopReason.DELETE, grace_s=1))
 
     for job in range(1, 21):
         assert world.head.wait_for_exit(job).record.stop_reason is StopReason.DELETE
@@ -459,7 +459,7 @@ def test_heartbeats_carry_load_and_what_running_jobs_use(world: GnodeWorld) -> N
     assert usage.samples > 0
     assert usage.memory_peak_bytes >= usage.memory_mean_bytes > 0
     assert beat.load.memory_used_bytes > 0
-    world.head.send(Stop(job=1, attempt=1, reason=StopReason.DELETE, grace_s=1))
+    world.head.send(StopAttempt(job=1, attempt=1, reason=StopReason.DELETE, grace_s=1))
     total = world.head.wait_for_exit(1).usage
     assert total.cpu_s >= usage.cpu_s
     assert total.samples > 0
@@ -516,7 +516,7 @@ def test_without_control_groups_a_job_is_still_ended_with_its_children(world: Gn
     while not (child.exists() and child.read_text().strip()):
         settle(world, 901)
 
-    world.head.send(Stop(job=1, attempt=1, reason=StopReason.DELETE, grace_s=2))
+    world.head.send(StopAttempt(job=1, attempt=1, reason=StopReason.DELETE, grace_s=2))
 
     assert world.head.wait_for_exit(1).record.stop_reason is StopReason.DELETE
     wait_until_gone(int(child.read_text()))

@@ -12,7 +12,7 @@ from gsched.protocol import node as n
 from gsched.protocol.endpoint import endpoint
 from gsched.protocol.sealing import Sealer, session_keys
 from gsched.protocol.sessions import READY
-from gsched.terminal import Kind
+from gsched.terminal import FrameKind
 from tests.support.cluster import Cluster
 from tests.support.commands import command_environment
 from tests.support.ptys import Sitting
@@ -39,7 +39,7 @@ async def call(cluster: Cluster, path: str, key: bytes, session: str) -> bool:
         from_node, _ = session_keys(key, plain, challenge.data)
         sealer = Sealer(from_node)
         await channel.send_bytes(sealer.seal(READY))
-        await channel.send_bytes(sealer.seal(t.frame(Kind.DATA, b"forged")))
+        await channel.send_bytes(sealer.seal(t.frame(FrameKind.DATA, b"forged")))
         answer = await channel.receive(timeout=20)
         return answer.type is aiohttp.WSMsgType.BINARY
 

@@ -55,7 +55,7 @@ def test_i1_i5_i14_what_cannot_be_is_said_and_the_training_ends_with_the_same_bi
             ran = run_command("gmigrate", job, *words, head=cluster.socket)
             assert ran.status != 0, words
             assert said in ran.stderr
-        assert migration.story().moves_asked == 0
+        assert migration.story().moves_requested == 0
 
         deaf = run_command("gmigrate", job, "--to", "n2", "--wait", head=cluster.socket)
 
@@ -68,7 +68,7 @@ def test_i1_i5_i14_what_cannot_be_is_said_and_the_training_ends_with_the_same_bi
 
     assert (result["weights"], result["steps"]) == (expected["weights"], expected["steps"])
     story = migration.story()
-    assert (story.row.attempt, story.row.moves, story.moves_asked) == (1, 0, 2)
+    assert (story.row.attempt, story.row.moves, story.moves_requested) == (1, 0, 2)
     told = [event.text for event in story.events if event.kind == "MoveAbandoned"]
     assert len(told) == 2
     assert fault in told[1]

@@ -12,7 +12,7 @@ import pytest
 
 from gnode.supervisor.shells import SHELLS_MAX
 from gsched import terminal as t
-from gsched.terminal import Kind, Window
+from gsched.terminal import FrameKind, TerminalSize
 from tests.support.keeper import Attached
 from tests.support.launching import Launcher, process_is_there, wait_until
 
@@ -185,7 +185,7 @@ def test_what_is_typed_faster_than_it_is_read_is_bounded(launcher: Launcher, job
     sent = 0
     with contextlib.suppress(TimeoutError):
         while sent < 2_000_000:
-            sent += user.channel.send(t.frame(Kind.DATA, b"x" * 10_000))
+            sent += user.channel.send(t.frame(FrameKind.DATA, b"x" * 10_000))
 
     assert sent < 2_000_000
     assert memory_bytes(keeper) < 100 << 20
@@ -266,7 +266,7 @@ def test_a_shell_beside_a_batch_job_ends_with_it(launcher: Launcher, job: int) -
     launcher.started(job)
     session = secrets.token_hex(16)
     launcher._order(f"{job}.1", shell_order(session))
-    user = Attached(launcher.directory(job), session, window=Window(30, 90))
+    user = Attached(launcher.directory(job), session, window=TerminalSize(30, 90))
     user.type("pwd; echo $MARK; stty size; echo $$\n")
     user.until(str(launcher.out))
     user.until("of-the-job")

@@ -19,7 +19,7 @@ import pytest
 from gsched.cli.local import cluster
 from gsched.cli.local.daemons import launcher_process, read_pid
 from gsched.cli.local.layout import ClusterLayout
-from gsched.client import Head, new_job
+from gsched.client import HeadClient, new_job
 from gsched.protocol.api import JobStory
 from tests.support import records
 from tests.support.cluster import wait_until
@@ -34,7 +34,7 @@ class Site:
 
     def __init__(self, directory: Path) -> None:
         self.layout = ClusterLayout(directory=directory)
-        self.head = Head(str(self.layout.socket))
+        self.head = HeadClient(str(self.layout.socket))
         self.jobs = directory.parent / "jobs"
         self.jobs.mkdir()
 

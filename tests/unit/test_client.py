@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gsched import client
-from gsched.client import Head, error_from, new_job
+from gsched.client import HeadClient, error_from, new_job
 from gsched.errors import (
     ALL_ERRORS,
     GschedError,
@@ -27,12 +27,14 @@ def fake(tmp_path: Path) -> FakeApi:
 
 
 @pytest.fixture
-def head(fake: FakeApi, tmp_path: Path) -> Iterator[Head]:
+def head(fake: FakeApi, tmp_path: Path) -> Iterator[HeadClient]:
     with serve(fake.application(), tmp_path / "s"):
-        yield Head(str(tmp_path / "s"))
+        yield HeadClient(str(tmp_path / "s"))
 
 
-def test_a_submission_whose_answer_was_lost_gives_the_same_job(fake: FakeApi, head: Head) -> None:
+def test_a_submission_whose_answer_was_lost_gives_the_same_job(
+    fake: FakeApi, head: HeadClient
+) -> None:
     """Twice the answer is lost after the head has acted: three requests, one key, one job."""
     fake.lose_answers = 2
     reply = head.submit([new_job(name="a", workdir="/")])
@@ -43,7 +45,7 @@ def test_a_submission_whose_answer_was_lost_gives_the_same_job(fake: FakeApi, he
 
 
 def test_a_submission_that_is_never_answered_says_that_it_may_be_queued(
-    fake: FakeApi, head: Head, monkeypatch: pytest.MonkeyPatch
+    fake: FakeApi, head: HeadClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "RETRY_S", 0.0)
     fake.lose_answers = 1000
@@ -55,11 +57,11 @@ def test_a_submission_that_is_never_answered_says_that_it_may_be_queued(
 
 def test_no_head_at_all_is_an_error_without_retries(tmp_path: Path) -> None:
     with pytest.raises(HeadUnreachableError, match="no head answers"):
-        Head(str(tmp_path / "none"), patience_s=0.0).submit([new_job(name="a", workdir="/")])
+        HeadClient(str(tmp_path / "none"), patience_s=0.0).submit([new_job(name="a", workdir="/")])
 
 
 def test_more_jobs_than_one_request_takes_are_split_in_order(
-    fake: FakeApi, head: Head, monkeypatch: pytest.MonkeyPatch
+    fake: FakeApi, head: HeadClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "MAX_JOBS_PER_REQUEST", 3)
     jobs = [new_job(name=f"j{number}", workdir="/") for number in range(10)]
@@ -70,7 +72,7 @@ def test_more_jobs_than_one_request_takes_are_split_in_order(
     assert [each.name for each in fake.submitted] == [each.name for each in jobs]
 
 
-def test_a_refusal_is_raised_as_its_class_with_its_hint(fake: FakeApi, head: Head) -> None:
+def test_a_refusal_is_raised_as_its_class_with_its_hint(fake: FakeApi, head: HeadClient) -> None:
     fake.refuse = api.ErrorBody(code="request_too_large", message="too large", hint="ask for less")
 
     with pytest.raises(RequestTooLargeError, match="too large") as caught:
@@ -89,12 +91,12 @@ def test_an_error_of_a_later_version_is_still_an_error() -> None:
     assert isinstance(error_from(api.ErrorBody(code="new", message="what")), InternalError)
 
 
-def test_an_answer_that_is_no_error_of_ours_is_told(head: Head) -> None:
+def test_an_answer_that_is_no_error_of_ours_is_told(head: HeadClient) -> None:
     with pytest.raises(InternalError, match="answered 404 to GET /v1/recover"):
         head.recovery()
 
 
-def test_ids_that_are_none_stand_beside_the_jobs_that_are(fake: FakeApi, head: Head) -> None:
+def test_ids_that_are_none_stand_beside_the_jobs_that_are(fake: FakeApi, head: HeadClient) -> None:
     fake.add(make_row(1))
     fake.add(make_row(2, state="done", letter="C"))
 
@@ -105,13 +107,15 @@ def test_ids_that_are_none_stand_beside_the_jobs_that_are(fake: FakeApi, head: H
     assert all(error.code == "unknown_job" for error in reply.errors.values())
 
 
-def test_ids_that_are_none_at_all_do_not_ask_for_every_job(fake: FakeApi, head: Head) -> None:
+def test_ids_that_are_none_at_all_do_not_ask_for_every_job(fake: FakeApi, head: HeadClient) -> None:
     fake.add(make_row(1))
 
     assert head.jobs(["abc"]).jobs == ()
 
 
-def test_thousands_of_ids_are_asked_in_requests_that_fit_a_line(fake: FakeApi, head: Head) -> None:
+def test_thousands_of_ids_are_asked_in_requests_that_fit_a_line(
+    fake: FakeApi, head: HeadClient
+) -> None:
     fake.add(make_row(100_000))
     reply = head.jobs(range(100_000, 103_000))
 
@@ -120,7 +124,7 @@ def test_thousands_of_ids_are_asked_in_requests_that_fit_a_line(fake: FakeApi, h
     assert max(len(target) for target in fake.targets) < 8_000
 
 
-def test_filters_reach_the_head(fake: FakeApi, head: Head) -> None:
+def test_filters_reach_the_head(fake: FakeApi, head: HeadClient) -> None:
     fake.add(make_row(1))
     fake.add(make_row(2, user="bob"))
     fake.add(make_row(3, user="bob", state="done"))
@@ -131,7 +135,7 @@ def test_filters_reach_the_head(fake: FakeApi, head: Head) -> None:
 
 
 def test_waiting_goes_on_over_lost_connections_until_the_job_is_done(
-    fake: FakeApi, head: Head
+    fake: FakeApi, head: HeadClient
 ) -> None:
     fake.add(make_row(1, state="running"))
     fake.lose_answers = 1
@@ -147,13 +151,15 @@ def test_waiting_goes_on_over_lost_connections_until_the_job_is_done(
     assert len(polls) == 3
 
 
-def test_waiting_ends_at_its_time_with_the_job_as_it_is(fake: FakeApi, head: Head) -> None:
+def test_waiting_ends_at_its_time_with_the_job_as_it_is(fake: FakeApi, head: HeadClient) -> None:
     fake.add(make_row(1, state="running"))
 
     assert head.wait([1], timeout_s=0.0)[0].row.state == "running"
 
 
-def test_waiting_for_an_unknown_job_is_an_error_before_any_wait(fake: FakeApi, head: Head) -> None:
+def test_waiting_for_an_unknown_job_is_an_error_before_any_wait(
+    fake: FakeApi, head: HeadClient
+) -> None:
     fake.add(make_row(1, state="running"))
     fake.on_wait = lambda job: pytest.fail("waited")
 
@@ -161,7 +167,7 @@ def test_waiting_for_an_unknown_job_is_an_error_before_any_wait(fake: FakeApi, h
         head.wait([1, 99])
 
 
-def test_output_can_be_read_from_its_end(fake: FakeApi, head: Head) -> None:
+def test_output_can_be_read_from_its_end(fake: FakeApi, head: HeadClient) -> None:
     fake.add(make_row(1))
     fake.output[1, "stderr"] = b"0123456789"
 
@@ -174,7 +180,7 @@ def test_a_job_with_a_field_that_does_not_exist_is_refused() -> None:
         new_job(name="a", workdir="/", frob=1)
 
 
-def test_a_head_without_room_is_asked_again_when_it_says(fake: FakeApi, head: Head) -> None:
+def test_a_head_without_room_is_asked_again_when_it_says(fake: FakeApi, head: HeadClient) -> None:
     """It has not begun with the request, so it may come again."""
     fake.no_room = 2
 
@@ -182,7 +188,9 @@ def test_a_head_without_room_is_asked_again_when_it_says(fake: FakeApi, head: He
     assert len(fake.submitted) == 1
 
 
-def test_jobs_that_are_too_large_together_are_sent_in_parts(fake: FakeApi, head: Head) -> None:
+def test_jobs_that_are_too_large_together_are_sent_in_parts(
+    fake: FakeApi, head: HeadClient
+) -> None:
     """The head takes a request beyond 1 MiB only with one job in it."""
     jobs = [new_job(name=f"j{n}", workdir="/", script="#" * 300_000) for n in range(8)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gsched.config.tables import LimitsConfig
-from gsched.errors import GschedError, NoRoomError
+from gsched.errors import GschedError, StorageFullError
 from gsched.model.limits import MAX_USER_UPLOADS
 from gschedd.store.code import FRESH_S, UNUSED_LIFE_S, CodeStore, QuotaError
 from tests.support.disks import fill, small_disk
@@ -151,5 +151,5 @@ def test_snapshots_leave_the_last_of_the_disk_alone(tmp_path: Path) -> None:
             put_whole(store, 3, size_bytes=5_000_000)
 
         fill(disk)
-        with pytest.raises(NoRoomError, match="disk is nearly full"):
+        with pytest.raises(StorageFullError, match="disk is nearly full"):
             put_whole(store, 4, size_bytes=1000)

@@ -118,7 +118,7 @@ def test_what_runs_of_a_damaged_job_is_left_alone(books: Books) -> None:
 
     step = registered(books, running)
 
-    assert not [each for each in orders(step) if isinstance(each, n.Stop | n.ExitAck)]
+    assert not [each for each in orders(step) if isinstance(each, n.StopAttempt | n.ExitAck)]
     assert books.head.state.nodes["n1"].drained
     assert "job 2 runs here" in books.head.state.nodes["n1"].reason
     books.schedule()
@@ -142,7 +142,7 @@ def test_an_operator_gives_a_damaged_job_up(books: Books) -> None:
     (fact,) = (fact for fact in books.facts if isinstance(fact, f.JobDiscarded))
     assert (fact.job, fact.by, fact.attempts) == (RUNNING, ADMIN.user, {"n1": 1})
     running = n.AttemptReport(job=RUNNING, attempt=1, state=PartState.RUNNING)
-    stops = [each for each in orders(registered(books, running)) if isinstance(each, n.Stop)]
+    stops = [each for each in orders(registered(books, running)) if isinstance(each, n.StopAttempt)]
     assert [each.job for each in stops] == [RUNNING], "also where it was away meanwhile"
     books.reopen()
     assert not books.head.state.damaged
@@ -164,7 +164,7 @@ def test_a_node_with_gpus_of_a_damaged_job_takes_no_work(books: Books) -> None:
     step = books.take(
         books.head.command(c.ActOnJob(caller=ADMIN, job=RUNNING, action=a.DeleteJob()), books.now_s)
     )
-    assert [each.job for each in orders(step) if isinstance(each, n.Stop)] == [RUNNING]
+    assert [each.job for each in orders(step) if isinstance(each, n.StopAttempt)] == [RUNNING]
     books.take(books.head.command(resume, books.now_s))
     books.submit("nodes=1:gpus=2")
     books.take(

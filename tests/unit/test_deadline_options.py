@@ -9,15 +9,15 @@ import pytest
 from gsched.cli.common import print_error
 from gsched.cli.submit.deadline import parse_deadline, planned_words, training_of
 from gsched.cli.submit.options import merged, read_options
-from gsched.cli.submit.place import Place
-from gsched.cli.submit.stated import Stated, gpu_range
+from gsched.cli.submit.place import SubmitContext
+from gsched.cli.submit.stated import StatedOptions, gpu_range
 from gsched.errors import BadResourceError, BadScriptError, GschedError, UsageError
 from gsched.model.training import Training
 from gsched.model.units import parse_bandwidth_bytes_s, parse_count, parse_interval_s
 from gsched.protocol.api import SubmitResult
 
 NOW_S = 1_790_000_000.0  # Mon Sep 21 14:13:20 UTC 2026
-PLACE = Place(cwd="/", environment={"PATH": "/bin"}, now_s=NOW_S, umask=0o027)
+PLACE = SubmitContext(cwd="/", environment={"PATH": "/bin"}, now_s=NOW_S, umask=0o027)
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +162,7 @@ def test_what_is_no_range_is_refused(text: str) -> None:
 
 
 def test_each_gpu_of_a_range_is_a_place_that_may_share_a_node() -> None:
-    options = Stated(gpus="2..8", cpus=4, walltime="1h")
+    options = StatedOptions(gpus="2..8", cpus=4, walltime="1h")
 
     assert options.resource_texts == ("select=2:ncpus=4:ngpus=1", "walltime=1h")
     assert options.gpus_most == 8
@@ -181,13 +181,13 @@ def test_each_gpu_of_a_range_is_a_place_that_may_share_a_node() -> None:
 def test_the_command_line_beats_the_range_of_a_script_as_a_whole(
     line: dict[str, object], script: dict[str, object], texts: str, most: int
 ) -> None:
-    both = merged(Stated(line), Stated(script))
+    both = merged(StatedOptions(line), StatedOptions(script))
 
     assert (",".join(both.resource_texts), both.gpus_most) == (texts, most)
 
 
 def test_a_deadline_on_the_command_line_beats_the_urgency_of_a_script() -> None:
-    both = merged(Stated(deadline="8h"), Stated(urgency="urgent"))
+    both = merged(StatedOptions(deadline="8h"), StatedOptions(urgency="urgent"))
 
     assert (both["deadline"], both["urgency"]) == ("8h", None)
 
@@ -229,7 +229,7 @@ step-time = "35ms"
 
 def workload(directory: Path, **stated: str) -> Training | None:
     """Return what options and the file of --training state."""
-    place = Place(cwd=str(directory), environment={}, now_s=NOW_S, umask=0)
+    place = SubmitContext(cwd=str(directory), environment={}, now_s=NOW_S, umask=0)
     return training_of(read_options(stated, place))
 
 

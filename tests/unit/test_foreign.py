@@ -8,7 +8,7 @@ import pytest
 from gsched.cli.commands.gsub import gsub
 from gsched.cli.submit.foreign import (
     DIALECTS,
-    Line,
+    DirectiveLine,
     Words,
     advice,
     foreign_lines,
@@ -175,9 +175,9 @@ def test_no_value_is_too_strange(value: str) -> None:
         for name in readers:
             for text in (f"{name} {value}", f"{name}={value}"):
                 with contextlib.suppress(OptionError, DirectiveError):  # --hold=x: as Slurm
-                    assert advice(Line(1, mark, text)) != ""
+                    assert advice(DirectiveLine(1, mark, text)) != ""
                 with contextlib.suppress(GschedError):
-                    translated([Line(1, mark, text)], where="s.sh", submit_dir="/here")
+                    translated([DirectiveLine(1, mark, text)], where="s.sh", submit_dir="/here")
 
 
 def test_every_option_that_is_named_as_ours_is_ours() -> None:

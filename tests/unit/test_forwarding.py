@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gsched.cli.session.forward import Rule, another, is_own, listen, read_rule
+from gsched.cli.session.forward import ForwardRule, another, is_own, listen, read_rule
 from gsched.errors import CannotWriteError, UsageError
 from gsched.forwarding import (
     PIECE_BYTES,
-    Part,
     RecordError,
+    RecordKind,
     Records,
     count_of,
     open_record,
@@ -23,13 +23,15 @@ from gsched.forwarding import (
 )
 
 records = st.lists(
-    st.tuples(st.sampled_from(Part), st.integers(0, 2**32 - 1), st.binary(max_size=300)),
+    st.tuples(st.sampled_from(RecordKind), st.integers(0, 2**32 - 1), st.binary(max_size=300)),
     max_size=8,
 )
 
 
 @given(records, st.integers(1, 50))
-def test_records_come_out_as_they_went_in(sent: "list[tuple[Part, int, bytes]]", size: int) -> None:
+def test_records_come_out_as_they_went_in(
+    sent: "list[tuple[RecordKind, int, bytes]]", size: int
+) -> None:
     """However the stream is cut."""
     stream = b"".join(record(*each) for each in sent)
     reader = Records()
@@ -52,7 +54,7 @@ def test_any_bytes_are_records_or_refused(data: bytes) -> None:
 
 def test_ports_and_counts_are_read_back_and_no_other_length() -> None:
     [(part, number, content)] = Records().feed(open_record(7, 8888))
-    assert (part, number, port_of(content)) == (Part.OPEN, 7, 8888)
+    assert (part, number, port_of(content)) == (RecordKind.OPEN, 7, 8888)
     [(_, _, content)] = Records().feed(taken_record(7, 2**20))
     assert count_of(content) == 2**20
     for read in (port_of, count_of):
@@ -70,13 +72,16 @@ def test_what_are_no_ports_is_refused(text: str) -> None:
 
 
 def test_ports_are_listened_to_on_loopback_only() -> None:
-    assert (read_rule("8888:80"), read_rule("6006")) == (Rule(8888, 80), Rule(6006, 6006))
-    [(_, made)] = listen([Rule(0, 80)])
+    assert (read_rule("8888:80"), read_rule("6006")) == (
+        ForwardRule(8888, 80),
+        ForwardRule(6006, 6006),
+    )
+    [(_, made)] = listen([ForwardRule(0, 80)])
     port = made.getsockname()[1]
     with made:
         assert made.getsockname()[0] == "127.0.0.1"
         with pytest.raises(CannotWriteError, match=f"port {port} of this machine: address already"):
-            listen([Rule(0, 1), Rule(port, 80)])
+            listen([ForwardRule(0, 1), ForwardRule(port, 80)])
 
 
 @pytest.mark.parametrize(
@@ -85,7 +90,7 @@ def test_ports_are_listened_to_on_loopback_only() -> None:
 )
 def test_the_port_that_is_proposed_can_be_had(local: int, proposed: str) -> None:
     """Those below 1024 are root's, and none follows the last."""
-    assert another(Rule(local, 80)) == f"-L {proposed}"
+    assert another(ForwardRule(local, 80)) == f"-L {proposed}"
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")

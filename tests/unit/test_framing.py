@@ -13,8 +13,8 @@ from gsched.protocol.framing import (
 from gsched.protocol.node import (
     MAX_FRAME_BYTES,
     HeadMessage,
-    Known,
     KnownAttempt,
+    KnownAttempts,
     NodeMessage,
     Ping,
     decode_from_head,
@@ -41,7 +41,7 @@ def test_the_frames_of_many_and_of_large_messages_are_bounded() -> None:
     messages: list[NodeMessage] = []
     for job in range(20_000):
         size = 9 * MIB if job in {0, 7_000, 7_001, 19_999} else 64 * 1024 if job < 200 else 4_000
-        messages.append(Known(attempts=(known(job, size),)))
+        messages.append(KnownAttempts(attempts=(known(job, size),)))
 
     made = list(frames_from_node(messages, refuse))
 
@@ -85,4 +85,4 @@ def test_an_answer_to_a_survey_is_cut_by_bytes(size: int) -> None:
     assert [piece.done for piece in pieces] == [False] * (len(pieces) - 1) + [True]
     assert [each for piece in pieces for each in piece.attempts] == attempts
     assert all(len(encode([each])) <= FRAME_BYTES for each in pieces if len(each.attempts) > 1)
-    assert list(known_pieces([])) == [Known(attempts=(), done=True)]
+    assert list(known_pieces([])) == [KnownAttempts(attempts=(), done=True)]

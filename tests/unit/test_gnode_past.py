@@ -21,12 +21,20 @@ from gnode.daemon.ended import EndedLog
 from gnode.daemon.record_removal import RecordRemoval
 from gsched.model.origin import Origin
 from gsched.model.states import OutcomeKind, PartState, StopReason
-from gsched.protocol.node import ExitAck, Exited, HighWater, KnownAttempt, Launch, Stop, Survey
+from gsched.protocol.node import (
+    ExitAck,
+    Exited,
+    HighWater,
+    KnownAttempt,
+    Launch,
+    StopAttempt,
+    SurveyAttempts,
+)
 from tests.support.agent_driver import Driver, exits, only, order, record
 from tests.support.disks import fill, free, small_disk
 
 KEY = AttemptKey(1, 1)
-SURVEY = Survey(first_unknown=5, unfinished=(2,))
+SURVEY = SurveyAttempts(first_unknown=5, unfinished=(2,))
 
 
 def test_how_far_the_head_has_come_is_kept_soon_and_in_one_write() -> None:
@@ -102,7 +110,7 @@ def test_orders_for_the_same_number_in_another_history_do_nothing() -> None:
     """Neither a stop nor an acknowledgement."""
     driver = Driver()
     run(driver, of("aa"))
-    stop = Stop(job=1, attempt=1, reason=StopReason.FENCED, grace_s=0.0, token="bb")
+    stop = StopAttempt(job=1, attempt=1, reason=StopReason.FENCED, grace_s=0.0, token="bb")
     assert only(driver.step(HeadOrder(message=stop)), do.CommandSupervisor) == []
     (ended,) = told(driver.ended())
     assert ended.token == "aa"

@@ -22,7 +22,7 @@ from gnode.core.inputs import (
 from gnode.core.task import AcceptedTask, AttemptKey, LaunchCommand, StopCommand
 from gsched.model.job import ExitRecord
 from gsched.model.states import LaunchKind, OutcomeKind, StopReason
-from gsched.protocol.node import Launch, Prepared, Stop, Survey
+from gsched.protocol.node import Launch, Prepared, StopAttempt, SurveyAttempts
 from tests.support.agent_driver import ALICE, Driver, exits, info, only, order, record, starts
 
 KEY = AttemptKey(1, 2)
@@ -187,7 +187,7 @@ def test_neither_a_registration_nor_a_survey_tells_of_it() -> None:
     (registered,) = only(driver.step(HeadOffered(cluster="c", epoch=1)), do.SendRegister)
     assert registered.attempts == ()
 
-    survey = Survey(first_unknown=1, unfinished=())
+    survey = SurveyAttempts(first_unknown=1, unfinished=())
     (known,) = only(driver.step(SurveyReceived(survey=survey)), do.TellKnown)
     assert known.attempts == ()
     ended(driver)
@@ -198,7 +198,7 @@ def test_neither_a_registration_nor_a_survey_tells_of_it() -> None:
 
 def test_a_stop_ends_it_and_no_launch_of_its_number_starts_anything() -> None:
     driver = waiting()
-    stop = Stop(job=1, attempt=2, reason=StopReason.FENCED, grace_s=0.0)
+    stop = StopAttempt(job=1, attempt=2, reason=StopReason.FENCED, grace_s=0.0)
     driver.done.clear()
     assert is_killed(driver.step(HeadOrder(message=stop)))
     ended(driver)

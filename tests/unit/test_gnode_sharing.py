@@ -22,7 +22,7 @@ from gsched.model.gpu_tokens import GpuSharing, TokenUse
 from gsched.model.job import LaunchFailure
 from gsched.model.resources import GpuShare, Share
 from gsched.model.states import LaunchStage, OutcomeKind, ShareClass, StopReason, Subject
-from gsched.protocol.node import Checkpoint, Heartbeat, Launch, Signal, Stop
+from gsched.protocol.node import Heartbeat, Launch, Signal, StopAttempt, TakeCheckpoint
 from tests.support.agent_driver import Driver, exits, only, order
 
 GIB = 2**30
@@ -108,15 +108,15 @@ def test_a_share_is_free_when_nothing_of_its_attempt_is_left() -> None:
 @pytest.mark.parametrize(
     ("message", "seconds"),
     [
-        (Stop(job=1, attempt=1, reason=StopReason.DELETE, grace_s=30.0), 30.0),
-        (Stop(job=1, attempt=1, reason=StopReason.DELETE, grace_s=1e6), 120.0),
+        (StopAttempt(job=1, attempt=1, reason=StopReason.DELETE, grace_s=30.0), 30.0),
+        (StopAttempt(job=1, attempt=1, reason=StopReason.DELETE, grace_s=1e6), 120.0),
         (Signal(job=1, attempt=1, signal=10), 2.0),
-        (Checkpoint(job=1, attempt=1, request=1, signal=10), 120.0),
-        (Checkpoint(job=1, attempt=1, request=1), 120.0),
+        (TakeCheckpoint(job=1, attempt=1, request=1, signal=10), 120.0),
+        (TakeCheckpoint(job=1, attempt=1, request=1), 120.0),
     ],
 )
 def test_a_job_that_is_sent_something_need_not_wait_for_its_gpu(
-    message: Stop | Signal | Checkpoint, seconds: float
+    message: StopAttempt | Signal | TakeCheckpoint, seconds: float
 ) -> None:
     node = driver()
     node.launch(sharing(1, 60))

@@ -5,7 +5,7 @@ from msgspec import structs
 from gnode.core import effects as do
 from gnode.core.inputs import HeadOrder, SupervisorAnswered, SupervisorEnded
 from gnode.core.task import AttemptKey, SignalCommand
-from gsched.protocol.node import Checkpoint, CheckpointFailed
+from gsched.protocol.node import CheckpointFailed, TakeCheckpoint
 from tests.support.agent_driver import Driver, only, record
 
 KEY = AttemptKey(1, 1)
@@ -14,7 +14,7 @@ KEY = AttemptKey(1, 1)
 def test_a_job_none_of_whose_processes_handles_its_signal_cannot_save_its_state() -> None:
     driver = Driver()
     driver.run()
-    asked = Checkpoint(job=1, attempt=1, request=3, signal=10)
+    asked = TakeCheckpoint(job=1, attempt=1, request=3, signal=10)
 
     given, awaited = driver.step(HeadOrder(message=asked))
 

@@ -18,7 +18,7 @@ from gnode.core.inputs import (
 from gnode.supervisor import lease
 from gnode.supervisor.ending import Do, Ending
 from gnode.task import Task
-from gsched.protocol.node import Renew, Survey
+from gsched.protocol.node import Renew, SurveyAttempts
 from tests.support.agent_driver import Driver, only, order
 from tests.support.records import a_task
 
@@ -156,7 +156,7 @@ def test_a_head_in_safe_mode_renews_too() -> None:
     driver, _ = running()
     driver.step(Disconnected())
     driver.now_s = 1030.0
-    survey = Survey(first_unknown=1, unfinished=())
+    survey = SurveyAttempts(first_unknown=1, unfinished=())
     (number,) = asked(driver.step(SurveyReceived(survey=survey)))
 
     (kept,) = only(renew(driver, number), do.KeepRenewal)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from gsched.cli.show.progress import Bars, Reached, reached_of, watch_progress
+from gsched.cli.show.progress import Bars, JobProgress, reached_of, watch_progress
 from gsched.clock import SystemClock
 from gsched.model.reports import Progress
 from gsched.protocol import api
@@ -22,7 +22,7 @@ def running(**changes: object) -> api.JobRow:
     )
 
 
-def reached(row: api.JobRow, progress: Progress | None = None) -> Reached:
+def reached(row: api.JobRow, progress: Progress | None = None) -> JobProgress:
     return reached_of(make_story(row, progress=progress, now_s=NOW_S))
 
 
@@ -63,8 +63,10 @@ def test_any_other_job_has_its_run_time() -> None:
 def test_bars_are_drawn_on_a_terminal_with_no_markup_of_users() -> None:
     out = io.StringIO()
     bars = Bars(out, colored=True)
-    bars.show([Reached(job_id="7.head", name="[red]x", words="running", part=0.5, counts="step 5")])
-    bars.show([Reached(job_id="7.head", name="[red]x", words="running", counts="step 6")])
+    bars.show(
+        [JobProgress(job_id="7.head", name="[red]x", words="running", part=0.5, counts="step 5")]
+    )
+    bars.show([JobProgress(job_id="7.head", name="[red]x", words="running", counts="step 6")])
     bars.close()
 
     text = out.getvalue()
@@ -80,7 +82,7 @@ class Seen:
         self.shown: list[list[str]] = []
         self.closed = 0
 
-    def show(self, jobs: Sequence[Reached]) -> None:
+    def show(self, jobs: Sequence[JobProgress]) -> None:
         self.shown.append([each.words for each in jobs])
 
     def close(self) -> None:

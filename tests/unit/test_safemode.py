@@ -110,7 +110,7 @@ def as_old_copy(books: Books) -> int:
     return job
 
 
-def ended_on(books: Books, number: int, node: str) -> n.Known:
+def ended_on(books: Books, number: int, node: str) -> n.KnownAttempts:
     """Return what a node says that knows the end of a job."""
     job = books.head.state.jobs[number]
     record = ExitRecord(
@@ -125,7 +125,7 @@ def ended_on(books: Books, number: int, node: str) -> n.Known:
         active=(node,),
     )
     known = n.KnownAttempt(job=number, attempt=1, state=PartState.ENDED, exit=record, origin=origin)
-    return n.Known(attempts=(known,), done=True)
+    return n.KnownAttempts(attempts=(known,), done=True)
 
 
 def test_a_late_node_is_asked_again_until_what_it_knows_is_durable(books: Books) -> None:
@@ -143,7 +143,7 @@ def test_a_late_node_is_asked_again_until_what_it_knows_is_durable(books: Books)
                 assert safe_mode.question("n1", late=True) is not None
             while parts.engine.stalled:  # noqa: ASYNC110 # it has no event
                 await asyncio.sleep(0.05)
-            assert await safe_mode.take_known("n1", n.Known(attempts=(), done=True))
+            assert await safe_mode.take_known("n1", n.KnownAttempts(attempts=(), done=True))
             assert safe_mode.question("n1", late=True) is None
 
     asyncio.run(scene())

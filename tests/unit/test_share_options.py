@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gsched.cli.submit.options import merged
-from gsched.cli.submit.stated import Stated
+from gsched.cli.submit.stated import StatedOptions
 from gsched.errors import BadResourceError, GschedError
 from gsched.model.gpu_share_text import format_gpu_share, parse_gpu_share
 from gsched.model.request import format_resources, parse_resources
@@ -34,7 +34,7 @@ def read(*texts: str) -> Request:
 def test_the_options_become_a_resource(
     share: str, share_class: str | None, expected: GpuShareRequest
 ) -> None:
-    options = Stated(gpu_share=share, share_class=share_class, cpus=2)
+    options = StatedOptions(gpu_share=share, share_class=share_class, cpus=2)
 
     request = read(*options.resource_texts)
 
@@ -55,7 +55,7 @@ def test_the_options_become_a_resource(
 def test_the_command_line_beats_the_script(
     line: dict[str, object], script: dict[str, object], expected: str
 ) -> None:
-    both = merged(Stated(line), Stated(script))
+    both = merged(StatedOptions(line), StatedOptions(script))
     share = read(*both.resource_texts).gpu_share
 
     assert share is not None
@@ -93,7 +93,7 @@ def test_bad_shares_are_refused_with_what_to_do(
     stated: dict[str, object], message: str, hint: str
 ) -> None:
     with pytest.raises(GschedError) as refused:
-        _ = Stated(stated).resource_texts
+        _ = StatedOptions(stated).resource_texts
 
     assert message in refused.value.message
     assert hint in refused.value.hint

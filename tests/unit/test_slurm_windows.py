@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.slurm.fields import Listing, in_order
 from gsched.cli.slurm.moments import past_moment
-from gsched.cli.slurm.window import Window, window_of
+from gsched.cli.slurm.window import TimeSpan, window_of
 from gsched.model.ids import element_number, short_job_id
 from gsched.protocol.api import JobList
 from tests.support.fake_api import NOW_S, make_row
@@ -198,7 +198,7 @@ def test_jobs_are_in_a_window_by_the_state_that_they_had_then() -> None:
 
     def states(since_s: float, until_s: float) -> set[str]:
         names = ("PENDING", "R", "COMPLETED", "F")
-        window = Window(since_s, until_s)
+        window = TimeSpan(since_s, until_s)
         return {name for name in names if window.holds(job, frozenset({name}))}
 
     assert states(120.0, 130.0) == {"PENDING"}
@@ -206,10 +206,10 @@ def test_jobs_are_in_a_window_by_the_state_that_they_had_then() -> None:
     assert states(290.0, 310.0) == {"R", "COMPLETED"}
     assert states(310.0, 320.0) == set()
     assert states(0.0, 90.0) == set()
-    assert not Window(310.0, 320.0).holds(job, frozenset())
-    assert Window(290.0, 320.0).holds(job, frozenset())
-    assert Window(310.0, 320.0).holds(waits, frozenset({"PD"}))
-    assert not Window(310.0, 320.0).holds(waits, frozenset({"R", "CD"}))
+    assert not TimeSpan(310.0, 320.0).holds(job, frozenset())
+    assert TimeSpan(290.0, 320.0).holds(job, frozenset())
+    assert TimeSpan(310.0, 320.0).holds(waits, frozenset({"PD"}))
+    assert not TimeSpan(310.0, 320.0).holds(waits, frozenset({"R", "CD"}))
 
 
 ROWS = (

@@ -9,20 +9,23 @@ from gsched.cli.commands.gsub import split_tail
 from gsched.cli.submit.extras import read_extras
 from gsched.cli.submit.job_environment import job_environment, parse_variables
 from gsched.cli.submit.options import merged, read_options
-from gsched.cli.submit.place import Place
+from gsched.cli.submit.place import SubmitContext
 from gsched.cli.submit.readers import default_name, output
-from gsched.cli.submit.stated import Stated
-from gsched.cli.submit.submission import Work, make_job
+from gsched.cli.submit.stated import StatedOptions
+from gsched.cli.submit.submission import Workload, make_job
 from gsched.cli.times import parse_start_time
 from gsched.errors import UsageError
 from gsched.protocol.api import SubmitJob
 
-PLACE = Place(cwd="/home/u/run", environment={"PATH": "/bin"}, now_s=1e9, umask=0o027)
+PLACE = SubmitContext(cwd="/home/u/run", environment={"PATH": "/bin"}, now_s=1e9, umask=0o027)
 
 
 def job(**stated: object) -> SubmitJob:
     return make_job(
-        read_options(stated, PLACE), Work("command", default_name="x", arguments=("x",)), PLACE, {}
+        read_options(stated, PLACE),
+        Workload("command", default_name="x", arguments=("x",)),
+        PLACE,
+        {},
     )
 
 
@@ -53,8 +56,8 @@ def test_what_follows_the_command_or_the_training_script_is_not_ours(
 
 
 def test_the_command_line_beats_the_script_option_by_option() -> None:
-    script = Stated(name="a", queue="long", resources=("nodes=4:ppn=2,walltime=9:00:00",))
-    line = Stated(name="b", priority=0, nodes=1, gpus="2")
+    script = StatedOptions(name="a", queue="long", resources=("nodes=4:ppn=2,walltime=9:00:00",))
+    line = StatedOptions(name="b", priority=0, nodes=1, gpus="2")
 
     both = merged(line, script)
 
@@ -63,7 +66,7 @@ def test_the_command_line_beats_the_script_option_by_option() -> None:
 
 
 def test_the_script_keeps_its_places_when_the_command_line_says_none() -> None:
-    both = merged(Stated(walltime="1h"), Stated(resources=("nodes=4",)))
+    both = merged(StatedOptions(walltime="1h"), StatedOptions(resources=("nodes=4",)))
 
     assert both.resource_texts == ("nodes=4", "walltime=1h")
 

@@ -5,24 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gsched import terminal as t
-from gsched.terminal import Escape, History, Keyboard, Kind, Window
+from gsched.terminal import Escape, FrameKind, History, Keyboard, TerminalSize
 
 SIDES = st.integers(0, t.MAX_SIDE)
 
 
 @given(SIDES, SIDES)
 def test_a_window_size_survives_the_way(rows: int, columns: int) -> None:
-    kind, content = t.split(t.window_frame(Window(rows, columns)))
+    kind, content = t.split(t.window_frame(TerminalSize(rows, columns)))
 
-    assert kind is Kind.WINDOW
+    assert kind is FrameKind.WINDOW
     assert t.window_of(content) == (rows, columns)
 
 
 @given(SIDES, SIDES, st.none() | st.integers(0, 2**63))
 def test_a_request_to_attach_survives_the_way(rows: int, columns: int, offset: int | None) -> None:
-    kind, content = t.split(t.attach_frame(Window(rows, columns), offset=offset))
+    kind, content = t.split(t.attach_frame(TerminalSize(rows, columns), offset=offset))
 
-    assert kind is Kind.ATTACH
+    assert kind is FrameKind.ATTACH
     assert t.attach_of(content) == ((rows, columns), offset)
 
 
@@ -30,7 +30,7 @@ def test_a_request_to_attach_survives_the_way(rows: int, columns: int, offset: i
 def test_an_exit_status_survives_the_way(status: int) -> None:
     kind, content = t.split(t.end_frame(status))
 
-    assert kind is Kind.END
+    assert kind is FrameKind.END
     assert t.end_of(content) == status
 
 

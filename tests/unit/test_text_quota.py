@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gsched.errors import NoRoomError
+from gsched.errors import StorageFullError
 from gsched.protocol.api import SubmitJob
 from gschedd.http.contents import RECOUNT_S, Content, TextQuota, content_of
 
@@ -47,7 +47,7 @@ def test_a_user_beyond_the_limit_is_refused_and_no_other() -> None:
 
     async def story() -> None:
         await quota.admit(1, [content("x" * 100)])
-        with pytest.raises(NoRoomError, match=r"keeps 1000b .* 1b more"):
+        with pytest.raises(StorageFullError, match=r"keeps 1000b .* 1b more"):
             await quota.admit(1, [content("y")])
         await quota.admit(2, [content("y" * MOST)])
 
@@ -64,7 +64,7 @@ def test_the_database_is_asked_only_where_it_matters_and_once_a_minute() -> None
         for size in (400, 400, 400, 400):
             try:
                 await quota.admit(1, [content("x" * size), content("x" * size)])
-            except NoRoomError:
+            except StorageFullError:
                 told.append("refused")
             else:
                 told.append("taken")

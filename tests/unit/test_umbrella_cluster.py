@@ -135,7 +135,7 @@ def test_a_foreign_configuration_is_not_taken_for_a_cluster(layout: ClusterLayou
 
 def test_nodes_share_the_machine_unless_told_otherwise(layout: ClusterLayout) -> None:
     """Four nodes do not offer four times the memory, nor four times the same real GPUs."""
-    assert cluster.add_nodes(layout, cluster.Wanted(nodes=2)) == ("n1", "n2")
+    assert cluster.add_nodes(layout, cluster.ClusterRequest(nodes=2)) == ("n1", "n2")
 
     configs = [cluster.read_node(node) for node in layout.nodes()]
     assert [config.head for config in configs] == [f"unix:{layout.directory}/head-node.sock"] * 2
@@ -151,34 +151,34 @@ def test_nodes_share_the_machine_unless_told_otherwise(layout: ClusterLayout) ->
 
 def test_a_single_node_may_find_its_real_gpus(layout: ClusterLayout) -> None:
     """With nothing declared, gnode asks NVML."""
-    cluster.add_nodes(layout, cluster.Wanted())
+    cluster.add_nodes(layout, cluster.ClusterRequest())
     assert cluster.read_node(layout.node("n1")).gpu == ()
 
 
 def test_growing_keeps_what_is_there_and_copies_it(layout: ClusterLayout) -> None:
     """n3 is like n1 where nothing else was said; n1 itself does not change."""
-    first = cluster.Wanted(nodes=2, cpus=3, gpus=4, gpu_type="a100", memory="2gb")
+    first = cluster.ClusterRequest(nodes=2, cpus=3, gpus=4, gpu_type="a100", memory="2gb")
     cluster.add_nodes(layout, first)
     before = layout.node("n1").config.read_bytes()
 
-    added = cluster.add_nodes(layout, cluster.Wanted(nodes=12, gpus=1))
+    added = cluster.add_nodes(layout, cluster.ClusterRequest(nodes=12, gpus=1))
 
     assert added == tuple(f"n{number}" for number in range(3, 13))
     assert [node.name for node in layout.nodes()] == [f"n{number}" for number in range(1, 13)]
     assert layout.node("n1").config.read_bytes() == before
     new = cluster.read_node(layout.node("n3"))
     assert (new.cpus, new.memory, new.gpu) == (3, "2gb", (GpuConfig(count=1, type="a100"),))
-    assert cluster.add_nodes(layout, cluster.Wanted()) == ()
+    assert cluster.add_nodes(layout, cluster.ClusterRequest()) == ()
 
 
 def test_what_differs_from_the_stored_is_told(layout: ClusterLayout) -> None:
     """The stored configuration wins; the caller must know."""
-    cluster.add_nodes(layout, cluster.Wanted(nodes=2, cpus=3, gpus=1, memory="2gb"))
+    cluster.add_nodes(layout, cluster.ClusterRequest(nodes=2, cpus=3, gpus=1, memory="2gb"))
 
-    same = cluster.Wanted(nodes=2, cpus=3, gpus=1, memory="2048mb", gpu_type="declared")
+    same = cluster.ClusterRequest(nodes=2, cpus=3, gpus=1, memory="2048mb", gpu_type="declared")
     assert cluster.differences(layout, same) == ()
-    assert cluster.differences(layout, cluster.Wanted()) == ()
-    told = cluster.differences(layout, cluster.Wanted(nodes=1, cpus=8, memory="4gb"))
+    assert cluster.differences(layout, cluster.ClusterRequest()) == ()
+    told = cluster.differences(layout, cluster.ClusterRequest(nodes=1, cpus=8, memory="4gb"))
     assert told[0] == "the cluster has 2 nodes; --nodes 1 does not remove any"
     assert told[1].startswith("nodes n1, n2 keep their --cpus 3: edit ")
     assert told[2].startswith("nodes n1, n2 keep their --memory 2gb: edit ")
@@ -187,7 +187,7 @@ def test_what_differs_from_the_stored_is_told(layout: ClusterLayout) -> None:
 
 def test_policies_and_shares_change_in_a_cluster_that_exists(layout: ClusterLayout) -> None:
     """What the user wrote stays, comments included; a new node is like the others."""
-    cluster.add_nodes(layout, cluster.Wanted(nodes=1, gpus=2))
+    cluster.add_nodes(layout, cluster.ClusterRequest(nodes=1, gpus=2))
     with layout.config.open("a") as file:
         file.write('# mine\n[[queue]]\nname = "long"\n\n[history]\nlearn = false\n')
 
@@ -198,7 +198,7 @@ def test_policies_and_shares_change_in_a_cluster_that_exists(layout: ClusterLayo
     assert cluster.set_policies(layout, ("goodput", "fifo")) == ()
     assert cluster.set_share(layout, "colocate") == ("node n1 shares GPUs now: colocate",)
     assert cluster.set_share(layout, "colocate") == ()
-    cluster.add_nodes(layout, cluster.Wanted(nodes=2))
+    cluster.add_nodes(layout, cluster.ClusterRequest(nodes=2))
     assert cluster.read_share(layout.node("n2")) == "colocate"
     assert cluster.set_share(layout, "none")[1] == "node n2 shares no GPUs any more"
 
@@ -256,7 +256,7 @@ def test_a_value_in_an_inline_table_is_left_to_its_author() -> None:
 
 def test_pinning_the_port_changes_files_only_if_it_changed(layout: ClusterLayout) -> None:
     """A configuration newer than its daemon makes `up` restart it."""
-    cluster.add_nodes(layout, cluster.Wanted(nodes=1))
+    cluster.add_nodes(layout, cluster.ClusterRequest(nodes=1))
     cluster.pin_port(layout, 4711, layout.nodes())
     before = layout.node("n1").config.stat().st_ino
 
@@ -270,18 +270,20 @@ def test_pinning_the_port_changes_files_only_if_it_changed(layout: ClusterLayout
 @pytest.mark.parametrize(
     ("wanted", "kind"),
     [
-        (cluster.Wanted(nodes=0), UsageError),
-        (cluster.Wanted(nodes=257), UsageError),
-        (cluster.Wanted(cpus=0), UsageError),
-        (cluster.Wanted(gpus=-1), UsageError),
-        (cluster.Wanted(memory="lots"), BadResourceError),
-        (cluster.Wanted(memory="10kb"), UsageError),
-        (cluster.Wanted(policies=("godput",)), UsageError),
-        (cluster.Wanted(policies=("goodput", "sia")), UsageError),
-        (cluster.Wanted(share="colo"), UsageError),
+        (cluster.ClusterRequest(nodes=0), UsageError),
+        (cluster.ClusterRequest(nodes=257), UsageError),
+        (cluster.ClusterRequest(cpus=0), UsageError),
+        (cluster.ClusterRequest(gpus=-1), UsageError),
+        (cluster.ClusterRequest(memory="lots"), BadResourceError),
+        (cluster.ClusterRequest(memory="10kb"), UsageError),
+        (cluster.ClusterRequest(policies=("godput",)), UsageError),
+        (cluster.ClusterRequest(policies=("goodput", "sia")), UsageError),
+        (cluster.ClusterRequest(share="colo"), UsageError),
     ],
 )
-def test_impossible_clusters_are_refused(wanted: cluster.Wanted, kind: type[UsageError]) -> None:
+def test_impossible_clusters_are_refused(
+    wanted: cluster.ClusterRequest, kind: type[UsageError]
+) -> None:
     """Before anything is written."""
     with pytest.raises(kind):
         cluster.check_wanted(wanted)
@@ -291,12 +293,12 @@ def test_new_nodes_give_jobs_no_new_privileges_and_those_of_an_older_cluster_as_
     layout: ClusterLayout,
 ) -> None:
     """The file says what that means."""
-    cluster.add_nodes(layout, cluster.Wanted(nodes=1))
+    cluster.add_nodes(layout, cluster.ClusterRequest(nodes=1))
     text = layout.node("n1").config.read_text()
     assert "# sudo, ping, newgrp and mount.fuse fail in jobs; false lets them work\n" in text
     assert cluster.read_node(layout.node("n1")).no_new_privileges
     older = msgspec.structs.replace(cluster.read_node(layout.node("n1")), no_new_privileges=False)
     cluster.write_node(layout.node("n1"), older)
-    cluster.add_nodes(layout, cluster.Wanted(nodes=2))
+    cluster.add_nodes(layout, cluster.ClusterRequest(nodes=2))
 
     assert not cluster.read_node(layout.node("n2")).no_new_privileges

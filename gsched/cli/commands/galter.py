@@ -20,12 +20,12 @@ from gsched.cli.operands import (
 )
 from gsched.cli.running import run
 from gsched.cli.submit.options import read_value
-from gsched.cli.submit.place import Place
+from gsched.cli.submit.place import SubmitContext
 from gsched.cli.submit.readers import kept
 from gsched.cli.submit.rows import ROWS, galter_options
 from gsched.cli.submit.submission import KEPT
 from gsched.cli.times import read_duration_s
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.config.environment import full_environment
 from gsched.errors import UsageError
@@ -80,7 +80,7 @@ class _Galter(QuickCommand):
 @click.option("--dry-run", is_flag=True, help="Check the change, without making it.")
 @connected
 def galter(
-    head: Head,
+    head: HeadClient,
     /,
     *,
     jobs: tuple[str, ...],
@@ -114,7 +114,7 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
     Raises:
         UsageError: nothing at all is to be changed, or a value cannot be read.
     """
-    place = Place(cwd=directory, environment=full_environment(), now_s=now_s, umask=0)
+    place = SubmitContext(cwd=directory, environment=full_environment(), now_s=now_s, umask=0)
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     if not given:
         raise UsageError("nothing to change", hint="see `galter --help`")
@@ -131,17 +131,17 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
     return msgspec.convert(changes, Alteration)
 
 
-def _outputs(option: str) -> Callable[[Value, Place], dict[str, object]]:
+def _outputs(option: str) -> Callable[[Value, SubmitContext], dict[str, object]]:
     return lambda text, place: {option: absolute_output(str(text), place.cwd)}
 
 
-def _kept(text: Value, place: Place) -> dict[str, object]:
+def _kept(text: Value, place: SubmitContext) -> dict[str, object]:
     letters = kept(str(text), place)
     paths = (("o", "stdout_path"), ("e", "stderr_path"))
     return {field: KEPT for letter, field in paths if letter in letters}
 
 
-def _deadline(text: Value, place: Place) -> dict[str, object]:
+def _deadline(text: Value, place: SubmitContext) -> dict[str, object]:
     """Return the field and its value; ``none`` takes a deadline away."""
     from gsched.cli.submit.deadline import NONE, parse_deadline  # late: most change something else
 
@@ -153,7 +153,7 @@ def _deadline(text: Value, place: Place) -> dict[str, object]:
     return {"deadline_s": deadline.at_s}
 
 
-def _attributes(texts: Value, _place: Place) -> dict[str, object]:
+def _attributes(texts: Value, _place: SubmitContext) -> dict[str, object]:
     """Return what ``-W`` changes: the grace period, or the dependencies, all of them.
 
     Raises:
@@ -190,7 +190,7 @@ def absolute_output(path: str, directory: str) -> str:
 
 
 #: Options of galter that are not what they are in gsub, and what reads them.
-_OTHERWISE: Final[Mapping[str, Callable[[Value, Place], dict[str, object]]]] = {
+_OTHERWISE: Final[Mapping[str, Callable[[Value, SubmitContext], dict[str, object]]]] = {
     "stdout_path": _outputs("stdout_path"),
     "stderr_path": _outputs("stderr_path"),
     "keep": _kept,

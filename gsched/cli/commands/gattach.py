@@ -4,7 +4,7 @@ import click
 
 from gsched.cli.common import connected, gsched_command
 from gsched.cli.running import run
-from gsched.client import Head
+from gsched.client import HeadClient
 
 _EPILOG = """\b
 Examples:
@@ -16,7 +16,7 @@ Examples:
 @gsched_command("gattach", epilog=_EPILOG)
 @click.argument("job", metavar="JOB")
 @connected
-def gattach(head: Head, job: str, *, as_json: bool) -> int:
+def gattach(head: HeadClient, job: str, *, as_json: bool) -> int:
     """Attach this terminal to the session of JOB, an interactive job (gsub -I).
 
     Shows the newest output, then connects keyboard and screen. At the beginning of a line, ~d

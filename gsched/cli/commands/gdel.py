@@ -18,7 +18,7 @@ from gsched.cli.operands import (
     with_tasks,
 )
 from gsched.cli.running import run
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.errors import UsageError
 from gsched.protocol.actions import DeleteJob
 
@@ -52,7 +52,7 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def gdel(  # noqa: PLR0913 - one parameter for each option
-    head: Head,
+    head: HeadClient,
     /,
     *,
     jobs: tuple[str, ...],
@@ -87,7 +87,7 @@ def gdel(  # noqa: PLR0913 - one parameter for each option
     return status
 
 
-def _all_named(head: Head, jobs: tuple[str, ...], users: str, *, me: bool) -> tuple[str, ...]:
+def _all_named(head: HeadClient, jobs: tuple[str, ...], users: str, *, me: bool) -> tuple[str, ...]:
     """Return the jobs that are named, with those of the users that are.
 
     Raises:
@@ -101,7 +101,7 @@ def _all_named(head: Head, jobs: tuple[str, ...], users: str, *, me: bool) -> tu
     return (*jobs, *dict.fromkeys(str(row.id) for row in of_users))
 
 
-def _agreed(head: Head, request: DeleteJob) -> bool:
+def _agreed(head: HeadClient, request: DeleteJob) -> bool:
     """Return whether to go on: a person at a terminal is asked before many jobs are ended."""
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         return True

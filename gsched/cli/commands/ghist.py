@@ -9,7 +9,7 @@ from gsched.cli.moments import parse_moment
 from gsched.cli.running import run
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.history import print_history, totals_of
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.errors import UnknownJobError, UsageError
 from gsched.model.ids import read_job_id
@@ -75,7 +75,7 @@ _PREDICTED = (
 @color_option
 @connected
 def ghist(
-    head: Head,
+    head: HeadClient,
     /,
     *,
     jobs: tuple[str, ...],
@@ -99,7 +99,7 @@ def ghist(
     return report_errors([("", each) for each in errors], as_json=as_json)
 
 
-def _ask(head: Head, filters: "dict[str, str | int | bool | None]") -> HistoryReply:
+def _ask(head: HeadClient, filters: "dict[str, str | int | bool | None]") -> HistoryReply:
     return head.history(**_wanted(filters))
 
 
@@ -130,7 +130,7 @@ def _wanted(filters: "dict[str, str | int | bool | None]") -> "dict[str, str | f
 
 
 def _ask_ids(
-    head: Head, jobs: tuple[str, ...], filters: "dict[str, str | int | bool | None]"
+    head: HeadClient, jobs: tuple[str, ...], filters: "dict[str, str | int | bool | None]"
 ) -> tuple[HistoryReply, list[ErrorBody]]:
     _check_no_filter(filters)
     several = [job for job in jobs if _names_several(job)]
@@ -156,7 +156,7 @@ def _names_several(text: str) -> bool:
 
 
 def _with_elements(
-    head: Head, several: list[str], others: list[str]
+    head: HeadClient, several: list[str], others: list[str]
 ) -> tuple[HistoryReply, list[ErrorBody]]:
     """Return arrays with their elements that have ended, and other jobs."""
     past = head.history(ids=",".join(several), limit=str(NO_LIMIT))
@@ -186,7 +186,7 @@ def _check_no_filter(filters: "dict[str, str | int | bool | None]") -> None:
 
 
 def _predictions(
-    head: Head,
+    head: HeadClient,
     jobs: tuple[str, ...],
     filters: "dict[str, str | int | bool | None]",
     *,

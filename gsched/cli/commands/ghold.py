@@ -6,7 +6,7 @@ from gsched.cli.common import connected, gsched_command
 from gsched.cli.holds import change_holds
 from gsched.cli.operands import hold_option, jobs_argument, normal_ids, tasks_option, with_tasks
 from gsched.cli.running import run
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.protocol.actions import HoldJob
 
 EPILOG = """\b
@@ -23,7 +23,7 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def ghold(
-    head: Head,
+    head: HeadClient,
     *,
     jobs: tuple[str, ...],
     hold_list: str,

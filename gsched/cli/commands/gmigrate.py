@@ -17,7 +17,7 @@ from gsched.cli.common import (
 from gsched.cli.operands import ALL, normal_ids
 from gsched.cli.running import run
 from gsched.cli.times import local_times
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.errors import BadStateError, UsageError
 from gsched.model.ids import short_job_id
 from gsched.model.signals import describe_signal
@@ -61,7 +61,7 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Show the target, without migrating.")
 @connected
 def gmigrate(  # noqa: PLR0913 - one parameter for each option
-    head: Head,
+    head: HeadClient,
     *,
     job: str,
     nodes: str,
@@ -94,7 +94,7 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
         results = tuple(structs.replace(each, text=f"{each.id}: {each.text}") for each in results)
     course, refused = None, results[0].error
     if before is not None and refused is None:
-        course = _Course(results[0].migration, before.row.attempt)
+        course = _Migration(results[0].migration, before.row.attempt)
     elif before is not None and refused is not None and refused.code == BadStateError.code:
         course = _under_way(head.job(job), request)
     if course is None:
@@ -112,12 +112,12 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
         print(printable(results[0].text), flush=True)
     story = _follow(head, job, course, quiet=as_json)
     if as_json:
-        move = story.move if story.moves_asked == course.number else None
+        move = story.move if story.moves_requested == course.number else None
         print_json({"job": story.row, "move": move, "moves": story.row.moves})
     return 0
 
 
-class _Course(Struct, frozen=True):
+class _Migration(Struct, frozen=True):
     """The migration that is waited for.
 
     Attributes:
@@ -129,7 +129,7 @@ class _Course(Struct, frozen=True):
     from_attempt: int
 
 
-def _under_way(story: JobStory, request: MigrateJob) -> _Course | None:
+def _under_way(story: JobStory, request: MigrateJob) -> _Migration | None:
     """Return the migration that a job does already, if it leads where it was requested."""
     move = story.move
     if move is None or move.resumed_s is not None:
@@ -140,27 +140,27 @@ def _under_way(story: JobStory, request: MigrateJob) -> _Course | None:
     if request.gpus and request.gpus != gpus:
         return None
     begun = move.placed_s is not None
-    return _Course(story.moves_asked, story.row.attempt - begun)
+    return _Migration(story.moves_requested, story.row.attempt - begun)
 
 
-def _follow(head: Head, job: str, course: _Course, *, quiet: bool) -> JobStory:
+def _follow(head: HeadClient, job: str, course: _Migration, *, quiet: bool) -> JobStory:
     """Tell the phases of a migration as they come; return the job's story when it is complete.
 
     Raises:
         BadStateError: the job does not migrate after all; the message says why.
     """
-    told = 0
+    shown = 0
     try:
         while True:
             story = head.job(job)
-            if story.moves_asked > course.number:
+            if story.moves_requested > course.number:
                 _tell_past(story, course.number, quiet=quiet)
                 return story
             phases = list(_phases(story, course.from_attempt))
             if not quiet:
-                for words in phases[told:]:
+                for words in phases[shown:]:
                     print(words, flush=True)
-            told = max(told, len(phases))
+            shown = max(shown, len(phases))
             if story.move is not None and story.move.resumed_s is not None:
                 _check_state_kept(story, story.move)
                 return story
@@ -197,7 +197,7 @@ def _tell_past(story: JobStory, number: int, *, quiet: bool) -> None:
 def events_of(story: JobStory, number: int) -> Sequence[EventRow]:
     """Return what happened from the request of a migration to that of the next one."""
     starts = [at for at, event in enumerate(story.events) if event.kind == _REQUESTED]
-    place = len(starts) - 1 - (story.moves_asked - number)
+    place = len(starts) - 1 - (story.moves_requested - number)
     if not 0 <= place < len(starts):
         return ()
     end = starts[place + 1] if place + 1 < len(starts) else len(story.events)
@@ -216,7 +216,7 @@ def _phases(story: JobStory, from_attempt: int) -> Iterator[str]:
         if each.attempt > from_attempt and each.state != AttemptState.ASSIGNED
     ]
     moments = (
-        move.asked_s,
+        move.requested_s,
         move.prepared_s,
         move.saved_s,
         move.left_s,
@@ -226,7 +226,7 @@ def _phases(story: JobStory, from_attempt: int) -> Iterator[str]:
     )
     for name, at_s in zip(_PHASES, moments, strict=True):
         if at_s is not None:
-            after = f"{max(0.0, at_s - move.asked_s):8.1f} s"
+            after = f"{max(0.0, at_s - move.requested_s):8.1f} s"
             if name == _PHASES[-1] and story.checkpoint_signal:
                 name = _RESTARTED  # noqa: PLW2901 # such a job tells no steps
             yield f"{job_id}  {name:<13}{after}{_note(name, story, move)}".rstrip()

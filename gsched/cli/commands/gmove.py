@@ -5,7 +5,7 @@ import click
 from gsched.cli.common import connected, gsched_command
 from gsched.cli.operands import carry_out, jobs_argument, normal_ids
 from gsched.cli.running import run
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.errors import UsageError
 from gsched.protocol.actions import Alteration, AlterJob
 
@@ -20,7 +20,9 @@ Examples:
 @jobs_argument
 @click.option("--dry-run", is_flag=True, help="Check the change, without making it.")
 @connected
-def gmove(head: Head, *, queue: str, jobs: tuple[str, ...], dry_run: bool, as_json: bool) -> int:
+def gmove(
+    head: HeadClient, *, queue: str, jobs: tuple[str, ...], dry_run: bool, as_json: bool
+) -> int:
     """Move waiting jobs to another queue of this cluster.
 
     QUEUE is queue, @server or queue@server, where server is this head; @server alone stands for
@@ -33,7 +35,7 @@ def gmove(head: Head, *, queue: str, jobs: tuple[str, ...], dry_run: bool, as_js
     return carry_out(head, request, as_json=as_json)[1]
 
 
-def _checked(head: Head, stated: str, name: str, server: str) -> str:
+def _checked(head: HeadClient, stated: str, name: str, server: str) -> str:
     """Return the queue of a destination that names a server.
 
     Raises:

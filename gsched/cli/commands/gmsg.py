@@ -5,7 +5,7 @@ import click
 from gsched.cli.common import connected, gsched_command, report_results
 from gsched.cli.operands import jobs_argument
 from gsched.cli.running import run
-from gsched.client import Head, body_of
+from gsched.client import HeadClient, body_of
 from gsched.errors import GschedError, UsageError
 from gsched.protocol.api import ActionResult
 from gsched.protocol.messages import JobMessage
@@ -25,7 +25,7 @@ Examples:
 @click.option("--node", default="", metavar="NODE", help="Files of the job on NODE.")
 @connected
 def gmsg(  # noqa: PLR0913 - one parameter for each option
-    head: Head,
+    head: HeadClient,
     *,
     message: str,
     jobs: tuple[str, ...],
@@ -40,11 +40,11 @@ def gmsg(  # noqa: PLR0913 - one parameter for each option
     """
     if not message.strip() or "\0" in message:
         raise UsageError("the message is empty", hint="gmsg TEXT JOB...")
-    asked = JobMessage(text=message, stdout=to_stdout, stderr=to_stderr, node=node)
+    request = JobMessage(text=message, stdout=to_stdout, stderr=to_stderr, node=node)
     results = []
     for job in jobs:
         try:
-            head.write_message(job, asked)
+            head.write_message(job, request)
             results.append(ActionResult(id=job))
         except GschedError as error:
             results.append(ActionResult(id=job, error=body_of(error)))

@@ -21,7 +21,7 @@ from gsched.cli.common import (
 from gsched.cli.running import run
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.nodelist import node_fields, print_nodes, print_state_list
-from gsched.client import Head, body_of
+from gsched.client import HeadClient, body_of
 from gsched.errors import UnknownNodeError, UsageError
 from gsched.protocol.actions import NODE_ACTIONS, AnyNodeAction, DrainNode, ReplaceNode
 from gsched.protocol.api import ErrorBody, NodeList, NodeRow
@@ -92,7 +92,7 @@ _PREDICTED = ("has", "unpredicted", "predicted", "measured", "errors")
 @color_option
 @connected
 def gnodes(
-    head: Head,
+    head: HeadClient,
     /,
     *,
     operands: tuple[str, ...],
@@ -115,8 +115,8 @@ def gnodes(
         _check_only_lists(verb, reason, flags)
         return _predictions(head, names, color=str(flags["color"]), as_json=as_json)
     if verb:
-        asked = _asked(verb, names, reason.strip(), flags)
-        return _act(head, asked, yes=yes, as_json=as_json)
+        action = _action(verb, names, reason.strip(), flags)
+        return _act(head, action, yes=yes, as_json=as_json)
     if flags["migrate"] or reason:
         _check_subcommand(operands)
     if flags["migrate"]:
@@ -148,7 +148,7 @@ def _verb(operands: tuple[str, ...], *, offline: bool, clear: bool) -> tuple[str
     return "", operands
 
 
-def _asked(
+def _action(
     verb: str, names: tuple[str, ...], reason: str, flags: Mapping[str, object]
 ) -> AnyNodeAction:
     """Return the action that is asked for.
@@ -213,11 +213,11 @@ def _check_drain(verb: str) -> None:
         )
 
 
-def _act(head: Head, asked: AnyNodeAction, *, yes: bool, as_json: bool) -> int:
-    verb, names = asked.action, asked.nodes
+def _act(head: HeadClient, action: AnyNodeAction, *, yes: bool, as_json: bool) -> int:
+    verb, names = action.action, action.nodes
     if not names:
         raise UsageError(f"{verb} needs at least one node", hint=f"gnodes {verb} NODE...")
-    if verb == "drain" and not asked.reason:
+    if verb == "drain" and not action.reason:
         raise UsageError(
             "drain needs a reason: others will ask why the nodes take no jobs",
             hint=f'gnodes drain {" ".join(names)} -m "new driver"',
@@ -225,15 +225,15 @@ def _act(head: Head, asked: AnyNodeAction, *, yes: bool, as_json: bool) -> int:
     if verb == "confirm-dead" and not (yes or _is_sure(head, names)):
         print_note("nothing was done", command="gnodes")
         return 1
-    reply = head.node_action(asked)
+    reply = head.node_action(action)
     results = reply.results
-    migrates = isinstance(asked, DrainNode) and asked.migrate
+    migrates = isinstance(action, DrainNode) and action.migrate
     if migrates and not as_json:
         results = tuple(structs.replace(each, text=f"{each.id}: {each.text}") for each in results)
     return report_results(results, as_json=as_json, show_text=migrates)
 
 
-def _is_sure(head: Head, names: Sequence[str]) -> bool:
+def _is_sure(head: HeadClient, names: Sequence[str]) -> bool:
     """Tell a person at a terminal what it means, ask, and return the answer.
 
     Raises:
@@ -270,7 +270,7 @@ def _check_only_lists(verb: str, reason: str, flags: "dict[str, bool | str]") ->
         )
 
 
-def _predictions(head: Head, names: Sequence[str], *, color: str, as_json: bool) -> int:
+def _predictions(head: HeadClient, names: Sequence[str], *, color: str, as_json: bool) -> int:
     """Show what runs on nodes, predicted and measured; return the exit code."""
     from gsched.cli.show.predictions import (
         print_node_predictions,  # late: plain gnodes does without

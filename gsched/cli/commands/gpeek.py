@@ -8,7 +8,7 @@ from gsched.cli.common import command_name, connected, gsched_command, print_jso
 from gsched.cli.follow import STDERR, STDOUT, follow, read_output, tail, whole
 from gsched.cli.running import run
 from gsched.cli.terminal_text import TerminalOut, to_stdout
-from gsched.client import Head
+from gsched.client import HeadClient
 
 _EPILOG = """\b
 Examples:
@@ -47,7 +47,7 @@ Examples:
 )
 @connected
 def gpeek(  # noqa: PLR0913 # one for each option
-    head: Head,
+    head: HeadClient,
     job: str,
     lines: int | None,
     node: str,

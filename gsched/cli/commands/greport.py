@@ -12,7 +12,7 @@ from gsched.cli.show.columns import Column
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.render import print_table
 from gsched.cli.show.usage import COLUMNS, GROUPS, UsageRow, csv_rows, table_rows, usage_of
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.errors import UsageError
 from gsched.model.limits import MAX_HISTORY_ROWS
@@ -57,7 +57,7 @@ Examples:
 @color_option
 @connected
 def greport(  # noqa: PLR0913 - one parameter for each option
-    head: Head,
+    head: HeadClient,
     /,
     *,
     since: str,
@@ -104,12 +104,12 @@ def greport(  # noqa: PLR0913 - one parameter for each option
     return 0
 
 
-def _server_of(head: Head) -> str:
+def _server_of(head: HeadClient) -> str:
     return head.status().server
 
 
 def past_jobs(
-    head: Head, since_s: float, until_s: float, filters: dict[str, str], *, page: int = PAGE
+    head: HeadClient, since_s: float, until_s: float, filters: dict[str, str], *, page: int = PAGE
 ) -> tuple[list[JobRow], int]:
     """Return the jobs that ended in a period, page by page, and how many cannot be read."""
     usual = page

@@ -21,7 +21,7 @@ from gsched.cli.operands import (
     parse_grace_s,
 )
 from gsched.cli.running import run
-from gsched.client import Head, body_of
+from gsched.client import HeadClient, body_of
 from gsched.errors import GschedError, HeadUnreachableError, UsageError
 from gsched.model.ids import format_array_id, format_job_id
 from gsched.protocol.actions import RerunJob
@@ -57,7 +57,7 @@ _SHOWN: Final = 200  # characters of a list of indices beside the new id
 @click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def grerun(  # noqa: PLR0913 - one parameter for each option
-    head: Head,
+    head: HeadClient,
     *,
     jobs: tuple[str, ...],
     failed: bool,
@@ -105,7 +105,7 @@ def _check_failed(jobs: tuple[str, ...], others: tuple[tuple[str, bool], ...]) -
         )
 
 
-def _submit_again(head: Head, jobs: tuple[str, ...], *, dry_run: bool, as_json: bool) -> int:
+def _submit_again(head: HeadClient, jobs: tuple[str, ...], *, dry_run: bool, as_json: bool) -> int:
     """Submit what has failed of each job, and tell of it; return the exit code."""
     replies: list[RerunReply | ErrorBody] = []
     unreachable: ErrorBody | None = None
@@ -169,12 +169,12 @@ def _counted(number: int, what: str) -> str:
 
 def _document(job: str, reply: "RerunReply | ErrorBody") -> dict[str, object]:
     """Return what ``--json`` tells of an operand."""
-    told: dict[str, object] = {"operand": job, "id": 0, "job_id": "", "elements": "", "count": 0}
-    told |= {"unfinished": 0, "nothing": "", "warnings": [], "error": None}
+    result: dict[str, object] = {"operand": job, "id": 0, "job_id": "", "elements": "", "count": 0}
+    result |= {"unfinished": 0, "nothing": "", "warnings": [], "error": None}
     if isinstance(reply, ErrorBody):
-        return told | {"error": reply}
-    values = {name: getattr(reply, name) for name in told if hasattr(reply, name)}
-    return told | values | {"job_id": _new_id(reply)}
+        return result | {"error": reply}
+    values = {name: getattr(reply, name) for name in result if hasattr(reply, name)}
+    return result | values | {"job_id": _new_id(reply)}
 
 
 def main() -> None:

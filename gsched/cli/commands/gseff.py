@@ -7,7 +7,7 @@ from gsched.cli.common import connected, gsched_command, print_json, printable, 
 from gsched.cli.operands import jobs_argument
 from gsched.cli.running import run
 from gsched.cli.show.efficiency import Efficiency, efficiency_of, lines_of
-from gsched.client import Head, body_of
+from gsched.client import HeadClient, body_of
 from gsched.errors import GschedError
 from gsched.model.arrays import indices, read_spans
 from gsched.protocol.api import ErrorBody, JobRow, JobStory
@@ -25,7 +25,7 @@ Examples:
 @gsched_command("gseff", epilog=EPILOG)
 @jobs_argument
 @connected
-def gseff(head: Head, *, jobs: tuple[str, ...], as_json: bool) -> int:
+def gseff(head: HeadClient, *, jobs: tuple[str, ...], as_json: bool) -> int:
     """Show how much of its request each JOB has used.
 
     The advice for the next time rests on the job and on the newest successful jobs of the same user
@@ -47,7 +47,7 @@ def gseff(head: Head, *, jobs: tuple[str, ...], as_json: bool) -> int:
     return report_errors(errors.items(), as_json=as_json)
 
 
-def _past(head: Head, story: JobStory) -> list[JobStory]:
+def _past(head: HeadClient, story: JobStory) -> list[JobStory]:
     """Return past jobs of the same user and name, newest first."""
     row = story.row
     if row.outcome is None:
@@ -56,7 +56,7 @@ def _past(head: Head, story: JobStory) -> list[JobStory]:
     return [head.job(each.id) for each in rows if each.id != row.id and each.name == row.name]
 
 
-def _elements(head: Head, story: JobStory) -> Sequence[JobRow]:
+def _elements(head: HeadClient, story: JobStory) -> Sequence[JobRow]:
     """Return the elements of an array, the first `ELEMENTS_MOST` of them; of other jobs none."""
     array = story.row.array
     if array is None:

@@ -10,7 +10,7 @@ import click
 from gsched.cli.common import connected, gsched_command, print_json, print_note
 from gsched.cli.running import run
 from gsched.cli.times import parse_start_time
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.errors import BadResourceError, UsageError
 from gsched.model.states import JobState
@@ -66,7 +66,7 @@ Examples:
 @click.option("-x", "finished", is_flag=True, help="Include finished jobs.")
 @click.option("-H", "history", is_flag=True, help="Only finished jobs.")
 @connected
-def gselect(head: Head, /, *, as_json: bool, **given: object) -> int:
+def gselect(head: HeadClient, /, *, as_json: bool, **given: object) -> int:
     """Print the id of each job that meets all criteria, one on each line.
 
     A value may begin with an operator: .eq. (the default), .ne., .lt., .le., .gt. or .ge.

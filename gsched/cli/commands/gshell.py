@@ -9,11 +9,11 @@ import click
 
 from gsched.cli.common import command_name, connected, gsched_command, print_note
 from gsched.cli.running import run
-from gsched.client import Head, error_from
+from gsched.client import HeadClient, error_from
 from gsched.errors import HeadUnreachableError, UsageError
 
 if TYPE_CHECKING:
-    from gsched.cli.session.client import Target
+    from gsched.cli.session.client import SessionTarget
     from gsched.cli.session.console import Console
 
 #: Characters that a shell reads and names of programs do not have.
@@ -48,7 +48,7 @@ Examples:
 @click.option("-N", "only_ports", is_flag=True, help="Start no shell; only forward ports.")
 @connected
 def gshell(  # noqa: PLR0913 - one parameter for each option
-    head: Head,
+    head: HeadClient,
     job: str,
     words: tuple[str, ...],
     node: str,
@@ -64,7 +64,7 @@ def gshell(  # noqa: PLR0913 - one parameter for each option
     the beginning of a line, ~. ends it and ~? lists these keys. Exits with its exit code.
     """
     from gsched.cli.session.attaching import job_of  # late, as in gattach
-    from gsched.cli.session.client import Target
+    from gsched.cli.session.client import SessionTarget
     from gsched.cli.session.console import Console, refuse_json, require_terminal
 
     refuse_json("gshell", as_json=as_json)
@@ -80,7 +80,7 @@ def gshell(  # noqa: PLR0913 - one parameter for each option
     number, shown = job_of(head, job)
     with contextlib.ExitStack() as stack:
         if ports:
-            wanted = Target(
+            wanted = SessionTarget(
                 job=str(number), shown=shown, command=command_name(), node=node, forward=True
             )
             if _forward(head, wanted, ports, console, stack, only=only_ports):
@@ -89,8 +89,8 @@ def gshell(  # noqa: PLR0913 - one parameter for each option
 
 
 def _forward(
-    head: Head,
-    target: "Target",
+    head: HeadClient,
+    target: "SessionTarget",
     ports: Sequence[str],
     console: "Console",
     stack: contextlib.ExitStack,
@@ -123,7 +123,7 @@ def _forward(
 
 
 def _shell(
-    head: Head,
+    head: HeadClient,
     number: int,
     shown: str,
     words: tuple[str, ...],
@@ -132,10 +132,10 @@ def _shell(
 ) -> int:
     """Run a shell or a command; return its exit code."""
     from gsched.cli.session.attaching import terminal_variables
-    from gsched.cli.session.client import How, Target, run_session
+    from gsched.cli.session.client import How, SessionTarget, run_session
     from gsched.terminal import Escape
 
-    target = Target(
+    target = SessionTarget(
         job=str(number),
         shown=shown,
         command=command_name(),

@@ -12,7 +12,7 @@ from gsched.cli.operands import (
     parse_signal,
 )
 from gsched.cli.running import run
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.protocol.actions import SignalJob
 
 EPILOG = """\b
@@ -39,7 +39,7 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def gsig(
-    head: Head,
+    head: HeadClient,
     *,
     jobs: tuple[str, ...],
     signal_text: str,

@@ -19,7 +19,7 @@ from gsched.cli.running import run
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.joblist import TABLES, WHY, plain_list, table_of, terminal_list
 from gsched.cli.show.render import drawn_table, print_table, terminal_lines, write_plain
-from gsched.client import Head, body_of
+from gsched.client import HeadClient, body_of
 from gsched.config.environment import environment
 from gsched.errors import UnknownQueueError, UsageError
 from gsched.model.states import JobState
@@ -75,7 +75,7 @@ Examples:
 @click.option("--watch", is_flag=True, help="Refresh the list every 2 s, until Ctrl-C.")
 @color_option
 @connected
-def gstat(head: Head, /, jobs: tuple[str, ...], **given: object) -> int:
+def gstat(head: HeadClient, /, jobs: tuple[str, ...], **given: object) -> int:
     """Show all unfinished jobs, or each JOB, finished or not.
 
     On a terminal the table fits the width. In a pipe there is a line of titles and a line for each
@@ -146,7 +146,7 @@ def _print_list(reply: JobList, options: "_Options") -> None:
     page(drawn_table(columns, rows, color=options.color), wanted=not options.no_pager)
 
 
-def _queues(head: Head, names: Sequence[str], options: "_Options") -> int:
+def _queues(head: HeadClient, names: Sequence[str], options: "_Options") -> int:
     """Print the queues, or those named."""
     from gsched.cli.show.queuelist import QUEUE_COLUMNS, queue_rows  # late: the list is of jobs
 
@@ -261,7 +261,7 @@ def parse_states(text: str) -> tuple[JobState, ...]:
     return tuple(found)
 
 
-def _jobs(head: Head, jobs: Sequence[str], options: _Options) -> JobList:
+def _jobs(head: HeadClient, jobs: Sequence[str], options: _Options) -> JobList:
     states = options.states or (_WAITING if options.why else ())
     user = next(iter(options.users)) if len(options.users) == 1 else ""
     sent = () if options.elements else states  # elements that are not jobs yet have no state
@@ -285,7 +285,7 @@ def _jobs(head: Head, jobs: Sequence[str], options: _Options) -> JobList:
     return structs.replace(reply, jobs=rows)
 
 
-def _stories(head: Head, jobs: Sequence[str], options: _Options) -> int:
+def _stories(head: HeadClient, jobs: Sequence[str], options: _Options) -> int:
     """Print the full story of each job; the reasons only, with --why."""
     wanted: Iterable[int | str] = jobs or [row.id for row in _jobs(head, (), options).jobs]
     from gsched.cli.show.story import print_story  # late: the list is what must be quick
@@ -300,7 +300,7 @@ def _stories(head: Head, jobs: Sequence[str], options: _Options) -> int:
     return report_errors(errors.items(), as_json=options.as_json)
 
 
-def _watch(head: Head, jobs: Sequence[str], options: _Options) -> int:
+def _watch(head: HeadClient, jobs: Sequence[str], options: _Options) -> int:
     from gsched.cli.show.watch import watch_table
 
     def look() -> JobList:

@@ -23,15 +23,15 @@ from gsched.cli.submit.checks import check_output, check_training_script, check_
 from gsched.cli.submit.extras import combined
 from gsched.cli.submit.job_environment import job_environment
 from gsched.cli.submit.options import merged, read_options
-from gsched.cli.submit.place import Place, absolute
+from gsched.cli.submit.place import SubmitContext, absolute
 from gsched.cli.submit.plans import plan_of, report_dry_run, tell_plan
 from gsched.cli.submit.readers import find_program
 from gsched.cli.submit.rows import gsub_options, write_options
 from gsched.cli.submit.script_options import ScriptOptions, read_directives
 from gsched.cli.submit.scripts import STDIN_NAME, Script, read_script
-from gsched.cli.submit.stated import Stated
-from gsched.cli.submit.submission import Work, compatibility_notes, make_job
-from gsched.client import Head, error_from
+from gsched.cli.submit.stated import StatedOptions
+from gsched.cli.submit.submission import Workload, compatibility_notes, make_job
+from gsched.client import HeadClient, error_from
 from gsched.clock import SystemClock
 from gsched.config.environment import full_environment
 from gsched.errors import UsageError
@@ -111,7 +111,7 @@ def split_tail(args: Sequence[str]) -> tuple[list[str], list[str]]:
 @click.argument("operands", nargs=-1, metavar="[SCRIPT | - | -- COMMAND...]")
 @gsub_options
 @connected
-def gsub(head: Head, /, **given: object) -> int:
+def gsub(head: HeadClient, /, **given: object) -> int:
     """Submit a job: a script, a command after --, or a training script for torchrun.
 
     Prints the job id on stdout. A script can contain options, too, in #PBS or #GSCHED lines before
@@ -128,7 +128,7 @@ def gsub(head: Head, /, **given: object) -> int:
         warnings.add(script.warnings)
         read = read_directives(script, prefix=request.prefix, place=place)
         warnings.add(read.warnings)
-        options = merged(options, read.said)
+        options = merged(options, read.stated)
     if "workdir" not in options and spoken().starts_at_home:
         options["workdir"] = absolute("~", place)
     job = _job(request, options, script, place, warnings)
@@ -147,7 +147,7 @@ def gsub(head: Head, /, **given: object) -> int:
     )
 
 
-def _submitted(head: Head, job: SubmitJob, *, dry_run: bool) -> SubmitReply:
+def _submitted(head: HeadClient, job: SubmitJob, *, dry_run: bool) -> SubmitReply:
     """Submit a job; Ctrl-C says whether the head may have it."""
     head.transport.has_sent = False
     try:
@@ -162,9 +162,9 @@ def _submitted(head: Head, job: SubmitJob, *, dry_run: bool) -> SubmitReply:
 
 
 def _after_submission(  # noqa: PLR0913 - what is known of the job
-    head: Head,
+    head: HeadClient,
     request: "_Request",
-    options: Stated,
+    options: StatedOptions,
     *,
     job_id: str,
     result: SubmitResult,
@@ -195,7 +195,9 @@ def _after_submission(  # noqa: PLR0913 - what is known of the job
     return wait_for_one(head, result.id, watch=request.watch, as_json=request.as_json)
 
 
-def _check_interactive(request: "_Request", options: Stated, given: dict[str, object]) -> None:
+def _check_interactive(
+    request: "_Request", options: StatedOptions, given: dict[str, object]
+) -> None:
     """Refuse what does not go with an interactive job, or only with one.
 
     Raises:
@@ -218,7 +220,11 @@ def _check_interactive(request: "_Request", options: Stated, given: dict[str, ob
 
 
 def _with_snapshot(
-    job: SubmitJob, request: "_Request", options: Stated, head: Head, warnings: "_Warnings"
+    job: SubmitJob,
+    request: "_Request",
+    options: StatedOptions,
+    head: HeadClient,
+    warnings: "_Warnings",
 ) -> SubmitJob:
     if not options["snapshot"]:
         return job
@@ -273,7 +279,7 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(own, cls)
 
 
-def _place() -> Place:
+def _place() -> SubmitContext:
     try:
         cwd = os.getcwd()
     except FileNotFoundError:
@@ -287,7 +293,7 @@ def _place() -> Place:
         cwd = shown
     umask = os.umask(0o077)
     os.umask(umask)
-    return Place(cwd=cwd, environment=variables, now_s=SystemClock().wall_s(), umask=umask)
+    return SubmitContext(cwd=cwd, environment=variables, now_s=SystemClock().wall_s(), umask=umask)
 
 
 def _script(request: _Request) -> Script | None:
@@ -333,8 +339,12 @@ def _script(request: _Request) -> Script | None:
 
 
 def _work(
-    request: _Request, options: Stated, script: Script | None, place: Place, workdir: str
-) -> Work:
+    request: _Request,
+    options: StatedOptions,
+    script: Script | None,
+    place: SubmitContext,
+    workdir: str,
+) -> Workload:
     tail = request.tail[1:] if request.tail[:1] == ("--",) else request.tail
     if request.torchrun is not None:
         return _torchrun_work(request.torchrun, request.tail, options, place, workdir)
@@ -347,36 +357,40 @@ def _work(
     if script is None:
         if not tail:
             raise UsageError("no command after --", hint="write: gsub -- COMMAND ARGUMENTS")
-        return Work("command", default_name=os.path.basename(tail[0]), arguments=tail)
+        return Workload("command", default_name=os.path.basename(tail[0]), arguments=tail)
     arguments = (*(options["script_arguments"] or ()), *tail)
     name = STDIN_NAME if script.where == STDIN_NAME else os.path.basename(script.where)
-    return Work("script", default_name=name, script=script, arguments=arguments)
+    return Workload("script", default_name=name, script=script, arguments=arguments)
 
 
 def _torchrun_work(
-    script: str, arguments: tuple[str, ...], options: Stated, place: Place, workdir: str
-) -> Work:
+    script: str,
+    arguments: tuple[str, ...],
+    options: StatedOptions,
+    place: SubmitContext,
+    workdir: str,
+) -> Workload:
     path = place.environment.get("PATH", "")
     if "python" in options:
-        asked = str(options["python"])
-        python = find_program(os.path.expanduser(asked), path)
+        program = str(options["python"])
+        python = find_program(os.path.expanduser(program), path)
     else:
         python = find_program("python", path) or find_program("python3", path)
-        asked = "python"
+        program = "python"
     if not python:
         raise UsageError(
-            f"--torchrun: {asked!r} is not on your PATH",
+            f"--torchrun: {program!r} is not on your PATH",
             hint="activate the environment that has PyTorch, or name its Python with --python",
         )
     if script == "-m":  # a module, as python -m has it
         name = arguments[0] if arguments else "-m"
-        return Work("torchrun", default_name=name, arguments=("-m", *arguments), python=python)
+        return Workload("torchrun", default_name=name, arguments=("-m", *arguments), python=python)
     # From where the user stands, unless it lies only where the job starts.
     full = absolute(script, place)
     if not os.path.exists(full) and os.path.exists(os.path.join(workdir, script)):
         full = os.path.join(workdir, script)
     check_training_script(full)
-    return Work(
+    return Workload(
         "torchrun",
         default_name=os.path.basename(script),
         arguments=(full, *arguments),
@@ -386,9 +400,9 @@ def _torchrun_work(
 
 def _job(
     request: _Request,
-    options: Stated,
+    options: StatedOptions,
     script: Script | None,
-    place: Place,
+    place: SubmitContext,
     warnings: _Warnings,
 ) -> SubmitJob:
     workdir = options["workdir"] or place.cwd

@@ -18,7 +18,7 @@ from gsched.cli.common import (
 from gsched.cli.follow import Teller, ending_words, exit_status, report_failure, wait_and_report
 from gsched.cli.running import run
 from gsched.cli.times import local_times, read_duration_s
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.errors import UnknownJobError
 from gsched.model.states import JobState
@@ -55,7 +55,7 @@ Examples:
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing about the jobs.")
 @connected
 def gwait(  # noqa: PLR0913 - one parameter for each option
-    head: Head,
+    head: HeadClient,
     jobs: tuple[str, ...],
     timeout: str | None,
     *,
@@ -98,7 +98,7 @@ def gwait(  # noqa: PLR0913 - one parameter for each option
 
 
 def _show_progress(
-    head: Head, jobs: list[str], deadline_s: float | None, clock: SystemClock
+    head: HeadClient, jobs: list[str], deadline_s: float | None, clock: SystemClock
 ) -> None:
     """Show how far the jobs are until they have ended."""
     from gsched.cli.show.progress import view_for, watch_progress  # late: most only wait
@@ -112,7 +112,7 @@ def _show_progress(
     watch_progress(look, jobs, view=view, period_s=period_s, deadline_s=deadline_s, clock=clock)
 
 
-def _unknown(head: Head, jobs: tuple[str, ...], *, as_json: bool) -> dict[str, ErrorBody]:
+def _unknown(head: HeadClient, jobs: tuple[str, ...], *, as_json: bool) -> dict[str, ErrorBody]:
     """Say at once which ids are none, instead of after hours of waiting for the others."""
     errors = head.jobs(jobs).errors
     for error in errors.values():
@@ -120,7 +120,9 @@ def _unknown(head: Head, jobs: tuple[str, ...], *, as_json: bool) -> dict[str, E
     return errors
 
 
-def _report(head: Head, story: JobStory, *, quiet: bool, as_json: bool, timeout: str | None) -> int:
+def _report(
+    head: HeadClient, story: JobStory, *, quiet: bool, as_json: bool, timeout: str | None
+) -> int:
     silent = quiet or as_json
     job_id = story.row.shown_id(story.server)
     if story.row.state != JobState.DONE:
@@ -135,7 +137,9 @@ def _report(head: Head, story: JobStory, *, quiet: bool, as_json: bool, timeout:
     if not silent:
         print(f"{job_id}\t{status}\t{ending_words(story)}", flush=True)
         if status:
-            report_failure(head, story, told=is_terminal(sys.stdout) and is_terminal(sys.stderr))
+            report_failure(
+                head, story, is_reported=is_terminal(sys.stdout) and is_terminal(sys.stderr)
+            )
     return status
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from gsched.cli.local import cluster
 from gsched.cli.local.daemons import (
     Daemon,
-    Started,
+    StartedDaemon,
     log_tail,
     pause,
     read_pid,
@@ -26,7 +26,7 @@ from gsched.cli.local.daemons import (
 from gsched.cli.local.head_checks import safe_mode_reason
 from gsched.cli.local.layout import ClusterLayout, NodeLayout
 from gsched.cli.local.toml import write_file
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.config.tables import Config
 from gsched.errors import (
@@ -44,7 +44,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(kw_only=True)
-class Report:
+class UpReport:
     """What ``up`` found and did.
 
     Attributes:
@@ -83,11 +83,11 @@ class Bringup:
         self._deadline_s = SystemClock().monotonic_s() + timeout_s
         self._timeout_s = timeout_s
         self._tell = tell
-        self._started: list[Started] = []
+        self._started: list[StartedDaemon] = []
         self._connected_after_s: dict[str, float] = {}  # of nodes started here, wall-clock time
-        self._report = Report(directory=str(layout.directory), head=str(layout.socket))
+        self._report = UpReport(directory=str(layout.directory), head=str(layout.socket))
 
-    def run(self, wanted: cluster.Wanted) -> Report:
+    def run(self, wanted: cluster.ClusterRequest) -> UpReport:
         """Return once the head answers and every node is up.
 
         Raises:
@@ -138,7 +138,7 @@ class Bringup:
             self._start(daemon)
         return self._wait_for_head()
 
-    def _prepare_head(self, wanted: cluster.Wanted) -> None:
+    def _prepare_head(self, wanted: cluster.ClusterRequest) -> None:
         """Store the configuration with which the head is to run."""
         layout = self._layout
         is_new = not layout.exists
@@ -160,7 +160,7 @@ class Bringup:
         last: GschedError | None = None
         while True:
             try:
-                return Head(str(self._layout.socket), patience_s=0.0).status()
+                return HeadClient(str(self._layout.socket), patience_s=0.0).status()
             except (HeadUnreachableError, TryAgainError) as error:
                 last = error
             self._check_alive()
@@ -204,7 +204,7 @@ class Bringup:
         moment ago. The connection must be younger than the head and than the node.
         """
         wanted = set(self._report.nodes)
-        told = -1
+        missing_count = -1
         while True:
             rows = self._node_rows()
             after_s = self._connected_after_s
@@ -217,9 +217,9 @@ class Bringup:
             missing = sorted(wanted - there)
             if not missing:
                 return rows
-            if told != len(missing):
-                told = len(missing)
-                self._tell(f"{len(wanted) - told} of {len(wanted)} nodes are up")
+            if missing_count != len(missing):
+                missing_count = len(missing)
+                self._tell(f"{len(wanted) - len(missing)} of {len(wanted)} nodes are up")
             self._check_alive()
             daemon = cluster.node_daemon(self._layout.node(missing[0]))
             self._check_time(daemon, f"the head does not see it ({_states(rows, missing)})")
@@ -227,7 +227,7 @@ class Bringup:
 
     def _node_rows(self) -> Sequence[NodeRow]:
         try:
-            return Head(str(self._layout.socket), patience_s=0.0).nodes().nodes
+            return HeadClient(str(self._layout.socket), patience_s=0.0).nodes().nodes
         except (HeadUnreachableError, TryAgainError):
             return ()
 
@@ -262,10 +262,10 @@ def _failed(daemon: Daemon, what: str, log_offset: int) -> TryAgainError:
 
 def _unshared(rows: Iterable[NodeRow]) -> list[str]:
     """Say which nodes cannot share their GPUs, though they are to."""
-    told = [(row.name, row.gpu_tokens) for row in rows if row.gpus]
+    sharing_of = [(row.name, row.gpu_tokens) for row in rows if row.gpus]
     return [
         f"node {name} cannot share its GPUs: {sharing.words.removeprefix(UNSHARED)}"
-        for name, sharing in told
+        for name, sharing in sharing_of
         if sharing is not None and sharing.words.startswith(UNSHARED)
     ]
 

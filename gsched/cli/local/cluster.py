@@ -33,7 +33,7 @@ DEFAULT_GPU_TYPE = "declared"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ClusterRequest:
     """What the caller of ``gsched up`` asked for; None where nothing was said.
 
     Attributes:
@@ -215,7 +215,7 @@ def node_channel(layout: ClusterLayout) -> str:
     return f"unix:{layout.node_socket}"
 
 
-def add_nodes(layout: ClusterLayout, wanted: Wanted) -> tuple[str, ...]:
+def add_nodes(layout: ClusterLayout, wanted: ClusterRequest) -> tuple[str, ...]:
     """Add nodes until there are as many as wanted; return the names of the new ones."""
     there = layout.nodes()
     count = wanted.nodes if wanted.nodes is not None else (0 if there else 1)
@@ -240,7 +240,7 @@ def add_nodes(layout: ClusterLayout, wanted: Wanted) -> tuple[str, ...]:
     return tuple(names)
 
 
-def new_node(wanted: Wanted, count: int, like: NodeConfig | None) -> NodeConfig:
+def new_node(wanted: ClusterRequest, count: int, like: NodeConfig | None) -> NodeConfig:
     """Return what each of ``count`` new nodes offers.
 
     What was not said is taken from a node that is there; without one, this machine is divided by
@@ -271,13 +271,13 @@ def new_node(wanted: Wanted, count: int, like: NodeConfig | None) -> NodeConfig:
     )
 
 
-def differences(layout: ClusterLayout, wanted: Wanted) -> tuple[str, ...]:
+def differences(layout: ClusterLayout, wanted: ClusterRequest) -> tuple[str, ...]:
     """Return, in words, what was asked for otherwise than it is stored; the stored is kept."""
-    told: list[str] = []
+    found: list[str] = []
     kept_of: dict[str, list[str]] = {}
     nodes = layout.nodes()
     if wanted.nodes is not None and wanted.nodes < len(nodes):
-        told.append(
+        found.append(
             f"the cluster has {len(nodes)} nodes; --nodes {wanted.nodes} does not remove any"
         )
     for node in nodes:
@@ -288,25 +288,25 @@ def differences(layout: ClusterLayout, wanted: Wanted) -> tuple[str, ...]:
             ("gpu-type", wanted.gpu_type, stored.gpu[0].type if stored.gpu else ""),
             ("memory", _bytes(wanted.memory), _bytes(stored.memory)),
         )
-        for name, asked, kept in pairs:
-            if asked is not None and asked != kept:
+        for name, requested, kept in pairs:
+            if requested is not None and requested != kept:
                 shown = format_size(int(kept or 0)) if name == "memory" else kept
                 kept_of.setdefault(f"--{name} {shown}".rstrip(), []).append(node.name)
     for option, names in kept_of.items():
         subject, verb = ("node", "keeps its") if len(names) == 1 else ("nodes", "keep their")
-        told.append(
+        found.append(
             f"{subject} {', '.join(names)} {verb} {option}: edit "
             f"{layout.nodes_directory}/NODE/gnode.toml and repeat this command, or choose another "
             "--dir"
         )
-    return tuple(told)
+    return tuple(found)
 
 
 def _bytes(memory: str | None) -> int | None:
     return parse_size_bytes(memory) if memory else None
 
 
-def check_wanted(wanted: Wanted) -> None:
+def check_wanted(wanted: ClusterRequest) -> None:
     """Refuse what no cluster can be.
 
     Raises:

@@ -14,7 +14,7 @@ from gsched.cli.common import print_json, print_note
 from gsched.cli.local.layout import ClusterLayout
 from gsched.cli.local.options import subcommand
 from gsched.cli.local.toml import value_text
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.config.environment import config_path, environment
 from gsched.config.keys import Setting, settings_of
 from gsched.config.load import load_config
@@ -48,7 +48,7 @@ def load_found(given: str | None) -> tuple[str, Config]:
     return path, load_config(None if is_usual and not given else path)
 
 
-def changed_since(path: str, head: Head) -> str:
+def changed_since(path: str, head: HeadClient) -> str:
     """Return that a running head has not read this file as it is now; empty: it has, or none runs.
 
     Args:
@@ -230,7 +230,7 @@ def _ask(config: Config) -> tuple[RunningConfig | None, str]:
     if not Path(config.head.socket).exists():
         return None, ""
     try:
-        return Head(config.head.socket, patience_s=0.0).running_config(), ""
+        return HeadClient(config.head.socket, patience_s=0.0).running_config(), ""
     except NotPermittedError:
         return None, "these are the values of the file: the head shows its own only to operators"
     except HeadUnreachableError:
@@ -252,4 +252,4 @@ def _pending_note(rows: Sequence[Shown]) -> str:
 def _note(path: str, config: Config) -> str:
     if not Path(config.head.socket).exists():
         return ""
-    return changed_since(path, Head(config.head.socket, patience_s=0.0))
+    return changed_since(path, HeadClient(config.head.socket, patience_s=0.0))

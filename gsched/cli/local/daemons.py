@@ -46,7 +46,7 @@ class Daemon:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started:
+class StartedDaemon:
     """A daemon that this process has started and may watch die.
 
     Attributes:
@@ -104,7 +104,7 @@ def _is_daemon(process: psutil.Process, daemon: Daemon) -> bool:
     return any(os.path.abspath(base / word) == str(daemon.config) for word in candidates)
 
 
-def start(daemon: Daemon) -> Started:
+def start(daemon: Daemon) -> StartedDaemon:
     """Start a daemon in a session of its own, its output appended to its log.
 
     Raises:
@@ -133,7 +133,7 @@ def start(daemon: Daemon) -> Started:
         raise TryAgainError(f"{daemon.label}: cannot be started: {error.strerror}") from error
     finally:
         os.close(log)
-    return Started(daemon=daemon, log_offset=log_offset, process=process)
+    return StartedDaemon(daemon=daemon, log_offset=log_offset, process=process)
 
 
 def _daemon_environment() -> dict[str, str]:

@@ -11,7 +11,7 @@ from gsched.cli.local import head_checks, login_checks, machine_checks, notify_c
 from gsched.cli.local.findings import Finding, Level, ok
 from gsched.cli.local.layout import ClusterLayout, layout_of
 from gsched.cli.local.options import subcommand
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.config.environment import environment
 from gsched.config.tables import Config
 from gsched.config.words import DEFAULT_NODE_STATE_DIR
@@ -69,7 +69,7 @@ def _save_snapshot(path: str, head_address: str, *, as_json: bool) -> int:
     Raises:
         CannotWriteError: it is there already, or cannot be written.
     """
-    content = Head(head_address).snapshot()
+    content = HeadClient(head_address).snapshot()
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(handle, "wb") as file:

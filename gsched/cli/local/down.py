@@ -8,7 +8,7 @@ import msgspec
 from gsched.cli.common import is_terminal, print_json
 from gsched.cli.local.layout import layout_of
 from gsched.cli.local.options import directory_option, subcommand, teller
-from gsched.cli.local.takedown import Report, take_down
+from gsched.cli.local.takedown import DownReport, take_down
 
 
 @subcommand("down")
@@ -42,7 +42,7 @@ def down(*, directory: str | None, kill_jobs: bool, timeout_s: float, as_json: b
     return 0
 
 
-def _print(report: Report) -> None:
+def _print(report: DownReport) -> None:
     if report.jobs_ended:
         print(f"jobs ended: {report.jobs_ended}")
     if report.stopped:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.cli.local.machine_checks import check_space
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.errors import NO_ROOM, GschedError, HeadUnreachableError
 from gsched.model.gpu_tokens import UNSHARED
@@ -37,7 +37,7 @@ FAULTS = {
 def check_head(address: str, *, patience_s: float = 1.0) -> list[Finding]:
     """Ask the head at ``address`` (empty: the usual places) how it is."""
     try:
-        head = Head(address, patience_s=patience_s)
+        head = HeadClient(address, patience_s=patience_s)
     except GschedError as error:
         return [fail("head address", error.message, error.hint or "unset GSCHED_HEAD")]
     findings = []
@@ -46,7 +46,7 @@ def check_head(address: str, *, patience_s: float = 1.0) -> list[Finding]:
         findings.append(check_socket(path))
     try:
         status = head.status()
-        asked_s = SystemClock().wall_s()
+        sent_s = SystemClock().wall_s()
         nodes = head.nodes().nodes
     except HeadUnreachableError as error:
         todo = "start it with `gschedd --config FILE` or `gsched up`, or set GSCHED_HEAD to another"
@@ -54,7 +54,7 @@ def check_head(address: str, *, patience_s: float = 1.0) -> list[Finding]:
     except GschedError as error:
         return [*findings, fail("head", error.message, error.hint or "see the head's log")]
     findings.append(ok("head", f"answers at {head.transport.address.text} (process {status.pid})"))
-    findings.extend(check_status(status, now_s=asked_s))
+    findings.extend(check_status(status, now_s=sent_s))
     findings.extend(check_nodes(nodes, now_s=status.now_s))
     return findings
 
@@ -183,9 +183,9 @@ def _check_oddities(counts: Mapping[str, int]) -> list[Finding]:
     findings = []
     faults = {name: counts[name] for name in FAULTS if counts.get(name)}
     if faults:
-        told = ", ".join(FAULTS[name].format(count) for name, count in faults.items())
+        shown = ", ".join(FAULTS[name].format(count) for name, count in faults.items())
         todo = "the reasons are in the head's log; jobs start once the next plan is accepted"
-        findings.append(warn("policy", f"since the head started {told}", todo))
+        findings.append(warn("policy", f"since the head started {shown}", todo))
     others = sorted((name, count) for name, count in counts.items() if name not in faults)
     if others:
         shown = ", ".join(f"{name} {count}" for name, count in others)

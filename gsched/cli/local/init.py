@@ -53,7 +53,7 @@ SINGLE_USER = "single_user = true # without root the daemons run jobs of this us
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class SitePaths:
     """Where a configuration that is written anew puts everything."""
 
     config: Path
@@ -127,10 +127,10 @@ def init(*, directory: str | None, name: str, user: str, force: bool, as_json: b
     return 0
 
 
-def _site(directory: str | None) -> Site:
+def _site(directory: str | None) -> SitePaths:
     if directory is None:
         config = Path(DEFAULT_CONFIG)
-        return Site(
+        return SitePaths(
             config=config,
             key=config.with_name("cluster.key"),
             socket=Path(DEFAULT_SOCKET),
@@ -138,7 +138,7 @@ def _site(directory: str | None) -> Site:
             node_state=Path(DEFAULT_NODE_STATE_DIR),
         )
     base = Path(directory).expanduser().absolute()
-    return Site(
+    return SitePaths(
         config=base / "gsched.toml",
         key=base / "cluster.key",
         socket=base / "run" / "head.sock",
@@ -172,7 +172,7 @@ def _account(user: str, directory: str | None) -> pwd.struct_passwd | None:
     return account
 
 
-def _configuration(site: Site, *, name: str, force: bool, done: Done) -> Config:
+def _configuration(site: SitePaths, *, name: str, force: bool, done: Done) -> Config:
     """Return the configuration that is there, or one that is made now."""
     if site.config.exists() and not force:
         config = load_config(str(site.config))

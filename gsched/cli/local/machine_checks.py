@@ -229,8 +229,8 @@ def check_cgroup(root: Path = CGROUP_ROOT) -> Finding:
 def check_cpu_binding(config: Config, root: Path = CGROUP_ROOT) -> Finding:
     """Say how the jobs of a node on this machine are kept on their CPUs."""
     subject = "CPU binding"
-    asked, usable = config.node.cpu_binding, len(os.sched_getaffinity(0))
-    if asked == "none":
+    mode, usable = config.node.cpu_binding, len(os.sched_getaffinity(0))
+    if mode == "none":
         return ok(subject, binding_words('none: cpu_binding = "none" in [node]'))
     if config.node.cpus > usable:
         reason = f"the node offers {config.node.cpus} CPUs, but this machine has only {usable}"
@@ -239,12 +239,12 @@ def check_cpu_binding(config: Config, root: Path = CGROUP_ROOT) -> Finding:
             binding_words(f"none: {reason}"),
             f"set cpus in [node] to {usable} or less, or leave it out",
         )
-    if asked == "affinity":
+    if mode == "affinity":
         return ok(subject, "by affinity: programs can change it")
     if config.node.cgroup != "none" and _has_cpusets(root):
         return ok(subject, "by cpuset control groups")
     todo = "run gnode as root, or under systemd with Delegate=yes, for cpuset control groups"
-    if asked == "cpuset":
+    if mode == "cpuset":
         return fail(subject, "cpuset control groups cannot be made here", todo)
     return ok(subject, "by affinity: programs can change it; no cpuset control groups here")
 
@@ -252,10 +252,10 @@ def check_cpu_binding(config: Config, root: Path = CGROUP_ROOT) -> Finding:
 def check_gpu_fence(config: Config, root: Path = CGROUP_ROOT, dev: Path = DEV) -> list[Finding]:
     """Say what keeps the jobs of a node here from GPUs of others; nothing where there are none."""
     subject = "GPU fence"
-    asked, declared = config.node.gpu_fence, config.node.gpu
+    mode, declared = config.node.gpu_fence, config.node.gpu
     if not (any(each.count for each in declared) if declared else any(dev.glob("nvidia[0-9]*"))):
         return []
-    if asked == "none":
+    if mode == "none":
         return [warn(subject, "none: gpu_fence in [node] is none", "leave gpu_fence out")]
     if any(each.count and not each.files for each in declared):
         return [ok(subject, "none: the GPUs are declared, and their files are not")]
@@ -263,9 +263,9 @@ def check_gpu_fence(config: Config, root: Path = CGROUP_ROOT, dev: Path = DEV) -
         todo = "run gnode as root, with control groups"
         return [warn(subject, "none: any job can open every GPU of this machine", todo)]
     trees = [tree for tree in (root, root / "unified") if (tree / "cgroup.procs").exists()]
-    if trees and asked != "devices":
+    if trees and mode != "devices":
         return [ok(subject, f"BPF programs at control groups below {trees[0]}")]
-    if (root / "devices" / "devices.deny").exists() and asked != "bpf":
+    if (root / "devices" / "devices.deny").exists() and mode != "bpf":
         return [ok(subject, f"control groups below {root / 'devices'}")]
     return [fail(subject, f"no control groups for it at {root}", "mount cgroup2")]
 

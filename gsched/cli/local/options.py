@@ -45,11 +45,11 @@ def directory_option(function: Callback) -> Callback:
 
 def teller(*, quiet: bool) -> Callable[[str], None]:
     """Return a function that tells people on stderr what is being done, each text once."""
-    said: list[str] = []
+    printed: list[str] = []
 
     def tell(text: str) -> None:
-        if not quiet and said[-1:] != [text]:
-            said.append(text)
+        if not quiet and printed[-1:] != [text]:
+            printed.append(text)
             print_note(text, command="gsched")
 
     return tell

@@ -5,7 +5,7 @@ import click
 from gsched.cli.common import connected, head_option, print_json, printable
 from gsched.cli.local.head_checks import safe_mode_reason
 from gsched.cli.local.options import subcommand
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.errors import NotPermittedError
 from gsched.model.ids import short_job_id
 from gsched.protocol.api import StatusReply
@@ -43,7 +43,9 @@ KINDS = {
 )
 @head_option
 @connected
-def recover(head: Head, *, accept: bool, without_nodes: bool, believe: str, as_json: bool) -> int:
+def recover(
+    head: HeadClient, *, accept: bool, without_nodes: bool, believe: str, as_json: bool
+) -> int:
     """Show why the head is in safe mode and what the nodes know; with --accept, end it.
 
     Exits with 1 while the head is in safe mode. For operators.
@@ -68,7 +70,7 @@ def recover(head: Head, *, accept: bool, without_nodes: bool, believe: str, as_j
     return 1 if after.safe_mode else 0
 
 
-def _look(head: Head, status: StatusReply) -> RecoverReply:
+def _look(head: HeadClient, status: StatusReply) -> RecoverReply:
     """Return what the head lists; for others than operators why it is in safe mode."""
     try:
         return head.recovery()
@@ -101,8 +103,8 @@ def _print(found: RecoverReply, before: StatusReply, after: StatusReply, *, beli
         print("Accepted: the head starts jobs again.")
         return
     print(f"\n{WHAT_IT_MEANS}")
-    told, missing = ", ".join(found.nodes), ", ".join(found.missing)
-    print(f"\nNodes that have reported: {printable(told) or 'none'}.")
+    names, missing = ", ".join(found.nodes), ", ".join(found.missing)
+    print(f"\nNodes that have reported: {printable(names) or 'none'}.")
     if missing:
         print(f"Not connected: {printable(missing)}. Start gnode there, or add --without-nodes.")
     print(f"The next job gets number {found.next_job}. End it with: gsched recover --accept")

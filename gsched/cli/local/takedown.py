@@ -16,7 +16,7 @@ from gsched.cli.local.daemons import (
     stop,
 )
 from gsched.cli.local.layout import ClusterLayout
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.errors import ConfigError, GschedError, HeadUnreachableError, TryAgainError
 from gsched.model.states import JobState
@@ -31,7 +31,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(kw_only=True)
-class Report:
+class DownReport:
     """What ``down`` did.
 
     Attributes:
@@ -46,7 +46,9 @@ class Report:
     jobs_left: int | None = None
 
 
-def take_down(layout: ClusterLayout, *, kill_jobs: bool, timeout_s: float, tell: Tell) -> Report:
+def take_down(
+    layout: ClusterLayout, *, kill_jobs: bool, timeout_s: float, tell: Tell
+) -> DownReport:
     """Stop all daemons of a cluster; doing it twice does no harm.
 
     Args:
@@ -64,7 +66,7 @@ def take_down(layout: ClusterLayout, *, kill_jobs: bool, timeout_s: float, tell:
             f"{layout.directory}: no cluster here (no {layout.config.name} in it)",
             hint="name its directory with --dir",
         )
-    report = Report(directory=str(layout.directory))
+    report = DownReport(directory=str(layout.directory))
     if kill_jobs:
         report.jobs_ended = _end_jobs(layout, timeout_s=timeout_s, tell=tell)
     with only_one(layout):
@@ -75,7 +77,7 @@ def take_down(layout: ClusterLayout, *, kill_jobs: bool, timeout_s: float, tell:
     return report
 
 
-def _stop_daemons(layout: ClusterLayout, report: Report, tell: Tell) -> None:
+def _stop_daemons(layout: ClusterLayout, report: DownReport, tell: Tell) -> None:
     """Stop the nodes, then the head: so that the head still records what they say at the end."""
     daemons = [cluster.node_daemon(node) for node in layout.nodes()]
     for daemon in (*daemons, cluster.head_daemon(layout)):
@@ -89,7 +91,7 @@ def _stop_daemons(layout: ClusterLayout, report: Report, tell: Tell) -> None:
 
 def _count_running(layout: ClusterLayout) -> int | None:
     try:
-        jobs = Head(str(layout.socket), patience_s=0.0).status().jobs
+        jobs = HeadClient(str(layout.socket), patience_s=0.0).status().jobs
     except GschedError:
         return None
     return jobs.get(JobState.RUNNING, 0) + jobs.get(JobState.EXITING, 0)
@@ -105,8 +107,8 @@ def _end_jobs(layout: ClusterLayout, *, timeout_s: float, tell: Tell) -> int:
     daemons = [cluster.head_daemon(layout), *map(cluster.node_daemon, layout.nodes())]
     if any(running_process(daemon) is None for daemon in daemons):
         bringup = Bringup(layout, timeout_s=REVIVE_TIMEOUT_S, tell=tell, leave_broken=True)
-        bringup.run(cluster.Wanted())
-    head = Head(str(layout.socket))
+        bringup.run(cluster.ClusterRequest())
+    head = HeadClient(str(layout.socket))
     ids = [str(row.id) for row in head.jobs().jobs]
     for first in range(0, len(ids), IDS_PER_REQUEST):
         part = tuple(ids[first : first + IDS_PER_REQUEST])
@@ -124,7 +126,7 @@ def _end_jobs(layout: ClusterLayout, *, timeout_s: float, tell: Tell) -> int:
     return len(ids)
 
 
-def _unfinished(head: Head) -> list[str]:
+def _unfinished(head: HeadClient) -> list[str]:
     try:
         return [str(row.id) for row in head.jobs().jobs if row.state != JobState.DONE]
     except HeadUnreachableError as error:
@@ -134,7 +136,7 @@ def _unfinished(head: Head) -> list[str]:
         ) from error
 
 
-def _stop_launchers(layout: ClusterLayout, report: Report) -> None:
+def _stop_launchers(layout: ClusterLayout, report: DownReport) -> None:
     """Have the launchers leave that gnode could not tell to, because it had been killed.
 
     At TERM a launcher leaves once no supervisor is left, so this harms no running job.

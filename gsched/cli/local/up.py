@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from gsched.cli.common import is_terminal, print_json, print_note
-from gsched.cli.local.bringup import Bringup, Report, export_lines
-from gsched.cli.local.cluster import Wanted, check_wanted
+from gsched.cli.local.bringup import Bringup, UpReport, export_lines
+from gsched.cli.local.cluster import ClusterRequest, check_wanted
 from gsched.cli.local.layout import layout_of
 from gsched.cli.local.options import directory_option, subcommand, teller
 
@@ -80,7 +80,7 @@ def up(  # noqa: PLR0913 - one parameter for each option
     contains a stopped or crashed cluster, it restarts what is down, and no job is lost. Of a
     cluster that exists, --policy, --share and a larger --nodes change it; other options do not.
     """
-    wanted = Wanted(
+    wanted = ClusterRequest(
         nodes=nodes,
         cpus=cpus,
         gpus=gpus,
@@ -101,7 +101,7 @@ def up(  # noqa: PLR0913 - one parameter for each option
     return 0
 
 
-def _print(report: Report, exports: tuple[str, ...]) -> None:
+def _print(report: UpReport, exports: tuple[str, ...]) -> None:
     for text in report.changed:
         print_note(text, command="gsched")
     for note in report.notes:

@@ -5,7 +5,7 @@ import sqlite3
 
 from gsched.cli.common import head_option, print_json
 from gsched.cli.local.options import subcommand
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.errors import GschedError
 from gsched.protocol.api import API_VERSION
 from gsched.version import VERSION
@@ -16,7 +16,7 @@ from gsched.version import VERSION
 def version(*, head_address: str, as_json: bool) -> int:
     """Show the versions of these commands, the API, Python, SQLite and the head."""
     try:
-        head = Head(head_address, patience_s=0.0).status().version
+        head = HeadClient(head_address, patience_s=0.0).status().version
     except GschedError as error:
         head = f"none ({error.message})"
     versions = {

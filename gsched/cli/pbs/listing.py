@@ -84,7 +84,7 @@ class Long(NamedTuple):
     wide: bool = False
 
 
-class Line(NamedTuple):
+class JobLine(NamedTuple):
     """A job with what is not in its row."""
 
     row: JobRow
@@ -96,7 +96,7 @@ class Line(NamedTuple):
     start: str = ""
 
 
-def short_list(lines: Iterable[Line], *, openpbs: bool, percent: bool = False) -> Iterator[str]:
+def short_list(lines: Iterable[JobLine], *, openpbs: bool, percent: bool = False) -> Iterator[str]:
     """Yield the list of a plain ``qstat``, titles first; nothing for no jobs."""
     first = True
     for line in lines:
@@ -109,7 +109,7 @@ def short_list(lines: Iterable[Line], *, openpbs: bool, percent: bool = False) -
         yield _openpbs_short(line, percent=percent) if openpbs else _torque_short(line)
 
 
-def _torque_short(line: Line) -> str:
+def _torque_short(line: JobLine) -> str:
     row = line.row
     job_id = line.job_id[:28] if len(line.job_id) > 22 else line.job_id
     return (
@@ -127,7 +127,7 @@ def _torque_name(name: str) -> str:
     return "..." + name[slash if slash >= 0 else cut :][: NAME_LENGTH - 3]
 
 
-def _openpbs_short(line: Line, *, percent: bool) -> str:
+def _openpbs_short(line: JobLine, *, percent: bool) -> str:
     row = line.row
     number, _, server = line.job_id.partition(".")
     job_id = f"{number}.{server.partition('.')[0]}"
@@ -145,47 +145,49 @@ def _percent(row: JobRow) -> str:
     return f"{int(100 * row.wall_s // row.walltime_s):3d} "
 
 
-def long_list(lines: Sequence[Line], *, server: str, asked: Long, openpbs: bool) -> Iterator[str]:
+def long_list(
+    lines: Sequence[JobLine], *, server: str, columns: Long, openpbs: bool
+) -> Iterator[str]:
     """Yield the list of ``qstat -a``, ``-i``, ``-r``, ``-n``, ``-s``, ``-u`` and the like."""
     if not lines:
         return
-    yield f"\n{server}: " + _long_titles(asked, openpbs=openpbs)
+    yield f"\n{server}: " + _long_titles(columns, openpbs=openpbs)
     for line in lines:
-        shown = _openpbs_long(line, asked) if openpbs else _torque_long(line, asked)
-        yield shown + (" " if asked.one_line and openpbs else "" if asked.one_line else "\n")
-        if asked.nodes:
-            yield from _hosts(line.exec_host or BLANK, 0 if asked.one_line else LINE_SIZE)
-        if asked.comment:
+        shown = _openpbs_long(line, columns) if openpbs else _torque_long(line, columns)
+        yield shown + (" " if columns.one_line and openpbs else "" if columns.one_line else "\n")
+        if columns.nodes:
+            yield from _hosts(line.exec_host or BLANK, 0 if columns.one_line else LINE_SIZE)
+        if columns.comment:
             yield f"   {line.comment or BLANK}\n"
-        if asked.one_line and not asked.nodes and not asked.comment:
+        if columns.one_line and not columns.nodes and not columns.comment:
             yield "\n"
 
 
-def _long_titles(asked: Long, *, openpbs: bool) -> str:
+def _long_titles(columns: Long, *, openpbs: bool) -> str:
     if not openpbs:
-        return _TORQUE_SPACE_TITLES if asked.space else _TORQUE_LONG_TITLES
-    if asked.wide:
+        return _TORQUE_SPACE_TITLES if columns.space else _TORQUE_LONG_TITLES
+    if columns.wide:
         blank = " ".join(" " * width for width in _WIDE) + " "
         names = ("Job ID", "Username", "Queue", "Jobname", "SessID", "NDS", "TSK")
         titles = " ".join(f"{name:<{width}}" for name, width in zip(names, _WIDE, strict=True))
         dashes = " ".join("-" * width for width in _WIDE)
-        above = f"{blank}               Est\n" if asked.start else ""
-        last = "Start" if asked.start else "Elap"
+        above = f"{blank}               Est\n" if columns.start else ""
+        last = "Start" if columns.start else "Elap"
         return (
             f"\n{above}{blank}Req'd  Req'd   {last}\n{titles} Memory Time  S Time\n"
             f"{dashes} ------ ----- - -----\n"
         )
-    return _OPENPBS_START_TITLES if asked.start else _OPENPBS_LONG_TITLES
+    return _OPENPBS_START_TITLES if columns.start else _OPENPBS_LONG_TITLES
 
 
-def _torque_long(line: Line, asked: Long) -> str:
+def _torque_long(line: JobLine, columns: Long) -> str:
     row = line.row
     walltime = format_duration(row.walltime_s) if row.walltime_s else BLANK
     runs = row.letter not in "QCH"
     elapsed = line.elapsed if runs and line.elapsed else BLANK
     head = f"{line.job_id[:22]:<23} {row.user[:11]:<11} {row.queue[:8]:<8} "
-    nodes, tasks, memory = str(row.places)[:5], str(row.cpus)[:6], _memory(row, asked.unit)[:9]
-    if asked.space:
+    nodes, tasks, memory = str(row.places)[:5], str(row.cpus)[:6], _memory(row, columns.unit)[:9]
+    if columns.space:
         blanks = " ".join(f"{BLANK:>5}" for _ in range(3))
         return (
             f"{head}{nodes:>5} {tasks:>6} {memory:>9} {walltime[:9]:>9} {row.letter} "
@@ -198,13 +200,13 @@ def _torque_long(line: Line, asked: Long) -> str:
     )
 
 
-def _openpbs_long(line: Line, asked: Long) -> str:
+def _openpbs_long(line: JobLine, columns: Long) -> str:
     row = line.row
     letter = state_letter(row.letter, finished_as_f=True)
     walltime = format_duration(row.walltime_s) if row.walltime_s else BLANK
-    used = line.start if asked.start else line.elapsed
-    used, memory = used or BLANK, _openpbs_memory(row, asked.unit)
-    if asked.wide:
+    used = line.start if columns.start else line.elapsed
+    used, memory = used or BLANK, _openpbs_memory(row, columns.unit)
+    if columns.wide:
         widths = iter(_WIDE)
         texts = (line.job_id, row.user, row.queue, row.name)
         left = " ".join(f"{text[:width]:<{width}}" for text, width in zip(texts, widths))  # noqa: B905 - the other widths are of numbers

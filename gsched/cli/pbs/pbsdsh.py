@@ -6,7 +6,7 @@ import click
 
 from gsched.cli.common import gsched_command
 from gsched.cli.steps.job import JobNodes, job_nodes
-from gsched.cli.steps.tasks import Tasks, Wanted
+from gsched.cli.steps.tasks import TaskRequest, Tasks
 from gsched.config.environment import full_environment
 from gsched.errors import UsageError
 
@@ -51,7 +51,7 @@ def pbsdsh(  # noqa: PLR0913 - one parameter for each option
     variables = full_environment()
     job = job_nodes(variables, command="pbsdsh")
     wanted = [
-        Wanted(
+        TaskRequest(
             number=number,
             node=job.slots[chosen],
             argv=command,
@@ -90,7 +90,7 @@ def _chosen(
     return slots
 
 
-def _run(job: JobNodes, wanted: Sequence[Wanted], *, one_by_one: bool, verbose: bool) -> int:
+def _run(job: JobNodes, wanted: Sequence[TaskRequest], *, one_by_one: bool, verbose: bool) -> int:
     tasks = Tasks(job)
     tasks.open(each.node for each in wanted)
     try:

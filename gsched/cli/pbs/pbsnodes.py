@@ -11,7 +11,7 @@ from gsched.cli.dialect import spoken
 from gsched.cli.pbs import vnodes
 from gsched.cli.pbs.documents import nodes_xml
 from gsched.cli.pbs.personality import OPENPBS
-from gsched.client import Head, body_of
+from gsched.client import HeadClient, body_of
 from gsched.errors import GschedError, UnknownNodeError, UsageError
 from gsched.model.ids import format_job_id
 from gsched.model.states import NodeState
@@ -57,7 +57,7 @@ _BAD: Final = ("down", "offline", "state-unknown")
 @click.option("-s", "server", default="", metavar="SERVER", help="Only this server is accepted.")
 @connected
 def pbsnodes(  # noqa: C901, PLR0913 - one parameter for each option
-    head: Head,
+    head: HeadClient,
     /,
     *,
     operands: tuple[str, ...],
@@ -83,14 +83,14 @@ def pbsnodes(  # noqa: C901, PLR0913 - one parameter for each option
     if given["form"] not in {"", "json", "dsv"}:
         raise UsageError(f"-F: unknown format {given['form']!r}", hint="valid: json, dsv")
     if offline or clear or reset:
-        asked: AnyNodeAction = (
+        action: AnyNodeAction = (
             DrainNode(nodes=operands, reason=note or "pbsnodes -o")
             if offline
             else ResumeNode(nodes=operands)
         )
         if not operands:
             raise UsageError("no node named", hint="pbsnodes -o NODE...")
-        return min(1, report_results(head.node_action(asked).results, as_json=as_json))
+        return min(1, report_results(head.node_action(action).results, as_json=as_json))
     reply = head.nodes()
     if server and server.lower() != reply.server.lower():
         raise UsageError(f"cannot connect to server {server}")
@@ -120,7 +120,7 @@ def _is_openpbs() -> bool:
 
 
 def _write_vnodes(
-    rows: Sequence[NodeRow], head: Head, reply: NodeList, given: "dict[str, str | bool]"
+    rows: Sequence[NodeRow], head: HeadClient, reply: NodeList, given: "dict[str, str | bool]"
 ) -> None:
     """Print nodes as OpenPBS does: all attributes, or the tables of -S and -j."""
     nodes = [vnodes.Vnode(row, _cpu_slots(row, head, reply.server)) for row in rows]
@@ -142,7 +142,7 @@ def _write_vnodes(
         sys.stdout.write("".join(map(vnodes.text, nodes)))
 
 
-def _cpu_slots(row: NodeRow, head: Head, server: str) -> list[str]:
+def _cpu_slots(row: NodeRow, head: HeadClient, server: str) -> list[str]:
     """Return ``12.head/0, 12.head/1``: a word for each CPU that a job has on the node."""
     found: list[str] = []
     for text in _slots(row, head, server):
@@ -204,7 +204,7 @@ def _brief(name: str, state: str, note: str) -> str:
     return f"{name[:20]:<20} {state}\n"
 
 
-def attributes_of(row: NodeRow, head: Head, server: str) -> dict[str, str]:
+def attributes_of(row: NodeRow, head: HeadClient, server: str) -> dict[str, str]:
     """Return a node's attributes in Torque's order."""
     fields = {
         "state": node_state(row),
@@ -227,7 +227,7 @@ def _gpus(row: NodeRow) -> Iterable[tuple[int, str]]:
     return ((at, row.gpu_types[0]) for at in range(row.gpus))
 
 
-def _slots(row: NodeRow, head: Head, server: str) -> list[str]:
+def _slots(row: NodeRow, head: HeadClient, server: str) -> list[str]:
     """Return ``0-3/12.head``: the CPUs of the node that each job has, numbered one by one."""
     found: list[str] = []
     first = 0

@@ -16,7 +16,7 @@ from gsched.cli.common import connected, gsched_command, is_terminal, print_erro
 from gsched.cli.dialect import spoken
 from gsched.cli.pbs.pbsnodes import attributes_of
 from gsched.cli.pbs.queues import queue_attributes, server_attributes
-from gsched.client import Head, error_from
+from gsched.client import HeadClient, error_from
 from gsched.errors import (
     BadResourceError,
     GschedError,
@@ -35,7 +35,7 @@ _OBJECTS: Final = ("node", "queue", "server")
 _OPERATORS: Final = ("+=", "-=", "=")
 
 
-class _Order(NamedTuple):
+class _QmgrCommand(NamedTuple):
     """One command of qmgr: a verb, the kind and names of its objects, and the rest as text."""
 
     verb: str
@@ -53,7 +53,7 @@ class _Order(NamedTuple):
 @click.option("-a", "abort", is_flag=True, help="End at the first error.")
 @connected
 def qmgr(  # noqa: PLR0913 - one parameter for each option
-    head: Head,
+    head: HeadClient,
     /,
     *,
     servers: tuple[str, ...],
@@ -121,7 +121,7 @@ def _lines() -> Iterator[str]:
         yield line
 
 
-def _read(text: str) -> _Order | None:
+def _read(text: str) -> _QmgrCommand | None:
     """Return what a command says; words may be shortened, as ``l s`` for ``list server``.
 
     Raises:
@@ -130,19 +130,19 @@ def _read(text: str) -> _Order | None:
     words = text.split(maxsplit=3)
     verb = _word(words[0], _VERBS, "directive")
     if verb in {"quit", "help"}:
-        return _Order(verb, "", (), "")
+        return _QmgrCommand(verb, "", (), "")
     if len(words) < 2:
         raise UsageError("syntax error: no object named", hint="server, queue or node")
     kind = _word(words[1], _OBJECTS, "object type")
     if verb in {"list", "print", "active"}:
         names = tuple(words[2].split(",")) if len(words) > 2 else ()
-        return _Order(verb, kind, names, "")
+        return _QmgrCommand(verb, kind, names, "")
     rest = words[2:]
     if kind == "server" and (not rest or any(each in " ".join(rest) for each in _OPERATORS)):
-        return _Order(verb, kind, (), " ".join(rest))
+        return _QmgrCommand(verb, kind, (), " ".join(rest))
     if not rest:
         raise UsageError(f"syntax error: no {kind} named")
-    return _Order(verb, kind, tuple(rest[0].split(",")), " ".join(rest[1:]))
+    return _QmgrCommand(verb, kind, tuple(rest[0].split(",")), " ".join(rest[1:]))
 
 
 def _word(text: str, known: Sequence[str], what: str) -> str:
@@ -152,11 +152,11 @@ def _word(text: str, known: Sequence[str], what: str) -> str:
     return found[0]
 
 
-def _help(_head: Head, _order: _Order) -> None:
+def _help(_head: HeadClient, _order: _QmgrCommand) -> None:
     print(f"Commands: {', '.join(_VERBS)}. Objects: {', '.join(_OBJECTS)}. See qmgr(1).")
 
 
-def _list(head: Head, order: _Order) -> None:
+def _list(head: HeadClient, order: _QmgrCommand) -> None:
     """Print attributes, as ``list server`` of Torque."""
     status = head.status()
     if order.kind == "server":
@@ -182,14 +182,14 @@ def _indented(lines: Sequence[str]) -> str:
     return "".join(f"\t{line.strip()}\n" for line in lines if line.strip())
 
 
-def _queues(order: _Order, known: Sequence[str]) -> Sequence[str]:
+def _queues(order: _QmgrCommand, known: Sequence[str]) -> Sequence[str]:
     for name in order.names:
         if name not in known:
             raise UnknownQueueError(f"no queue {name!r}", hint=f"queues here: {', '.join(known)}")
     return order.names or known
 
 
-def _print(head: Head, order: _Order) -> None:
+def _print(head: HeadClient, order: _QmgrCommand) -> None:
     """Print commands that would make these objects in Torque."""
     status = head.status()
     if order.kind in {"server", "queue"}:
@@ -214,10 +214,10 @@ def _print(head: Head, order: _Order) -> None:
                 sys.stdout.write(f"set node {node.name} np = {node.cpus}\n")
 
 
-_ALL: Final = _Order("print", "queue", (), "")
+_ALL: Final = _QmgrCommand("print", "queue", (), "")
 
 
-def _change(head: Head, order: _Order) -> None:
+def _change(head: HeadClient, order: _QmgrCommand) -> None:
     """Carry out ``create``, ``delete``, ``set`` and ``unset``.
 
     Raises:
@@ -231,7 +231,7 @@ def _change(head: Head, order: _Order) -> None:
         _set(head, order)
 
 
-def _make_queues(head: Head, order: _Order) -> None:
+def _make_queues(head: HeadClient, order: _QmgrCommand) -> None:
     """Create or delete queues; ``create queue X a = b, c = d`` sets attributes, too."""
     verb: Literal["create", "delete"] = "create" if order.verb == "create" else "delete"
     known = head.status().queues
@@ -245,7 +245,7 @@ def _make_queues(head: Head, order: _Order) -> None:
             _set(head, order._replace(verb="set", rest=term.strip()))
 
 
-def _set(head: Head, order: _Order) -> None:
+def _set(head: HeadClient, order: _QmgrCommand) -> None:
     """Set or unset an attribute of queues or of the server."""
     name, operator, value = _assignment(order.rest)
     if order.verb == "set" and operator != "=":
@@ -295,7 +295,7 @@ def _value(attribute: str, text: str) -> bool | float:
     return words[text.lower()]
 
 
-def _change_nodes(head: Head, order: _Order) -> None:
+def _change_nodes(head: HeadClient, order: _QmgrCommand) -> None:
     """Carry out ``set node NAME state = offline`` and the like; refuse all other changes.
 
     Raises:
@@ -307,7 +307,7 @@ def _change_nodes(head: Head, order: _Order) -> None:
             hint="start gnode on the machine; gnodes remove NODE forgets one",
         )
     attribute, operator, value = _assignment(order.rest)
-    asked: AnyNodeAction
+    action: AnyNodeAction
     if attribute in {"note", "comment"}:
         drained = {row.name for row in head.nodes().nodes if row.drained}
         if not set(order.names) <= drained or order.verb != "set":
@@ -315,7 +315,7 @@ def _change_nodes(head: Head, order: _Order) -> None:
                 f"{order.verb} node {attribute}: a note is kept only with a drain",
                 hint='pbsnodes -o -N "NOTE" NODE',
             )
-        asked = DrainNode(nodes=order.names, reason=value)
+        action = DrainNode(nodes=order.names, reason=value)
     elif attribute != "state":
         raise InvalidRequestError(
             f"set node {attribute}: {_WHERE['node']}", hint="see gsched.toml(5), [node]"
@@ -323,12 +323,12 @@ def _change_nodes(head: Head, order: _Order) -> None:
     else:
         offline = (operator == "-=") != (value.lower() == "offline")
         offline = offline and value.lower() in {"offline", "free", "down"} and order.verb == "set"
-        asked = (
+        action = (
             DrainNode(nodes=order.names, reason="qmgr: state = offline")
             if offline
             else ResumeNode(nodes=order.names)
         )
-    for each in head.node_action(asked).results:
+    for each in head.node_action(action).results:
         if each.error is not None:
             raise error_from(each.error)
 
@@ -371,11 +371,11 @@ def _assignment(text: str) -> tuple[str, str, str]:
     return text.strip(), "", ""
 
 
-def _nothing(_head: Head, _order: _Order) -> None:
+def _nothing(_head: HeadClient, _order: _QmgrCommand) -> None:
     """``active`` names the objects for later commands; there is one server only."""
 
 
-_CARRIED_OUT: Final[dict[str, Callable[[Head, _Order], None]]] = {
+_CARRIED_OUT: Final[dict[str, Callable[[HeadClient, _QmgrCommand], None]]] = {
     "active": _nothing,
     "create": _change,
     "delete": _change,

@@ -30,7 +30,7 @@ from gsched.cli.pbs.queues import (
 from gsched.cli.show.arrays import all_elements
 from gsched.cli.show.jobfields import FIELDS
 from gsched.cli.times import local_times
-from gsched.client import Head, error_from
+from gsched.client import HeadClient, error_from
 from gsched.errors import GschedError, UnknownQueueError, UsageError
 from gsched.model.ids import job_number, read_job_id
 from gsched.model.states import JobState
@@ -56,7 +56,7 @@ _LETTERS: Final = {  # of Torque's -W, which OpenPBS has, too
 }
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class QstatOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line says; flags by the names of the click parameters."""
 
     operands: tuple[str, ...] = ()
@@ -170,83 +170,91 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
 @click.option("-D", "delimiter", default="|", metavar="TEXT", help="With -F dsv: between fields.")
 @click.option("-W", "letters", default="", metavar="LETTERS", help="Options as one word: -W an.")
 @connected
-def qstat(head: Head, /, operands: tuple[str, ...], letters: str, **given: object) -> int:
+def qstat(head: HeadClient, /, operands: tuple[str, ...], letters: str, **given: object) -> int:
     """Show jobs, queues (-Q, -q) or the server (-B), as Torque or OpenPBS prints them."""
-    asked = _asked(operands, letters, given)
-    if asked.servers:
-        return _servers(head, asked)
-    if asked.queues or asked.queue_limits:
-        return _queues(head, asked)
-    return _jobs(head, asked)
+    options = _checked_options(operands, letters, given)
+    if options.servers:
+        return _servers(head, options)
+    if options.queues or options.queue_limits:
+        return _queues(head, options)
+    return _jobs(head, options)
 
 
-def _asked(operands: tuple[str, ...], letters: str, given: dict[str, object]) -> Asked:
+def _checked_options(
+    operands: tuple[str, ...], letters: str, given: dict[str, object]
+) -> QstatOptions:
     """Return the options, checked against each other as qstat does.
 
     Raises:
         UsageError: a letter of -W that is none, or options that contradict each other.
     """
-    said = {name: given[name] for name in Asked.__struct_fields__ if name in given}
-    said |= {"operands": operands, "openpbs": spoken().name == OPENPBS}
+    values = {name: given[name] for name in QstatOptions.__struct_fields__ if name in given}
+    values |= {"operands": operands, "openpbs": spoken().name == OPENPBS}
     at = 0
     while at < len(letters):
         letter = letters[at]
         if letter == "u":  # the last one: all the rest is names
-            said["user"] = letters[at + 1 :].strip()
+            values["user"] = letters[at + 1 :].strip()
             break
         if letter != " " and letter not in _LETTERS:
             raise UsageError(f"-W: unknown letter {letter!r}", hint=f"valid: {''.join(_LETTERS)}u")
         if letter != " ":
-            said[_LETTERS[letter]] = True
+            values[_LETTERS[letter]] = True
         at += 1
-    asked = msgspec.convert(said, Asked)
-    modes = (asked.alternate, asked.inactive, asked.running, asked.queue_limits, asked.history_only)
+    options = msgspec.convert(values, QstatOptions)
+    modes = (
+        options.alternate,
+        options.inactive,
+        options.running,
+        options.queue_limits,
+        options.history_only,
+    )
     conflicts = (
         sum(modes) > 1,
-        asked.gigabytes and asked.megawords,
-        asked.queue_limits and asked.full,
-        asked.queues and asked.servers,
-        (asked.queues or asked.servers) and asked.is_long,
-        asked.one_line and not (asked.nodes or asked.comment or asked.full),
+        options.gigabytes and options.megawords,
+        options.queue_limits and options.full,
+        options.queues and options.servers,
+        (options.queues or options.servers) and options.is_long,
+        options.one_line and not (options.nodes or options.comment or options.full),
     )
     if any(conflicts):
         raise UsageError(_CONFLICT)
-    if asked.form not in {"", "json", "dsv"}:
-        raise UsageError(f"-F: unknown format {asked.form!r}", hint="valid: json, dsv")
-    return asked
+    if options.form not in {"", "json", "dsv"}:
+        raise UsageError(f"-F: unknown format {options.form!r}", hint="valid: json, dsv")
+    return options
 
 
 def _write(parts: Iterator[str]) -> None:
     sys.stdout.write("".join(parts))
 
 
-def _servers(head: Head, asked: Asked) -> int:
+def _servers(head: HeadClient, options: QstatOptions) -> int:
     status = head.status()
     errors = 0
-    for name in asked.operands:
+    for name in options.operands:
         if name.lower() not in {status.server.lower(), f"@{status.server.lower()}"}:
             print_error(UsageError(f"Unknown server {name}"), command="qstat")
             errors = 1
-    if errors and len(set(asked.operands)) == 1:
+    if errors and len(set(options.operands)) == 1:
         return errors
-    show = server_attributes if asked.full else server_list
-    _write(show(status, openpbs=asked.openpbs))
+    show = server_attributes if options.full else server_list
+    _write(show(status, openpbs=options.openpbs))
     return errors
 
 
-def _queues(head: Head, asked: Asked) -> int:
+def _queues(head: HeadClient, options: QstatOptions) -> int:
     status = head.status()
-    names, result = _named_queues(asked.operands, status)
-    rows = [row for row in status.queue_rows if not asked.operands or row.name in names]
-    if asked.operands and not rows:
+    names, result = _named_queues(options.operands, status)
+    rows = [row for row in status.queue_rows if not options.operands or row.name in names]
+    if options.operands and not rows:
         return result
-    if asked.queue_limits:
-        _write(queue_limits(rows, server=status.server, openpbs=asked.openpbs))
-    elif asked.full:
+    if options.queue_limits:
+        _write(queue_limits(rows, server=status.server, openpbs=options.openpbs))
+    elif options.full:
         for row in rows:
-            _write(queue_attributes(row, openpbs=asked.openpbs))
+            _write(queue_attributes(row, openpbs=options.openpbs))
     else:
-        _write(queue_list(rows, openpbs=asked.openpbs))
+        _write(queue_list(rows, openpbs=options.openpbs))
     return result
 
 
@@ -277,39 +285,39 @@ class _Found(msgspec.Struct):
     result: int = 0
 
 
-def _jobs(head: Head, asked: Asked) -> int:
-    found = _find(head, asked)
-    rows = [row for row in found.rows if _wanted(row, asked)]
-    if asked.as_xml or asked.full or asked.form:
-        return _full(head, asked, found, rows)
-    lines = list(_lines(head, asked, found, rows))
-    if asked.is_long:
-        unit = "gb" if asked.gigabytes else "mw" if asked.megawords else ""
+def _jobs(head: HeadClient, options: QstatOptions) -> int:
+    found = _find(head, options)
+    rows = [row for row in found.rows if _wanted(row, options)]
+    if options.as_xml or options.full or options.form:
+        return _full(head, options, found, rows)
+    lines = list(_lines(head, options, found, rows))
+    if options.is_long:
+        unit = "gb" if options.gigabytes else "mw" if options.megawords else ""
         columns = listing.Long(
-            nodes=asked.nodes,
-            comment=asked.comment,
-            one_line=asked.one_line,
+            nodes=options.nodes,
+            comment=options.comment,
+            one_line=options.one_line,
             unit=unit,
-            space=asked.space,
-            start=asked.start,
-            wide=asked.wide,
+            space=options.space,
+            start=options.start,
+            wide=options.wide,
         )
-        openpbs = asked.openpbs or asked.wide or asked.start
-        _write(listing.long_list(lines, server=found.server, asked=columns, openpbs=openpbs))
+        openpbs = options.openpbs or options.wide or options.start
+        _write(listing.long_list(lines, server=found.server, columns=columns, openpbs=openpbs))
     else:
-        openpbs = asked.openpbs or asked.percent
-        _write(listing.short_list(lines, openpbs=openpbs, percent=asked.percent))
+        openpbs = options.openpbs or options.percent
+        _write(listing.short_list(lines, openpbs=openpbs, percent=options.percent))
     return found.result
 
 
-def _find(head: Head, asked: Asked) -> _Found:
+def _find(head: HeadClient, options: QstatOptions) -> _Found:
     """Return the jobs that the operands name, in their order; without any, all unfinished ones.
 
     A bad operand is told on stderr, and the others are still shown.
     """
     found = _Found()
-    ids = [each for each in asked.operands if each[:1].isdigit()]
-    destinations = [each for each in asked.operands if not each[:1].isdigit()]
+    ids = [each for each in options.operands if each[:1].isdigit()]
+    destinations = [each for each in options.operands if not each[:1].isdigit()]
     named: dict[int, JobRow] = {}
     if ids:
         reply = head.jobs(ids)
@@ -322,28 +330,28 @@ def _find(head: Head, asked: Asked) -> _Found:
         rows = {row.id: row for row in reply.jobs}
         numbers = [job_number(read_job_id(text)) for text in ids if text not in reply.errors]
         for number in dict.fromkeys(numbers):
-            if number in rows and _shown_by_id(rows[number], asked, found):
+            if number in rows and _shown_by_id(rows[number], options, found):
                 named[number] = rows[number]
     rest: list[JobRow] = []
-    if destinations or not asked.operands:
+    if destinations or not options.operands:
         queues: set[str] = set()
         if destinations:
             queues, result = _named_queues(destinations, head.status())
             found.result = found.result or result
-        states = (JobState.DONE,) if asked.history_only else ()
-        listed = head.jobs(states=states, finished=asked.with_history, forecast=asked.start)
+        states = (JobState.DONE,) if options.history_only else ()
+        listed = head.jobs(states=states, finished=options.with_history, forecast=options.start)
         found.server, found.now_s = listed.server, listed.now_s
         rest = [row for row in listed.jobs if not destinations or row.queue in queues]
     found.rows = [*named.values(), *rest]
-    if asked.subjobs:
+    if options.subjobs:
         listed = JobList(server=found.server, now_s=found.now_s, jobs=tuple(found.rows))
         found.rows = list(all_elements(head, listed).jobs)
     return found
 
 
-def _shown_by_id(row: JobRow, asked: Asked, found: _Found) -> bool:
+def _shown_by_id(row: JobRow, options: QstatOptions, found: _Found) -> bool:
     """Return whether a job that was named is shown: OpenPBS hides finished ones without -x."""
-    if row.state != JobState.DONE or not asked.openpbs or asked.x or asked.history_only:
+    if row.state != JobState.DONE or not options.openpbs or options.x or options.history_only:
         return True
     job_id = row.shown_id(found.server)
     text = f"{job_id} Job has finished, use -x or -H to obtain historical job information"
@@ -352,76 +360,76 @@ def _shown_by_id(row: JobRow, asked: Asked, found: _Found) -> bool:
     return False
 
 
-def _wanted(row: JobRow, asked: Asked) -> bool:
-    if asked.user:
-        users = {each.partition("@")[0] for each in re.split(r"[,:]", asked.user)}
+def _wanted(row: JobRow, options: QstatOptions) -> bool:
+    if options.user:
+        users = {each.partition("@")[0] for each in re.split(r"[,:]", options.user)}
         if row.user not in users:
             return False
-    if asked.inactive and row.letter not in _INACTIVE:
+    if options.inactive and row.letter not in _INACTIVE:
         return False
-    if asked.running and row.letter not in _RUNNING:
+    if options.running and row.letter not in _RUNNING:
         return False
-    if asked.history_only and row.state != JobState.DONE:
+    if options.history_only and row.state != JobState.DONE:
         return False
-    if asked.hide_complete and row.state == JobState.DONE:
+    if options.hide_complete and row.state == JobState.DONE:
         return False
-    return row.array is not None or not asked.arrays_only
+    return row.array is not None or not options.arrays_only
 
 
 def _lines(
-    head: Head, asked: Asked, found: _Found, rows: Sequence[JobRow]
-) -> Iterator[listing.Line]:
+    head: HeadClient, options: QstatOptions, found: _Found, rows: Sequence[JobRow]
+) -> Iterator[listing.JobLine]:
     """Yield the jobs with what only their details tell; these are fetched where they are shown."""
-    detailed = asked.nodes or asked.is_long
+    detailed = options.nodes or options.is_long
     started = [row.id for row in rows if detailed and row.started_s is not None]
     stories = {story.row.id: story for story in head.stories(started).jobs}
     for row in rows:
-        shown = _as_shown(row, asked)
+        shown = _as_shown(row, options)
         story = stories.get(row.id)
         is_done = row.state == JobState.DONE
         start = ""
-        if asked.start and row.predicted_start_s is not None:
+        if options.start and row.predicted_start_s is not None:
             start = format_duration(max(0.0, row.predicted_start_s - found.now_s))
-        yield listing.Line(
+        yield listing.JobLine(
             row=shown,
             job_id=row.shown_id(found.server),
             elapsed=str(FIELDS["elapsed"].shown(row, found)) if row.started_s else "",
-            exec_host=exec_host(story) if story is not None and asked.nodes else "",
+            exec_host=exec_host(story) if story is not None and options.nodes else "",
             session=session_id(story) if story is not None and not is_done else "",
             comment=local_times(row.reason),
             start=start,
         )
 
 
-def _as_shown(row: JobRow, asked: Asked) -> JobRow:
-    if asked.as_openpbs and row.letter == "C":
+def _as_shown(row: JobRow, options: QstatOptions) -> JobRow:
+    if options.as_openpbs and row.letter == "C":
         return msgspec.structs.replace(row, letter="F")
     return row
 
 
-def _full(head: Head, asked: Asked, found: _Found, rows: Sequence[JobRow]) -> int:
+def _full(head: HeadClient, options: QstatOptions, found: _Found, rows: Sequence[JobRow]) -> int:
     """Print all attributes of the jobs, as text, XML, JSON or DSV."""
-    finished_as_f = asked.as_openpbs
+    finished_as_f = options.as_openpbs
     jobs = []
     reply = head.stories(row.id for row in rows)
     for text, gone in reply.errors.items():  # it was removed meanwhile
         print_error(gone, command="qstat", operand=text)
         found.result = found.result or spoken().exit_code(error_from(gone))
-    openpbs = asked.openpbs or bool(asked.form)
+    openpbs = options.openpbs or bool(options.form)
     for story in reply.jobs:
         fields = attributes_of(story, openpbs=openpbs, finished_as_f=finished_as_f)
         jobs.append((story, fields))
-    if asked.form == "json":
+    if options.form == "json":
         sys.stdout.write(
             jobs_json(jobs, server=found.server, version=f"gsched-{VERSION}", now_s=found.now_s)
         )
-    elif asked.as_xml:
+    elif options.as_xml:
         sys.stdout.write(jobs_xml((_job_id(story), fields) for story, fields in jobs))
-    elif asked.form == "dsv":
-        lines = (job_dsv(_job_id(story), fields, asked.delimiter) for story, fields in jobs)
+    elif options.form == "dsv":
+        lines = (job_dsv(_job_id(story), fields, options.delimiter) for story, fields in jobs)
         sys.stdout.write("".join(lines))
     else:
-        line_size = 0 if asked.wide or asked.one_line else LINE_SIZE
+        line_size = 0 if options.wide or options.one_line else LINE_SIZE
         for story, fields in jobs:
             text = "".join(wrapped(each, line_size=line_size) + "\n" for each in fields)
             sys.stdout.write(f"Job Id: {_job_id(story)}\n{text}\n")

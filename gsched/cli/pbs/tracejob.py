@@ -9,7 +9,7 @@ import click
 from gsched.cli.common import connected, gsched_command, print_error, printable
 from gsched.cli.dialect import spoken
 from gsched.cli.times import local_times
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.errors import GschedError
 
 _DAY_S: Final = 86400.0
@@ -31,7 +31,7 @@ _DAY_S: Final = 86400.0
 @click.option("-p", "_path", default="", metavar="PATH", help="Accepted for compatibility.")
 @connected
 def tracejob(
-    head: Head,
+    head: HeadClient,
     /,
     *,
     jobs: tuple[str, ...],

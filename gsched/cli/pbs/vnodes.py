@@ -188,7 +188,7 @@ def _summary(node: Vnode) -> dict[str, object]:
 
 
 def _jobs_line(node: Vnode, *, whole: bool) -> str:
-    told = _summary(node)
+    values = _summary(node)
     count = len(node.jobs)
     cells = (
         _cut(node.row.name, 15, whole=whole),
@@ -196,10 +196,10 @@ def _jobs_line(node: Vnode, *, whole: bool) -> str:
         f"{count:>6}",
         f"{count:>5}",
         f"{0:>6}",
-        f"{told['mem f/t']!s:>12}",
-        f"{told['ncpus f/t']!s:>7}",
-        f"{told['nmics f/t']!s:>7}",
-        f"{told['ngpus f/t']!s:>7}",
+        f"{values['mem f/t']!s:>12}",
+        f"{values['ncpus f/t']!s:>7}",
+        f"{values['nmics f/t']!s:>7}",
+        f"{values['ngpus f/t']!s:>7}",
         ",".join(node.jobs) or NONE,
     )
     return " ".join(cells) + "\n"

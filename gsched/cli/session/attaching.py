@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 from gsched.cli.common import command_name, print_note
 from gsched.cli.follow import ending_words, exit_status
 from gsched.cli.session.console import Console
-from gsched.client import Head, error_from
+from gsched.client import HeadClient, error_from
 from gsched.config.environment import full_environment
 from gsched.errors import BadStateError, HeadUnreachableError
 from gsched.model.states import JobState
@@ -13,7 +13,7 @@ from gsched.protocol.actions import DeleteJob
 from gsched.protocol.api import JobStory
 
 if TYPE_CHECKING:
-    from gsched.cli.session.client import Ending
+    from gsched.cli.session.client import SessionEnd
 
 #: What the user's terminal is; programs in the job have to know.
 TERMINAL_VARIABLES: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE")
@@ -32,7 +32,7 @@ def terminal_variables() -> dict[str, str]:
     return {name: variables[name] for name in TERMINAL_VARIABLES if name in variables}
 
 
-def attach(head: Head, job: int | str, *, shown: str, is_own: bool) -> int:
+def attach(head: HeadClient, job: int | str, *, shown: str, is_own: bool) -> int:
     """Have the user sit at a job's terminal; return the exit code.
 
     Args:
@@ -41,12 +41,13 @@ def attach(head: Head, job: int | str, *, shown: str, is_own: bool) -> int:
         shown: the id of the job, for messages.
         is_own: it was just submitted: whoever leaves before its start deletes it.
     """
-    from gsched.cli.session.client import How, Target, run_session  # late: aiohttp takes 0.2 s
+    # late: aiohttp takes 0.2 s
+    from gsched.cli.session.client import How, SessionTarget, run_session
 
     name = command_name()
     if is_own:
         print_note(f"waiting for job {shown} to start", command=name)
-    target = Target(job=str(job), shown=shown, command=name, help=HELP, announced=is_own)
+    target = SessionTarget(job=str(job), shown=shown, command=name, help=HELP, announced=is_own)
     ending = run_session(head.transport.address, target, Console())
     match ending.how:
         case How.PROGRAM_ENDED | How.JOB_ENDED:
@@ -95,7 +96,9 @@ def _report(story: JobStory, *, begun: bool, is_own: bool) -> int:
     return exit_status(story)
 
 
-def _interrupted(head: Head, job: int | str, ending: "Ending", *, shown: str, is_own: bool) -> int:
+def _interrupted(
+    head: HeadClient, job: int | str, ending: "SessionEnd", *, shown: str, is_own: bool
+) -> int:
     """Leave before the start: a job that nobody waits for is not wanted."""
     if is_own:
         head.act(DeleteJob(ids=(str(job),), message="interrupted before it started"))
@@ -103,7 +106,7 @@ def _interrupted(head: Head, job: int | str, ending: "Ending", *, shown: str, is
     return 128 + ending.signal
 
 
-def _refused(head: Head, job: int | str, ending: "Ending", *, is_own: bool) -> int:
+def _refused(head: HeadClient, job: int | str, ending: "SessionEnd", *, is_own: bool) -> int:
     """Raise why there is no terminal; that of a job that has just ended is no error."""
     assert ending.error is not None, "a refusal has a reason"
     if ending.begun:
@@ -113,7 +116,7 @@ def _refused(head: Head, job: int | str, ending: "Ending", *, is_own: bool) -> i
     raise error_from(ending.error)
 
 
-def job_of(head: Head, text: str) -> tuple[int, str]:
+def job_of(head: HeadClient, text: str) -> tuple[int, str]:
     """Return the number of a job and its id for messages.
 
     Raises:

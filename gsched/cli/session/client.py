@@ -21,8 +21,8 @@ from gsched.cli.session.console import STDIN, Console, read_keys, write_all
 from gsched.errors import UsageError
 from gsched.protocol.api import ErrorBody
 from gsched.protocol.sessions import SessionNotice
-from gsched.terminal import Escape, Kind
-from gsched.transport import Address, quote
+from gsched.terminal import Escape, FrameKind
+from gsched.transport import HeadAddress, quote
 
 RECONNECT_S: Final = 120.0  # a restart of the head or of gnode takes some seconds
 PAUSE_FIRST_S: Final = 0.2
@@ -33,7 +33,7 @@ MAX_TARGET: Final = 7500  # characters of a request line
 MAX_TYPED_BYTES: Final = 256 * 1024
 _SLOW_S: Final = 1.0
 
-_told_decoder = msgspec.json.Decoder(SessionNotice)
+_event_decoder = msgspec.json.Decoder(SessionNotice)
 
 
 class How(enum.Enum):
@@ -49,7 +49,7 @@ class How(enum.Enum):
     LOST = "lost"
 
 
-class Ending(Struct, frozen=True, kw_only=True):
+class SessionEnd(Struct, frozen=True, kw_only=True):
     """How it ended.
 
     Attributes:
@@ -68,7 +68,7 @@ class Ending(Struct, frozen=True, kw_only=True):
     signal: int = 0
 
 
-class Target(Struct, frozen=True, kw_only=True):
+class SessionTarget(Struct, frozen=True, kw_only=True):
     """What is wanted: see `gsched.protocol.sessions.OpenSession`.
 
     Attributes:
@@ -115,7 +115,7 @@ class Target(Struct, frozen=True, kw_only=True):
         return path
 
 
-def run_session(address: Address, target: Target, console: Console) -> Ending:
+def run_session(address: HeadAddress, target: SessionTarget, console: Console) -> SessionEnd:
     """Connect the user's terminal with a job's until one of them is left.
 
     Raises:
@@ -123,13 +123,13 @@ def run_session(address: Address, target: Target, console: Console) -> Ending:
     """
     target.path(start=target.start)
     try:
-        return asyncio.run(_Client(address, target, console).run())
+        return asyncio.run(_SessionClient(address, target, console).run())
     finally:
         console.restore()
 
 
-class _Client:
-    def __init__(self, address: Address, target: Target, console: Console) -> None:
+class _SessionClient:
+    def __init__(self, address: HeadAddress, target: SessionTarget, console: Console) -> None:
         self._address = address
         self._target = target
         self._console = console
@@ -140,14 +140,14 @@ class _Client:
         self._is_attached = False
         self._begun = False
         self._seen: int | None = None
-        self._ending: asyncio.Future[Ending] | None = None
+        self._ending: asyncio.Future[SessionEnd] | None = None
         self._reads_keys = False
         self._waits_for = ""
 
     def _say(self, text: str) -> None:
         self._console.note(text, command=self._target.command)
 
-    async def run(self) -> Ending:
+    async def run(self) -> SessionEnd:
         loop = asyncio.get_running_loop()
         self._ending = loop.create_future()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -162,11 +162,11 @@ class _Client:
             if self._target.start and self._is_attached and self._channel is not None:
                 with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
                     async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                        await self._channel.send_bytes(t.frame(Kind.HANG_UP))
+                        await self._channel.send_bytes(t.frame(FrameKind.HANG_UP))
             talking.cancel()
             await asyncio.gather(talking, return_exceptions=True)
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: SessionEnd) -> None:
         assert self._ending is not None, "it runs"
         if not self._ending.done():
             self._ending.set_result(ending)
@@ -175,7 +175,7 @@ class _Client:
 
     def _on_signal(self, number: int) -> None:
         how = How.DETACHED if self._begun else How.INTERRUPTED
-        self._end(Ending(how=how, begun=self._begun, signal=number))
+        self._end(SessionEnd(how=how, begun=self._begun, signal=number))
 
     def _on_resize(self) -> None:
         if self._is_attached:
@@ -194,7 +194,7 @@ class _Client:
     def _on_keys(self) -> None:
         data = read_keys()
         if not data:  # the terminal is gone
-            self._end(Ending(how=How.DETACHED, begun=self._begun, signal=signal.SIGHUP))
+            self._end(SessionEnd(how=How.DETACHED, begun=self._begun, signal=signal.SIGHUP))
             return
         for each in self._keyboard.typed(data):
             if isinstance(each, Escape):
@@ -212,11 +212,11 @@ class _Client:
                 for line in self._target.help:
                     self._say(line)
             case Escape.DETACH:
-                self._end(Ending(how=How.DETACHED, begun=self._begun))
+                self._end(SessionEnd(how=How.DETACHED, begun=self._begun))
             case Escape.ABORT if self._target.start and self._is_attached:
-                self._send_soon(t.frame(Kind.HANG_UP))  # it says then that it has ended
+                self._send_soon(t.frame(FrameKind.HANG_UP))  # it says then that it has ended
             case Escape.ABORT:
-                self._end(Ending(how=How.ABORTED, begun=self._begun))
+                self._end(SessionEnd(how=How.ABORTED, begun=self._begun))
 
     def _send_soon(self, frame: bytes) -> None:
         if self._channel is not None:
@@ -230,36 +230,36 @@ class _Client:
             while self._typed:
                 piece = bytes(self._typed[: t.MAX_CONTENT_BYTES])
                 del self._typed[: len(piece)]
-                await channel.send_bytes(t.frame(Kind.DATA, piece))
+                await channel.send_bytes(t.frame(FrameKind.DATA, piece))
             self._start_keys()
 
     # --- the head ---
 
-    async def _talk(self) -> Ending:
+    async def _talk(self) -> SessionEnd:
         """Connect, again and again until it makes no sense any more."""
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + _SLOW_S
-        pause_s, told = PAUSE_FIRST_S, False
+        pause_s, is_noted = PAUSE_FIRST_S, False
         while True:
             since_s = loop.time()
             try:
                 ending = await self._connection()
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                ending = Ending(how=How.LOST, reason=lost_words(error))
+                ending = SessionEnd(how=How.LOST, reason=lost_words(error))
             if ending.how is not How.LOST:
                 return ending
             if self._is_attached or loop.time() - since_s > PAUSE_LONGEST_S:
-                give_up_s, pause_s, told = loop.time() + RECONNECT_S, PAUSE_FIRST_S, False
+                give_up_s, pause_s, is_noted = loop.time() + RECONNECT_S, PAUSE_FIRST_S, False
             self._is_attached = False
             if loop.time() >= give_up_s:
-                return Ending(how=How.LOST, begun=self._begun, reason=ending.reason)
-            if not told and (self._begun or self._waits_for):
+                return SessionEnd(how=How.LOST, begun=self._begun, reason=ending.reason)
+            if not is_noted and (self._begun or self._waits_for):
                 self._say(f"{ending.reason}: connecting again")
-                told = True
+                is_noted = True
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_LONGEST_S)
 
-    async def _connection(self) -> Ending:
+    async def _connection(self) -> SessionEnd:
         path = self._target.path(start=self._target.start and not self._begun)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         closing = aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S)
@@ -283,35 +283,35 @@ class _Client:
                     typing.cancel()
                     await asyncio.gather(typing, return_exceptions=True)
 
-    async def _read(self, channel: aiohttp.ClientWebSocketResponse) -> Ending:
+    async def _read(self, channel: aiohttp.ClientWebSocketResponse) -> SessionEnd:
         async for message in channel:
             if message.type is aiohttp.WSMsgType.TEXT:
-                ending = await self._hear(_told_decoder.decode(message.data), channel)
+                ending = await self._hear(_event_decoder.decode(message.data), channel)
             elif message.type is aiohttp.WSMsgType.BINARY:
                 ending = await self._take(*t.split(message.data))
             else:
                 break
             if ending is not None:
                 return ending
-        return Ending(how=How.LOST, reason="the connection to the head is lost")
+        return SessionEnd(how=How.LOST, reason="the connection to the head is lost")
 
     async def _hear(
-        self, told: SessionNotice, channel: aiohttp.ClientWebSocketResponse
-    ) -> Ending | None:
-        match told.what:
+        self, event: SessionNotice, channel: aiohttp.ClientWebSocketResponse
+    ) -> SessionEnd | None:
+        match event.what:
             case "waiting":
-                self._wait(told.reason)
+                self._wait(event.reason)
             case "ready":
-                await self._attach(told.node, channel)
+                await self._attach(event.node, channel)
             case "ended":
-                return Ending(how=How.JOB_ENDED, begun=self._begun)
+                return SessionEnd(how=How.JOB_ENDED, begun=self._begun)
             case "lost":
-                return Ending(how=How.LOST, begun=self._begun, reason=told.reason)
+                return SessionEnd(how=How.LOST, begun=self._begun, reason=event.reason)
             case "refused":
-                if self._begun and told.code == "try_again":
-                    return Ending(how=How.LOST, begun=True, reason=told.reason)
-                error = ErrorBody(code=told.code, message=told.reason, hint=told.hint)
-                return Ending(how=How.REFUSED, begun=self._begun, error=error)
+                if self._begun and event.code == "try_again":
+                    return SessionEnd(how=How.LOST, begun=True, reason=event.reason)
+                error = ErrorBody(code=event.code, message=event.reason, hint=event.hint)
+                return SessionEnd(how=How.REFUSED, begun=self._begun, error=error)
             case _:  # of a newer head
                 pass
         return None
@@ -334,29 +334,29 @@ class _Client:
         await channel.send_bytes(t.attach_frame(self._console.window(), offset=self._seen))
         self._start_keys()
 
-    async def _take(self, kind: Kind, content: bytes) -> Ending | None:
+    async def _take(self, kind: FrameKind, content: bytes) -> SessionEnd | None:
         match kind:
-            case Kind.OFFSET:
+            case FrameKind.OFFSET:
                 begin = t.offset_of(content)
                 if self._seen is not None and begin > self._seen:
                     self._say(f"{begin - self._seen} bytes of output are lost")
                 self._seen = begin
-            case Kind.DATA:
+            case FrameKind.DATA:
                 self._seen = (self._seen or 0) + len(content)
                 await asyncio.to_thread(write_all, content)
-            case Kind.NOTE:
+            case FrameKind.NOTE:
                 self._say(content.decode("utf-8", "replace"))
-            case Kind.TAKEN:
-                return Ending(how=How.TAKEN, begun=True)
-            case Kind.END:
-                return Ending(how=How.PROGRAM_ENDED, status=t.end_of(content), begun=True)
+            case FrameKind.TAKEN:
+                return SessionEnd(how=How.TAKEN, begun=True)
+            case FrameKind.END:
+                return SessionEnd(how=How.PROGRAM_ENDED, status=t.end_of(content), begun=True)
             case _:
                 raise t.FrameError(f"{kind} from the head")
         return None
 
 
 def connector_of(
-    address: Address, stack: contextlib.ExitStack
+    address: HeadAddress, stack: contextlib.ExitStack
 ) -> tuple[aiohttp.BaseConnector | None, str]:
     """Return how to connect to the head, and the beginning of its URLs."""
     if not address.path:

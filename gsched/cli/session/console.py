@@ -7,11 +7,11 @@ import termios
 import tty
 
 from gsched.errors import UsageError
-from gsched.terminal import Window
+from gsched.terminal import TerminalSize
 
 Modes = list[int | list[bytes | int]]
 STDIN, STDOUT = 0, 1
-_USUAL = Window(24, 80)
+_USUAL = TerminalSize(24, 80)
 
 
 def require_terminal(what: str, *, hint: str = "") -> None:
@@ -43,15 +43,15 @@ class Console:
         self.is_terminal = os.isatty(STDIN) and os.isatty(STDOUT)
         self._modes: Modes | None = None
 
-    def window(self) -> Window:
+    def window(self) -> TerminalSize:
         """Return the terminal's size; 0 by 0 where there is none."""
         if not self.is_terminal:
-            return Window(0, 0)
+            return TerminalSize(0, 0)
         try:
             size = os.get_terminal_size(STDIN)
         except OSError:
             return _USUAL
-        return Window(size.lines, size.columns) if size.lines and size.columns else _USUAL
+        return TerminalSize(size.lines, size.columns) if size.lines and size.columns else _USUAL
 
     def make_raw(self) -> None:
         """Let every key come through as it is; twice is as once."""

@@ -26,7 +26,7 @@ from gsched.cli.session.client import (
     PAUSE_FIRST_S,
     PAUSE_LONGEST_S,
     RECONNECT_S,
-    Target,
+    SessionTarget,
     connector_of,
     lost_words,
 )
@@ -37,8 +37,8 @@ from gsched.forwarding import (
     GREETING,
     PIECE_BYTES,
     WINDOW_BYTES,
-    Part,
     RecordError,
+    RecordKind,
     Records,
     count_of,
     open_record,
@@ -47,24 +47,24 @@ from gsched.forwarding import (
 )
 from gsched.protocol.api import ErrorBody
 from gsched.protocol.sessions import SessionNotice
-from gsched.terminal import Kind, Window
-from gsched.transport import Address
+from gsched.terminal import FrameKind, TerminalSize
+from gsched.transport import HeadAddress
 
 _LOOPBACK: Final = "127.0.0.1"
 _UNPRIVILEGED: Final = 1024  # the first port that users can have
 _LAST: Final = 65535
 _STOP_S: Final = 2.0
-_told_decoder = msgspec.json.Decoder(SessionNotice)
+_event_decoder = msgspec.json.Decoder(SessionNotice)
 
 
-class Rule(NamedTuple):
+class ForwardRule(NamedTuple):
     """A port of this machine, and the port of the job's node to which it leads."""
 
     local: int
     remote: int
 
 
-def read_rule(text: str) -> Rule:
+def read_rule(text: str) -> ForwardRule:
     """Return what ``8888:8888``, or ``8888`` for the same port on both sides, says.
 
     Raises:
@@ -77,16 +77,16 @@ def read_rule(text: str) -> Rule:
             f"-L {text}: not a pair of ports",
             hint="write -L LOCAL:REMOTE, as in -L 8888:8888; it listens on 127.0.0.1",
         )
-    return Rule(numbers[0], numbers[-1])
+    return ForwardRule(numbers[0], numbers[-1])
 
 
-def listen(rules: Sequence[Rule]) -> list[tuple[Rule, socket.socket]]:
+def listen(rules: Sequence[ForwardRule]) -> list[tuple[ForwardRule, socket.socket]]:
     """Return a listening socket for each rule.
 
     Raises:
         CannotWriteError: a port cannot be had.
     """
-    found: list[tuple[Rule, socket.socket]] = []
+    found: list[tuple[ForwardRule, socket.socket]] = []
     for rule in rules:
         try:
             found.append((rule, socket.create_server((_LOOPBACK, rule.local))))
@@ -101,7 +101,7 @@ def listen(rules: Sequence[Rule]) -> list[tuple[Rule, socket.socket]]:
     return found
 
 
-def another(rule: Rule) -> str:
+def another(rule: ForwardRule) -> str:
     """Return the option for another port of this machine: one that is not root's."""
     local = rule.local + 1
     if rule.local < _UNPRIVILEGED:
@@ -109,7 +109,7 @@ def another(rule: Rule) -> str:
     return f"-L {local if local <= _LAST else 8000}:{rule.remote}"
 
 
-class _Connection:
+class _ForwardedConnection:
     """One connection of a program of this machine."""
 
     def __init__(self, port: int) -> None:
@@ -142,9 +142,9 @@ class Forwarding:
 
     def __init__(
         self,
-        address: Address,
-        target: Target,
-        listeners: Sequence[tuple[Rule, socket.socket]],
+        address: HeadAddress,
+        target: SessionTarget,
+        listeners: Sequence[tuple[ForwardRule, socket.socket]],
         say: Callable[[str], None],
     ) -> None:
         self._address = address
@@ -152,12 +152,12 @@ class Forwarding:
         self._listeners = listeners
         self._say = say
         self._numbers = itertools.count(1)
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, _ForwardedConnection] = {}
         self._channel: aiohttp.ClientWebSocketResponse | None = None
         self._sending = asyncio.Lock()
         self._records = Records()
         self._greeted = False
-        self._heard = bytearray()  # before the greeting: why there is none
+        self._greeting = bytearray()  # before the greeting: why there is none
         self._begun = False
         self._lost = ""  # what the head says of why the session has ended
         self._is_full = False  # and that has been said
@@ -186,7 +186,7 @@ class Forwarding:
     # --- programs of this machine ---
 
     def _accepting(
-        self, rule: Rule
+        self, rule: ForwardRule
     ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.ensure_future(self._carry(rule, reader, writer))
@@ -196,10 +196,10 @@ class Forwarding:
         return accept
 
     async def _carry(
-        self, rule: Rule, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, rule: ForwardRule, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Carry one connection from its begin to its end."""
-        number, each = next(self._numbers), _Connection(rule.remote)
+        number, each = next(self._numbers), _ForwardedConnection(rule.remote)
         try:
             if not is_own(writer.get_extra_info("peername"), writer.get_extra_info("sockname")):
                 self._say(f"port {rule.local}: a connection of another user is refused")
@@ -232,10 +232,12 @@ class Forwarding:
         finally:
             if self._connections.pop(number, None) is not None:
                 with contextlib.suppress(OSError, aiohttp.ClientError):
-                    await self._send(record(Part.CLOSE, number))
+                    await self._send(record(RecordKind.CLOSE, number))
             writer.close()
 
-    async def _up(self, number: int, each: _Connection, reader: asyncio.StreamReader) -> None:
+    async def _up(
+        self, number: int, each: _ForwardedConnection, reader: asyncio.StreamReader
+    ) -> None:
         """Send what the program writes, as far as the job takes it."""
         while True:
             await each.has_window.wait()
@@ -243,14 +245,16 @@ class Forwarding:
                 return
             data = await reader.read(min(PIECE_BYTES, each.window))
             if not data:
-                await self._send(record(Part.EOF, number))
+                await self._send(record(RecordKind.EOF, number))
                 return
             each.window -= len(data)
             if each.window == 0:
                 each.has_window.clear()
-            await self._send(record(Part.DATA, number, data))
+            await self._send(record(RecordKind.DATA, number, data))
 
-    async def _down(self, number: int, each: _Connection, writer: asyncio.StreamWriter) -> None:
+    async def _down(
+        self, number: int, each: _ForwardedConnection, writer: asyncio.StreamWriter
+    ) -> None:
         """Write what the job sends, until it ends."""
         while (data := await each.arrived.get()) is not None:
             writer.write(data)
@@ -267,7 +271,7 @@ class Forwarding:
         if channel is None:
             raise ConnectionResetError
         async with self._sending:
-            await channel.send_bytes(t.frame(Kind.DATA, content))
+            await channel.send_bytes(t.frame(FrameKind.DATA, content))
 
     def _drop_all(self) -> None:
         self._channel, self._greeted = None, False
@@ -300,7 +304,7 @@ class Forwarding:
     async def _session(self) -> bool:
         """Carry one session; return whether the job has ended."""
         target = structs.replace(self._target, terminal=os.urandom(16).hex(), start=True)
-        self._records, self._heard = Records(), bytearray()
+        self._records, self._greeting = Records(), bytearray()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         closing = aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S)
         with contextlib.ExitStack() as stack:
@@ -319,19 +323,19 @@ class Forwarding:
                 finally:
                     if self._greeted:
                         with contextlib.suppress(OSError, aiohttp.ClientError):
-                            await channel.send_bytes(t.frame(Kind.HANG_UP))
+                            await channel.send_bytes(t.frame(FrameKind.HANG_UP))
 
     async def _read(self, channel: aiohttp.ClientWebSocketResponse) -> bool:
         async for message in channel:
             if message.type is aiohttp.WSMsgType.TEXT:
-                told = _told_decoder.decode(message.data)
-                if told.what == "ready":
+                event = _event_decoder.decode(message.data)
+                if event.what == "ready":
                     self._channel = channel
-                    await channel.send_bytes(t.attach_frame(Window(0, 0)))
-                elif told.what == "refused":
-                    return self._refused(told)
-                elif told.what == "lost":
-                    self._lost = told.reason
+                    await channel.send_bytes(t.attach_frame(TerminalSize(0, 0)))
+                elif event.what == "refused":
+                    return self._refused(event)
+                elif event.what == "lost":
+                    self._lost = event.reason
                     return False
             elif message.type is aiohttp.WSMsgType.BINARY:
                 if self._take(*t.split(message.data)):
@@ -340,29 +344,29 @@ class Forwarding:
                 break
         return False
 
-    def _refused(self, told: SessionNotice) -> bool:
+    def _refused(self, event: SessionNotice) -> bool:
         """Return that the job has ended, if this is why there is no session any more.
 
         Raises:
             GschedError: it is not.
         """
-        if self._begun and told.code == "try_again":
+        if self._begun and event.code == "try_again":
             return False
-        if self._begun and told.code == "bad_state":
-            self._say(told.reason)
+        if self._begun and event.code == "bad_state":
+            self._say(event.reason)
             return True
-        raise error_from(ErrorBody(code=told.code, message=told.reason, hint=told.hint))
+        raise error_from(ErrorBody(code=event.code, message=event.reason, hint=event.hint))
 
-    def _take(self, kind: Kind, content: bytes) -> bool:
+    def _take(self, kind: FrameKind, content: bytes) -> bool:
         """Take a frame of the session; return whether the relay, and so the job, has ended."""
         match kind:
-            case Kind.DATA:
+            case FrameKind.DATA:
                 self._take_data(content)
-            case Kind.NOTE:
+            case FrameKind.NOTE:
                 self._say(content.decode("utf-8", "replace"))
-            case Kind.END:
+            case FrameKind.END:
                 if not self._greeted:
-                    words = self._heard.decode("utf-8", "replace").strip()
+                    words = self._greeting.decode("utf-8", "replace").strip()
                     raise HeadUnreachableError(f"the job does not forward ports: {words}")
                 return True
             case _:
@@ -371,11 +375,11 @@ class Forwarding:
 
     def _take_data(self, content: bytes) -> None:
         if not self._greeted:
-            self._heard += content
-            at = self._heard.find(GREETING)
+            self._greeting += content
+            at = self._greeting.find(GREETING)
             if at < 0:
                 return
-            content = bytes(self._heard[at + len(GREETING) :])
+            content = bytes(self._greeting[at + len(GREETING) :])
             self._greeted = True
             for rule, _ in self._listeners:
                 self._say(
@@ -388,25 +392,25 @@ class Forwarding:
             if each is not None:
                 self._heed(part, number, each, data)
 
-    def _heed(self, part: Part, number: int, each: _Connection, data: bytes) -> None:
+    def _heed(self, part: RecordKind, number: int, each: _ForwardedConnection, data: bytes) -> None:
         match part:
-            case Part.OPENED:
+            case RecordKind.OPENED:
                 if not each.opened.done():
                     each.opened.set_result("")
-            case Part.FAILED:
+            case RecordKind.FAILED:
                 del self._connections[number]
                 each.close(data.decode("utf-8", "replace"))
-            case Part.DATA:
+            case RecordKind.DATA:
                 each.waiting += len(data)
                 if each.waiting > WINDOW_BYTES:
                     raise RecordError("more than the window")
                 each.arrived.put_nowait(data)
-            case Part.TAKEN:
+            case RecordKind.TAKEN:
                 each.window += count_of(data)
                 each.has_window.set()
-            case Part.EOF:
+            case RecordKind.EOF:
                 each.arrived.put_nowait(None)
-            case Part.CLOSE:
+            case RecordKind.CLOSE:
                 del self._connections[number]
                 each.close()
             case _:

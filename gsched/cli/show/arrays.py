@@ -7,7 +7,7 @@ from msgspec import structs
 
 from gsched.cli.show.jobfields import ending_words
 from gsched.cli.times import local_times
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.errors import UnknownJobError, UsageError
 from gsched.model.arrays import (
     count,
@@ -25,7 +25,9 @@ from gsched.protocol.api import JobList, JobRow
 MAX_FAILED: Final = 1000
 
 
-def all_elements(head: Head, reply: JobList, *, user: str = "", finished: bool = False) -> JobList:
+def all_elements(
+    head: HeadClient, reply: JobList, *, user: str = "", finished: bool = False
+) -> JobList:
     """Return a list in which the unfinished elements of each array stand in its place.
 
     Args:
@@ -47,7 +49,7 @@ def all_elements(head: Head, reply: JobList, *, user: str = "", finished: bool =
     return structs.replace(reply, jobs=tuple(_expanded(reply.jobs, made)))
 
 
-def _done_elements(head: Head, row: JobRow) -> Sequence[JobRow]:
+def _done_elements(head: HeadClient, row: JobRow) -> Sequence[JobRow]:
     """Return the elements of an array that is done, or any other row as it is."""
     if row.array is None or row.array.unstarted or row.state != JobState.DONE:
         return (row,)
@@ -82,7 +84,7 @@ def expanded_ids(jobs: Sequence[str]) -> Sequence[str]:
     return found
 
 
-def with_failed(head: Head, reply: JobList) -> JobList:
+def with_failed(head: HeadClient, reply: JobList) -> JobList:
     """Return a list in which the line of each array names the elements that have failed."""
     rows = tuple(
         structs.replace(row, reason=_failed_words(head, row))
@@ -93,7 +95,7 @@ def with_failed(head: Head, reply: JobList) -> JobList:
     return structs.replace(reply, jobs=rows)
 
 
-def _failed_words(head: Head, row: JobRow) -> str:
+def _failed_words(head: HeadClient, row: JobRow) -> str:
     """Return ``failed: 3,7-9``, before what else is told of an array."""
     past = head.history(ids=f"{row.id}[]", outcome="failed", limit=MAX_FAILED).jobs
     spans = shortest(sorted(index_of(each.id) for each in past if array_of(each.id) == row.id))

@@ -24,7 +24,7 @@ LEAST_S: Final = 1.0  # of a run, to say how many CPUs it kept busy: its start c
 _IDLE_PERCENT: Final = 5.0  # below it a GPU did nothing but hold memory
 
 
-class Use(Struct, frozen=True, kw_only=True):
+class MeasuredUse(Struct, frozen=True, kw_only=True):
     """What one job used: means over its run, and peaks; 0 where nothing was measured.
 
     Attributes:
@@ -74,7 +74,7 @@ class Efficiency(Struct, frozen=True, kw_only=True):
     gpus: int
     memory_bytes: int
     walltime_s: float | None
-    used: Use
+    used: MeasuredUse
     cpu: float | None
     memory: float | None
     gpu: float | None
@@ -82,7 +82,7 @@ class Efficiency(Struct, frozen=True, kw_only=True):
     next: Advice
 
 
-def use_of(story: JobStory, elements: Sequence[JobRow] = ()) -> Use:
+def use_of(story: JobStory, elements: Sequence[JobRow] = ()) -> MeasuredUse:
     """Return what the last attempt of a job used, over all of its nodes.
 
     Args:
@@ -96,10 +96,10 @@ def use_of(story: JobStory, elements: Sequence[JobRow] = ()) -> Use:
     if usage is None:
         wall_s = row.wall_s
         cores = row.cpu_s / wall_s if wall_s else 0.0
-        return Use(wall_s=wall_s, cpu_s=row.cpu_s, cpu_cores=cores, cpu_peak_cores=cores)
+        return MeasuredUse(wall_s=wall_s, cpu_s=row.cpu_s, cpu_cores=cores, cpu_peak_cores=cores)
     wall_s = usage.wall_s
     cores = usage.cpu_s / wall_s if wall_s > 0 else 0.0
-    return Use(
+    return MeasuredUse(
         wall_s=wall_s,
         cpu_s=usage.cpu_s,
         cpu_cores=cores,
@@ -111,11 +111,11 @@ def use_of(story: JobStory, elements: Sequence[JobRow] = ()) -> Use:
     )
 
 
-def _use_of_elements(rows: Sequence[JobRow]) -> Use:
+def _use_of_elements(rows: Sequence[JobRow]) -> MeasuredUse:
     """Return what the elements of an array used: each of them on average."""
     wall_s = sum(each.wall_s for each in rows)
     cores = sum(each.cpu_s for each in rows) / wall_s if wall_s else 0.0
-    return Use(
+    return MeasuredUse(
         wall_s=wall_s / len(rows) if rows else 0.0,
         wall_max_s=max((each.wall_s for each in rows), default=0.0),
         elements=len(rows),
@@ -162,12 +162,12 @@ def _ratio(used_bytes: int, requested_bytes: int) -> float | None:
     return used_bytes / requested_bytes if used_bytes and requested_bytes else None
 
 
-def _is_measured(used: Use) -> bool:
+def _is_measured(used: MeasuredUse) -> bool:
     """Return whether any use of its GPUs was seen: on a declared one none can be."""
     return used.sampled and (used.gpu_percent > 0 or used.gpu_memory_peak_bytes > 0)
 
 
-def _advice(story: JobStory, used: Use, past: Sequence[JobStory]) -> Advice:
+def _advice(story: JobStory, used: MeasuredUse, past: Sequence[JobStory]) -> Advice:
     row = story.row
     if row.state != JobState.DONE or row.outcome is None:
         return Advice(remarks=("it has not finished: what it will use is not known yet",))
@@ -203,7 +203,7 @@ def _advice(story: JobStory, used: Use, past: Sequence[JobStory]) -> Advice:
     )
 
 
-def _remarks(story: JobStory, used: Use) -> Iterator[str]:
+def _remarks(story: JobStory, used: MeasuredUse) -> Iterator[str]:
     row = story.row
     assert row.outcome is not None
     if row.outcome.kind == OutcomeKind.OOM:
@@ -236,8 +236,8 @@ def lines_of(one: Efficiency) -> Iterator[str]:
     cores = "--" if one.cpu is None else f"{used.cpu_cores:.1f}"
     rows.append(("CPUs", str(one.cpus), f"{cores} busy", _percent(one.cpu)))
     peak = format_size(used.memory_peak_bytes) if used.memory_peak_bytes else "--"
-    asked = format_size(one.memory_bytes) if one.memory_bytes else "--"
-    rows.append(("Memory", asked, f"{peak} peak", _percent(one.memory)))
+    requested = format_size(one.memory_bytes) if one.memory_bytes else "--"
+    rows.append(("Memory", requested, f"{peak} peak", _percent(one.memory)))
     if one.gpus:
         busy = "not measured"
         if one.gpu is not None:

@@ -21,7 +21,7 @@ from gsched.protocol.arrays import ArrayRow
 Value = str | int | float | None
 
 
-class View(Protocol):
+class JobReply(Protocol):
     """The reply that jobs are in: `gsched.protocol.api.JobList` or ``HistoryReply``."""
 
     @property
@@ -49,14 +49,14 @@ class Field(Column):
         self,
         name: str,
         title: str,
-        read: str | Callable[[JobRow, View], Value],
+        read: str | Callable[[JobRow, JobReply], Value],
         write: Callable[[Any, Any, Any], str] | None = None,
         **column: Any,
     ) -> None:
         super().__init__(title, **column)
         self.name = name
         self.attribute: Callable[[JobRow], Value] | None = None
-        self.read: Callable[[JobRow, View], Value]
+        self.read: Callable[[JobRow, JobReply], Value]
         if isinstance(read, str):
             attribute = attrgetter(read)
             self.attribute = attribute
@@ -65,14 +65,14 @@ class Field(Column):
             self.read = read
         self.write = write
 
-    def shown(self, row: JobRow, view: View) -> str | int | float:
+    def shown(self, row: JobRow, view: JobReply) -> str | int | float:
         """Return what a format shows: a number where it is one; nothing for None."""
         value = self.read(row, view)
         if value is None:
             return ""
         return value if self.write is None else self.write(value, row, view)
 
-    def cells(self, rows: Sequence[JobRow], view: View) -> list[str]:
+    def cells(self, rows: Sequence[JobRow], view: JobReply) -> list[str]:
         """Return the texts of a column; quick, because there may be 100,000 of them."""
         read, write = self.read, self.write
         values: Iterable[Value]
@@ -90,7 +90,7 @@ class Field(Column):
 
 
 def cells_of(
-    names: Sequence[str], rows: Sequence[JobRow], view: View
+    names: Sequence[str], rows: Sequence[JobRow], view: JobReply
 ) -> tuple[list[Field], list[tuple[str, ...]]]:
     """Return columns and lines of a list of jobs."""
     fields = [FIELDS[name] for name in names]
@@ -109,14 +109,14 @@ def elapsed_s(row: JobRow, now_s: float) -> float | None:
     return max(0.0, (row.ended_s or now_s) - row.started_s)
 
 
-def _live(name: str) -> Callable[[JobRow, View], Value]:
+def _live(name: str) -> Callable[[JobRow, JobReply], Value]:
     return lambda row, _: None if row.live is None else getattr(row.live, name)
 
 
-def _gpu_live(name: str) -> Callable[[JobRow, View], Value]:
+def _gpu_live(name: str) -> Callable[[JobRow, JobReply], Value]:
     """Read what a job uses of GPUs; of those that are declared only nothing is measured."""
 
-    def read(row: JobRow, _: View) -> Value:
+    def read(row: JobRow, _: JobReply) -> Value:
         live = row.live
         if live is None or not (live.gpus > 0 or live.gpu_memory_bytes > 0):
             return None
@@ -126,7 +126,7 @@ def _gpu_live(name: str) -> Callable[[JobRow, View], Value]:
     return read
 
 
-def _use_age(row: JobRow, view: View) -> float | None:
+def _use_age(row: JobRow, view: JobReply) -> float | None:
     return None if row.live is None else max(0.0, view.now_s - row.live.at_s)
 
 
@@ -148,7 +148,7 @@ def slack_words(slack_s: float | None) -> str:
     return sign + format_duration(abs(slack_s))
 
 
-def _marked_slack(row: JobRow, _: View) -> str:
+def _marked_slack(row: JobRow, _: JobReply) -> str:
     late = "LATE " if row.meets_deadline is False else ""
     return (late + slack_words(row.slack_s)).strip()
 
@@ -167,7 +167,7 @@ def reason_words(row: JobRow, _: object = None) -> str:
     return f"{summary}; {words}" if words else summary
 
 
-def short_words(row: JobRow, view: View) -> str:
+def short_words(row: JobRow, view: JobReply) -> str:
     """Return the same in a few words: ``2 CPUs short``, ``exit 3``, ``4 running, 16 waiting``."""
     if row.outcome is not None and row.state == JobState.DONE:
         return outcome_word(row.outcome)
@@ -197,11 +197,11 @@ def array_summary(array: ArrayRow) -> str:
     return ", ".join(f"{count} {word}" for count, word in counts if count)
 
 
-def _why(row: JobRow, _: View) -> str:
+def _why(row: JobRow, _: JobReply) -> str:
     return _with_start(row, reason_words(row))
 
 
-def _why_once(row: JobRow, _: View) -> str:
+def _why_once(row: JobRow, _: JobReply) -> str:
     """Return the same; of a job behind others like it what these wait for is not repeated."""
     reason = reason_words(row)
     if row.short_reason.startswith("behind job ") and row.array is None:
@@ -211,8 +211,8 @@ def _why_once(row: JobRow, _: View) -> str:
 
 def _with_start(row: JobRow, reason: str) -> str:
     unknown = "" if row.start is None else row.start.unknown
-    is_told = unknown in reason or unknown.startswith(COMPUTING)
-    if is_told or is_for_its_hold(row.state, unknown):
+    is_stated = unknown in reason or unknown.startswith(COMPUTING)
+    if is_stated or is_for_its_hold(row.state, unknown):
         return reason
     return f"{reason}; start unknown: {unknown}"
 
@@ -222,11 +222,11 @@ def is_for_its_hold(state: str, unknown: str) -> bool:
     return state == JobState.HELD and unknown.startswith("the job is held")
 
 
-def _nodes_or_reason(row: JobRow, view: View) -> str:
+def _nodes_or_reason(row: JobRow, view: JobReply) -> str:
     return short_words(row, view) or compact(row.nodes)
 
 
-def migrations(row: JobRow, _: View) -> str:
+def migrations(row: JobRow, _: JobReply) -> str:
     """Return how often a job has migrated, the time without progress, and restarts instead."""
     if not row.moves and not row.moves_lost:
         return ""
@@ -235,7 +235,7 @@ def migrations(row: JobRow, _: View) -> str:
     return f"{row.moves}{cost}{restarts}"
 
 
-def _met(row: JobRow, _: View) -> str | None:
+def _met(row: JobRow, _: JobReply) -> str | None:
     """Return whether a finished job has met its deadline, with what was left or too much."""
     if row.deadline_s is None or row.meets_deadline is None or row.ended_s is None:
         return None
@@ -263,7 +263,7 @@ def _moment(value: float, *_: object) -> str:
     return format_time(value)
 
 
-def _clock(value: float, _: JobRow, view: View) -> str:
+def _clock(value: float, _: JobRow, view: JobReply) -> str:
     return format_clock(value, now_s=view.now_s)
 
 

@@ -69,9 +69,9 @@ def print_predictions(reply: PredictionsReply, *, color: str) -> None:
 
 
 def _past_line(reply: PredictionsReply, row: PredictionRow) -> Sequence[str]:
-    measured, said, errors = row.measured, row.predicted, row.errors
-    wall_s = said.wall_s if said is not None else None
-    pred_cpus, pred_memory, pred_gpus, _ = _cells(said.use if said is not None else None)
+    measured, predicted, errors = row.measured, row.predicted, row.errors
+    wall_s = predicted.wall_s if predicted is not None else None
+    pred_cpus, pred_memory, pred_gpus, _ = _cells(predicted.use if predicted is not None else None)
     cpus, memory, gpus, _ = _cells(measured.use)
     return (
         format_job_id(row.job, reply.server),

@@ -25,7 +25,7 @@ LINES_S: Final = 10.0
 WORDS_MOST: Final = 24
 
 
-class Reached(Struct, frozen=True, kw_only=True):
+class JobProgress(Struct, frozen=True, kw_only=True):
     """How far a job is.
 
     Attributes:
@@ -50,26 +50,26 @@ class Reached(Struct, frozen=True, kw_only=True):
         return f"{self.job_id}\t{self.words}\t{percent}\t{self.counts}\t{left}".rstrip("\t")
 
 
-def reached_of(story: JobStory) -> Reached:
+def reached_of(story: JobStory) -> JobProgress:
     """Return how far a job is."""
-    row, said = story.row, story.progress
+    row, report = story.row, story.progress
     words = row.state
     if row.state == JobState.DONE:
         words = ending_words(story)
     elif row.state != JobState.RUNNING and row.reason:
         words = f"{row.state}: {local_times(row.reason)}"
-    plain = Reached(job_id=row.shown_id(story.server), name=row.name, words=words)
+    plain = JobProgress(job_id=row.shown_id(story.server), name=row.name, words=words)
     if row.array is not None:
         return _of_array(story, plain)
-    if said is not None and (said.step or said.work_done):
+    if report is not None and (report.step or report.work_done):
         return _of_training(story, plain)
     if row.state == JobState.RUNNING and row.walltime_s:
         run = f"{format_duration(row.wall_s)} of {format_duration(row.walltime_s)} at most"
-        return Reached(job_id=plain.job_id, name=plain.name, words=words, counts=run)
+        return JobProgress(job_id=plain.job_id, name=plain.name, words=words, counts=run)
     return plain
 
 
-def _of_array(story: JobStory, plain: Reached) -> Reached:
+def _of_array(story: JobStory, plain: JobProgress) -> JobProgress:
     array = story.row.array
     assert array is not None, "it is an array"
     done = array.succeeded + array.failed + array.deleted
@@ -80,7 +80,7 @@ def _of_array(story: JobStory, plain: Reached) -> Reached:
     if started_s is not None and done and story.row.state != JobState.DONE:
         left_s = (story.now_s - started_s) / done * (array.elements - done)
     part = done / array.elements if array.elements else None
-    return Reached(
+    return JobProgress(
         job_id=plain.job_id,
         name=plain.name,
         words=plain.words,
@@ -90,21 +90,23 @@ def _of_array(story: JobStory, plain: Reached) -> Reached:
     )
 
 
-def _of_training(story: JobStory, plain: Reached) -> Reached:
-    said = story.progress
-    assert said is not None, "it reports"
+def _of_training(story: JobStory, plain: JobProgress) -> JobProgress:
+    report = story.progress
+    assert report is not None, "it reports"
     part = steps = left_s = None
-    if said.work_total > 0:
-        part = min(1.0, said.work_done / said.work_total)
-        if said.step and said.work_done > 0:
-            steps = max(said.step, round(said.step * said.work_total / said.work_done))
-    counts = f"step {said.step}" + ("" if steps is None else f" of about {steps}")
+    if report.work_total > 0:
+        part = min(1.0, report.work_done / report.work_total)
+        if report.step and report.work_done > 0:
+            steps = max(report.step, round(report.step * report.work_total / report.work_done))
+    counts = f"step {report.step}" + ("" if steps is None else f" of about {steps}")
     if story.row.state == JobState.DONE:
         part = 1.0 if story.row.outcome and not story.row.outcome.exit_status else part
-    elif steps is not None and said.step_s > 0:
-        since_s = max(0.0, story.now_s - said.at_s) if story.row.state == JobState.RUNNING else 0.0
-        left_s = max(0.0, (steps - said.step) * said.step_s - since_s)
-    return Reached(
+    elif steps is not None and report.step_s > 0:
+        since_s = (
+            max(0.0, story.now_s - report.at_s) if story.row.state == JobState.RUNNING else 0.0
+        )
+        left_s = max(0.0, (steps - report.step) * report.step_s - since_s)
+    return JobProgress(
         job_id=plain.job_id,
         name=plain.name,
         words=plain.words,
@@ -114,10 +116,10 @@ def _of_training(story: JobStory, plain: Reached) -> Reached:
     )
 
 
-class View(Protocol):
+class ProgressView(Protocol):
     """Where progress is shown."""
 
-    def show(self, jobs: Sequence[Reached]) -> None:
+    def show(self, jobs: Sequence[JobProgress]) -> None:
         """Show how far the jobs are now."""
 
     def close(self) -> None:
@@ -130,7 +132,7 @@ class Lines:
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, str]] = {}
 
-    def show(self, jobs: Sequence[Reached]) -> None:
+    def show(self, jobs: Sequence[JobProgress]) -> None:
         """Write the lines that have changed; a remaining time alone is no change."""
         for each in jobs:
             now = (each.words, each.counts)
@@ -166,7 +168,7 @@ class Bars:
         self._tasks: dict[str, Any] = {}
         self._progress.start()
 
-    def show(self, jobs: Sequence[Reached]) -> None:
+    def show(self, jobs: Sequence[JobProgress]) -> None:
         """Draw the bars."""
         for each in jobs:
             fields: dict[str, Any] = {
@@ -194,7 +196,7 @@ class Bars:
         self._progress.stop()
 
 
-def view_for(out: IO[str], *, colored: bool) -> tuple[View, float]:
+def view_for(out: IO[str], *, colored: bool) -> tuple[ProgressView, float]:
     """Return bars on a terminal, else lines, and how often to look, seconds."""
     return (Bars(out, colored=colored), BARS_S) if is_terminal(out) else (Lines(), LINES_S)
 
@@ -203,7 +205,7 @@ def watch_progress(
     look: Callable[[Sequence[str], float], list[JobStory]],
     jobs: Sequence[str],
     *,
-    view: View,
+    view: ProgressView,
     period_s: float,
     deadline_s: float | None,
     clock: Clock,

@@ -67,13 +67,13 @@ def _events(story: JobStory) -> Iterator[tuple[str, str]]:
     The end of a part, of its attempt, and what follows from it often have the same long cause,
     also at the next attempts: it is told once.
     """
-    told: set[str] = set()
+    shown: set[str] = set()
     for event in story.events:
         text = printable(local_times(event.text or event.kind))
         what, _, cause = text.partition(": ")
-        if len(cause) >= _LONG_CAUSE and cause in told:
+        if len(cause) >= _LONG_CAUSE and cause in shown:
             text = f"{what}: as above"
-        told.add(cause)
+        shown.add(cause)
         yield format_clock(event.at_s, now_s=story.now_s), text
 
 
@@ -284,16 +284,16 @@ def _move(move: MoveRow, *, by_signal: bool) -> str:
     if move.resumed_s is None or move.cost_s is None:
         return f"{move.phase}{to}{lost}{start}"
     if lost:
-        return f"failed, restarted after {_seconds(move.resumed_s - move.asked_s)}{lost}"
+        return f"failed, restarted after {_seconds(move.resumed_s - move.requested_s)}{lost}"
     if by_signal:
-        return f"{move.phase}, restarted after {_seconds(move.resumed_s - move.asked_s)}"
+        return f"{move.phase}, restarted after {_seconds(move.resumed_s - move.requested_s)}"
     parts = []
     if move.save_s:
         parts.append(f"saved in {_seconds(move.save_s)}")
     if move.restore_s:
         parts.append(f"read in {_seconds(move.restore_s)}")
     inside = f" ({', '.join(parts)})" if parts else ""
-    whole = f"{_seconds(move.resumed_s - move.asked_s)} in total"
+    whole = f"{_seconds(move.resumed_s - move.requested_s)} in total"
     return f"{move.phase}, {_seconds(move.cost_s)} without progress{inside}, {whole}{start}"
 
 
@@ -330,13 +330,13 @@ def _adaptive(adaptive: Adaptive) -> str:
 
 def _training(training: Training) -> str:
     """Return ``parameters=138000000,samples=50000``: what was said."""
-    said = [
+    terms = [
         f"{name}={value:.12g}"
         for name in training.__struct_fields__
         if isinstance(value := getattr(training, name), float) and value
     ]
     rates = [f"{gpus}:{rate:g}" for gpus, rate in training.rates]
-    return ",".join([*said, *(["rates=" + "/".join(rates)] if rates else [])])
+    return ",".join([*terms, *(["rates=" + "/".join(rates)] if rates else [])])
 
 
 def _print_attempts(alike: Sequence[AttemptRow], story: JobStory) -> None:

@@ -77,12 +77,12 @@ def usage_of(rows: Iterable[JobRow], by: str) -> list[UsageRow]:
     their own, and those that never started are together in rows that stand for them.
     """
     of = GROUPS[by]
-    groups: dict[str, _Sum] = {}
-    total = _Sum("total")
+    groups: dict[str, _UsageSum] = {}
+    total = _UsageSum("total")
     for row in rows:
         if not row.jobs:
             continue
-        group = groups.setdefault(of(row), _Sum(of(row)))
+        group = groups.setdefault(of(row), _UsageSum(of(row)))
         group.add(row)
         total.add(row)
     found = [each.row() for each in groups.values()]
@@ -93,7 +93,7 @@ def usage_of(rows: Iterable[JobRow], by: str) -> list[UsageRow]:
     return [*found, total.row()]
 
 
-class _Sum:
+class _UsageSum:
     """Sums over the jobs of one group."""
 
     def __init__(self, name: str) -> None:

@@ -38,7 +38,7 @@ from gsched.cli.slurm.scontrol import scontrol
 from gsched.cli.slurm.sinfo import repeated, sinfo
 from gsched.cli.slurm.srun import srun
 from gsched.cli.slurm.sstat import sstat
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.config.environment import environment
 from gsched.errors import GschedError, UsageError
 from gsched.model.states import JobState
@@ -66,7 +66,7 @@ def squeue(words: Sequence[str]) -> int:
 
 
 def _list_jobs(named: Sequence[str], states: frozenset[str], options: Mapping[str, str]) -> int:
-    head = Head()
+    head = HeadClient()
     reply = head.jobs(
         named, finished=_wants_finished(options) and not named, forecast="start" in options
     )

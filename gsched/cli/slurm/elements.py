@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import structs
 
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.model.arrays import compressed, format_spans, merged, read_spans
 from gsched.model.ids import array_of, index_of
 from gsched.model.limits import MAX_HISTORY_ROWS
@@ -16,7 +16,7 @@ from gsched.protocol.api import JobList, JobRow
 _RESTING: Final = (JobState.QUEUED, JobState.HELD, JobState.WAITING)
 
 
-def with_running_elements(head: Head, reply: JobList) -> JobList:
+def with_running_elements(head: HeadClient, reply: JobList) -> JobList:
     """Return a list with the elements of its arrays that run; the array stands for the others."""
     arrays = {row.id for row in reply.jobs if row.array is not None}
     every = [each for each in head.jobs(elements=True).jobs if array_of(each.id) in arrays]
@@ -49,7 +49,7 @@ def _waiting(row: JobRow, resting: Sequence[int]) -> JobRow:
     return structs.replace(row, array=array, state=state, started_s=None)
 
 
-def with_elements(head: Head, reply: JobList) -> JobList:
+def with_elements(head: HeadClient, reply: JobList) -> JobList:
     """Return a list in which the elements of arrays stand beside those that still wait."""
     arrays = {row.id for row in reply.jobs if row.array is not None}
     if not arrays:

@@ -6,7 +6,7 @@ from typing import Final
 
 from gsched.cli.common import print_error
 from gsched.cli.dialect import Dialect
-from gsched.cli.submit.foreign import Line
+from gsched.cli.submit.foreign import DirectiveLine
 from gsched.cli.submit.slurm_options import INVALID_DIRECTIVE, DirectiveError, OptionError
 from gsched.errors import GschedError, UsageError
 from gsched.protocol.api import ErrorBody
@@ -67,7 +67,7 @@ def invalid(option: str) -> SlurmError:
     return SlurmError(f"Invalid {option} specification", status=UNREADABLE)
 
 
-def line_refused(error: UsageError, line: Line, where: str) -> SlurmError:
+def line_refused(error: UsageError, line: DirectiveLine, where: str) -> SlurmError:
     """Return the refusal of a line of a batch script, in Slurm's words, and which line it is."""
     name, stated = "sbatch: error: ", f"{where}: line {line.number}: {line.mark} {line.text}"
     if isinstance(error, DirectiveError) and not error.message.startswith(INVALID_DIRECTIVE):

@@ -12,7 +12,7 @@ from gsched.cli.common import check_width
 from gsched.cli.show.jobfields import FIELDS, elapsed_s
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.model.host_lists import compact, natural_key
 from gsched.model.ids import array_of, index_of, submitted_number
 from gsched.model.units import format_duration
@@ -41,7 +41,7 @@ Read = Callable[[JobRow, Listing], Any]
 Write = Callable[[Any], str]
 
 
-class Field(NamedTuple):
+class SlurmField(NamedTuple):
     """A field as one command of Slurm has it.
 
     Attributes:
@@ -239,7 +239,7 @@ _unknown: Final = _or("Unknown", w.slurm_time)
 _kib: Final = w.kib
 
 
-class Row(NamedTuple):
+class SlurmRow(NamedTuple):
     """A field: its value, and what squeue and sacct call it and how they write it.
 
     Attributes:
@@ -272,41 +272,43 @@ def _same(text: str) -> Read:
 
 _NONE: Final = _same("")
 _ROWS: Final = (
-    Row("account", "a ACCOUNT account", "Account 10", _or("(null)"), _text),
-    Row(_of(w.number_of), "A JOBID jobid", "JobIDRaw -12", key=_place),
-    Row(_of(w.slurm_id), "i JOBID jobarrayid", "JobID -12", key=_place),
-    Row(_of(w.array_id), "F ARRAY_JOB_ID arrayjobid", key=_place),
-    Row(_of(w.task_id), "K ARRAY_TASK_ID arraytaskid", key=_place),
-    Row("gpus", "b TRES_PER_NODE tres-per-node", "", _or("N/A", "gres/gpu:{}".format)),
-    Row(_first_node, "B EXEC_HOST batchhost", "", key=_first_node_key),
-    Row("cpus", "C CPUS numcpus", "AllocCPUS 10"),
-    Row("cpus", "c MIN_CPUS mincpus", "NCPUS 10"),
-    Row("cpus", "", "ReqCPUS 8"),
-    Row(_same("0"), "d MIN_TMP_DISK mintmpdisk"),
-    Row(_count, "D NODES numnodes", "NNodes 8"),
-    Row(_of(lambda row: len(row.nodes)), "", "AllocNodes 10"),
-    Row("chunks", "", "ReqNodes 8"),
-    Row(_of(ends_s), "e END_TIME endtime", "", _time, key=_ends_key),
-    Row("ended", "", "End 19", _unknown),
-    Row(_dependency, "E DEPENDENCY dependency", "", _or("(null)")),
-    Row(_same("(null)"), "f FEATURES feature"),
-    Row(_of(group_name), "g GROUP groupname", "Group 9"),
-    Row(_of(group_id), "G GROUP groupid", "GID 6"),
-    Row(_of(user_id), "U UID userid", "UID 6"),
-    Row(_same("OK"), "h OVER_SUBSCRIBE oversubscribe"),
-    Row(_same("*"), "H SOCKETS_PER_NODE sockets"),
-    Row(_same("*"), "I CORES_PER_SOCKET cores"),
-    Row(_same("*"), "J THREADS_PER_CORE threads"),
-    Row(_same("*:*:*"), "z S:C:T sct"),
-    Row("name", "j NAME name", "JobName 10"),
-    Row("comment", "k COMMENT comment", "Comment 14", _or("(null)"), _text),
-    Row(_limit_s, "l TIME_LIMIT timelimit", "Timelimit 10", _limited(_short), _limited(_days)),
-    Row(_limit_s, "", "TimelimitRaw 10", _limited(lambda limit_s: str(int(limit_s // 60)))),
-    Row(_left_s, "L TIME_LEFT timeleft", "", _limited(_short)),
-    Row("memory", "m MIN_MEMORY minmemory", "ReqMem 10", _or("0", _mebibytes), _or("", megabytes)),
-    Row(_run_s, "M TIME timeused", "ElapsedRaw 10", _short, _whole),
-    Row("elapsed", "", "Elapsed 10", _days),
-    Row(
+    SlurmRow("account", "a ACCOUNT account", "Account 10", _or("(null)"), _text),
+    SlurmRow(_of(w.number_of), "A JOBID jobid", "JobIDRaw -12", key=_place),
+    SlurmRow(_of(w.slurm_id), "i JOBID jobarrayid", "JobID -12", key=_place),
+    SlurmRow(_of(w.array_id), "F ARRAY_JOB_ID arrayjobid", key=_place),
+    SlurmRow(_of(w.task_id), "K ARRAY_TASK_ID arraytaskid", key=_place),
+    SlurmRow("gpus", "b TRES_PER_NODE tres-per-node", "", _or("N/A", "gres/gpu:{}".format)),
+    SlurmRow(_first_node, "B EXEC_HOST batchhost", "", key=_first_node_key),
+    SlurmRow("cpus", "C CPUS numcpus", "AllocCPUS 10"),
+    SlurmRow("cpus", "c MIN_CPUS mincpus", "NCPUS 10"),
+    SlurmRow("cpus", "", "ReqCPUS 8"),
+    SlurmRow(_same("0"), "d MIN_TMP_DISK mintmpdisk"),
+    SlurmRow(_count, "D NODES numnodes", "NNodes 8"),
+    SlurmRow(_of(lambda row: len(row.nodes)), "", "AllocNodes 10"),
+    SlurmRow("chunks", "", "ReqNodes 8"),
+    SlurmRow(_of(ends_s), "e END_TIME endtime", "", _time, key=_ends_key),
+    SlurmRow("ended", "", "End 19", _unknown),
+    SlurmRow(_dependency, "E DEPENDENCY dependency", "", _or("(null)")),
+    SlurmRow(_same("(null)"), "f FEATURES feature"),
+    SlurmRow(_of(group_name), "g GROUP groupname", "Group 9"),
+    SlurmRow(_of(group_id), "G GROUP groupid", "GID 6"),
+    SlurmRow(_of(user_id), "U UID userid", "UID 6"),
+    SlurmRow(_same("OK"), "h OVER_SUBSCRIBE oversubscribe"),
+    SlurmRow(_same("*"), "H SOCKETS_PER_NODE sockets"),
+    SlurmRow(_same("*"), "I CORES_PER_SOCKET cores"),
+    SlurmRow(_same("*"), "J THREADS_PER_CORE threads"),
+    SlurmRow(_same("*:*:*"), "z S:C:T sct"),
+    SlurmRow("name", "j NAME name", "JobName 10"),
+    SlurmRow("comment", "k COMMENT comment", "Comment 14", _or("(null)"), _text),
+    SlurmRow(_limit_s, "l TIME_LIMIT timelimit", "Timelimit 10", _limited(_short), _limited(_days)),
+    SlurmRow(_limit_s, "", "TimelimitRaw 10", _limited(lambda limit_s: str(int(limit_s // 60)))),
+    SlurmRow(_left_s, "L TIME_LEFT timeleft", "", _limited(_short)),
+    SlurmRow(
+        "memory", "m MIN_MEMORY minmemory", "ReqMem 10", _or("0", _mebibytes), _or("", megabytes)
+    ),
+    SlurmRow(_run_s, "M TIME timeused", "ElapsedRaw 10", _short, _whole),
+    SlurmRow("elapsed", "", "Elapsed 10", _days),
+    SlurmRow(
         _nodes,
         "N NODELIST nodelist",
         "NodeList 15",
@@ -314,47 +316,47 @@ _ROWS: Final = (
         _or("None assigned", compact),
         _nodes_key,
     ),
-    Row(_NONE, "n REQ_NODES reqnodes"),
-    Row(_detail(lambda story: " ".join(story.arguments)), "o COMMAND command", story=True),
-    Row(_same("0"), "O CONTIGUOUS contiguous"),
-    Row("priority", "p PRIORITY priority", "", "{:.14f}".format),
-    Row("priority", "Q PRIORITY prioritylong", "Priority 10"),
-    Row("queue", "P PARTITION partition", "Partition 10"),
-    Row(_same("normal"), "q QOS qos", "QOS 10"),
-    Row(_of(w.reason_word), "r REASON reason", "Reason 22"),
-    Row(_of(w.reason_of), "R NODELIST(REASON) reasonlist"),
-    Row(_starts_s, "S START_TIME starttime", "", _time, key=_starts_key),
-    Row("started", "", "Start 19", _unknown),
-    Row(_of(lambda row: w.state_of(row)[1]), "t ST statecompact", "", key=_rank),
-    Row(_of(lambda row: w.state_of(row)[0]), "T STATE state", "State 10", key=_rank),
-    Row("user", "u USER username", "User 9"),
-    Row(_same("(null)"), "v RESERVATION reservation"),
-    Row("submitted", "V SUBMIT_TIME submittime", "Submit 19", _time, _unknown),
-    Row("submitted", "", "Eligible 19", _time),
-    Row(_same("(null)"), "w WCKEY wckey"),
-    Row(_same("(null)"), "W LICENSES licenses"),
-    Row(_NONE, "x EXC_NODES excnodes"),
-    Row(_same("N/A"), "X CORE_SPEC corespec"),
-    Row(_same("0"), "y NICE nice"),
-    Row(_same("(null)"), "Y SCHEDNODES schednodes"),
-    Row(_detail(lambda story: story.workdir), "Z WORK_DIR workdir", "WorkDir 20", story=True),
-    Row(_detail(lambda story: w.output_path(story, "o")), "  stdout", "StdOut 20", story=True),
-    Row(_detail(lambda story: w.output_path(story, "e")), "  stderr", "StdErr 20", story=True),
-    Row(_alloc_tres, "  tres-alloc", "AllocTRES 10"),
-    Row(_of(lambda row: _tres(row, row.places)), "", "ReqTRES 10"),
-    Row(_cpu_each_s, "", "AveCPU 10", format_duration),
-    Row(_mean_each, "", "AveRSS 10", _kib),
-    Row(lambda _, listing: listing.server, "  cluster", "Cluster 10"),
-    Row(_cpu_wall_s, "", "CPUTime 10", format_duration),
-    Row(_cpu_wall_s, "", "CPUTimeRAW 10", lambda seconds: str(round(seconds))),
-    Row(_same("0:0"), "", "DerivedExitCode 15"),
-    Row(_of(w.exit_code), "", "ExitCode 8"),
-    Row(_of(lambda row: row.memory_peak_bytes), "", "MaxRSS 10", _kib),
-    Row(_of(lambda row: row.memory_peak_bytes), "", "MaxVMSize 10", _kib),
-    Row(_waited_s, "", "Planned 10", format_duration),
-    Row(_waited_s, "", "Reserved 10", format_duration),
-    Row(_same("00:00:00"), "", "Suspended 10"),
-    Row("cputime", "", "TotalCPU 10", format_duration),
+    SlurmRow(_NONE, "n REQ_NODES reqnodes"),
+    SlurmRow(_detail(lambda story: " ".join(story.arguments)), "o COMMAND command", story=True),
+    SlurmRow(_same("0"), "O CONTIGUOUS contiguous"),
+    SlurmRow("priority", "p PRIORITY priority", "", "{:.14f}".format),
+    SlurmRow("priority", "Q PRIORITY prioritylong", "Priority 10"),
+    SlurmRow("queue", "P PARTITION partition", "Partition 10"),
+    SlurmRow(_same("normal"), "q QOS qos", "QOS 10"),
+    SlurmRow(_of(w.reason_word), "r REASON reason", "Reason 22"),
+    SlurmRow(_of(w.reason_of), "R NODELIST(REASON) reasonlist"),
+    SlurmRow(_starts_s, "S START_TIME starttime", "", _time, key=_starts_key),
+    SlurmRow("started", "", "Start 19", _unknown),
+    SlurmRow(_of(lambda row: w.state_of(row)[1]), "t ST statecompact", "", key=_rank),
+    SlurmRow(_of(lambda row: w.state_of(row)[0]), "T STATE state", "State 10", key=_rank),
+    SlurmRow("user", "u USER username", "User 9"),
+    SlurmRow(_same("(null)"), "v RESERVATION reservation"),
+    SlurmRow("submitted", "V SUBMIT_TIME submittime", "Submit 19", _time, _unknown),
+    SlurmRow("submitted", "", "Eligible 19", _time),
+    SlurmRow(_same("(null)"), "w WCKEY wckey"),
+    SlurmRow(_same("(null)"), "W LICENSES licenses"),
+    SlurmRow(_NONE, "x EXC_NODES excnodes"),
+    SlurmRow(_same("N/A"), "X CORE_SPEC corespec"),
+    SlurmRow(_same("0"), "y NICE nice"),
+    SlurmRow(_same("(null)"), "Y SCHEDNODES schednodes"),
+    SlurmRow(_detail(lambda story: story.workdir), "Z WORK_DIR workdir", "WorkDir 20", story=True),
+    SlurmRow(_detail(lambda story: w.output_path(story, "o")), "  stdout", "StdOut 20", story=True),
+    SlurmRow(_detail(lambda story: w.output_path(story, "e")), "  stderr", "StdErr 20", story=True),
+    SlurmRow(_alloc_tres, "  tres-alloc", "AllocTRES 10"),
+    SlurmRow(_of(lambda row: _tres(row, row.places)), "", "ReqTRES 10"),
+    SlurmRow(_cpu_each_s, "", "AveCPU 10", format_duration),
+    SlurmRow(_mean_each, "", "AveRSS 10", _kib),
+    SlurmRow(lambda _, listing: listing.server, "  cluster", "Cluster 10"),
+    SlurmRow(_cpu_wall_s, "", "CPUTime 10", format_duration),
+    SlurmRow(_cpu_wall_s, "", "CPUTimeRAW 10", lambda seconds: str(round(seconds))),
+    SlurmRow(_same("0:0"), "", "DerivedExitCode 15"),
+    SlurmRow(_of(w.exit_code), "", "ExitCode 8"),
+    SlurmRow(_of(lambda row: row.memory_peak_bytes), "", "MaxRSS 10", _kib),
+    SlurmRow(_of(lambda row: row.memory_peak_bytes), "", "MaxVMSize 10", _kib),
+    SlurmRow(_waited_s, "", "Planned 10", format_duration),
+    SlurmRow(_waited_s, "", "Reserved 10", format_duration),
+    SlurmRow(_same("00:00:00"), "", "Suspended 10"),
+    SlurmRow("cputime", "", "TotalCPU 10", format_duration),
 )
 #: Fields of sacct of Slurm 22.05 and later that have no value here, by the widths of their columns.
 _EMPTY: Final[Mapping[int, str]] = {
@@ -380,29 +382,35 @@ _EMPTY: Final[Mapping[int, str]] = {
 }
 
 
-def _squeue() -> Iterator[tuple[str, str, Field]]:
+def _squeue() -> Iterator[tuple[str, str, SlurmField]]:
     """Yield letters, names of ``-O`` and fields of squeue; a field may lack either."""
     for row in _ROWS:
         letter, heading, name = row.squeue.split(" ") if row.squeue else ("", "", "")
-        field = Field(heading or name.upper(), row.value, row.write, key=row.key, story=row.story)
+        field = SlurmField(
+            heading or name.upper(), row.value, row.write, key=row.key, story=row.story
+        )
         yield letter, name, field
 
 
-def _sacct() -> Iterator[Field]:
+def _sacct() -> Iterator[SlurmField]:
     for row in _ROWS:
         if row.sacct:
             title, _, width = row.sacct.partition(" ")
             write = row.other or row.write
-            yield Field(title, row.value, write, width=int(width), story=row.story)
+            yield SlurmField(title, row.value, write, width=int(width), story=row.story)
     for size, titles in _EMPTY.items():
-        yield from (Field(title, _NONE, _text, width=size) for title in titles.split())
+        yield from (SlurmField(title, _NONE, _text, width=size) for title in titles.split())
 
 
 #: Fields of squeue by letter (``-o``) and by name in lower case (``-O``).
-SQUEUE: Final[Mapping[str, Field]] = {letter: field for letter, _, field in _squeue() if letter}
-SQUEUE_NAMES: Final[Mapping[str, Field]] = {name: field for _, name, field in _squeue() if name}
+SQUEUE: Final[Mapping[str, SlurmField]] = {
+    letter: field for letter, _, field in _squeue() if letter
+}
+SQUEUE_NAMES: Final[Mapping[str, SlurmField]] = {
+    name: field for _, name, field in _squeue() if name
+}
 #: Fields of sacct by name in lower case, in the order of their names.
-SACCT: Final[Mapping[str, Field]] = {
+SACCT: Final[Mapping[str, SlurmField]] = {
     field.title.lower(): field for field in sorted(_sacct(), key=lambda each: each.title.lower())
 }
 
@@ -421,50 +429,50 @@ def _live_tres(row: JobRow, _: Listing) -> str:
 
 
 #: Fields of sstat by name in lower case. There is one step: the batch script.
-SSTAT: Final[Mapping[str, Field]] = {
+SSTAT: Final[Mapping[str, SlurmField]] = {
     field.title.lower(): field
     for field in (
-        Field("JobID", lambda row, _: f"{row.id}.batch", _text, 10),
-        Field("NTasks", lambda row, _: max(1, len(row.nodes)), _text, 10),
-        Field("Nodelist", _nodes, compact, 10),
-        Field("AveCPU", _cpu_each_s, format_duration, 10),
-        Field("MinCPU", _cpu_each_s, format_duration, 10),
-        Field("AveRSS", _live_each, _kib, 10),
-        Field("AveVMSize", _live_each, _kib, 10),
-        Field("TRESUsageInTot", _live_tres, _text, 10),
+        SlurmField("JobID", lambda row, _: f"{row.id}.batch", _text, 10),
+        SlurmField("NTasks", lambda row, _: max(1, len(row.nodes)), _text, 10),
+        SlurmField("Nodelist", _nodes, compact, 10),
+        SlurmField("AveCPU", _cpu_each_s, format_duration, 10),
+        SlurmField("MinCPU", _cpu_each_s, format_duration, 10),
+        SlurmField("AveRSS", _live_each, _kib, 10),
+        SlurmField("AveVMSize", _live_each, _kib, 10),
+        SlurmField("TRESUsageInTot", _live_tres, _text, 10),
         *(SACCT[name] for name in ("maxrss", "maxvmsize")),
     )
 }
 
 
-class Cell(NamedTuple):
+class FormatCell(NamedTuple):
     """A field in a format of squeue: the text before it, and its width; 0: as wide as its text."""
 
     before: str
-    field: Field
+    field: SlurmField
     width: int
     right: bool
 
 
-def squeue_cells(form: str) -> list[Cell]:
+def squeue_cells(form: str) -> list[FormatCell]:
     """Return the fields of a format of ``-o`` such as ``%.18i %.2t %R``; the last is of its end.
 
     Raises:
         SlurmError: an unknown letter.
     """
-    cells: list[Cell] = []
+    cells: list[FormatCell] = []
     end = 0
     for match in w.SPEC.finditer(form):
         if match[3] not in SQUEUE:
             raise SlurmError(f"Invalid job format specification: {match[3]}")
         check_width(match[2], "-o")
         width, right = int(match[2] or 0), bool(match[1])
-        cells.append(Cell(form[end : match.start()], SQUEUE[match[3]], width, right))
+        cells.append(FormatCell(form[end : match.start()], SQUEUE[match[3]], width, right))
         end = match.end()
-    return [*cells, Cell(form[end:], Field("", _NONE, _text), 0, right=False)]
+    return [*cells, FormatCell(form[end:], SlurmField("", _NONE, _text), 0, right=False)]
 
 
-def long_cells(text: str) -> list[Cell]:
+def long_cells(text: str) -> list[FormatCell]:
     """Return the fields that ``-O JobID:12,State`` means; 20 characters each.
 
     Raises:
@@ -479,14 +487,14 @@ def long_cells(text: str) -> list[Cell]:
         check_width(stated, "-O")
         size = stated.strip(".-")
         width = int(size) if size.isdecimal() else LONG_WIDTH
-        cells.append(Cell("", field, width, right=stated.startswith(".")))
+        cells.append(FormatCell("", field, width, right=stated.startswith(".")))
     return cells
 
 
-def squeue_lines(listing: Listing, cells: Sequence[Cell], *, header: bool) -> Iterator[str]:
+def squeue_lines(listing: Listing, cells: Sequence[FormatCell], *, header: bool) -> Iterator[str]:
     """Yield the lines of a list; ``header``: the titles come first."""
 
-    def line(of: Callable[[Field], str]) -> str:
+    def line(of: Callable[[SlurmField], str]) -> str:
         texts = (w.fitted(of(each.field), each.width, right=each.right) for each in cells)
         return "".join(each.before + text for each, text in zip(cells, texts, strict=True)) + "\n"
 
@@ -496,7 +504,7 @@ def squeue_lines(listing: Listing, cells: Sequence[Cell], *, header: bool) -> It
         yield line(lambda field, row=row: field.text(row, listing))  # type: ignore[misc]  # bound now
 
 
-def with_stories(head: Head, listing: Listing, fields: Iterable[Field]) -> Listing:
+def with_stories(head: HeadClient, listing: Listing, fields: Iterable[SlurmField]) -> Listing:
     """Return a list with the details of its jobs, if one of the fields is read from them."""
     if not listing.jobs or not any(field.story for field in fields):
         return listing
@@ -547,7 +555,7 @@ def submission_order(listing: Listing) -> list[JobRow]:
     return sorted(listing.jobs, key=lambda row: _place(row, listing))
 
 
-def chosen(text: str, fields: Mapping[str, Field]) -> list[tuple[Field, int]]:
+def chosen(text: str, fields: Mapping[str, SlurmField]) -> list[tuple[SlurmField, int]]:
     """Return the fields of a list such as ``JobID,State%20``, with the widths of their columns.
 
     Raises:
@@ -567,7 +575,7 @@ def chosen(text: str, fields: Mapping[str, Field]) -> list[tuple[Field, int]]:
 
 def print_fields(
     listing: Listing,
-    fields: Sequence[tuple[Field, int]],
+    fields: Sequence[tuple[SlurmField, int]],
     options: Mapping[str, str],
     *,
     dashes: bool,

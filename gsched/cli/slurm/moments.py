@@ -37,13 +37,13 @@ def past_moment(text: str, *, now_s: float) -> float:
         SlurmError: it is none, in Slurm's words.
     """
     try:
-        return _Reader(text, now_s).read()
+        return _TimeReader(text, now_s).read()
     except (_UnreadableError, OverflowError, ValueError) as error:
         at = error.at if isinstance(error, _UnreadableError) else 0
         raise SlurmError(f"Invalid time specification (pos={at}): {text}", plain=True) from None
 
 
-class _Reader:
+class _TimeReader:
     """What a text has said so far."""
 
     def __init__(self, text: str, now_s: float) -> None:

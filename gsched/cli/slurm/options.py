@@ -10,7 +10,7 @@ from typing import Final
 
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
-from gsched.cli.submit.slurm_options import NONE, OPTIONAL, REQUIRED, Option
+from gsched.cli.submit.slurm_options import NONE, OPTIONAL, REQUIRED, SlurmOption
 from gsched.cli.submit.slurm_options import parse as getopt
 from gsched.model.host_lists import expanded
 from gsched.protocol.api import JobRow
@@ -62,21 +62,21 @@ _OF_NONE: Final = ("reservation", "licenses", "wckey")
 _QOS: Final = "normal"
 
 
-def _table(text: str) -> dict[str, Option]:
+def _table(text: str) -> dict[str, SlurmOption]:
     """Return the options by each of their names and by letter; they are called by the first."""
-    options: dict[str, Option] = {}
+    options: dict[str, SlurmOption] = {}
     for word in text.split():
         kind = {"0": NONE, "2": OPTIONAL}.get(word[-1], REQUIRED)
         stated, _, letter = (word if kind == REQUIRED else word[:-1]).partition("/")
         key, _, stated = stated.rpartition(":")
         names = stated.split("=")
-        option = Option(f"--{key or names[0]}", kind)
+        option = SlurmOption(f"--{key or names[0]}", kind)
         options |= {f"--{name}": option for name in names}
         options |= {f"-{letter}": option} if letter else {}
     return options
 
 
-def parsed(words: Sequence[str], command: str) -> w.Parsed:
+def parsed(words: Sequence[str], command: str) -> w.ParsedCommand:
     """Return a command line: options by name, flags with an empty value, and operands.
 
     Raises:
@@ -88,7 +88,7 @@ def parsed(words: Sequence[str], command: str) -> w.Parsed:
     missing = sorted(_MISSING[command] & set(stated))
     if missing:
         raise SlurmError(f"--{missing[0]} is not supported by gsched")
-    return w.Parsed(stated, read.operands)
+    return w.ParsedCommand(stated, read.operands)
 
 
 def is_wanted(row: JobRow, options: Mapping[str, str], states: Collection[str] = ()) -> bool:

@@ -19,7 +19,7 @@ from gsched.cli.slurm.fields import (
 )
 from gsched.cli.slurm.options import is_wanted, parsed
 from gsched.cli.slurm.window import window_of
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.model.limits import MAX_HISTORY_ROWS
 from gsched.protocol.api import JobRow
 
@@ -49,7 +49,7 @@ def sacct(words: Sequence[str]) -> int:
     states = _states(options.get("states", ""))
     named = w.job_ids([options.get("jobs", ""), *operands])
     users = _users(options, named)
-    head = Head()
+    head = HeadClient()
     reply = head.jobs(named)
     window = window_of(
         options.get("starttime", ""),
@@ -77,7 +77,7 @@ def _users(options: Mapping[str, str], named: Sequence[str]) -> frozenset[str]:
     return frozenset(options.get("users", w.own_name()).split(","))
 
 
-def _ended(head: Head, since_s: float, users: frozenset[str]) -> Sequence[JobRow]:
+def _ended(head: HeadClient, since_s: float, users: frozenset[str]) -> Sequence[JobRow]:
     """Return the jobs that have ended since then, the newest ones where there are too many."""
     (user,) = users if len(users) == 1 else ("",)
     past = head.history(since=since_s, user=user, limit=str(MAX_HISTORY_ROWS))

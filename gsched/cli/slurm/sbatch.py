@@ -18,7 +18,13 @@ from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError, failed, line_refused
 from gsched.cli.slurm.values import check_values
 from gsched.cli.submit.directives import DEFAULT_PREFIXES
-from gsched.cli.submit.foreign import SBATCH, Line, foreign_lines, heterogeneous, options_of
+from gsched.cli.submit.foreign import (
+    SBATCH,
+    DirectiveLine,
+    foreign_lines,
+    heterogeneous,
+    options_of,
+)
 from gsched.cli.submit.foreign_directives import translated
 from gsched.cli.submit.scripts import read_script
 from gsched.cli.submit.slurm_options import NONE, OPTIONS, REQUIRED, parse
@@ -55,7 +61,7 @@ _VARIABLES: Final = {
 _COMMAND: Final = ":"  # between the parts of a heterogeneous job
 
 
-def parsed_options(words: Sequence[str], command: str) -> w.Parsed:
+def parsed_options(words: Sequence[str], command: str) -> w.ParsedCommand:
     """Return the options of a command by their long names, and what follows them.
 
     Raises:
@@ -67,7 +73,7 @@ def parsed_options(words: Sequence[str], command: str) -> w.Parsed:
     check_values(stated)
     if _COMMAND in words[: len(words) - len(read.operands)] or read.operands[:1] == (_COMMAND,):
         raise heterogeneous(_COMMAND)
-    return w.Parsed(stated, read.operands)
+    return w.ParsedCommand(stated, read.operands)
 
 
 def sbatch(words: Sequence[str]) -> int:
@@ -112,7 +118,7 @@ def requested(command: str, options: Mapping[str, str]) -> Requested:
         SlurmError: gsched does not have what one of them requests.
     """
     lines = [
-        Line(0, SBATCH, shlex.join([word]), (word,))
+        DirectiveLine(0, SBATCH, shlex.join([word]), (word,))
         for word in (f"{name}={value}" if value else name for name, value in options.items())
     ]
     try:
@@ -248,14 +254,14 @@ def _run(arguments: Sequence[str], *, shown: bool = True) -> tuple[int, str]:
     """Run gsub under the name of sbatch; return its exit code and what it prints on stdout."""
     from gsched.cli.commands.gsub import gsub  # late: the other commands submit nothing
 
-    told = io.StringIO()
+    printed = io.StringIO()
     named = copy.copy(gsub)
     named.name = "sbatch"
     with contextlib.ExitStack() as streams:
-        streams.enter_context(contextlib.redirect_stdout(told))
+        streams.enter_context(contextlib.redirect_stdout(printed))
         if not shown:
             streams.enter_context(contextlib.redirect_stderr(io.StringIO()))
-        return status_of(named, list(arguments)), told.getvalue()
+        return status_of(named, list(arguments)), printed.getvalue()
 
 
 def _test(arguments: Sequence[str]) -> int:

@@ -120,9 +120,9 @@ def _show_config() -> int:
 
 
 def _show(operands: Sequence[str], *, one_line: bool) -> int:
-    asked, *names = operands or [""]
-    found = [each for each in _ENTITIES if asked and each.startswith(asked.lower())]
-    if asked.lower() in {"job", "jobid", "jobs"}:
+    word, *names = operands or [""]
+    found = [each for each in _ENTITIES if word and each.startswith(word.lower())]
+    if word.lower() in {"job", "jobid", "jobs"}:
         return show_job(names, one_line=one_line)
     entity = found[0] if found else ""
     name = names[0] if names else ""
@@ -140,7 +140,7 @@ def _show(operands: Sequence[str], *, one_line: bool) -> int:
     if entity in {"reservations", "licenses"}:
         print(f"No {entity} in the system")
         return 0
-    raise SlurmError(f"invalid entity:{asked} for keyword:show ", plain=True)
+    raise SlurmError(f"invalid entity:{word} for keyword:show ", plain=True)
 
 
 def _show_hosts(entity: str, names: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import INVALID_JOB, SlurmError
 from gsched.cli.slurm.fields import ends_s, group_id, group_name, user_id
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.errors import UnknownJobError
 from gsched.model.host_lists import compact
 from gsched.model.ids import array_of
@@ -18,7 +18,7 @@ def show_job(operands: Sequence[str], *, one_line: bool) -> int:
     Raises:
         SlurmError: a job is unknown.
     """
-    head = Head()
+    head = HeadClient()
     ids = w.job_ids([word for word in operands if not word.startswith("-")])
     if not all(w.is_job_id(each) for each in ids):
         raise SlurmError(f"scontrol_print_job error: {INVALID_JOB}", plain=True)

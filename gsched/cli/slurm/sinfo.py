@@ -10,7 +10,7 @@ from gsched.cli.common import check_width
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.slurm.options import parsed
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.model.host_lists import compact, expanded, in_order
 from gsched.model.states import NodeState
 from gsched.protocol.api import NodeRow, QueueRow
@@ -139,7 +139,7 @@ def repeated(show: Callable[[], int], options: Mapping[str, str]) -> int:
 
 
 def _list_nodes(form: str, options: Mapping[str, str]) -> int:
-    head = Head()
+    head = HeadClient()
     status, nodes = head.status(), head.nodes().nodes
     chosen = [node for node in nodes if _is_wanted(node, options)]
     queues = {each for each in options.get("partition", "").split(",") if each}

@@ -11,7 +11,7 @@ from typing import Final
 from gsched import step_process
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.steps.job import JobNodes, job_nodes
-from gsched.cli.steps.tasks import Tasks, Wanted, write_through
+from gsched.cli.steps.tasks import TaskRequest, Tasks, write_through
 from gsched.cli.submit.readers import find_program
 from gsched.cli.submit.slurm_options import OPTIONS, parse
 from gsched.config.environment import environment, full_environment
@@ -253,11 +253,11 @@ class _Step:
         self._begun[task, kind] = not data.endswith(b"\n")
         write_through(task, kind, text)
 
-    def _wanted(self, task: int) -> Wanted:
+    def _wanted(self, task: int) -> TaskRequest:
         node, rank, local = self._places[task]
         own = {**self._variables, **self._own_variables(task, rank, local)}
         stated = self._options.get("input", "")
-        return Wanted(
+        return TaskRequest(
             number=task,
             node=node,
             argv=self._command,

@@ -9,7 +9,7 @@ from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.slurm.fields import SSTAT, Listing, chosen, print_fields
 from gsched.cli.slurm.options import parsed
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.model.states import JobState
 
 _DEFAULT: Final = "JobID,NTasks,AveCPU,AveRSS,MaxRSS,MaxVMSize"
@@ -26,7 +26,7 @@ def sstat(words: Sequence[str]) -> int:
     if not named:
         raise SlurmError("You didn't give me any jobs to stat.")
     fields = chosen(options.get("format", _DEFAULT), SSTAT)
-    reply = Head().jobs(w.job_ids(named))
+    reply = HeadClient().jobs(w.job_ids(named))
     rows = [row for row in reply.jobs if row.started_s is not None and row.state != JobState.DONE]
     if not rows:
         raise SlurmError("\n".join(f"No steps running for job {each}" for each in named))

@@ -13,7 +13,7 @@ from gsched.protocol.api import JobRow
 _NEVER: Final = float("inf")
 
 
-class Window(NamedTuple):
+class TimeSpan(NamedTuple):
     """A span of time, from its first moment to before its last."""
 
     since_s: float
@@ -41,14 +41,14 @@ class Window(NamedTuple):
         return row.started_s is not None and self._meets(row.started_s, _end_s(row))
 
 
-_WAS_IN: Final[Mapping[str, Callable[[Window, JobRow], bool]]] = {
-    **dict.fromkeys(("PENDING", "PD"), Window.was_pending),
-    **dict.fromkeys(("RUNNING", "R"), Window.was_running),
+_WAS_IN: Final[Mapping[str, Callable[[TimeSpan, JobRow], bool]]] = {
+    **dict.fromkeys(("PENDING", "PD"), TimeSpan.was_pending),
+    **dict.fromkeys(("RUNNING", "R"), TimeSpan.was_running),
 }
 
 
-def _has_ended_as(state: str) -> Callable[[Window, JobRow], bool]:
-    def read(window: Window, row: JobRow) -> bool:
+def _has_ended_as(state: str) -> Callable[[TimeSpan, JobRow], bool]:
+    def read(window: TimeSpan, row: JobRow) -> bool:
         end_s = _end_s(row)
         is_then = end_s == _NEVER or window.since_s <= end_s < window.until_s
         return is_then and state in w.state_of(row)
@@ -62,7 +62,9 @@ def _end_s(row: JobRow) -> float:
     return row.submitted_s if row.ended_s is None else row.ended_s
 
 
-def window_of(since: str, until: str, *, is_named: bool, has_states: bool, now_s: float) -> Window:
+def window_of(
+    since: str, until: str, *, is_named: bool, has_states: bool, now_s: float
+) -> TimeSpan:
     """Return what -S and -E mean, with Slurm's defaults, which depend on -j and -s.
 
     Without -S it is today, with -s this moment, and with -j all time; without -E it lasts until
@@ -85,4 +87,4 @@ def window_of(since: str, until: str, *, is_named: bool, has_states: bool, now_s
             time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(each)) for each in (since_s, until_s)
         )
         raise SlurmError(f"Start time ({begin}) requested is after end time ({end}).")
-    return Window(since_s, until_s)
+    return TimeSpan(since_s, until_s)

@@ -54,7 +54,7 @@ _END_REASONS: Final[Mapping[str, str]] = {
 SPEC: Final = re.compile(r"%(\.?)([0-9]*)([A-Za-z])")
 
 
-class Parsed(NamedTuple):
+class ParsedCommand(NamedTuple):
     """A command line: options by long name (flags have an empty value), and operands."""
 
     options: dict[str, str]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gsched.cli.steps.job import job_nodes
-from gsched.cli.steps.tasks import Tasks, Wanted
+from gsched.cli.steps.tasks import TaskRequest, Tasks
 from gsched.config.environment import full_environment
 from gsched.errors import GschedError, UsageError
 
@@ -60,7 +60,7 @@ def launch(words: Sequence[str]) -> int:
         signal.signal(number, lambda got, _frame: tasks.signal(got))
     tasks.open([node])
     tasks.start(
-        Wanted(
+        TaskRequest(
             number=0,
             node=node,
             argv=("/bin/sh", "-c", command),

@@ -24,7 +24,7 @@ _READ_BYTES = 1 << 16
 _STRANGERS_MAX = 64  # connections beside the agents' that have proven nothing yet
 
 
-class Link:
+class AgentLink:
     """A connection to the step agent of a node."""
 
     def __init__(self, node: str, channel: socket.socket, opener: Opener, sealer: Sealer) -> None:
@@ -55,7 +55,7 @@ class _Arrival:
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.received = bytearray()
-        self.link: Link | None = None
+        self.link: AgentLink | None = None
 
 
 class _Reaching:
@@ -64,14 +64,14 @@ class _Reaching:
     def __init__(self, job: JobNodes, nodes: Sequence[str]) -> None:
         self._job = job
         self._missing = set(nodes)
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, AgentLink] = {}
         self._secret = secrets.token_bytes(wire.SECRET_BYTES)
         self._selector = selectors.DefaultSelector()
         self._arrivals: set[_Arrival] = set()
-        self._said = bytearray()
+        self._received = bytearray()
         self._failures: dict[str, str] = {}
 
-    def run(self, timeout_s: float) -> dict[str, Link]:
+    def run(self, timeout_s: float) -> dict[str, AgentLink]:
         """Return the connections, by node.
 
         Raises:
@@ -115,7 +115,7 @@ class _Reaching:
 
     def _call(self, port: int) -> bytes:
         job, _, attempt = self._job.key.partition(".")
-        said = {
+        request = {
             "version": wire.VERSION,
             "job": int(job),
             "attempt": int(attempt),
@@ -123,19 +123,19 @@ class _Reaching:
             "port": port,
             "secret": self._secret.hex(),
         }
-        return json.dumps({"step": said}).encode() + b"\n"
+        return json.dumps({"step": request}).encode() + b"\n"
 
     def _hear_gnode(self, gnode: socket.socket) -> None:
         data = gnode.recv(_READ_BYTES)
-        self._said += data
-        *lines, rest = bytes(self._said).split(b"\n")
-        self._said[:] = rest
+        self._received += data
+        *lines, rest = bytes(self._received).split(b"\n")
+        self._received[:] = rest
         for line in lines:
-            said = json.loads(line)
-            if "failed" in said:
-                self._failures[said["failed"]["node"]] = said["failed"]["message"]
-            elif "refused" in said:
-                raise BadStateError(f"gnode refuses: {said['refused']['message']}")
+            message = json.loads(line)
+            if "failed" in message:
+                self._failures[message["failed"]["node"]] = message["failed"]["message"]
+            elif "refused" in message:
+                raise BadStateError(f"gnode refuses: {message['refused']['message']}")
         if not data:
             for node in self._missing:
                 self._failures.setdefault(node, "gnode on this node has ended: try again")
@@ -172,15 +172,15 @@ class _Reaching:
             node = str(json.loads(hello)["node"])
             if node not in self._missing or arrival.received:
                 raise wire.StepProtocolError("nobody waits for it")
-            said = json.dumps({"nonce": secrets.token_hex(wire.NONCE_BYTES)}).encode()
-            challenge = Sealer(challenge_key(self._secret, hello)).seal(said)
+            nonce = json.dumps({"nonce": secrets.token_hex(wire.NONCE_BYTES)}).encode()
+            challenge = Sealer(challenge_key(self._secret, hello)).seal(nonce)
             from_agent, from_program = session_keys(self._secret, hello, challenge)
             arrival.channel.sendall(wire.framed(challenge))
-            link = Link(node, arrival.channel, Opener(from_agent), Sealer(from_program))
+            link = AgentLink(node, arrival.channel, Opener(from_agent), Sealer(from_program))
             arrival.link = link
             return
 
-    def _admit(self, arrival: _Arrival, link: Link) -> None:
+    def _admit(self, arrival: _Arrival, link: AgentLink) -> None:
         self._forget(arrival)
         if link.node not in self._missing:
             arrival.channel.close()
@@ -196,7 +196,7 @@ class _Reaching:
         self._arrivals.discard(arrival)
 
 
-def reach(job: JobNodes, nodes: Sequence[str], timeout_s: float = AGENTS_S) -> dict[str, Link]:
+def reach(job: JobNodes, nodes: Sequence[str], timeout_s: float = AGENTS_S) -> dict[str, AgentLink]:
     """Return connections to the step agents of nodes of the job, by node.
 
     Raises:

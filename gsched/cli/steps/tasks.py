@@ -11,7 +11,7 @@ from functools import partial
 
 from gsched import step_process
 from gsched.cli.steps.job import JobNodes
-from gsched.cli.steps.reach import AGENTS_S, Link, reach
+from gsched.cli.steps.reach import AGENTS_S, AgentLink, reach
 from gsched.errors import UsageError
 from gsched.protocol import steps as wire
 from gsched.protocol.sealing import SealError
@@ -22,7 +22,7 @@ _NEVER_RAN = 127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TaskRequest:
     """A task to be run.
 
     Attributes:
@@ -81,8 +81,8 @@ class Tasks:
         self._relay = relay
         self._timeout_s = timeout_s
         self._selector = selectors.DefaultSelector()
-        self._links: dict[str, Link] = {}
-        self._running: dict[int, Link | subprocess.Popen[bytes]] = {}
+        self._links: dict[str, AgentLink] = {}
+        self._running: dict[int, AgentLink | subprocess.Popen[bytes]] = {}
         self._input_task: int | None = None
         self._input_allowed = wire.INPUT_WINDOW_BYTES
         self.codes: dict[int, int] = {}
@@ -107,7 +107,7 @@ class Tasks:
         self._links.clear()
         self._selector.close()
 
-    def start(self, wanted: Wanted) -> None:
+    def start(self, wanted: TaskRequest) -> None:
         """Start a task.
 
         Raises:
@@ -141,9 +141,9 @@ class Tasks:
         """Send a signal to tasks; by default to all that run."""
         for task in list(self._running) if which is None else which:
             place = self._running.get(task)
-            if isinstance(place, Link):
-                said = {"task": task, "signal": number}
-                place.put(wire.encode_object(wire.SIGNAL, said))
+            if isinstance(place, AgentLink):
+                message = {"task": task, "signal": number}
+                place.put(wire.encode_object(wire.SIGNAL, message))
                 self._watch_link(place)
             elif place is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -159,7 +159,7 @@ class Tasks:
 
     # --- here ---
 
-    def _start_here(self, wanted: Wanted) -> None:
+    def _start_here(self, wanted: TaskRequest) -> None:
         out = _opened(wanted, wanted.stdout_path)
         err = _opened(wanted, wanted.stderr_path)
         piped = subprocess.PIPE if self._relay else None
@@ -232,7 +232,7 @@ class Tasks:
 
     # --- elsewhere ---
 
-    def _watch_link(self, link: Link) -> None:
+    def _watch_link(self, link: AgentLink) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.unsent else 0)
         known = self._selector.get_map().get(link.channel)
         if known is None:
@@ -240,7 +240,7 @@ class Tasks:
         elif known.events != events:
             self._selector.modify(link.channel, events, known.data)
 
-    def _serve(self, link: Link, events: int) -> None:
+    def _serve(self, link: AgentLink, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE and link.unsent:
                 sent = link.channel.send(link.unsent)
@@ -269,18 +269,18 @@ class Tasks:
             self._input_allowed += int.from_bytes(data, "big")
             self._watch_input()
         elif kind == wire.ENDED:
-            said = wire.decode_object(payload)
-            self._ended(int(str(said["task"])), int(str(said["code"])))
+            message = wire.decode_object(payload)
+            self._ended(int(str(message["task"])), int(str(message["code"])))
         elif kind == wire.FAILED:
-            said = wire.decode_object(payload)
-            task = int(str(said["task"]))
+            message = wire.decode_object(payload)
+            task = int(str(message["task"]))
             link = self._running.get(task)
-            where = f" on {link.node}" if isinstance(link, Link) else ""
-            text = f"cannot run a task{where}: {said['message']}\n"
+            where = f" on {link.node}" if isinstance(link, AgentLink) else ""
+            text = f"cannot run a task{where}: {message['message']}\n"
             self._on_output(task, wire.ERRORS, text.encode("utf-8", "backslashreplace"))
             self._ended(task, _NEVER_RAN)
 
-    def _lose(self, link: Link, why: str) -> None:
+    def _lose(self, link: AgentLink, why: str) -> None:
         self._selector.unregister(link.channel)
         link.channel.close()
         self._links.pop(link.node, None)
@@ -313,7 +313,7 @@ class Tasks:
     def _read_input(self, _events: int) -> None:
         task = self._input_task
         link = self._running.get(task) if task is not None else None
-        if task is None or not isinstance(link, Link):
+        if task is None or not isinstance(link, AgentLink):
             return
         try:
             data = os.read(0, min(wire.CHUNK_BYTES, self._input_allowed))
@@ -330,7 +330,7 @@ class Tasks:
             self._watch_input()
 
 
-def _opened(wanted: Wanted, path: str) -> int | None:
+def _opened(wanted: TaskRequest, path: str) -> int | None:
     if not path:
         return None
     how = os.O_APPEND if wanted.append else os.O_TRUNC

@@ -3,23 +3,23 @@
 import os
 import stat
 
-from gsched.cli.submit.place import Place, absolute
-from gsched.cli.submit.stated import Stated
+from gsched.cli.submit.place import SubmitContext, absolute
+from gsched.cli.submit.stated import StatedOptions
 from gsched.errors import InvalidRequestError, UsageError
 from gsched.model.arrays import read_array
 from gsched.model.ids import INDICES
 from gsched.model.limits import MAX_LINES_BYTES
 
 
-def indices_of(said: Stated) -> str:
+def indices_of(stated: StatedOptions) -> str:
     """Return the indices of an array; without any in ``-t`` there is one for each line.
 
     Raises:
         UsageError: they cannot be.
     """
-    text: str = said["array"] or ""
-    if "each_line" in said and (not text or text.startswith("%")):
-        text = f"0-{said['each_line'].count(chr(10)) - 1}{text}"
+    text: str = stated["array"] or ""
+    if "each_line" in stated and (not text or text.startswith("%")):
+        text = f"0-{stated['each_line'].count(chr(10)) - 1}{text}"
     return checked_array(text)
 
 
@@ -35,7 +35,7 @@ def checked_array(text: str) -> str:
         raise UsageError(f"-t: {error.message}", hint=error.hint) from None
 
 
-def read_lines(path: str, place: Place) -> str:
+def read_lines(path: str, place: SubmitContext) -> str:
     """Return the lines of a file, each with its end.
 
     Raises:

@@ -2,8 +2,8 @@
 
 import os
 
-from gsched.cli.submit.place import Place
-from gsched.cli.submit.stated import Stated
+from gsched.cli.submit.place import SubmitContext
+from gsched.cli.submit.stated import StatedOptions
 from gsched.errors import CannotWriteError, UnreadableScriptError, UsageError
 from gsched.protocol.api import SubmitJob
 
@@ -24,20 +24,20 @@ def check_workdir(path: str) -> None:
         raise UsageError(f"-d: no permission to enter {path}", hint="give a directory of your own")
 
 
-def check_output(job: SubmitJob, place: Place, said: Stated) -> None:
+def check_output(job: SubmitJob, place: SubmitContext, stated: StatedOptions) -> None:
     """Refuse output files that the job could not write; a path with a host is not looked at.
 
     Args:
         job: as it goes to the head.
         place: of submission.
-        said: what the options state.
+        stated: what the options state.
 
     Raises:
         CannotWriteError: the directory is missing or read-only, or the file is read-only.
     """
-    if job.join != "eo" and not ("stdout" in said and said["stdout"].names_host):
+    if job.join != "eo" and not ("stdout" in stated and stated["stdout"].names_host):
         _check_writable("-o", job.stdout_path or place.cwd + "/")
-    if job.join != "oe" and not ("stderr" in said and said["stderr"].names_host):
+    if job.join != "oe" and not ("stderr" in stated and stated["stderr"].names_host):
         _check_writable("-e", job.stderr_path or place.cwd + "/")
 
 

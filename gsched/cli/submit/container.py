@@ -2,13 +2,13 @@
 
 import os
 
-from gsched.cli.submit.place import Place, absolute
-from gsched.cli.submit.stated import Stated
+from gsched.cli.submit.place import SubmitContext, absolute
+from gsched.cli.submit.stated import StatedOptions
 from gsched.errors import UsageError
 from gsched.model.container import MOUNT_RULE, Container, image_problem, mount_problem
 
 
-def image_of(text: str, place: Place) -> str:
+def image_of(text: str, place: SubmitContext) -> str:
     """Return an image, that of a file with its full path.
 
     Raises:
@@ -37,20 +37,20 @@ def mounts_of(text: str) -> tuple[str, ...]:
     return mounts
 
 
-def container_of(said: Stated) -> Container:
+def container_of(stated: StatedOptions) -> Container:
     """Return the container that the options state together.
 
     Raises:
         UsageError: the image is missing.
     """
-    if not said["container"]:
+    if not stated["container"]:
         raise UsageError(
             "--container-mount, --container-workdir and --container-runtime need --container",
             hint="give the image: --container IMAGE",
         )
     return Container(
-        image=said["container"],
-        mounts=tuple(each for mounts in said["container_mounts"] or () for each in mounts),
-        workdir=said["container_workdir"] or "",
-        runtime=said["container_runtime"] or "",
+        image=stated["container"],
+        mounts=tuple(each for mounts in stated["container_mounts"] or () for each in mounts),
+        workdir=stated["container_workdir"] or "",
+        runtime=stated["container_runtime"] or "",
     )

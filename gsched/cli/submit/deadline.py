@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gsched.cli.submit.stated import Stated
+from gsched.cli.submit.stated import StatedOptions
 from gsched.cli.times import format_clock, local_times, read_duration_s
 from gsched.errors import BadResourceError, BadScriptError, UnreadableScriptError, UsageError
 from gsched.model.training import Training
@@ -102,15 +102,15 @@ def _epoch_s(text: str, match: re.Match[str]) -> float:
     return float(at_s - offset_s if offset[1] == "+" else at_s + offset_s)
 
 
-def training_of(said: Stated) -> Training | None:
+def training_of(stated: StatedOptions) -> Training | None:
     """Return the workload that the options and the file of ``--training`` state; None: none.
 
     An option beats the file, key by key.
     """
-    fields: dict[str, Any] = dict(said["training"] or {})
+    fields: dict[str, Any] = dict(stated["training"] or {})
     for key, (field, _) in _NUMBERS.items():
-        if key in said and not (key == "batch" and said["adaptive"]):
-            fields[field] = said[key]
+        if key in stated and not (key == "batch" and stated["adaptive"]):
+            fields[field] = stated[key]
     return Training(**fields) if fields else None
 
 
@@ -144,25 +144,25 @@ def from_file(name: str, cwd: str) -> dict[str, object]:
 
 
 def _from_table(table: Mapping[str, object], where: str) -> dict[str, object]:
-    said: dict[str, object] = {}
+    stated: dict[str, object] = {}
     for name, value in table.items():
         key = {"parameters": "params"}.get(name, name.replace("-", "_"))
         if key not in _KEYS:
             raise BadScriptError(f"{where}: unknown key {name!r} in [training]", hint=_like(name))
         field, read = _NUMBERS.get(key, (key, parse_count))
-        if field in said:
+        if field in stated:
             raise BadScriptError(
                 f"{where}: {name} is given twice, in two spellings", hint="remove one of them"
             )
         try:
-            said[field] = _rates(value) if key == "rates" else read(_number_text(value))
+            stated[field] = _rates(value) if key == "rates" else read(_number_text(value))
         except BadResourceError as error:
             raise BadScriptError(f"{where}: {name}: {error.message}", hint=error.hint) from None
-    if not said:
+    if not stated:
         raise BadScriptError(
             f"{where}: [training] is empty", hint=f"valid keys: {', '.join(_KEYS)}"
         )
-    return said
+    return stated
 
 
 def _number_text(value: object) -> str:

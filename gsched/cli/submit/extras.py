@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gsched.cli.dialect import spoken
-from gsched.cli.submit.place import Place
+from gsched.cli.submit.place import SubmitContext
 from gsched.errors import UsageError
 
 _UMASK = re.compile(r"0?[0-7]{1,4}")
@@ -53,7 +53,7 @@ def combined(stated: Iterable[Extras]) -> Extras:
     return found
 
 
-def read_extras(text: str, _place: Place) -> Extras:
+def read_extras(text: str, _place: SubmitContext) -> Extras:
     """Return what ``-W`` states.
 
     Raises:

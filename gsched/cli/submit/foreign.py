@@ -38,7 +38,7 @@ Meaning = Words | str  # a text is a remark: there is nothing to write
 Reader = Callable[[str], Meaning]
 
 
-class Line(NamedTuple):
+class DirectiveLine(NamedTuple):
     """A line of another scheduler: its number, from 1, its mark, and what follows that.
 
     An option of Slurm's command line is a line of its own, number 0, with its words.
@@ -369,7 +369,7 @@ DIALECTS: Final[Mapping[str, Mapping[str, Reader]]] = {
 _OTHERS: Final = ("#BSUB", "#$")
 
 
-def foreign_lines(script: str, *, own: Sequence[str]) -> list[Line]:
+def foreign_lines(script: str, *, own: Sequence[str]) -> list[DirectiveLine]:
     """Return the lines before the first command that speak to another scheduler.
 
     Args:
@@ -378,23 +378,23 @@ def foreign_lines(script: str, *, own: Sequence[str]) -> list[Line]:
     """
     if not own:
         return []
-    found: list[Line] = []
+    found: list[DirectiveLine] = []
     for number, line in enumerate(script.split("\n"), start=1):
         bare = line.strip()
         if bare and not bare.startswith("#") and not (number == 1 and bare.startswith(":")):
             break
         if line.startswith(SBATCH) and SBATCH not in own:  # at its beginning only, as in Slurm
             text = line[len(SBATCH) :].strip()
-            found += [Line(number, SBATCH, text)] if text.partition("#")[0] else []
+            found += [DirectiveLine(number, SBATCH, text)] if text.partition("#")[0] else []
             continue
         for mark in _OTHERS:
             text = bare[len(mark) :].strip()
             if bare.startswith(mark) and mark not in own and text.startswith("-"):
-                found.append(Line(number, mark, text))
+                found.append(DirectiveLine(number, mark, text))
     return found
 
 
-def advice(line: Line) -> str:
+def advice(line: DirectiveLine) -> str:
     """Return what to write instead of a line."""
     meanings = [meaning_of(line.mark, name, value) for name, value in options_of(line)]
     words = [each for each in meanings if isinstance(each, Words)]
@@ -411,7 +411,7 @@ def meaning_of(mark: str, name: str, value: str) -> Meaning:
     return f"for {name}, see gsub(1)" if reader is None else reader(value)
 
 
-def options_of(line: Line) -> list[tuple[str, str]]:
+def options_of(line: DirectiveLine) -> list[tuple[str, str]]:
     """Return the options of a line with their values; those of Slurm by their long names.
 
     Raises:
@@ -441,7 +441,7 @@ def options_of(line: Line) -> list[tuple[str, str]]:
     return found
 
 
-def _options_of_slurm(line: Line) -> list[tuple[str, str]]:
+def _options_of_slurm(line: DirectiveLine) -> list[tuple[str, str]]:
     if line.words:
         return parse(line.words, OPTIONS["sbatch"]).options
     first = line.text.split(maxsplit=1)[0]

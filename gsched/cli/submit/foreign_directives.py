@@ -18,7 +18,7 @@ from gsched.cli.submit.foreign import (
     NO_NAMED_ARRAYS,
     SBATCH,
     TIME,
-    Line,
+    DirectiveLine,
     Words,
     advice,
     meaning_of,
@@ -68,7 +68,7 @@ class Translated(Struct):
     environment: dict[str, str]
 
 
-def translated(lines: Sequence[Line], *, where: str, submit_dir: str) -> Translated:
+def translated(lines: Sequence[DirectiveLine], *, where: str, submit_dir: str) -> Translated:
     """Return the directives that lines of other schedulers mean.
 
     Args:
@@ -124,14 +124,14 @@ def _array_environment(directives: Sequence[Directive]) -> dict[str, str]:
     return {f"SLURM_ARRAY_TASK_{name}": str(number) for name, number in numbers.items()}
 
 
-def _notes(line: Line, where: str) -> list[str]:
+def _notes(line: DirectiveLine, where: str) -> list[str]:
     """Return what gsched does not have of a line that it reads."""
     meanings = (meaning_of(line.mark, *_named(line, *each)) for each in options_of(line))
     notes = (each.note for each in meanings if isinstance(each, Words) and each.note)
     return [f"{where}:{line.number}: {note}" for note in notes]
 
 
-def _join_points(lines: Sequence[Line], directives: Sequence[Directive]) -> None:
+def _join_points(lines: Sequence[DirectiveLine], directives: Sequence[Directive]) -> None:
     """Let mail points of LSF add up: ``-B`` and ``-N`` are lines of their own there."""
     if not any(line.mark == "#BSUB" for line in lines):
         return
@@ -141,7 +141,7 @@ def _join_points(lines: Sequence[Line], directives: Sequence[Directive]) -> None
         each.words[1] = points
 
 
-def _warnings(lines: Sequence[Line], unknown: Sequence[str], where: str) -> list[str]:
+def _warnings(lines: Sequence[DirectiveLine], unknown: Sequence[str], where: str) -> list[str]:
     others = dict.fromkeys(line.mark for line in lines if line.mark != SBATCH)
     texts = [
         f"{where}: {mark} lines are read as far as gsched knows them; see gsub --dry-run"
@@ -153,7 +153,7 @@ def _warnings(lines: Sequence[Line], unknown: Sequence[str], where: str) -> list
     return texts
 
 
-def _read(line: Line, request: SlurmRequest) -> tuple[list[str] | None, bool]:
+def _read(line: DirectiveLine, request: SlurmRequest) -> tuple[list[str] | None, bool]:
     """Return a directive's words, None for an unknown one, and whether it has resources.
 
     Slurm's resources go into ``request`` instead.
@@ -177,14 +177,14 @@ def _check_time(value: str) -> None:
         )
 
 
-def _named(line: Line, name: str, value: str) -> tuple[str, str]:
+def _named(line: DirectiveLine, name: str, value: str) -> tuple[str, str]:
     """Return an option of Slurm by its long name where resources are read together."""
     if line.mark == SBATCH:
         name = SYNONYMS.get(name, OPTIONS.get(name, name))
     return name, value
 
 
-def _words(line: Line, options: Sequence[tuple[str, str]]) -> list[str] | None:
+def _words(line: DirectiveLine, options: Sequence[tuple[str, str]]) -> list[str] | None:
     """Return the words of a directive; None if one of the options is not known.
 
     Raises:

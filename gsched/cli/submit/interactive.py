@@ -7,7 +7,7 @@ from msgspec import structs
 from gsched.cli.session.attaching import terminal_variables
 from gsched.cli.submit.readers import find_program
 from gsched.cli.submit.scripts import Script
-from gsched.cli.submit.submission import Work
+from gsched.cli.submit.submission import Workload
 from gsched.errors import UsageError
 from gsched.model.job import Interactive
 from gsched.protocol.api import SubmitJob
@@ -38,7 +38,7 @@ def is_command(operands: tuple[str, ...], path: str) -> bool:
 
 def interactive_work(
     *, executes: bool, operands: tuple[str, ...], tail: tuple[str, ...], script: Script | None
-) -> Work:
+) -> Workload:
     """Return what runs on the terminal.
 
     Args:
@@ -52,12 +52,14 @@ def interactive_work(
     """
     if script is not None and executes:
         name = os.path.basename(script.where)
-        return Work("script", default_name=name, script=script, arguments=(*operands[1:], *tail))
+        return Workload(
+            "script", default_name=name, script=script, arguments=(*operands[1:], *tail)
+        )
     if executes:
         command = (*operands, *tail)
         if not command:
             raise UsageError("-x needs a command or a script", hint="write: gsub -I -x COMMAND")
-        return Work("command", default_name=os.path.basename(command[0]), arguments=command)
+        return Workload("command", default_name=os.path.basename(command[0]), arguments=command)
     if len(operands) > 1 or (operands and tail):
         raise UsageError(
             f"unexpected operand {(operands[1:] or tail)[0]!r}: without -x, only the directives of "
@@ -65,7 +67,7 @@ def interactive_work(
             hint="run it on the terminal with gsub -I -x",
         )
     name = os.path.basename(script.where) if script is not None else _NAME
-    return Work("command", default_name=name if operands else _NAME, arguments=tail)
+    return Workload("command", default_name=name if operands else _NAME, arguments=tail)
 
 
 def with_terminal(job: SubmitJob, timeout_s: float | None) -> SubmitJob:

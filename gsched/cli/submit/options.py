@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from gsched.cli.submit.place import Place
+from gsched.cli.submit.place import SubmitContext
 from gsched.cli.submit.rows import ROWS, Row
-from gsched.cli.submit.stated import Stated
+from gsched.cli.submit.stated import StatedOptions
 from gsched.errors import BadResourceError, GschedError, UsageError
 
 # Terms of -l that say how many places there are: those of the command line replace, all together,
@@ -17,24 +17,24 @@ _JOINED: Final = ("variables", "extras")
 _SUGAR: Final = ("nodes", "cpus", "gpus", "mem", "walltime")
 
 
-def read_options(given: Mapping[str, object], place: Place) -> Stated:
+def read_options(given: Mapping[str, object], place: SubmitContext) -> StatedOptions:
     """Return what the parameters of click state about the job, each value read.
 
     Raises:
         GschedError: a value that cannot be, or two that contradict each other.
     """
-    said = Stated()
+    stated = StatedOptions()
     for row in ROWS:
         value = given.get(row.field)
         if row.directive and value is not None and value is not False and value != ():
-            said[row.field] = read_value(row, value, place)
-    if said.any_of("deadline") and said.any_of("urgency"):
+            stated[row.field] = read_value(row, value, place)
+    if stated.any_of("deadline") and stated.any_of("urgency"):
         raise UsageError("--deadline and --urgency are mutually exclusive", hint="give one of them")
-    _check_range(said)
-    return said
+    _check_range(stated)
+    return stated
 
 
-def read_value(row: Row, value: object, place: Place) -> object:
+def read_value(row: Row, value: object, place: SubmitContext) -> object:
     """Return the value of an option.
 
     Raises:
@@ -53,27 +53,27 @@ def read_value(row: Row, value: object, place: Place) -> object:
         raise type(error)(f"{option}: {error.message}", hint=error.hint) from None
 
 
-def _check_range(said: Stated) -> None:
+def _check_range(stated: StatedOptions) -> None:
     """Refuse a range of GPUs beside places that are stated in another way.
 
     Raises:
         UsageError: they contradict each other.
     """
-    if "gpus" not in said or not said.gpus_most:
+    if "gpus" not in stated or not stated.gpus_most:
         return
-    others = ["--nodes"] if "nodes" in said else []
-    terms = (part for text in said["resources"] or () for part in text.split(","))
+    others = ["--nodes"] if "nodes" in stated else []
+    terms = (part for text in stated["resources"] or () for part in text.split(","))
     names = (term.partition("=")[0].strip() for term in terms)
     others += [f"-l {name}" for name in names if name in _PLACE_TERMS | _GPU_TERMS]
     if others:
         raise UsageError(
-            f"--gpus {said['gpus']} and {others[0]} are mutually exclusive: each GPU of a range is "
-            "a separate chunk, on any node",
+            f"--gpus {stated['gpus']} and {others[0]} are mutually exclusive: each GPU of a "
+            "range is a separate chunk, on any node",
             hint="give one of them; --cpus N requests N CPUs for each GPU",
         )
 
 
-def merged(command_line: Stated, script: Stated) -> Stated:
+def merged(command_line: StatedOptions, script: StatedOptions) -> StatedOptions:
     """Return what holds when both speak: the command line beats the script, option by option.
 
     Lists (-l, -v, -W) are joined, the command line's part last, where it wins name by name.
@@ -85,7 +85,7 @@ def merged(command_line: Stated, script: Stated) -> Stated:
         theirs = tuple(_without(text, dropped) for text in theirs)
     else:
         places_max = script.gpus_most
-    both = Stated({**script, **command_line})
+    both = StatedOptions({**script, **command_line})
     for name in _JOINED:
         if name in both:
             both[name] = (script[name] or ()) + (command_line[name] or ())

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 
-class Place:
+class SubmitContext:
     """Where the user submits from: the directory, the environment, the time, the umask."""
 
     __slots__ = ("cwd", "environment", "now_s", "umask")
@@ -16,7 +16,7 @@ class Place:
         self.umask = umask
 
 
-def absolute(path: str, place: Place) -> str:
+def absolute(path: str, place: SubmitContext) -> str:
     """Return ``path`` with ``~`` expanded, from the directory of submission; a final / stays."""
     expanded = os.path.expanduser(path)
     return expanded if expanded.startswith("/") else os.path.join(place.cwd, expanded)

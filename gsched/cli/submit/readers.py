@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gsched.cli.dialect import spoken
 from gsched.cli.submit.job_environment import parse_variables
-from gsched.cli.submit.place import Place, absolute
+from gsched.cli.submit.place import SubmitContext, absolute
 from gsched.cli.times import parse_start_time
 from gsched.errors import InvalidRequestError, NotPermittedError, UnknownUserError, UsageError
 from gsched.model.mail import checked_points, checked_recipients
@@ -43,7 +43,7 @@ class Output(NamedTuple):
     names_host: bool
 
 
-def _of_text(read: Callable[[str], Any]) -> Callable[[str, Place], Any]:
+def _of_text(read: Callable[[str], Any]) -> Callable[[str, SubmitContext], Any]:
     return lambda text, _place: read(text)
 
 
@@ -59,7 +59,7 @@ queue: Final = _of_text(lambda text: text.partition("@")[0])  # of queue@server
 # --- names and moments ---
 
 
-def job_name(text: str, _place: Place) -> str:
+def job_name(text: str, _place: SubmitContext) -> str:
     """Return the name of a job, of ``-N``, which is one word.
 
     Raises:
@@ -91,12 +91,12 @@ def _is_word(text: str) -> bool:
     return text != "" and text.isprintable() and not {" ", "/"} & set(text)
 
 
-def start_after(text: str, place: Place) -> float:
+def start_after(text: str, place: SubmitContext) -> float:
     """Return the earliest start, seconds since the epoch."""
     return parse_start_time(text, now_s=place.now_s)
 
 
-def rerunnable(text: str, _place: Place) -> bool:
+def rerunnable(text: str, _place: SubmitContext) -> bool:
     """Return whether a job is rerunnable, of ``-r``.
 
     Raises:
@@ -107,7 +107,7 @@ def rerunnable(text: str, _place: Place) -> bool:
     return text not in {"n", "N"}
 
 
-def own_user(text: str, _place: Place) -> str:
+def own_user(text: str, _place: SubmitContext) -> str:
     """Return the user of ``-u``: the head runs jobs as the users who submit them.
 
     Raises:
@@ -130,24 +130,24 @@ def own_user(text: str, _place: Place) -> str:
 # --- numbers ---
 
 
-def walltime(text: str, _place: Place) -> str:
+def walltime(text: str, _place: SubmitContext) -> str:
     """Return a walltime that can be read, as it stands: it is a part of the request."""
     parse_duration_s(text)
     return text
 
 
-def memory(text: str, _place: Place) -> str:
+def memory(text: str, _place: SubmitContext) -> str:
     """Return a size that can be read, as it stands."""
     parse_size_bytes(text)
     return text
 
 
-def duration_or_none_s(text: str, _place: Place) -> float:
+def duration_or_none_s(text: str, _place: SubmitContext) -> float:
     """Return a time in seconds, 0 for ``none``."""
     return 0.0 if text == "none" else parse_duration_s(text)
 
 
-def samples(text: str, _place: Place) -> int:
+def samples(text: str, _place: SubmitContext) -> int:
     """Return a number of samples such as ``4096`` or ``4k``."""
     return whole_samples(parse_count(text))
 
@@ -168,7 +168,7 @@ def whole_samples(number: float, where: str = "") -> int:
 # --- paths and output ---
 
 
-def output(text: str, place: Place) -> Output:
+def output(text: str, place: SubmitContext) -> Output:
     """Return the absolute path of ``[host:]path``; empty for the default.
 
     A relative path is taken from the directory of submission, with a host from the user's home.
@@ -186,7 +186,7 @@ def output(text: str, place: Place) -> Output:
     return Output(path, text, names_host=True)
 
 
-def join(text: str, _place: Place) -> str:
+def join(text: str, _place: SubmitContext) -> str:
     """Return how output is joined, of ``-j``: the first letter is the file that gets both.
 
     Raises:
@@ -200,7 +200,7 @@ def join(text: str, _place: Place) -> str:
     return _JOIN[text[0]]
 
 
-def kept(text: str, _place: Place) -> str:
+def kept(text: str, _place: SubmitContext) -> str:
     """Return which of ``o`` and ``e`` ``-k`` keeps on the execution host.
 
     OpenPBS's ``d`` asks for what gsched always does: output is written straight to its files.
@@ -213,7 +213,7 @@ def kept(text: str, _place: Place) -> str:
     return "" if "d" in text or text == "n" else text
 
 
-def mail_points(text: str, _place: Place) -> str:
+def mail_points(text: str, _place: SubmitContext) -> str:
     """Return the letters of ``-m``: when to send mail.
 
     Raises:
@@ -225,7 +225,7 @@ def mail_points(text: str, _place: Place) -> str:
         raise UsageError(error.message, hint=error.hint) from None
 
 
-def recipients(text: str, _place: Place) -> str:
+def recipients(text: str, _place: SubmitContext) -> str:
     """Return the recipients of ``-M``; where unknown ones are only warned of, the head does.
 
     Raises:
@@ -242,7 +242,7 @@ def recipients(text: str, _place: Place) -> str:
 # --- what runs ---
 
 
-def shell(text: str, place: Place) -> str:
+def shell(text: str, place: SubmitContext) -> str:
     """Return the path in ``path[@host],…`` that names no host, or the first one.
 
     Raises:
@@ -273,7 +273,7 @@ def find_program(name: str, path: str) -> str:
     return ""
 
 
-def script_arguments(text: str, _place: Place) -> tuple[str, ...]:
+def script_arguments(text: str, _place: SubmitContext) -> tuple[str, ...]:
     """Return the words of ``-F``, split as a shell does.
 
     Raises:
@@ -285,21 +285,21 @@ def script_arguments(text: str, _place: Place) -> tuple[str, ...]:
         raise UsageError(f"-F: {str(error).lower()}: {text!r}") from None
 
 
-def container_image(text: str, place: Place) -> str:
+def container_image(text: str, place: SubmitContext) -> str:
     """Return an image, that of a file with its full path."""
     from gsched.cli.submit.container import image_of
 
     return image_of(text, place)
 
 
-def container_mounts(text: str, _place: Place) -> Sequence[str]:
+def container_mounts(text: str, _place: SubmitContext) -> Sequence[str]:
     """Return the mounts of ``SRC:DST,SRC:DST:ro``."""
     from gsched.cli.submit.container import mounts_of
 
     return mounts_of(text)
 
 
-def container_workdir(text: str, _place: Place) -> str:
+def container_workdir(text: str, _place: SubmitContext) -> str:
     """Return a directory in the container.
 
     Raises:
@@ -316,35 +316,35 @@ def container_workdir(text: str, _place: Place) -> str:
 # --- arrays, signals, failures ---
 
 
-def array(text: str, _place: Place) -> str:
+def array(text: str, _place: SubmitContext) -> str:
     """Return the indices of an array as the head takes them; those of ``%5`` come from a file."""
     from gsched.cli.submit.array import checked_array
 
     return text if text.startswith("%") else checked_array(text)
 
 
-def each_line(text: str, place: Place) -> str:
+def each_line(text: str, place: SubmitContext) -> str:
     """Return the lines of a file."""
     from gsched.cli.submit.array import read_lines
 
     return read_lines(text, place)
 
 
-def early_signal(text: str, _place: Place) -> "EarlySignal":
+def early_signal(text: str, _place: SubmitContext) -> "EarlySignal":
     """Return the signal before the walltime ends, of ``--signal``."""
     from gsched.cli.submit.early_signal import early_signal as read
 
     return read(text)
 
 
-def checkpoint_signal(text: str, _place: Place) -> int:
+def checkpoint_signal(text: str, _place: SubmitContext) -> int:
     """Return the number of a signal."""
     from gsched.cli.operands import parse_signal
 
     return parse_signal(text, "--checkpoint-signal")
 
 
-def requeue_on(text: str, _place: Place) -> tuple[str, int | None]:
+def requeue_on(text: str, _place: SubmitContext) -> tuple[str, int | None]:
     """Return the word and the number of ``node-failure:5``.
 
     Raises:
@@ -362,21 +362,21 @@ def requeue_on(text: str, _place: Place) -> tuple[str, int | None]:
 # --- training ---
 
 
-def deadline(text: str, place: Place) -> "Deadline":
+def deadline(text: str, place: SubmitContext) -> "Deadline":
     """Return the deadline: a moment, or a time from now."""
     from gsched.cli.submit.deadline import parse_deadline
 
     return parse_deadline(text, now_s=place.now_s)
 
 
-def training_file(text: str, place: Place) -> dict[str, Any]:
+def training_file(text: str, place: SubmitContext) -> dict[str, Any]:
     """Return the fields of a workload that a file states."""
     from gsched.cli.submit.deadline import from_file
 
     return from_file(text, place.cwd)
 
 
-def gpu_types(text: str, _place: Place) -> tuple[str, ...]:
+def gpu_types(text: str, _place: SubmitContext) -> tuple[str, ...]:
     """Return the GPU types of ``a100,t4``; none for ``any``.
 
     Raises:
@@ -393,7 +393,7 @@ def gpu_types(text: str, _place: Place) -> tuple[str, ...]:
     return names
 
 
-def replica_gpus(text: str, _place: Place) -> tuple[tuple[str, int], ...]:
+def replica_gpus(text: str, _place: SubmitContext) -> tuple[tuple[str, int], ...]:
     """Return the pairs of ``a100=2,t4=8``.
 
     Raises:

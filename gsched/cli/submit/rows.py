@@ -12,7 +12,7 @@ import click
 from gsched.cli.common import Callback
 from gsched.cli.submit import readers as r
 from gsched.cli.submit.extras import read_extras
-from gsched.cli.submit.place import Place, absolute
+from gsched.cli.submit.place import SubmitContext, absolute
 from gsched.cli.submit.stated import gpu_range
 from gsched.model.container import RUNTIMES
 from gsched.model.states import ShareClass
@@ -47,7 +47,7 @@ class Row(NamedTuple):
     metavar: str = ""
     type: Any = None
     many: bool = False
-    read: Callable[[str, Place], object] | None = None
+    read: Callable[[str, SubmitContext], object] | None = None
     job: str = ""
     complete: str = ""
     alter: str = ""

@@ -8,10 +8,10 @@ from gsched.cli.common import QuickCommand
 from gsched.cli.running import usage_message
 from gsched.cli.submit.directives import Directive, Scan, prefixes_for, scan
 from gsched.cli.submit.options import merged, read_options
-from gsched.cli.submit.place import Place
+from gsched.cli.submit.place import SubmitContext
 from gsched.cli.submit.rows import ROWS
 from gsched.cli.submit.scripts import Script
-from gsched.cli.submit.stated import Stated
+from gsched.cli.submit.stated import StatedOptions
 from gsched.config.environment import environment
 from gsched.errors import BadResourceError, BadScriptError, GschedError
 
@@ -20,23 +20,23 @@ class ScriptOptions:
     """The directives of a script, read.
 
     Attributes:
-        said: what they state together.
+        stated: what they state together.
         warnings: about lines without effect.
         environment: variables for the job, of a script for Slurm.
     """
 
-    __slots__ = ("_resources", "environment", "said", "warnings")
+    __slots__ = ("_resources", "environment", "stated", "warnings")
 
     def __init__(self) -> None:
-        self.said = Stated()
+        self.stated = StatedOptions()
         self.warnings: list[str] = []
         self.environment: dict[str, str] = {}
         self._resources: list[tuple[str, tuple[str, ...]]] = []  # where, and texts of -l
 
-    def add(self, where: str, stated: Stated) -> None:
+    def add(self, where: str, stated: StatedOptions) -> None:
         """Add what one directive states; later ones win."""
         self._resources.append((where, stated.layout_texts))
-        self.said = merged(stated, self.said)
+        self.stated = merged(stated, self.stated)
 
     def located(self, error: GschedError) -> GschedError:
         """Return an error of the head with the line that names the resource that it is about."""
@@ -49,7 +49,7 @@ class ScriptOptions:
         return error
 
 
-def read_directives(script: Script, *, prefix: str | None, place: Place) -> ScriptOptions:
+def read_directives(script: Script, *, prefix: str | None, place: SubmitContext) -> ScriptOptions:
     """Return what the script's directives say.
 
     Args:
@@ -83,7 +83,7 @@ def read_directives(script: Script, *, prefix: str | None, place: Place) -> Scri
 
 
 def _of_others(
-    script: Script, found: Scan, prefixes: Sequence[str], place: Place, read: ScriptOptions
+    script: Script, found: Scan, prefixes: Sequence[str], place: SubmitContext, read: ScriptOptions
 ) -> Sequence[Directive]:
     """Return what the directives of another scheduler mean, if the script has none of ours.
 
@@ -107,7 +107,7 @@ def _of_others(
     return result.directives
 
 
-def _stated(reader: click.Command, directive: Directive, place: Place) -> Stated:
+def _stated(reader: click.Command, directive: Directive, place: SubmitContext) -> StatedOptions:
     """Return what one directive states.
 
     Raises:

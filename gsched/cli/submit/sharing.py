@@ -35,7 +35,7 @@ def share_term(
             hint = f"write -l {':'.join((*kept, share_class or ''))}"
         raise UsageError(f"--share-class {share_class} without --gpu-share", hint=hint)
     try:
-        asked = parse_gpu_share(share.replace(",", ":"))
+        share_request = parse_gpu_share(share.replace(",", ":"))
     except BadResourceError as error:
         read, stated = shown(share.replace(",", ":")), shown(share)
         message = error.message.replace(f"gpu_share={read}", f"--gpu-share {stated}", 1)
@@ -47,5 +47,5 @@ def share_term(
             message.replace("gpu_share:", "--gpu-share:", 1), hint=hint
         ) from None
     if share_class is not None:
-        asked = structs.replace(asked, share_class=ShareClass(share_class))
-    return (f"gpu_share={format_gpu_share(asked)}",)
+        share_request = structs.replace(share_request, share_class=ShareClass(share_class))
+    return (f"gpu_share={format_gpu_share(share_request)}",)

@@ -49,7 +49,7 @@ _OF: Final[Mapping[str, str]] = {
 _OLD: Final = frozenset({"workdir", "licences"})
 
 
-class Option(NamedTuple):
+class SlurmOption(NamedTuple):
     """One option: its long name with its dashes, and whether it has a value."""
 
     name: str
@@ -64,20 +64,20 @@ class DirectiveError(UsageError):
     """A line of ``#SBATCH`` has a word that is no option, or cannot be split into words."""
 
 
-class Parsed(NamedTuple):
+class ParsedOptions(NamedTuple):
     """A command line: options in their order, and the operands."""
 
     options: list[tuple[str, str]]
     operands: tuple[str, ...]
 
 
-def _table(text: str) -> dict[str, Option]:
-    found: dict[str, Option] = {}
+def _table(text: str) -> dict[str, SlurmOption]:
+    found: dict[str, SlurmOption] = {}
     for word in text.split():
         # container-image and the like end with no digit; x11 takes an optional value.
         kind = int(word[-1]) if word[-1] in "02" else REQUIRED
         name, _, letter = word.rstrip("02" if kind != REQUIRED else "").partition("/")
-        option = Option(f"--{name}", kind)
+        option = SlurmOption(f"--{name}", kind)
         found[option.name] = option
         if letter:
             found[f"-{letter}"] = option
@@ -85,7 +85,7 @@ def _table(text: str) -> dict[str, Option]:
 
 
 #: By command: its options by long name and by letter.
-OPTIONS: Final[Mapping[str, Mapping[str, Option]]] = {
+OPTIONS: Final[Mapping[str, Mapping[str, SlurmOption]]] = {
     command: _table(_ALL + own) for command, own in _OF.items()
 }
 
@@ -139,7 +139,9 @@ def directive_options(text: str) -> list[tuple[str, str]]:
     return read.options
 
 
-def parse(words: Sequence[str], options: Mapping[str, Option], *, ends: bool = True) -> Parsed:
+def parse(
+    words: Sequence[str], options: Mapping[str, SlurmOption], *, ends: bool = True
+) -> ParsedOptions:
     """Return what a command line says, as GNU getopt reads it: names may be cut short.
 
     Args:
@@ -167,10 +169,10 @@ def parse(words: Sequence[str], options: Mapping[str, Option], *, ends: bool = T
             stated.append(_long(word, rest, options))
         else:
             stated += _letters(word, rest, options)
-    return Parsed(stated, tuple(operands))
+    return ParsedOptions(stated, tuple(operands))
 
 
-def _long(word: str, rest: list[str], options: Mapping[str, Option]) -> tuple[str, str]:
+def _long(word: str, rest: list[str], options: Mapping[str, SlurmOption]) -> tuple[str, str]:
     name, equals, value = word.partition("=")
     option = options.get(name) or _begun(name, word, options)
     if option.value == NONE and equals:
@@ -182,7 +184,7 @@ def _long(word: str, rest: list[str], options: Mapping[str, Option]) -> tuple[st
     return option.name, value
 
 
-def _begun(name: str, word: str, options: Mapping[str, Option]) -> Option:
+def _begun(name: str, word: str, options: Mapping[str, SlurmOption]) -> SlurmOption:
     """Return the option whose name begins so.
 
     Raises:
@@ -203,7 +205,9 @@ def _begun(name: str, word: str, options: Mapping[str, Option]) -> Option:
     return options[names[0]]
 
 
-def _letters(word: str, rest: list[str], options: Mapping[str, Option]) -> list[tuple[str, str]]:
+def _letters(
+    word: str, rest: list[str], options: Mapping[str, SlurmOption]
+) -> list[tuple[str, str]]:
     """Return the options of ``-hn`` or ``-n4``; the last one may have a value."""
     found = []
     letters = word[1:]

@@ -19,7 +19,7 @@ from typing import IO, NamedTuple
 
 from msgspec import structs
 
-from gsched.client import Head
+from gsched.client import HeadClient
 from gsched.errors import BadStateError, UsageError
 from gsched.model.job import CodeSnapshot
 from gsched.model.states import LaunchKind
@@ -33,7 +33,7 @@ _GIT_TIMEOUT_S = 120.0
 _LARGEST_SHOWN = 3
 
 
-class Limits(NamedTuple):
+class SnapshotLimits(NamedTuple):
     """What the head takes at most: bytes of all files together, and their number."""
 
     size_bytes: int
@@ -58,7 +58,7 @@ class _Rule(NamedTuple):
 
 
 def with_snapshot(
-    job: SubmitJob, head: Head, *, dry_run: bool
+    job: SubmitJob, head: HeadClient, *, dry_run: bool
 ) -> tuple[SubmitJob, tuple[str, ...]]:
     """Return a job that starts in the code of its working directory, and what is left out of it.
 
@@ -68,7 +68,7 @@ def with_snapshot(
         GschedError: the code is too large, or cannot be read or sent.
     """
     most = head.code_limits()
-    code = take_snapshot(job.workdir, Limits(most.size_bytes_most, most.files_most))
+    code = take_snapshot(job.workdir, SnapshotLimits(most.size_bytes_most, most.files_most))
     with code.archive as archive:
         if not dry_run:
             head.send_code(code.snapshot, archive)
@@ -87,7 +87,7 @@ def _inside(path: str, workdir: str, root: str) -> str:
     return os.path.relpath(real, os.path.realpath(workdir))
 
 
-def take_snapshot(directory: str, limits: Limits) -> Code:
+def take_snapshot(directory: str, limits: SnapshotLimits) -> Code:
     """Return the code of the working tree that holds ``directory``.
 
     Raises:
@@ -139,8 +139,8 @@ def _git(top: str, *words: str) -> bytes:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BadStateError(f"--snapshot: git: {error}", hint="submit without it") from None
     if ran.returncode:
-        said = ran.stderr.decode(errors="replace").strip()
-        raise BadStateError(f"--snapshot: git {words[0]} failed: {said}", hint="try it by hand")
+        output = ran.stderr.decode(errors="replace").strip()
+        raise BadStateError(f"--snapshot: git {words[0]} failed: {output}", hint="try it by hand")
     return ran.stdout
 
 
@@ -232,7 +232,7 @@ def _is_ignored(name: str, rules: Sequence[_Rule]) -> bool:
     return ignored
 
 
-def _check(top: str, names: Sequence[str], limits: Limits) -> None:
+def _check(top: str, names: Sequence[str], limits: SnapshotLimits) -> None:
     """Refuse what is too much before any of it is read.
 
     Raises:
@@ -258,7 +258,7 @@ def _check(top: str, names: Sequence[str], limits: Limits) -> None:
 
 
 def _archive(
-    top: str, names: Sequence[str], limits: Limits, notes: list[str]
+    top: str, names: Sequence[str], limits: SnapshotLimits, notes: list[str]
 ) -> tuple[IO[bytes], int]:
     """Return the archive of files, and how many are in it."""
     archive: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it

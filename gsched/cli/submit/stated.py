@@ -3,7 +3,7 @@
 from typing import Any
 
 
-class Stated(dict[str, Any]):
+class StatedOptions(dict[str, Any]):
     """What one command line, or all directives of a script, state: values by field, as read.
 
     A field that is not stated is None.

@@ -7,11 +7,11 @@ from msgspec import structs
 
 from gsched.cli.dialect import spoken
 from gsched.cli.submit.extras import combined
-from gsched.cli.submit.place import Place
+from gsched.cli.submit.place import SubmitContext
 from gsched.cli.submit.readers import default_name
 from gsched.cli.submit.rows import ROWS
 from gsched.cli.submit.scripts import Script
-from gsched.cli.submit.stated import Stated
+from gsched.cli.submit.stated import StatedOptions
 from gsched.client import new_key
 from gsched.protocol.api import SubmitJob
 
@@ -26,7 +26,7 @@ _ADAPTIVE: Final = (
 )
 
 
-class Work:
+class Workload:
     """What is to run.
 
     Attributes:
@@ -55,26 +55,28 @@ class Work:
         self.default_name = default_name
 
 
-def make_job(said: Stated, work: Work, place: Place, environment: dict[str, str]) -> SubmitJob:
+def make_job(
+    stated: StatedOptions, work: Workload, place: SubmitContext, environment: dict[str, str]
+) -> SubmitJob:
     """Return the job that the options state.
 
     Raises:
         GschedError: two options contradict each other, or one lacks another.
     """
-    extras = combined(said["extras"] or ())
-    dependency = (said["dependency"],) if said["dependency"] else ()
+    extras = combined(stated["extras"] or ())
+    dependency = (stated["dependency"],) if stated["dependency"] else ()
     fields: dict[str, Any] = {"name": default_name(work.default_name), "umask": place.umask}
-    fields |= _plain(said) | _outputs(said, place)
+    fields |= _plain(stated) | _outputs(stated, place)
     fields |= {} if extras.umask is None else {"umask": extras.umask}
-    if "project" in said and "account" not in said:
-        fields["account"] = said["project"]
-    interval_s = _interval_s(said)
+    if "project" in stated and "account" not in stated:
+        fields["account"] = stated["project"]
+    interval_s = _interval_s(stated)
     if interval_s is not None:
         fields["checkpoint_interval_s"] = interval_s
     job = SubmitJob(
         key=new_key(),
-        workdir=said["workdir"] or place.cwd,
-        resources=said.resource_texts,
+        workdir=stated["workdir"] or place.cwd,
+        resources=stated.resource_texts,
         launch=work.launch,
         script=work.script.text if work.script else "",
         arguments=work.arguments,
@@ -82,8 +84,8 @@ def make_job(said: Stated, work: Work, place: Place, environment: dict[str, str]
         submit_dir=place.cwd,
         warn_unknown=spoken().ignores_unknown,
         environment=environment,
-        holds=("user",) if said["hold"] else (),
-        places_max=said.gpus_most,
+        holds=("user",) if stated["hold"] else (),
+        places_max=stated.gpus_most,
         depends=(*extras.depends, *dependency),
         **fields,
     )
@@ -95,69 +97,69 @@ def make_job(said: Stated, work: Work, place: Place, environment: dict[str, str]
             stage_in=staged_files("stagein", extras.stage_in),
             stage_out=staged_files("stageout", extras.stage_out),
         )
-    if said.any_of(*_CONTAINER):
+    if stated.any_of(*_CONTAINER):
         from gsched.cli.submit.container import container_of  # late: few jobs have one
 
-        job = structs.replace(job, container=container_of(said))
-    if said.any_of("array", "each_line"):
+        job = structs.replace(job, container=container_of(stated))
+    if stated.any_of("array", "each_line"):
         from gsched.cli.submit.array import indices_of  # late: few submit arrays
 
-        job = structs.replace(job, array=indices_of(said))
-    if said.any_of(*_ADAPTIVE):
+        job = structs.replace(job, array=indices_of(stated))
+    if stated.any_of(*_ADAPTIVE):
         from gsched.cli.submit.adaptive import with_adaptive  # late: few adapt
 
-        job = with_adaptive(job, said)
-    if said.any_of(*_TRAINING):
+        job = with_adaptive(job, stated)
+    if stated.any_of(*_TRAINING):
         from gsched.cli.submit.deadline import training_of  # late: few have a known workload
 
-        job = structs.replace(job, training=training_of(said))
+        job = structs.replace(job, training=training_of(stated))
     return job
 
 
-def _plain(said: Stated) -> dict[str, Any]:
+def _plain(stated: StatedOptions) -> dict[str, Any]:
     """Return the fields of a job that are the values of options."""
     found: dict[str, Any] = {}
     for row in ROWS:
-        if row.job and row.field in said:
-            value, names = said[row.field], row.job.split()
+        if row.job and row.field in stated:
+            value, names = stated[row.field], row.job.split()
             found |= {row.job: value} if len(names) == 1 else zip(names, value, strict=True)
     return found
 
 
-def _outputs(said: Stated, place: Place) -> dict[str, str]:
+def _outputs(stated: StatedOptions, place: SubmitContext) -> dict[str, str]:
     """Return where output goes: to where the user submits, wherever the job starts."""
-    elsewhere = said["workdir"] not in {None, place.cwd}
+    elsewhere = stated["workdir"] not in {None, place.cwd}
     default = place.cwd.rstrip("/") + "/" if elsewhere else ""
     found = {}
     for stream, letter in (("stdout", "o"), ("stderr", "e")):
-        path = said[stream].path if stream in said else ""
-        found[f"{stream}_path"] = KEPT if letter in (said["keep"] or "") else path or default
+        path = stated[stream].path if stream in stated else ""
+        found[f"{stream}_path"] = KEPT if letter in (stated["keep"] or "") else path or default
     return found
 
 
-def _interval_s(said: Stated) -> float | None:
+def _interval_s(stated: StatedOptions) -> float | None:
     """Return the interval of ``-c c=MINUTES``, of the checkpoints of an elastic job."""
-    match = _MINUTES.fullmatch(said["checkpoint"] or "")
-    if match is None or not said["elastic"] or "checkpoint_interval" in said:
+    match = _MINUTES.fullmatch(stated["checkpoint"] or "")
+    if match is None or not stated["elastic"] or "checkpoint_interval" in stated:
         return None
     return 60.0 * int(match[1])
 
 
-def compatibility_notes(said: Stated, place: Place) -> list[str]:
+def compatibility_notes(stated: StatedOptions, place: SubmitContext) -> list[str]:
     """Return a sentence for each option that gsched reads but that changes nothing."""
-    notes = list(combined(said["extras"] or ()).notes)
-    keep = said["keep"] or ""
+    notes = list(combined(stated["extras"] or ()).notes)
+    keep = stated["keep"] or ""
     for letter, stream in (("o", "stdout"), ("e", "stderr")):
-        if letter in keep and stream in said:
-            path = said[stream].text
+        if letter in keep and stream in stated:
+            path = stated[stream].text
             notes.append(f"-{letter} {path} has no effect: -k {keep} keeps that output in ~")
-    if said["checkpoint"] not in {None, "n", "u", "none"} and _interval_s(said) is None:
+    if stated["checkpoint"] not in {None, "n", "u", "none"} and _interval_s(stated) is None:
         notes.append(
-            f"-c {said['checkpoint']} has no effect: jobs write their own checkpoints; c=MINUTES "
+            f"-c {stated['checkpoint']} has no effect: jobs write their own checkpoints; c=MINUTES "
             "sets the interval of --elastic jobs"
         )
-    noted = (row for row in ROWS if row.note and row.field in said)
+    noted = (row for row in ROWS if row.note and row.field in stated)
     notes += [f"{row.names} has no effect: {row.note}" for row in noted]
-    if (said["start_after"] or place.now_s) < place.now_s:
+    if (stated["start_after"] or place.now_s) < place.now_s:
         notes.append("the start time of -a is in the past: the job can start at once")
     return notes

@@ -53,7 +53,7 @@ def _because_of(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
             yield e.Send(node=fact.node, message=ack)
         case f.JobDiscarded():
             for node, attempt in fact.attempts.items():
-                order = n.Stop(
+                order = n.StopAttempt(
                     job=fact.job,
                     attempt=attempt,
                     reason=StopReason.FENCED,
@@ -79,7 +79,7 @@ def _to_attempt(
         case f.MoveRequested() | f.MovePrepared():
             yield from ask_checkpoint(job, attempt)
         case f.BatchingChosen():
-            tune = n.Tune(job=job.id, attempt=attempt.number, batching=fact.batching)
+            tune = n.TuneTraining(job=job.id, attempt=attempt.number, batching=fact.batching)
             yield e.Send(node=next(iter(attempt.parts)), message=tune)
         case f.MoveAbandoned() if not job.spec.checkpoint_signal:
             # one that knows only its signal does not wait; should it end, its end will say why
@@ -113,7 +113,7 @@ def ask_checkpoint(job: Job, attempt: Attempt) -> Iterator[e.Send]:
     """Yield the order to save its state: to rank 0's node, or its signal to all of its nodes."""
     signal = job.spec.checkpoint_signal
     ranks = ranks_on(job, job.move.allocation) if job.move is not None and not signal else 0
-    order = n.Checkpoint(
+    order = n.TakeCheckpoint(
         job=job.id,
         attempt=attempt.number,
         request=job.moves_asked,
@@ -165,7 +165,7 @@ def retime(node: str, job: Job) -> e.Send:
 def stop(node: str, job: int, attempt: Attempt) -> e.Send:
     """Return the stop of one part, for the reason that stands."""
     assert attempt.stop is not None, "a stop has a reason"
-    order = n.Stop(
+    order = n.StopAttempt(
         job=job,
         attempt=attempt.number,
         reason=attempt.stop,

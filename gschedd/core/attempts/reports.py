@@ -255,7 +255,7 @@ def _ack(node: str, job: int, attempt: int, token: str) -> e.Send:
 
 
 def _fence(node: str, job: int, attempt: int, token: str) -> e.Send:
-    order = n.Stop(
+    order = n.StopAttempt(
         job=job,
         attempt=attempt,
         reason=StopReason.FENCED,
@@ -414,7 +414,7 @@ def is_saved(job: Job) -> bool:
     return attempt is None or attempt.stop is not None
 
 
-def on_progress(state: State, node: str, report: n.Progress, now_s: float) -> ReportResult:
+def on_progress(state: State, node: str, report: n.TrainingProgress, now_s: float) -> ReportResult:
     """A training says how far it is; its first step from a checkpoint ends a move or a restart."""
     result = nothing()
     found = _part(state, node, report.job, report.attempt)
@@ -452,7 +452,7 @@ def _goes_on(job: Job, attempt: Attempt) -> bool:
     return not attempt.resumed and (moved or attempt.work_begun > 0)
 
 
-def _reached(report: n.Progress, now_s: float) -> Reached:
+def _reached(report: n.TrainingProgress, now_s: float) -> Reached:
     at_s = min(report.at_s, now_s)
     return made_of(Reached, report, at_s=at_s, since_s=at_s, since_work=report.work_done)
 

@@ -132,7 +132,7 @@ def discarded(state: State) -> Iterator[e.Send]:
         del state.volatile.prepared[number]
         if job is not None and job.attempt is not None and job.attempt.number == there.attempt:
             continue  # it is launched
-        order = n.Stop(
+        order = n.StopAttempt(
             job=number,
             attempt=there.attempt,
             reason=StopReason.FENCED,

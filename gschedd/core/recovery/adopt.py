@@ -86,7 +86,7 @@ class Survey:
         self._count -= len(self.known.pop(node, ()))
         self.done.discard(node)
 
-    def take(self, node: str, message: n.Known) -> None:
+    def take(self, node: str, message: n.KnownAttempts) -> None:
         """Take in a piece of what a node knows."""
         room = max(0, MAX_KNOWN - self._count)
         kept = message.attempts[:room]
@@ -103,10 +103,10 @@ class Survey:
             job for job in reported if job >= self.first_unknown and job not in state.jobs
         )
 
-    def question(self, state: State) -> n.Survey:
+    def question(self, state: State) -> n.SurveyAttempts:
         """Return what nodes are asked."""
         unfinished = tuple(job for job in state.jobs if job < self.first_unknown)
-        return n.Survey(first_unknown=self.first_unknown, unfinished=unfinished)
+        return n.SurveyAttempts(first_unknown=self.first_unknown, unfinished=unfinished)
 
 
 def cases_of(state: State, survey: Survey) -> list[Case]:

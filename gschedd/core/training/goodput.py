@@ -37,7 +37,9 @@ def is_unmeasured(state: State, job: Job, allocation: Allocation) -> bool:
     return gpu_types(state, allocation) not in known
 
 
-def steps_by_batch(state: State, job: Job, report: n.Progress, now_s: float) -> Iterator[f.AnyFact]:
+def steps_by_batch(
+    state: State, job: Job, report: n.TrainingProgress, now_s: float
+) -> Iterator[f.AnyFact]:
     """Yield what an adaptive training has measured, where that is news."""
     attempt = job.attempt
     if job.spec.adaptive is None or attempt is None or attempt.number != report.attempt:

@@ -24,7 +24,7 @@ def expected_startup_s(spec: JobSpec, size: Size, state: State) -> float:
     return state.startups.expected_s(_family(spec))
 
 
-def startup_by_step(job: Job, report: n.Progress, now_s: float) -> f.StartupMeasured | None:
+def startup_by_step(job: Job, report: n.TrainingProgress, now_s: float) -> f.StartupMeasured | None:
     """Return how long the present attempt took until its first step, if it was not known."""
     attempt = job.attempt
     if attempt is None or attempt.started_s is None or attempt.startup_s is not None:

@@ -23,7 +23,9 @@ CHANGE: Final = 0.1
 PAUSE_S: Final = 60.0
 
 
-def mean_steps(state: State, job: Job, report: n.Progress, now_s: float) -> f.StepsMeasured | None:
+def mean_steps(
+    state: State, job: Job, report: n.TrainingProgress, now_s: float
+) -> f.StepsMeasured | None:
     """Return what a training's steps take where it runs, if it has just been measured.
 
     What it tells is the mean of its steps since it was heard last.

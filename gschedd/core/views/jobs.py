@@ -219,7 +219,7 @@ class JobViews:
             startup_s=self._startup_s(job),
             promised=job.promised,
             late_reason=self._why_late(job, row),
-            moves_asked=job.moves_asked,
+            moves_requested=job.moves_asked,
             move=move_row(job),
             checkpoint=checkpoint_row(job),
             progress=progress_row(self._state.reached.get(job.id)),
