@@ -1,4 +1,4 @@
-"""The options of Slurm's commands that list and cancel: of 22.05, and some of later ones. Pure.
+"""The options of Slurm's commands that list and cancel: of 22.05 to 26.05. Pure.
 
 Those of sbatch, salloc and srun are in `gsched.cli.submit.slurm_options`.
 """
@@ -19,43 +19,45 @@ from gsched.protocol.api import JobRow
 #: called here, if that differs, and after ``/`` the letter; ``0`` has no
 #: value, ``2`` an optional one. What a command does not look at requests what is so here anyway.
 _COMMANDS: Final[Mapping[str, str]] = {
-    "squeue": """account=accounts/A all/a0 array/r0 array-unique0 clusters=cluster/M
-        expand-patterns0 federation0 format/o Format/O help0 hide0 iterate/i jobs=job/j json2
-        licenses/L local0 long/l0 me0 name/n noconvert0 nodelist=nodes/w noheader/h0 notme0
-        only-job-state0 partition=partitions/p priority/P0 qos/q reservation/R sibling0 sort/S
-        start0 states=state/t steps=step/s usage0 users=user/u verbose/v0 version/V0 yaml2""",
+    "squeue": """Format/O account=accounts/A all/a0 array-unique0 array/r0 autocomplete
+        clusters=cluster/M expand-patterns0 federation0 format/o help0
+        helpformat=helpFormat0 helpstate0 hide0 iterate/i jobs=job/j json2 licenses/L local0
+        long/l0 me0 name/n noconvert0 nodelist=nodes=node/w noheader/h0 notme0
+        only-job-state0 partition=partitions/p priority/P0 qos/q reservation/R running-over
+        running-under sibling0 sort/S start0 states=state/t steps=step/s usage0 users=user/u
+        verbose/v0 version/V0 yaml2""",
     "sacct": """account=accounts/A allclusters/L0 allocations/X0 allusers/a0 array0 associations/x
-        batch-script/B0 brief/b0 clusters=cluster/M completion/c0 constraints/C delimiter
-        duplicates/D0 endtime/E env-vars0 expand-patterns0 federation0 file/f flags/F
-        format=fields/o gid=group/g help/h0 helpformat=help-fields/e0 jobs=job/j json2 local0
-        long/l0 name ncpus/I nnodes/i noconvert0 nodelist/N noheader/n0 parsable/p0 parsable2/P0
-        partition/r qos/q reason/R starttime/S states:state/s timelimit-max/K
-        timelimit-min/k truncate/T0 units usage0 use-local-uid0 users:user=uid/u verbose/v0
-        version/V0 wckeys/W whole-hetjob2 yaml2""",
-    "scancel": """account/A admin-comment batch/b0 clusters=cluster/M cron0 ctld0 full/f0 help0
-        hurry/H0 interactive/i0 me0 name=jobname/n nodelist/w partition/p qos/q quiet/Q0
-        reservation/R sibling signal/s states:state/t usage0 users:user/u verbose/v0 version/V0
-        wckey""",
-    "sinfo": """all/a0 clusters=cluster/M dead/d0 exact/e0 federation0 format/o Format/O help0
-        hide0 iterate/i json2 local0 long/l0 noconvert0 node=Node/N0 noheader/h0 nodes/n
-        partition/p reasons:list-reasons/R0 reservation/T0 responding/r0 sort/S states=state/t
+        autocomplete batch-script/B0 brief/b0 clusters=cluster/M completion/c0 constraints/C
+        delimiter duplicates/D0 endtime/E env-vars0 expand-patterns0 federation0 file/f
+        flags/F format=fields/o gid=group/g help/h0 helpformat=help-fields/e0 helpreason0
+        helpstate0 jobs=job/j json2 local0 long/l0 name ncpus/I nnodes/i noconvert0
+        nodelist/N noheader/n0 parsable/p0 parsable2/P0 partition/r qos/q reason/R
+        starttime/S states:state/s timelimit-max/K timelimit-min/k truncate/T0 units usage0
+        use-local-uid0 users:user=uid/u verbose/v0 version/V0 wckeys/W whole-hetjob2 yaml2""",
+    "scancel": """account/A admin-comment autocomplete batch/b0 clusters=cluster/M cron0 ctld0
+        full/f0 help0 hurry/H0 interactive/i0 me0 name=jobname/n nodelist/w partition/p qos/q
+        quiet/Q0 reservation/R sibling signal/s states:state/t usage0 users:user/u
+        verbose/v0 version/V0 wckey""",
+    "sinfo": """Format/O all/a0 autocomplete clusters=cluster/M dead/d0 exact/e0 federation0
+        format/o future0 help0 helpformat=helpFormat0 helpstate0 hide0 iterate/i json2
+        local0 long/l0 noconvert0 node=Node/N0 nodes/n noheader/h0 partition/p
+        reasons:list-reasons/R0 reservation/T0 responding/r0 sort/S states=state/t
         summarize/s0 usage0 verbose/v0 version/V0 yaml2""",
-    "sstat": """allsteps/a0 format=fields/o help/h0 helpformat/e0 jobs/j noconvert0 noheader/n0
-        parsable/p0 parsable2/P0 pidformat/i0 usage0 verbose/v0 version/V0""",
+    "sstat": """allsteps/a0 autocomplete format=fields/o help/h0 helpformat/e0 jobs/j noconvert0
+        noheader/n0 parsable/p0 parsable2/P0 pidformat/i0 usage0 verbose/v0 version/V0""",
 }
 #: What gsched does not have, by command.
-_MISSING: Final[Mapping[str, frozenset[str]]] = {
-    "squeue": frozenset({"yaml", "steps"}),
-    "sacct": frozenset(
-        {
-            *("associations", "batch-script", "completion", "constraints", "env-vars", "file"),
-            *("flags", "json", "ncpus", "nnodes", "reason", "timelimit-max", "timelimit-min"),
-            *("truncate", "units", "wckeys", "whole-hetjob", "yaml"),
-        }
-    ),
-    "scancel": frozenset({"admin-comment", "cron", "sibling"}),
-    "sinfo": frozenset({"json", "sort", "yaml"}),
-    "sstat": frozenset({"pidformat"}),
+_MISSING: Final = {
+    command: frozenset(names.split())
+    for command, names in {
+        "squeue": "autocomplete helpformat helpstate running-over running-under steps yaml",
+        "sacct": """associations autocomplete batch-script completion constraints env-vars file
+            flags helpreason helpstate json ncpus nnodes reason timelimit-max
+            timelimit-min truncate units wckeys whole-hetjob yaml""",
+        "scancel": "admin-comment autocomplete cron sibling",
+        "sinfo": "autocomplete future helpformat helpstate json sort yaml",
+        "sstat": "autocomplete pidformat",
+    }.items()
 }
 #: Filters that no job meets: there are no reservations, licenses and workload keys.
 _OF_NONE: Final = ("reservation", "licenses", "wckey")

@@ -58,6 +58,8 @@ _VARIABLES: Final = {
 }
 
 
+#: A job without a script, and a step for which nobody waits: without them it would be another one.
+_REFUSED: Final = frozenset({"--external", "--async"})
 _COMMAND: Final = ":"  # between the parts of a heterogeneous job
 
 
@@ -71,6 +73,8 @@ def parsed_options(words: Sequence[str], command: str) -> w.ParsedCommand:
     read = parse(words, OPTIONS[command])
     stated = {SYNONYMS.get(name, name): value for name, value in read.options}
     check_values(stated)
+    for option in sorted(_REFUSED & stated.keys()):
+        raise SlurmError(f"{option} is not supported by gsched")
     if _COMMAND in words[: len(words) - len(read.operands)] or read.operands[:1] == (_COMMAND,):
         raise heterogeneous(_COMMAND)
     return w.ParsedCommand(stated, read.operands)

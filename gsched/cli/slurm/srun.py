@@ -70,6 +70,8 @@ def srun(arguments: Sequence[str]) -> int:
         raise SlurmError("srun: fatal: No command given to execute.", plain=True)
     if "--multi-prog" in stated or _NEXT_PART in arguments[: len(arguments) - len(command)]:
         raise SlurmError("--multi-prog and heterogeneous steps are not supported")
+    if "--async" in stated:
+        raise SlurmError("--async is not supported by gsched: write srun ... & and wait")
     variables = full_environment()
     if "SLURM_JOB_ID" not in variables:
         raise UsageError(

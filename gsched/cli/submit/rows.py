@@ -215,7 +215,7 @@ SECTIONS: Final[Mapping[str, Sequence[Row]]] = {
             "LIST", many=True, complete="umask= block=true", read=read_extras),
     ),
     "Signals and failures": (
-        Row("--grace", "grace", "Time from TERM to KILL when the job is stopped.", "TIME",
+        Row("-K --grace", "grace", "Time from TERM to KILL when the job is stopped.", "TIME",
             alter="grace", alter_help="Time from TERM to KILL: seconds, MM:SS or 5m.",
             read=r.duration_s, job="grace_s"),
         Row("--signal", "signal", "Signal some time before the walltime ends; B: only to the "

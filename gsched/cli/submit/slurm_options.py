@@ -1,4 +1,4 @@
-"""The options of sbatch, salloc and srun, and how a command line has them.
+"""The options of sbatch, salloc and srun of Slurm 22.05 to 26.05, and how a command line has them.
 
 Pure. A line of ``#SBATCH`` is read by this table, too: an option that is not in it is a mistake.
 """
@@ -17,33 +17,33 @@ INVALID_DIRECTIVE: Final = "Invalid directive found in batch script"
 #: Options with a required value, one without (``0``) or with an optional one (``2``), and after
 #: ``/`` the letter. The first table is of all three commands.
 _ALL: Final = """
-account/A acctg-freq bb bbf begin/b chdir/D cluster-constraint clusters/M comment
-consolidate-segments0 constraint/C container container-id contiguous0 core-spec/S
-cores-per-socket cpu-freq cpus-per-gpu cpus-per-task/c deadline delay-boot dependency/d
-distribution/m exclude/x exclusive2 extra extra-node-info/B gid gpu-bind gpu-freq gpus/G
-gpus-per-node gpus-per-socket gpus-per-task gres gres-flags help/h0 hint hold/H0 job-name/J
-licenses/L mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network
-nice2 no-kill/k2 nodefile/F nodelist/w nodes/N ntasks/n ntasks-per-core ntasks-per-gpu
-ntasks-per-node ntasks-per-socket ntasks-per-tres oom-kill-step2 overcommit/O0 oversubscribe/s0
-partition/p power prefer priority profile qos/q quiet/Q0 reboot0 reservation resv-ports2 segment
-signal sockets-per-node spread-job0 spread-segments0 stepmgr0 switches tasks-per-node
-thread-spec threads-per-core time/t time-min tmp tres-bind tres-freq tres-per-task uid usage0
-use-min-nodes0 verbose/v0 version/V0 wckey container-image container-mounts container-workdir
-workdir licences
+account/A acctg-freq autocomplete bb bbf begin/b chdir/D cluster cluster-constraint clusters/M
+comment consolidate-segments0 constraint/C container container-id container-type context
+contiguous0 core-spec/S cores-per-socket cpu-freq cpus-per-gpu cpus-per-task/c deadline delay-boot
+dependency/d distribution/m exclude/x exclusive2 extra extra-node-info/B gid gpu-bind gpu-freq
+gpus-per-node gpus-per-socket gpus-per-task gpus/G gres gres-flags help/h0 hint hold/H0 job-name/J
+licenses/L mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mem-update mincpus
+network nice2 no-kill/k2 nodefile/F nodelist/w nodes/N ntasks-per-core ntasks-per-gpu
+ntasks-per-node ntasks-per-socket ntasks-per-tres ntasks/n oom-kill-step2 overcommit/O0
+oversubscribe/s0 partition/p power prefer priority profile qos/q quiet/Q0 reboot0 reservation
+resources resv-ports2 segment signal sockets-per-node spread-job0 spread-segments0 stepmgr0
+switches tasks-per-node thread-spec threads-per-core time-min time/t tmp tres-bind tres-per-task
+uid usage0 use-min-nodes0 verbose/v0 version/V0 wckey
+container-image container-mounts container-workdir workdir licences
 """
 _OF: Final[Mapping[str, str]] = {
-    "sbatch": """array/a batch error/e export export-file get-user-env2
-        ignore-pbs0 input/i kill-on-invalid-dep no-requeue0 open-mode output/o parsable0 propagate2
-        requeue0 test-only0 wait/W0 wait-all-nodes wrap""",
-    "salloc": """bell0 get-user-env2 immediate/I2 kill-command/K2 no-bell0 no-shell0 wait/W
-        wait-all-nodes x112""",
-    "srun": """accel-bind bcast2 bcast-exclude compress2 cpu-bind cpu_bind debugger-test0
-        disable-status/X0 epilog error/e exact0 export external-launcher2 het-group
-        immediate/I2 input/i interactive0 jobid kill-on-bad-exit/K2 label/l0 mpi msg-timeout
-        multi-prog0 no-allocate/Z0 open-mode output/o overlap0 pack-group preserve-env/E0
-        prolog propagate2 pty2 quit-on-interrupt0 relative/r send-libs2 slurmd-debug
-        task-epilog task-prolog test-only0 threads/T tree-width unbuffered/u0 wait/W whole0
+    "sbatch": """array/a batch error/e export export-file external0 get-user-env2 ignore-pbs0
+        input/i kill-on-invalid-dep no-requeue0 open-mode output/o parsable0 propagate2 requeue2
+        test-only0 wait-all-nodes wait/W0 wrap""",
+    "salloc": """bell0 get-user-env2 immediate/I2 kill-command/K2 no-bell0 no-shell0 wait-all-nodes
         x112""",
+    "srun": """accel-bind async0 bcast-exclude bcast2 compress2 cpu-bind cpu_bind debugger-test0
+        disable-status/X0 epilog error/e exact0 export external-launcher2 het-group
+        ignore-signals immediate/I2 input/i interactive0 jobid kill-on-bad-exit/K2 label/l0
+        mpi msg-timeout multi-prog0 no-allocate/Z0 open-mode output/o overlap2 pack-group
+        parsable0 preserve-env/E0 prolog propagate2 pty2 quit-on-interrupt0 relative/r
+        send-libs2 slurmd-debug task-epilog task-prolog test-only0 threads/T treewidth
+        unbuffered/u0 wait-for-children0 wait/W whole0 x112""",
 }
 #: Of Slurm before 22.05, still in many scripts.
 _OLD: Final = frozenset({"workdir", "licences"})

@@ -29,6 +29,7 @@ SYNONYMS: Final[Mapping[str, str]] = {
     "--tasks-per-node": "--ntasks-per-node",
     "--workdir": "--chdir",
     "--licences": "--licenses",
+    "--cluster": "--clusters",
 }
 
 
