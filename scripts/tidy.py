@@ -61,7 +61,6 @@ PRIVATE_PHRASES = {
 # The code still uses these; remove a line here when the last one is gone.
 PHRASES_IN_CODE = {
     r"trainings",
-    r"promis(?:e|es|ed|ing)",
 }
 PRODUCT_FOLDERS = {"gsched", "gschedd", "gnode"}
 POLICY_ROOMS = ("gschedd/policies/queue", "gschedd/policies/training", "baselines")

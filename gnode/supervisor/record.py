@@ -93,8 +93,8 @@ def ended(task: Task, seen: Seen, ending: Ending, asking: Asking) -> dict[str, o
     if ending.reason is not None:
         record["stop_reason"] = ending.reason
     if ending.signalled:
-        record["asked"] = ending.signalled
-        record["asked_s"] = seen.started_s + ending.signalled_s - seen.started_boottime_s
+        record["requested"] = ending.signalled
+        record["requested_s"] = seen.started_s + ending.signalled_s - seen.started_boottime_s
     if asking.refused:
         record["unhandled"] = asking.refused
     record.update(_outcome(seen.status))

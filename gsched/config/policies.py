@@ -186,7 +186,7 @@ class TrainingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             starts while other jobs wait for GPUs.
         profile: which elastic training jobs first run on their minimum number of GPUs, until their
             step times are measured: those without measured step times and those that request it
-            (``auto``), only those that request it (``asked``), or none (``never``).
+            (``auto``), only those that request it (``requested``), or none (``never``).
         planning_limit_s: a policy that has not planned within this time is given up for that time,
             and its process is started again, seconds.
     """

@@ -310,8 +310,8 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         started_s, ended_s: seconds since the epoch on the node's clock.
         work_done: of a training over all its attempts, as its last checkpoint has it, in the unit
             of its speed; None: there is none.
-        asked: the last move for which it was sent its `JobSpec.checkpoint_signal`; 0: none.
-        asked_s: when that was, seconds since the epoch on the node's clock.
+        requested: the last migration for which it got its `JobSpec.checkpoint_signal`; 0: none.
+        requested_s: when that was, seconds since the epoch on the node's clock.
         unhandled: the last move for which it was not sent, as no process of the part handled it.
     """
 
@@ -332,8 +332,8 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_s: Amount = 0.0
     memory_peak_bytes: Count = 0
     work_done: Amount | None = None
-    asked: Count = 0
-    asked_s: Amount = 0.0
+    requested: Count = 0
+    requested_s: Amount = 0.0
     unhandled: Count = 0
 
     def outcome(self, node: str = "") -> Outcome:

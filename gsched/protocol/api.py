@@ -317,7 +317,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
         training: what its user said of its size.
         movable: it can migrate: stop at a checkpoint and resume on other nodes.
         startup_s: expected time from a start to its first step, seconds; 0: unknown.
-        promised: whether it was promised that its deadline will be met; None: nothing was said.
+        guaranteed: whether it was guaranteed that its deadline will be met; None: nothing was said.
         late_reason: why it will be late, where that is known.
         start_unknown: why it is not known yet when it starts; empty: it is, or it cannot be known.
         moves_requested: how often that was asked of it.
@@ -359,7 +359,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     training: Training | None = None
     movable: bool = False
     startup_s: float = 0.0
-    promised: bool | None = None
+    guaranteed: bool | None = None
     late_reason: str = ""
     moves_requested: int = 0
     move: MoveRow | None = None

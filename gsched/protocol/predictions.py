@@ -39,7 +39,7 @@ class PredictionRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         kind: by which jobs are told to be alike; for the owner and operators only.
         succeeded: it ended with exit code 0.
         basis: what the prediction stood on: ``kind``, ``program``, ``request``, ``owner``, ``all``
-            or, before there was any history, ``asked`` or ``node``; empty: none was made.
+            or, before there was any history, ``requested`` or ``node``; empty: none was made.
         records: how many past runs it stood on.
         high: what it was thought to exceed seldom.
     """

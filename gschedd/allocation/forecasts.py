@@ -1,6 +1,6 @@
 """When the trainings that have to wait will run, and how soon each could end at best.
 
-An estimate, and no promise: GPUs are counted, wherever they are, and come back when what runs on
+An estimate, and no guarantee: GPUs are counted, wherever they are, and come back when what runs on
 them is planned to end; the waiting take them one after the other, each on the fewest that meet its
 deadline, or on those that end it first.
 """

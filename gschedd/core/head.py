@@ -34,7 +34,7 @@ from gschedd.core.cycle import rounds as r
 from gschedd.core.cycle.dirty import due_groups, due_jobs, noted
 from gschedd.core.cycle.retry import Retry
 from gschedd.core.cycle.run import Cycle, carried_out, run_cycle
-from gschedd.core.forecast.deadline import foresee, promise_of
+from gschedd.core.forecast.deadline import foresee, guarantee_of
 from gschedd.core.forecast.start import Forecast
 from gschedd.core.nodes import admission
 from gschedd.core.nodes.admission import Refusal
@@ -173,15 +173,15 @@ class Head:
             intern=self._intern,
             now_s=now_s,
         )
-        promises: list[f.AnyFact] = []
+        guarantees: list[f.AnyFact] = []
         if command.submitted.reject_if_late:
             spec = submission.spec
             outlook = outlook or self.foresee(spec, now_s)
-            promise = promise_of(self.state.next_job, spec, outlook, now_s=now_s)
+            guarantee = guarantee_of(self.state.next_job, spec, outlook, now_s=now_s)
             if self.state.plans_training:
-                promises.append(promise)  # else nobody plans for it, so it would bind nobody
+                guarantees.append(guarantee)  # else nobody plans for it, so it would bind nobody
         of_slurm = SLURM_MARK in command.submitted.environment
-        return self._queue(submission, command.caller, now_s, promises, of_slurm=of_slurm)
+        return self._queue(submission, command.caller, now_s, guarantees, of_slurm=of_slurm)
 
     def _resubmit(self, command: c.Resubmit, now_s: float) -> Step:
         known = known_submission(self.state, command.original.spec.owner.uid, command.key)

@@ -467,7 +467,7 @@ class Service:
             return 0
         fault = ended[0].exception()
         if isinstance(fault, StorageError):
-            log.critical("%s: stopping at once, nothing more is promised. %s", fault, fault.hint)
+            log.critical("%s: stopping at once, nothing more is guaranteed. %s", fault, fault.hint)
             return fault.exit_code
         log.critical("the head's own fault", exc_info=fault)
         return 70

@@ -406,7 +406,7 @@ def _failpoints(facts: Sequence[f.AnyFact], when: str) -> None:
 def _is_of_move(fact: f.AnyFact) -> bool:
     """Return whether a fact is a step of a move."""
     match fact:
-        case f.MoveRequested() | f.TrainingResumed():
+        case f.MigrationRequested() | f.TrainingResumed():
             return True
         case f.CheckpointTaken():
             return fact.request > 0

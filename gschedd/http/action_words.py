@@ -15,7 +15,7 @@ def action_result(
     """Return what has become of one id, ``text``, by a step."""
     if error is not None:
         return api.ActionResult(id=text, error=error_body(error))
-    moves = [fact for fact in step.facts if isinstance(fact, f.MoveRequested)] if step else []
+    moves = [fact for fact in step.facts if isinstance(fact, f.MigrationRequested)] if step else []
     migration = moves[0].request if moves else 0
     return api.ActionResult(id=text, text=words, note=note, migration=migration)
 
@@ -36,5 +36,5 @@ def action_words(action: a.AnyJobAction, step: Step, *, dry_run: bool = False) -
 
 def _where(step: Step) -> str:
     """Return where a job goes to: ``n1 (GPUs 0,1), n2 (GPU 0)``."""
-    moves = (fact for fact in step.facts if isinstance(fact, f.MoveRequested))
+    moves = (fact for fact in step.facts if isinstance(fact, f.MigrationRequested))
     return ", ".join(describe_place(share) for move in moves for share in move.allocation)

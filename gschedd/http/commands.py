@@ -24,7 +24,7 @@ from gsched.model.limits import MAX_JOBS_PER_REQUEST
 from gsched.model.states import STATED_HOLDS
 from gsched.protocol import actions as a
 from gsched.protocol import api, recover
-from gschedd.core.forecast.deadline import promise_of
+from gschedd.core.forecast.deadline import guarantee_of
 from gschedd.core.forecast.start import Forecast
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
@@ -212,7 +212,7 @@ class Commands:
     async def _queue_unless_late(
         self, pairs: Sequence[_Received], caller: Caller, known: Mapping[str, int]
     ) -> list[Step]:
-        """Queue jobs one by one, each judged with those before it: else all would be promised.
+        """Queue jobs one by one, each judged with those before it: else all would be guaranteed.
 
         No other job is judged between the forecast for one and its submission, whoever has sent it.
         """
@@ -354,7 +354,7 @@ class Commands:
             submission = self._prepared(job, caller, now_s)
             outlook = await self._parts.forecasts.outlook(submission.spec, uid=caller.uid)
             if job.reject_if_late:
-                promise_of(self._head.state.next_job, submission.spec, outlook, now_s=now_s)
+                guarantee_of(self._head.state.next_job, submission.spec, outlook, now_s=now_s)
         except GschedError as error:
             return api.SubmitResult(error=error_body(error))
         result = with_start(api.SubmitResult(warnings=submission.warnings), outlook)

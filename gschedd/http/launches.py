@@ -94,7 +94,7 @@ class Launches:
         attempt = Attempt(
             number=move.prepare,
             state=AttemptState.ASSIGNED,
-            assigned_s=move.asked_s,
+            assigned_s=move.requested_s,
             parts={share.node: Part(share=share) for share in move.allocation},
             token=self._state.epoch_id,
         )

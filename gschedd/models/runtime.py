@@ -77,7 +77,7 @@ class WalltimeSpeed(Struct, frozen=True, kw_only=True, cache_hash=True, tag="wal
 
     On fewer GPUs it is taken to be slower in proportion, on more to be no faster. With any speed-up
     that grows ever more slowly with the GPUs, which is every one without a gain in cache or memory,
-    it really ends no later than that: fewer cost at most so much, and a promise made of it is kept.
+    it really ends no later than that: fewer cost at most so much, and such a guarantee is kept.
 
     Attributes:
         gpus: on which the run time is known; 0: it has none, and takes as long anywhere.

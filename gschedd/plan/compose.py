@@ -169,13 +169,13 @@ def check(
         starts: in order.
         may_go_on: whether there is time for a further one; asked after each.
     """
-    promised = {verdict.job for verdict in first.verdicts if verdict.meets}
+    guaranteed = {verdict.job for verdict in first.verdicts if verdict.meets}
     given: list[Start] = []
     late: dict[int, int] = {}
     for start in starts:
         if len(given) == MAX_CHECKED or (late and not may_go_on()):
             break
-        late[start.job] = _late(theirs, profiles, promised, [*given, start])
+        late[start.job] = _late(theirs, profiles, guaranteed, [*given, start])
         if not late[start.job]:
             given.append(start)
     return late
@@ -216,7 +216,9 @@ def settled(second: Plan, late: Mapping[int, int], *, now_s: float) -> Plan:
     )
 
 
-def _late(theirs: Snapshot, profiles: Policy, promised: Collection[int], given: list[Start]) -> int:
+def _late(
+    theirs: Snapshot, profiles: Policy, guaranteed: Collection[int], given: list[Start]
+) -> int:
     """Return a training that would be late, of those that are not, or 0 if there is none."""
     spaces = Spaces(theirs.nodes)
     for start in given:
@@ -230,7 +232,7 @@ def _late(theirs: Snapshot, profiles: Policy, promised: Collection[int], given: 
         )
     )
     in_time = {verdict.job for verdict in then.verdicts if verdict.meets}
-    return min((job for job in promised if job not in in_time), default=0)
+    return min((job for job in guaranteed if job not in in_time), default=0)
 
 
 def _started(start: Start, now_s: float) -> RunningJob:

@@ -110,7 +110,7 @@ class Basis(StrEnum):
     REQUEST = "request"  # the owner's jobs that asked for the same
     OWNER = "owner"
     ALL = "all"
-    REQUESTED = "asked"  # nothing was ever recorded: what it asks for
+    REQUESTED = "requested"  # nothing was ever recorded: what it asks for
     NODE = "node"  # nothing was ever recorded: the load of the node, divided by its jobs
 
 

@@ -241,9 +241,9 @@ class DeadlineForecast(Struct, frozen=True, kw_only=True):
         end_s: when it will be done, seconds since the epoch; None where that is unknown.
         gpus: on how many GPUs, at first.
         why: in words, where it will be late.
-        firm: it stays with that, and it may be kept as a promise; else it is only expected so far.
-        can_promise: the policy would keep the deadline if it were promised now, although it does
-            not promise it by itself.
+        firm: it stays with that, and it may become a guarantee; else it is only expected so far.
+        can_guarantee: the policy would keep the deadline if it were guaranteed now, although it
+            does not guarantee it by itself.
         unsure_until_s: it is unknown whether it will be in time, although nothing may count on
             it (``meets`` is False); from then on it cannot be, whatever it gets. None: it is said.
     """
@@ -254,7 +254,7 @@ class DeadlineForecast(Struct, frozen=True, kw_only=True):
     gpus: int = 0
     why: str = ""
     firm: bool = True
-    can_promise: bool = False
+    can_guarantee: bool = False
     unsure_until_s: float | None = None
 
 
@@ -266,8 +266,8 @@ class Plan(Struct, frozen=True, kw_only=True):
             A start may use only what is free before that; what is vacated is decided about later.
         tunes: of adaptive trainings that stay where they are.
         verdicts: what is expected of trainings, waiting or running; the first firm one about a job
-            that says ``meets`` is kept as a promise (`TrainingProfile.promised`), as is the first
-            firm one that does not.
+            that says ``meets`` is kept as a guarantee (`TrainingProfile.guaranteed`), as is the
+            first firm one that does not.
         again_s: when to ask again although nothing else has happened, seconds since the epoch;
             None: there is no need.
         more: the plan ends after `Snapshot.starts_max` starts; a further one is to follow at once.

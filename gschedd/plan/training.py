@@ -221,7 +221,7 @@ class TrainingProfile(Struct, frozen=True, kw_only=True):
         movable_later: it cannot migrate now, but it can once its start, or a pause after a failed
             migration, is over.
         move_s: from the order to stop to its first further step, seconds: the cost of a move.
-        promised: whether it was promised that the deadline will be met; None: nothing was said.
+        guaranteed: whether it was guaranteed that the deadline will be met; None: nothing was said.
         request: what it asks for: one chunk, of which every place has a GPU or more. A move of what
             runs is an allocation for it (see `gschedd.plan.elastic`); None: it cannot be moved.
         adaptive: what more is known where its batch and GPUs may be chosen; None: they may not.
@@ -239,7 +239,7 @@ class TrainingProfile(Struct, frozen=True, kw_only=True):
     movable: bool = False
     movable_later: bool = False
     move_s: float = 0.0
-    promised: bool | None = None
+    guaranteed: bool | None = None
     request: Request | None = None
     adaptive: AdaptiveProfile | None = None
 

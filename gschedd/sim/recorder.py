@@ -30,7 +30,7 @@ class JobResult(Struct, frozen=True, kw_only=True):
         start_s: of its first attempt; empty if it never started.
         slowdown: bounded: (waiting + running) / max(running, 10 s), at least 1.
         deadline_met: 1 or 0; empty if it has no deadline.
-        promised: whether it was promised to meet it, 1 or 0; empty if nothing was.
+        guaranteed: whether it was guaranteed to meet it, 1 or 0; empty if nothing was.
     """
 
     job: int
@@ -50,7 +50,7 @@ class JobResult(Struct, frozen=True, kw_only=True):
     exit_code: int | None
     attempts: int
     deadline_met: int | None
-    promised: int | None
+    guaranteed: int | None
 
 
 class Distribution(Struct, frozen=True, kw_only=True):
@@ -198,7 +198,7 @@ class Recorder:
             case f.AttemptAssigned():
                 self._idle.discard(fact.job)
                 self._running += 1
-            case f.MoveRequested():
+            case f.MigrationRequested():
                 self._migrations += 1
             case f.AttemptEnded():
                 self._running -= 1
@@ -286,7 +286,7 @@ class Recorder:
             exit_code=job.outcome.exit_code,
             attempts=job.attempts,
             deadline_met=None if met is None else int(met),
-            promised=None if job.promised is None else int(job.promised),
+            guaranteed=None if job.guaranteed is None else int(job.guaranteed),
         )
 
     # --- at the end ---

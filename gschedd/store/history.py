@@ -21,16 +21,21 @@ from gschedd.store.seals import DamagedRowError, SqlValue, read_row
 #: Of the run itself, in the order of `_run_values`.
 RUN_COLUMNS: Final = (
     *("job", "attempt", "node", "ended_s", "succeeded"),
-    *("kind", "program", "owner_uid", "asked_cpus", "asked_gpus", "asked_memory_bytes"),
-    *("asked_walltime_s", "cores", "core_rate", "memory_total_bytes", "gpus", "gpu_rate"),
+    *("kind", "program", "owner_uid", "requested_cpus", "requested_gpus", "requested_memory_bytes"),
+    *("requested_walltime_s", "cores", "core_rate", "memory_total_bytes", "gpus", "gpu_rate"),
     *("gpu_memory_total_bytes", "wall_s", "cpu_cores", "cpu_s", "memory_bytes", "gpus_busy"),
     *("gpu_memory_bytes", "cpu_peak_cores", "memory_peak_bytes", "gpu_memory_peak_bytes"),
     *("read_bytes", "write_bytes"),
 )
 #: Of the prediction, in the order of `_prediction_values`; NULL where none was made.
 PREDICTION_COLUMNS: Final = (
-    *("basis", "records", "said_wall_s", "said_wall_high_s"),
-    *("said_cpu_cores", "said_memory_bytes", "said_gpus_busy", "said_gpu_memory_bytes"),
+    *("basis", "records", "predicted_wall_s", "predicted_wall_high_s"),
+    *(
+        "predicted_cpu_cores",
+        "predicted_memory_bytes",
+        "predicted_gpus_busy",
+        "predicted_gpu_memory_bytes",
+    ),
     *("high_cpu_cores", "high_memory_bytes", "high_gpus_busy", "high_gpu_memory_bytes"),
 )
 COLUMNS: Final = RUN_COLUMNS + PREDICTION_COLUMNS
@@ -51,8 +56,8 @@ MEASURED: Final = {
 #: The relative error of each of `Q`, (predicted - measured) / measured; NULL where there is nothing
 #: to compare. What is less than the floor of its quantity counts as none, as it does for models.
 ERRORS: Final = ", ".join(
-    f"CASE WHEN max(history.said_{name}, history.{name}) > {FLOORS[q]!r} THEN "
-    f"(history.said_{name} - history.{name}) / max(history.{name}, {FLOORS[q]!r}) END"
+    f"CASE WHEN max(history.predicted_{name}, history.{name}) > {FLOORS[q]!r} THEN "
+    f"(history.predicted_{name} - history.{name}) / max(history.{name}, {FLOORS[q]!r}) END"
     for q, name in MEASURED.items()
 )
 
@@ -130,10 +135,10 @@ def run_from_row(row: Row) -> Run:
             key=text("kind"),
             program=text("program"),
             owner_uid=count("owner_uid"),
-            cpus=count("asked_cpus"),
-            gpus=count("asked_gpus"),
-            memory_bytes=count("asked_memory_bytes"),
-            walltime_s=number("asked_walltime_s"),
+            cpus=count("requested_cpus"),
+            gpus=count("requested_gpus"),
+            memory_bytes=count("requested_memory_bytes"),
+            walltime_s=number("requested_walltime_s"),
         ),
         node=text("node"),
         rates=NodeRates(
@@ -157,11 +162,11 @@ def run_from_row(row: Row) -> Run:
     prediction = None
     if values["basis"] is not None:
         prediction = Prediction(
-            use=_use(number, "said_"),
+            use=_use(number, "predicted_"),
             high=_use(number, "high_"),
             basis=Basis(text("basis")),
-            wall_s=cast("float | None", values["said_wall_s"]),
-            wall_high_s=cast("float | None", values["said_wall_high_s"]),
+            wall_s=cast("float | None", values["predicted_wall_s"]),
+            wall_high_s=cast("float | None", values["predicted_wall_high_s"]),
             records=count("records"),
         )
     return Run(job=count("job"), attempt=count("attempt"), record=record, prediction=prediction)

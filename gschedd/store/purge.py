@@ -67,9 +67,9 @@ REPEATED: Final = frozenset(
         "JobHeld",
         "JobReleased",
         "JobSignalled",
-        "MoveAbandoned",
-        "MoveMeasured",
-        "MovePrepared",
+        "MigrationAbandoned",
+        "MigrationMeasured",
+        "MigrationPrepared",
         "StepsMeasured",
     }
 )

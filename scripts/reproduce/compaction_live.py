@@ -175,7 +175,7 @@ def _steps(stories: dict[str, JobStory]) -> tuple[Step, ...]:
 def _of_job(name: str, story: JobStory) -> Iterator[tuple[int, Step]]:
     """Yield a job's start and its moves, each with its place among all that has happened."""
     places = [tuple(sorted(part.node for part in each.parts)) for each in story.attempts]
-    decided = [event.seq for event in story.events if event.kind == "MoveRequested"]
+    decided = [event.seq for event in story.events if event.kind == "MigrationRequested"]
     begun = [event.seq for event in story.events if event.kind == "AttemptAssigned"]
     if places:
         yield begun[0], Step(job=name, nodes=places[0])

@@ -85,8 +85,8 @@ class Figures(Struct, frozen=True, kw_only=True):
 
     Attributes:
         met: jobs done by their deadline, of all.
-        accepted: jobs whose deadline was promised, of all; what a policy only expects so far is no
-            promise.
+        accepted: jobs whose deadline was guaranteed, of all; what a policy only expects so far is
+            no guarantee.
         met_of_accepted: jobs done by their deadline, of those; None if there are none.
         published: ``met`` as the authors' simulator gives it, where it is known.
         waiting_s: mean time from submission to the first start.
@@ -118,7 +118,7 @@ def run(name: str, jobs: Sequence[TraceJob], cluster: str, move_s: float) -> Fig
     def note(result: JobResult) -> None:
         if result.deadline_met:
             met.add(result.job)
-        if result.promised:
+        if result.guaranteed:
             accepted.add(result.job)
 
     began_s = time.perf_counter()
@@ -128,7 +128,7 @@ def run(name: str, jobs: Sequence[TraceJob], cluster: str, move_s: float) -> Fig
     )
     simulation.run()
     summary = simulation.summary(name)
-    accepted.update(number for number, job in simulation.head.state.jobs.items() if job.promised)
+    accepted.update(number for number, job in simulation.head.state.jobs.items() if job.guaranteed)
     return Figures(
         policy=name,
         jobs=len(jobs),

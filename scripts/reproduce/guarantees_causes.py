@@ -61,15 +61,15 @@ class Watch:
         """Return the plan of the policy."""
         here = Round(snapshot, self.settings)
         plan = here.plan()
-        promised = [each for each in here.needs.candidates if each.promised]
-        seen = {each.need.job: self._seen(each, here, plan) for each in promised}
+        guaranteed = [each for each in here.needs.candidates if each.guaranteed]
+        seen = {each.need.job: self._seen(each, here, plan) for each in guaranteed}
         for job in here.hopeless:
-            if snapshot.profiles[job].promised:
+            if snapshot.profiles[job].guaranteed:
                 self.causes.setdefault(job, self._before_it(job) or "other")
-        for each in promised:
+        for each in guaranteed:
             if each.need.job not in here.kept.shares and each.need.job not in self.causes:
                 cause = self._before_it(each.need.job)
-                self.causes[each.need.job] = cause or self._cause(promised, snapshot, here)
+                self.causes[each.need.job] = cause or self._cause(guaranteed, snapshot, here)
         self._before = seen
         return plan
 
@@ -100,7 +100,7 @@ class Watch:
             return "migration"
         return "nodes" if seen.placed < seen.planned else ""
 
-    def _cause(self, promised: Sequence[Candidate], snapshot: Snapshot, here: Round) -> str:
+    def _cause(self, guaranteed: Sequence[Candidate], snapshot: Snapshot, here: Round) -> str:
         """Return what would have to be otherwise for the plan to hold all guaranteed jobs."""
         grid = grid_for(snapshot, here.trainings, here.speeds, here.needs, self.settings)
         fine = grid_for(
@@ -110,14 +110,15 @@ class Watch:
             here.needs,
             structs.replace(self.settings, steps_max=FINE_STEPS, steps_min=FINE_STEPS),
         )
-        known = [each for each in promised if each.need.job in self._before]
+        known = [each for each in guaranteed if each.need.job in self._before]
         free = [
-            structs.replace(each, need=structs.replace(each.need, move_s=0.0)) for each in promised
+            structs.replace(each, need=structs.replace(each.need, move_s=0.0))
+            for each in guaranteed
         ]
         tests = {
-            "guarantee": len(known) < len(promised) and _holds(known, grid),
-            "steps": _holds(promised, fine),
-            "order": _holds_in_some_order(promised, fine),
+            "guarantee": len(known) < len(guaranteed) and _holds(known, grid),
+            "steps": _holds(guaranteed, fine),
+            "order": _holds_in_some_order(guaranteed, fine),
             "charge": _holds(free, grid),
         }
         return next((cause for cause, holds in tests.items() if holds), "other")
@@ -135,9 +136,9 @@ def _first_that_fails(ordered: Sequence[Candidate], grid: Grid) -> int | None:
     return None
 
 
-def _holds_in_some_order(promised: Sequence[Candidate], grid: Grid) -> bool:
+def _holds_in_some_order(guaranteed: Sequence[Candidate], grid: Grid) -> bool:
     """Return whether an order is found, a job that fails being planned earlier each time."""
-    order = sorted(promised, key=_due)
+    order = sorted(guaranteed, key=_due)
     for _ in range(ORDERS):
         failed = _first_that_fails(order, grid)
         if not failed:

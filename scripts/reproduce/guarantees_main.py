@@ -74,7 +74,7 @@ def simulate(
     def note(result: JobResult) -> None:
         if result.deadline_met:
             met.add(result.job)
-        if result.promised:
+        if result.guaranteed:
             given.add(result.job)
 
     watch = Watch(settings)

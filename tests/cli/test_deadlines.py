@@ -347,7 +347,7 @@ def test_the_whole_story_tells_deadline_slack_and_why_it_is_late(head: CannedHea
         server="head", now_s=NOW_S, row=DEADLINES[1], attempts=(), events=(), workdir="/",
         resources="select=1:ncpus=1:ngpus=1", stdout_path="", stderr_path="", join="n",
         launch="torchrun", rerunnable=True, grace_s=30.0, urgency="urgent", movable=True,
-        promised=True, late_reason="it takes longer than planned", startup_s=23.46,
+        guaranteed=True, late_reason="it takes longer than planned", startup_s=23.46,
         training=Training(iterations=10.0, rates=((1, 2.5), (2, 5.0))),
     )  # fmt: skip
     head.answers["GET /v1/stories"] = JobStories(server="head", now_s=NOW_S, jobs=(story,))
@@ -359,7 +359,7 @@ def test_the_whole_story_tells_deadline_slack_and_why_it_is_late(head: CannedHea
         "predicted_end = Mon Sep 21 14:24:20 2026",
         "deadline_slack = -00:10:00",
         "deadline_met = False (predicted): it takes longer than planned",
-        "deadline_promised = True",
+        "deadline_guaranteed = True",
         "training = iterations=10,rates=1:2.5/2:5",
         "movable = True",
     ):

@@ -162,7 +162,7 @@ def test_why_at_a_terminal_wraps_under_its_column(head: Path, fake: FakeApi) -> 
 
 
 def test_a_start_that_should_have_been_by_now_may_be_any_moment(head: Path, fake: FakeApi) -> None:
-    """What was before it takes longer than such jobs did: that time is over, not promised."""
+    """What was before it takes longer than such jobs did: that time is over, not guaranteed."""
     fake.add(make_row(4, predicted_start_s=NOW_S - 60))
 
     assert "expected start: any moment" in run_command("gstat", "--why", "4", head=head).stdout

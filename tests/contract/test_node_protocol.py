@@ -247,7 +247,7 @@ def numbers_in(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[st
 
 ENDED = ExitRecord(
     job=1, attempt=1, kind=OutcomeKind.EXITED, exit_code=1, signal=9, rank=1,
-    memory_peak_bytes=5, asked=1,
+    memory_peak_bytes=5, requested=1,
     failure=LaunchFailure(stage=LaunchStage.ACCOUNT, subject=Subject.USER, errno=2),
 )  # fmt: skip
 BUSY = Usage(

@@ -1,4 +1,4 @@
-"""What tests/conftest.py promises: a test that breaks a rule fails, and says which."""
+"""What tests/conftest.py guarantees: a test that breaks a rule fails, and says which."""
 
 import contextlib
 import os

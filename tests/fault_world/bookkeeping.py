@@ -26,7 +26,7 @@ LIVE_PARTS: Final = frozenset({PartState.PENDING, PartState.RUNNING})
 
 
 class InvariantError(AssertionError):
-    """A promise of gsched's is broken; ``number`` says which."""
+    """A guarantee of gsched's is broken; ``number`` says which."""
 
     def __init__(self, number: str, message: str) -> None:
         super().__init__(f"{number}: {message}")
@@ -131,10 +131,10 @@ def _check_places_to_come(state: State, name: str, to_come: Collection[Share]) -
             space = take(space, job.attempt.parts[name].share)
     for share in to_come:
         free = {gpu.index for gpu in space.gpus}
-        demand(free.issuperset(share.gpu_indices), "I6", f"GPUs of {name} are promised twice")
+        demand(free.issuperset(share.gpu_indices), "I6", f"GPUs of {name} are guaranteed twice")
         space = take(space, share)
-    demand(space.cpus >= 0, "I6", f"CPUs of {name} are promised twice")
-    demand(space.memory_bytes >= 0, "I6", f"memory of {name} is promised twice")
+    demand(space.cpus >= 0, "I6", f"CPUs of {name} are guaranteed twice")
+    demand(space.memory_bytes >= 0, "I6", f"memory of {name} is guaranteed twice")
 
 
 # --- jobs ---

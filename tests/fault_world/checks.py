@@ -79,7 +79,7 @@ class History:
                 alive = self.live.pop(job, None)
                 demand(alive == fact.attempt, "I5", f"job {job}: {fact.attempt} ends, not {alive}")
                 self.ended.add(AttemptKey(job, fact.attempt))
-            case f.MoveRequested() if fact.prepare:
+            case f.MigrationRequested() if fact.prepare:
                 self._prepare(fact)
             case f.JobEnded():
                 demand(job not in self.live, "I5", f"job {job} ends before its attempt")
@@ -87,7 +87,7 @@ class History:
             case _:
                 pass
 
-    def _prepare(self, fact: f.MoveRequested) -> None:
+    def _prepare(self, fact: f.MigrationRequested) -> None:
         key = AttemptKey(fact.job, fact.prepare)
         known = key in self.prepared or key in self.assigned
         demand(not known, "I9", f"attempt {key.name} is prepared, and was one before")

@@ -1,7 +1,7 @@
 """The fault world with trainings that are moved, resized and sent back.
 
 Most jobs are trainings that save their state when asked, or say that they cannot, or say nothing
-for too long; a policy moves them about. So every promise is checked through every phase of a move,
+for too long; a policy moves them about. So guarantees are checked through every phase of a move,
 and I12 with them: what a checkpoint has saved is never done again.
 """
 

@@ -192,7 +192,7 @@ class FaultWorld:
         """Live through faults and healing; return what happened.
 
         Raises:
-            InvariantError: a promise was broken.
+            InvariantError: a guarantee was broken.
         """
         self._begin()
         self._run_until(BEGIN_S + FAULTS_S, lambda: False)

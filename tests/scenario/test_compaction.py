@@ -111,7 +111,7 @@ def test_a_training_that_cannot_be_saved_is_not_asked_again_and_again() -> None:
 
     site.run_for(80.0)
 
-    assert len(site.told(f.MoveAbandoned, first)) == 1
+    assert len(site.told(f.MigrationAbandoned, first)) == 1
     assert site.machine_of(second) == ("a",)
     assert site.done[whole].outcome is not None
 
@@ -123,11 +123,11 @@ def test_a_training_that_could_not_be_saved_is_asked_again_much_later() -> None:
     site.programs[second] = site.programs[first]
     site.training(30.0, gpus=2, deadline_after_s=900.0)
     site.run_for(60.0)
-    assert [len(site.told(f.MoveRequested, job)) for job in (first, second)] == [1, 1]
+    assert [len(site.told(f.MigrationRequested, job)) for job in (first, second)] == [1, 1]
 
     site.run_for(ASK_AGAIN_S)
 
-    assert [len(site.told(f.MoveRequested, job)) for job in (first, second)] == [2, 2]
+    assert [len(site.told(f.MigrationRequested, job)) for job in (first, second)] == [2, 2]
 
 
 def test_room_is_made_as_soon_as_what_is_in_the_way_can_be_moved() -> None:
@@ -143,7 +143,7 @@ def test_room_is_made_as_soon_as_what_is_in_the_way_can_be_moved() -> None:
     assert [site.machine_of(job) for job in (first, second)] == [("a",), ("b",)]
     assert site.state(filler) == "done"
     site.training(30.0, gpus=2, deadline_after_s=90.0)
-    assert not site.told(f.MoveRequested, second)
+    assert not site.told(f.MigrationRequested, second)
     site.run_for(60.0)
 
     assert site.machine_of(second) == ("a",)

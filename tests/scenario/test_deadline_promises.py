@@ -1,4 +1,4 @@
-"""What `deadline` promises to a job that insists on its deadline; the slack of urgencies."""
+"""What `deadline` guarantees to a job that insists on its deadline; the slack of urgencies."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def training(site: Site, run_s: float, in_s: float, **changes: object) -> int:
 
 
 @pytest.mark.parametrize("insists", [True, False])
-def test_a_job_taken_with_reject_if_late_is_promised_its_deadline(*, insists: bool) -> None:
+def test_a_job_taken_with_reject_if_late_is_guaranteed_its_deadline(*, insists: bool) -> None:
     """On one GPU a long job waits behind another; short ones come that would take its place.
 
     Who insists keeps it. The other one needs most GPU time, so it is given up for the short ones.
@@ -48,24 +48,24 @@ def test_a_job_taken_with_reject_if_late_is_promised_its_deadline(*, insists: bo
     site = Site()
     training(site, 100.0, 150.0)
     long = training(site, 1000.0, 1300.0, reject_if_late=insists)
-    assert site.job(long).promised is (True if insists else None)
+    assert site.job(long).guaranteed is (True if insists else None)
     assert site.job(long).meets is True
 
     for _ in range(4):
         training(site, 90.0, 900.0)
 
     assert site.job(long).meets is insists
-    assert site.job(long).promised is (True if insists else None)
+    assert site.job(long).guaranteed is (True if insists else None)
 
 
-def test_a_deadline_that_leaves_no_time_for_a_change_is_not_promised() -> None:
+def test_a_deadline_that_leaves_no_time_for_a_change_is_not_guaranteed() -> None:
     """The job is expected to be in time, and taken; two migrations would take 60 s."""
     site = Site()
     training(site, 100.0, 150.0)
 
     tight = training(site, 300.0, 430.0, reject_if_late=True, movable=True)
 
-    assert (site.job(tight).meets, site.job(tight).promised) == (True, None)
+    assert (site.job(tight).meets, site.job(tight).guaranteed) == (True, None)
 
 
 @pytest.mark.parametrize("policy", [deadline.plan, drs.plan])

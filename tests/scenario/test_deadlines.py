@@ -1,4 +1,4 @@
-"""Deadlines as their owners meet them: what is promised and told, and how it is judged anew."""
+"""Deadlines as their owners meet them: what is guaranteed and told, and how it is judged anew."""
 
 import pytest
 
@@ -107,10 +107,10 @@ def test_who_would_be_late_is_refused_if_he_asks_for_it() -> None:
     assert isinstance(error, InvalidRequestError)
     assert "would miss its deadline" in error.message
     assert "nothing was queued" in error.message
-    assert story.job(queued).promised is False
+    assert story.job(queued).guaranteed is False
 
 
-def test_who_is_taken_has_a_promise_from_the_first_moment() -> None:
+def test_who_is_taken_has_a_guarantee_from_the_first_moment() -> None:
     """It stands in the same commit as the submission: what comes beside it cannot break it."""
     story = Story()
     asked = submission(
@@ -125,7 +125,7 @@ def test_who_is_taken_has_a_promise_from_the_first_moment() -> None:
     )
 
     assert [type(fact) for fact in step.facts] == [f.JobSubmitted, f.DeadlineJudged]
-    assert story.job(step.job).promised is True
+    assert story.job(step.job).guaranteed is True
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_who_is_taken_has_a_promise_from_the_first_moment() -> None:
         ({"training": None}, "its run time is unknown"),
     ],
 )
-def test_where_nothing_can_be_said_nothing_is_promised(
+def test_where_nothing_can_be_said_nothing_is_guaranteed(
     changes: dict[str, object], words: str
 ) -> None:
     error = Story().refused(500.0, reject_if_late=True, **changes)
@@ -164,7 +164,7 @@ def test_without_a_deadline_policy_ends_follow_from_starts() -> None:
     assert "would miss its deadline" in story.refused(1200.0, reject_if_late=True).message
     assert "jobs ahead of it in the queue" in story.refused(1200.0, reject_if_late=True).message
     job = story.training(1400.0, reject_if_late=True, training=SIZE)
-    assert story.job(job).promised is None, "nobody plans for it"
+    assert story.job(job).guaranteed is None, "nobody plans for it"
     story.run_for(301.0)
     told = story.outlook(job)
     assert told.end_s == pytest.approx(story.now_s + 1000.0, abs=3.0)
@@ -238,24 +238,24 @@ def test_a_done_job_met_its_deadline_only_if_it_ended_well_and_in_time() -> None
     assert [row.slack_s is not None and row.slack_s > 0 for row in rows] == [True, True, False]
 
 
-def test_a_later_deadline_leaves_a_promise_and_all_else_is_judged_anew() -> None:
-    """A promise cannot be stretched; who was refused gets another chance."""
+def test_a_later_deadline_leaves_a_guarantee_and_all_else_is_judged_anew() -> None:
+    """A guarantee cannot be stretched; who was refused gets another chance."""
     story = Story()
     kept = story.training(600.0)
     story.run_for(10.0)
-    assert story.job(kept).promised is True
+    assert story.job(kept).guaranteed is True
 
     assert story.change(kept, deadline_after_s=1500.0) is None
-    assert story.job(kept).promised is True
+    assert story.job(kept).guaranteed is True
     assert len(story.told(f.DeadlineJudged, kept)) == 1
 
     assert story.change(kept, deadline_after_s=300.0) is None
     assert len(story.told(f.DeadlineJudged, kept)) == 2
 
     refused = story.training(260.0)
-    assert story.job(refused).promised is False
+    assert story.job(refused).guaranteed is False
     assert story.change(refused, deadline_after_s=5000.0) is None
-    assert story.job(refused).promised is True
+    assert story.job(refused).guaranteed is True
 
 
 def test_a_deadline_can_be_taken_away_and_given_while_it_runs() -> None:
@@ -265,7 +265,7 @@ def test_a_deadline_can_be_taken_away_and_given_while_it_runs() -> None:
 
     assert story.change(job, deadline_s=0.0) is None
     assert story.job(job).spec.deadline_s == 0
-    assert story.job(job).promised is None
+    assert story.job(job).guaranteed is None
     assert story.change(job, urgency="relaxed") is None
     left_s = story.job(job).spec.deadline_s - story.now_s
     allowed_s = 1.5 * (1000.0 - 4 * 10.0) + 60.0

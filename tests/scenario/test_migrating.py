@@ -34,7 +34,7 @@ def test_a_job_goes_where_its_user_wants_it() -> None:
     assert story.state(job) == "migrating"
     story.run_for(5.0)
     assert story.place(job) == gpus("b", 0, 1)
-    (asked,) = story.told(f.MoveRequested, job)
+    (asked,) = story.told(f.MigrationRequested, job)
     assert asked.by == "alice"  # type: ignore[attr-defined] # of that kind
 
     migrate(story, job)
@@ -89,7 +89,7 @@ def test_what_cannot_be_is_refused_with_the_reason_and_nothing_happens() -> None
     story.disconnect("b")
     assert "node b is not connected" in refusal(story, job, "b").message
     assert {story.state(each) for each in (job, full, rigid, ranged)} == {"running"}
-    assert not story.told(f.MoveRequested, job)
+    assert not story.told(f.MigrationRequested, job)
 
 
 def test_a_refusal_names_who_holds_what_is_needed_and_what_to_do() -> None:
@@ -253,11 +253,11 @@ def test_a_job_that_cannot_save_its_state_is_asked_again_much_later() -> None:
     rack.drain("n0")
     rack.run_for(60.0)
     assert rack.machine_of(other) != ("n0",)
-    assert rack.job(stuck).moves_asked == 1
+    assert rack.job(stuck).moves_requested == 1
 
     rack.run_for(ASK_AGAIN_S)
 
-    assert rack.job(stuck).moves_asked == 2
+    assert rack.job(stuck).moves_requested == 2
 
 
 def test_a_drain_that_is_over_moves_nobody_any_more() -> None:

@@ -227,7 +227,7 @@ def test_a_job_that_cannot_save_its_state_stays_where_it_is() -> None:
     assert story.job(job).attempts == 1
     assert len(story.head.state.spaces["b"].gpus) == 4
     assert story.machines["a"].going_on == [1]
-    abandoned = story.told(f.MoveAbandoned, job)
+    abandoned = story.told(f.MigrationAbandoned, job)
     assert [fact.reason for fact in abandoned] == ["no room on the disk"]  # type: ignore[attr-defined] # of that kind
 
 
@@ -306,7 +306,7 @@ def test_the_first_step_at_the_new_place_ends_the_move() -> None:
     assert migration is not None
     assert (
         0
-        < migration.asked_s
+        < migration.requested_s
         < migration.saved_s
         <= migration.left_s
         <= migration.placed_s

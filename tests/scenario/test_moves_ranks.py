@@ -75,7 +75,7 @@ def test_i14_what_the_head_does_not_know_the_training_refuses_itself() -> None:
     story.run_for(5.0)
 
     assert (story.state(job), story.job(job).attempts) == ("running", 2)
-    assert [fact.reason for fact in story.told(f.MoveAbandoned, job)] == [words]  # type: ignore[attr-defined] # of that kind
+    assert [fact.reason for fact in story.told(f.MigrationAbandoned, job)] == [words]  # type: ignore[attr-defined] # of that kind
 
 
 def test_i14_policies_and_drains_choose_only_what_it_can_take() -> None:

@@ -80,7 +80,7 @@ def test_one_that_is_killed_at_its_signal_restarts_and_has_not_moved(
     assert describe(resumed) == "attempt 2 restarted from the job's own last checkpoint, if any"
     now = story.job(job)
     assert (story.state(job), story.place(job)) == ("running", gpus("b", 0, 1))
-    assert (now.moves, now.moves_lost, now.moves_asked) == (0, 1, 1)
+    assert (now.moves, now.moves_lost, now.moves_requested) == (0, 1, 1)
     assert now.spent_s == 0.0  # it gets its walltime for all of its work
     row = move_row(now)
     assert row is not None
@@ -156,7 +156,7 @@ def test_one_that_does_not_end_within_the_grace_stays_where_it_is() -> None:
 
     assert story.state(job) == "running"
     assert not story.head.state.targets
-    (abandoned,) = story.told(f.MoveAbandoned, job)
+    (abandoned,) = story.told(f.MigrationAbandoned, job)
     assert abandoned.reason == "it did not exit within 120 s of signal 10 (USR1)"  # type: ignore[attr-defined] # of that kind
     story.run_for(300.0)
     assert story.outcome(job).succeeded
@@ -188,7 +188,7 @@ def test_one_that_does_not_handle_its_signal_stays_at_once_and_is_left_alone() -
         assert story.state(job) == "running"
         assert not state.targets
         assert not state.volatile.unhandled
-        abandoned = story.told(f.MoveAbandoned, job)[-1]
+        abandoned = story.told(f.MigrationAbandoned, job)[-1]
         assert abandoned.reason == "no process of the job handles signal 10"  # type: ignore[attr-defined] # of that kind
         assert is_left_alone(state, job, abandoned.at_s + pause_s - 1.0)
         assert not is_left_alone(state, job, abandoned.at_s + pause_s)
@@ -231,7 +231,7 @@ def test_a_part_that_tells_too_late_that_it_handles_no_signal_is_stopped_then() 
 
     story.run_for(5.0)
 
-    assert not story.told(f.MoveAbandoned, job)
+    assert not story.told(f.MigrationAbandoned, job)
     now = story.job(job)
     assert (now.attempts, now.moves, now.moves_lost) == (2, 1, 0)
     assert story.machine_of(job) == ("b", "a")
@@ -252,7 +252,7 @@ def test_parts_of_which_none_handles_the_signal_stay() -> None:
     story.run_for(1.0)
 
     assert story.state(job) == "running"
-    assert len(story.told(f.MoveAbandoned, job)) == 1
+    assert len(story.told(f.MigrationAbandoned, job)) == 1
     assert story.job(job).attempts == 1
 
 
@@ -264,7 +264,7 @@ def test_one_that_left_although_its_move_was_given_up_goes_on_from_its_queue() -
     story.delayed_s[n.TakeCheckpoint] = 100.0
     story.move((job, gpus("b", 0, 1)))
     story.run_for(125.0)
-    assert len(story.told(f.MoveAbandoned, job)) == 1
+    assert len(story.told(f.MigrationAbandoned, job)) == 1
     assert story.state(job) == "running"
 
     story.run_for(50.0)

@@ -43,7 +43,7 @@ def test_two_that_want_each_others_places_and_do_not_answer_both_stay() -> None:
     assert (story.state(first), story.state(second)) == ("running", "running")
     assert story.place(first) == gpus("a", 0, 1, 2, 3)
     for job in (first, second):
-        assert len(story.told(f.MoveAbandoned, job)) == 1
+        assert len(story.told(f.MigrationAbandoned, job)) == 1
 
 
 def test_a_ring_of_places_is_given_up_once() -> None:
@@ -57,7 +57,7 @@ def test_a_ring_of_places_is_given_up_once() -> None:
     story.run_for(story.settings.config.moves.checkpoint_timeout_s + 1.0)
 
     assert [story.place(job) for job in jobs] == places
-    assert [len(story.told(f.MoveAbandoned, job)) for job in jobs] == [1, 1, 1]
+    assert [len(story.told(f.MigrationAbandoned, job)) for job in jobs] == [1, 1, 1]
 
 
 def test_one_whose_new_nodes_are_gone_all_at_once_is_queued_once() -> None:
@@ -79,7 +79,7 @@ def test_one_whose_new_nodes_are_gone_all_at_once_is_queued_once() -> None:
     assert story.state(job) == "running"
 
 
-def test_what_a_job_that_stays_has_is_not_promised_to_others() -> None:
+def test_what_a_job_that_stays_has_is_not_guaranteed_to_others() -> None:
     """Its own share counts as its own again, beside what is kept for one that comes."""
     story = Story()
     stays, blocker = story.training(1, program=DEAF), story.training(3)

@@ -91,7 +91,7 @@ def test_a_training_is_not_resized_where_moves_were_measured_to_cost_more_than_t
     story = Story()
     job = story.training()
     story.run_for(5.0)
-    cost = f.MoveMeasured(
+    cost = f.MigrationMeasured(
         at_s=story.now_s, job=job, attempt=1, cost_s=300.0, kind="k", program="p", owner_uid=1
     )
     movecosts.learn(story.head.state, cost)

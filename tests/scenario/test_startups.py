@@ -97,7 +97,7 @@ def test_the_next_training_of_a_kind_is_predicted_with_its_start() -> None:
 
 
 def test_what_gsub_answers_has_the_start_in_it_too() -> None:
-    """A deadline that the steps alone would meet is not promised, and not missed silently."""
+    """A deadline that the steps alone would meet is not guaranteed, and not missed silently."""
     story = Story()
     first = story.training()
     spec = story.job(first).spec

@@ -213,17 +213,17 @@ def test_what_a_move_costs_is_expected_of_the_next_one() -> None:
     story.run_for(5.0)
     story.move((job, gpus("a", 2, 3)))
     story.run_for(20.0)
-    asked_s = story.told(f.MoveRequested, job)[0].at_s
+    requested_s = story.told(f.MigrationRequested, job)[0].at_s
     told = n.TrainingProgress(job=job, attempt=2, step=31, work_done=31.0, at_s=story.now_s)
     story._take(story.head.reported("a", told, story.now_s))
     story._take(story.head.reported("a", told, story.now_s))
 
-    (fact,) = story.told(f.MoveMeasured, job)
-    assert isinstance(fact, f.MoveMeasured)
+    (fact,) = story.told(f.MigrationMeasured, job)
+    assert isinstance(fact, f.MigrationMeasured)
     after = snapshot(story.head.state, story.settings, story.now_s).profiles[waiting]
     taken = next(each for each in story.facts if isinstance(each, f.CheckpointTaken))
     assert fact.cost_s == pytest.approx(story.now_s - taken.at_s)
-    assert fact.cost_s <= story.now_s - asked_s < story.settings.config.training.move_s
+    assert fact.cost_s <= story.now_s - requested_s < story.settings.config.training.move_s
     assert after.move_s == pytest.approx(fact.cost_s)
 
 
@@ -232,7 +232,7 @@ def test_what_a_move_costs_begins_with_the_checkpoint() -> None:
     story = Moving()
     job = story.job(story.training(kind="net"))
     job.migration = MigrationProgress(
-        asked_s=100.0, saved_s=112.0, save_s=10.0, left_s=112.5, placed_s=112.6
+        requested_s=100.0, saved_s=112.0, save_s=10.0, left_s=112.5, placed_s=112.6
     )
 
     told = cost_by_resuming(job, 120.0)
@@ -240,7 +240,7 @@ def test_what_a_move_costs_begins_with_the_checkpoint() -> None:
     assert told is not None
     assert (told.cost_s, told.save_s) == (18.0, 10.0)
     job.migration = MigrationProgress(
-        asked_s=100.0, left_s=112.5, placed_s=112.6
+        requested_s=100.0, left_s=112.5, placed_s=112.6
     )  # it knows only its signal
     assert cost_by_resuming(job, 120.0) is None
 
@@ -264,7 +264,7 @@ def test_a_head_that_was_started_anew_knows_steps_and_moves(tmp_path: Path) -> N
         )
         books.take(books.head.reported("n1", told, BEGIN_S + step))
     before = books.head.state.step_times.size_of_kind("1001:kind:net", {})
-    moved = f.MoveMeasured(
+    moved = f.MigrationMeasured(
         at_s=BEGIN_S, job=job, attempt=1, cost_s=7.5, kind="k", program="p", owner_uid=1
     )
     books.store.commit(batch_with(books, moved))

@@ -100,7 +100,7 @@ def test_two_nodes_have_to_be_ready() -> None:
     story.run_for(1.0)
 
     story.prepared("b", job)
-    assert not story.told(f.MovePrepared, job)
+    assert not story.told(f.MigrationPrepared, job)
     story.prepared("a", job)
     story.run_for(5.0)
     assert story.place(job) == wide
@@ -193,7 +193,7 @@ def test_an_abandoned_move_ends_what_was_prepared() -> None:
     story.run_for(1.0)
     sent = story.head.reported("b", n.Prepared(job=job, attempt=2), story.now_s)
     assert [type(effect) for effect in orders(sent)] == [n.TakeCheckpoint]
-    request = story.job(job).moves_asked
+    request = story.job(job).moves_requested
     failed = n.CheckpointFailed(job=job, attempt=1, request=request, message="no space")
 
     step = story.head.reported("a", failed, story.now_s)
@@ -297,7 +297,7 @@ def test_late_words_about_what_was_prepared_change_nothing() -> None:
     story.move((job, gpus("b", 2, 3)))
     story.run_for(1.0)
     story.prepared("b", job, attempt=7)
-    assert not story.told(f.MovePrepared, job)
+    assert not story.told(f.MigrationPrepared, job)
     story.prepared("b", job)
     story.run_for(5.0)
     story.prepared("b", job)

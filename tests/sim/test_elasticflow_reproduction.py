@@ -101,7 +101,7 @@ def test_the_rates_count_all_jobs_and_those_that_were_accepted(data: Path) -> No
 
 @pytest.mark.parametrize("asked", [(), ("--reject-late",)])
 def test_what_is_only_expected_is_not_accepted(data: Path, asked: tuple[str, ...]) -> None:
-    """Themis promises nothing, ElasticFlow what it admits; both meet the same two deadlines."""
+    """Themis guarantees nothing, ElasticFlow what it admits; both meet the same two deadlines."""
     names = "themis,elasticflow"
     _, found = run(data, "--nodes", "3", "--gpus-per-node", "4", "--policies", names, *asked)
 

@@ -14,11 +14,11 @@ from tests.fault_world.bookkeeping import InvariantError
 from tests.fault_world.leases import LeaseWorld
 
 SEEDS = 20
-CANARY_SEEDS = 10  # among so many, each broken promise must be found
+CANARY_SEEDS = 10  # among so many, each broken guarantee must be found
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_promises_hold_while_leases_expire(seed: int) -> None:
+def test_guarantees_hold_while_leases_expire(seed: int) -> None:
     """Links are cut, daemons dead, machines asleep, for longer and for less long than a lease."""
     story = LeaseWorld(seed).run()
 

@@ -1,4 +1,4 @@
-"""Trainings are moved while everything fails, from printed seeds: every promise holds.
+"""Trainings are moved while everything fails, from printed seeds: every guarantee holds.
 
 A seed that fails is the whole story: ``scripts/sim-faults --policy NAME --seeds N`` tells it again.
 """
@@ -25,18 +25,18 @@ CANARY_SEEDS = 30  # among so many, each broken head must be caught
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *FOUND])
-def test_promises_hold_whatever_moves(seed: int) -> None:
+def test_guarantees_hold_whatever_moves(seed: int) -> None:
     """Places are exchanged, given up and lost; nothing is lost, doubled, overbooked or left."""
     world = MovingWorld(seed)
 
     story = world.run()
 
     assert story.jobs >= 15
-    assert any(isinstance(fact, f.MoveRequested) for fact in world.history.facts)
+    assert any(isinstance(fact, f.MigrationRequested) for fact in world.history.facts)
 
 
 @pytest.mark.parametrize("policy", NAMED)
-def test_promises_hold_with_every_policy(policy: str) -> None:
+def test_guarantees_hold_with_every_policy(policy: str) -> None:
     """Those that sites may choose."""
     for seed in (1, 2):
         world = MovingWorld(seed, policy=policy)
@@ -51,7 +51,7 @@ def test_every_phase_of_a_move_meets_faults() -> None:
         world.run()
 
     kinds = {type(fact) for world in worlds for fact in world.history.facts}
-    assert {f.MoveRequested, f.CheckpointTaken, f.MoveAbandoned, f.PlaceLost} <= kinds
+    assert {f.MigrationRequested, f.CheckpointTaken, f.MigrationAbandoned, f.TargetLost} <= kinds
     assert {f.TrainingResumed, f.JobRequeued, f.NodeDisconnected, f.JobAltered} <= kinds
 
 

@@ -20,11 +20,11 @@ from tests.fault_world.shares import ShareWorld
 
 SEEDS = 20
 MIXED_SEEDS = 8
-CANARY_SEEDS = 5  # among so many, each broken promise must be found
+CANARY_SEEDS = 5  # among so many, each broken guarantee must be found
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_promises_hold_while_gpus_are_shared(seed: int) -> None:
+def test_guarantees_hold_while_gpus_are_shared(seed: int) -> None:
     """Beside jobs with whole GPUs, and with a node that cannot share."""
     story = ShareWorld(seed).run()
 
@@ -33,7 +33,7 @@ def test_promises_hold_while_gpus_are_shared(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(MIXED_SEEDS))
-def test_promises_hold_while_others_migrate_between_whole_gpus(seed: int) -> None:
+def test_guarantees_hold_while_others_migrate_between_whole_gpus(seed: int) -> None:
     world = MixedWorld(seed)
 
     story = world.run()

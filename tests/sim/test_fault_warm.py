@@ -20,11 +20,11 @@ SEEDS = 10
 FOUND = {
     327: "memory of a prepared attempt was given to a job that came before another one had left",
 }
-CANARY_SEEDS = 10  # among so many, each broken promise must be found
+CANARY_SEEDS = 10  # among so many, each broken guarantee must be found
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *FOUND])
-def test_promises_hold_while_attempts_are_prepared(seed: int) -> None:
+def test_guarantees_hold_while_attempts_are_prepared(seed: int) -> None:
     """Processes wait early, late or never, and die at the gate; daemons, links, machines fail."""
     story = WarmWorld(seed).run()
 
@@ -40,10 +40,10 @@ def test_every_way_of_a_prepared_attempt_is_gone() -> None:
     facts = [fact for world in worlds for fact in world.history.facts]
     warm = [fact for fact in facts if isinstance(fact, f.PartStarted) and fact.warm]
     assert len(warm) >= 10
-    reasons = " ".join(fact.reason for fact in facts if isinstance(fact, f.MovePrepared))
+    reasons = " ".join(fact.reason for fact in facts if isinstance(fact, f.MigrationPrepared))
     for why in ("on n", "within 10 s", "was lost"):
         assert why in reasons
-    cold = {fact.cold for fact in facts if isinstance(fact, f.MoveRequested)}
+    cold = {fact.cold for fact in facts if isinstance(fact, f.MigrationRequested)}
     assert "its script does not call elastic.ready()" in cold
     assert [reason for reason in cold if "memory" in reason]
 

@@ -34,7 +34,7 @@ CANARY_SEEDS = 20  # among so many, each broken daemon must be caught
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *FOUND])
-def test_promises_hold_whatever_fails(seed: int) -> None:
+def test_guarantees_hold_whatever_fails(seed: int) -> None:
     """First faults, then healing: nothing is lost, doubled, overbooked, or left behind."""
     story = FaultWorld(seed).run()
 
@@ -71,7 +71,7 @@ def test_all_kinds_of_faults_happen() -> None:
     assert sum(world.oddities["exit_again"] for world in worlds) > 0
 
 
-# --- broken daemons: each breaks one promise, and must be caught ---
+# --- broken daemons: each breaks one guarantee, and must be caught ---
 
 
 class Overbooking(Head):
@@ -233,7 +233,7 @@ def caught(
     daemon: type[HeadProcess] = HeadProcess,
     node: type[NodeProcess] = NodeProcess,
 ) -> set[str]:
-    """Return the numbers of the promises that are found broken in some of the seeds."""
+    """Return the numbers of the guarantees that are found broken in some of the seeds."""
     found: set[str] = set()
     for seed in range(CANARY_SEEDS):
         world = FaultWorld(seed, make_head=head_of(head), daemon=daemon, node=node)
@@ -256,7 +256,7 @@ def caught(
     ],
 )
 def test_a_broken_head_is_caught(head: type[Head], numbers: set[str]) -> None:
-    """By the promise that it breaks."""
+    """By the guarantee that it breaks."""
     assert caught(head=head) & numbers
 
 
@@ -270,5 +270,5 @@ def test_a_head_that_answers_before_it_commits_is_caught() -> None:
     [(Forgetful, {"I4", "I7", "I8"}), (Obedient, {"I11", "I3"}), (Restarting, {"I3", "I5", "I7"})],
 )
 def test_a_broken_node_is_caught(node: type[NodeProcess], numbers: set[str]) -> None:
-    """By the promise that it breaks."""
+    """By the guarantee that it breaks."""
     assert caught(node=node) & numbers

@@ -96,7 +96,7 @@ def test_the_cause_is_what_the_plan_before_did_or_what_came_in_between() -> None
 
     def guaranteed(job: int, work: float, due_s: float) -> TrainingProfile:
         return profile(
-            job, work=work, deadline_s=due_s, speed=speed, request=elastic(1, 1), promised=True,
+            job, work=work, deadline_s=due_s, speed=speed, request=elastic(1, 1), guaranteed=True,
             movable=True,
         )  # fmt: skip
 

@@ -232,7 +232,7 @@ class Moody:
 
 @pytest.mark.parametrize("name", ["deadline", "drs", "elasticflow"])
 @pytest.mark.parametrize("seed", range(4))
-def test_promises_hold_with_a_moody_planner_while_everything_fails(name: str, seed: int) -> None:
+def test_guarantees_hold_with_a_moody_planner_while_everything_fails(name: str, seed: int) -> None:
     """Late plans meet a state that has changed: nothing is lost, doubled or overbooked."""
     apart = ALL.choose(name).plan
     assert isinstance(apart, Composed)

@@ -1,4 +1,4 @@
-"""What every deadline policy promises, on random snapshots: one suite for all of them."""
+"""What every deadline policy guarantees, on random snapshots: one suite for all of them."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,7 +1,7 @@
 """The node's agent in a world that loses, repeats, delays and crashes: nothing runs twice.
 
 The machine models what surrounds the agent: a head that repeats and reorders, a launcher and
-supervisors that keep their own promises, and a spool. A crash of gnode at any effect keeps the
+supervisors that keep their own guarantees, and a spool. A crash of gnode at any effect keeps the
 spool and the processes and forgets the agent.
 """
 

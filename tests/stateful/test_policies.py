@@ -1,4 +1,4 @@
-"""What every policy promises, checked on random snapshots: one suite for all of the registry."""
+"""What every policy guarantees, checked on random snapshots: one suite for all of the registry."""
 
 import pytest
 from hypothesis import given

@@ -91,7 +91,7 @@ def facts_of(database: Path) -> list[f.AnyFact]:
 def verdict(
     judge: Judge, database: Path, acknowledged: Iterable[int], *, attempts_max: int | None = None
 ) -> list[str]:
-    """Return all that is wrong, in words; nothing if every promise was kept.
+    """Return all that is wrong, in words; nothing if every guarantee was kept.
 
     Args:
         judge: what the jobs wrote.

@@ -51,7 +51,7 @@ class Running(Struct, kw_only=True):
     turn: int = 0
     stopping: bool = False
     asked: int = 0
-    asked_s: float = 0.0
+    requested_s: float = 0.0
     unhandled: int = 0
 
 
@@ -99,7 +99,7 @@ def _leave(world: World, machine: Machine, order: n.TakeCheckpoint) -> None:
         )
         world.tell(machine, failed)
         return
-    part.asked, part.asked_s = order.request, world.now_s
+    part.asked, part.requested_s = order.request, world.now_s
     machine.signals.append((order.job, order.signal))
     program = world.programs[order.job]
     if program.saves_s is not None:

@@ -239,7 +239,7 @@ class ShareFaults:
         raise AssertionError("no head answers")
 
     def _by_command(self, _head: HeadClient, name: str, kind: Kind) -> int | None:
-        """Submit by gsub; without an id nobody was promised anything."""
+        """Submit by gsub; without an id nobody was guaranteed anything."""
         options = ["--grace", "2", "-N", name]
         if kind.share:
             options += ["--gpu-share", kind.share, "--share-class", "high" if kind.high else "low"]

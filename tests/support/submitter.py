@@ -61,7 +61,7 @@ def _by_client(given: argparse.Namespace) -> str | None:
 
 
 def _by_command(given: argparse.Namespace) -> str | None:
-    """Submit one job by gsub; without an id nobody was promised anything."""
+    """Submit one job by gsub; without an id nobody was guaranteed anything."""
     done = subprocess.run(
         [sys.executable, "-m", "gsched.cli.commands.gsub", str(given.script)],
         env={**os.environ, "GSCHED_HEAD": str(given.socket)},

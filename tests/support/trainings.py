@@ -240,7 +240,7 @@ def _profiles(draw: st.DrawFn, job: int, request: Request) -> TrainingProfile:
         move_s=draw(st.sampled_from([0.0, 5.0, 60.0])),
         startup_s=(startup_s := draw(st.sampled_from([0.0, 0.0, 3.0, 40.0]))),
         whole_startup_s=startup_s,
-        promised=draw(st.sampled_from([None, None, True, False])),
+        guaranteed=draw(st.sampled_from([None, None, True, False])),
     )
 
 

@@ -564,8 +564,8 @@ class World:
             ended_s=self.now_s,
             wall_s=wall_s,
             cpu_s=wall_s * (part.cpus if part is not None else 0),
-            asked=part.asked if part is not None else 0,
-            asked_s=part.asked_s if part is not None else 0.0,
+            requested=part.asked if part is not None else 0,
+            requested_s=part.requested_s if part is not None else 0.0,
             unhandled=part.unhandled if part is not None else 0,
         )
         usage = Usage(wall_s=wall_s, cpu_s=record.cpu_s)

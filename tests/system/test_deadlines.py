@@ -94,7 +94,7 @@ def test_a_deadline_that_is_moved_is_judged_anew(cluster: Cluster, policy: str) 
         return row.meets_deadline is True
 
     wait_until(in_time, what="the new deadline to be met")
-    assert cluster.head.job(late.id).promised is not False, "what was refused is forgotten"
+    assert cluster.head.job(late.id).guaranteed is not False, "what was refused is forgotten"
     assert desk.run("galter", "--deadline", "none", str(late.id)).status == 0
     (row,) = cluster.head.jobs([late.id]).jobs
     assert (row.deadline_s, row.meets_deadline) == (None, None)

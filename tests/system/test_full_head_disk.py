@@ -62,7 +62,7 @@ def fill(where: Path, leave_bytes: int = 0) -> Path:
         while (room := free_bytes(where) - leave_bytes) > 0:
             try:
                 stream.write(b"x" * min(room, FILL_BYTES))
-            except OSError:  # ENOSPC: some of it is promised to others
+            except OSError:  # ENOSPC: some of it is guaranteed to others
                 break
     return filler
 

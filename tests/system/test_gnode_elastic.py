@@ -454,7 +454,7 @@ def test_a_job_is_sent_the_signal_of_its_move_once_and_its_end_says_so(world: Gn
     world.head.send(order)
 
     record = world.head.wait_for_exit(1).record
-    assert (record.exit_code, record.asked, record.stop_reason) == (7, 3, None)
-    assert record.started_s < record.asked_s < record.ended_s
+    assert (record.exit_code, record.requested, record.stop_reason) == (7, 3, None)
+    assert record.started_s < record.requested_s < record.ended_s
     assert (world.work / "saved").read_text() == "saved\n"
     assert not [m for m in world.head.received if isinstance(m, CheckpointFailed)]

@@ -42,7 +42,7 @@ def test_a_moved_training_ends_with_the_same_bits(
     story = migration.story()
     assert (story.row.moves, story.row.attempt) == (2, 3)
     kinds = [event.kind for event in story.events]
-    assert kinds.count("MoveMeasured") == 2  # what is expected of the next one comes from them
+    assert kinds.count("MigrationMeasured") == 2  # what is expected of the next one comes from them
     assert "StepsMeasured" in kinds
     assert first.move is not None
     assert first.move.cost_s is not None
@@ -129,7 +129,7 @@ def test_i5_a_training_that_cannot_write_its_checkpoint_is_not_moved(
     assert result["weights"] == expected["weights"]
     story = migration.story()
     assert story.row.attempt == 1
-    told = [event.text for event in story.events if event.kind == "MoveAbandoned"]
+    told = [event.text for event in story.events if event.kind == "MigrationAbandoned"]
     assert len(told) == 1
     assert Path(blocked).read_text() == "in the way"
     print(told[0])

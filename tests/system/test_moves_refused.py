@@ -69,7 +69,7 @@ def test_i1_i5_i14_what_cannot_be_is_said_and_the_training_ends_with_the_same_bi
     assert (result["weights"], result["steps"]) == (expected["weights"], expected["steps"])
     story = migration.story()
     assert (story.row.attempt, story.row.moves, story.moves_requested) == (1, 0, 2)
-    told = [event.text for event in story.events if event.kind == "MoveAbandoned"]
+    told = [event.text for event in story.events if event.kind == "MigrationAbandoned"]
     assert len(told) == 2
     assert fault in told[1]
 

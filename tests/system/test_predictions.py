@@ -70,7 +70,7 @@ def test_a_restarted_head_still_knows_what_a_kind_costs(cluster: Cluster) -> Non
     last, first = past(cluster, after, before[0]).rows
 
     assert (last.job, first.job) == (int(after), int(before[0]))
-    assert (first.basis, first.records) == ("asked", 0)
+    assert (first.basis, first.records) == ("requested", 0)
     assert (last.basis, last.records) == ("kind", 3)
     assert last.kind.endswith(":kind:busy"), "whose job it is sees its kind"
     said, measured, high = last.predicted, last.measured, last.high

@@ -49,10 +49,10 @@ def test_a_training_begins_on_one_gpu_and_is_resized_when_its_steps_are_known(
     assert story.row.outcome is not None
     assert story.row.outcome.exit_code == 0, cluster.logs()
     kinds = [event.kind for event in story.events]
-    assert kinds.index("StepsMeasured") < kinds.index("MoveRequested")
+    assert kinds.index("StepsMeasured") < kinds.index("MigrationRequested")
     lines = (cluster.jobs / "log-0").read_text().splitlines()
     sizes = [json.loads(line)["world_size"] for line in lines]
     assert (sizes[0], sizes[-1]) == (1, 2)
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 24 * EPOCHS + 1))
-    told = {"StepsMeasured", "MoveMeasured"}
+    told = {"StepsMeasured", "MigrationMeasured"}
     print([event.text for event in story.events if event.kind in told], story.move)

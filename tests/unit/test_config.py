@@ -183,9 +183,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[node]\nfeatures = ['a b']\n", "[node] features: invalid feature 'a b'", "start with"),
         ("[node]\nresources = { mem = 1 }\n", "[node] resources: invalid name 'mem'", "gsub(1)"),
         (
-            "[training]\nprofile = 'askd'\n",
-            "[training] profile: invalid value 'askd'",
-            "mean 'asked'?",
+            "[training]\nprofile = 'requestd'\n",
+            "[training] profile: invalid value 'requestd'",
+            "mean 'requested'?",
         ),
         (
             "[training.drs]\nvariant = 'our'\n",

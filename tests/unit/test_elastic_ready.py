@@ -20,7 +20,7 @@ def not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate._Called, "value", False)
 
 
-def test_outside_gsched_it_returns_at_once_and_promises_nothing() -> None:
+def test_outside_gsched_it_returns_at_once_and_guarantees_nothing() -> None:
     elastic.ready()
 
     assert not gate.is_called()

@@ -134,7 +134,7 @@ def test_rows_are_written_with_the_facts(books: Books) -> None:
     """One for each attempt and node that ended, beside what had been said of it."""
     first, second = run_one(books), run_one(books)
 
-    assert table(books.store.path) == [(first, 1, "n1", "asked"), (second, 1, "n1", "kind")]
+    assert table(books.store.path) == [(first, 1, "n1", "requested"), (second, 1, "n1", "kind")]
     (run,) = books.store.newest_runs(1)
     assert run.record.wall_s == 10
     assert run.prediction is not None

@@ -171,7 +171,7 @@ def test_the_high_value_holds_for_about_nine_of_ten() -> None:
     assert 0.80 <= inside / 300 <= 0.98
 
 
-def test_nothing_is_promised_beyond_the_node() -> None:
+def test_nothing_is_guaranteed_beyond_the_node() -> None:
     """Sixteen cores on a node of four are four; a node without GPUs uses none."""
     model = RobustModel()
     model.learn(run("k", cpu_cores=16, gpus=1.0, where=node("big", rates(cores=32, gpus=2))))

@@ -221,8 +221,8 @@ def test_elasticflow_gives_what_a_deadline_needs_and_then_what_is_idle_to_who_ga
 
 
 def test_elasticflow_refuses_who_would_make_another_late() -> None:
-    """All four GPUs are needed until 100 s by one that is promised to be in time."""
-    running = training(1, 400, 100.0, promised=True)
+    """All four GPUs are needed until 100 s by one that is guaranteed to be in time."""
+    running = training(1, 400, 100.0, guaranteed=True)
     new = training(2, 50, 60.0)
     seen = snapshot_of(gpu_nodes(4), [new], [(running, on("n1", 0, 1, 2, 3))])
 
@@ -239,7 +239,7 @@ def test_elasticflow_refuses_who_would_make_another_late() -> None:
 
 def test_elasticflow_takes_back_what_was_only_idle() -> None:
     """A new one needs four GPUs: the other goes back to the two that it needs itself."""
-    running = training(1, 200, 100.0, promised=True)
+    running = training(1, 200, 100.0, guaranteed=True)
     seen = snapshot_of(gpu_nodes(6), [training(2, 400, 100.0)], [(running, on("n1", 0, 1, 2, 3))])
 
     plan = elasticflow.plan(seen)
@@ -251,7 +251,7 @@ def test_elasticflow_takes_back_what_was_only_idle() -> None:
 
 def test_elasticflow_lets_who_was_just_resized_keep_its_number_for_a_slot() -> None:
     """Growing is worth it only then; until then it wants to be asked again."""
-    running = training(1, 200, 400.0, promised=True, move_s=10.0)
+    running = training(1, 200, 400.0, guaranteed=True, move_s=10.0)
     seen = snapshot_of(gpu_nodes(8), (), [(running, on("n1", 0))])
 
     early, late = elasticflow.plan(begun(seen, 239)), elasticflow.plan(begun(seen, 240))
@@ -264,7 +264,7 @@ def test_elasticflow_lets_who_was_just_resized_keep_its_number_for_a_slot() -> N
 
 def test_elasticflow_does_not_move_for_less_than_a_move_costs() -> None:
     """60 of work take 15 s on four GPUs and 10 s on eight, but the move takes 5 s."""
-    running = training(1, 60, 400.0, promised=True, move_s=5.0)
+    running = training(1, 60, 400.0, guaranteed=True, move_s=5.0)
     seen = begun(snapshot_of(gpu_nodes(8), (), [(running, on("n1", 0, 1, 2, 3))]), 900)
 
     assert elasticflow.plan(seen).moves == ()
@@ -274,8 +274,8 @@ def test_elasticflow_does_not_move_for_less_than_a_move_costs() -> None:
 
 
 def test_elasticflow_lets_the_refused_use_what_nobody_needs() -> None:
-    """They are suspended as soon as somebody with a promise needs it."""
-    refused = training(1, 900, 10.0, promised=False)
+    """They are suspended as soon as somebody with a guarantee needs it."""
+    refused = training(1, 900, 10.0, guaranteed=False)
 
     alone = elasticflow.plan(snapshot_of(gpu_nodes(4), [refused]))
     assert gpus(alone) == {1: 4}

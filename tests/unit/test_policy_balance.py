@@ -13,7 +13,7 @@ from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
 from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, take
 from gschedd.plan.times import ENOUGH_RUNS
-from gschedd.policies.kit.capacity import Largest, largest, promised, value
+from gschedd.policies.kit.capacity import Largest, guaranteed, largest, value
 from gschedd.policies.queue.balance import balance, plan
 from tests.support.runs import GB, kind, node, rates
 from tests.support.spaces import space
@@ -327,11 +327,11 @@ def test_a_job_on_a_node_that_is_gone_is_passed_over() -> None:
     assert where(plan(snapshot)) == ["n1"]
 
 
-def test_without_a_report_a_node_is_as_busy_as_what_was_promised() -> None:
+def test_without_a_report_a_node_is_as_busy_as_what_was_guaranteed() -> None:
     """CPUs, memory and GPUs, from its free space."""
     half = take(space("n1", cpus=8, memory_bytes=64, gpu_types=("a", "a")), on("n1", 6, 1)[0])
 
-    load = promised(half)
+    load = guaranteed(half)
 
     assert (load.used.cpu_cores, load.used.gpus, load.running) == (6, 1, 1)
     assert (load.rates.cores, load.rates.memory_bytes, load.rates.gpus) == (8, 64, 2)

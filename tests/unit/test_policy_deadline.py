@@ -51,14 +51,14 @@ def test_who_needs_least_goes_first_where_not_all_can_be_in_time() -> None:
     assert not said(plan)[1].firm
 
 
-def test_a_promise_is_kept_whatever_comes() -> None:
-    """The large one runs and was promised its deadline; without that it is stopped."""
-    large = training(1, 3900, 1000.0, promised=True)
+def test_a_guarantee_is_kept_whatever_comes() -> None:
+    """The large one runs and was guaranteed its deadline; without that it is stopped."""
+    large = training(1, 3900, 1000.0, guaranteed=True)
     small = [training(n, 1200, 1000.0) for n in (2, 3, 4)]
     seen = snapshot_of(gpu_nodes(4), small, [(large, on("n1", 0, 1, 2, 3))])
 
     kept = deadline.plan(seen)
-    profiles = {**seen.profiles, 1: structs.replace(large, promised=None)}
+    profiles = {**seen.profiles, 1: structs.replace(large, guaranteed=None)}
     stopped = deadline.plan(structs.replace(seen, profiles=profiles))
 
     assert kept.moves == ()
@@ -67,9 +67,9 @@ def test_a_promise_is_kept_whatever_comes() -> None:
     assert {job for job, verdict in said(stopped).items() if verdict.meets} == {2, 3, 4}
 
 
-def test_a_promise_is_kept_against_earlier_deadlines() -> None:
-    """Three small ones that are due before it would take the GPU that the promised one needs."""
-    large = training(1, 1000, 1100.0, promised=True)
+def test_a_guarantee_is_kept_against_earlier_deadlines() -> None:
+    """Three small ones that are due before it would take the GPU that the guaranteed one needs."""
+    large = training(1, 1000, 1100.0, guaranteed=True)
     small = [training(n, 100, 500.0) for n in (2, 3, 4)]
 
     plan = deadline.plan(snapshot_of(gpu_nodes(1), [large, *small]))
@@ -77,13 +77,13 @@ def test_a_promise_is_kept_against_earlier_deadlines() -> None:
     assert said(plan)[1].meets
 
 
-def test_promises_are_kept_in_another_order_than_that_of_their_deadlines() -> None:
+def test_guarantees_are_kept_in_another_order_than_that_of_their_deadlines() -> None:
     """One GPU for 900 s would do for the first, but leaves four to the second: 4200 of its 4800.
 
     With all eight GPUs the second takes 800 s, and then the first 150 s.
     """
-    narrow = training(1, 900, 999.0, promised=True)
-    wide = training(2, 4800, 1000.0, promised=True)
+    narrow = training(1, 900, 999.0, guaranteed=True)
+    wide = training(2, 4800, 1000.0, guaranteed=True)
     other = training(3, 100, 900.0)
 
     plan = deadline.plan(snapshot_of(gpu_nodes(8), [narrow, wide, other]))
@@ -92,13 +92,13 @@ def test_promises_are_kept_in_another_order_than_that_of_their_deadlines() -> No
     assert started(plan) == {2: 8}
 
 
-def test_long_steps_break_no_promise() -> None:
+def test_long_steps_break_no_guarantee() -> None:
     """In four steps the first job does not fit beside the others; in shorter ones all three do."""
     coarse = deadline.deadline(DeadlineConfig(steps_max=4, steps_min=2))
     waiting = [
-        training(1, 2800, 600.0, promised=True),
-        training(2, 1200, 300.0, promised=True),
-        training(3, 2400, 2000.0, promised=True),
+        training(1, 2800, 600.0, guaranteed=True),
+        training(2, 1200, 300.0, guaranteed=True),
+        training(3, 2400, 2000.0, guaranteed=True),
     ]
 
     plan = coarse(snapshot_of(gpu_nodes(8), waiting))
@@ -110,17 +110,17 @@ _SIZES = st.tuples(st.integers(1, 2000), st.integers(50, 3000))  # work, seconds
 
 
 @given(
-    promised=st.lists(_SIZES, min_size=1, max_size=4),
+    guaranteed=st.lists(_SIZES, min_size=1, max_size=4),
     others=st.lists(_SIZES, max_size=6),
     gpus=st.sampled_from([1, 2, 4, 8]),
 )
-def test_no_promise_that_can_be_kept_is_broken_for_others(
-    promised: list[tuple[int, int]], others: list[tuple[int, int]], gpus: int
+def test_no_guarantee_that_can_be_kept_is_broken_for_others(
+    guaranteed: list[tuple[int, int]], others: list[tuple[int, int]], gpus: int
 ) -> None:
     """Those that meet their deadlines beside each other meet them beside all others, too."""
     first = [
-        training(number, work, float(due_s), promised=True)
-        for number, (work, due_s) in enumerate(promised, 1)
+        training(number, work, float(due_s), guaranteed=True)
+        for number, (work, due_s) in enumerate(guaranteed, 1)
     ]
     later = [
         training(number, work, float(due_s)) for number, (work, due_s) in enumerate(others, 11)
@@ -133,7 +133,7 @@ def test_no_promise_that_can_be_kept_is_broken_for_others(
     assert kept <= {job for job, verdict in beside.items() if verdict.meets}
 
 
-def test_a_promise_is_made_when_little_is_left() -> None:
+def test_a_guarantee_is_made_when_little_is_left() -> None:
     """A quarter of what a training needs, in the middle; or at once, if the site wants it."""
     waiting = [training(1, 100, 1000.0), training(2, 1000, 4000.0), training(3, 1000, 4000.0)]
     seen = snapshot_of(gpu_nodes(8), waiting)
@@ -148,7 +148,7 @@ def test_a_promise_is_made_when_little_is_left() -> None:
     assert not any(verdict.firm for verdict in never.values())
 
 
-def test_a_job_that_would_take_the_cluster_for_hours_is_not_promised_because_few_are_there() -> (
+def test_a_job_that_would_take_the_cluster_for_hours_is_not_guaranteed_because_few_are_there() -> (
     None
 ):
     """It is the one in the middle, and has done four fifths; an hour of the cluster is the most."""
@@ -158,7 +158,7 @@ def test_a_job_that_would_take_the_cluster_for_hours_is_not_promised_because_few
     first = said(deadline.plan(snapshot_of(gpu_nodes(2), [large])))[1]
     later = said(deadline.plan(snapshot_of(gpu_nodes(2), [small])))[1]
 
-    assert (first.meets, first.firm, first.can_promise) == (True, False, True)
+    assert (first.meets, first.firm, first.can_guarantee) == (True, False, True)
     assert (later.meets, later.firm) == (True, True)
 
 
@@ -219,7 +219,7 @@ def test_a_job_that_starts_is_planned_with_more_gpus_later() -> None:
 
     Another job would need those: it is predicted to be late, since the first one is guaranteed.
     """
-    first = training(1, 4000, 950.0, promised=True, movable=False, movable_later=True)
+    first = training(1, 4000, 950.0, guaranteed=True, movable=False, movable_later=True)
     other = training(2, 3500, 890.0)
     seen = snapshot_of(gpu_nodes(8), [other], [(first, on("n1", 0, 1, 2, 3))])
     running = [structs.replace(each, starting=True) for each in seen.running]

@@ -547,7 +547,7 @@ def test_one_that_will_be_late_is_told_so_while_it_waits() -> None:
 
 
 def test_a_deadline_that_is_past_or_out_of_reach_is_called_so() -> None:
-    """The words do not promise what cannot be."""
+    """The words do not guarantee what cannot be."""
     past = str(drs.plan(busy(deadline_s=-5)).waits[0].reason)
     assert f"its deadline was {moment(NOW_S - 5)}" in past
     words = str(drs.plan(busy(deadline_s=20)).waits[0].reason)
@@ -555,7 +555,7 @@ def test_a_deadline_that_is_past_or_out_of_reach_is_called_so() -> None:
     firm = [
         verdict_of(drs.plan(busy(deadline_s=each)), 9).firm for each in (-5, 20, 110, 160, None)
     ]
-    assert firm == [True, True, False, False, False], "what is only expected is no promise"
+    assert firm == [True, True, False, False, False], "what is only expected is no guarantee"
     assert "it has no deadline" in str(drs.plan(busy(deadline_s=None)).waits[0].reason)
 
 

@@ -274,14 +274,14 @@ def test_the_cost_of_waiting_is_never_reduced_by_the_weight() -> None:
     assert problem.cost == pytest.approx(-ratio)
 
 
-def test_a_job_that_was_promised_its_deadline_is_not_left_without_gpus() -> None:
+def test_a_job_that_was_guaranteed_its_deadline_is_not_left_without_gpus() -> None:
     waiting = [adaptive(job, goodput=EVEN, most=1) for job in (1, 2)]
     nodes = typed_nodes(n1=("a", 1))
-    kept = [waiting[0], structs.replace(waiting[1], promised=True)]
+    kept = [waiting[0], structs.replace(waiting[1], guaranteed=True)]
 
     assert gpus(seen(nodes, waiting)) == {1: 1}
     assert gpus(seen(nodes, kept)) == {2: 1}
-    every = [structs.replace(each, promised=True) for each in waiting]
+    every = [structs.replace(each, guaranteed=True) for each in waiting]
     assert gpus(seen(nodes, every)) == {1: 1}, "one of them has to wait"
     assert str(planned(seen(nodes, every)).waits[0].reason) == (
         "other jobs gain more goodput from the GPUs"

@@ -276,14 +276,14 @@ def test_more_jobs_than_gpus_share_what_there_is() -> None:
     assert sum(after(snapshot, lambda_n=1.3)[1].values()) == 1
 
 
-def test_a_job_that_was_promised_its_deadline_is_not_left_without_gpus() -> None:
+def test_a_job_that_was_guaranteed_its_deadline_is_not_left_without_gpus() -> None:
     """They gain alike, and the second one holds a guarantee."""
     first = adaptive(1, goodput=FLAT, most=1)
     second = adaptive(2, goodput=FLAT, most=1)
     nodes = typed_nodes(n1=("a", 1))
 
     assert list(after(seen(nodes, [first, second]))) == [1], "ties go to the earlier"
-    kept = structs.replace(second, promised=True)
+    kept = structs.replace(second, guaranteed=True)
     assert list(after(seen(nodes, [first, kept]))) == [2]
 
 

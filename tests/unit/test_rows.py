@@ -90,7 +90,7 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             "attempt 2 on n1 (2 CPUs, GPUs 0,1) recovered: its nodes knew it",
         ),
         (
-            f.MoveRequested(**ATTEMPT, allocation=(SHARE,), why="makes room", by="gsched"),  # type: ignore[arg-type] # common fields
+            f.MigrationRequested(**ATTEMPT, allocation=(SHARE,), why="makes room", by="gsched"),  # type: ignore[arg-type] # common fields
             "migration to n1 (2 CPUs, GPUs 0,1) requested by gsched: makes room",
         ),
         (
@@ -110,12 +110,12 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             f.BatchingChosen(**ATTEMPT, batching=Batching(per_gpu=64, accumulation=1)),  # type: ignore[arg-type] # common fields
             "attempt 2: 64 samples per GPU, accumulated over 2 passes",
         ),
-        (f.MoveAbandoned(**ATTEMPT, reason="no room"), "migration abandoned: no room"),  # type: ignore[arg-type] # common fields
+        (f.MigrationAbandoned(**ATTEMPT, reason="no room"), "migration abandoned: no room"),  # type: ignore[arg-type] # common fields
         (
-            f.MovePrepared(at_s=5.0, job=1, ready=True),
+            f.MigrationPrepared(at_s=5.0, job=1, ready=True),
             "the next attempt is prepared",
         ),
-        (f.PlaceLost(at_s=5.0, job=1, reason="n1 is gone"), "returned to its queue: n1 is gone"),
+        (f.TargetLost(at_s=5.0, job=1, reason="n1 is gone"), "returned to its queue: n1 is gone"),
         (f.TrainingResumed(**ATTEMPT, step=30), "attempt 2 resumed at step 30"),  # type: ignore[arg-type] # common fields
         (
             f.StartupMeasured(
@@ -137,7 +137,7 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             "attempt 2: a step takes 0.0312 s on 2+1 a100 GPUs",
         ),
         (
-            f.MoveMeasured(
+            f.MigrationMeasured(
                 **ATTEMPT,  # type: ignore[arg-type] # common fields
                 cost_s=6.08,
                 kind="k",
@@ -214,7 +214,7 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             "consecutive failed starts: 2 fork",
         ),
         (
-            f.NodeProbeAsked(at_s=5.0, node="n1", request=3, due_s=125.0),
+            f.NodeProbeRequested(at_s=5.0, node="n1", request=3, due_s=125.0),
             "probe 3 requested",
         ),
         (
@@ -275,14 +275,14 @@ def test_a_job_with_everything_in_it_reads_back() -> None:
         wall_s=10.0,
         gpu_s=11.0,
         outcome=OUTCOME,
-        move=MigrationTarget(allocation=(SHARE,), why="room", by="gsched", asked_s=3.0),
+        move=MigrationTarget(allocation=(SHARE,), why="room", by="gsched", requested_s=3.0),
         moves=2,
         moves_lost=1,
-        moves_asked=3,
-        migration=MigrationProgress(asked_s=1.0, saved_s=2.0),
+        moves_requested=3,
+        migration=MigrationProgress(requested_s=1.0, saved_s=2.0),
         saved=Saved(at_s=2.0, step=30, path="/c", size_bytes=7, wall_s=0.5),
         work_done=12.5,
-        promised=True,
+        guaranteed=True,
         meets=False,
         expected_end_s=99.0,
     )
@@ -300,11 +300,11 @@ def test_a_job_with_everything_in_it_reads_back() -> None:
         move=None,
         moves=0,
         moves_lost=0,
-        moves_asked=0,
+        moves_requested=0,
         migration=None,
         saved=None,
         work_done=0.0,
-        promised=None,
+        guaranteed=None,
         meets=None,
         expected_end_s=None,
     )

@@ -9,7 +9,9 @@ import pytest
 
 from gsched.errors import ConfigError, StorageError
 from gsched.failpoint import FailpointError, arm
-from gschedd.core.state.records import MigrationProgress
+from gschedd.core.state import facts as f
+from gschedd.models.robust import RobustModel
+from gschedd.plan.load import Basis
 from gschedd.store import schema, sqlite
 from gschedd.store.reader import Reader
 from gschedd.store.schema import SCHEMA_VERSION, VERSION_BEFORE
@@ -37,10 +39,10 @@ def version(path: str) -> int:
 def stored_database(directory: Path) -> str:
     """Write the database that a head of the version before has left; return its path.
 
-    Job 1 has two of four GPUs, 2 has ended, and its row is damaged, 3 runs and has migrated, 4
-    waits for two GPUs, and its row has no checksum: see `tests/golden/database_10.py`.
+    Job 1 has two of four GPUs, 2 has ended, and its row is damaged, 3 migrates, 4 waits for two
+    GPUs: see `tests/golden/database_11.py`.
     """
-    text = Path(__file__).parents[1].joinpath("golden", "database-10.sql").read_text()
+    text = Path(__file__).parents[1].joinpath("golden", "database-11.sql").read_text()
     path = str(directory / "gsched.db")
     with closing(sqlite3.connect(path)) as db:
         db.executescript(text)
@@ -127,15 +129,27 @@ def test_the_database_of_the_version_before_is_taken_over_with_all_that_is_in_it
     """Its jobs end as ever, and others get their GPUs."""
     stored_database(tmp_path)
 
-    books = Books(tmp_path)
+    books = Books(tmp_path, make_model=RobustModel)
 
     assert version(books.store.path) == SCHEMA_VERSION
-    assert damaged(books.store.path) == ["job 2"], "it was, and the row of job 4 has a checksum"
-    moved = books.head.state.jobs[3]
-    assert moved.migration == MigrationProgress(asked_s=1.0, saved_s=2.0, resumed_s=9.0)
-    assert (moved.moves, moved.spec.deadline_s > 0) == (1, True)
+    assert damaged(books.store.path) == ["job 2"], "it was"
+    moving = books.head.state.jobs[3]
+    assert (moving.guaranteed, moving.moves_requested, moving.target.request) == (True, 2, 2)
+    assert moving.migration is not None
+    assert moving.target.requested_s == moving.migration.requested_s == books.now_s
+    prediction = moving.current_attempt.parts["n1"].prediction
+    assert prediction is not None
+    assert prediction.basis is Basis.REQUESTED
     assert owners(books.store.path) == [(0, 1, 1, 100), (1, 1, 1, 100)]
-    assert len(Reader(books.store.path).events(2)) == 5, "its story is whole"
+    reader = Reader(books.store.path)
+    kinds = [type(fact).__name__ for _, fact in reader.events(3)]
+    assert {"MigrationRequested", "MigrationPrepared", "TargetLost"} <= set(kinds)
+    assert {"MigrationAbandoned", "MigrationMeasured", "DeadlineJudged"} <= set(kinds)
+    (ended,) = [fact for _, fact in reader.events(2) if isinstance(fact, f.PartEnded)]
+    assert (ended.record.requested, ended.record.requested_s) == (1, books.now_s + 5)
+    (run,) = books.store.newest_runs(9)
+    assert run.prediction is not None
+    assert run.prediction.basis is Basis.REQUESTED
     books.register(cpus=8, gpus=4)
     books.exit(1)
     books.schedule()
@@ -166,19 +180,19 @@ def test_a_database_is_taken_over_after_a_backup_and_as_a_whole(tmp_path: Path) 
         arm("")
         killed._db.close()
     assert version(path) == VERSION_BEFORE
-    assert renamed_columns(path) == {"course"}
+    assert renamed_columns(path) == {"asked_cpus"}
 
     again = Books(tmp_path)
 
     assert version(again.store.path) == SCHEMA_VERSION
-    assert renamed_columns(path) == {"sparse"}
+    assert renamed_columns(path) == {"requested_cpus"}
     backup = f"{again.store.path}.schema-{VERSION_BEFORE}"
     assert version(backup) == VERSION_BEFORE
-    assert renamed_columns(backup) == {"course"}
+    assert renamed_columns(backup) == {"asked_cpus"}
 
 
 def renamed_columns(path: str) -> set[object]:
-    return {row[1] for row in tables(path)["jobs"]} & {"course", "sparse"}
+    return {row[1] for row in tables(path)["history"]} & {"asked_cpus", "requested_cpus"}
 
 
 def test_a_schema_that_fails_ends_the_start(

@@ -149,7 +149,7 @@ def test_a_node_moves_only_as_listed(state: NodeState, kind: type[f.NodeFact]) -
                 next_node_state(state, fact, wanted)
 
 
-#: The promises behind the tables, said once more and independently of them.
+#: The guarantees behind the tables, said once more and independently of them.
 NEVER = [
     (JOB_MOVES, JobState.DONE, None),
     (JOB_MOVES, JobState.HELD, f.AttemptAssigned),
@@ -199,7 +199,7 @@ def test_the_only_way_to_running_is_an_assignment() -> None:
     assert ways - recovered == {
         (JobState.QUEUED, f.AttemptAssigned),
         (JobState.MIGRATING, f.AttemptAssigned),
-        (JobState.MIGRATING, f.MoveAbandoned),
+        (JobState.MIGRATING, f.MigrationAbandoned),
     }
 
 

@@ -31,7 +31,7 @@ from gsched.transport import pause
 _LOOK_S = 0.25  # the phases of a move take from a tenth of a second to minutes
 _WAITING = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 _RESTARTED = "restarted"
-_REQUESTED, _ABANDONED, _REQUEUED = "MoveRequested", "MoveAbandoned", "JobRequeued"
+_REQUESTED, _ABANDONED, _REQUEUED = "MigrationRequested", "MigrationAbandoned", "JobRequeued"
 _RESUMED, _ENDED = "TrainingResumed", "JobEnded"
 _PHASES = ("requested", "prepared", "checkpointed", "stopped", "placed", "starting", "first step")
 

@@ -198,8 +198,8 @@ def _profile(story: JobStory) -> Iterator[tuple[str, str]]:
     yield "deadline_slack", slack_words(row.slack_s)
     if row.meets_deadline is not None:
         yield "deadline_met", _met(story)
-    if story.promised is not None:
-        yield "deadline_promised", str(story.promised)
+    if story.guaranteed is not None:
+        yield "deadline_guaranteed", str(story.guaranteed)
 
 
 def _course(story: JobStory) -> Iterator[tuple[str, str]]:

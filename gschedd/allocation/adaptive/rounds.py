@@ -49,7 +49,7 @@ def adaptive_jobs(snapshot: Snapshot, round_s: float) -> list[AdaptiveJob]:
                     job=number,
                     profile=profile.adaptive,
                     request=job_class.request,
-                    must_run=profile.promised is True,
+                    must_run=profile.guaranteed is True,
                 )
             )
     for number, running in trainings.movable.items() if is_round(snapshot, round_s) else ():
@@ -63,7 +63,7 @@ def adaptive_jobs(snapshot: Snapshot, round_s: float) -> list[AdaptiveJob]:
                     profile=profile.adaptive,
                     request=profile.request,
                     allocation=running.allocation,
-                    must_run=profile.promised is True,
+                    must_run=profile.guaranteed is True,
                 )
             )
     return sorted(jobs, key=lambda each: each.job)

@@ -180,8 +180,8 @@ def _altered(state: State, fact: f.JobAltered) -> None:
     job = state.jobs[fact.job]
     next_job_state(job.state, fact, job.state)
     leave(state, job)
-    if not _keeps_promise(job, fact.spec.deadline_s):
-        job.promised = job.meets = job.expected_end_s = None
+    if not _keeps_guarantee(job, fact.spec.deadline_s):
+        job.guaranteed = job.meets = job.expected_end_s = None
     _look_again(job)
     forget_dependencies(state, job)
     job.spec = fact.spec
@@ -205,14 +205,14 @@ def _look_again(job: Job) -> None:
         job.missing_since_s = job.not_before_s = 0.0
 
 
-def _keeps_promise(job: Job, after_s: float) -> bool:
-    """Return whether what was promised of a job's deadline holds for another one, too.
+def _keeps_guarantee(job: Job, after_s: float) -> bool:
+    """Return whether what was guaranteed of a job's deadline holds for another one, too.
 
     Whoever was to be in time is so for a later deadline as well; all others are judged anew, as if
-    they had come just now. So a refused job gets another chance, and a promise cannot be stretched.
+    they had come just now. So a refused job gets another chance, and no guarantee can be stretched.
     """
     before_s = job.spec.deadline_s
-    return after_s == before_s or (job.promised is True and 0 < before_s < after_s)
+    return after_s == before_s or (job.guaranteed is True and 0 < before_s < after_s)
 
 
 def _signalled(state: State, fact: f.JobSignalled) -> None:
@@ -436,16 +436,16 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.JobSignalled, _signalled),
             _on(f.AttemptAssigned, _assigned),
             _on(f.AttemptRecovered, recovered),
-            _on(f.MoveRequested, apply_moves.move_requested),
+            _on(f.MigrationRequested, apply_moves.move_requested),
             _on(f.CheckpointTaken, apply_moves.checkpoint_taken),
             _on(f.BatchingChosen, apply_moves.batching_chosen),
-            _on(f.MovePrepared, apply_moves.move_prepared),
-            _on(f.MoveAbandoned, apply_moves.move_abandoned),
-            _on(f.PlaceLost, apply_moves.place_lost),
+            _on(f.MigrationPrepared, apply_moves.move_prepared),
+            _on(f.MigrationAbandoned, apply_moves.move_abandoned),
+            _on(f.TargetLost, apply_moves.place_lost),
             _on(f.TrainingResumed, apply_moves.training_resumed),
             _on(f.StartupMeasured, apply_moves.startup_measured),
             _on(f.StepsMeasured, apply_moves.steps_measured),
-            _on(f.MoveMeasured, apply_moves.move_measured),
+            _on(f.MigrationMeasured, apply_moves.move_measured),
             _on(f.DeadlineJudged, apply_moves.judged),
             _on(f.PartOpened, _part_opened),
             _on(f.PartStarted, _part_started),
@@ -460,7 +460,7 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.NodeDrained, apply_nodes.drained),
             _on(f.NodeResumed, apply_nodes.resumed),
             _on(f.NodeFaulted, apply_nodes.faulted),
-            _on(f.NodeProbeAsked, apply_nodes.probe_asked),
+            _on(f.NodeProbeRequested, apply_nodes.probe_requested),
             _on(f.NodeProbed, apply_nodes.probed),
             _on(f.NodeRemoved, apply_nodes.removed),
             _on(f.NodeReplaced, apply_nodes.replaced),

@@ -149,7 +149,7 @@ def faulted(state: State, fact: f.NodeFaulted) -> None:
     state.unstored.nodes[node.name] = node
 
 
-def probe_asked(state: State, fact: f.NodeProbeAsked) -> None:
+def probe_requested(state: State, fact: f.NodeProbeRequested) -> None:
     """A node is to find out whether it can start jobs."""
     node = state.nodes[fact.node]
     node.state = next_node_state(node.state, fact, node.state)

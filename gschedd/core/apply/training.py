@@ -14,20 +14,20 @@ from gschedd.core.training.backoff import forget_refusals, leave_alone
 from gschedd.core.training.startups import learn
 
 
-def move_requested(state: State, fact: f.MoveRequested) -> None:
+def move_requested(state: State, fact: f.MigrationRequested) -> None:
     """A job is to migrate: its new allocation is kept for it."""
     job = state.jobs[fact.job]
     move(state, job, fact, JobState.MIGRATING)
     state.note_moved(job.id)
-    job.moves_asked = max(job.moves_asked, fact.request)
-    job.migration = MigrationProgress(asked_s=fact.at_s, cold=fact.cold)
+    job.moves_requested = max(job.moves_requested, fact.request)
+    job.migration = MigrationProgress(requested_s=fact.at_s, cold=fact.cold)
     job.prepared = max(job.prepared, fact.prepare)
     state.volatile.turns[job.spec.owner.uid] += 1
     job.move = MigrationTarget(
         allocation=fact.allocation,
         why=fact.why,
         by=fact.by,
-        asked_s=fact.at_s,
+        requested_s=fact.at_s,
         request=fact.request,
         batching=fact.batching,
         prepare=fact.prepare,
@@ -35,7 +35,7 @@ def move_requested(state: State, fact: f.MoveRequested) -> None:
     reserve(state, job)
 
 
-def move_prepared(state: State, fact: f.MovePrepared) -> None:
+def move_prepared(state: State, fact: f.MigrationPrepared) -> None:
     """A migrating job's next attempt is prepared, or will not be."""
     job = state.jobs[fact.job]
     move(state, job, fact, JobState.MIGRATING)
@@ -72,7 +72,7 @@ def checkpoint_taken(state: State, fact: f.CheckpointTaken) -> None:
         )
 
 
-def move_abandoned(state: State, fact: f.MoveAbandoned) -> None:
+def move_abandoned(state: State, fact: f.MigrationAbandoned) -> None:
     """A job stays where it is."""
     job = state.jobs[fact.job]
     state.note_moved(job.id)
@@ -106,7 +106,7 @@ def batching_chosen(state: State, fact: f.BatchingChosen) -> None:
     move(state, job, fact, job.state)
 
 
-def place_lost(state: State, fact: f.PlaceLost) -> None:
+def place_lost(state: State, fact: f.TargetLost) -> None:
     """A moving job goes to its queue instead."""
     job = state.jobs[fact.job]
     move(state, job, fact, JobState.MIGRATING)
@@ -161,7 +161,7 @@ def steps_measured(state: State, fact: f.StepsMeasured) -> None:
         state.dirty.mark_all()
 
 
-def move_measured(state: State, fact: f.MoveMeasured) -> None:
+def move_measured(state: State, fact: f.MigrationMeasured) -> None:
     """It is known what a move has cost."""
     movecosts.learn(state, fact)
 
@@ -169,7 +169,7 @@ def move_measured(state: State, fact: f.MoveMeasured) -> None:
 def judged(state: State, fact: f.DeadlineJudged) -> None:
     """What is expected of a deadline is known, or has changed."""
     job = state.jobs[fact.job]
-    if job.promised is None and fact.firm:
-        job.promised = fact.meets
+    if job.guaranteed is None and fact.firm:
+        job.guaranteed = fact.meets
     job.meets, job.expected_end_s = fact.meets, fact.end_s
     touch(state, job)

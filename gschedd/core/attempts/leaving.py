@@ -90,9 +90,10 @@ def has_left(job: Job, attempt: Attempt) -> bool:
     if any(record.stop_reason is StopReason.WALLTIME for record in records):
         return False
     return any(
-        record.asked == job.moves_asked and record.ended_s - record.asked_s <= job.spec.grace_s
+        record.requested == job.moves_requested
+        and record.ended_s - record.requested_s <= job.spec.grace_s
         for record in records
-        if record.asked
+        if record.requested
     )
 
 
@@ -118,14 +119,16 @@ def lost_by(job: Job, attempt: Attempt) -> str:
 
 def _is_left_to_others(record: ExitRecord, job: Job) -> bool:
     """Return whether a part was stopped that could not be asked, when the others had left."""
-    return record.stop_reason is StopReason.MOVE and record.unhandled == job.moves_asked
+    return record.stop_reason is StopReason.MOVE and record.unhandled == job.moves_requested
 
 
 def _requested_s(job: Job, attempt: Attempt) -> float:
     """Return when the job was asked to save its state; by its node's clock if it moves no more."""
     if job.move is not None:
-        return job.move.asked_s
-    return min(p.record.asked_s for p in attempt.parts.values() if p.record and p.record.asked)
+        return job.move.requested_s
+    return min(
+        p.record.requested_s for p in attempt.parts.values() if p.record and p.record.requested
+    )
 
 
 def _killed(record: ExitRecord, node: str, job: Job) -> str:

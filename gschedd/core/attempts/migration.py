@@ -37,17 +37,17 @@ def requested(  # noqa: PLR0913 # what is so, who, where and when
     by: str,
     now_s: float,
     others: Iterable[Share] = (),
-) -> f.MoveRequested:
+) -> f.MigrationRequested:
     """Return that a job is to migrate; ``others`` use memory by the same plan."""
     prepare, cold = preparation(state, settings, job, move.allocation, others)
-    return f.MoveRequested(
+    return f.MigrationRequested(
         at_s=now_s,
         job=job.id,
         attempt=job.attempts,
         allocation=move.allocation,
         why=move.why,
         by=by,
-        request=job.moves_asked + 1,
+        request=job.moves_requested + 1,
         batching=move.batching,
         prepare=prepare,
         cold=cold,
@@ -56,7 +56,7 @@ def requested(  # noqa: PLR0913 # what is so, who, where and when
 
 def moved(
     state: State, settings: Settings, moves: Iterable[Move], now_s: float, taken: Iterable[Share]
-) -> Iterator[f.MoveRequested]:
+) -> Iterator[f.MigrationRequested]:
     """Yield that jobs are to migrate; ``taken`` is what others start on by the same plan."""
     prepared = list(taken)
     for move in moves:
@@ -136,7 +136,7 @@ def next_overdue_s(state: State, settings: Settings) -> float | None:
 
 def _limit_s(job: Job, settings: Settings) -> float:
     """Return by when a moving job must have saved its state, seconds since the epoch."""
-    return (job.target.ready_s or job.target.asked_s) + _patience_s(job, settings)
+    return (job.target.ready_s or job.target.requested_s) + _patience_s(job, settings)
 
 
 def _patience_s(job: Job, settings: Settings) -> float:
@@ -149,7 +149,7 @@ def _patience_s(job: Job, settings: Settings) -> float:
 
 def overdue(
     state: State, settings: Settings, now_s: float
-) -> Iterator[f.MovePrepared | f.MoveAbandoned | f.StopRequested | f.JobRequeued]:
+) -> Iterator[f.MigrationPrepared | f.MigrationAbandoned | f.StopRequested | f.JobRequeued]:
     """Yield that jobs which did not save their state in time stay where they are.
 
     One that has left a part of its place by then, after its signal, cannot: it is stopped. One that
@@ -175,4 +175,4 @@ def overdue(
         if job.spec.checkpoint_signal:
             name = describe_signal(job.spec.checkpoint_signal)
             reason = f"it did not exit {within} of signal {name}"
-        yield f.MoveAbandoned(at_s=now_s, job=job.id, attempt=job.attempts, reason=reason)
+        yield f.MigrationAbandoned(at_s=now_s, job=job.id, attempt=job.attempts, reason=reason)

@@ -17,15 +17,15 @@ _GOES_ON = frozenset({JobState.MIGRATING, JobState.EXITING})
 def is_overtaken(state: State, fact: f.AnyFact) -> bool:
     """Return whether a fact about a move, or about its end, has become true or moot meanwhile."""
     match fact:
-        case f.MoveAbandoned():
+        case f.MigrationAbandoned():
             job = state.jobs.get(fact.job)
             return job is None or not _is_requested(job, fact.attempt)
-        case f.MovePrepared():
+        case f.MigrationPrepared():
             job = state.jobs.get(fact.job)
             return job is None or job.move is None or not job.move.prepare
         case f.PartOpened():
             return not part_opened(state, fact)
-        case f.PlaceLost():
+        case f.TargetLost():
             job = state.jobs.get(fact.job)
             return job is None or job.move is None or not job.move.allocation
         case f.JobRequeued():

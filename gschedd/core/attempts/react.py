@@ -19,10 +19,10 @@ from gschedd.core.training.world_size import ranks_on
 DISCARD_GRACE_S: Final = 5.0
 
 _OfAttempt = (
-    f.MoveRequested
+    f.MigrationRequested
     | f.BatchingChosen
-    | f.MovePrepared
-    | f.MoveAbandoned
+    | f.MigrationPrepared
+    | f.MigrationAbandoned
     | f.StopRequested
     | f.JobSignalled
     | f.JobAltered
@@ -44,7 +44,7 @@ def _because_of(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
                 yield e.SendLaunch(node=node, job=fact.job, attempt=fact.attempt)
         case f.PartOpened():
             yield e.SendLaunch(node=fact.node, job=fact.job, attempt=fact.attempt)
-        case f.NodeProbeAsked():
+        case f.NodeProbeRequested():
             yield e.Send(node=fact.node, message=n.Probe(request=fact.request))
         case f.PartEnded():
             job = state.jobs.get(fact.job)
@@ -72,18 +72,18 @@ def _to_attempt(
     state: State, fact: _OfAttempt, job: Job, attempt: Attempt
 ) -> Iterator[e.AnyEffect]:
     match fact:
-        case f.MoveRequested() if fact.prepare:
+        case f.MigrationRequested() if fact.prepare:
             yield from prepare(state, job, fact)
-        case f.MovePrepared() if attempt.stop is not None or is_saved(job):
+        case f.MigrationPrepared() if attempt.stop is not None or is_saved(job):
             pass
-        case f.MoveRequested() | f.MovePrepared():
+        case f.MigrationRequested() | f.MigrationPrepared():
             yield from ask_checkpoint(job, attempt)
         case f.BatchingChosen():
             tune = n.TuneTraining(job=job.id, attempt=attempt.number, batching=fact.batching)
             yield e.Send(node=next(iter(attempt.parts)), message=tune)
-        case f.MoveAbandoned() if not job.spec.checkpoint_signal:
+        case f.MigrationAbandoned() if not job.spec.checkpoint_signal:
             # one that knows only its signal does not wait; should it end, its end will say why
-            go_on = n.GoOn(job=job.id, attempt=attempt.number, request=job.moves_asked)
+            go_on = n.GoOn(job=job.id, attempt=attempt.number, request=job.moves_requested)
             yield e.Send(node=next(iter(attempt.parts)), message=go_on)
         case f.PartStarted() if attempt.stop is not None:
             yield stop(fact.node, fact.job, attempt)
@@ -93,7 +93,7 @@ def _to_attempt(
             pass
 
 
-def prepare(state: State, job: Job, fact: f.MoveRequested) -> Iterator[e.SendPrepare]:
+def prepare(state: State, job: Job, fact: f.MigrationRequested) -> Iterator[e.SendPrepare]:
     """Yield the orders to prepare a job's next attempt, and note who has got them."""
     nodes = tuple(share.node for share in fact.allocation)
     state.volatile.prepared[job.id] = PreparedThere(
@@ -116,7 +116,7 @@ def ask_checkpoint(job: Job, attempt: Attempt) -> Iterator[e.Send]:
     order = n.TakeCheckpoint(
         job=job.id,
         attempt=attempt.number,
-        request=job.moves_asked,
+        request=job.moves_requested,
         signal=signal,
         world_size=ranks,
     )

@@ -344,7 +344,7 @@ def on_checkpointed(state: State, node: str, report: n.Checkpointed, now_s: floa
         return result
     save_s = report.wall_s
     if is_answer and job.move is not None:  # no more than it can be: it does not count as walltime
-        save_s = min(save_s, max(0.0, now_s - job.move.asked_s))
+        save_s = min(save_s, max(0.0, now_s - job.move.requested_s))
     fact = f.CheckpointTaken(
         at_s=now_s,
         job=job.id,
@@ -403,7 +403,7 @@ def on_checkpoint_failed(
             result.facts.append(stop_to_move(job, now_s))
             return result
     result.facts.append(
-        f.MoveAbandoned(at_s=now_s, job=job.id, attempt=report.attempt, reason=report.message)
+        f.MigrationAbandoned(at_s=now_s, job=job.id, attempt=report.attempt, reason=report.message)
     )
     return result
 

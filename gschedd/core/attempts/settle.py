@@ -65,9 +65,9 @@ def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:  # noqa: PLR0911 #
             return _after_start(state, fact)
         case f.JobEnded() | f.ElementsDropped():
             return after_element(state, fact)
-        case f.MoveAbandoned():
+        case f.MigrationAbandoned():
             return _after_abandoned(state, fact)
-        case f.PlaceLost():
+        case f.TargetLost():
             job = state.jobs[fact.job]
             return [] if job.attempt is not None else _on_the_way(state, job, fact.at_s)
         case f.CheckpointTaken():
@@ -306,7 +306,7 @@ def _after_start(state: State, fact: f.PartStarted) -> list[f.AnyFact]:
     return [f.TrainingResumed(at_s=fact.at_s, job=job.id, attempt=fact.attempt, step=0, lost=lost)]
 
 
-def _after_abandoned(state: State, fact: f.MoveAbandoned) -> list[f.AnyFact]:
+def _after_abandoned(state: State, fact: f.MigrationAbandoned) -> list[f.AnyFact]:
     """Return what becomes of those that were to go where this job stays after all."""
     stays = state.jobs[fact.job]
     facts: list[f.AnyFact] = []
@@ -314,9 +314,11 @@ def _after_abandoned(state: State, fact: f.MoveAbandoned) -> list[f.AnyFact]:
         reason = f"job {short_job_id(stays.id)} stays where it was to go"
         if job.attempt is not None and job.attempt.stop is None:
             number = job.attempt.number
-            facts.append(f.MoveAbandoned(at_s=fact.at_s, job=job.id, attempt=number, reason=reason))
+            facts.append(
+                f.MigrationAbandoned(at_s=fact.at_s, job=job.id, attempt=number, reason=reason)
+            )
         else:
-            facts.append(f.PlaceLost(at_s=fact.at_s, job=job.id, reason=reason))
+            facts.append(f.TargetLost(at_s=fact.at_s, job=job.id, reason=reason))
     return facts
 
 

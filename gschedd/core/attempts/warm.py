@@ -77,12 +77,12 @@ def is_preparing(job: Job) -> bool:
 
 def overdue_s(job: Job, settings: Settings) -> float:
     """Return when a job does not wait any longer for its next attempt to be prepared."""
-    return job.target.asked_s + settings.config.moves.prepare_timeout_s
+    return job.target.requested_s + settings.config.moves.prepare_timeout_s
 
 
-def given_up(job: Job, reason: str, at_s: float) -> f.MovePrepared:
+def given_up(job: Job, reason: str, at_s: float) -> f.MigrationPrepared:
     """Return that a migrating job's next attempt starts cold after all."""
-    return f.MovePrepared(at_s=at_s, job=job.id, ready=False, reason=reason)
+    return f.MigrationPrepared(at_s=at_s, job=job.id, ready=False, reason=reason)
 
 
 def lost_with_node(state: State, node: str, at_s: float) -> list[f.AnyFact]:
@@ -106,7 +106,7 @@ def is_waited_for(state: State, node: str, job: int, attempt: int) -> Job | None
 
 def target_ready(
     state: State, node: str, report: n.Prepared, now_s: float
-) -> f.MovePrepared | str | None:
+) -> f.MigrationPrepared | str | None:
     """Return that an attempt is prepared on all of its nodes; None: not on all; else an oddity."""
     job = is_waited_for(state, node, report.job, report.attempt)
     if job is None or job.move is None or job.move.ready_s:
@@ -117,7 +117,7 @@ def target_ready(
     there.missing.discard(node)
     if there.missing:
         return None
-    return f.MovePrepared(at_s=now_s, job=job.id, ready=True)
+    return f.MigrationPrepared(at_s=now_s, job=job.id, ready=True)
 
 
 def discarded(state: State) -> Iterator[e.Send]:

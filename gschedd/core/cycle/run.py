@@ -196,7 +196,7 @@ def judged(
         job = state.jobs.get(verdict.job)
         if job is None or not job.spec.deadline_s or verdict.unsure_until_s is not None:
             continue
-        if job.meets is not verdict.meets or (verdict.firm and job.promised is None):
+        if job.meets is not verdict.meets or (verdict.firm and job.guaranteed is None):
             yield f.DeadlineJudged(
                 at_s=now_s,
                 job=job.id,

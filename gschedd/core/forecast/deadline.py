@@ -347,15 +347,15 @@ def _of_plan(plan: Plan, job: Job, job_class: JobClass) -> Forecast:
         meets=meets,
         gpus=verdict.gpus,
         firm=verdict.firm,
-        can_promise=verdict.can_promise,
+        can_guarantee=verdict.can_guarantee,
         why=verdict.why,
     )
 
 
-def promise_of(job: int, spec: JobSpec, outlook: Forecast, *, now_s: float) -> f.DeadlineJudged:
+def guarantee_of(job: int, spec: JobSpec, outlook: Forecast, *, now_s: float) -> f.DeadlineJudged:
     """Return that a job which is to be refused if it is late will be in time.
 
-    It is a promise where the policy can keep one: the user waits for nothing less.
+    It is a guarantee where the policy can keep one: the user waits for nothing less.
 
     Raises:
         InvalidRequestError: it will be late, or nothing can be said.
@@ -367,7 +367,7 @@ def promise_of(job: int, spec: JobSpec, outlook: Forecast, *, now_s: float) -> f
             meets=True,
             end_s=outlook.end_s,
             gpus=outlook.gpus,
-            firm=outlook.firm or outlook.can_promise,
+            firm=outlook.firm or outlook.can_guarantee,
         )
     because = f": {outlook.why}" if outlook.why else ""
     hint = "submit it with a later deadline or more GPUs, or without --reject-if-late"

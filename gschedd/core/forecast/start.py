@@ -109,7 +109,7 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
         meets: it will meet its deadline; None: unknown, or it has none.
         gpus: on how many GPUs at first; 0: unknown.
         firm: the policy stays with that, so it may be kept as a guarantee.
-        can_promise: the policy would keep the deadline if it were guaranteed now.
+        can_guarantee: the policy would keep the deadline if it were guaranteed now.
         why: in words, why it will be late, or why nothing can be predicted.
     """
 
@@ -121,7 +121,7 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
     meets: bool | None = None
     gpus: int = 0
     firm: bool = True
-    can_promise: bool = False
+    can_guarantee: bool = False
     why: str = ""
 
 

@@ -40,9 +40,9 @@ def pause_s(probation: Probation, now_s: float) -> float:
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(doublings, 30))
 
 
-def probe_request(node: Node, now_s: float) -> f.NodeProbeAsked:
+def probe_request(node: Node, now_s: float) -> f.NodeProbeRequested:
     """Return that a node is asked for a probe now."""
-    return f.NodeProbeAsked(
+    return f.NodeProbeRequested(
         at_s=now_s,
         node=node.name,
         request=node.probation.request + 1,

@@ -319,7 +319,7 @@ def _leaves(state: State, job: Job) -> str:
     return "never" if isinstance(_best(request, idle), NoFit) else "later"
 
 
-def next_vacating(state: State, settings: Settings, now_s: float) -> f.MoveRequested | None:
+def next_vacating(state: State, settings: Settings, now_s: float) -> f.MigrationRequested | None:
     """Return the next move away from a node that is to be left, None if there is none now.
 
     Only so many jobs move at once, or a rack that is drained would save the state of all of them at

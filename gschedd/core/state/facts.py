@@ -174,7 +174,7 @@ class AttemptRecovered(AttemptFact, frozen=True, kw_only=True, omit_defaults=Tru
     stop: StopReason | None = None
 
 
-class MoveRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+class MigrationRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The job is to migrate, or to resize: it has this allocation from now on.
 
     Without an allocation it goes back to its queue. ``request`` numbers the job's moves.
@@ -191,7 +191,7 @@ class MoveRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, 
     cold: str = ""
 
 
-class MovePrepared(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+class MigrationPrepared(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The processes of a migrating job's next attempt wait for its launch.
 
     If they are not ``ready``, they never will: the next attempt has another number, and starts
@@ -227,13 +227,13 @@ class BatchingChosen(AttemptFact, frozen=True, kw_only=True, omit_defaults=True,
     batching: Batching
 
 
-class MoveAbandoned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+class MigrationAbandoned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The job stays where it is, and runs on."""
 
     reason: str
 
 
-class PlaceLost(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+class TargetLost(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The place that a moving job was to go to is not to be had: it goes to its queue instead."""
 
     reason: str
@@ -272,7 +272,7 @@ class StepsMeasured(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, 
     steps: Steps
 
 
-class MoveMeasured(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+class MigrationMeasured(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """It is known for how long a move has kept a training from working, ``cost_s``.
 
     ``save_s`` of it and ``size_bytes`` are those of its checkpoint. ``kind``, ``program`` and
@@ -290,7 +290,7 @@ class MoveMeasured(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, t
 class DeadlineJudged(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """What the policy expects of a job's deadline is known now, or has changed.
 
-    The first of a job's that is ``firm`` is its promise. ``end_s`` is when it is expected to be
+    The first of a job's that is ``firm`` is its guarantee. ``end_s`` is when it is expected to be
     done, seconds since the epoch.
     """
 
@@ -431,7 +431,7 @@ class NodeResumed(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=T
     automatic: bool = False
 
 
-class NodeProbeAsked(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+class NodeProbeRequested(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The node is to find out whether it can start jobs; it is asked again at ``due_s``."""
 
     request: int
@@ -485,16 +485,16 @@ AnyFact = (
     | JobSignalled
     | AttemptAssigned
     | AttemptRecovered
-    | MoveRequested
+    | MigrationRequested
     | CheckpointTaken
     | BatchingChosen
-    | MoveAbandoned
-    | MovePrepared
-    | PlaceLost
+    | MigrationAbandoned
+    | MigrationPrepared
+    | TargetLost
     | TrainingResumed
     | StartupMeasured
     | StepsMeasured
-    | MoveMeasured
+    | MigrationMeasured
     | DeadlineJudged
     | PartOpened
     | PartStarted
@@ -509,7 +509,7 @@ AnyFact = (
     | NodeDrained
     | NodeResumed
     | NodeFaulted
-    | NodeProbeAsked
+    | NodeProbeRequested
     | NodeProbed
     | NodeRemoved
     | NodeReplaced

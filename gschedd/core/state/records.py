@@ -102,7 +102,7 @@ class MigrationTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
     allocation: Allocation
     why: str
     by: str
-    asked_s: float
+    requested_s: float
     request: int = 0
     batching: Batching | None = None
     prepare: int = 0
@@ -113,7 +113,7 @@ class MigrationProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far a move is, and what its phases took: seconds since the epoch, 0 while to come.
 
     Attributes:
-        asked_s: when it was decided.
+        requested_s: when it was decided.
         saved_s: when its checkpoint was published.
         left_s: when nothing was left of the old attempt.
         placed_s: when it had its new place.
@@ -126,7 +126,7 @@ class MigrationProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
         cold: why not, in words.
     """
 
-    asked_s: float
+    requested_s: float
     saved_s: float = 0.0
     left_s: float = 0.0
     placed_s: float = 0.0
@@ -148,7 +148,7 @@ class MigrationProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         if not self.resumed_s:
             return None
-        begun_s = self.saved_s - self.save_s if self.saved_s else self.asked_s
+        begun_s = self.saved_s - self.save_s if self.saved_s else self.requested_s
         return max(0.0, self.resumed_s - begun_s)
 
 
@@ -207,7 +207,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
         move: where it goes on, while it moves.
         moves: how often it has moved.
         moves_lost: how often it was killed at its checkpoint signal and restarted instead.
-        moves_asked: how often that was asked of it.
+        moves_requested: how often that was asked of it.
         prepared: the highest number of an attempt that was prepared for a move.
         moves_cost_s: for how long all its moves so far have kept it from working, seconds.
         spent_s: of its walltime, by attempts that it goes on from; see
@@ -216,7 +216,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
         saved: its newest checkpoint.
         work_done: of a training, as its last checkpoint has it.
         work_total: of the whole training, in the unit of that; 0: it is the unit of its speed.
-        promised: whether it was promised that it meets its deadline; None: nothing was said.
+        guaranteed: whether it was guaranteed that it meets its deadline; None: nothing was said.
         meets: whether it is expected to now; None: nothing was said.
         expected_end_s: when it was expected to be done when that was said.
         avoid: nodes on which its last attempts failed to start: it tries others first.
@@ -231,7 +231,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
     move: MigrationTarget | None = None
     moves: int = 0
     moves_lost: int = 0
-    moves_asked: int = 0
+    moves_requested: int = 0
     prepared: int = 0
     moves_cost_s: float = 0.0
     spent_s: float = 0.0
@@ -239,7 +239,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
     saved: Saved | None = None
     work_done: float = 0.0
     work_total: float = 0.0
-    promised: bool | None = None
+    guaranteed: bool | None = None
     meets: bool | None = None
     expected_end_s: float | None = None
     avoid: tuple[str, ...] = ()

@@ -40,7 +40,9 @@ def spent_by(job: Job, attempt: Attempt, wall_s: float, ended_s: float) -> float
 
 def _saving_s(job: Job, attempt: Attempt, ended_s: float) -> float:
     """Return how long a training that has left its place had been saving its state, and waiting."""
-    requests_s = [p.record.asked_s for p in attempt.parts.values() if p.record and p.record.asked]
+    requests_s = [
+        p.record.requested_s for p in attempt.parts.values() if p.record and p.record.requested
+    ]
     if requests_s:
         return max(0.0, ended_s - min(requests_s))
     if job.migration is None or not job.migration.saved_s:

@@ -8,7 +8,7 @@ from gschedd.models.kinds import kind_of
 from gschedd.models.startup import StartupKey
 
 
-def cost_by_resuming(job: Job, now_s: float) -> f.MoveMeasured | None:
+def cost_by_resuming(job: Job, now_s: float) -> f.MigrationMeasured | None:
     """Return what the move of a job has cost whose first step after it is done.
 
     That is the time from the step after which it saved its state. Nothing is known of the cost of
@@ -18,7 +18,7 @@ def cost_by_resuming(job: Job, now_s: float) -> f.MoveMeasured | None:
     if migration is None or not migration.saved_s or not migration.placed_s or migration.resumed_s:
         return None
     family = StartupKey.of(kind_of(job.spec))
-    return f.MoveMeasured(
+    return f.MigrationMeasured(
         at_s=now_s,
         job=job.id,
         attempt=job.attempts,
@@ -31,7 +31,7 @@ def cost_by_resuming(job: Job, now_s: float) -> f.MoveMeasured | None:
     )
 
 
-def learn(state: State, fact: f.MoveMeasured) -> None:
+def learn(state: State, fact: f.MigrationMeasured) -> None:
     """Take a move into account; also of a job that is over, when a head starts."""
     family = StartupKey(kind=fact.kind, program=fact.program, owner_uid=fact.owner_uid)
     state.move_costs.learn(family, fact.cost_s)

@@ -163,7 +163,7 @@ def profile_of(
         movable=movable,
         movable_later=job.spec.movable and not movable and job.state is not JobState.EXITING,
         move_s=move_s,
-        promised=job.promised,
+        guaranteed=job.guaranteed,
         request=job.spec.request if has_alike_gpus(job.spec.request) else None,
         adaptive=adaptive_profile(
             state, job, counts=counts, restart_s=move_s or whole_startup_s, now_s=now_s

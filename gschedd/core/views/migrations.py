@@ -13,7 +13,7 @@ def move_row(job: Job) -> MoveRow | None:
     move = job.move
     return MoveRow(
         phase=_phase(migration),
-        requested_s=migration.asked_s,
+        requested_s=migration.requested_s,
         to=tuple(share.node for share in move.allocation) if move is not None else (),
         gpus=sum(len(share.gpu_indices) for share in move.allocation) if move is not None else 0,
         why=move.why if move is not None else "",

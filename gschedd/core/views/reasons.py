@@ -316,10 +316,10 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
         case f.AttemptRecovered():
             places = ", ".join(map(describe_place, fact.allocation))
             return f"attempt {fact.attempt} on {places} recovered: its nodes knew it"
-        case f.MoveRequested():
+        case f.MigrationRequested():
             there = ", ".join(map(describe_place, fact.allocation)) or "its queue"
             return f"migration to {there} requested by {fact.by}: {fact.why}"
-        case f.MovePrepared():
+        case f.MigrationPrepared():
             return (
                 f"the next attempt {'is prepared' if fact.ready else f'starts cold: {fact.reason}'}"
             )
@@ -330,9 +330,9 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
             batching = fact.batching
             words = batching_words(batching.per_gpu, batching.accumulation)
             return f"attempt {fact.attempt}: {words}"
-        case f.MoveAbandoned():
+        case f.MigrationAbandoned():
             return f"migration abandoned: {fact.reason}"
-        case f.PlaceLost():
+        case f.TargetLost():
             return f"returned to its queue: {fact.reason}"
         case f.TrainingResumed(lost=True):
             return f"attempt {fact.attempt} restarted from the job's own last checkpoint, if any"
@@ -348,7 +348,7 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
                 f"attempt {fact.attempt}: {what} {steps.step_s:.3g} s on {gpus} "
                 f"{steps.gpu_type} GPU{'s' * (steps.gpus != 1)}"
             )
-        case f.MoveMeasured():
+        case f.MigrationMeasured():
             took = f"took {fact.cost_s:.1f} s without progress"
             return f"the migration to attempt {fact.attempt} {took}"
         case f.DeadlineJudged():
@@ -414,7 +414,7 @@ def _describe_fitness(fact: f.AnyFact) -> str:
     match fact:
         case f.NodeProblemChanged():
             return f"takes no new jobs: {fact.problem}" if fact.problem else "takes new jobs again"
-        case f.NodeProbeAsked():
+        case f.NodeProbeRequested():
             return f"probe {fact.request} requested"
         case f.NodeProbed():
             return "probe passed" if fact.passed else f"probe failed: {fact.message}"

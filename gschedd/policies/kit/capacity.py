@@ -50,7 +50,7 @@ def value(
 ) -> float:
     """Return the capacity left on a node: VALUE of the paper, 1 for the largest node when idle.
 
-    More than all of a node may be promised to jobs; then it counts below 0, so that of two full
+    More than all of a node may be guaranteed to jobs; then it counts below 0, so that of two full
     nodes the less crowded one is better.
 
     Args:
@@ -76,7 +76,7 @@ class Charged(Struct, frozen=True, kw_only=True):
     """A node as it counts.
 
     Attributes:
-        load: as reported, or as promised where nothing was.
+        load: as reported, or as guaranteed where nothing was.
         used: that, and what the jobs use that are too young to be in the report.
     """
 
@@ -112,7 +112,7 @@ class Books(NodeIndex):
         for name in sorted(self.stale):
             load = seen.loads.get(name)
             if load is None:
-                load = promised(seen.nodes[name])
+                load = guaranteed(seen.nodes[name])
                 self.charge(seen.nodes[name], Charged(load=load, used=load.used))
                 continue
             costs = Costs(load, on(name), predictions)
@@ -264,7 +264,7 @@ class MostCapacity(Chooser):
         return requested_use(share, self._books.nodes[share.node].load.rates)
 
 
-def promised(space: FreeNode) -> NodeLoad:
+def guaranteed(space: FreeNode) -> NodeLoad:
     """Return a node without a report as if its jobs used exactly what they asked for."""
     gpu_memory_bytes = sum(gpu.memory_bytes for gpu in space.all_gpus)
     free = sum(gpu.memory_bytes for gpu in space.gpus)

@@ -149,7 +149,7 @@ class _Round:
             timeline.take(taken, until_s=self.snapshot.now_s + ends_in_s)
         admitted += trainings.movable
         for job in trainings.waiting:
-            (new if profiles[job].promised is None else admitted).append(job)
+            (new if profiles[job].guaranteed is None else admitted).append(job)
         shares = Shares(timeline, [d for job in admitted if (d := self._demand(profiles[job]))])
         new.sort(key=lambda job: (profiles[job].arrived_s, job))
         asking = [demand for job in new if (demand := self._demand(profiles[job]))]
@@ -163,7 +163,7 @@ class _Round:
         return shares
 
     def _demand(self, profile: TrainingProfile) -> Demand | None:
-        if profile.deadline_s is None or profile.promised is False:
+        if profile.deadline_s is None or profile.guaranteed is False:
             return None
         # what is all but done still holds what it has
         work = max(profile.work, ALMOST_DONE * profile.total_work)
@@ -246,7 +246,7 @@ class _Round:
         return self.speeds.run_time_s(profile, gpus) + profile.move_s < now_s
 
     def _best_effort(self) -> None:
-        """Let those without a promise have what is left, the oldest first."""
+        """Let those without a guarantee have what is left, the oldest first."""
         profiles = self.snapshot.profiles
         jobs = [*self.trainings.movable, *self.trainings.waiting]
         rest = [job for job in jobs if job not in self.shares.claims]
@@ -267,7 +267,7 @@ class _Round:
         reasons: dict[int, str] = {}
         for job in self.trainings.waiting:
             profile = self.snapshot.profiles[job]
-            if profile.promised is False or job in self.refused:
+            if profile.guaranteed is False or job in self.refused:
                 reasons[job] = IDLE_GPUS
             elif job in self.shares.claims:
                 reasons[job] = IN_TIME

@@ -5,7 +5,7 @@
 2. Whoever needs least goes first: the largest number of trainings, in that order, that can all be
    in time; found by bisection, as each of them is planned in order of deadlines on its minimum
    satisfactory share. If that is not all of them, a part of the GPUs is kept for those to come.
-3. The others are put where they still fit. Who is not promised anything may be given up for others,
+3. The others are put where they still fit. A job without a guarantee may be given up for others,
    also when it has begun; it goes on with what is left over, and may be taken in again later.
 4. Who runs keeps GPUs that nobody needs; those still idle go to where they are used best, then to
    trainings that will be late, first to those that have been there longest for what they need.

@@ -14,7 +14,7 @@ from gschedd.policies.training.deadline.needs import Candidate
 
 #: How many can be in time is looked for to one part in so many.
 PRECISION: Final = 50
-#: So many orders are tried in which all promised deadlines may be met.
+#: So many orders are tried in which all guaranteed deadlines may be met.
 ORDERS: Final = 16
 
 
@@ -24,7 +24,7 @@ class PlanAhead(Struct, frozen=True, kw_only=True):
     Attributes:
         shares: of those that are kept in time, by job, in the order in which they were looked at.
         given_up: those that could be in time, but not beside the others; who needs least first.
-        broken: jobs whose promised deadlines cannot be met in these steps, whoever gives way.
+        broken: jobs whose guaranteed deadlines cannot be met in these steps, whoever gives way.
     """
 
     shares: dict[int, MinimumShare]
@@ -47,7 +47,7 @@ def keep(candidates: Sequence[Candidate], grid: Grid, settings: DeadlineConfig) 
         reserved = grid.kept_back(settings.reserve_share, after_s)
         beside = _guaranteed(candidates, reserved)
         if beside.broken != guaranteed.broken:
-            reserved, beside = grid, guaranteed  # nothing is kept back where a promise needs it
+            reserved, beside = grid, guaranteed  # nothing is kept back where a guarantee needs it
         count = _largest_prefix(candidates, reserved, beside)
         left, shares = reserved.copy(), {}
         _fill(candidates[:count], left, shares, beside)
@@ -66,7 +66,7 @@ def keep(candidates: Sequence[Candidate], grid: Grid, settings: DeadlineConfig) 
 
 
 class _Guaranteed(Struct, frozen=True, kw_only=True):
-    """How the jobs are planned whose deadlines were promised.
+    """How the jobs are planned whose deadlines were guaranteed.
 
     Attributes:
         ahead: those that take their shares before all others, in this order; empty where all of
@@ -87,14 +87,14 @@ class _Guaranteed(Struct, frozen=True, kw_only=True):
 
 
 def _guaranteed(candidates: Sequence[Candidate], grid: Grid) -> _Guaranteed:
-    """Return how those are planned that were promised their deadlines.
+    """Return how those are planned that were guaranteed their deadlines.
 
     By deadline, a job on few GPUs can leave too few for a wider one that is due later. Then the one
     that is late takes its share earlier, and so on.
 
     Source: D. E. Joslin & D. P. Clements, "Squeaky wheel" optimization, JAIR 10:353-373, 1999.
     """
-    order = _by_deadline(each for each in candidates if each.promised)
+    order = _by_deadline(each for each in candidates if each.guaranteed)
     ahead: tuple[Candidate, ...] = ()
     for _ in range(ORDERS):
         failed = _first_late(order, grid)
@@ -104,10 +104,10 @@ def _guaranteed(candidates: Sequence[Candidate], grid: Grid) -> _Guaranteed:
             break
         order.insert(failed // 2, order.pop(failed))
         ahead = tuple(order)
-    promised = _by_deadline(each for each in candidates if each.promised)
+    guaranteed = _by_deadline(each for each in candidates if each.guaranteed)
     shares: dict[int, MinimumShare] = {}
-    all_of_them = _Guaranteed(broken=frozenset(each.need.job for each in promised))
-    _fill(promised, grid.copy(), shares, all_of_them)
+    all_of_them = _Guaranteed(broken=frozenset(each.need.job for each in guaranteed))
+    _fill(guaranteed, grid.copy(), shares, all_of_them)
     return _Guaranteed(broken=all_of_them.broken - shares.keys())
 
 
@@ -119,11 +119,11 @@ def _first_late(ordered: Sequence[Candidate], grid: Grid) -> int | None:
 
 
 def _largest_prefix(candidates: Sequence[Candidate], grid: Grid, guaranteed: _Guaranteed) -> int:
-    """Return how many of the first candidates can all be in time; those promised always count.
+    """Return how many of the first candidates can all be in time; those guaranteed always count.
 
     Of many it is told to one part in `PRECISION` only: who is missed is looked at one by one later.
     """
-    least = sum(each.promised for each in candidates)
+    least = sum(each.guaranteed for each in candidates)
     most = max(_by_gpu_time(candidates, grid), least)
     enough = most // PRECISION
     while most - least > enough:

@@ -29,20 +29,20 @@ class Candidate(Struct, frozen=True, kw_only=True):
     Attributes:
         gpu_s: GPU time that it needs at least, seconds.
         whole_gpu_s: what it would need now for all of its work.
-        promised: its deadline was promised.
+        guaranteed: its deadline was guaranteed.
     """
 
     need: Need
     gpu_s: float
     whole_gpu_s: float
-    promised: bool
+    guaranteed: bool
 
 
 class Needs(Struct, frozen=True, kw_only=True):
     """All trainings that are decided about, sorted by what can be done.
 
     Attributes:
-        candidates: in the order in which they are kept: promised ones first, then who needs least.
+        candidates: in the order in which they are kept: guaranteed ones, then who needs least.
         late: jobs that cannot be in time, or have no deadline, in the order in which they run.
         levels: numbers of GPUs that each of them all may have, by job.
         has: GPUs that those that run have, by job.
@@ -78,7 +78,7 @@ def needs_of(snapshot: Snapshot, trainings: TrainingJobs, speeds: Speeds) -> Nee
             candidates.append(candidate)
         elif job not in held:
             late.append(job)
-    candidates.sort(key=lambda each: (not each.promised, each.gpu_s, each.need.job))
+    candidates.sort(key=lambda each: (not each.guaranteed, each.gpu_s, each.need.job))
     late.sort(key=lambda job: (-_waited(snapshot.profiles[job], levels[job], snapshot.now_s), job))
     return Needs(
         candidates=tuple(candidates), late=tuple(late), levels=levels, has=has, held=frozenset(held)
@@ -171,7 +171,7 @@ def _candidate(profile: TrainingProfile, need: Need, now_s: float) -> Candidate 
         need=need,
         gpu_s=least_gpu_s,
         whole_gpu_s=least_gpu_s * max(profile.total_work, need.work) / need.work,
-        promised=profile.promised is True,
+        guaranteed=profile.guaranteed is True,
     )
 
 

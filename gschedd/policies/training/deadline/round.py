@@ -16,11 +16,11 @@ from gschedd.policies.training.deadline.idle import Idle
 from gschedd.policies.training.deadline.keeping import PlanAhead, keep
 from gschedd.policies.training.deadline.needs import grid_for, needs_of
 
-#: A promise leaves room for so many changes of the number of GPUs that nobody has planned yet.
+#: A guarantee leaves room for so many changes of the number of GPUs that nobody has planned yet.
 CHANGES_TO_SPARE: Final = 2
 #: A training that would take the whole cluster for longer than this is no typical one; seconds.
 TYPICAL_S: Final = 4 * 3600.0
-#: Where a promise would be broken, the plan ahead is made again with so many times more steps.
+#: Where a guarantee would be broken, the plan ahead is made again with so many times more steps.
 FINER: Final = 4
 
 HOPELESS: Final = "the deadline can no longer be met, even on all GPUs"
@@ -57,7 +57,7 @@ class Round:
         return grid_for(self.snapshot, self.trainings, self.speeds, self.needs, settings)
 
     def _finer(self) -> PlanAhead:
-        """Return the plan ahead in shorter steps if fewer promises are broken in them."""
+        """Return the plan ahead in shorter steps if fewer guarantees are broken in them."""
         settings = structs.replace(
             self.settings,
             steps_max=self.settings.steps_max * FINER,
@@ -140,14 +140,14 @@ class Round:
             job = each.need.job
             gpus = self.needs.has[job] if job in self.needs.held else changes.gpus.get(job, 0)
             spare_s = CHANGES_TO_SPARE * each.need.move_s
-            can_promise = share.end_s + spare_s <= each.need.deadline_s
+            can_guarantee = share.end_s + spare_s <= each.need.deadline_s
             yield DeadlineForecast(
                 job=job,
                 meets=True,
                 end_s=min(share.end_s, each.need.deadline_s),
                 gpus=gpus or share.level,
-                firm=each.promised or (each.gpu_s <= limit_gpu_s and can_promise),
-                can_promise=can_promise,
+                firm=each.guaranteed or (each.gpu_s <= limit_gpu_s and can_guarantee),
+                can_guarantee=can_guarantee,
             )
         for job in [*(each.need.job for each in self.kept.given_up), *self.needs.late]:
             yield self._late(job, changes.gpus.get(job, 0))
@@ -161,7 +161,7 @@ class Round:
                 yield stays(self.snapshot, self.speeds, running)
 
     def _safe_gpu_s(self) -> float:
-        """Return how much a training may still need at most to be promised its deadline.
+        """Return how much a training may still need at most to be guaranteed its deadline.
 
         Where few are there, the one in the middle may be as large as the largest: kept in time, it
         would keep out all that come while it takes the whole cluster.

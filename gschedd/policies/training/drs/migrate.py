@@ -114,7 +114,7 @@ def repack(snapshot: Snapshot, paces: Paces) -> list[Moved]:
     """Return the moves by which all trainings that may be moved are placed anew, as in the paper.
 
     Those whose place does not change are not moved. Where they do not all fit again, which best fit
-    does not promise, none is.
+    does not guarantee, none is.
     """
     running = movables(snapshot)
     spaces = Spaces(snapshot.nodes)

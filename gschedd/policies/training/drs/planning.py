@@ -20,7 +20,7 @@ from gschedd.plan.layouts import layout_of
 from gschedd.plan.snapshot import DeadlineForecast, Plan, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import TrainingProfile
-from gschedd.policies.kit.capacity import largest, promised, value
+from gschedd.policies.kit.capacity import guaranteed, largest, value
 from gschedd.policies.training.drs import migrate as m
 from gschedd.policies.training.drs.room import Room, gained_by, keep_back
 from gschedd.policies.training.drs.round import Decided, Round
@@ -339,14 +339,14 @@ def most_capacity(snapshot: Snapshot) -> Preference:
     """Return what prefers the node with the most capacity left, as ``balance`` tells it."""
     weights = WeightsConfig()
     loads = {
-        name: snapshot.loads.get(name) or promised(space)
+        name: snapshot.loads.get(name) or guaranteed(space)
         for name, space in snapshot.nodes.items()
         if space.total_gpus
     }
     most = largest({name: load.rates for name, load in loads.items()})
 
     def preference(space: FreeNode) -> float:
-        load = snapshot.loads.get(space.name) or promised(space)
+        load = snapshot.loads.get(space.name) or guaranteed(space)
         return -value(load.rates, load.used, most, weights, with_gpus=True)
 
     return preference
