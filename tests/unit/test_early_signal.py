@@ -4,7 +4,7 @@ import pytest
 
 from gnode.core.binding import bind
 from gnode.task import EarlySignal as TaskSignal
-from gsched.cli.submit.early_signal import early_signal
+from gsched.cli.submit.sections import early_signal
 from gsched.errors import GschedError, InvalidRequestError, UsageError
 from gsched.model.job import EarlySignal
 from gsched.protocol.api import SubmitJob

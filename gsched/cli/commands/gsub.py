@@ -24,7 +24,6 @@ from gsched.cli.submit.extras import combined
 from gsched.cli.submit.job_environment import job_environment
 from gsched.cli.submit.options import merged, read_options
 from gsched.cli.submit.place import SubmitContext, absolute
-from gsched.cli.submit.plans import plan_of, report_dry_run, tell_plan
 from gsched.cli.submit.readers import find_program
 from gsched.cli.submit.rows import gsub_options, write_options
 from gsched.cli.submit.script_options import ScriptOptions, read_directives
@@ -140,7 +139,7 @@ def gsub(head: HeadClient, /, **given: object) -> int:
         raise read.located(error_from(result.error))
     warnings.add(result.warnings)
     if request.dry_run:
-        return report_dry_run(job, result, warnings.texts, as_json=request.as_json)
+        return _report_dry_run(job, result, warnings.texts, as_json=request.as_json)
     job_id = (format_array_id if job.array else format_job_id)(result.id, reply.server)
     return _after_submission(
         head, request, options, job_id=job_id, result=result, server=reply.server, warnings=warnings
@@ -180,19 +179,67 @@ def _after_submission(  # noqa: PLR0913 - what is known of the job
     if request.as_json and not follows:
         print_json(
             {"id": result.id, "job_id": job_id, "server": server, "warnings": warnings.texts}
-            | plan_of(result)
+            | _plan_of(result)
         )
     elif request.as_json:
         print_note(job_id, command=command_name())  # stdout is for one document, at the end
     elif not options["no_id"]:
         print(job_id, flush=True)
     if not request.as_json:
-        tell_plan(result, command=command_name())
+        _tell_plan(result)
     if not follows:
         return 0
     from gsched.cli.follow import wait_for_one  # late: most only submit
 
     return wait_for_one(head, result.id, watch=request.watch, as_json=request.as_json)
+
+
+def _plan_of(result: SubmitResult) -> dict[str, object]:
+    """Return what the head expects of a training, for JSON."""
+    names = ("deadline_s", "planned_gpus", "predicted_end_s", "meets_deadline", "late_reason")
+    return {name: getattr(result, name) for name in names}
+
+
+def _has_plan(result: SubmitResult) -> bool:
+    return result.deadline_s is not None or result.predicted_end_s is not None
+
+
+def _tell_plan(result: SubmitResult) -> None:
+    """Print on stderr what the head expects of a training; stdout is for the id alone."""
+    if not _has_plan(result):
+        return
+    from gsched.cli.submit.deadline import planned_words  # late: most jobs have no plan
+
+    print_note(planned_words(result, now_s=SystemClock().wall_s()), command=command_name())
+
+
+def _report_dry_run(
+    job: SubmitJob, result: SubmitResult, warnings: Sequence[str], *, as_json: bool
+) -> int:
+    """Print what would be submitted, and what would become of it; return the exit code."""
+    if as_json:
+        start_s = result.predicted_start_s
+        print_json(
+            {"dry_run": True, "job": job, "predicted_start_s": start_s, "warnings": warnings}
+            | {"start": result.start}
+            | _plan_of(result)
+        )
+        return 0
+    print(f"would submit: {job.name} ({job.launch}) in {job.workdir}")
+    print(f"resources: {','.join(job.resources) or 'defaults'}")
+    if result.start is not None or result.predicted_start_s is not None:
+        from gsched.cli.times import basis_words, format_start
+
+        now_s = SystemClock().wall_s()
+        words = format_start(result.start, result.predicted_start_s, now_s=now_s)
+        print(f"expected start: {words}")
+        if result.start is not None and (basis := basis_words(result.start)):
+            print(f"    {basis}")
+    if _has_plan(result):
+        from gsched.cli.submit.deadline import planned_words
+
+        print(f"plan: {planned_words(result, now_s=SystemClock().wall_s())}")
+    return 0
 
 
 def _check_interactive(

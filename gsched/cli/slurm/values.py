@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gsched.cli.slurm.errors import UNREADABLE, SlurmError, invalid
-from gsched.cli.submit.early_signal import early_signal
 from gsched.cli.submit.foreign import NO_LIMIT, TIME, Words, meaning_of
+from gsched.cli.submit.sections import early_signal
 from gsched.cli.submit.slurm_request import slurm_size
 from gsched.errors import GschedError
 from gsched.model.mail import points_of_slurm

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _JOIN: Final = {"o": "oe", "e": "eo", "n": "n"}
 _KEEP: Final = re.compile(r"n|d?[oe]{1,2}d?|d")
 _NAME_LENGTH_MOST: Final = 236  # PBS's own limit
-#: A model and its optimiser that take more samples on a GPU than this are a typing error.
-_MAX_BATCH: Final = 2**31
 
 
 class Output(NamedTuple):
@@ -149,20 +147,9 @@ def duration_or_none_s(text: str, _place: SubmitContext) -> float:
 
 def samples(text: str, _place: SubmitContext) -> int:
     """Return a number of samples such as ``4096`` or ``4k``."""
+    from gsched.cli.submit.sections import whole_samples
+
     return whole_samples(parse_count(text))
-
-
-def whole_samples(number: float, where: str = "") -> int:
-    """Return a number of samples; ``where`` is put before the message.
-
-    Raises:
-        UsageError: no whole number, or too many.
-    """
-    if number != int(number) or not 1 <= number <= _MAX_BATCH:
-        raise UsageError(
-            f"{where}{number:g} is not a number of samples", hint="write a whole number from 1"
-        )
-    return int(number)
 
 
 # --- paths and output ---
@@ -287,14 +274,14 @@ def script_arguments(text: str, _place: SubmitContext) -> tuple[str, ...]:
 
 def container_image(text: str, place: SubmitContext) -> str:
     """Return an image, that of a file with its full path."""
-    from gsched.cli.submit.container import image_of
+    from gsched.cli.submit.sections import image_of
 
     return image_of(text, place)
 
 
 def container_mounts(text: str, _place: SubmitContext) -> Sequence[str]:
     """Return the mounts of ``SRC:DST,SRC:DST:ro``."""
-    from gsched.cli.submit.container import mounts_of
+    from gsched.cli.submit.sections import mounts_of
 
     return mounts_of(text)
 
@@ -318,21 +305,21 @@ def container_workdir(text: str, _place: SubmitContext) -> str:
 
 def array(text: str, _place: SubmitContext) -> str:
     """Return the indices of an array as the head takes them; those of ``%5`` come from a file."""
-    from gsched.cli.submit.array import checked_array
+    from gsched.cli.submit.sections import checked_array
 
     return text if text.startswith("%") else checked_array(text)
 
 
 def each_line(text: str, place: SubmitContext) -> str:
     """Return the lines of a file."""
-    from gsched.cli.submit.array import read_lines
+    from gsched.cli.submit.sections import read_lines
 
     return read_lines(text, place)
 
 
 def early_signal(text: str, _place: SubmitContext) -> "EarlySignal":
     """Return the signal before the walltime ends, of ``--signal``."""
-    from gsched.cli.submit.early_signal import early_signal as read
+    from gsched.cli.submit.sections import early_signal as read
 
     return read(text)
 

@@ -1,6 +1,12 @@
 """What options state: on one command line, or in all directives of a script."""
 
+from collections.abc import Iterable
 from typing import Any
+
+import msgspec
+
+from gsched.errors import BadResourceError, UsageError
+from gsched.model.limits import shown
 
 
 class StatedOptions(dict[str, Any]):
@@ -31,9 +37,7 @@ class StatedOptions(dict[str, Any]):
         texts = self.layout_texts
         if not self.any_of("gpu_share", "share_class"):
             return texts
-        from gsched.cli.submit.sharing import share_term  # late: few jobs share a GPU
-
-        return texts + share_term(self["gpu_share"], self["share_class"], texts)
+        return (*texts, _share_term(self["gpu_share"], self["share_class"], texts))
 
     @property
     def layout_texts(self) -> tuple[str, ...]:
@@ -70,3 +74,44 @@ def gpu_range(text: str) -> tuple[int, int]:
     if not most or not 1 <= int(least) <= int(most):
         raise ValueError(f"{text!r} is not a valid range of GPUs")
     return int(least), int(most)
+
+
+def _share_term(share: str | None, share_class: str | None, resources: Iterable[str]) -> str:
+    """Return the term for ``-l`` of a job that shares a GPU.
+
+    Args:
+        share: ``40%,16gb`` or ``40%``; None: not given.
+        share_class: ``high`` or ``low``; None: not given.
+        resources: what ``-l`` says.
+
+    Raises:
+        BadResourceError: the share cannot be read, or is no part of a GPU.
+        UsageError: a class without a share.
+    """
+    # Late: few jobs share a GPU.
+    from gsched.model.gpu_share_text import format_gpu_share, parse_gpu_share
+    from gsched.model.states import ShareClass
+
+    if share is None:
+        terms = [part.strip() for text in resources for part in text.split(",")]
+        named = [term for term in terms if term.startswith("gpu_share=")]
+        hint = "give the share: --gpu-share 40%"
+        if named:  # the class that it has already gives way
+            kept = [word for word in named[-1].split(":") if word.strip() not in set(ShareClass)]
+            hint = f"write -l {':'.join((*kept, share_class or ''))}"
+        raise UsageError(f"--share-class {share_class} without --gpu-share", hint=hint)
+    try:
+        share_request = parse_gpu_share(share.replace(",", ":"))
+    except BadResourceError as error:
+        read, stated = shown(share.replace(",", ":")), shown(share)
+        message = error.message.replace(f"gpu_share={read}", f"--gpu-share {stated}", 1)
+        message = message.replace("gpu_share=", "--gpu-share ", 1)
+        hint = "write --gpu-share PERCENT%[,MEMORY], as in --gpu-share 40%,16gb"
+        if error.hint and not error.hint.startswith("write gpu_share="):
+            hint = error.hint
+        raise BadResourceError(
+            message.replace("gpu_share:", "--gpu-share:", 1), hint=hint
+        ) from None
+    if share_class is not None:
+        share_request = msgspec.structs.replace(share_request, share_class=ShareClass(share_class))
+    return f"gpu_share={format_gpu_share(share_request)}"

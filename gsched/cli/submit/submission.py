@@ -3,8 +3,6 @@
 import re
 from typing import Any, Final
 
-from msgspec import structs
-
 from gsched.cli.dialect import spoken
 from gsched.cli.submit.extras import combined
 from gsched.cli.submit.place import SubmitContext
@@ -18,11 +16,12 @@ from gsched.protocol.api import SubmitJob
 #: What is kept on the execution host lies in the home directory, under its usual name.
 KEPT: Final = "~/"
 _MINUTES: Final = re.compile(r"(?:.*,)?(?:c|interval)=([1-9][0-9]{0,5})(?:,.*)?")
-_TRAINING: Final = ("training", "params", "samples", "batch", "epochs", "step_time")
-_CONTAINER: Final = ("container", "container_mounts", "container_workdir", "container_runtime")
-_ADAPTIVE: Final = (
-    *("adaptive", "non_preemptible", "inference", "batch_max", "batch_per_gpu_max", "gpu_types"),
-    *("scaling", "replica_gpus", "latency", "requests"),
+#: Options of `gsched.cli.submit.sections`.
+_SECTIONS: Final = (
+    *("container", "container_mounts", "container_workdir", "container_runtime", "array"),
+    *("each_line", "adaptive", "batch_max", "batch_per_gpu_max", "gpu_types", "scaling"),
+    *("replica_gpus", "non_preemptible", "inference", "latency", "requests"),
+    *("training", "params", "samples", "batch", "epochs", "step_time"),
 )
 
 
@@ -89,30 +88,10 @@ def make_job(
         depends=(*extras.depends, *dependency),
         **fields,
     )
-    if extras.stage_in or extras.stage_out:
-        from gsched.cli.submit.staging import staged_files  # late: few stage files
+    if extras.stage_in or extras.stage_out or stated.any_of(*_SECTIONS):
+        from gsched.cli.submit.sections import with_sections  # late: few jobs have one
 
-        job = structs.replace(
-            job,
-            stage_in=staged_files("stagein", extras.stage_in),
-            stage_out=staged_files("stageout", extras.stage_out),
-        )
-    if stated.any_of(*_CONTAINER):
-        from gsched.cli.submit.container import container_of  # late: few jobs have one
-
-        job = structs.replace(job, container=container_of(stated))
-    if stated.any_of("array", "each_line"):
-        from gsched.cli.submit.array import indices_of  # late: few submit arrays
-
-        job = structs.replace(job, array=indices_of(stated))
-    if stated.any_of(*_ADAPTIVE):
-        from gsched.cli.submit.adaptive import with_adaptive  # late: few adapt
-
-        job = with_adaptive(job, stated)
-    if stated.any_of(*_TRAINING):
-        from gsched.cli.submit.deadline import training_of  # late: few have a known workload
-
-        job = structs.replace(job, training=training_of(stated))
+        job = with_sections(job, stated, extras)
     return job
 
 
