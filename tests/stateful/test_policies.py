@@ -1,6 +1,5 @@
 """What every policy guarantees, checked on random snapshots: one suite for all of the registry."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -14,10 +13,11 @@ from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, RunningJob, Sna
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import validate
 from tests.support.detached import AlsoDetached
+from tests.support.each_policy import with_each
 from tests.support.runs import kind, run
 from tests.support.spaces import node_spaces, requests
 
-every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+every_policy = with_each(POLICIES)
 
 NOW_S = 1000.0
 
@@ -83,8 +83,8 @@ def waiting_of(snapshot: Snapshot) -> dict[int, JobClass]:
     return {job: group.job_class for group in snapshot.groups for _, job in group.order}
 
 
-@every_policy
 @given(snapshot=snapshots() | informed())
+@every_policy
 def test_a_plan_never_overbooks(policy: Policy, snapshot: Snapshot) -> None:
     """Every start of it is accepted by the check that believes nothing."""
     plan = policy(snapshot)
@@ -94,8 +94,8 @@ def test_a_plan_never_overbooks(policy: Policy, snapshot: Snapshot) -> None:
     assert checked.refused == ()
 
 
-@every_policy
 @given(snapshot=snapshots() | informed())
+@every_policy
 def test_equal_snapshots_give_equal_plans(policy: Policy, snapshot: Snapshot) -> None:
     """And a policy changes nothing of what it sees."""
     before = structs.asdict(snapshot)
@@ -106,15 +106,15 @@ def test_equal_snapshots_give_equal_plans(policy: Policy, snapshot: Snapshot) ->
     assert structs.asdict(snapshot) == before
 
 
-@every_policy
 @given(snapshot=snapshots() | informed())
+@every_policy
 def test_a_detached_snapshot_gives_the_same_plan(policy: Policy, snapshot: Snapshot) -> None:
     """In another process, and from a file."""
     AlsoDetached(policy)(snapshot)
 
 
-@every_policy
 @given(snapshot=snapshots() | informed(), data=st.data())
+@every_policy
 def test_the_order_of_what_is_seen_changes_nothing(
     policy: Policy, snapshot: Snapshot, data: st.DataObject
 ) -> None:
@@ -130,15 +130,15 @@ def test_the_order_of_what_is_seen_changes_nothing(
     assert set(policy(shuffled).waits) == set(policy(snapshot).waits)
 
 
-@every_policy
 @given(snapshot=snapshots())
+@every_policy
 def test_an_empty_queue_gives_an_empty_plan(policy: Policy, snapshot: Snapshot) -> None:
     """Nothing waits, nothing is said."""
     assert policy(structs.replace(snapshot, groups=())) == Plan()
 
 
-@every_policy
 @given(snapshot=snapshots() | informed())
+@every_policy
 def test_every_class_that_is_left_has_a_reason(policy: Policy, snapshot: Snapshot) -> None:
     """Either all jobs of a class start, or its next one is named with a reason (no silent wait)."""
     plan = policy(snapshot)
@@ -155,8 +155,8 @@ def test_every_class_that_is_left_has_a_reason(policy: Policy, snapshot: Snapsho
         assert waits[group.job_class].first == left[0], "jobs of a job_class start in order"
 
 
-@every_policy
 @given(snapshot=snapshots() | informed())
+@every_policy
 def test_what_fits_behind_the_plan_is_left_for_a_reason_only(
     policy: Policy, snapshot: Snapshot
 ) -> None:
@@ -217,8 +217,8 @@ def reserved(plan: Plan) -> Wait | None:
     return next((wait for wait in plan.waits if wait.reserved), None)
 
 
-@every_policy
 @given(snapshot=snapshots())
+@every_policy
 def test_a_second_plan_has_nothing_to_add(policy: Policy, snapshot: Snapshot) -> None:
     """Carried out, a plan leaves nothing that the same policy would start at the same moment."""
     plan = policy(snapshot)
@@ -226,8 +226,8 @@ def test_a_second_plan_has_nothing_to_add(policy: Policy, snapshot: Snapshot) ->
     assert policy(after(snapshot, plan)).starts == ()
 
 
-@every_policy
 @given(snapshot=snapshots())
+@every_policy
 def test_a_predicted_start_is_kept(policy: Policy, snapshot: Snapshot) -> None:
     """Every job runs for its whole walltime, and still the reserved one starts when predicted."""
     plan = policy(snapshot)

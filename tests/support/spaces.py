@@ -1,6 +1,7 @@
 """Builders of free spaces and requests, random ones, and placement by trying everything."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from itertools import product
 from types import MappingProxyType
 
@@ -48,6 +49,7 @@ def spaces(*given: FreeNode) -> Spaces:
     return Spaces({each.name: each for each in given})
 
 
+@cache  # to build a strategy takes as long as to draw from it
 def node_spaces(name: str, largest: int = 4) -> st.SearchStrategy[FreeNode]:
     """Return random idle nodes."""
     return st.builds(
@@ -63,6 +65,7 @@ def node_spaces(name: str, largest: int = 4) -> st.SearchStrategy[FreeNode]:
     )
 
 
+@cache
 def chunks(largest: int = 3, count: int = 3) -> st.SearchStrategy[Chunk]:
     """Return random chunks."""
     return st.builds(
@@ -85,6 +88,7 @@ def _without_idle_type(chunk: Chunk) -> Chunk:
     return Chunk(**{**fields, "gpu_type": ""})
 
 
+@cache
 def requests(largest: int = 3, places: int = 4) -> st.SearchStrategy[Request]:
     """Return random requests of at most ``places`` places."""
     return st.builds(
