@@ -7,7 +7,7 @@ of Fu Maozhong et al., doi 10.7544/issn1000-1239.202220149.
 may be as fast, or as many as are left; whoever has an earlier deadline takes them from the others.
 Source: a baseline of Gu et al., "ElasticFlow", ASPLOS 2023.
 
-Trainings without a deadline come last, in order of arrival.
+Training jobs without a deadline come last, in order of arrival.
 """
 
 from typing import Final
@@ -30,15 +30,15 @@ def plan(snapshot: Snapshot) -> Plan:
 
 def plan_scaled(snapshot: Snapshot) -> Plan:
     """Give each training, by deadline, as many GPUs as it can run on of those that are left."""
-    trainings, speeds = TrainingJobs.of(snapshot), Speeds(snapshot)
-    timeline = timeline_for(snapshot, trainings.others)
+    training_jobs, speeds = TrainingJobs.of(snapshot), Speeds(snapshot)
+    timeline = timeline_for(snapshot, training_jobs.others)
     profiles = snapshot.profiles
-    for job, running in trainings.fixed.items():
+    for job, running in training_jobs.fixed.items():
         gpus = gpu_count(running.allocation)
         timeline.take(gpus, until_s=snapshot.now_s + speeds.run_time_s(profiles[job], gpus))
     numbers: dict[int, int] = {}
     verdicts: list[DeadlineForecast] = []
-    jobs = [*trainings.movable, *trainings.waiting]
+    jobs = [*training_jobs.movable, *training_jobs.waiting]
     predicted = 0
     for job in sorted(jobs, key=lambda job: _by_deadline(profiles[job])):
         if predicted == MAX_PREDICTED and timeline.free[0] < 1:
@@ -50,7 +50,7 @@ def plan_scaled(snapshot: Snapshot) -> Plan:
         numbers[job] = taken.gpus
         predicted += not taken.gpus
         verdicts.append(_verdict(profile, taken))
-    changes = carry_out(snapshot, trainings, numbers, {})
+    changes = carry_out(snapshot, training_jobs, numbers, {})
     return Plan(
         starts=changes.starts,
         waits=changes.waits,

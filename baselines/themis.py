@@ -1,4 +1,4 @@
-"""Themis: finish-time fairness among several trainings at once.
+"""Themis: finish-time fairness among several training jobs at once.
 
 Each training has a finish-time fairness rho = T_shared / T_alone: the time from its arrival to its
 expected end on the GPUs that it would have, over its run time on the whole cluster to itself. GPUs
@@ -63,15 +63,15 @@ class _Auction:
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         self.snapshot = snapshot
         self.settings = settings
-        self.trainings = TrainingJobs.of(snapshot)
+        self.training_jobs = TrainingJobs.of(snapshot)
         self.speeds = Speeds(snapshot)
         self.numbers: dict[int, int] = {}
         self.leased: set[int] = set()
-        self.bidders: list[int] = list(self.trainings.waiting)
-        self.idle = timeline_for(snapshot, self.trainings.others).free[0]
-        for running in self.trainings.fixed.values():
+        self.bidders: list[int] = list(self.training_jobs.waiting)
+        self.idle = timeline_for(snapshot, self.training_jobs.others).free[0]
+        for running in self.training_jobs.fixed.values():
             self.idle -= open_gpus_of(snapshot, running.allocation)
-        for job, running in self.trainings.movable.items():
+        for job, running in self.training_jobs.movable.items():
             if snapshot.now_s - running.started_s < settings.lease_s:
                 self.leased.add(job)
                 self.numbers[job] = gpu_count(running.allocation)
@@ -85,14 +85,14 @@ class _Auction:
         first = math.ceil(len(self.bidders) * (1 - self.settings.fairness))
         self._fill(self.bidders[:first])
         self._fill(self.bidders[first:])
-        changes = carry_out(self.snapshot, self.trainings, self.numbers, {})
+        changes = carry_out(self.snapshot, self.training_jobs, self.numbers, {})
         return Plan(
             starts=changes.starts,
             waits=changes.waits,
             moves=changes.moves,
             verdicts=tuple(
                 self._verdict(job, changes.gpus.get(job, 0))
-                for job in [*self.trainings.movable, *self.trainings.waiting]
+                for job in [*self.training_jobs.movable, *self.training_jobs.waiting]
             ),
             again_s=self._again_s(),
         )
@@ -103,7 +103,7 @@ class _Auction:
         now_s, lease_s = self.snapshot.now_s, self.settings.lease_s
         ends_s = [
             lease_s + (running.started_s if job in self.leased else now_s)
-            for job, running in self.trainings.movable.items()
+            for job, running in self.training_jobs.movable.items()
         ]
         return math.ceil(min(ends_s) / step_s) * step_s if ends_s else None
 

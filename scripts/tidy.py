@@ -58,10 +58,8 @@ PRIVATE_PHRASES = {
     r"is no (?:whole )?(?:number|date|moment|state|name)": "invalid",
     r"what it came to": "the results",
 }
-# The code still uses these; remove a line here when the last one is gone.
-PHRASES_IN_CODE = {
-    r"trainings",
-}
+#: Phrases that the code still uses.
+PHRASES_IN_CODE: frozenset[str] = frozenset()
 PRODUCT_FOLDERS = {"gsched", "gschedd", "gnode"}
 POLICY_ROOMS = ("gschedd/policies/queue", "gschedd/policies/training", "baselines")
 #: Modules among the baselines that are no policies.

@@ -12,7 +12,8 @@ from gschedd.plan.snapshot import DeadlineForecast, JobClass, Plan, Snapshot, St
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 
-#: By what trainings are ordered, the first one best; the job id is last, so that no two are alike.
+#: By what training jobs are ordered, the first one best; the job id is last, so that no two are
+#: alike.
 Order = Callable[[TrainingProfile], tuple[float, ...]]
 
 
@@ -24,13 +25,13 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
 
     Args:
         snapshot: what there is.
-        order: of the trainings.
+        order: of the training jobs.
         firm: whether none that arrives can go before one that is there.
     """
-    trainings, speeds = TrainingJobs.of(snapshot), Speeds(snapshot)
-    waiting = sorted(trainings.waiting, key=lambda job: order(snapshot.profiles[job]))
-    running = [*trainings.movable.values(), *trainings.fixed.values()]
-    timeline = timeline_for(snapshot, trainings.others)
+    training_jobs, speeds = TrainingJobs.of(snapshot), Speeds(snapshot)
+    waiting = sorted(training_jobs.waiting, key=lambda job: order(snapshot.profiles[job]))
+    running = [*training_jobs.movable.values(), *training_jobs.fixed.values()]
+    timeline = timeline_for(snapshot, training_jobs.others)
     end_s = snapshot.now_s
     verdicts: list[DeadlineForecast] = []
     for each in running:
@@ -44,7 +45,7 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
     starts: list[Start] = []
     waits: list[Wait] = []
     for job in waiting:
-        profile, job_class = snapshot.profiles[job], trainings.waiting[job]
+        profile, job_class = snapshot.profiles[job], training_jobs.waiting[job]
         place = None if running or starts else _all_gpus(profile, job_class, snapshot, speeds)
         if place:
             here = gpus_by_node(place)

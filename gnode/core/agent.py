@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from gnode.core import lives, orders, preparing, probe, sessions, trainings
+from gnode.core import lives, orders, preparing, probe, sessions, training_jobs
 from gnode.core.cpus import CpuMap
 from gnode.core.effects import (
     Effect,
@@ -198,7 +198,7 @@ class Agent:
             case AlarmRang():
                 self._on_alarm(now_s)
             case TrainingMessage():
-                trainings.report(table, event.message)
+                training_jobs.report(table, event.message)
             case (
                 Measured()
                 | InventoryChanged()
@@ -340,7 +340,7 @@ class Agent:
         for attempt in table.attempts.values():
             if attempt.phase is not Phase.ACKED:
                 orders.answer_state(table, attempt)
-                trainings.repeat(table, attempt)
+                training_jobs.repeat(table, attempt)
 
     def _on_high_water(self, message: HighWater) -> None:
         mark = self._table.mark
@@ -391,7 +391,7 @@ class Agent:
             case ReadOutput() | OpenSession():
                 _on_question(table, message)
             case TakeCheckpoint() | GoOn() | TuneTraining():
-                trainings.order(table, message)
+                training_jobs.order(table, message)
             case Probe():
                 self._prober.on_order(message, now_s)
             case HighWater():

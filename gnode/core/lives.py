@@ -1,6 +1,6 @@
 """What becomes of attempts on this machine: launcher, supervisors, and the spool at a restart."""
 
-from gnode.core import preparing, trainings
+from gnode.core import preparing, training_jobs
 from gnode.core.effects import (
     AwaitStart,
     KillLeftover,
@@ -60,7 +60,7 @@ def supervisor_event(table: Table, event: SupervisorEvent, wall_s: float) -> Non
         case SupervisorSeen():
             supervisor_seen(table, event)
         case SupervisorAnswered():
-            trainings.answered(table, event)
+            training_jobs.answered(table, event)
         case Admitted():
             admitted(table, event)
         case LaunchFailed():

@@ -35,7 +35,7 @@ class Site:
         cgroup_root: version 2 directory below which attempts get a group, or None.
         memory_root: version and directory below which memory is limited, or None.
         boot_id: of the machine.
-        elastic_socket: path of the socket on which trainings talk to gnode.
+        elastic_socket: path of the socket on which training jobs talk to gnode.
         probe_account: as whom the node probes itself; None: it cannot.
         limits: of each job's processes.
         processes_root: directory below which the number of processes is limited, or None.

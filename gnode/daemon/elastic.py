@@ -1,4 +1,4 @@
-"""The socket on which elastic trainings talk to gnode: orders down, checkpoints and progress up.
+"""The socket of elastic training jobs at gnode: orders down, checkpoints and progress up.
 
 Programs that start tasks on other nodes of their job, and step agents, come by it, too: they are
 `gnode.daemon.steps`'s.
@@ -176,7 +176,9 @@ class ElasticServer:
                     self._serve, sock=listen(self._path), limit=wire.MAX_LINE_BYTES
                 )
             except OSError as error:
-                self._complaints.say("this node", f"the socket {self._path} of trainings: {error}")
+                self._complaints.say(
+                    "this node", f"the socket {self._path} of training jobs: {error}"
+                )
                 await asyncio.sleep(BIND_PAUSE_S)
                 continue
             try:
@@ -268,7 +270,7 @@ class ElasticServer:
             await self._converse(reader, writer, uid)
         except (_RefusedError, wire.BadLineError, ValueError) as error:
             # ValueError is asyncio's word for a line that is too long
-            self._complaints.say(f"uid {uid}", f"on the socket of trainings: {error}")
+            self._complaints.say(f"uid {uid}", f"on the socket of training jobs: {error}")
             writer.write(wire.encode_refusal(str(error)[:500]))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # it has gone, or never said anything

@@ -19,7 +19,7 @@ class DaemonIdentity:
         identity: of this node, beside its name, for ever.
         machine: on which it runs.
         address: where other nodes reach this one; empty: the connection's own.
-        elastic_socket: on which trainings talk to this gnode.
+        elastic_socket: on which training jobs talk to this gnode.
         incarnation: of this start of gnode.
         rules: whose jobs run here.
         sharing: how they share its GPUs.

@@ -75,7 +75,7 @@ class NodeSpool:
             os.chmod(self.attempts_dir, 0o700)
             if os.geteuid() == 0:
                 mode = os.stat(self.state_dir).st_mode & 0o7777
-                os.chmod(self.state_dir, mode | 0o011)  # noqa: S103 - trainings reach their socket
+                os.chmod(self.state_dir, mode | 0o011)  # noqa: S103 - training jobs reach their socket
         except UntrustedError as error:
             raise ConfigError(
                 f"the state directory {self.state_dir} cannot be used: {error}, "

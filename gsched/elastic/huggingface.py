@@ -9,9 +9,9 @@
     trainer = Trainer(model, args, train_dataset=data, callbacks=[elastic])
     trainer.train(resume_from_checkpoint=elastic.checkpoint(args))
 
-Checkpoints are the Trainer's own; they lie where those of other trainings do, complete or not at
-all. The Trainer skips the batches that an epoch has used, so the global batch, which is the same on
-any number of ranks, makes the samples of a step the same, too.
+Checkpoints are the Trainer's own; they lie where those of other training jobs do, complete or not
+at all. The Trainer skips the batches that an epoch has used, so the global batch, which is the same
+on any number of ranks, makes the samples of a step the same, too.
 """
 
 from __future__ import annotations

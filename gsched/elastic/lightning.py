@@ -7,8 +7,8 @@
     trainer = Trainer(callbacks=[elastic], use_distributed_sampler=False, max_epochs=20, ...)
     trainer.fit(model, elastic.loader(data), ckpt_path=path)
 
-Checkpoints are the Trainer's own; they lie where those of other trainings do, complete or not at
-all. Lightning does not go on within an epoch's data by itself: the loader does, which takes the
+Checkpoints are the Trainer's own; they lie where those of other training jobs do, complete or not
+at all. Lightning does not go on within an epoch's data by itself: the loader does, which takes the
 same samples for the same steps on any number of ranks.
 """
 

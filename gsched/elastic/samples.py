@@ -240,8 +240,8 @@ class SampleOrder:
 def order_seed(seed: int, epoch: int) -> int:
     """Return the seed of an epoch's order, 0 to 2**63 - 1.
 
-    A digest, not ``seed + epoch``: two trainings with neighbouring seeds would otherwise share all
-    orders but one.
+    A digest, not ``seed + epoch``: two training jobs with neighbouring seeds would otherwise share
+    all orders but one.
     """
     digest = hashlib.sha256(f"gsched order {seed} {epoch}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

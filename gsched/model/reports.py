@@ -1,4 +1,4 @@
-"""What trainings say of themselves: one record each for progress and checkpoints.
+"""What training jobs say of themselves: one record each for progress and checkpoints.
 
 The line of a training, the message of its node, the head's state and the API's replies inherit
 them, so that a number that is added here is in all of them. Bounds hold wherever one is decoded:

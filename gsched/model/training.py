@@ -11,7 +11,7 @@ from gsched.model.numbers import Amount, Number
 
 
 class Profiling(StrEnum):
-    """Which elastic trainings run on their fewest GPUs until it is known what their steps take."""
+    """Which elastic training jobs run on their fewest GPUs until their steps were measured."""
 
     AUTO = "auto"  # those of which nothing is known, and those that ask
     REQUESTED = "requested"  # those that ask

@@ -1,4 +1,4 @@
-"""What policies that resize trainings share: who may be changed, and a plan from their numbers."""
+"""Changes of running training jobs: who may be changed, and a plan from the numbers of GPUs."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -18,7 +18,7 @@ from gschedd.plan.words import NO_GPU, released_words
 
 
 def timeline_for(snapshot: Snapshot, others: tuple[RunningJob, ...]) -> Timeline:
-    """Return how many GPUs trainings may have over time: all that others do not hold.
+    """Return how many GPUs training jobs may have over time: all that others do not hold.
 
     Args:
         snapshot: its nodes that are open count.
@@ -34,7 +34,7 @@ def timeline_for(snapshot: Snapshot, others: tuple[RunningJob, ...]) -> Timeline
 
 
 class Speeds:
-    """How fast trainings are on numbers of GPUs that are as close together as they can be."""
+    """How fast training jobs are on numbers of GPUs that are as close together as they can be."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         spaces = [space for space in snapshot.nodes.values() if space.open and space.total_gpus]
@@ -126,28 +126,28 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 def carry_out(
     snapshot: Snapshot,
-    trainings: TrainingJobs,
+    training_jobs: TrainingJobs,
     numbers: Mapping[int, int],
     reasons: Mapping[int, str],
     pinned: Collection[int] = (),
 ) -> Changes:
-    """Return what has to be done so that trainings have so many GPUs.
+    """Return what has to be done so that training jobs have so many GPUs.
 
     Where there is no room for a number although as many are free, the training gets less: half as
     many, and so on.
 
     Args:
         snapshot: what there is.
-        trainings: of the snapshot.
+        training jobs: of the snapshot.
         numbers: of GPUs, by job; who is missing gets none.
         reasons: why those that wait do so, by job.
         pinned: jobs that run and do not migrate while their number stays the same.
     """
-    places = _places(snapshot, trainings, numbers, pinned)
+    places = _places(snapshot, training_jobs, numbers, pinned)
     free = Spaces(snapshot.nodes)
     starts: list[Start] = []
     waits: list[Wait] = []
-    for job, job_class in trainings.waiting.items():
+    for job, job_class in training_jobs.waiting.items():
         place = places.get(job, ())
         gpus = gpu_count(place)
         if gpus and fits(place, free):
@@ -162,7 +162,7 @@ def carry_out(
         waits.append(Wait(job_class=job_class, first=job, reason=reason))
     moves = [
         Move(job=job, allocation=places.get(job, ()), why=_why(running, places.get(job, ())))
-        for job, running in trainings.movable.items()
+        for job, running in training_jobs.movable.items()
         if places.get(job, ()) != running.allocation
     ]
     return Changes(
@@ -175,17 +175,17 @@ def carry_out(
 
 def _places(
     snapshot: Snapshot,
-    trainings: TrainingJobs,
+    training_jobs: TrainingJobs,
     numbers: Mapping[int, int],
     pinned: Collection[int],
 ) -> dict[int, Allocation]:
     wanted: dict[int, PlacementRequest] = {}
-    for job, running in trainings.movable.items():
+    for job, running in training_jobs.movable.items():
         request = snapshot.profiles[job].request
         assert request is not None, "what cannot be moved is fixed"
         found = _wanted(job, numbers, request, running.allocation)
         wanted[job] = structs.replace(found, pinned=job in pinned and found.gpus == found.has)
-    for job, job_class in trainings.waiting.items():
+    for job, job_class in training_jobs.waiting.items():
         if numbers.get(job):
             wanted[job] = _wanted(job, numbers, job_class.request, ())
     places = settle(Spaces(snapshot.nodes), wanted.values())

@@ -1,4 +1,4 @@
-"""Where trainings may run on what is free: which numbers of GPUs, on which nodes, how fast.
+"""Where training jobs may run on what is free: which numbers of GPUs, on which nodes, how fast.
 
 Placing is that of Fu Maozhong et al., doi 10.7544/issn1000-1239.202220149: nodes stand by their
 free GPUs, the fewest first. A plan for one node takes the first that has enough, one across nodes
@@ -6,8 +6,8 @@ takes what each has until there is enough, and may so land on one node. Ours: on
 several kinds of nodes there are also plans that keep to one kind, and among nodes with as many free
 GPUs the one that ranks lower comes first.
 
-Requests of one form see the same free GPUs, and trainings of one speed are equally fast on them, so
-that both are worked out once for all of them.
+Requests of one form see the same free GPUs, and training jobs of one speed are equally fast on
+them, so that both are worked out once for all of them.
 """
 
 from bisect import bisect_left, insort
@@ -43,8 +43,8 @@ class Waiting(Struct, frozen=True, kw_only=True):
     kind: int
 
 
-def waiting_trainings(snapshot: Snapshot) -> list[Waiting]:
-    """Return the trainings that wait, by job id; jobs without a profile are not among them."""
+def waiting_training_jobs(snapshot: Snapshot) -> list[Waiting]:
+    """Return the training jobs that wait, by job id; jobs without a profile are not among them."""
     forms: dict[Request, Request | None] = {}
     kinds: dict[tuple[Request | None, Speed, tuple[int, ...]], int] = {}
     found: list[Waiting] = []
@@ -294,7 +294,7 @@ class Paces:
 
 
 class PacesOf(dict[Layout, float]):
-    """The paces of trainings of one speed, by layout; each is worked out when it is asked for."""
+    """The paces of training jobs of one speed, by layout; each is computed when it is needed."""
 
     def __init__(self, speed: Speed, fewest: int) -> None:
         super().__init__()

@@ -1,13 +1,13 @@
-"""GPUs that are free over time, in few steps: how much of them trainings need to be in time.
+"""GPUs that are free over time, in few steps: how much of them training jobs need to be in time.
 
 Within a step GPUs are a fluid: who has four of them for half of it takes two, whenever that is.
-Only the first step, which begins now, is counted in whole GPUs. So a plan for a thousand trainings
-needs no more steps than one for ten, and costs as much for each of them.
+Only the first step, which begins now, is counted in whole GPUs. So a plan for a thousand training
+jobs needs no more steps than one for ten, and costs as much for each of them.
 
 Source: minimum satisfactory shares, Gu et al., "ElasticFlow", ASPLOS 2023. Where it counts slots of
-equal length, ours are short now and long later, and end where trainings must be done. A change of
-the number of GPUs is charged with the time that it takes, and what cannot be moved gets one number
-of GPUs without a break.
+equal length, ours are short now and long later, and end where training jobs must be done. A change
+of the number of GPUs is charged with the time that it takes, and what cannot be moved gets one
+number of GPUs without a break.
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,4 +1,4 @@
-"""When the trainings that have to wait will run, and how soon each could end at best.
+"""When the training jobs that have to wait will run, and how soon each could end at best.
 
 An estimate, and no guarantee: GPUs are counted, wherever they are, and come back when what runs on
 them is planned to end; the waiting take them one after the other, each on the fewest that meet its
@@ -94,7 +94,7 @@ class IdleNodes(NodeIndex):
 
 
 class Idle:
-    """How fast trainings could be at best, in one plan: on the cluster as if nothing ran on it."""
+    """The best speeds of training jobs, in one plan: on the cluster as if nothing ran on it."""
 
     def __init__(self, snapshot: Snapshot, paces: Paces) -> None:
         self._index = index_of(snapshot.nodes, "idle nodes", IdleNodes)
@@ -161,7 +161,7 @@ def outlook(
 
     Args:
         snapshot: what there is.
-        waiting: trainings that are not started now.
+        waiting: training jobs that are not started now.
         free: what is left of the nodes.
         idle: of the same snapshot.
     """

@@ -19,7 +19,7 @@ Paced = tuple[Option, float]  # a plan, and the seconds that a unit of work take
 
 
 class Curve:
-    """The plans worth having, for trainings of one speed.
+    """The plans worth having, for training jobs of one speed.
 
     For a training with ``x`` seconds left for each unit of its work, a plan on N GPUs that takes u
     seconds for a unit performs in proportion to ``(x - u) / N``: a line over x. The best plan is

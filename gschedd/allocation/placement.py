@@ -1,8 +1,8 @@
 """Numbers of GPUs turned into places: what stays where it is, what moves, what starts.
 
-Trainings whose number does not change stay where they are while the others find room beside them,
-on as few nodes as such a number needs. Where they do not, everything movable is packed anew, the
-largest first: with numbers that are powers of two and nodes alike that always succeeds, as in a
+Training jobs whose number does not change stay where they are while the others find room beside
+them, on as few nodes as such a number needs. Where they do not, everything movable is packed anew,
+the largest first: with numbers that are powers of two and nodes alike that always succeeds, as in a
 buddy system, and whoever can stays. Only where that fails, too, is a training spread further. One
 that is pinned always stays.
 
@@ -44,25 +44,25 @@ class PlacementRequest(Struct, frozen=True, kw_only=True):
 
 
 def settle(spaces: Spaces, wanted: Collection[PlacementRequest]) -> dict[int, Allocation]:
-    """Return where trainings go; a job that is missing found no room for its number.
+    """Return where training jobs go; a job that is missing found no room for its number.
 
     Args:
-        spaces: what is free, beside what the trainings have; not changed.
-        wanted: of all trainings that run and may be moved, and of those that are to start, each on
-            nodes that are known. Their order makes no difference.
+        spaces: what is free, beside what the training jobs have; not changed.
+        wanted: of all training jobs that run and may be moved, and of those that are to start, each
+            on nodes that are known. Their order makes no difference.
     """
     ordered = sorted(
         wanted, key=lambda each: (not each.pinned, -each.gpus, not each.allocation, each.job)
     )
     places = {each.job: each.allocation for each in ordered if each.gpus == each.has}
     best: dict[int, Allocation] = {}
-    for trainings, spread in (
+    for training_jobs, spread in (
         ([each for each in ordered if each.gpus != each.has], False),
         (ordered, False),
         (ordered, True),
     ):
-        found = _Packing(spaces, trainings, spread=spread).run()
-        if trainings is not ordered:
+        found = _Packing(spaces, training_jobs, spread=spread).run()
+        if training_jobs is not ordered:
             found = places | found
         if len(found) > len(best):
             best = found
@@ -72,7 +72,7 @@ def settle(spaces: Spaces, wanted: Collection[PlacementRequest]) -> dict[int, Al
 
 
 class _Packing:
-    """Places trainings in order on what is free and what all of them have.
+    """Places training jobs in order on what is free and what all of them have.
 
     Args:
         spread: take more nodes than are needed for a number if there is no other room.

@@ -1,4 +1,4 @@
-"""Which trainings of a snapshot wait, run, may be migrated, and which GPUs come back to others."""
+"""Which training jobs of a snapshot wait, run, may migrate, and which GPUs come back to others."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from gschedd.plan.training import TrainingProfile
 
 
 class TrainingJobs(Struct, frozen=True, kw_only=True):
-    """The trainings of a snapshot, by what can be done about them.
+    """The training jobs of a snapshot, by what can be done about them.
 
     Attributes:
         waiting: job classes of the training jobs that may start, by job.
@@ -28,7 +28,7 @@ class TrainingJobs(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "TrainingJobs":
-        """Return the trainings of a snapshot, each kind by job id."""
+        """Return the training jobs of a snapshot, each kind by job id."""
         waiting = {
             job: group.job_class
             for group in snapshot.groups

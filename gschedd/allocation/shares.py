@@ -2,9 +2,9 @@
 
 Free GPUs are counted over time, wherever they are: a step function, the `Timeline`. A training runs
 on one of its `Levels`. Its minimum satisfactory share is the lowest level such that on that many
-GPUs, or on the largest level that fits where fewer are free, it is done by its deadline. Trainings
-take their shares in order of their deadlines; one more may be admitted if none of those that would
-be in time, itself included, comes too late.
+GPUs, or on the largest level that fits where fewer are free, it is done by its deadline. Training
+jobs take their shares in order of their deadlines; one more may be admitted if none of those that
+would be in time, itself included, comes too late.
 
 Source: Gu et al., "ElasticFlow", ASPLOS 2023. Where it counts slots of equal length, ours are as
 long as nothing changes, so that a share costs as much as there are changes, not hours.
@@ -232,7 +232,7 @@ def by_deadline(demand: Demand) -> tuple[float, int]:
 
 
 class Shares:
-    """The minimum satisfactory shares of trainings, in order of their deadlines.
+    """The minimum satisfactory shares of training jobs, in order of their deadlines.
 
     A training that cannot meet its deadline, those before it having taken theirs, gets none here.
 
@@ -256,7 +256,7 @@ class Shares:
         return self._demands
 
     def admit(self, *new: Demand) -> bool:
-        """Add trainings if all are in time and make nobody late who would be in time without them.
+        """Add training jobs if all meet their deadlines and no other misses its own for them.
 
         Args:
             new: all of them are added, or none.

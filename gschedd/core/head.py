@@ -74,7 +74,7 @@ class Head:
 
     Attributes:
         waits: why each class waits, from the last cycle.
-        verdicts: what is expected of trainings, from the last cycle, by job.
+        verdicts: what is expected of training jobs, from the last cycle, by job.
         oddities: counted messages that did not fit, by name.
         safe_mode: why nothing is started, or empty.
         cycles: scheduling cycles run.
@@ -84,7 +84,7 @@ class Head:
         leases: how long nodes have not answered that jobs have leases on.
         again_s: when the policy wanted to be asked again, seconds since the epoch; None: no matter.
         unfinished: the last cycle ended before the end of the queue.
-        rounds: how trainings are planned elsewhere; None: the policy is called for all at once.
+        rounds: how training jobs are planned elsewhere; None: the policy is called for all at once.
     """
 
     def __init__(
@@ -403,12 +403,12 @@ class Head:
 
     def _plan(self, now_s: float) -> Step:
         """Ask the policy what to do with what waits."""
-        if self.state.plans_training and self.state.trainings:
+        if self.state.plans_training and self.state.training_jobs:
             self.state.dirty.every = True  # what one gives back may let another one run on more
         if self._unsure:
             groups = self.state.groups
             self._unsure = {job_class for job_class in self._unsure if job_class in groups}
-        if self.rounds is not None and (self.rounds.pending or self.state.trainings):
+        if self.rounds is not None and (self.rounds.pending or self.state.training_jobs):
             return self._plan_elsewhere(self.rounds, now_s)
         return self._plan_here(now_s)
 
@@ -436,7 +436,7 @@ class Head:
         return Step()
 
     def _accept(self, result: Cycle, due: Iterable[WaitingGroup] | None, now_s: float) -> Step:
-        """Take in a plan for trainings and all other jobs, checked already."""
+        """Take in a plan for training jobs and all other jobs, checked already."""
         if result.again_s is not None:
             self.again_s = max(result.again_s, now_s + LEAST_PAUSE_S)
         self.verdicts = {verdict.job: verdict for verdict in result.verdicts}
@@ -455,7 +455,7 @@ class Head:
             self.oddities["moves_refused"] += 1
         return self._advance(result.facts, "cycle")
 
-    # --- trainings planned elsewhere ---
+    # --- training jobs planned elsewhere ---
 
     def take_question(self) -> r.Question | None:
         """Return what is to be asked of the planner now; `answered` takes the answer."""
@@ -479,7 +479,7 @@ class Head:
         return together(steps)
 
     def _go_on(self, rounds: r.Rounds, now_s: float) -> Step:
-        """Let other jobs start that take nothing from trainings."""
+        """Let other jobs start that take nothing from training jobs."""
         try:
             plan = rounds.meanwhile(self.state, self.settings, now_s, self.model)
         except Exception as error:  # noqa: BLE001 # as of any cycle

@@ -54,7 +54,7 @@ class EffectSink(Protocol):
 
 
 class Planner(Protocol):
-    """Who answers what the head asks about trainings."""
+    """Who answers what the head asks about training jobs."""
 
     async def ask(self, question: Question) -> Answer:
         """Return the answer, or that there is none; that may take a while."""
@@ -64,7 +64,7 @@ class Engine:
     """Runs a `Head` for real: real clock, real database.
 
     Args:
-        planner: answers the questions of a head that plans trainings elsewhere.
+        planner: answers the questions of a head that plans training jobs elsewhere.
 
     Attributes:
         watches: of jobs of which somebody reads; told when a commit with changes of them begins.
@@ -240,7 +240,9 @@ class Engine:
             log.exception("the planner cannot be asked")
             answer = Failed(number=question.number, why="cannot be asked: see the head's log")
         if isinstance(answer, Failed) and answer.raised:
-            log.error("the policy for trainings failed; this round starts none:\n%s", answer.why)
+            log.error(
+                "the policy for training jobs failed; this round starts none:\n%s", answer.why
+            )
         await self.tell(lambda now_s: [self.head.answered(answer, now_s)])
 
     async def _commit_cycle(self) -> None:

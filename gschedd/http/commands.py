@@ -361,15 +361,15 @@ class Commands:
         return with_outlook(result, submission.spec, outlook)
 
     async def _results(self, steps: Sequence[Step], caller: Caller) -> list[api.SubmitResult]:
-        """Return the answer for each job; of trainings when the next cycle has looked at them."""
+        """Return the answer for each job; for training jobs after the next cycle."""
         head = self._head
-        if any(step.job in head.state.trainings for step in steps):
+        if any(step.job in head.state.training_jobs for step in steps):
             await self._engine.planned(PLAN_WAIT_S)
-        numbers = [step.job for step in steps if step.job in head.state.trainings]
+        numbers = [step.job for step in steps if step.job in head.state.training_jobs]
         outlooks = await self._parts.forecasts.outlooks(numbers, uid=caller.uid)
         return [
-            with_outlook(_result(step), head.state.trainings[step.job].spec, outlooks[step.job])
-            if step.job in outlooks and step.job in head.state.trainings
+            with_outlook(_result(step), head.state.training_jobs[step.job].spec, outlooks[step.job])
+            if step.job in outlooks and step.job in head.state.training_jobs
             else _result(step)
             for step in steps
         ]

@@ -190,7 +190,7 @@ class Forecasts:
         for count, number in enumerate(jobs, start=1):
             if count % AT_ONCE == 0:
                 await asyncio.sleep(0)
-            job = head.state.trainings.get(number)
+            job = head.state.training_jobs.get(number)
             if job is None:
                 continue  # it was deleted meanwhile
             start = Forecast()
@@ -202,7 +202,7 @@ class Forecasts:
                     if until_s is None:
                         until_s = await self._until_s()
                     start = await self._start_of(number, uid, until_s)
-                    job = head.state.trainings.get(number)
+                    job = head.state.training_jobs.get(number)
                     if job is None:
                         continue
             outlook = outlook_of(
@@ -241,7 +241,7 @@ class Forecasts:
         return concluded(inquiry, answer, state=head.state, settings=head.settings, now_s=now_s)
 
     def _sendable(self, question: ForecastQuestion) -> ForecastQuestion:
-        """Return a question as a value; of one about trainings only what their policy sees."""
+        """Return a question as a value; of one about training jobs only what their policy sees."""
         rounds = self._head.rounds
         if isinstance(question, AskStart) or rounds is None:
             return question

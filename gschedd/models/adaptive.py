@@ -1,4 +1,4 @@
-"""What is known of the goodput of adaptive trainings: of each job, and of each kind; bounded."""
+"""The goodput of adaptive training jobs: of each job, and of each kind; bounded."""
 
 from collections import deque
 from typing import Final
@@ -106,7 +106,7 @@ def _teach(learner: GoodputLearner, steps: Steps) -> None:
 
 
 class GoodputKnowledge:
-    """Step times and gradient noise of adaptive trainings, by job and by kind."""
+    """Step times and gradient noise of adaptive training jobs, by job and by kind."""
 
     def __init__(self) -> None:
         self._courses: LruMap[_GoodputHistory] = LruMap(_GoodputHistory, MAX_KNOWN)

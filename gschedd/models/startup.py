@@ -1,9 +1,9 @@
-"""How long trainings take from their start to their first step, learned from those before them.
+"""How long training jobs take from their start to their first step, learned from those before them.
 
 Processes start, the framework is imported, ranks find each other, data and a state are read: on
 a busy machine that is most of what a short training takes, and nothing of it is in its size. What
 the latest starts of its kind took in the middle is expected of the next one; of a kind that never
-ran, what its program, its owner's trainings, or all trainings here took.
+ran, what its program, its owner's training jobs, or all training jobs here took.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""How long steps of trainings take where, from what trainings have told: measured, not stated.
+"""Step times of training jobs by layout, from their reports: measured, not stated.
 
 A kind of training that was seen on a layout takes there what it took. On a layout on which it was
 not seen, its step is computed as by Fu Maozhong et al. (`gschedd.models.runtime`, equations 2 and

@@ -1,8 +1,8 @@
-"""Two policies on one cluster: one for trainings with deadlines, one for all other jobs.
+"""Two policies on one cluster: one for training jobs with deadlines, one for all other jobs.
 
 Both see the same snapshot; what the first plans, the second finds taken. So the others use what
-trainings leave, and what they are given is checked first against the deadlines that can be met. A
-share of the nodes keeps them from waiting for ever.
+training jobs leave, and what they are given is checked first against the deadlines that can be met.
+A share of the nodes keeps them from waiting for ever.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
@@ -26,7 +26,7 @@ NEXT: Final = Reason(
 
 
 class Composed:
-    """A policy that plans trainings by one policy and all other jobs by another.
+    """A policy that plans training jobs by one policy and all other jobs by another.
 
     It is called for all of it at once, or asked step by step, where the training policy runs
     elsewhere: `theirs`, then ``training`` there, `after`, `to_check`, then `check` there,
@@ -67,7 +67,7 @@ class Composed:
         return joined(first, settled(second, late, now_s=snapshot.now_s))
 
     def theirs(self, snapshot: Snapshot) -> Snapshot | None:
-        """Return what the policy for trainings is shown; None where there are no trainings."""
+        """Return what the policy for training jobs is shown; None where there are none."""
         profiles = {  # once: the head works each out when it is asked for
             job: profile
             for job, profile in snapshot.profiles.items()
@@ -75,13 +75,13 @@ class Composed:
         }
         if not profiles:
             return None
-        trainings = [group for group in snapshot.groups if group.job_class.training in profiles]
+        training_jobs = [group for group in snapshot.groups if group.job_class.training in profiles]
         others = [group for group in snapshot.groups if group.job_class.training not in profiles]
         nodes = _without(snapshot, self.kept_for_others(snapshot, others))
-        return structs.replace(snapshot, groups=trainings, nodes=nodes, profiles=profiles)
+        return structs.replace(snapshot, groups=training_jobs, nodes=nodes, profiles=profiles)
 
     def kept_for_others(self, snapshot: Snapshot, others: Iterable[Group]) -> frozenset[str]:
-        """Return the nodes on which trainings start nothing while others wait for GPUs: the last.
+        """Return the last nodes: no training job starts there while others wait for GPUs.
 
         Of those that take work: a share that lies on drained nodes would be none.
         """
@@ -93,12 +93,12 @@ class Composed:
         return frozenset(names[len(names) - int(len(names) * share) :])
 
     def after(self, snapshot: Snapshot, others: list[Group], first: Plan) -> Plan:
-        """Return the plan for the other jobs on what is left when the trainings' is carried out."""
+        """Return the plan for the other jobs on what the training jobs leave."""
         return self.rest(_after(snapshot, others, first))
 
 
 def joined(first: Plan, second: Plan) -> Plan:
-    """Return the plan for trainings and that for all other jobs as one."""
+    """Return the plan for training jobs and that for all other jobs as one."""
     return structs.replace(
         first,
         starts=(*first.starts, *second.starts),
@@ -159,11 +159,12 @@ def check(
 ) -> dict[int, int]:
     """Return which training each of some starts of other jobs would make late; 0: none.
 
-    The trainings are planned anew as if each of these starts had been made already: one after the
+    The training jobs are planned anew as if each of these starts had been made already: one after
+        the
     other, until `MAX_CHECKED` are made. The rest waits for the next cycle.
 
     Args:
-        profiles: plans the trainings.
+        profiles: plans the training jobs.
         theirs: what it saw.
         first: what it planned.
         starts: in order.
@@ -246,7 +247,7 @@ def _started(start: Start, now_s: float) -> RunningJob:
 
 
 class PerGpuDemand(Struct, frozen=True, kw_only=True):
-    """What trainings may ask for beside each GPU; see `meanwhile`.
+    """What training jobs may ask for beside each GPU; see `meanwhile`.
 
     Attributes:
         cpus, memory_bytes: the most that any of them asks for with one GPU.
@@ -259,7 +260,7 @@ class PerGpuDemand(Struct, frozen=True, kw_only=True):
 
 
 def claim_of(requests: Iterable[Request]) -> PerGpuDemand:
-    """Return what trainings with these requests may ask for."""
+    """Return what training jobs with these requests may ask for."""
     cpus, memory_bytes, whole = 0.0, 0.0, False
     for request in requests:
         whole = whole or request.exclusive
@@ -276,23 +277,23 @@ def meanwhile(
     plan: Plan,
     *,
     claim: PerGpuDemand,
-    trainings: Container[int],
+    training_jobs: Container[int],
     open_to_others: Container[str],
 ) -> tuple[Start, ...]:
-    """Return the starts of other jobs that take nothing a plan for trainings may count on.
+    """Return the starts of other jobs that take nothing a plan for training jobs may count on.
 
-    For each GPU of a node that trainings could get, free or held by one of them, as much is left
-    beside it as the most demanding of them asks for. Starts on GPUs wait for that plan.
+    For each GPU of a node that training jobs could get, free or held by one of them, as much is
+    left beside it as the most demanding of them asks for. Starts on GPUs wait for that plan.
 
     Args:
-        snapshot: on which the other jobs were planned, as if there were no trainings.
+        snapshot: on which the other jobs were planned, as if there were no training jobs.
         plan: that plan.
-        claim: what trainings ask for.
-        trainings: those that run: each may be moved.
-        open_to_others: nodes on which trainings start nothing.
+        claim: what training jobs ask for.
+        training jobs: those that run: each may be moved.
+        open_to_others: nodes on which training jobs start nothing.
     """
     left = Spaces(snapshot.nodes)
-    held = _held(snapshot.running, trainings)
+    held = _held(snapshot.running, training_jobs)
     accepted: list[Start] = []
     for start in plan.starts:
         if all(
@@ -305,18 +306,18 @@ def meanwhile(
     return tuple(accepted)
 
 
-def _held(running: Iterable[RunningJob], trainings: Container[int]) -> dict[str, list[Share]]:
-    """Return what running trainings have, by node."""
+def _held(running: Iterable[RunningJob], training_jobs: Container[int]) -> dict[str, list[Share]]:
+    """Return what running training jobs have, by node."""
     held: dict[str, list[Share]] = {}
     for job in running:
-        if job.job in trainings:
+        if job.job in training_jobs:
             for share in job.allocation:
                 held.setdefault(share.node, []).append(share)
     return held
 
 
 def _spares(space: FreeNode, share: Share, held: Iterable[Share], claim: PerGpuDemand) -> bool:
-    """Return whether a share leaves what trainings may ask for on its node."""
+    """Return whether a share leaves what training jobs may ask for on its node."""
     if percent_held([share]):
         return False
     gpus = len(space.gpus) + sum(len(each.gpu_indices) for each in held)

@@ -109,7 +109,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         loads: nodes as their last reports have them, by name; those without a report are missing.
         kinds: of waiting and running jobs, by id; those of which none is known are missing.
         predictor: says what a job will cost; None where nothing is learned.
-        profiles: what is known of trainings, waiting or running, by job id.
+        profiles: what is known of training jobs, waiting or running, by job id.
         fabric: how nodes are connected.
         default_walltime_s: what is assumed of jobs that state no walltime; None: that they never
             end.
@@ -262,11 +262,12 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What a policy proposes: starts in order, and a reason for every class left waiting.
 
     Attributes:
-        moves: of running trainings, all at once: what they leave may be what others of them take.
-            A start may use only what is free before that; what is vacated is decided about later.
-        tunes: of adaptive trainings that stay where they are.
-        verdicts: what is expected of trainings, waiting or running; the first firm one about a job
-            that says ``meets`` is kept as a guarantee (`TrainingProfile.guaranteed`), as is the
+        moves: of running training jobs, all at once: what they leave may be what others of them
+            take. A start may use only what is free before that; what is vacated is decided about
+            later.
+        tunes: of adaptive training jobs that stay where they are.
+        verdicts: what is expected of training jobs, waiting or running; the first firm one about a
+            job that says ``meets`` is kept as a guarantee (`TrainingProfile.guaranteed`), as is the
             first firm one that does not.
         again_s: when to ask again although nothing else has happened, seconds since the epoch;
             None: there is no need.

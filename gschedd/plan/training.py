@@ -1,4 +1,4 @@
-"""What policies know of trainings: how fast they run on a layout, and by when they must be done."""
+"""What policies know of training jobs: their speed on a layout, and their deadlines."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -43,7 +43,8 @@ class Layout(Struct, frozen=True, kw_only=True, cache_hash=True):
 class Speed(Protocol):
     """How fast one training runs.
 
-    Equal and hashable where two tell the same, so that trainings that are alike are planned once.
+    Equal and hashable where two tell the same, so that training jobs that are alike are planned
+    once.
     """
 
     def rate(self, layout: Layout) -> float:

@@ -1,4 +1,4 @@
-"""Modelled adaptive trainings: how far they get on their GPUs, and what they say of it.
+"""Modelled adaptive training jobs: how far they get on their GPUs, and what they say of it.
 
 How fast one really is says its *truth*, which is pluggable: measured traces, or the parameters of a
 throughput model (`gschedd.sim.truths`). The head sees of it only what a training would tell.

@@ -1,4 +1,4 @@
-"""Modelled adaptive trainings on modelled machines: when they begin, report and end."""
+"""Modelled adaptive training jobs on modelled machines: when they begin, report and end."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol

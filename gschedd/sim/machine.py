@@ -376,7 +376,7 @@ class SimMachine:
         now_s = self._agenda.now_s
         return process.program.checkpoint(now_s - process.begun_s, now_s)
 
-    # --- adaptive trainings ---
+    # --- adaptive training jobs ---
 
     def finish(self, key: AttemptKey) -> None:
         """Let a part end by itself: all its work is done."""

@@ -133,7 +133,7 @@ def _print(report: PlanReport, content: SnapshotFile) -> None:
     waiting = sum(len(group.order) for group in kept.groups)
     began = (
         f"snapshot of {moment(report.now_s)}, gsched {content.gsched}: {len(kept.nodes)} nodes, "
-        f"{waiting} waiting jobs, {len(kept.running)} running, {len(kept.profiles)} trainings"
+        f"{waiting} waiting jobs, {len(kept.running)} running, {len(kept.profiles)} training jobs"
     )
     lines = [
         began,

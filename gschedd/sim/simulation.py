@@ -33,7 +33,7 @@ from gschedd.sim.node import NodeProcess
 from gschedd.sim.program import Program
 from gschedd.sim.recorder import JobResult, Recorder, Summary
 from gschedd.sim.stillness import Stillness
-from gschedd.sim.trainings import TrainingWork
+from gschedd.sim.training_jobs import TrainingWork
 from gschedd.sim.work import WORK_MODELS, Work
 from gschedd.sim.workload import Classifier, TraceJob, Users
 
@@ -55,14 +55,14 @@ class Options(Struct, frozen=True, kw_only=True):
         work: the model of how jobs progress, by its name in `WORK_MODELS`.
         make_model: makes the predictor that learns from jobs; None: nothing is learned.
         heartbeats: nodes tell how busy they are, as some policies need.
-        plans_training: the policy plans trainings one by one, by their deadlines.
-        plans_adaptive: it chooses batch sizes of adaptive trainings, too.
+        plans_training: the policy plans training jobs one by one, by their deadlines.
+        plans_adaptive: it chooses batch sizes of adaptive training jobs, too.
         fabric: how nodes are connected.
         move_s: from the order to move a training to its first further step, seconds.
         max_moves: so many jobs move at once.
         predicted_times: jobs are planned to run as long as their kind did before.
-        planning_s: trainings are planned beside the head, so long for each plan, seconds; None: in
-            the head's cycle, in no time.
+        planning_s: training jobs are planned beside the head, so long for each plan, seconds; None:
+            in the head's cycle, in no time.
         sharing: how jobs share GPUs.
         sharing_costs: with the work ``gpus``: what that costs them; None: nothing.
         truth_of: how a job really behaves that is an adaptive training, whatever it is planned as;
@@ -169,7 +169,7 @@ class Simulation:
         )
         self._truth_of = options.truth_of
         self._truths: dict[int, Truth] = {}
-        trainings = TrainingWork(
+        training_jobs = TrainingWork(
             self.head,
             self._programs,
             self._truths,
@@ -178,7 +178,7 @@ class Simulation:
         )
         self.daemon = HeadProcess(
             agenda=self.agenda,
-            watcher=trainings,
+            watcher=training_jobs,
             plan_s=lambda: options.planning_s,
             stillness=Stillness(options.policy or _name_of(policy), BEGIN_S),
         )

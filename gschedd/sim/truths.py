@@ -1,4 +1,4 @@
-"""Adaptive trainings that behave as a throughput model says: for traces and tests."""
+"""Adaptive training jobs that behave as a throughput model says: for traces and tests."""
 
 from functools import lru_cache
 

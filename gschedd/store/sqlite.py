@@ -344,7 +344,7 @@ class Store:
                 state.keys[client_key(job.spec.owner.uid, job.spec.client_key)] = job.id
 
     def _learn_anew(self, state: State, damaged: list[Damaged]) -> None:
-        """Let the state know again what trainings took to start, for their steps, to be moved."""
+        """Restore the measured times of training jobs: of starts, steps and migrations."""
         for startup in self._newest(f.StartupMeasured, damaged):
             startups.learn(state, startup)
         for steps in self._newest(f.StepsMeasured, damaged):

@@ -1,6 +1,6 @@
 """What a move of a real training costs, in phases, beside the least that it could cost.
 
-A head and two nodes on loopback; two torchrun trainings of --ranks ranks, whose states have the
+A head and two nodes on loopback; two torchrun training jobs of --ranks ranks, whose states have the
 given size (parameters, and AdamW's two numbers beside each), go from one node to the other and
 back, --rounds times for each size: one starts cold there, the other one warm, as it calls
 elastic.ready. While one moves, the other one is stopped by SIGSTOP. Time without progress is from

@@ -1,4 +1,4 @@
-"""Times one planning round of trainings with deadlines, and how it grows with jobs and nodes."""
+"""Times a planning round of training jobs with deadlines, and how it grows with jobs and nodes."""
 
 import argparse
 import gc
@@ -105,7 +105,7 @@ def profile(job: int, chance: random.Random, asked: Request, *, alike: bool) -> 
 
 
 def crowd(nodes: int, waiting: int, running: int, *, each: int, alike: bool) -> Snapshot:
-    """Return a cluster with so many trainings that run and wait; ``each``: GPUs of a running one.
+    """Return a cluster with so many running and waiting jobs; ``each``: GPUs of a running one.
 
     Those that run lie where random ends have left holes: a hundredth more are placed, and end.
     """
@@ -140,7 +140,7 @@ def crowd(nodes: int, waiting: int, running: int, *, each: int, alike: bool) -> 
 
 
 def plan_ms(policy: Policy, seen: Snapshot) -> tuple[float, int]:
-    """Return the median CPU time of a plan, milliseconds, and how many trainings it starts."""
+    """Return the median CPU time of a plan, milliseconds, and how many training jobs it starts."""
     times: list[float] = []
     starts = 0
     gc.collect()

@@ -3,7 +3,8 @@
 A user submits a job, asks for one line of `gstat` and for one job's story, again and again with
 pauses of 20 ms, and each request is timed.
 
-trainings   1,000 trainings wait for GPUs, and a plan for them takes 2 s (tests/support/odd_head).
+training jobs   1,000 training jobs wait for GPUs, and a plan for them takes 2 s
+(tests/support/odd_head).
             Beside it the same head whose plans take no such time. Further jobs run on nodes without
             GPUs: "gap" is the time from the report of an end to the next launch on that node.
             Aim: with slow plans at most 1.5 times as long as without.
@@ -159,17 +160,17 @@ def training(number: int) -> object:
     )
 
 
-# --- 1,000 waiting trainings ---
+# --- 1,000 waiting training jobs ---
 
 
-def trainings(policy: str, given: argparse.Namespace) -> Times:
-    """Return the times of one run under a policy for trainings, in ms, gaps and turns included."""
+def training_jobs(policy: str, given: argparse.Namespace) -> Times:
+    """Return the times of a run under a policy for training jobs, in ms, with gaps and turns."""
     with world() as made:
         made.cluster.head_module = "tests.support.odd_head"
         made.cluster.start_head({"ODD_POLICY": policy})
         made.start_nodes("gpu", GPU_NODES, seconds=5.0, cpus=GPUS, gpus=GPUS)
         made.start_nodes("cpu", CPU_NODES, seconds=0.2, cpus=1)
-        reply = made.head.submit([training(number) for number in range(given.trainings)])
+        reply = made.head.submit([training(number) for number in range(given.training_jobs)])
         ids = [result.id for result in reply.results]
         made.head.submit([plain() for _ in range(2000)])
         time.sleep(5.0)  # the first plans
@@ -178,7 +179,7 @@ def trainings(policy: str, given: argparse.Namespace) -> Times:
         times = use(made.head, ids, given.seconds, given.kinds)
         wall_s, cpu_s = made.turns.take()
         times["gap"] = made.gaps_ms("cpu", since["cpu"])
-        times["gap of trainings"] = made.gaps_ms("gpu", since["gpu"])
+        times["gap of training jobs"] = made.gaps_ms("gpu", since["gpu"])
         times["turn"], times["turn, CPU"] = [wall_s * 1000], [cpu_s * 1000]
         return times
 
@@ -189,10 +190,11 @@ def compare(given: argparse.Namespace) -> dict[str, object]:
     load = os.getloadavg()[0]
     for _ in range(given.rounds):
         for policy, done in runs.items():
-            done.append(trainings(policy, given))
+            done.append(training_jobs(policy, given))
     base, slow = runs.values()
     print(
-        f"{given.trainings} trainings wait, plans of {given.plan_s:g} s or none; {given.rounds} "
+        f"{given.training_jobs} training jobs wait, plans of {given.plan_s:g} s or none; "
+        f"{given.rounds} "
         f"rounds of {given.seconds:g} s; load {load:.1f} before, {os.getloadavg()[0]:.1f} after"
     )
     print(f"{'ms':20} {'':3} {'base':>9} {'slow':>9} {'ratio':>6}  {'requests':>8}")
@@ -205,7 +207,7 @@ def compare(given: argparse.Namespace) -> dict[str, object]:
             ratio = f"{other / one:6.2f}" if one else "     -"
             count = f"{len(base[0][name]):5}, {len(slow[0][name])}"
             print(f"{name:20} {label} {one:9.1f} {other:9.1f} {ratio}  {count:>8}")
-    return {"trainings": runs}
+    return {"training_jobs": runs}
 
 
 # --- 100,000 queued jobs on 200 nodes ---
@@ -265,10 +267,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=("trainings", "drain"), help="one of both parts")
+    parser.add_argument("--only", choices=("training_jobs", "drain"), help="one of both parts")
     parser.add_argument("--seconds", type=float, default=15.0, help="of a measurement (15)")
-    parser.add_argument("--rounds", type=int, default=2, help="trainings: of each policy (2)")
-    parser.add_argument("--trainings", type=int, default=1000, help="that wait (1000)")
+    parser.add_argument("--rounds", type=int, default=2, help="training jobs: of each policy (2)")
+    parser.add_argument("--training-jobs", type=int, default=1000, help="that wait (1000)")
     parser.add_argument("--plan-s", type=float, default=2.0, help="time of a slow plan, s (2)")
     parser.add_argument("--jobs", type=int, default=100_000, help="drain: queued (100000)")
     parser.add_argument("--nodes", type=int, default=200, help="drain: simulated (200)")
@@ -284,7 +286,7 @@ def main() -> None:
     values: dict[str, object] = {}
     if given.only != "drain":
         values |= compare(given)
-    if given.only != "trainings":
+    if given.only != "training_jobs":
         values |= drain(given)
     if given.json:
         Path(given.json).write_text(json.dumps(values))

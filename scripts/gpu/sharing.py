@@ -295,7 +295,7 @@ def network(node: Node, *, model: str, asked: argparse.Namespace) -> Answer:
     rounds = [one_round(node, model, asked) for _ in range(asked.rounds)]
     row = median(rounds)
     if not all(row[way] for way in WAYS):
-        return {"ok": False, "said": "two trainings did not run at the same time", **row}
+        return {"ok": False, "said": "two training jobs did not run at the same time", **row}
     return {
         **row,
         "library_percent": 100 * (row["library"] / row["alone"] - 1),

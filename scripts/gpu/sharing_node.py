@@ -386,7 +386,7 @@ class Node:
     def train(
         self, jobs: Sequence[tuple[Sequence[str], Mapping[str, str]]]
     ) -> list[list[tuple[float, float]]]:
-        """Run trainings at once; return when each iteration began and ended while all of them ran.
+        """Run training jobs at once; return when each iteration began and ended while all ran.
 
         Raises:
             subprocess.SubprocessError: one failed.
@@ -396,7 +396,7 @@ class Node:
     def spans(
         self, jobs: Sequence[tuple[Sequence[str], Mapping[str, str]]]
     ) -> list[list[tuple[float, float]]]:
-        """Run trainings at once; return when each of their iterations began and ended."""
+        """Run training jobs at once; return when each of their iterations began and ended."""
         processes = [self.start(environment, words) for words, environment in jobs]
         for process in processes:
             process.read()

@@ -31,7 +31,7 @@ def live(seed: int, policy: str) -> "Story | tuple[int, str]":
 
     Args:
         seed: of the world.
-        policy: that moves trainings about; `LEASES`: jobs have leases; `WARM`: attempts are
+        policy: that moves training jobs about; `LEASES`: jobs have leases; `WARM`: attempts are
             prepared; `SHARES`: jobs share GPUs; `MIXED`: beside others that migrate; empty: none
             of that.
     """
@@ -62,9 +62,9 @@ def main() -> int:
         "--policy",
         choices=(RANDOM, LEASES, WARM, SHARES, MIXED, *NAMED),
         default="",
-        help="most jobs are trainings, which this policy moves about; leases: most jobs have one; "
+        help="most jobs are training jobs, which this policy migrates; leases: most jobs have one; "
         "warm: next attempts are prepared; shares: most jobs share GPUs; mixed: jobs share GPUs "
-        "beside trainings that are moved about at random",
+        "beside training jobs that are moved about at random",
     )
     wanted = parser.parse_args()
     faults: Counter[str] = Counter()

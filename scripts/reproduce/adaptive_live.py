@@ -1,4 +1,4 @@
-"""Three real adaptive trainings under sia, on two types of GPUs that are parts of a core.
+"""Three real adaptive training jobs under sia, on two types of GPUs that are parts of a core.
 
 Their gradients are averaged by gloo; the policy gives them GPUs and batches, and they report what
 their steps take. Each report is compared with the prediction of the goodput model that the head had
@@ -138,13 +138,13 @@ def look(cluster: Cluster, run: Run) -> None:
 
 
 def follow(cluster: Cluster, folder: Path, epochs: int, gpus: Path) -> list[Run]:
-    """Submit the trainings, one after the other, and look at them until they are done."""
+    """Submit the training jobs, one after the other, and look at them until they are done."""
     runs: list[Run] = []
     begin_s = time.time()
     waiting = list(TRAININGS)
     while waiting or not all(run.done for run in runs):
         if time.time() > begin_s + WAIT_S:
-            raise click.ClickException(f"not all trainings were done after {WAIT_S:g} s")
+            raise click.ClickException(f"not all training jobs were done after {WAIT_S:g} s")
         if waiting and time.time() >= begin_s + waiting[0][2]:
             name, width, _ = waiting.pop(0)
             run = Run(name=name, job=0, submitted_s=0.0, out=folder / f"{name}.json", told=[])
@@ -249,7 +249,7 @@ def fixed_accuracy(folder: Path, *, width: int, epochs: int) -> float:
 
 
 def show_results(runs: Sequence[Run], folder: Path, epochs: int, console: Console) -> None:
-    """Print what the trainings have reached, beside runs with a fixed batch."""
+    """Print what the training jobs have reached, beside runs with a fixed batch."""
     table = Table("training", title="results", box=None)
     for title in ("seconds", "steps", "worth", "last batch", "accuracy", "with the tuned batch"):
         table.add_column(title, justify="right")
@@ -272,7 +272,7 @@ def show_results(runs: Sequence[Run], folder: Path, epochs: int, console: Consol
 @click.command()
 @click.option("--epochs", default=80, metavar="N", help="Of each training, tuned [80].")
 def main(epochs: int) -> None:
-    """Run adaptive trainings under sia, and compare predicted with measured throughputs.
+    """Run adaptive training jobs under sia, and compare predicted with measured throughputs.
 
     Example: scripts/reproduce/adaptive --epochs 80
     """

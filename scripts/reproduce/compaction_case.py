@@ -1,4 +1,4 @@
-"""Two trainings that fragment two nodes, one that needs a whole node, and what they came to.
+"""Two training jobs that fragment two nodes, one that needs a whole node, and what they came to.
 
 An ordinary job holds the second node at first, so that `left` and `filler` begin together on the
 first one and `right` goes to the second. When `filler` is done each node has one GPU in use, and

@@ -140,7 +140,7 @@ class Live:
         self.said[part.name] = " ".join(said.split())
 
     def _is_fragmented(self) -> bool:
-        """Return whether both trainings have done a step on nodes that nobody else uses."""
+        """Return whether both training jobs have done a step on nodes that nobody else uses."""
         if self.story("filler").row.state != "done":
             return False
         return all(

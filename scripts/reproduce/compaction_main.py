@@ -1,4 +1,4 @@
-"""Two nodes, two trainings that fragment them, one that needs a whole node: live and simulated."""
+"""Two training jobs fragment two nodes, a third needs a whole one: live and simulated."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ from scripts.reproduce.live_cluster import Cluster
 
 #: Policies that may not move what runs.
 STILL: Final = frozenset({"drs-still", "edf", "fifowhole"})
-#: Must be in time where running trainings are moved, and cannot be where they are not.
+#: Must be in time where running training jobs are moved, and cannot be where they are not.
 WANTED: Final = "whole"
 
 
@@ -33,7 +33,7 @@ def play(policy: str, console: Console) -> Told:
         Cluster(Path(name) / "c", gpus=GPUS, settings=settings) as cluster,
     ):
         live = Live(cluster, policy)
-        with console.status(f"{policy}: trainings run"):
+        with console.status(f"{policy}: training jobs run"):
             live.fragment()
             live.add_last()
             live.wait_for(part.name for part in PARTS)
@@ -102,10 +102,11 @@ def faults(runs: Mapping[tuple[str, str], Told]) -> list[str]:
 @click.option("--simulated", is_flag=True, help="Only simulate: a second instead of minutes.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also as JSON there.")
 def main(policies: str, *, simulated: bool, json_path: Path | None) -> None:
-    """Fragment two nodes with real trainings, and see whether moves make room in time.
+    """Fragment two nodes with real training jobs, and see whether moves make room in time.
 
     Each run is done live, on a head and two nodes of this machine, and then in the simulator, which
-    takes submissions, how long trainings take to start and the cost of a move from the live one.
+    takes submissions, how long training jobs take to start and the cost of a move from the live
+    one.
 
     Example: scripts/reproduce/compaction --policies drs,drs-still,deadline --json out.json
     """

@@ -1,10 +1,10 @@
-"""Real trainings with deadlines, on a head and two nodes of this machine.
+"""Real training jobs with deadlines, on a head and two nodes of this machine.
 
 Each node declares GPUs that are not there; a training's step takes as long as its user says (see
 ``examples/paced``), its gradients are averaged by gloo over torchrun's ranks. What gsub said at
 submission is compared with what ghist says at the end.
 
-In the first round the head does not know yet how long such trainings take to start; in the next
+In the first round the head does not know yet how long such training jobs take to start; in the next
 ones it has learned that.
 """
 
@@ -102,17 +102,17 @@ def submit(cluster: Cluster, wish: Wish) -> Told:
 def follow(cluster: Cluster, told: list[Told], console: Console) -> None:
     """Look at all of them until they are done, and note when each is first marked late."""
     until_s = time.time() + WAIT_S
-    with console.status("trainings run") as status:
+    with console.status("training jobs run") as status:
         while time.time() < until_s:
             rows = rows_of(cluster)
             for each in told:
                 _note(each, rows[each.job])
             left = sum(each.ended_s is None for each in told)
-            status.update(f"{left} of {len(told)} trainings are left")
+            status.update(f"{left} of {len(told)} training jobs are left")
             if not left:
                 return
             time.sleep(POLL_S)
-    raise click.ClickException(f"not all trainings were done after {WAIT_S:g} s")
+    raise click.ClickException(f"not all training jobs were done after {WAIT_S:g} s")
 
 
 def _note(told: Told, row: dict[str, object]) -> None:
@@ -207,7 +207,7 @@ def faults(told: list[Told]) -> list[str]:
 @click.option("--rounds", default=2, metavar="N", help="So often, one after the other; default 2.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also as JSON there.")
 def main(policy: str, rounds: int, json_path: Path | None) -> None:
-    """Run real trainings with deadlines, and compare predicted with actual ends.
+    """Run real training jobs with deadlines, and compare predicted with actual ends.
 
     Example: scripts/reproduce/deadlines --policy deadline --json out.json
     """

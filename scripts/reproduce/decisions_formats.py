@@ -70,11 +70,11 @@ def _content(part: Schema) -> Schema:
 
 
 def wire_fields() -> Fields:
-    """Return the fields of what head and nodes, and nodes and trainings, say to each other."""
+    """Return the fields of what head and nodes, and nodes and training jobs, say to each other."""
     order = n.TakeCheckpoint(job=1, attempt=1, request=2, world_size=4)
     go_on = n.GoOn(job=1, attempt=1, request=2)
     said = {
-        "versions": {"node channel": str(n.PROTOCOL_VERSION), "trainings": str(t.VERSION)},
+        "versions": {"node channel": str(n.PROTOCOL_VERSION), "training_jobs": str(t.VERSION)},
         "node to training": {
             "checkpoint": t.encode_order(order).decode(),
             "go on": t.encode_order(go_on).decode(),

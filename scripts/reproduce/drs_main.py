@@ -1,10 +1,10 @@
 """The six experiments of the DRS paper, simulated with the head's real core.
 
-Every policy gets the same lists of trainings, one for each seed. Figures are means over the seeds
-with their standard deviation. `drs` and `norm` are the paper's algorithm with and without
+Every policy gets the same lists of training jobs, one for each seed. Figures are means over the
+seeds with their standard deviation. `drs` and `norm` are the paper's algorithm with and without
 migration, `drs-ours` is gsched's variant of it; `edf` and `fifo` give all GPUs to one training at a
 time, `themis` shares them; `elasticflow` and `deadline`, the default of a head, resize running
-trainings. A move costs nothing, as in the paper, unless --move-s says otherwise.
+training jobs. A move costs nothing, as in the paper, unless --move-s says otherwise.
 """
 
 import argparse

@@ -25,7 +25,7 @@ FIGURES: Final[Sequence[Figure]] = (
     ("waiting, mean, h", lambda each: each.waiting_s / HOUR_S, ".2f"),
     ("completion, mean, h", lambda each: each.completion_s / HOUR_S, ".2f"),
     ("GPUs in use over the whole run, %", lambda each: 100 * each.busy, ".1f"),
-    ("GPUs in use while trainings arrive, %", lambda each: 100 * each.utilisation, ".1f"),
+    ("GPUs in use while training jobs arrive, %", lambda each: 100 * each.utilisation, ".1f"),
     ("moves, mean", lambda each: each.migrations, ".1f"),
 )
 

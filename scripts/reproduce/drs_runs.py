@@ -1,4 +1,4 @@
-"""One run of the DRS experiment: a list of trainings under one policy, in the real head."""
+"""One run of the DRS experiment: a list of training jobs under one policy, in the real head."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -37,11 +37,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """What a run came to.
 
     Attributes:
-        rate: R of the paper: trainings that met their deadline over all.
+        rate: R of the paper: training jobs that met their deadline over all.
         waiting_s, completion_s: from submission to start and to end, means.
-        utilisation: of the GPUs while trainings arrive, mean; 0 to 1.
+        utilisation: of the GPUs while training jobs arrive, mean; 0 to 1.
         busy: of the GPUs until the last end, mean.
-        migrations: moves of running trainings.
+        migrations: moves of running training jobs.
         over_time: utilisation in each hour of reception.
     """
 
@@ -56,7 +56,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def simulate(policy: str, scenario: Scenario, seed: int, move_s: float = 0.0) -> Outcome:
-    """Run one list of trainings under a policy.
+    """Run one list of training jobs under a policy.
 
     Raises:
         RuntimeError: not all of them ended, or the head had to refuse a plan.

@@ -1,4 +1,4 @@
-"""The DRS paper's experiment: ten kinds of trainings that arrive at random, with deadlines.
+"""The DRS paper's experiment: ten kinds of training jobs that arrive at random, with deadlines.
 
 The paper's own table of workloads is not accessible. These are torchvision's and mmaction2's
 published parameter counts with public timings of one RTX 2080 Ti; DenseNet's and MobileNet's step
@@ -52,7 +52,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """One point of an experiment; the defaults are those of the paper.
 
     Attributes:
-        per_hour: lambda: trainings that arrive in an hour, on average.
+        per_hour: lambda: training jobs that arrive in an hour, on average.
         reception_h: for how long they arrive.
         urgent: share of urgent ones; of the others a third is normal, the rest relaxed.
         heavy: share of AlexNet and VGG-16 together.
@@ -73,7 +73,7 @@ def cluster(scenario: Scenario) -> list[ClusterNode]:
 
 
 def draw(scenario: Scenario, seed: int) -> list[TraceJob]:
-    """Return one list of trainings; equal seeds give equal lists.
+    """Return one list of training jobs; equal seeds give equal lists.
 
     Arrival, kind and urgency come from streams of their own, so that a sweep changes only what it
     sweeps.
@@ -131,7 +131,7 @@ class Sweep(Struct, frozen=True, kw_only=True):
 SWEEPS: Final = (
     Sweep(
         name="lambda",
-        title="trainings an hour",
+        title="training jobs an hour",
         points=[(f"{n}", Scenario(per_hour=n)) for n in (2, 4, 6, 8, 10)],
     ),
     Sweep(
@@ -141,7 +141,7 @@ SWEEPS: Final = (
     ),
     Sweep(
         name="urgent",
-        title="share of urgent trainings",
+        title="share of urgent training jobs",
         points=[(f"{n} %", Scenario(urgent=n / 100)) for n in (10, 20, 30, 40, 50)],
     ),
     Sweep(

@@ -33,11 +33,11 @@ from scripts.reproduce.elasticflow_traces import (
     possible,
     read_tables,
     read_trace,
-    trainings,
+    training_jobs,
 )
 
 DATA: Final = shared_data("elasticflow")
-#: All that plans trainings, by name: what a head may be given, and what is there for this only.
+#: All that plans training jobs, by name: what a head may be given, and what is there for this only.
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
         **TRAININGS,
@@ -153,7 +153,7 @@ def report(
     rows: list[Row] = read_trace(path)
     tables = read_tables(asked.throughputs)
     gpus = nodes * asked.gpus_per_node
-    jobs = list(trainings(rows, tables, gpus))
+    jobs = list(training_jobs(rows, tables, gpus))
     if asked.reject_late:
         jobs = [structs.replace(job, reject_if_late=True) for job in jobs]
     head: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""ElasticFlow's traces and throughput tables, as trainings that gsched's simulator can run."""
+"""ElasticFlow's traces and throughput tables, as training jobs that gsched's simulator can run."""
 
 import csv
 import math
@@ -108,7 +108,7 @@ def read_trace(path: Path) -> list[Row]:
     return sorted(rows, key=lambda row: row.submit_s)
 
 
-def trainings(rows: Sequence[Row], tables: Tables, gpus: int) -> Iterator[TraceJob]:
+def training_jobs(rows: Sequence[Row], tables: Tables, gpus: int) -> Iterator[TraceJob]:
     """Yield the jobs of a trace for a cluster of so many GPUs.
 
     Their work is the iterations of the trace, so that they take as long as it says on the GPUs that

@@ -102,10 +102,10 @@ class Watch:
 
     def _cause(self, guaranteed: Sequence[Candidate], snapshot: Snapshot, here: Round) -> str:
         """Return what would have to be otherwise for the plan to hold all guaranteed jobs."""
-        grid = grid_for(snapshot, here.trainings, here.speeds, here.needs, self.settings)
+        grid = grid_for(snapshot, here.training_jobs, here.speeds, here.needs, self.settings)
         fine = grid_for(
             snapshot,
-            here.trainings,
+            here.training_jobs,
             here.speeds,
             here.needs,
             structs.replace(self.settings, steps_max=FINE_STEPS, steps_min=FINE_STEPS),

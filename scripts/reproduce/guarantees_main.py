@@ -24,7 +24,7 @@ from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
 from scripts.reproduce.arguments import count_of, positive_of, seeds_of, shared_data
-from scripts.reproduce.elasticflow_traces import Row, Tables, possible, read_tables, trainings
+from scripts.reproduce.elasticflow_traces import Row, Tables, possible, read_tables, training_jobs
 from scripts.reproduce.guarantees_causes import CAUSES, Watch
 from scripts.reproduce.guarantees_lists import draw, pool_of
 
@@ -80,7 +80,7 @@ def simulate(
     watch = Watch(settings)
     simulation = Simulation(
         read_cluster(f"{asked.nodes}xcpus=64,gpus={GPUS}"),
-        list(trainings(rows, tables, gpus)),
+        list(training_jobs(rows, tables, gpus)),
         watch,
         options=Options(plans_training=True, move_s=asked.move_s),
         on_result=note,

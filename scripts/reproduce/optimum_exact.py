@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-#: Sets of trainings that are looked at by one solver; more need too many configurations.
+#: Sets of training jobs that are looked at by one solver; more need too many configurations.
 MOST_JOBS = 6
 
 
@@ -35,10 +35,10 @@ class Task(Struct, frozen=True, kw_only=True):
 
 
 def most_in_time(tasks: Sequence[Task], gpus: int) -> int:
-    """Return how many trainings could be in time on so many GPUs.
+    """Return how many training jobs could be in time on so many GPUs.
 
     Raises:
-        ValueError: there are too many trainings for it.
+        ValueError: there are too many training jobs for it.
         RuntimeError: the solver found no optimum.
     """
     import numpy as np
@@ -46,7 +46,7 @@ def most_in_time(tasks: Sequence[Task], gpus: int) -> int:
     from scipy.sparse import csr_array
 
     if len(tasks) > MOST_JOBS:
-        raise ValueError(f"{len(tasks)} trainings are more than {MOST_JOBS}")
+        raise ValueError(f"{len(tasks)} training jobs are more than {MOST_JOBS}")
     moments_s = sorted({each for task in tasks for each in (task.arrives_s, task.deadline_s)})
     spans = list(pairwise(moments_s))
     columns: list[tuple[int, tuple[int, ...]]] = []

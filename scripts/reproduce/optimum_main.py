@@ -1,8 +1,8 @@
 """How far policies are from the most deadlines that could be met, on small random cases.
 
-Each case is up to six of the DRS experiment's trainings on two nodes of four GPUs. Policies run in
-gsched's simulator, by its real head; the optimum knows the future and moves at no cost (see
-optimum_exact.py). Where all trainings arrive at once there is no future to know: what a policy
+Each case is up to six of the DRS experiment's training jobs on two nodes of four GPUs. Policies run
+in gsched's simulator, by its real head; the optimum knows the future and moves at no cost (see
+optimum_exact.py). Where all training jobs arrive at once there is no future to know: what a policy
 lacks there, it lacks by its own fault or because it moves less freely.
 """
 
@@ -46,7 +46,7 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
 )
 NODES: Final = 2
 GPUS: Final = 4
-#: Trainings arrive within so long, if not at once; seconds. Half of them take longer alone.
+#: Training jobs arrive within so long, if not at once; seconds. Half of them take longer alone.
 ARRIVALS_S: Final = 2 * 3600.0
 
 
@@ -93,7 +93,7 @@ def draw(seed: int, *, at_once: bool) -> list[TraceJob]:
 
 
 def tasks_of(jobs: Sequence[TraceJob]) -> list[Task]:
-    """Return the trainings as the optimum sees them: each number of GPUs on the fewest nodes."""
+    """Return the training jobs for the optimum: each number of GPUs on the fewest nodes."""
     fabric = Fabric()
     tasks: list[Task] = []
     for job in jobs:
@@ -120,7 +120,7 @@ def met_by(policy: Policy, jobs: Sequence[TraceJob], move_s: float) -> int:
     """Return how many deadlines a policy meets.
 
     Raises:
-        RuntimeError: not all trainings ended.
+        RuntimeError: not all training jobs ended.
     """
     results: list[JobResult] = []
     options = Options(plans_training=True, move_s=move_s)
@@ -128,7 +128,7 @@ def met_by(policy: Policy, jobs: Sequence[TraceJob], move_s: float) -> int:
     simulation = Simulation(nodes, jobs, policy, options=options, on_result=results.append)
     simulation.run()
     if len(results) != len(jobs):
-        raise RuntimeError(f"{len(jobs) - len(results)} of {len(jobs)} trainings did not end")
+        raise RuntimeError(f"{len(jobs) - len(results)} of {len(jobs)} training jobs did not end")
     allowed_s = {job.name: job.deadline_s or 0.0 for job in jobs}
     return sum(each.wait_s + each.run_s <= allowed_s[each.name] + ROUNDING_S for each in results)
 
@@ -165,7 +165,7 @@ def compare(names: Sequence[str], cases: int, *, at_once: bool, move_s: float) -
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a table for trainings that arrive at once, and for those that do not."""
+    """Print a table for training jobs that arrive at once, and for those that do not."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=200, help="of each kind [200]")
     parser.add_argument(
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gaps = compare(names, asked.cases, at_once=at_once, move_s=asked.move_s)
         report[title] = [structs.asdict(gap) for gap in gaps]
         print(
-            f"\n{asked.cases} cases, trainings arrive {title}; "
+            f"\n{asked.cases} cases, training jobs arrive {title}; "
             f"{gaps[0].optimum:.3f} of the deadlines could be met\n"
             f"{'policy':<14}{'met':>7}{'mean gap':>10}{'median':>8}{'worst':>7}  cases by gap"
         )

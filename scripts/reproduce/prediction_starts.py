@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 
 def world_of(policy: str) -> World:
-    """Return an idle cluster under a policy; of trainings it plans none."""
+    """Return an idle cluster under a policy; of training jobs it plans none."""
     plan = fifo.plan if policy == "fifo" else ALL.choose(policy).plan
     nodes = [node(f"n{number}", cpus=CPUS) for number in range(1, NODES + 1)]
     world = World(*nodes, policy=plan, config=settings())

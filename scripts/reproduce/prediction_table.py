@@ -111,7 +111,7 @@ def _within_high(scored: Sequence[Scored], model: str, quantity: str) -> float:
 
 
 def read_durations(folder: Path) -> dict[str, list[Run]]:
-    """Return the recorded trainings of each cluster: only their run times are real."""
+    """Return the recorded training jobs of each cluster: only their run times are real."""
     clusters = {}
     for path in sorted(folder.glob("cluster*.csv")):
         with path.open(encoding="utf-8", newline="") as file:

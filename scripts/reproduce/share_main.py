@@ -76,17 +76,17 @@ def others(per_hour: float, hours: float, seed: int) -> list[TraceJob]:
 
 
 def simulate(
-    share: float, *, policy: str, trainings_per_hour: float, others_per_hour: float, seed: int
+    share: float, *, policy: str, training_jobs_per_hour: float, others_per_hour: float, seed: int
 ) -> Outcome:
     """Run one list of jobs.
 
     Raises:
         RuntimeError: not all of them ended.
     """
-    scenario = Scenario(per_hour=trainings_per_hour)
-    trainings = draw(scenario, seed)
+    scenario = Scenario(per_hour=training_jobs_per_hour)
+    training_jobs = draw(scenario, seed)
     rest = others(others_per_hour, scenario.reception_h, seed)
-    jobs = sorted([*trainings, *rest], key=lambda job: job.submit_s)
+    jobs = sorted([*training_jobs, *rest], key=lambda job: job.submit_s)
     results: list[JobResult] = []
     training = structs.replace(
         TrainingConfig(share_for_others=share), policy=policy
@@ -103,7 +103,7 @@ def simulate(
     found = simulation.summary(policy)
     if found.unfinished or len(results) != len(jobs):
         raise RuntimeError(f"seed {seed}, share {share}: {found.unfinished} unfinished")
-    allowed_s = {job.name: job.deadline_s or 0.0 for job in trainings}
+    allowed_s = {job.name: job.deadline_s or 0.0 for job in training_jobs}
     met = sum(
         each.wait_s + each.run_s <= allowed_s[each.name] + ROUNDING_S
         for each in results
@@ -111,7 +111,7 @@ def simulate(
     )
     waits_s = [each.wait_s for each in results if each.name not in allowed_s]
     return Outcome(
-        met=met / len(trainings),
+        met=met / len(training_jobs),
         wait_s=fmean(waits_s),
         longest_s=max(waits_s),
         gpu_use=found.gpu.utilisation,
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 simulate(
                     share,
                     policy=wanted.policy,
-                    trainings_per_hour=per_hour,
+                    training_jobs_per_hour=per_hour,
                     others_per_hour=wanted.others,
                     seed=seed,
                 )

@@ -3,7 +3,8 @@
 The experiments of Wang et al., "GPU sharing method for deep learning clusters with priorities",
 Computer Science 2023, 50(6): 86-91, from the head's real core in simulated time:
 
-1. 12 trainings of the class ``low`` arrive on 4 GPUs: completion and utilisation, with a GPU each
+1. 12 training jobs of the class ``low`` arrive on 4 GPUs: completion and utilisation, with a GPU
+each
    and with shares.
 2. What the set-up implies: with arrivals within so many minutes, durations chosen so that the jobs
    with a GPU each take as long as published, and duty cycles so that these GPUs are as busy.

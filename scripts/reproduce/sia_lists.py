@@ -201,8 +201,8 @@ class Jobs:
 
     Args:
         says: as what they are submitted.
-        alike: trainings of one model are of one kind, so that what was learned of one is known of
-            the next; Sia's authors begin with each job anew.
+        alike: training jobs of one model are of one kind, so that what was learned of one is known
+            of the next; Sia's authors begin with each job anew.
         profiled: a training measures batches on one GPU when it first runs on a type.
     """
 

@@ -20,7 +20,7 @@ from gschedd.plan.snapshot import Policy, Snapshot
 from gschedd.planner.process import Worker
 from gschedd.policies.queue import fifo
 from tests.support.odd_policies import dies, hangs, once, raises
-from tests.support.trainings import elastic, gpu_nodes, profile, snapshot_of
+from tests.support.training_jobs import elastic, gpu_nodes, profile, snapshot_of
 
 pytestmark = pytest.mark.timeout(180)
 

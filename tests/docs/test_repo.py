@@ -96,7 +96,7 @@ def test_tidy_finds(tree: Path, spoil: Callable[[Path], None], complaint: str) -
         "x = 1  # type" + ": ignore[misc]  # the library lies\n",
         f"# {REMINDER}(#12): later\n",
         "see /home/alice/train.py\n",
-        "# Of trainings, not a document\n",
+        "# Job's story, not a document\n",
         "x = 1\n" * 450 + '"""A long story."""\n' * 200,
     ],
 )

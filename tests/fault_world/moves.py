@@ -1,8 +1,8 @@
-"""The fault world with trainings that are moved, resized and sent back.
+"""The fault world with training jobs that are moved, resized and sent back.
 
-Most jobs are trainings that save their state when asked, or say that they cannot, or say nothing
-for too long; a policy moves them about. So guarantees are checked through every phase of a move,
-and I12 with them: what a checkpoint has saved is never done again.
+Most jobs are training jobs that save their state when asked, or say that they cannot, or say
+nothing for too long; a policy moves them about. So guarantees are checked through every phase of a
+move, and I12 with them: what a checkpoint has saved is never done again.
 """
 
 import random
@@ -42,7 +42,7 @@ TRAININGS: Final = 0.7  # of the jobs
 MOVED: Final = 0.5  # probability that a training which could be moved is, in one look
 CHECKPOINT_TIMEOUT_S: Final = 20.0
 AGAIN_S: Final = 7.0
-#: Policies for trainings that a site may choose.
+#: Policies for training jobs that a site may choose.
 NAMED: Final = ("drs", "deadline", "elasticflow", "themis", "edf", "fifowhole")
 #: What a GPU does in a second.
 UNIT_RATE: Final = 1.0
@@ -97,7 +97,7 @@ class Restless:
 
 
 class TrainingNode(NodeProcess):
-    """A node whose trainings answer late, never, or that they cannot; and say how far they are."""
+    """A node whose jobs answer late, never, or that they cannot; and say how far they are."""
 
     chance: random.Random
 
@@ -143,7 +143,7 @@ class TrainingNode(NodeProcess):
 
 
 def draw_training(chance: random.Random, number: int) -> Intent:
-    """Return a random wish: mostly trainings, most of which can be moved and resized."""
+    """Return a random wish: mostly training jobs, most of which can be moved and resized."""
     plain = draw_intent(chance, number)
     if chance.random() > TRAININGS:
         return plain
@@ -172,10 +172,10 @@ class MovingUsers(Users):
         """Do something to some job or node; the head may refuse it."""
         head = self._daemon.head
         chance = self._chance
-        if head is None or not head.state.trainings or chance.random() < 0.7:
+        if head is None or not head.state.training_jobs or chance.random() < 0.7:
             super().meddle()
             return
-        job = head.state.trainings[chance.choice(list(head.state.trainings))]
+        job = head.state.training_jobs[chance.choice(list(head.state.training_jobs))]
         caller = ALICE if job.spec.owner.uid == ALICE.uid else BOB
         wishes: Mapping[str, Alteration] = MappingProxyType(
             {
@@ -190,7 +190,7 @@ class MovingUsers(Users):
 
 
 class MovingWorld(FaultWorld):
-    """One world of one seed in which trainings are moved.
+    """One world of one seed in which training jobs are moved.
 
     Args:
         policy: a name of `NAMED`, or empty: moves at random.

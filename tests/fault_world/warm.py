@@ -1,4 +1,5 @@
-"""The fault world in which the next attempts of trainings are prepared while the present ones run.
+"""The fault world in which the next attempts of training jobs are prepared while the present ones
+run.
 
 Processes come to their gates early, late or never, and die there. What waits at a gate is no
 attempt that lives: it may be beside one, owns no GPU, and its memory counts.
@@ -20,7 +21,7 @@ from tests.fault_world.users import Intent
 from tests.support.site import changed
 
 PREPARE_TIMEOUT_S: Final = 10.0
-READY: Final = 0.9  # of the trainings call `elastic.ready`
+READY: Final = 0.9  # of the training jobs call `elastic.ready`
 
 
 class WarmNode(TrainingNode):
@@ -44,7 +45,7 @@ class WarmNode(TrainingNode):
 
 
 def draw_prepared(chance: random.Random, number: int) -> Intent:
-    """Return a random wish: trainings under torchrun, some with memory of their own."""
+    """Return a random wish: training jobs under torchrun, some with memory of their own."""
     wish = draw_training(chance, number)
     if wish.asked.training is None:
         return wish

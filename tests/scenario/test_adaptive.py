@@ -1,4 +1,4 @@
-"""Adaptive trainings: what they report is kept, and batch sizes reach them."""
+"""Adaptive training jobs: what they report is kept, and batch sizes reach them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Trainings that cannot go on from their checkpoints: tried again, then held, never lost (I10)."""
+"""Training jobs that cannot resume from their checkpoints: retried, then held, never lost (I10)."""
 
 import pytest
 

@@ -21,7 +21,7 @@ SLOW = Program(runs_s=1000.0, saves_s=20.0)
 
 
 class Site(World):
-    """Two nodes of two GPUs where DRS plans trainings, and all others are balanced."""
+    """Two nodes of two GPUs where DRS plans training jobs, and all others are balanced."""
 
     def __init__(self, policy: str = "drs", config: Settings | None = None) -> None:
         machines = [node(name, cpus=8, gpus=2) for name in ("a", "b")]

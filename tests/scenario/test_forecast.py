@@ -213,9 +213,9 @@ def test_where_much_runs_some_ends_are_passed_over() -> None:
     assert len(asked) <= MAX_ROUNDS
 
 
-def test_among_many_trainings_nothing_is_said() -> None:
+def test_among_many_training_jobs_nothing_is_said() -> None:
     """Each question would plan all of them: a forecast could take minutes."""
-    world = Trainings()
+    world = TrainingJobs()
     for _ in range(260):
         world.training()
     other = world.submit("ncpus=1,walltime=10")
@@ -225,9 +225,9 @@ def test_among_many_trainings_nothing_is_said() -> None:
     assert asked == []
 
 
-def test_among_some_trainings_it_is_said() -> None:
+def test_among_some_training_jobs_it_is_said() -> None:
     """So few that they can be planned often enough."""
-    world = Trainings()
+    world = TrainingJobs()
     for _ in range(5):
         world.training()
     world.submit("ncpus=8,walltime=50", runs_s=50)
@@ -238,7 +238,7 @@ def test_among_some_trainings_it_is_said() -> None:
     assert MIN_ROUNDS > len(asked) >= 1
 
 
-class Trainings(World):
+class TrainingJobs(World):
     """A node with four GPUs, under DRS and FIFO."""
 
     def __init__(self) -> None:

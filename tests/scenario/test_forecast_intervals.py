@@ -445,7 +445,7 @@ def test_forecasts_do_not_change_what_they_are_about(name: str) -> None:
     assert all(world.state(job) == "done" for job in jobs)
 
 
-class Trainings(World):
+class TrainingJobs(World):
     """Two nodes with two GPUs each, under a policy that plans training jobs."""
 
     def __init__(self, name: str) -> None:
@@ -467,7 +467,7 @@ class Trainings(World):
 @pytest.mark.parametrize("name", ["drs", "deadline", "elasticflow", "sia", "goodput"])
 def test_training_jobs_are_predicted_under_every_policy(name: str) -> None:
     """Two of 100 s run; the others start when these have ended, give or take a round."""
-    world = Trainings(name)
+    world = TrainingJobs(name)
     jobs = [world.training() for _ in range(4)]
     world.run_for(1)
 
@@ -483,7 +483,7 @@ def test_training_jobs_are_predicted_under_every_policy(name: str) -> None:
 @pytest.mark.parametrize("name", ["sia", "goodput"])
 def test_an_adaptive_job_of_unknown_length_is_named(name: str) -> None:
     """It never said how much work it has: who waits for it is told that, or starts beside it."""
-    world = Trainings(name)
+    world = TrainingJobs(name)
     for _ in range(6):
         world.training(adaptive=Adaptive(batch=64, batch_max=4096), training=None, places_max=2)
     world.run_for(1)

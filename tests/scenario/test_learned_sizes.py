@@ -11,7 +11,7 @@ ON_TWO = Layout(counts=(2,))
 
 
 class Learner(World):
-    """A world whose head plans trainings, and learns."""
+    """A world whose head plans training jobs, and learns."""
 
     def __init__(self) -> None:
         super().__init__(node("n1", cpus=4, gpus=4))

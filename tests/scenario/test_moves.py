@@ -1,4 +1,4 @@
-"""Running trainings go on elsewhere: what a policy proposes, and whatever comes in between."""
+"""Running training jobs go on elsewhere: what a policy proposes, and whatever comes in between."""
 
 from gsched.model.states import OutcomeKind, StopReason
 from gsched.protocol import actions as a

@@ -1,4 +1,4 @@
-"""On how many ranks trainings can run, as they say, and moves that would give others (I14)."""
+"""On how many ranks training jobs can run, as they say, and moves that would give others (I14)."""
 
 import pytest
 

@@ -24,7 +24,7 @@ SAID = Training(iterations=100.0, rates=((1, 1.0), (4, 4.0)))
 
 
 class Story(World):
-    """A node with four GPUs, under the policy that resizes trainings."""
+    """A node with four GPUs, under the policy that resizes training jobs."""
 
     def __init__(self, profiling: Profiling = Profiling.AUTO) -> None:
         super().__init__(node("a", cpus=8, gpus=4), policy=Composed(deadline.plan, fifo.plan))
@@ -118,7 +118,7 @@ def test_one_whose_size_was_said_is_profiled_only_if_it_asks(*, profile: bool) -
 
 
 @pytest.mark.parametrize("profiling", list(Profiling))
-def test_the_site_says_which_trainings_are_profiled(profiling: Profiling) -> None:
+def test_the_site_says_which_training_jobs_are_profiled(profiling: Profiling) -> None:
     """One with a walltime only is planned, but nothing is known of its steps."""
     story = Story(profiling)
     job = story.training(walltime="0:05:00")

@@ -1,4 +1,4 @@
-"""``--requeue-on node-failure``: trainings that start anew after a node or a rank has died."""
+"""``--requeue-on node-failure``: training jobs that start anew after a node or a rank has died."""
 
 from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n

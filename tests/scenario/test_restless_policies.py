@@ -27,7 +27,7 @@ class Wavers:
         return Plan(verdicts=verdicts, more=True)
 
 
-def trainings(count: int) -> list[TraceJob]:
+def training_jobs(count: int) -> list[TraceJob]:
     size = Training(iterations=100.0, rates=((1, 1.0),))
     return [
         TraceJob(submit_s=70.0, duration_s=0.0, gpus=1, training=size, deadline_s=1000.0)
@@ -37,7 +37,9 @@ def trainings(count: int) -> list[TraceJob]:
 
 def wavering(count: int, policy: str = "") -> Simulation:
     options = Options(policy=policy, plans_training=True)
-    return Simulation(read_cluster("1xcpus=8,gpus=2"), trainings(count), Wavers(), options=options)
+    return Simulation(
+        read_cluster("1xcpus=8,gpus=2"), training_jobs(count), Wavers(), options=options
+    )
 
 
 def jobs(count: int, duration_s: float = 10.0) -> list[TraceJob]:

@@ -1,4 +1,4 @@
-"""Adaptive trainings under sia, on the head's own core: they start small, grow, change type."""
+"""Adaptive training jobs under sia, on the head's own core: they start small, grow, change type."""
 
 import math
 
@@ -24,7 +24,7 @@ SAMPLE_S = {"t4": 0.004, "a100": 0.001}
 
 
 class Story(World):
-    """Two nodes of unequal GPUs; trainings report after each round what they measure."""
+    """Two nodes of unequal GPUs; training jobs report after each round what they measure."""
 
     policy_name = "sia"
 
@@ -58,7 +58,7 @@ class Story(World):
         return self.submit(asked, adaptive=adaptive, **changes)  # type: ignore[arg-type] # passed on
 
     def rounds(self, count: int, *, silent: bool = False) -> None:
-        """Let rounds pass; trainings report in the middle of each."""
+        """Let rounds pass; training jobs report in the middle of each."""
         for _ in range(count):
             next_s = (math.floor(self.now_s / ROUND_S) + 1) * ROUND_S
             self.run_for(next_s - self.now_s - ROUND_S / 2)
@@ -233,7 +233,7 @@ def test_inference_gets_no_more_gpus_than_its_requests_need() -> None:
     assert story.gpus(job) == {"a": 1}
 
 
-def test_between_rounds_only_new_trainings_start() -> None:
+def test_between_rounds_only_new_training_jobs_start() -> None:
     story = Story()
     first = story.training()
     story.rounds(1)
@@ -247,7 +247,7 @@ def test_between_rounds_only_new_trainings_start() -> None:
     assert story.job(first).attempts == attempts
 
 
-def test_trainings_that_come_make_room_for_each_other() -> None:
+def test_training_jobs_that_come_make_room_for_each_other() -> None:
     """Eight jobs on eight GPUs: none waits, although the first had four of them."""
     story = Story(lambda_n=5.0)
     jobs = [story.training()]
@@ -294,7 +294,7 @@ def test_a_training_that_waits_is_told_why() -> None:
     assert {story.why(job) for job in waiting} == {"other jobs gain more goodput from the GPUs"}
 
 
-def test_other_trainings_are_planned_by_their_queue() -> None:
+def test_other_training_jobs_are_planned_by_their_queue() -> None:
     """One with a deadline and no adaptive batch starts on the fewest GPUs that it requests."""
     story = Story()
     plain = story.submit(

@@ -1,4 +1,4 @@
-"""How long trainings take to start: learned from those before, and in all that is predicted."""
+"""How long training jobs take to start: learned from those before, and in all that is predicted."""
 
 from pathlib import Path
 

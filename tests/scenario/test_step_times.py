@@ -1,4 +1,4 @@
-"""Step times and moves that trainings tell: measured once, of use for all of their kind."""
+"""Step times and moves that training jobs tell: measured once, of use for all of their kind."""
 
 from pathlib import Path
 
@@ -70,7 +70,7 @@ class Story(World):
         self._take(self.head.reported("a", told, self.now_s))
 
     def profiles(self) -> dict[int, TrainingProfile]:
-        """Return what policies see of trainings now."""
+        """Return what policies see of training jobs now."""
         return dict(snapshot(self.head.state, self.settings, self.now_s, SILENT).profiles)
 
     def measured(self, job: int) -> list[float]:
@@ -109,7 +109,7 @@ def test_too_few_steps_are_no_measurement() -> None:
 
 
 def test_one_slow_step_is_a_measurement() -> None:
-    """There are trainings that never do five in the ten seconds between two words."""
+    """There are training jobs that never do five in the ten seconds between two words."""
     story = Story()
     job = story.training()
     story.run_for(5.0)

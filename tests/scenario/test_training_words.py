@@ -1,4 +1,4 @@
-"""What trainings say of themselves: in their own units, in any order, and not always true."""
+"""What training jobs say of themselves: in their own units, in any order, and not always true."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Trainings whose places are not alike are planned like any other job, beside every policy."""
+"""Training jobs whose places are not alike are planned like any other job, beside every policy."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.support.world import World, node
 
 
 class Planned(World):
-    """A world whose trainings are planned."""
+    """A world whose training jobs are planned."""
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True)

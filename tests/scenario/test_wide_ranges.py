@@ -13,7 +13,7 @@ from tests.support.world import World, inventory, node
 
 
 class Planned(World):
-    """A world whose trainings are planned."""
+    """A world whose training jobs are planned."""
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True)

@@ -1,4 +1,4 @@
-"""Two trainings fragment two nodes and a third needs a whole one: who is moved, and what for."""
+"""Two training jobs fragment two nodes, a third needs a whole one: who is moved, and what for."""
 
 import pytest
 

@@ -15,7 +15,7 @@ from tests.support.detached import AlsoDetached
 
 @pytest.mark.parametrize("name", ALL.names)
 def test_a_policy_plans_the_same_on_a_detached_snapshot(name: str) -> None:
-    """Trainings and other jobs come, move, fail and end, and the head learns of them."""
+    """Training jobs and other jobs come, move, fail and end, and the head learns of them."""
     asked = AlsoDetached(ALL.choose(name).plan)
 
     def make(state: State, settings: Settings, _: Policy) -> Head:

@@ -1,4 +1,4 @@
-"""ElasticFlow's traces as trainings, and what the reproduction counts."""
+"""ElasticFlow's traces as training jobs, and what the reproduction counts."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from scripts.reproduce.elasticflow_traces import (
     possible,
     read_tables,
     read_trace,
-    trainings,
+    training_jobs,
 )
 
 TABLE = """global_batch_size,1,2,4,8
@@ -66,9 +66,9 @@ def test_tables_have_what_was_measured_and_has_a_sample_for_each_gpu(data: Path)
     assert tables["net", 64] == ((1, 0.5), (8, 4.0))
 
 
-def test_a_trace_becomes_trainings_in_order_of_their_submission(data: Path) -> None:
+def test_a_trace_becomes_training_jobs_in_order_of_their_submission(data: Path) -> None:
     rows = read_trace(data / "trace.csv")
-    jobs = list(trainings(rows, read_tables(data / "tables"), gpus=2))
+    jobs = list(training_jobs(rows, read_tables(data / "tables"), gpus=2))
 
     assert [(job.submit_s, job.deadline_s) for job in jobs] == [(0, 50), (10, 150), (10, 190)]
     assert {(job.gpus, job.gpus_max) for job in jobs} == {(1, 2)}

@@ -1,4 +1,4 @@
-"""Trainings are moved while everything fails, from printed seeds: every guarantee holds.
+"""Training jobs are moved while everything fails, from printed seeds: every guarantee holds.
 
 A seed that fails is the whole story: ``scripts/sim-faults --policy NAME --seeds N`` tells it again.
 """
@@ -56,11 +56,11 @@ def test_every_phase_of_a_move_meets_faults() -> None:
 
 
 class Forgetful(Head):
-    """Forgets how far trainings are."""
+    """Forgets how far training jobs are."""
 
     def cycle(self, now_s: float) -> Step:
         """Let them begin anew."""
-        for job in self.state.trainings.values():
+        for job in self.state.training_jobs.values():
             job.work_done = 0.0
         return super().cycle(now_s)
 

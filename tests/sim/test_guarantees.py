@@ -16,7 +16,7 @@ from scripts.reproduce.elasticflow_traces import asked_load, read_tables
 from scripts.reproduce.guarantees_causes import Watch
 from scripts.reproduce.guarantees_lists import draw, pool_of
 from scripts.reproduce.guarantees_main import main, variants
-from tests.support.trainings import NOW_S, elastic, gpu_nodes, profile, snapshot_of
+from tests.support.training_jobs import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 TABLE = """global_batch_size,1,2,4,8
 4,1.0,1.8,3.0,4.0

@@ -1,4 +1,4 @@
-"""Trainings planned beside the head: at once it is the same; slowly, other jobs go on."""
+"""Training jobs planned beside the head: at once it is the same; slowly, other jobs go on."""
 
 import random
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ RATES = ((1, 1.0), (2, 1.8), (3, 2.4), (4, 3.0))
 
 
 def mixed(seed: int, count: int = 60) -> list[TraceJob]:
-    """Return trainings, most with deadlines, and jobs with and without GPUs."""
+    """Return training jobs, most with deadlines, and jobs with and without GPUs."""
     chance = random.Random(seed)
     jobs = []
     submit_s = 0.0
@@ -143,7 +143,7 @@ class Patient:
 
 
 def test_starts_that_would_make_a_training_late_are_found_out_elsewhere_too() -> None:
-    """Many other jobs want GPUs that trainings will need."""
+    """Many other jobs want GPUs that training jobs will need."""
     jobs = [structs.replace(job, submit_s=job.submit_s / 3) for job in mixed(4, 120)]
     runs = []
     for planning_s in (None, 0.0):
@@ -165,7 +165,7 @@ def test_starts_that_would_make_a_training_late_are_found_out_elsewhere_too() ->
 
 @pytest.mark.parametrize("name", ["deadline", "drs", "elasticflow", "themis"])
 def test_what_others_start_meanwhile_takes_nothing_that_a_plan_counts_on(name: str) -> None:
-    """Trainings need all CPUs of the nodes with all their GPUs, and others want them, too."""
+    """Training jobs need all CPUs of the nodes with all their GPUs, and others want them, too."""
     chance = random.Random(name)
     jobs = [
         structs.replace(
@@ -198,7 +198,7 @@ def test_what_others_start_meanwhile_takes_nothing_that_a_plan_counts_on(name: s
 
 
 def test_jobs_without_gpus_do_not_wait_for_a_slow_planner() -> None:
-    """On the nodes that have no GPUs they start as soon as without trainings."""
+    """On the nodes that have no GPUs they start as soon as without training jobs."""
     jobs = [job for job in mixed(3) if job.training is not None]
     jobs += [TraceJob(submit_s=float(at), duration_s=7.0, cpus=8) for at in range(0, 600, 10)]
     jobs.sort(key=lambda job: job.submit_s)

@@ -12,7 +12,7 @@ from scripts.reproduce.share_main import others, simulate
 def test_a_share_shortens_the_wait_of_others_and_costs_deadlines() -> None:
     """Twice as many training jobs as the cluster can do; half of the nodes, or none."""
     none, half = (
-        simulate(share, policy="deadline", trainings_per_hour=8.0, others_per_hour=2.0, seed=3)
+        simulate(share, policy="deadline", training_jobs_per_hour=8.0, others_per_hour=2.0, seed=3)
         for share in (0.0, 0.5)
     )
 

@@ -1,4 +1,4 @@
-"""Sia's lists and traces as trainings, and what the reproduction counts."""
+"""Sia's lists and traces as training jobs, and what the reproduction counts."""
 
 import json
 from collections.abc import Sequence

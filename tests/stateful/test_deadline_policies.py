@@ -13,9 +13,9 @@ from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies.training import deadline, drs, elasticflow
 from tests.support.detached import AlsoDetached
 from tests.support.each_policy import with_each
-from tests.support.trainings import World, check, scattered_snapshots, training_snapshots
+from tests.support.training_jobs import World, check, scattered_snapshots, training_snapshots
 
-#: Each policy that plans trainings by their deadlines, and each of its variants, stands here.
+#: Each policy that plans training jobs by their deadlines, and each of its variants, stands here.
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
         "deadline": deadline.plan,
@@ -92,7 +92,7 @@ def test_the_order_of_what_is_seen_changes_nothing(
 @given(snapshot=training_snapshots())
 @every_policy
 def test_an_empty_queue_gives_an_empty_plan(policy: Policy, snapshot: Snapshot) -> None:
-    """Nothing starts and nothing waits; without trainings at all nothing is said."""
+    """Nothing starts and nothing waits; without training jobs at all nothing is said."""
     plan = policy(structs.replace(snapshot, groups=()))
 
     assert (plan.starts, plan.waits) == ((), ())
@@ -101,11 +101,11 @@ def test_an_empty_queue_gives_an_empty_plan(policy: Policy, snapshot: Snapshot) 
 
 @given(snapshot=training_snapshots())
 @every_policy
-def test_jobs_that_are_no_trainings_are_left_alone(policy: Policy, snapshot: Snapshot) -> None:
+def test_jobs_that_are_no_training_jobs_are_left_alone(policy: Policy, snapshot: Snapshot) -> None:
     """Others plan for them: whether they wait changes nothing."""
-    trainings = [group for group in snapshot.groups if group.job_class.training]
+    training_jobs = [group for group in snapshot.groups if group.job_class.training]
 
-    assert policy(structs.replace(snapshot, groups=trainings)) == policy(snapshot)
+    assert policy(structs.replace(snapshot, groups=training_jobs)) == policy(snapshot)
 
 
 @given(snapshot=training_snapshots(can_end=True) | scattered_snapshots())

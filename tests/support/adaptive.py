@@ -10,7 +10,7 @@ from gsched.model.training import Scaling
 from gschedd.plan.space import FreeNode
 from gschedd.plan.training import AdaptiveProfile, Goodputs, TrainingProfile
 from tests.support.spaces import space
-from tests.support.trainings import elastic, profile
+from tests.support.training_jobs import elastic, profile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

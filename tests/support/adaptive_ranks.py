@@ -1,4 +1,4 @@
-"""Adaptive trainings on 1, 2 and 4 ranks, held against direct computations.
+"""Adaptive training jobs on 1, 2 and 4 ranks, held against direct computations.
 
     torchrun --nproc-per-node 4 adaptive_ranks.py DIRECTORY
 

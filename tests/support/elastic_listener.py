@@ -14,7 +14,7 @@ Line = dict[str, Any]
 
 
 class Listener:
-    """Listens on an abstract Unix socket; what trainings say is in ``heard``, in order."""
+    """Listens on an abstract Unix socket; what training jobs say is in ``heard``, in order."""
 
     def __init__(self) -> None:
         self.name = f"@gsched-test-{os.getpid()}-{uuid.uuid4().hex}"

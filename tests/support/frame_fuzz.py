@@ -175,7 +175,7 @@ class FrameFuzz:
         return "POST", "/v1/jobs/actions", self._changed(asked, self.random.randrange(2))
 
     def wild_line(self) -> bytes:
-        """Return a line for the socket of trainings, step agents and code snapshots."""
+        """Return a line for the socket of training jobs, step agents and code snapshots."""
         line = copy.deepcopy(self.random.choice(LINES))
         return self._changed(line, self.random.randrange(3))
 
@@ -210,7 +210,7 @@ class FrameFuzz:
             self._command(c.ActOnJob(caller=caller, job=number, action=asked))
 
     def line(self) -> None:
-        """Say a line on the socket of trainings, step agents and code snapshots."""
+        """Say a line on the socket of training jobs, step agents and code snapshots."""
         try:
             said = wire.decode_line(self.wild_line())
         except wire.BadLineError:

@@ -1,4 +1,4 @@
-"""A world whose trainings can be moved: two nodes, and a policy that proposes what is wanted."""
+"""A world whose training jobs can migrate: two nodes, and a policy that proposes what is wanted."""
 
 from msgspec import structs
 
@@ -29,7 +29,7 @@ def gpus(name: str, *indices: int) -> Allocation:
 
 
 class Story(World):
-    """A world of two nodes with four GPUs each, whose trainings can be moved."""
+    """A world of two nodes with four GPUs each, whose training jobs can be moved."""
 
     def __init__(self) -> None:
         self.mover = Mover()

@@ -1,4 +1,4 @@
-"""A gschedd that plans trainings by an odd policy.
+"""A gschedd that plans training jobs by an odd policy.
 
 ``python -m tests.support.odd_head --config FILE`` runs with what ``$ODD_POLICY`` names: ``slow 2``
 for a policy that takes two seconds.

@@ -1,4 +1,4 @@
-"""Policies for trainings that are slow, fail, hang or die; other processes can import them."""
+"""Policies for training jobs that are slow, fail, hang or die; other processes can import them."""
 
 import os
 import time

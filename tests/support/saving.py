@@ -1,4 +1,4 @@
-"""What runs on the machines of a hand-turned world, and how trainings save their state there."""
+"""The processes of a hand-turned world's machines, and how training jobs save their state there."""
 
 from __future__ import annotations
 

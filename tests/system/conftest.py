@@ -1,4 +1,4 @@
-"""What tests of real trainings share."""
+"""What tests of real training jobs share."""
 
 from collections.abc import Iterator
 

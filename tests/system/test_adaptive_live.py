@@ -1,4 +1,5 @@
-"""Three real adaptive trainings under sia, on two types of GPUs: parts of a core of unequal size.
+"""Three real adaptive training jobs under sia, on two types of GPUs: parts of a core of unequal
+size.
 
 They grow, shrink and change their type while they train, and converge to the accuracy of a run with
 the tuned batch.
@@ -37,7 +38,7 @@ EPOCHS, WIDTH = 150, 512
 WAIT_S = 1200.0
 
 
-class Trainings:
+class TrainingJobs:
     """What a user submits, and what becomes of it."""
 
     def __init__(self, cluster: Cluster, gpus: Path) -> None:
@@ -91,7 +92,7 @@ class Trainings:
         wait_until(lambda: self.course(number)[-1:] == [gpus], WAIT_S, what=f"{number} on {gpus}")
 
 
-def test_trainings_grow_shrink_and_change_type_and_converge(
+def test_training_jobs_grow_shrink_and_change_type_and_converge(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     gpus = tmp_path / "gpus.json"
@@ -109,31 +110,31 @@ def check_courses(cluster: Cluster, gpus: Path) -> None:
     cluster.start_head()
     cluster.start_node("n1", cpus=4, gpus=2, gpu_type="fast")
     cluster.start_node("n2", cpus=4, gpus=1, gpu_type="slow")
-    trainings = Trainings(cluster, gpus)
+    training_jobs = TrainingJobs(cluster, gpus)
     assert run_command("gnodes", "drain", "n1", "-m", "later", head=cluster.socket).status == 0
 
-    first = trainings.submit("first")
-    trainings.wait_for(first, ("slow", 1))
+    first = training_jobs.submit("first")
+    training_jobs.wait_for(first, ("slow", 1))
     assert run_command("gnodes", "resume", "n1", head=cluster.socket).status == 0
-    trainings.wait_for(first, ("fast", 2))
-    others = [trainings.submit("second"), trainings.submit("third")]
+    training_jobs.wait_for(first, ("fast", 2))
+    others = [training_jobs.submit("second"), training_jobs.submit("third")]
     numbers = [first, *others]
 
     wait_until(
         lambda: (
-            all(trainings.course(number) for number in others)
-            and ("fast", 2) in trainings.course(first)[:-1]
+            all(training_jobs.course(number) for number in others)
+            and ("fast", 2) in training_jobs.course(first)[:-1]
         ),
         WAIT_S,
         what="a GPU for each of the others, of which the first one has left one",
     )
-    assert trainings.course(first)[-1][1] == 1
-    assert [trainings.story(number).advice for number in numbers] == [""] * 3
-    trainings.hold.unlink()
+    assert training_jobs.course(first)[-1][1] == 1
+    assert [training_jobs.story(number).advice for number in numbers] == [""] * 3
+    training_jobs.hold.unlink()
     wait_until(
-        lambda: all(trainings.story(number).row.state == "done" for number in numbers),
+        lambda: all(training_jobs.story(number).row.state == "done" for number in numbers),
         WAIT_S,
-        what="the ends of all trainings",
+        what="the ends of all training jobs",
     )
 
     fixed = cluster.jobs / "fixed.json"
@@ -141,9 +142,9 @@ def check_courses(cluster: Cluster, gpus: Path) -> None:
     assert run_torchrun(SCRIPT, *arguments, ranks=1).returncode == 0
     expected = json.loads(fixed.read_text())["accuracy"]
     for name, number in zip(("first", "second", "third"), numbers, strict=True):
-        outcome = trainings.story(number).row.outcome
+        outcome = training_jobs.story(number).row.outcome
         assert outcome is not None
         assert outcome.exit_code == 0, cluster.logs()
-        told = json.loads(trainings.out(name).read_text())
+        told = json.loads(training_jobs.out(name).read_text())
         assert told["accuracy"] == pytest.approx(expected, abs=0.03)
         assert told["progress"] >= EPOCHS * (1280 // 32) - 1

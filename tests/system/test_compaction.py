@@ -1,4 +1,4 @@
-"""Real trainings fragment two real nodes; one is moved for another that needs a whole node."""
+"""Real training jobs fragment two real nodes; one is moved for another that needs a whole node."""
 
 from typing import Final
 

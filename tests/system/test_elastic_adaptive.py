@@ -1,4 +1,4 @@
-"""Adaptive trainings on 1, 2 and 4 real ranks, against direct computations.
+"""Adaptive training jobs on 1, 2 and 4 real ranks, against direct computations.
 
 Gradient noise and efficiency; the learning rate of each step; the same bits after a restart and
 with a profile; each sample used once, and the accuracy of a fixed run, while ranks and batches

@@ -1,4 +1,4 @@
-"""What passes between gnode and the trainings of its node, over a real socket."""
+"""What passes between gnode and the training jobs of its node, over a real socket."""
 
 import contextlib
 import json
@@ -266,7 +266,7 @@ def test_who_breaks_the_rules_is_cut_off_with_a_word_and_nobody_else_notices(
     assert [type(m) for m in world.head.received if isinstance(m, TrainingProgress)] == [
         TrainingProgress
     ]
-    assert world.log().count("on the socket of trainings") <= 5  # nobody fills the log
+    assert world.log().count("on the socket of training jobs") <= 5  # nobody fills the log
     ended(world)
 
 

@@ -286,7 +286,7 @@ def test_all_programs_can_be_read_by_python(program: Program) -> None:
     assert program.stand_in or not program.needs
 
 
-def test_only_iterations_while_all_trainings_ran_count() -> None:
+def test_only_iterations_while_all_training_jobs_ran_count() -> None:
     first = [(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)]
     second = [(0.5, 1.5), (1.5, 2.5)]
 

@@ -1,4 +1,4 @@
-"""Real trainings that are moved: the whole path, with exact results, and what may happen to it.
+"""Real training jobs that are moved: the whole path, with exact results, and what may happen to it.
 
 A few cases; ``scripts/migration-faults`` kills everything at every step.
 """

@@ -1,4 +1,4 @@
-"""Two real trainings leave a node that is drained with --migrate, and none of them loses a bit."""
+"""Two real training jobs leave a node drained with --migrate, and none of them loses a bit."""
 
 import json
 import os
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("moves")]
 
 
 class Drained:
-    """Two nodes of four GPUs, and two trainings of two on the first one."""
+    """Two nodes of four GPUs, and two training jobs of two on the first one."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -73,7 +73,7 @@ class Drained:
         return found
 
 
-def test_all_trainings_of_a_drained_node_go_on_elsewhere(
+def test_all_training_jobs_of_a_drained_node_go_on_elsewhere(
     cluster: Cluster, expected: dict[str, object]
 ) -> None:
     """Each once, both on the other node, with the weights of one that nobody disturbed."""

@@ -1,4 +1,4 @@
-"""Moves of real trainings that cannot be: a clear word each, and they go on untouched."""
+"""Moves of real training jobs that cannot be: a clear word each, and they go on untouched."""
 
 import contextlib
 import os

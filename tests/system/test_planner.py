@@ -42,7 +42,7 @@ def test_jobs_come_and_go_while_a_policy_takes_its_time(cluster: Cluster) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_planner_that_is_killed_is_started_again(cluster: Cluster, number: int) -> None:
-    """It costs a round, is in the log, and trainings run on."""
+    """It costs a round, is in the log, and training jobs run on."""
     desk = Desk(cluster)
     desk.ends(desk.train())
     before = desk.planner()

@@ -1,6 +1,6 @@
 """Two torchrun agents on loopback under real supervisors: who failed first, and how.
 
-Each as torchrun starts it, and as elastic trainings get their ranks: from the agent alone.
+Each as torchrun starts it, and as elastic training jobs get their ranks: from the agent alone.
 """
 
 import pathlib

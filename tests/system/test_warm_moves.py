@@ -1,4 +1,4 @@
-"""Real trainings whose next attempts are prepared: moved warm, with exact results, and killed."""
+"""Real training jobs with prepared attempts: moved warm, with exact results, and killed."""
 
 import json
 from pathlib import Path

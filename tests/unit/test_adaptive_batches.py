@@ -1,4 +1,4 @@
-"""Micro-batches of adaptive trainings: each sample once, whatever changes between attempts."""
+"""Micro-batches of adaptive training jobs: each sample once, whatever changes between attempts."""
 
 from typing import Any
 

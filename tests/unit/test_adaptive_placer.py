@@ -20,7 +20,7 @@ from gschedd.plan.training import gpu_count, gpus_by_node
 from gschedd.plan.validate import covers
 from tests.support.adaptive import typed_nodes
 from tests.support.spaces import space
-from tests.support.trainings import elastic
+from tests.support.training_jobs import elastic
 
 
 def listed(table: Configurations, gpu_type: str) -> list[tuple[int, int]]:

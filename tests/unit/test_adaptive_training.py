@@ -1,4 +1,4 @@
-"""Adaptive trainings in one process: learning rates, mistakes in scripts, scaled losses."""
+"""Adaptive training jobs in one process: learning rates, mistakes in scripts, scaled losses."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Trainings with deadlines and all other jobs on one cluster: who gives way to whom."""
+"""Training jobs with deadlines and all other jobs on one cluster: who gives way to whom."""
 
 from msgspec import structs
 
@@ -130,7 +130,7 @@ def started(plan: Plan) -> set[int]:
     return {start.job for start in plan.starts}
 
 
-def test_trainings_choose_first_and_the_others_find_that_taken() -> None:
+def test_training_jobs_choose_first_and_the_others_find_that_taken() -> None:
     """Two GPUs are left for four that want one each."""
     plan = Composed(at_once, rest)(snapshot(*map(other, (1, 2, 3, 4)), training(5)))
 
@@ -149,7 +149,7 @@ def test_others_make_no_training_late() -> None:
 
 
 def test_a_training_that_is_late_anyway_keeps_nobody_waiting() -> None:
-    """Three trainings would need six GPUs of four: the third one's verdict cannot get worse."""
+    """Three training jobs would need six GPUs of four: the third one's verdict cannot get worse."""
     both = Composed(later, rest)(snapshot(other(1), *map(training, (5, 6, 7))))
 
     assert started(both) == set()
@@ -157,19 +157,19 @@ def test_a_training_that_is_late_anyway_keeps_nobody_waiting() -> None:
 
 
 def test_jobs_without_gpus_are_not_held_up() -> None:
-    """They take nothing that trainings want."""
+    """They take nothing that training jobs want."""
     plan = Composed(later, rest)(snapshot(other(1, Request()), training(5), gpus=2))
 
     assert started(plan) == {1}
 
 
 def test_a_share_of_the_nodes_is_kept_for_others_that_want_gpus() -> None:
-    """Of two nodes the second; where nobody wants GPUs, trainings have all."""
+    """Of two nodes the second; where nobody wants GPUs, training jobs have all."""
     half = Composed(at_once, rest, share=0.5)
-    trainings = list(map(training, (5, 6, 7, 8)))
+    training_jobs = list(map(training, (5, 6, 7, 8)))
 
-    crowded = half(snapshot(other(1), *trainings, nodes=2))
-    alone = half(snapshot(other(1, Request()), *trainings, nodes=2))
+    crowded = half(snapshot(other(1), *training_jobs, nodes=2))
+    alone = half(snapshot(other(1, Request()), *training_jobs, nodes=2))
 
     assert len(started(crowded) & {5, 6, 7, 8}) == 2
     assert 1 in started(crowded)
@@ -218,7 +218,7 @@ def test_what_a_policy_wants_to_be_asked_again_for_is_asked_for() -> None:
     assert Composed(asking(later, 30.0), asking(rest, 20.0))(seen).again_s == 20.0
 
 
-def test_without_trainings_it_is_the_other_policy_itself() -> None:
+def test_without_training_jobs_it_is_the_other_policy_itself() -> None:
     """The very snapshot, so that nothing is looked at twice."""
     seen: list[Snapshot] = []
 

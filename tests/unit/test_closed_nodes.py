@@ -1,4 +1,4 @@
-"""Trainings that stay where they are: on nodes that take no new work, or without any progress."""
+"""Training jobs that stay where they are: on nodes that accept no jobs, or without any progress."""
 
 import pytest
 from msgspec import structs
@@ -12,7 +12,7 @@ from gschedd.plan.snapshot import Policy, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
 from gschedd.policies.training import deadline, drs, elasticflow
-from tests.support.trainings import check, elastic, gpu_nodes, profile, snapshot_of
+from tests.support.training_jobs import check, elastic, gpu_nodes, profile, snapshot_of
 
 #: It can run on four GPUs and not on two.
 FOUR = TableSpeed(rates=((1, 0.0), (2, 0.0), (4, 1.0)))

@@ -1,4 +1,4 @@
-"""Plans for trainings on what is free: which there are, how fast, and where they lie."""
+"""Plans for training jobs on what is free: which there are, how fast, and where they lie."""
 
 from collections.abc import Mapping
 
@@ -14,14 +14,14 @@ from gschedd.allocation.configurations import (
     Option,
     Paces,
     form_of,
-    waiting_trainings,
+    waiting_training_jobs,
 )
 from gschedd.allocation.performance import Curve, best_of
 from gschedd.plan.layouts import has_alike_gpus
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import BETWEEN_BYTES_S, INSIDE_BYTES_S, Fabric, Layout, gpus_by_node
 from tests.support.spaces import space
-from tests.support.trainings import (
+from tests.support.training_jobs import (
     ALEXNET,
     RESNET50,
     VGG16,
@@ -189,7 +189,7 @@ def test_requests_of_other_kinds_are_placed_whole() -> None:
     assert not has_alike_gpus(Request())
 
 
-def test_trainings_that_are_alike_are_of_one_kind() -> None:
+def test_training_jobs_that_are_alike_are_of_one_kind() -> None:
     """Same form, speed and numbers of GPUs; how much is left of them does not matter."""
     waiting = [
         profile(1, speed=VGG16),
@@ -197,7 +197,7 @@ def test_trainings_that_are_alike_are_of_one_kind() -> None:
         profile(3, speed=ALEXNET),
         profile(4, speed=VGG16, request=elastic(1, 4)),
     ]
-    found = waiting_trainings(snapshot_of(gpu_nodes(1), waiting[::-1]))
+    found = waiting_training_jobs(snapshot_of(gpu_nodes(1), waiting[::-1]))
 
     assert [each.profile.job for each in found] == [1, 2, 3, 4]
     kinds = [each.kind for each in found]

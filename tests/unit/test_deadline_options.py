@@ -1,4 +1,4 @@
-"""What users write about trainings and deadlines, and what they are told when it is none."""
+"""What users write about training jobs and deadlines, and what they are told when it is none."""
 
 import time
 from collections.abc import Iterator

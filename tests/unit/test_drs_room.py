@@ -1,4 +1,4 @@
-"""DRS moves trainings to make room: who is told what, and who may use the room meanwhile."""
+"""DRS moves training jobs to make room: who is told what, and who may use the room meanwhile."""
 
 from msgspec import structs
 
@@ -10,7 +10,7 @@ from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
 from gschedd.policies.training import drs
-from tests.support.trainings import NOW_S, elastic, gpu_nodes, profile, snapshot_of
+from tests.support.training_jobs import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 #: One sample a second on each GPU, whatever lies between them.
 LINEAR = PaperSpeed(parameters=0, batch=1, step_time_s=1.0)

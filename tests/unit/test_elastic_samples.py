@@ -11,7 +11,7 @@ from gsched.elastic.samples import Position, SampleOrder, Samples, order_seed
 
 
 @st.composite
-def trainings(draw: st.DrawFn) -> Samples:
+def training_jobs(draw: st.DrawFn) -> Samples:
     count = draw(st.integers(1, 60))
     return Samples(
         count,
@@ -23,7 +23,7 @@ def trainings(draw: st.DrawFn) -> Samples:
     )
 
 
-@given(trainings(), st.data())
+@given(training_jobs(), st.data())
 def test_every_sample_of_an_epoch_is_used_once_on_any_changing_number_of_ranks(
     samples: Samples, data: st.DataObject
 ) -> None:
@@ -47,7 +47,7 @@ def test_every_sample_of_an_epoch_is_used_once_on_any_changing_number_of_ranks(
         assert samples.per_epoch == samples.count
 
 
-@given(trainings(), st.integers(0, 60), st.data())
+@given(training_jobs(), st.integers(0, 60), st.data())
 def test_an_epoch_that_had_another_batch_before_ends_with_parts_for_all(
     samples: Samples, offset: int, data: st.DataObject
 ) -> None:
@@ -67,7 +67,7 @@ def test_an_epoch_that_had_another_batch_before_ends_with_parts_for_all(
     assert samples.count - offset < (samples.global_batch if samples.drop_last else 1)
 
 
-@given(trainings(), st.integers(1, 64))
+@given(training_jobs(), st.integers(1, 64))
 def test_what_is_told_as_accepted_is_what_is_accepted(samples: Samples, world_size: int) -> None:
     assert (world_size in samples.accepted()) == (samples.fault(world_size) is None)
 

@@ -10,7 +10,7 @@ from gschedd.plan.layouts import fastest, held_gpus, layout_of, slowest_type
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Fabric
 from tests.support.spaces import space
-from tests.support.trainings import elastic, snapshot_of
+from tests.support.training_jobs import elastic, snapshot_of
 
 FABRIC = Fabric(devices={"fast": 1.0, "slow": 0.25})
 #: Two GPUs of each type on one node, the fast ones first; and a node of slow ones.

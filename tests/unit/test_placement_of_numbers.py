@@ -11,7 +11,7 @@ from gsched.model.states import Placement
 from gschedd.allocation.placement import PlacementRequest, fits, settle
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import gpus_by_node
-from tests.support.trainings import elastic, gpu_nodes
+from tests.support.training_jobs import elastic, gpu_nodes
 
 
 def on(node: str, *indices: int) -> Allocation:
@@ -28,18 +28,18 @@ def wanted(
     )
 
 
-def beside(nodes: dict[str, FreeNode], trainings: Sequence[PlacementRequest]) -> Spaces:
-    """Return what is free beside what trainings have."""
+def beside(nodes: dict[str, FreeNode], training_jobs: Sequence[PlacementRequest]) -> Spaces:
+    """Return what is free beside what training jobs have."""
     free = Spaces(nodes)
-    for each in trainings:
+    for each in training_jobs:
         free.take(each.allocation)
     return free
 
 
 def places(
-    nodes: dict[str, FreeNode], trainings: Sequence[PlacementRequest]
+    nodes: dict[str, FreeNode], training_jobs: Sequence[PlacementRequest]
 ) -> dict[int, Allocation]:
-    return settle(beside(nodes, trainings), trainings)
+    return settle(beside(nodes, training_jobs), training_jobs)
 
 
 def test_a_new_training_goes_where_it_leaves_the_least() -> None:
@@ -130,7 +130,7 @@ def _drained(space: FreeNode) -> FreeNode:
 
 @st.composite
 def alike(draw: st.DrawFn) -> tuple[dict[str, FreeNode], list[PlacementRequest]]:
-    """Return nodes alike, trainings somewhere on them, and numbers that are powers of two."""
+    """Return nodes alike, training jobs somewhere on them, and numbers that are powers of two."""
     size = draw(st.sampled_from([2, 4, 8]))
     nodes = gpu_nodes(*[size] * draw(st.integers(1, 4)))
     free = [(name, index) for name in nodes for index in range(size)]
@@ -158,18 +158,18 @@ def test_powers_of_two_on_nodes_alike_always_find_room(
     given_: tuple[dict[str, FreeNode], list[PlacementRequest]],
 ) -> None:
     """As long as there are enough GPUs, whoever runs where: all get their numbers, none overlap."""
-    nodes, trainings = given_
-    free = beside(nodes, trainings)
+    nodes, training_jobs = given_
+    free = beside(nodes, training_jobs)
 
-    found = settle(free, trainings)
+    found = settle(free, training_jobs)
 
     assert {job: sum(gpus_by_node(place).values()) for job, place in found.items()} == {
-        each.job: each.gpus for each in trainings
+        each.job: each.gpus for each in training_jobs
     }
     left = Spaces(nodes)
     for place in found.values():
         assert fits(place, left)
         left.take(place)
-    for each in trainings:
+    for each in training_jobs:
         if each.gpus <= len(next(iter(nodes.values())).all_gpus) and each.gpus:
             assert len(found[each.job]) == 1 or found[each.job] == each.allocation

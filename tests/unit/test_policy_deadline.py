@@ -13,7 +13,7 @@ from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.snapshot import DeadlineForecast, Plan
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.training import deadline
-from tests.support.trainings import NOW_S, elastic, gpu_nodes, profile, snapshot_of
+from tests.support.training_jobs import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 #: Iterations a second: twice the GPUs are twice as fast up to four, eight are as fast as six.
 EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0), (8, 6.0)))
@@ -262,5 +262,5 @@ def test_a_job_does_not_make_room_for_others_if_that_costs_its_deadline(
     assert started(plan) == ({} if migrates else {3: 4})
 
 
-def test_without_trainings_nothing_is_said() -> None:
+def test_without_training_jobs_nothing_is_said() -> None:
     assert deadline.plan(snapshot_of(gpu_nodes(4))) == Plan()

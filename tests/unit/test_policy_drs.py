@@ -19,7 +19,7 @@ from gschedd.policies.training import drs
 from gschedd.policies.training.drs.migrate import is_scattered, movables
 from gschedd.policies.training.drs.round import choose
 from tests.support.spaces import space
-from tests.support.trainings import (
+from tests.support.training_jobs import (
     NOW_S,
     RESNET50,
     VGG16,

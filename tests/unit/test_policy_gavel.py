@@ -15,7 +15,7 @@ from gschedd.allocation.adaptive.cluster import pool_of
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 from tests.support.adaptive import PowerGoodput, adaptive, typed_nodes
-from tests.support.trainings import NOW_S, check, elastic, snapshot_of
+from tests.support.training_jobs import NOW_S, check, elastic, snapshot_of
 
 ROUND_S = math.ceil(NOW_S / 360.0) * 360.0
 NODES = typed_nodes(n1=("a", 2), n2=("t", 2))

@@ -26,7 +26,7 @@ from gschedd.policies.training.goodput.objective import (
 )
 from gschedd.policies.training.goodput.rounds import with_noise
 from tests.support.adaptive import PowerGoodput, adaptive, typed_nodes
-from tests.support.trainings import NOW_S, check, elastic, snapshot_of
+from tests.support.training_jobs import NOW_S, check, elastic, snapshot_of
 
 #: A multiple of the round.
 ROUND_S = math.ceil(NOW_S / 60.0) * 60.0

@@ -20,7 +20,7 @@ from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.training.sia import sia
 from gschedd.policies.training.sia.objective import costs
 from tests.support.adaptive import PowerGoodput, adaptive, typed_nodes
-from tests.support.trainings import NOW_S, check, elastic, snapshot_of
+from tests.support.training_jobs import NOW_S, check, elastic, snapshot_of
 
 #: A multiple of the round.
 ROUND_S = math.ceil(NOW_S / 60.0) * 60.0
@@ -376,7 +376,7 @@ def test_jobs_that_gain_most_move_first() -> None:
     assert [move.job for move in plan.moves] == [1, 0]
 
 
-def test_other_types_of_trainings_are_none_of_its_business() -> None:
+def test_other_types_of_training_jobs_are_none_of_its_business() -> None:
     """Without any adaptive training there is nothing to decide."""
     plain = structs.replace(adaptive(1), adaptive=None)
 

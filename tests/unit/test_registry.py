@@ -29,7 +29,7 @@ from gschedd.plan.training import Fabric
 from gschedd.policies.registry import INSTALLED, Chosen, chosen_policy
 from tests.support.runs import GB, node
 from tests.support.spaces import space
-from tests.support.trainings import NOW_S, VGG16, elastic, gpu_nodes, profile, snapshot_of
+from tests.support.training_jobs import NOW_S, VGG16, elastic, gpu_nodes, profile, snapshot_of
 
 BUSY = Use(memory_bytes=60 * GB)
 USED = Share(node="n1", cpus=3)
@@ -216,7 +216,8 @@ def test_queues_that_name_different_policies_are_refused() -> None:
 
 
 def test_the_keys_of_drs_reach_it() -> None:
-    """Three small trainings on three nodes, and one that needs two GPUs of one node to be in time.
+    """Three small training jobs on three nodes, and one that needs two GPUs of one node to be in
+    time.
 
     One is moved for it; with ``moves_max = 0`` none is. As published all are placed anew, and two
     of them get other places.

@@ -22,7 +22,7 @@ from gschedd.models.saved import FORMAT, VERSION, SnapshotFile, decode, encode, 
 from gschedd.plan.snapshot import Snapshot
 from gschedd.plan.training import AdaptiveProfile
 from gschedd.sim.cli import status_of
-from tests.support.trainings import gpu_nodes, profile, snapshot_of
+from tests.support.training_jobs import gpu_nodes, profile, snapshot_of
 
 
 class Trap:
@@ -100,7 +100,7 @@ def test_a_job_on_a_node_that_is_not_there_is_damage() -> None:
         decode(data)
 
 
-def test_what_is_known_of_adaptive_trainings_comes_back() -> None:
+def test_what_is_known_of_adaptive_training_jobs_comes_back() -> None:
     """So that a policy plans the same on the file: types, times, noise and limits."""
     adaptive = AdaptiveProfile(
         goodput=GoodputModel(

@@ -58,7 +58,7 @@ def test_where_less_is_free_the_largest_level_that_fits_is_had() -> None:
     assert (timeline.starts_s, timeline.free) == ([0.0, 10.0, 20.0], [1, 0, 8])
 
 
-def test_two_trainings_share_the_slots() -> None:
+def test_two_training_jobs_share_the_slots() -> None:
     """The one with the earlier deadline takes what it needs, the other what is left, then all.
 
     On four GPUs: 40 of work by 20 s need two of them for 20 s. Then 120 of work by 45 s: with two

@@ -1,4 +1,4 @@
-"""Modelled adaptive trainings: how far they get on their GPUs, and what they say of it."""
+"""Modelled adaptive training jobs: how far they get on their GPUs, and what they say of it."""
 
 import math
 

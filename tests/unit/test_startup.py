@@ -1,4 +1,4 @@
-"""How long trainings take to start: what is learned of it, and what is left of one that runs."""
+"""Start-up times of training jobs: what is learned, and what is left of one that runs."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Every policy that plans trainings counts with the time until their first steps."""
+"""Every policy that plans training jobs counts with the time until their first steps."""
 
 import pytest
 from msgspec import structs
@@ -10,7 +10,7 @@ from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy
 from gschedd.plan.training import TrainingProfile
 from gschedd.policies.training import deadline, drs, elasticflow
-from tests.support.trainings import NOW_S, elastic, gpu_nodes, profile, snapshot_of
+from tests.support.training_jobs import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 #: 100 iterations take 100 s on one GPU, 50 s on two, 25 s on four.
 EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0)))

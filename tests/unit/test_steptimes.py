@@ -1,4 +1,4 @@
-"""How long steps of trainings take: what is measured, and what follows for other layouts."""
+"""How long steps of training jobs take: what is measured, and what follows for other layouts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the options about trainings and deadlines mean; imported only where one of them is given."""
+"""Options about training jobs and deadlines; imported only where one of them is given."""
 
 import calendar
 import os

@@ -1,1 +1,1 @@
-"""Trainings whose batch size and learning rate follow their GPUs."""
+"""Training jobs whose batch size and learning rate follow their GPUs."""

@@ -222,8 +222,8 @@ class AdaptiveTraining(Training):
         """Let the times of other batch sizes be measured on this device, after the next whole step.
 
         It takes at most about 15 GPU-seconds, and changes nothing of the training. gsched asks new
-        adaptive trainings for it. Called by all ranks at the same step. A model that is split over
-        several ranks is not profiled.
+        adaptive training jobs for it. Called by all ranks at the same step. A model that is split
+        over several ranks is not profiled.
         """
         if not self._may_profile:
             return

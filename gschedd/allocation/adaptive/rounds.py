@@ -39,9 +39,9 @@ def adaptive_jobs(snapshot: Snapshot, round_s: float) -> list[AdaptiveJob]:
     them from each other in each cycle of a round, and none would ever do a step.
     """
     begin_s = _begin_s(snapshot.now_s, round_s)
-    trainings = TrainingJobs.of(snapshot)
+    training_jobs = TrainingJobs.of(snapshot)
     jobs: list[AdaptiveJob] = []
-    for number, job_class in trainings.waiting.items():
+    for number, job_class in training_jobs.waiting.items():
         profile = snapshot.profiles[number]
         if profile.adaptive is not None:
             jobs.append(
@@ -52,7 +52,7 @@ def adaptive_jobs(snapshot: Snapshot, round_s: float) -> list[AdaptiveJob]:
                     must_run=profile.guaranteed is True,
                 )
             )
-    for number, running in trainings.movable.items() if is_round(snapshot, round_s) else ():
+    for number, running in training_jobs.movable.items() if is_round(snapshot, round_s) else ():
         profile = snapshot.profiles[number]
         if running.started_s >= begin_s:
             continue

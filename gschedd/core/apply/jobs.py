@@ -133,7 +133,7 @@ def add_job(state: State, job: Job) -> None:
     held_bytes = state.argument_bytes_by_user.get(uid, 0)
     state.argument_bytes_by_user[uid] = held_bytes + argument_bytes(job.spec.arguments)
     if job.spec.is_training:
-        state.trainings[job.id] = job
+        state.training_jobs[job.id] = job
     if job.spec.rerun_of and not array_of(job.id):
         state.reruns.setdefault(job.spec.rerun_of, set()).add(job.id)
     note_dependencies(state, job)
@@ -187,9 +187,9 @@ def _altered(state: State, fact: f.JobAltered) -> None:
     job.spec = fact.spec
     note_dependencies(state, job)
     if job.spec.is_training:
-        state.trainings[job.id] = job
+        state.training_jobs[job.id] = job
     else:
-        state.trainings.pop(job.id, None)
+        state.training_jobs.pop(job.id, None)
     state.caches.sizes.pop(job.id, None)
     state.note_moved(job.id)
     if job.state in {JobState.QUEUED, JobState.WAITING}:
@@ -387,7 +387,7 @@ def _ended(state: State, fact: f.JobEnded) -> None:
     job.outcome, job.ended_s = fact.outcome, fact.ended_s
     if job.move is not None:
         give_up_move(state, job)
-    state.trainings.pop(job.id, None)
+    state.training_jobs.pop(job.id, None)
     state.caches.sizes.pop(job.id, None)
     forget_dependencies(state, job)
     forget_refusals(state, job.id)

@@ -1,4 +1,4 @@
-"""The part of `gschedd.core.apply` for trainings: moves, checkpoints, judged deadlines."""
+"""The part of `gschedd.core.apply` for training jobs: moves, checkpoints, judged deadlines."""
 
 from msgspec import structs
 
@@ -151,13 +151,13 @@ def startup_measured(state: State, fact: f.StartupMeasured) -> None:
 
 
 def steps_measured(state: State, fact: f.StepsMeasured) -> None:
-    """It is known how long steps take where an attempt runs: trainings may be planned otherwise."""
+    """It is known how long steps take where an attempt runs: plans may change."""
     steptimes.learn(state, fact)
     job = state.jobs[fact.job]
     if job.attempt is not None and job.attempt.number == fact.attempt:
         attempt = touch_attempt(state, job)
         attempt.step_s, attempt.step_known_s = fact.steps.step_s, fact.at_s
-    if job.id in state.trainings:
+    if job.id in state.training_jobs:
         state.dirty.mark_all()
 
 

@@ -1,4 +1,4 @@
-"""Moves of running trainings, from a policy's wish to the attempt at the new place."""
+"""Moves of running training jobs, from a policy's wish to the attempt at the new place."""
 
 from collections.abc import Iterable, Iterator, Mapping
 

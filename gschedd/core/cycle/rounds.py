@@ -1,8 +1,9 @@
-"""Trainings planned elsewhere: what is asked, what the answer comes to, what goes on meanwhile.
+"""Training jobs planned elsewhere: what is asked, what the answer comes to, what goes on meanwhile.
 
-A round is one plan for the trainings, then one for all other jobs beside it, then the check of what
-these would start on GPUs. The first and the last step are questions that are answered elsewhere,
-one at a time; see decision 12. What is answered at once comes to what one call would have.
+A round is one plan for the training jobs, then one for all other jobs beside it, then the check of
+what these would start on GPUs. The first and the last step are questions that are answered
+elsewhere, one at a time; see decision 12. What is answered at once comes to what one call would
+have.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ from gschedd.plan.words import Reason
 
 #: A planner that answered within this time is waited for: then all jobs are decided about together.
 PATIENCE_S: Final = 0.05
-#: After so many failed rounds in a row all other jobs are planned without regard to trainings.
+#: After so many failed rounds in a row all other jobs are planned without regard to training jobs.
 FAILURES_BORNE: Final = 3
 
 PLANNING: Final = Reason(
@@ -44,14 +45,14 @@ CHECKING: Final = Reason(
 
 
 class AskPlan(Struct, frozen=True, kw_only=True):
-    """What is to become of the trainings? ``seen`` is detached."""
+    """What is to become of the training jobs? ``seen`` is detached."""
 
     number: int
     seen: Snapshot
 
 
 class AskCheck(Struct, frozen=True, kw_only=True):
-    """Which of these starts would make trainings late? It goes on from the answer before."""
+    """Which of these starts would make training jobs late? It goes on from the answer before."""
 
     number: int
     starts: tuple[Start, ...]
@@ -61,7 +62,7 @@ Question = AskPlan | AskCheck
 
 
 class Planned(Struct, frozen=True, kw_only=True):
-    """The plan for the trainings."""
+    """The plan for the training jobs."""
 
     number: int
     plan: Plan
@@ -98,7 +99,7 @@ class Answerer:
     """Answers questions, wherever it is; it remembers the last plan, as a check goes on from it.
 
     Args:
-        policy: whose policy for trainings is asked.
+        policy: whose policy for training jobs is asked.
     """
 
     def __init__(self, policy: Composed) -> None:
@@ -131,7 +132,7 @@ class Rounds:
     """What was asked, and what is to be done with the answer. It decides nothing about the state.
 
     Attributes:
-        policy: for trainings and all other jobs.
+        policy: for training jobs and all other jobs.
         pending: the question that is not answered yet.
         number: of the last question.
         begun, over: how many rounds.
@@ -139,7 +140,7 @@ class Rounds:
         slow: the planner is not waited for.
         took_s: how long the last answer took, seconds.
         failures: rounds that failed in a row.
-        lost: starts of trainings that could not be made any more when they were planned.
+        lost: starts of training jobs that could not be made any more when they were planned.
     """
 
     def __init__(self, policy: Composed) -> None:
@@ -174,7 +175,7 @@ class Rounds:
     def begin(
         self, state: State, settings: Settings, now_s: float, predictor: Predictor | None
     ) -> bool:
-        """Ask what is to become of the trainings; return False where there are none to plan."""
+        """Ask what is to become of the training jobs; return False where there are none to plan."""
         seen = snapshot(state, settings, now_s, predictor)
         theirs = self.policy.theirs(seen)
         if theirs is None:
@@ -226,7 +227,7 @@ class Rounds:
     def meanwhile(
         self, state: State, settings: Settings, now_s: float, predictor: Predictor | None
     ) -> Plan:
-        """Return what other jobs may do while the trainings are being planned."""
+        """Return what other jobs may do while the training jobs are being planned."""
         due = self.others(state)
         seen = snapshot(state, settings, now_s, predictor, due=due)
         if not seen.groups:
@@ -237,8 +238,8 @@ class Rounds:
         starts = meanwhile(
             seen,
             plan,
-            claim=claim_of({job.spec.request for job in state.trainings.values()}),
-            trainings=state.trainings.keys(),
+            claim=claim_of({job.spec.request for job in state.training_jobs.values()}),
+            training_jobs=state.training_jobs.keys(),
             open_to_others=self._open,
         )
         accepted = {start.job for start in starts}
@@ -268,10 +269,10 @@ class Rounds:
         now_s: float,
         predictor: Predictor | None,
     ) -> Plan:
-        """Return the plan for the trainings and, beside it, for the others; ask for the check.
+        """Return the plan for the training jobs and, beside it, for the others; ask for the check.
 
         Args:
-            first: the plan for the trainings; of it what cannot be done any more is left out.
+            first: the plan for the training jobs; of it what cannot be done any more is left out.
         """
         valid = _still_valid(first, state)
         self.lost += len(first.starts) - len(valid.starts)

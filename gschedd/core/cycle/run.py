@@ -51,7 +51,7 @@ class Cycle(Struct, frozen=True, kw_only=True):
         waits: why each class that is left waits.
         refused: starts that were proposed and could not be accepted: a policy's fault.
         objection: why the moves that were proposed could not be accepted.
-        verdicts: what is expected of trainings.
+        verdicts: what is expected of training jobs.
         again_s: when the policy wants to be asked again, seconds since the epoch; None: no matter.
         more: the plan reached its limit of starts; another cycle follows at once.
     """
@@ -97,7 +97,7 @@ def snapshot(
         predicted_times=settings.config.balance.predicted_times,
         profiles=(
             TrainingProfiles(state, settings, now_s, predictor)
-            if state.plans_training and state.trainings
+            if state.plans_training and state.training_jobs
             else {}
         ),
         fabric=settings.fabric,
@@ -128,7 +128,7 @@ def run_cycle(
     """
     most = most_starts(len(state.spaces))
     seen = snapshot(state, settings, now_s, predictor, due=due, starts_max=most)
-    plan = policy(seen) if seen.groups or state.trainings else Plan()
+    plan = policy(seen) if seen.groups or state.training_jobs else Plan()
     note_planned(state, seen)
     return carried_out(state, settings, plan, now_s, predictor)
 

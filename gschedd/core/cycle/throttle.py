@@ -16,10 +16,10 @@ Objection = Callable[[Sequence[Move]], str]
 def paced(state: State, settings: Settings, moves: Sequence[Move]) -> tuple[Move, ...]:
     """Return those of a policy's moves that are to be made now.
 
-    Trainings that save their state all at the same moment would take each other's disk and network,
-    so no more move at once than is set, whoever wants it. Of several users the one of whose jobs
-    the fewest have moved so far is next, as with drains. What is left the policy may propose again
-    when one of these is at its place.
+    Training jobs that save their state all at the same moment would take each other's disk and
+    network, so no more move at once than is set, whoever wants it. Of several users the one of
+    whose jobs the fewest have moved so far is next, as with drains. What is left the policy may
+    propose again when one of these is at its place.
 
     A move into a place that another one has to leave first is made together with that one. Where so
     many jobs want each other's places that there would never be room for all of them, they move

@@ -1,1 +1,1 @@
-"""Forecasts: when waiting jobs will start, and whether trainings will meet their deadlines."""
+"""Forecasts: when waiting jobs will start, and whether training jobs will meet their deadlines."""

@@ -1,4 +1,4 @@
-"""When trainings will be done, and whether in time: of those there are, and of one that may come.
+"""Predicted ends of training jobs, and their deadlines: of those there are, and of a new one.
 
 What is said of a job that is there is what the policy said in the last cycle, or follows from how
 fast it runs. A job that is not there yet is shown to the policy once, as if it had come just now:
@@ -166,7 +166,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
         outlook: what can be said without asking; None: it is to be asked.
         question: for the policy; None: there is nothing to ask, and no start can be said.
         unknown: why the policy cannot be asked for its start.
-        job, job_class: of one that a policy for trainings plans; None for all others.
+        job, job_class: of one that a policy for training jobs plans; None for all others.
     """
 
     spec: JobSpec
@@ -188,8 +188,8 @@ def inquire(
 ) -> Inquiry:
     """Return what to ask the policy to know what would become of a job, were it submitted now.
 
-    The policy is asked once if it plans trainings; else it is asked for its start, up to so many
-    times as `gschedd.core.forecast.start` allows, and its end follows from that.
+    The policy is asked once if it plans training jobs; else it is asked for its start, up to so
+    many times as `gschedd.core.forecast.start` allows, and its end follows from that.
     """
     size = known_size(
         spec, state, settings, predictor if settings.config.balance.predicted_times else None, now_s

@@ -30,7 +30,7 @@ from gschedd.core.forecast.runtimes import (
     kind_share,
     share_of,
 )
-from gschedd.core.forecast.trainings import TrainingRun, course_of
+from gschedd.core.forecast.training_jobs import TrainingRun, course_of
 from gschedd.core.forecast.unmade import SHOWN, ElementKinds, Unmade, UnmadeElements
 from gschedd.plan.load import Kind
 from gschedd.plan.snapshot import Group, JobClass, OrderKey, Policy, RunningJob, Snapshot

@@ -372,10 +372,10 @@ def _cost(question: "AskStart", groups: Sequence[Group]) -> int:
     classes = {group.job_class for group in groups}
     classes |= {each.job_class for each in question.cast.coming}
     classes |= {each.job_class for each in question.cast.unmade}
-    trainings = {each.training for each in classes if each.training} & set(seen.profiles)
+    training_jobs = {each.training for each in classes if each.training} & set(seen.profiles)
     cost = len(classes)
-    if trainings:
-        cost += (TRAINING_COST - 1) * len(trainings)
+    if training_jobs:
+        cost += (TRAINING_COST - 1) * len(training_jobs)
         cost += TRAINING_COST * sum(each.job in seen.profiles for each in seen.running)
     return max(cost, 1)
 

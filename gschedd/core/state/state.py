@@ -26,8 +26,9 @@ class State:
 
     Attributes:
         queue_priorities: added to a job's own, by queue. Configuration.
-        plans_training: the policy plans trainings one by one, by their deadlines. Configuration.
-        plans_adaptive: it chooses batch sizes of adaptive trainings, too. Configuration.
+        plans_training: the policy plans training jobs one by one, by their deadlines.
+            Configuration.
+        plans_adaptive: it chooses batch sizes of adaptive training jobs, too. Configuration.
         sharing: how jobs share GPUs. Configuration.
         epoch_id: of the start of the head that works on this state; the shell sets it.
 
@@ -38,11 +39,11 @@ class State:
         damaged: jobs whose records could not be read when the head started, with the attempt that
             may run on each node. What nodes run of them is left alone.
         damaged_nodes: nodes whose records could not be read, until they register.
-        reached: how far the trainings that run have said to be. Nodes say it again.
-        startups: how long trainings have taken until their first steps.
-        move_costs: how long moves have kept trainings from working.
-        step_times: how long steps of trainings have taken where.
-        goodputs: what is known of the goodput of adaptive trainings.
+        reached: how far the training jobs that run have said to be. Nodes say it again.
+        startups: how long training jobs have taken until their first steps.
+        move_costs: how long moves have kept training jobs from working.
+        step_times: how long steps of training jobs have taken where.
+        goodputs: what is known of the goodput of adaptive training jobs.
 
         spaces: an index, as all below: free resources of each node.
         groups: waiting jobs by class.
@@ -52,7 +53,7 @@ class State:
         by_node: the same by node.
         targets: jobs that move, until they are where they go to.
         targets_on: the same by the nodes that they go to.
-        trainings: jobs that are planned by what is known of their run time and deadline.
+        training jobs: jobs that are planned by what is known of their run time and deadline.
         vacating: nodes that jobs are to leave.
         on_probation: nodes of which a probe is planned.
         ports: master ports in use.
@@ -109,7 +110,7 @@ class State:
         self.by_node: dict[str, dict[int, Job]] = {}
         self.targets: dict[int, Job] = {}
         self.targets_on: dict[str, dict[int, Job]] = {}
-        self.trainings: dict[int, Job] = {}
+        self.training_jobs: dict[int, Job] = {}
         self.vacating: set[str] = set()
         self.on_probation: set[str] = set()
         self.ports: set[int] = set()

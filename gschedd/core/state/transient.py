@@ -163,7 +163,7 @@ class Caches:
 
     Attributes:
         possible: requests that some idle hardware here can hold.
-        sizes: how much work trainings are, by job; worked out when a policy first asks.
+        sizes: how much work training jobs are, by job; worked out when a policy first asks.
         generic_names: the consumable resources that some node declares; None: not worked out.
         total_gpus: of all nodes, whether they take work now or not; None: not worked out.
     """

@@ -1,1 +1,1 @@
-"""Trainings as policies see them: measured step and start-up times, remaining work, sizes."""
+"""Training jobs as policies see them: measured step and start-up times, remaining work, sizes."""

@@ -1,4 +1,4 @@
-"""Checkpoints of trainings: where they are, and which of those that nobody asked for become facts.
+"""Checkpoints of training jobs: where they are, and which of the unrequested become facts.
 
 A training that saves by itself gets some facts in a while, and the newest checkpoint at its end.
 

@@ -1,4 +1,4 @@
-"""Adaptive trainings: what their reports teach about goodput, and what a policy is told of it."""
+"""Adaptive training jobs: what their reports teach about goodput, and what a policy knows of it."""
 
 from collections.abc import Iterable, Iterator
 
@@ -112,7 +112,7 @@ def _left(state: State, job: Job) -> float | None:
 
 
 def tuned(state: State, tunes: Iterable[Tune], now_s: float) -> Iterator[f.BatchingChosen]:
-    """Yield the batch sizes that are new to running adaptive trainings."""
+    """Yield the batch sizes that are new to running adaptive training jobs."""
     for tune in tunes:
         job = state.running.get(tune.job)
         attempt = job.attempt if job is not None else None

@@ -1,4 +1,4 @@
-"""What moves keep trainings from working: when that is known, and what is expected of the next."""
+"""The time that migrations keep training jobs from working: measured, and expected."""
 
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
@@ -40,8 +40,9 @@ def learn(state: State, fact: f.MigrationMeasured) -> None:
 def expected_move_s(job: Job, state: State, settings: Settings, startup_s: float) -> float:
     """Return how long a move is expected to keep a training from working, seconds.
 
-    What moves of its kind, its program, its owner or all trainings took in the middle; where there
-    were none, what the site says, no less than its start, and what its own last checkpoint took.
+    What moves of its kind, its program, its owner or all training jobs took in the middle; where
+    there were none, what the site says, no less than its start, and what its own last checkpoint
+    took.
 
     Args:
         job: it.

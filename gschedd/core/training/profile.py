@@ -1,4 +1,4 @@
-"""What the head knows of trainings when a policy asks: what is left of them, and by when."""
+"""What the head knows of training jobs when a policy asks: what is left of them, and by when."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -28,7 +28,8 @@ from gschedd.plan.load import Predictor
 from gschedd.plan.times import predicted_s
 from gschedd.plan.training import Size, TrainingProfile, UnknownSpeed
 
-#: Requests whose numbers of GPUs are kept: those of trainings are few, and asked for in each cycle.
+#: Requests whose numbers of GPUs are kept: those of training jobs are few, and asked for in each
+#: cycle.
 MAX_COUNTED: Final = 4_096
 #: Kinds of nodes on which a run time is predicted, the slowest ones.
 MAX_KINDS_OF_NODES: Final = 4
@@ -37,7 +38,7 @@ _KNOWN = frozenset({JobState.QUEUED, JobState.RUNNING})
 
 
 class TrainingProfiles(Mapping[int, TrainingProfile]):
-    """Trainings that wait to start or run, by job, as they are at one moment.
+    """Training jobs that wait to start or run, by job, as they are at one moment.
 
     Each is worked out when it is first asked for, and kept: a snapshot does not change.
     """
@@ -58,7 +59,7 @@ class TrainingProfiles(Mapping[int, TrainingProfile]):
     def __getitem__(self, number: int) -> TrainingProfile:
         profile = self._profiles.get(number)
         if profile is None:
-            job = self._state.trainings[number]
+            job = self._state.training_jobs[number]
             size = self._size(job)
             if job.state not in _KNOWN or size is None:
                 raise KeyError(number)
@@ -70,7 +71,7 @@ class TrainingProfiles(Mapping[int, TrainingProfile]):
     def __iter__(self) -> Iterator[int]:
         return (
             number
-            for number, job in self._state.trainings.items()
+            for number, job in self._state.training_jobs.items()
             if job.state in _KNOWN and self._size(job) is not None
         )
 

@@ -1,7 +1,8 @@
 """Profiling runs: an elastic training runs on its fewest GPUs until its steps were measured.
 
 There is no run apart from the training's own. It does real steps, and when they are known it is a
-training like any other: a policy that resizes trainings gives it the GPUs that it then should have.
+training like any other: a policy that resizes training jobs gives it the GPUs that it then should
+have.
 """
 
 from gsched.errors import InvalidRequestError

@@ -1,4 +1,4 @@
-"""How long trainings take until their first step: when that is known, and what is expected of it.
+"""Start-up times of training jobs, until the first step: measured, and expected.
 
 One that says how far it is tells it with its first step. Of any other it follows from its run time
 when all its work is done, and from how long its steps take by what its user said.

@@ -1,4 +1,4 @@
-"""Step times that trainings tell: when they are a measurement, and what follows from them."""
+"""Step times that training jobs tell: when they are a measurement, and what follows from them."""
 
 from typing import Final
 

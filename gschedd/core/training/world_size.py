@@ -14,7 +14,8 @@ from gschedd.plan.training import gpu_count
 
 #: So many numbers a training tells at most; with that many there may be larger ones.
 MAX_SIZES: Final = 256
-#: Sets of numbers whose numbers of GPUs are kept: trainings are few, and asked for in each cycle.
+#: Sets of numbers whose numbers of GPUs are kept: training jobs are few, and asked for in each
+#: cycle.
 MAX_KEPT: Final = 1_024
 _MAX_LISTED: Final = 12
 

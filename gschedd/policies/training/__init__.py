@@ -1,1 +1,1 @@
-"""Policies for trainings: they choose the number and the place of GPUs."""
+"""Policies for training jobs: they choose the number and the place of GPUs."""

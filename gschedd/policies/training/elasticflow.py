@@ -1,9 +1,9 @@
-"""ElasticFlow: trainings are admitted by their deadline, and have as many GPUs as that needs.
+"""ElasticFlow: training jobs are admitted by their deadline, and have as many GPUs as that needs.
 
 A new training is admitted if it and all that were admitted before can be in time, each on its
 minimum satisfactory share, in order of their deadlines. GPUs that are idle then go, one level at a
-time, to the training that saves most GPU time with each of them. Running trainings are resized for
-that, and moved where places have to be joined.
+time, to the training that saves most GPU time with each of them. Running training jobs are resized
+for that, and moved where places have to be joined.
 
 Source: Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep
 Learning", ASPLOS 2023, from its public description. Ours differs in this: shares are counted over
@@ -82,7 +82,7 @@ class _Round:
     def __init__(self, snapshot: Snapshot, settings: ElasticflowConfig) -> None:
         self.snapshot = snapshot
         self.settings = settings
-        self.trainings = TrainingJobs.of(snapshot)
+        self.training_jobs = TrainingJobs.of(snapshot)
         self.speeds = Speeds(snapshot)
         self.refused: list[int] = []
         #: Jobs for which there is no room on more than they have.
@@ -109,13 +109,13 @@ class _Round:
         )
 
     def _carry_out(self) -> Changes:
-        return carry_out(self.snapshot, self.trainings, self.numbers, self._reasons())
+        return carry_out(self.snapshot, self.training_jobs, self.numbers, self._reasons())
 
     def _give_back(self, changes: Changes) -> bool:
         """Let others have what could not be placed; return whether there is any of it."""
         short = {
             job: changes.gpus.get(job, 0)
-            for job in (*self.trainings.movable, *self.trainings.waiting)
+            for job in (*self.training_jobs.movable, *self.training_jobs.waiting)
             if changes.gpus.get(job, 0) < self.numbers.get(job, 0)
         }
         for job, gpus in short.items():
@@ -136,19 +136,19 @@ class _Round:
 
     def _admit(self) -> Shares:
         """Return the shares of all that were admitted, before and now."""
-        profiles, trainings = self.snapshot.profiles, self.trainings
-        timeline = timeline_for(self.snapshot, trainings.others)
+        profiles, training_jobs = self.snapshot.profiles, self.training_jobs
+        timeline = timeline_for(self.snapshot, training_jobs.others)
         admitted: list[int] = []
         new: list[int] = []
-        for job, running in trainings.fixed.items():
+        for job, running in training_jobs.fixed.items():
             if running.leaving:
                 admitted.append(job)
                 continue
             ends_in_s = self.speeds.run_time_s(profiles[job], gpu_count(running.allocation))
             taken = open_gpus_of(self.snapshot, running.allocation)
             timeline.take(taken, until_s=self.snapshot.now_s + ends_in_s)
-        admitted += trainings.movable
-        for job in trainings.waiting:
+        admitted += training_jobs.movable
+        for job in training_jobs.waiting:
             (new if profiles[job].guaranteed is None else admitted).append(job)
         shares = Shares(timeline, [d for job in admitted if (d := self._demand(profiles[job]))])
         new.sort(key=lambda job: (profiles[job].arrived_s, job))
@@ -177,7 +177,7 @@ class _Round:
         )
 
     def _has(self, job: int) -> int:
-        running = self.trainings.movable.get(job)
+        running = self.training_jobs.movable.get(job)
         return gpu_count(running.allocation) if running else 0
 
     def _keep(self) -> float | None:
@@ -190,7 +190,7 @@ class _Round:
         now_s, slot_s = self.snapshot.now_s, self.settings.slot_s
         kept = [
             job
-            for job, running in self.trainings.movable.items()
+            for job, running in self.training_jobs.movable.items()
             if job in self.numbers and now_s - running.started_s < slot_s
         ]
         for job in kept:
@@ -198,7 +198,9 @@ class _Round:
             if 0 < more <= self.idle:
                 self.numbers[job] += more
                 self.idle -= more
-        return min((self.trainings.movable[job].started_s + slot_s for job in kept), default=None)
+        return min(
+            (self.training_jobs.movable[job].started_s + slot_s for job in kept), default=None
+        )
 
     def _grow(self, candidates: Iterable[tuple[int, float]]) -> None:
         """Give idle GPUs away, a level at a time, to where each of them saves most GPU time.
@@ -233,9 +235,9 @@ class _Round:
 
     def _worth_it(self, job: int, gpus: int) -> bool:
         """Return whether a number, if it is more than a training has, is worth the move to it."""
-        running = self.trainings.movable.get(job)
+        running = self.training_jobs.movable.get(job)
         if running is None:
-            return job in self.trainings.waiting
+            return job in self.training_jobs.waiting
         has = gpu_count(running.allocation)
         if gpus <= has:
             return True
@@ -248,7 +250,7 @@ class _Round:
     def _best_effort(self) -> None:
         """Let those without a guarantee have what is left, the oldest first."""
         profiles = self.snapshot.profiles
-        jobs = [*self.trainings.movable, *self.trainings.waiting]
+        jobs = [*self.training_jobs.movable, *self.training_jobs.waiting]
         rest = [job for job in jobs if job not in self.shares.claims]
         rest.sort(key=lambda job: (job not in self.shares.late, profiles[job].arrived_s, job))
         costs: list[tuple[int, float]] = []
@@ -265,7 +267,7 @@ class _Round:
 
     def _reasons(self) -> Mapping[int, str]:
         reasons: dict[int, str] = {}
-        for job in self.trainings.waiting:
+        for job in self.training_jobs.waiting:
             profile = self.snapshot.profiles[job]
             if profile.guaranteed is False or job in self.refused:
                 reasons[job] = IDLE_GPUS
@@ -278,10 +280,10 @@ class _Round:
         for job, claim in self.shares.claims.items():
             gpus = changes.gpus.get(job, 0) or claim.level
             yield DeadlineForecast(job=job, meets=True, end_s=claim.end_s, gpus=gpus)
-        for running in self.trainings.fixed.values():
+        for running in self.training_jobs.fixed.values():
             if running.job not in self.shares.claims:  # it is on its way, with a share to come
                 yield stays(self.snapshot, self.speeds, running)
-        for job in (*self.trainings.movable, *self.trainings.waiting):
+        for job in (*self.training_jobs.movable, *self.training_jobs.waiting):
             if job in self.shares.claims:
                 continue
             profile = self.snapshot.profiles[job]

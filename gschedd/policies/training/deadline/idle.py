@@ -28,7 +28,7 @@ class Idle:
         self._profile_of = profile_of
 
     def keep(self, jobs: Iterable[int]) -> None:
-        """Let trainings keep what they have, as far as it is left."""
+        """Let training jobs keep what they have, as far as it is left."""
         for job in jobs:
             more = self._needs.has[job] - self.numbers.get(job, 0)
             if 0 < more <= self.left:

@@ -1,4 +1,4 @@
-"""Who is kept in time: the most trainings that can be, those first that need least."""
+"""Who is kept in time: the most training jobs that can be, those first that need least."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -162,7 +162,7 @@ def _fill(
     shares: dict[int, MinimumShare],
     guaranteed: _Guaranteed,
 ) -> bool:
-    """Let trainings take their shares, by deadline; stop at the first that cannot be in time.
+    """Let training jobs take their shares, by deadline; stop at the first that cannot be in time.
 
     Args:
         candidates: who takes them.

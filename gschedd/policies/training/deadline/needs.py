@@ -19,7 +19,7 @@ ALMOST_DONE: Final = 1e-9
 
 #: Who needs less than this needs next to nothing, however long it has been there; GPU seconds.
 LEAST_GPU_S: Final = 1.0
-#: For so many trainings the plan ahead has as many steps as it may.
+#: For so many training jobs the plan ahead has as many steps as it may.
 FEW: Final = 100
 
 
@@ -39,7 +39,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class Needs(Struct, frozen=True, kw_only=True):
-    """All trainings that are decided about, sorted by what can be done.
+    """All training jobs that are decided about, sorted by what can be done.
 
     Attributes:
         candidates: in the order in which they are kept: guaranteed ones, then who needs least.
@@ -57,16 +57,16 @@ class Needs(Struct, frozen=True, kw_only=True):
     held: frozenset[int]
 
 
-def needs_of(snapshot: Snapshot, trainings: TrainingJobs, speeds: Speeds) -> Needs:
-    """Return what the trainings need that wait or can be moved."""
+def needs_of(snapshot: Snapshot, training_jobs: TrainingJobs, speeds: Speeds) -> Needs:
+    """Return what the training jobs need that wait or can be moved."""
     candidates: list[Candidate] = []
     late: list[int] = []
     levels: dict[int, Levels] = {}
     has: dict[int, int] = {}
-    held = {job: each for job, each in trainings.fixed.items() if _is_held(snapshot, each)}
-    for job in [*trainings.movable, *held, *trainings.waiting]:
+    held = {job: each for job, each in training_jobs.fixed.items() if _is_held(snapshot, each)}
+    for job in [*training_jobs.movable, *held, *training_jobs.waiting]:
         profile = snapshot.profiles[job]
-        running = trainings.movable.get(job) or held.get(job)
+        running = training_jobs.movable.get(job) or held.get(job)
         has[job] = gpu_count(running.allocation) if running else 0
         levels[job] = _levels(profile, running, speeds)
         need = _need(profile, levels[job], running, snapshot.now_s)
@@ -177,28 +177,29 @@ def _candidate(profile: TrainingProfile, need: Need, now_s: float) -> Candidate 
 
 def grid_for(
     snapshot: Snapshot,
-    trainings: TrainingJobs,
+    training_jobs: TrainingJobs,
     speeds: Speeds,
     needs: Needs,
     settings: DeadlineConfig,
 ) -> Grid:
-    """Return the GPUs that trainings may have that wait or can be moved, over time."""
+    """Return the GPUs that training jobs may have that wait or can be moved, over time."""
     now_s = snapshot.now_s
-    timeline = timeline_for(snapshot, trainings.others)
-    for job, running in trainings.fixed.items():
+    timeline = timeline_for(snapshot, training_jobs.others)
+    for job, running in training_jobs.fixed.items():
         if job in needs.held:
             continue
         ends_in_s = speeds.run_time_s(snapshot.profiles[job], gpu_count(running.allocation))
         timeline.take(open_gpus_of(snapshot, running.allocation), until_s=now_s + ends_in_s)
     free = sum(len(space.gpus) for space in snapshot.nodes.values() if space.open)
-    free += sum(needs.has[job] for job in trainings.movable)
+    free += sum(needs.has[job] for job in training_jobs.movable)
     times_s = [each.need.deadline_s for each in needs.candidates]
     times_s += [now_s + settings.reserve_after_s] if times_s else []
     return Grid.of(timeline, steps_for(now_s, times_s, _steps(len(times_s), settings)), free)
 
 
-def _steps(trainings: int, settings: DeadlineConfig) -> int:
-    """Return how many steps the plan ahead has: fewer where it is for many trainings."""
+def _steps(training_jobs: int, settings: DeadlineConfig) -> int:
+    """Return how many steps the plan ahead has: fewer where it is for many training jobs."""
     return max(
-        settings.steps_min, min(settings.steps_max, settings.steps_max * FEW // (trainings or 1))
+        settings.steps_min,
+        min(settings.steps_max, settings.steps_max * FEW // (training_jobs or 1)),
     )

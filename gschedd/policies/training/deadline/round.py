@@ -1,4 +1,4 @@
-"""One decision: from what trainings need to starts, moves and what is said to users."""
+"""One decision: from what training jobs need to starts, moves and what is said to users."""
 
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -34,9 +34,11 @@ class Round:
     def __init__(self, snapshot: Snapshot, settings: DeadlineConfig) -> None:
         self.snapshot = snapshot
         self.settings = settings
-        self.trainings = _left_alone(TrainingJobs.of(snapshot), snapshot.now_s - settings.hold_s)
+        self.training_jobs = _left_alone(
+            TrainingJobs.of(snapshot), snapshot.now_s - settings.hold_s
+        )
         self.speeds = Speeds(snapshot)
-        self.needs = needs_of(snapshot, self.trainings, self.speeds)
+        self.needs = needs_of(snapshot, self.training_jobs, self.speeds)
         could_be = {each.need.job for each in self.needs.candidates}
         self.hopeless = frozenset(self.needs.late) | (self.needs.held - could_be)
         grid = self._grid(settings)
@@ -54,7 +56,7 @@ class Round:
         )
 
     def _grid(self, settings: DeadlineConfig) -> Grid:
-        return grid_for(self.snapshot, self.trainings, self.speeds, self.needs, settings)
+        return grid_for(self.snapshot, self.training_jobs, self.speeds, self.needs, settings)
 
     def _finer(self) -> PlanAhead:
         """Return the plan ahead in shorter steps if fewer guarantees are broken in them."""
@@ -70,7 +72,9 @@ class Round:
         """Return what to do."""
         self._share_idle()
         numbers = self.idle.numbers
-        changes = carry_out(self.snapshot, self.trainings, numbers, self._reasons(), self._pinned())
+        changes = carry_out(
+            self.snapshot, self.training_jobs, numbers, self._reasons(), self._pinned()
+        )
         return Plan(
             starts=changes.starts,
             waits=changes.waits,
@@ -84,7 +88,7 @@ class Round:
         now_s, hold_s = self.snapshot.now_s, self.settings.hold_s
         times_s = [
             each.started_s + hold_s
-            for job, each in self.trainings.fixed.items()
+            for job, each in self.training_jobs.fixed.items()
             if self.snapshot.profiles[job].movable and not each.leaving
         ]
         return min((each_s for each_s in times_s if each_s > now_s), default=None)
@@ -117,7 +121,7 @@ class Round:
 
     def _reasons(self) -> Mapping[int, str]:
         reasons: dict[int, str] = {}
-        for job in self.trainings.waiting:
+        for job in self.training_jobs.waiting:
             if job in self.kept.shares:
                 reasons[job] = IN_TIME
             else:
@@ -152,7 +156,7 @@ class Round:
         for job in [*(each.need.job for each in self.kept.given_up), *self.needs.late]:
             yield self._late(job, changes.gpus.get(job, 0))
         looked_at = {each.need.job for each in self.needs.candidates}
-        for job, running in self.trainings.fixed.items():
+        for job, running in self.training_jobs.fixed.items():
             if job in looked_at:
                 continue
             if job in self.needs.held and self.snapshot.profiles[job].deadline_s is not None:
@@ -180,11 +184,11 @@ class Round:
         return DeadlineForecast(job=job, meets=False, end_s=end_s, gpus=gpus, why=why, firm=False)
 
 
-def _left_alone(trainings: TrainingJobs, since_s: float) -> TrainingJobs:
-    """Return the trainings such that those started or moved after a time keep what they have."""
-    movable = dict(trainings.movable)
-    fixed = dict(trainings.fixed)
-    for job, running in trainings.movable.items():
+def _left_alone(training_jobs: TrainingJobs, since_s: float) -> TrainingJobs:
+    """Return the training jobs; those started or moved after a time keep what they have."""
+    movable = dict(training_jobs.movable)
+    fixed = dict(training_jobs.fixed)
+    for job, running in training_jobs.movable.items():
         if running.starting or running.started_s > since_s:
             fixed[job] = movable.pop(job)
-    return structs.replace(trainings, movable=movable, fixed=dict(sorted(fixed.items())))
+    return structs.replace(training_jobs, movable=movable, fixed=dict(sorted(fixed.items())))

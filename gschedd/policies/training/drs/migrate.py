@@ -1,4 +1,4 @@
-"""Moving running trainings together: the paper's way, and ours, which asks what it is good for."""
+"""Consolidation of running training jobs: the paper's way, and ours, which asks for the gain."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -55,7 +55,7 @@ def is_scattered(snapshot: Snapshot) -> bool:
 
 
 def movables(snapshot: Snapshot) -> list[Running]:
-    """Return the trainings that may be moved, by job: none that is on a node without new work."""
+    """Return the training jobs that may migrate, by job: none on a node that accepts no jobs."""
     spaces = Spaces(snapshot.nodes)
     found: list[Running] = []
     for job in snapshot.running:
@@ -77,7 +77,7 @@ def _largest_first(running: Iterable[Running]) -> list[Running]:
 
 
 class _Placer:
-    """Places trainings one after the other on what is free; lives only inside one plan."""
+    """Places training jobs one after the other on what is free; lives only inside one plan."""
 
     def __init__(self, snapshot: Snapshot, spaces: Spaces, paces: Paces, *, by_kind: bool) -> None:
         self.spaces = spaces
@@ -111,7 +111,7 @@ class _Placer:
 
 
 def repack(snapshot: Snapshot, paces: Paces) -> list[Moved]:
-    """Return the moves by which all trainings that may be moved are placed anew, as in the paper.
+    """Return the migrations that place all movable training jobs again, as in the paper.
 
     Those whose place does not change are not moved. Where they do not all fit again, which best fit
     does not guarantee, none is.
@@ -185,7 +185,7 @@ def _named(counts: Mapping[str, int]) -> str:
 
 
 def after(snapshot: Snapshot, moved: Sequence[Moved]) -> Spaces:
-    """Return what is free once trainings have moved."""
+    """Return what is free once training jobs have moved."""
     spaces = Spaces(snapshot.nodes)
     for each in moved:
         spaces.give(each.running.job.allocation)

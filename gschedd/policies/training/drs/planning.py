@@ -11,7 +11,7 @@ from gschedd.allocation.configurations import (
     Paces,
     Preference,
     Waiting,
-    waiting_trainings,
+    waiting_training_jobs,
 )
 from gschedd.allocation.forecasts import Expected, Idle, Level, outlook
 from gschedd.allocation.performance import ROUNDING_S
@@ -42,7 +42,7 @@ class Planning:
         self._idle = Idle(snapshot, self._paces)
         self._is_paper = settings.variant == "paper"
         self._preference = None if self._is_paper else most_capacity(snapshot)
-        self._waiting = waiting_trainings(snapshot)
+        self._waiting = waiting_training_jobs(snapshot)
         #: Why some wait although there may be room for them.
         self._because: dict[int, str] = {}
 
@@ -54,7 +54,7 @@ class Planning:
             return self._paper()
         moved = self._worthwhile_moves() if self._settings.moves_max else []
         room = self._room(moved)
-        because = "running trainings make room for it" if moved else COMING_BACK
+        because = "running training jobs make room for it" if moved else COMING_BACK
         self._because = dict.fromkeys(room.gained, because)
         first = self._overdue()
         ahead = room.gained.keys() | {each.profile.job for each in first}
@@ -131,7 +131,7 @@ class Planning:
             )
 
     def _paper(self) -> Plan:
-        """Plan as published: everything stands still while trainings are moved."""
+        """Plan as published: everything stands still while training jobs are moved."""
         nodes = self._snapshot.nodes
         free = Spaces(nodes)
         going = (job.job in self._snapshot.profiles for job in self._coming_back())
@@ -159,7 +159,7 @@ class Planning:
         )
 
     def _met(self, free: Spaces, delay_s: float) -> dict[int, Decided]:
-        """Return the waiting trainings that would start there and be in time, by job."""
+        """Return the waiting training jobs that would start there and be in time, by job."""
         started = self._round(free, delay_s).run(self._waiting)
         return {each.waiting.profile.job: each for each in started if each.meets}
 

@@ -112,7 +112,7 @@ class _Plans(Struct, frozen=True, kw_only=True):
 
 
 class _Family:
-    """Waiting trainings of one form, speed and numbers of GPUs: the same plans suit them."""
+    """Waiting training jobs of one form, speed and numbers of GPUs: the same plans suit them."""
 
     def __init__(self, gpus: tuple[int, ...], paces: PacesOf, now_s: float) -> None:
         self.gpus = gpus
@@ -185,7 +185,7 @@ def _ranked(
 
 
 class _Batch:
-    """Waiting trainings of one form: they see the same free GPUs."""
+    """Waiting training jobs of one form: they see the same free GPUs."""
 
     def __init__(self, nodes: FreeNodes, paces: Paces, now_s: float) -> None:
         self.nodes = nodes
@@ -272,7 +272,7 @@ class _Whole:
 
 
 class Round:
-    """The waiting trainings on what is free, until nothing more can start.
+    """The waiting training jobs on what is free, until nothing more can start.
 
     Args:
         now_s: seconds since the epoch.

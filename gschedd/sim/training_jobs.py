@@ -1,4 +1,4 @@
-"""What trainings do on what they get: as fast as their layout lets them, over all their moves."""
+"""Training jobs on their allocations: as fast as the layout lets them, over all migrations."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,8 +36,8 @@ class TrainingWork:
     as it would.
 
     Args:
-        programs: what each job does, by number; those of trainings are put there.
-        truths: how adaptive trainings really behave, by number.
+        programs: what each job does, by number; those of training jobs are put there.
+        truths: how adaptive training jobs really behave, by number.
         next_watcher: is told after this one.
     """
 
@@ -62,7 +62,7 @@ class TrainingWork:
         for fact in facts:
             if isinstance(fact, f.AttemptAssigned):
                 truth = self._truths.get(fact.job)
-                job = self._head.state.trainings.get(fact.job)
+                job = self._head.state.training_jobs.get(fact.job)
                 if truth is not None:
                     job = self._head.state.jobs[fact.job]
                     self._programs[job.id] = self._adaptive(job, fact, truth)

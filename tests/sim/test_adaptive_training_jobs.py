@@ -1,4 +1,4 @@
-"""Adaptive trainings in the simulator: as fast as their truth, and what the head hears of them."""
+"""Adaptive training jobs in the simulator: as fast as their truth, and reported to the head."""
 
 from collections.abc import Sequence
 
@@ -15,10 +15,10 @@ from gschedd.plan.space import Spaces
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
-from gschedd.sim.trainings import PROFILE_S
+from gschedd.sim.training_jobs import PROFILE_S
 from gschedd.sim.truths import ModelledTraining
 from gschedd.sim.workload import TraceJob
-from tests.sim.test_trainings import growing, smallest
+from tests.sim.test_training_jobs import growing, smallest
 
 #: 2 s a step of 10 samples on one GPU; 1 s with five samples each, and 0.5 s to synchronise.
 MODEL = ThroughputParameters(compute_per_sample_s=0.2, node_sync_s=0.5, network_sync_s=3.0)
@@ -50,7 +50,7 @@ def run(
     *,
     plans_adaptive: bool = False,
 ) -> tuple[dict[int, JobResult], list[f.AnyFact], Simulation]:
-    """Run trainings to their end; return their results and all facts."""
+    """Run training jobs to their end; return their results and all facts."""
     results: dict[int, JobResult] = {}
     facts: list[f.AnyFact] = []
     simulation = Simulation(

@@ -83,7 +83,7 @@ def test_a_training_never_gets_a_gpu_with_shares_on_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["elasticflow", "deadline"])
-def test_a_gpu_comes_back_to_trainings_with_its_last_share(name: str) -> None:
+def test_a_gpu_comes_back_to_training_jobs_with_its_last_share(name: str) -> None:
     world = Mixed(POLICIES[name])
     first, second = world.shared(30), world.shared(30)
     training = world.training()

@@ -1,4 +1,4 @@
-"""Trainings in the simulator: as fast as what they get, over all their moves."""
+"""Training jobs in the simulator: as fast as what they get, over all their moves."""
 
 import pytest
 from msgspec import structs
@@ -60,7 +60,7 @@ def growing(snapshot: Snapshot) -> Plan:
 def run(
     policy: Policy, jobs: list[TraceJob], cluster: str = "2xcpus=16,gpus=4"
 ) -> tuple[dict[int, JobResult], Simulation]:
-    """Run trainings to their end."""
+    """Run training jobs to their end."""
     results: dict[int, JobResult] = {}
 
     def keep(result: JobResult) -> None:
@@ -165,7 +165,7 @@ def test_a_policy_is_asked_again_when_it_wants_to_be() -> None:
 
 
 def test_the_error_of_predicted_ends_shrinks_when_starts_are_known() -> None:
-    """Trainings of one kind, one after the other, that take a minute until their first steps.
+    """Training jobs of one kind, one after the other, that take a minute until their first steps.
 
     What is said of the first is a minute too early, of the next ones it is right; a training that
     starts at once is not taken to need any time for it.

@@ -1,4 +1,4 @@
-"""Which trainings of a snapshot may be migrated: one rule for all policies."""
+"""Which training jobs of a snapshot may be migrated: one rule for all policies."""
 
 import pytest
 from msgspec import structs
@@ -7,7 +7,7 @@ from gschedd.allocation.running import TrainingJobs, open_gpus_of
 from gschedd.plan.elastic import allocate
 from gschedd.plan.space import Spaces
 from gschedd.policies.training.drs.migrate import movables
-from tests.support.trainings import elastic, gpu_nodes, profile, snapshot_of
+from tests.support.training_jobs import elastic, gpu_nodes, profile, snapshot_of
 
 NODES = gpu_nodes(2, 2)
 ONE = elastic(1, 1)
@@ -28,9 +28,11 @@ def test_what_starts_or_leaves_is_not_migrated(changes: dict[str, bool], *, may:
     seen = snapshot_of(NODES, [], [(profile(1, request=ONE, movable=True, work=1e5), PLACE)])
     running = [structs.replace(each, **changes) for each in seen.running]
     seen = structs.replace(seen, running=running)
-    trainings = TrainingJobs.of(seen)
+    training_jobs = TrainingJobs.of(seen)
 
-    assert (list(trainings.movable), list(trainings.fixed)) == (([1], []) if may else ([], [1]))
+    assert (list(training_jobs.movable), list(training_jobs.fixed)) == (
+        ([1], []) if may else ([], [1])
+    )
     assert [each.job.job for each in movables(seen)] == ([1] if may else [])
 
 

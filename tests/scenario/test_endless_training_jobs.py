@@ -1,4 +1,4 @@
-"""Trainings that would run for ages: a mistake in a number harms nobody but who made it."""
+"""Training jobs that would run for ages: a mistake in a number harms nobody but who made it."""
 
 import pytest
 
@@ -18,7 +18,7 @@ AGES = (
 
 
 class Planned(World):
-    """A world whose trainings are planned."""
+    """A world whose training jobs are planned."""
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True)

@@ -1,4 +1,4 @@
-"""Trainings with deadlines: builders, random snapshots, a small world that carries plans out."""
+"""Training jobs with deadlines: builders, random snapshots, a world that carries plans out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,7 +102,7 @@ def snapshot_of(
     *,
     fabric: Fabric | None = None,
 ) -> Snapshot:
-    """Return a snapshot of idle nodes on which some trainings run and for which some wait."""
+    """Return a snapshot of idle nodes on which some training jobs run and for which some wait."""
     free = Spaces(nodes)
     for _, allocation in running:
         free.take(allocation)
@@ -124,7 +124,7 @@ def snapshot_of(
 
 
 def check(plan: Plan, snapshot: Snapshot) -> None:
-    """Check all that a plan for trainings must keep to, whatever the policy.
+    """Check all that a plan for training jobs must keep to, whatever the policy.
 
     Raises:
         AssertionError: it does not.
@@ -246,7 +246,8 @@ def _profiles(draw: st.DrawFn, job: int, request: Request) -> TrainingProfile:
 
 @st.composite
 def training_snapshots(draw: st.DrawFn, *, can_end: bool = False) -> Snapshot:
-    """Return nodes, trainings that run and wait there, and perhaps jobs that are no trainings.
+    """Return nodes, training jobs that run and wait there, and perhaps jobs that are no training
+    jobs.
 
     Args:
         draw: by Hypothesis.
@@ -358,7 +359,7 @@ class _Run:
 
 @dataclass
 class World:
-    """Carries plans out at once and lets trainings end when their work is done."""
+    """Carries plans out at once and lets training jobs end when their work is done."""
 
     nodes: dict[str, FreeNode]
     fabric: Fabric

@@ -1,4 +1,4 @@
-"""What passes between the head and elastic trainings: orders down, checkpoints and progress up.
+"""What passes between the head and elastic training jobs: orders down, checkpoints and progress up.
 
 What a training has said is remembered and said again at the next welcome, so that a lost connection
 loses nothing; the head drops what it knows already.

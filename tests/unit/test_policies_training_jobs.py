@@ -12,7 +12,7 @@ from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, RunningJob, Sn
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.training import elasticflow
-from tests.support.trainings import NOW_S, elastic, gpu_nodes, profile, snapshot_of
+from tests.support.training_jobs import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 #: Iterations a second: twice the GPUs are twice as fast up to four, eight are as fast as six.
 EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0), (8, 6.0)))
