@@ -7,9 +7,14 @@ from dataclasses import replace
 from msgspec import Struct, structs
 
 from gnode.core import containers
+from gnode.core.environment import FALLBACK_SHELL
+from gnode.core.inputs import Account
+from gnode.core.program import SCRIPT_NAME, program_of
+from gnode.core.site import Site
 from gnode.core.task import AcceptedTask
 from gnode.task import ContainerRemoval, TaskFile
 from gsched.model.container import Container
+from gsched.model.states import LaunchKind
 from gsched.protocol.node import Launch
 
 CONTAINER_NAME = "container"
@@ -20,6 +25,47 @@ _PATHS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 def container_of(launch: Launch) -> Container | None:
     """Return the container of an attempt; its step agents run beside it, on the node."""
     return None if launch.is_step_agent else launch.spec.container
+
+
+def plan_container(
+    task: AcceptedTask, launch: Launch, account: Account, site: Site
+) -> "ContainerPlan | None":
+    """Return the container of an attempt, which this node can run; None: it has none.
+
+    Args:
+        task: of the attempt; its environment and its directory count.
+        launch: of the attempt.
+        account: of its owner.
+        site: this node.
+    """
+    spec = launch.spec
+    container = container_of(launch)
+    if container is None:
+        return None
+    runtime = containers.runtime_for(container, site.containers)
+    assert runtime is not None, "else it is refused"
+    directories = [spec.workdir, task.user_dir]
+    if launch.checkpoint_dir:
+        directories += [launch.checkpoint_dir, posixpath.dirname(site.elastic_socket)]
+    if spec.launch is LaunchKind.TORCHRUN:
+        directories.append(posixpath.dirname(site.agent_path))
+    command = program_of(launch, account, site, task.user_dir).argv
+    if spec.launch is LaunchKind.SCRIPT and not launch.script.startswith("#!"):
+        shell = spec.shell or FALLBACK_SHELL  # the owner's login shell is of the node
+        command = (shell, posixpath.join(task.user_dir, SCRIPT_NAME), *spec.arguments)
+    cluster = f"-{launch.cluster[:12]}" if launch.cluster else ""
+    inside = containers.Inside(
+        name=f"gsched-{task.key.name}{cluster}-{launch.rank}",
+        command=command,
+        environment=task.env,
+        workdir=spec.workdir,
+        home=account.home,
+        directories=tuple(dict.fromkeys(directories)),
+        gpus=tuple(sorted(held.index for held in launch.share.gpus_held)),
+        as_root=account.uid == 0,
+        no_new_privileges=site.limits.no_new_privileges,
+    )
+    return ContainerPlan(container=container, inside=inside, runtime=runtime, rules=site.containers)
 
 
 class ContainerPlan(Struct, frozen=True, kw_only=True):

@@ -1,13 +1,10 @@
 """What the head orders: launch, stop, signal, retime, acknowledge, read output."""
 
-import errno
-from typing import Final, NamedTuple
-
 from msgspec import structs
 
-from gnode.core.binding import bind, plan_container
-from gnode.core.contained import container_of
-from gnode.core.containers import runtime_for
+from gnode.core.admission import other_history, refusal_of
+from gnode.core.binding import bind
+from gnode.core.contained import plan_container
 from gnode.core.effects import (
     AcceptTask,
     AdmitSharing,
@@ -24,14 +21,14 @@ from gnode.core.effects import (
     WriteExit,
 )
 from gnode.core.inputs import Admitted, LaunchOrder, Recalled, ShareAbused
-from gnode.core.supervisors import give, never_launched
+from gnode.core.supervisors import give
 from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AcceptedTask, AttemptKey, RetimeCommand, SignalCommand, StopCommand
 from gnode.core.transitions import Happening, Phase
-from gsched.model.job import ExitRecord, LaunchFailure
+from gsched.model.job import ExitRecord
 from gsched.model.origin import Origin
-from gsched.model.resources import Usage, crowded_gpu
-from gsched.model.states import LaunchStage, OutcomeKind, StopReason, Subject
+from gsched.model.resources import Usage
+from gsched.model.states import OutcomeKind, StopReason
 from gsched.protocol.node import (
     ExitAck,
     Exited,
@@ -44,9 +41,15 @@ from gsched.protocol.node import (
     UnknownAttempt,
 )
 
-OTHER_HISTORY = (
-    "attempt {} is known on this node from a history that the head does not know: its database "
-    "is, or was, an old copy"
+#: Ends of a prepared attempt that others than its node have asked for.
+_BY_OTHERS = frozenset(
+    {
+        StopReason.DELETE,
+        StopReason.RERUN,
+        StopReason.MOVE,
+        StopReason.NODE_STOP,
+        StopReason.PEER_FAILED,
+    }
 )
 OBEY_MARGIN_S = 30.0  # what a supervisor may take beyond the grace before gnode kills it
 
@@ -59,24 +62,16 @@ def launch(table: Table, order: LaunchOrder, now_s: float, wall_s: float) -> Non
     if known is not None and known.is_of(launch.token):
         answer_state(table, known)
         return
-    if known is not None:
-        _tell_unstarted(
-            table,
-            launch,
-            _failure(key, LaunchRefusal(OTHER_HISTORY.format(key.name), UNFIT), wall_s),
-        )
-        return
-    if launch.attempt <= table.latest.get(launch.job, 0):
+    if known is None and launch.attempt <= table.latest.get(launch.job, 0):
         table.out.append(RecallEnded(launch=launch))
         return
     refusal = refusal_of(table, order)
     if refusal is not None:
-        _end_unstarted(table, key, _failure(key, refusal, wall_s), launch.origin)
-        return
-    if table.ending:
-        refusal = LaunchRefusal("the node daemon is ending its jobs", UNFIT)
-        record = _failure(key, refusal, wall_s, StopReason.NODE_STOP)
-        _end_unstarted(table, key, record, launch.origin)
+        record = refusal.record(key, wall_s)
+        if known is not None:
+            _tell_unstarted(table, launch, record)
+        else:
+            _end_unstarted(table, key, record, launch.origin)
         return
     lease_from_s = table.leases.fresh_s(launch.lease_s, now_s) if launch.lease_s else 0.0
     if lease_from_s is None:
@@ -130,11 +125,7 @@ def recalled(table: Table, event: Recalled, wall_s: float) -> None:
         )
         _tell_unstarted(table, launch, record)
     elif launch.token and found.token and launch.token != found.token:
-        _tell_unstarted(
-            table,
-            launch,
-            _failure(key, LaunchRefusal(OTHER_HISTORY.format(key.name), UNFIT), wall_s),
-        )
+        _tell_unstarted(table, launch, other_history(key).record(key, wall_s))
     else:
         attempt = NodeAttempt(
             key=key,
@@ -184,118 +175,6 @@ def answer_state(table: Table, attempt: NodeAttempt) -> None:
         table.tell_exit(attempt)
     elif attempt.info is not None and not attempt.prepared:
         table.tell(attempt.started())
-
-
-class LaunchRefusal(NamedTuple):
-    """Why this node cannot start an attempt: in words, and as evidence for the head."""
-
-    message: str
-    failure: LaunchFailure
-
-
-#: The order does not fit what this node is or does now: nobody's fault.
-UNFIT: Final = LaunchFailure(stage=LaunchStage.ORDER, subject=Subject.NODE)
-
-
-def _account_failure(number: int) -> LaunchFailure:
-    return LaunchFailure(stage=LaunchStage.ACCOUNT, subject=Subject.USER, errno=number)
-
-
-def refusal_of(table: Table, order: LaunchOrder) -> LaunchRefusal | None:
-    """Return why this node cannot start the attempt, or None."""
-    launch, account = order.launch, order.account
-    owner = launch.spec.owner
-    site = table.site
-    if launch.share.node != site.node:
-        return LaunchRefusal(
-            f"the launch is for node {launch.share.node}, but this is {site.node}", UNFIT
-        )
-    if account is None and order.lookup_failed:
-        return LaunchRefusal(
-            f"the name service on {site.node} does not answer for user {owner.user}",
-            _account_failure(errno.ETIMEDOUT),
-        )
-    if account is None:
-        return LaunchRefusal(
-            f"node {site.node} knows no user {owner.user}: add the user there",
-            _account_failure(errno.ENOENT),
-        )
-    if account.uid != owner.uid:
-        return LaunchRefusal(
-            f"user {owner.user} has uid {owner.uid} on the head, but {account.uid} on "
-            f"{site.node}: make them equal",
-            _account_failure(errno.EINVAL),
-        )
-    if site.uid not in {0, account.uid}:
-        return LaunchRefusal(
-            f"gnode on {site.node} runs as uid {site.uid} without root, "
-            f"so it cannot start jobs of {owner.user} (uid {owner.uid})",
-            _account_failure(errno.EPERM),
-        )
-    if account.uid == 0 and not site.root_jobs:
-        return LaunchRefusal(
-            f"node {site.node} starts no jobs of root: "
-            "submit as another user, or set allow_root_jobs in its configuration",
-            _account_failure(errno.EPERM),
-        )
-    container = container_of(launch)
-    if container is not None and runtime_for(container, site.containers) is None:
-        what = container.needs or "container runtime"
-        return LaunchRefusal(f"node {site.node} has no {what}: install it, or see gnodes", UNFIT)
-    return _gpu_refusal(table, launch, is_prepared=order.prepare)
-
-
-def _gpu_refusal(table: Table, launch: Launch, *, is_prepared: bool) -> LaunchRefusal | None:
-    present = {gpu.index for gpu in table.inventory.gpus}
-    for held in launch.share.gpus_held:
-        if held.index not in present:
-            return LaunchRefusal(
-                f"node {table.site.node} has no GPU {held.index}",
-                LaunchFailure(stage=LaunchStage.DEVICE, subject=Subject.NODE, errno=errno.ENODEV),
-            )
-        owner = None if is_prepared else table.gpu_owner.get(held.index)
-        if owner is not None and owner.job != launch.job:
-            return LaunchRefusal(
-                f"GPU {held.index} of node {table.site.node} still belongs to attempt {owner.name}",
-                UNFIT,
-            )
-    return None if is_prepared else _share_refusal(table, launch)
-
-
-def _share_refusal(table: Table, launch: Launch) -> LaunchRefusal | None:
-    """Return why these GPUs conflict with shares in use on the node; None: no conflict."""
-    node = table.site.node
-    if launch.share.gpu_shares and not table.site.sharing:
-        return LaunchRefusal(
-            f"node {node} does not let jobs share its GPUs: set runtime in [gpu_share] there",
-            UNFIT,
-        )
-    others = {
-        key: attempt.gpu_shares for key, attempt in table.sharers.items() if key.job != launch.job
-    }
-    if not others and not launch.share.gpu_shares:
-        return None
-    held = [share for shares in others.values() for share in shares]
-    index = crowded_gpu([*held, *launch.share.gpus_held], table.inventory.gpus)
-    if index is None:
-        return None
-    names = [key.name for key in others if any(each.index == index for each in others[key])]
-    shared = f"is shared by {', '.join(names)}, and " if names else ""
-    return LaunchRefusal(f"GPU {index} of node {node} {shared}has no room for this job", UNFIT)
-
-
-def _failure(
-    key: AttemptKey, refusal: LaunchRefusal, wall_s: float, reason: StopReason | None = None
-) -> ExitRecord:
-    return ExitRecord(
-        job=key.job,
-        attempt=key.attempt,
-        kind=OutcomeKind.LAUNCH_FAILED,
-        stop_reason=reason,
-        failure=refusal.failure,
-        message=refusal.message,
-        ended_s=wall_s,
-    )
 
 
 def _tell_unstarted(table: Table, launch: Launch, record: ExitRecord) -> None:
@@ -486,7 +365,7 @@ def end_by_record(table: Table, attempt: NodeAttempt, record: ExitRecord) -> Non
         return
     if attempt.prepared:
         # a head on a restored database must not take it for the job's newest attempt
-        record, attempt.buried = never_launched(record), True
+        record, attempt.buried = _never_launched(record), True
     if attempt.abuse and not record.message:
         record = structs.replace(record, message=attempt.abuse)
     attempt.record = record
@@ -503,3 +382,22 @@ def end_by_record(table: Table, attempt: NodeAttempt, record: ExitRecord) -> Non
         elif oldest.launch is not None:
             table.launches.append(oldest.key)
         break
+
+
+def _never_launched(record: ExitRecord) -> ExitRecord:
+    """Return the record of a prepared attempt that has ended behind its gate: it has not run.
+
+    Why its node ended it is no reason of the attempt's, so another one may be tried.
+    """
+    if record.kind is OutcomeKind.LAUNCH_FAILED and record.failure is None:
+        return record
+    is_by_others = record.stop_reason in _BY_OTHERS
+    return ExitRecord(
+        job=record.job,
+        attempt=record.attempt,
+        kind=OutcomeKind.LAUNCH_FAILED,
+        stop_reason=record.stop_reason if is_by_others else None,
+        message=f"its prepared processes ended before the launch: {record.message or record.kind}",
+        ended_s=record.ended_s,
+        cpu_s=record.cpu_s,
+    )

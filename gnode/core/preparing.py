@@ -9,6 +9,7 @@ a stop, the launch of a later attempt, and the limit of its time.
 from typing import Final
 
 from gnode.core import orders
+from gnode.core.admission import refusal_of
 from gnode.core.binding import bind, bind_prepared
 from gnode.core.contained import container_of
 from gnode.core.effects import AcceptTask, SendToHead
@@ -46,7 +47,7 @@ def prepare(table: Table, order: LaunchOrder) -> None:
     if container_of(launch) is not None:
         table.drop("a preparation of a job in a container, which reads nothing from its node", key)
         return
-    if table.ending or table.problem or orders.refusal_of(table, order) is not None:
+    if table.problem or refusal_of(table, order) is not None:
         table.drop("a preparation that is not possible here", key)
         return
     assert order.account is not None, "else it is refused"
@@ -88,7 +89,7 @@ def launch(table: Table, order: LaunchOrder, now_s: float, wall_s: float) -> Non
         return
     if attempt.stop_reason is not None:
         return
-    if table.ending or orders.refusal_of(table, order) is not None:
+    if refusal_of(table, order) is not None:
         discard(table, attempt, now_s)
         return
     lease_from_s = table.leases.fresh_s(launch.lease_s, now_s) if launch.lease_s else 0.0

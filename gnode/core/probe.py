@@ -10,13 +10,7 @@ import posixpath
 from dataclasses import dataclass
 from typing import Final
 
-from gnode.core.binding import (
-    DEFAULT_PATH,
-    FALLBACK_SHELL,
-    LEAST_MEMORY_LIMIT_BYTES,
-    NODEFILE_NAME,
-    private_tmp,
-)
+from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, private_tmp
 from gnode.core.effects import (
     AcceptTask,
     AskLaunch,
@@ -26,6 +20,7 @@ from gnode.core.effects import (
     SendToHead,
     Warn,
 )
+from gnode.core.environment import DEFAULT_PATH, FALLBACK_SHELL, NODEFILE_NAME
 from gnode.core.inputs import (
     Account,
     Launched,

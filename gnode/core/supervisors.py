@@ -7,24 +7,11 @@ from gnode.core.effects import AttendSharing, AwaitAnswer, CommandSupervisor, Ke
 from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AcceptedTask, Command, LaunchCommand, SignalCommand, StopCommand
 from gnode.core.transitions import Phase
-from gsched.model.job import ExitRecord
-from gsched.model.states import OutcomeKind, StopReason
 
 #: For so long a job launches on its shared GPU beside others, seconds: after a signal, and at most
 #: while it saves its state before it ends or moves.
 HANDLING_S: Final = 2.0
 SAVING_S: Final = 120.0
-
-#: Ends of a prepared attempt that others than its node have asked for.
-_BY_OTHERS = frozenset(
-    {
-        StopReason.DELETE,
-        StopReason.RERUN,
-        StopReason.MOVE,
-        StopReason.NODE_STOP,
-        StopReason.PEER_FAILED,
-    }
-)
 
 
 def give(table: Table, attempt: NodeAttempt, command: Command) -> None:
@@ -85,22 +72,3 @@ def open_gate(
     if attempt.info is not None:
         attempt.info = replace(attempt.info, started_s=wall_s)
         table.tell(attempt.started())
-
-
-def never_launched(record: ExitRecord) -> ExitRecord:
-    """Return the record of a prepared attempt that has ended behind its gate: it has not run.
-
-    Why its node ended it is no reason of the attempt's, so another one may be tried.
-    """
-    if record.kind is OutcomeKind.LAUNCH_FAILED and record.failure is None:
-        return record
-    is_by_others = record.stop_reason in _BY_OTHERS
-    return ExitRecord(
-        job=record.job,
-        attempt=record.attempt,
-        kind=OutcomeKind.LAUNCH_FAILED,
-        stop_reason=record.stop_reason if is_by_others else None,
-        message=f"its prepared processes ended before the launch: {record.message or record.kind}",
-        ended_s=record.ended_s,
-        cpu_s=record.cpu_s,
-    )

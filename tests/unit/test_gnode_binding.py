@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, bind, processes_per_node
+from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, bind
+from gnode.core.environment import processes_per_node
 from gnode.core.inputs import Account
 from gnode.core.site import NodeLimits
 from gnode.task import MemoryCgroup

@@ -1,0 +1,217 @@
+"""What a task runs: its command line, the files that it gets, and those of its output. Pure."""
+
+import posixpath
+from typing import NamedTuple
+
+from gnode.core.environment import (
+    ARRAY_INDEX_NAMES,
+    FALLBACK_SHELL,
+    GPUFILE_NAME,
+    NODEFILE_NAME,
+    has_gpus,
+    processes_per_node,
+    ranks_on_hosts,
+    rendezvous,
+)
+from gnode.core.inputs import Account
+from gnode.core.site import Site
+from gnode.task import TaskFile
+from gsched.model.ids import (
+    array_of,
+    format_job_id,
+    index_of,
+    job_file_suffix,
+    submitted_number,
+)
+from gsched.model.states import LaunchKind
+from gsched.protocol.node import Launch
+
+#: Shells that read the user's profile when they are started with -l; csh takes it alone only.
+LOGIN_SHELLS = frozenset({"bash", "dash", "ksh", "sh", "zsh"})
+#: Further ones that do so if they run no script.
+INTERACTIVE_LOGIN_SHELLS = frozenset({"csh", "fish", "tcsh"})
+SHELLS_THAT_REFUSE = frozenset({"nologin", "false", "sync", ""})
+SCRIPT_NAME = "script"
+FAILURE_NAME = "failure.json"
+NOWHERE = "/dev/null"
+OPENPBS_ARRAY_INDEX = "^array_index^"  # of the element of an array, in paths of output files
+
+
+class OutputFile(NamedTuple):
+    """A file for what a task writes: ``name`` counts where ``path`` is a directory."""
+
+    path: str
+    name: str
+
+
+class Program(NamedTuple):
+    """What a task runs.
+
+    Attributes:
+        argv: its command line.
+        files: that it gets in its directory.
+        stdout, stderr: where its output goes.
+        failure_report: the file in which torchrun's agent leaves the first failing rank, or None.
+    """
+
+    argv: tuple[str, ...]
+    files: tuple[TaskFile, ...]
+    failure_report: str | None
+    stdout: OutputFile
+    stderr: OutputFile
+
+
+def program_of(launch: Launch, account: Account, site: Site, user_dir: str) -> Program:
+    """Return what a task runs, in its code snapshot where it has one."""
+    argv = _argv(launch, account, site, user_dir)
+    snapshot = launch.spec.snapshot
+    if snapshot is not None:
+        place = (snapshot.digest, str(snapshot.size_bytes), snapshot.directory)
+        argv = (*site.unpacker, *place, "--", *argv)
+    is_torchrun = launch.spec.launch is LaunchKind.TORCHRUN
+    report = posixpath.join(user_dir, FAILURE_NAME) if is_torchrun else None
+    return Program(argv, _files(launch), report, *_output_files(launch, account))
+
+
+def _argv(launch: Launch, account: Account, site: Site, user_dir: str) -> tuple[str, ...]:
+    spec = launch.spec
+    if launch.is_step_agent:
+        return site.step_agent
+    match spec.launch:
+        case LaunchKind.COMMAND if spec.interactive is not None and not spec.arguments:
+            shell = spec.shell or _login_shell(account)
+            is_login = posixpath.basename(shell) in LOGIN_SHELLS | INTERACTIVE_LOGIN_SHELLS
+            return (shell, "-l") if is_login else (shell,)
+        case LaunchKind.COMMAND:
+            return spec.arguments
+        case LaunchKind.SCRIPT:
+            script = posixpath.join(user_dir, SCRIPT_NAME)
+            if launch.script.startswith("#!") and not spec.shell:
+                login = _as_login_shell(launch.script) if site.limits.login_shell else ()
+                return (*login, script, *spec.arguments)
+            shell = spec.shell or _login_shell(account)
+            reads_profile = site.limits.login_shell and posixpath.basename(shell) in LOGIN_SHELLS
+            return (shell, *(("-l",) if reads_profile else ()), script, *spec.arguments)
+        case LaunchKind.TORCHRUN:
+            return _torchrun(launch, site, user_dir)
+
+
+def _as_login_shell(script: str) -> tuple[str, ...]:
+    """Return the shell of a script's first line, as a login shell; empty for other programs."""
+    words = script.partition("\n")[0][2:].split()
+    if not words:
+        return ()
+    if posixpath.basename(words[0]) == "env" and len(words) > 1:
+        words = words[1:]
+    if posixpath.basename(words[0]) not in LOGIN_SHELLS:
+        return ()
+    return (words[0], "-l", *words[1:])
+
+
+def _login_shell(account: Account) -> str:
+    if posixpath.basename(account.shell) in SHELLS_THAT_REFUSE:
+        return FALLBACK_SHELL
+    return account.shell
+
+
+def _torchrun(launch: Launch, site: Site, user_dir: str) -> tuple[str, ...]:
+    spec = launch.spec
+    return (
+        spec.python or "python3",
+        site.agent_path,
+        "--report",
+        posixpath.join(user_dir, FAILURE_NAME),
+        "--grace",
+        str(spec.grace_s),
+        "--",
+        "--nnodes",
+        str(len(launch.origin.allocation)),
+        "--node-rank",
+        str(launch.rank),
+        "--master-addr",
+        launch.master_address or "127.0.0.1",
+        "--master-port",
+        str(launch.origin.master_port),
+        "--rdzv-id",
+        rendezvous(launch),
+        "--nproc-per-node",
+        str(processes_per_node(launch)),
+        "--max-restarts",
+        "0",
+        *spec.arguments,
+    )
+
+
+def _files(launch: Launch) -> tuple[TaskFile, ...]:
+    files = [TaskFile(name=NODEFILE_NAME, mode=0o400, content=_nodefile(launch))]
+    if has_gpus(launch):
+        files.append(TaskFile(name=GPUFILE_NAME, mode=0o400, content=_gpufile(launch)))
+    if launch.spec.launch is LaunchKind.SCRIPT and not launch.is_step_agent:
+        files.append(TaskFile(name=SCRIPT_NAME, mode=0o500, content=launch.script))
+    return tuple(files)
+
+
+def _nodefile(launch: Launch) -> str:
+    """Return the node file of PBS: each host as often as it has ranks."""
+    counts = zip(launch.hosts, ranks_on_hosts(launch), strict=True)
+    return "".join(f"{host}\n" * ranks for host, ranks in counts)
+
+
+def _gpufile(launch: Launch) -> str:
+    """Return Torque's GPU file: ``HOST-gpuINDEX`` on each line."""
+    return "".join(
+        f"{share.node}-gpu{index}\n"
+        for share in launch.origin.allocation
+        for index in share.gpu_indices
+    )
+
+
+# --- output ---
+
+
+def _output_files(launch: Launch, account: Account) -> tuple[OutputFile, OutputFile]:
+    """Return the files of a task's standard output and standard error."""
+    spec = launch.spec
+    has_none = spec.interactive is not None or launch.is_step_agent  # but a terminal, or sockets
+    job, suffix = _file_name(launch), f"{job_file_suffix(launch.job)}{_rank_suffix(launch)}"
+    files = []
+    for stated, letter in ((spec.stdout_path, "o"), (spec.stderr_path, "e")):
+        name = f"{job}.{letter}{suffix}"
+        path = _expanded(launch, account, stated) if stated else posixpath.join(spec.workdir, name)
+        files.append(OutputFile(NOWHERE if has_none else path, name))
+    return files[0], files[1]
+
+
+def _expanded(launch: Launch, account: Account, path: str) -> str:
+    """Return the absolute path of an output file that the user has stated."""
+    names = {
+        "PBS_JOBID": format_job_id(launch.job, launch.server),
+        "GSCHED_JOB_NUMBER": str(launch.short_number or job_file_suffix(launch.job)),
+        "GSCHED_ARRAY_NUMBER": str(submitted_number(launch.job)),
+        "PBS_JOBNAME": _file_name(launch),
+        "GSCHED_NODE": launch.share.node,
+        "USER": account.user,
+    }
+    if array_of(launch.job):
+        names |= dict.fromkeys(ARRAY_INDEX_NAMES, str(index_of(launch.job)))
+        path = path.replace(OPENPBS_ARRAY_INDEX, str(index_of(launch.job)))
+    else:
+        names["GSCHED_ARRAY_INDEX"] = "0"  # as in Slurm's %a
+    for name, value in names.items():
+        path = path.replace(f"${{{name}}}", value).replace(f"${name}", value)
+    if path == "~" or path.startswith("~/"):
+        path = account.home + path[1:]
+    path = posixpath.join(launch.spec.workdir, path)
+    if path.endswith("/") or path.startswith("/dev/"):
+        return path
+    return path + _rank_suffix(launch)
+
+
+def _file_name(launch: Launch) -> str:
+    """Return the job's name as part of a file's name: it names no directory."""
+    return launch.spec.name.replace("/", "_") or "job"
+
+
+def _rank_suffix(launch: Launch) -> str:
+    """Return what tells the files of the nodes apart: two writers would overwrite each other."""
+    return f".{launch.rank}" if launch.rank else ""
