@@ -44,7 +44,7 @@ class OutputFile(NamedTuple):
     name: str
 
 
-class Program(NamedTuple):
+class TaskProgram(NamedTuple):
     """What a task runs.
 
     Attributes:
@@ -61,7 +61,7 @@ class Program(NamedTuple):
     stderr: OutputFile
 
 
-def program_of(launch: Launch, account: Account, site: Site, user_dir: str) -> Program:
+def program_of(launch: Launch, account: Account, site: Site, user_dir: str) -> TaskProgram:
     """Return what a task runs, in its code snapshot where it has one."""
     argv = _argv(launch, account, site, user_dir)
     snapshot = launch.spec.snapshot
@@ -70,7 +70,7 @@ def program_of(launch: Launch, account: Account, site: Site, user_dir: str) -> P
         argv = (*site.unpacker, *place, "--", *argv)
     is_torchrun = launch.spec.launch is LaunchKind.TORCHRUN
     report = posixpath.join(user_dir, FAILURE_NAME) if is_torchrun else None
-    return Program(argv, _files(launch), report, *_output_files(launch, account))
+    return TaskProgram(argv, _files(launch), report, *_output_files(launch, account))
 
 
 def _argv(launch: Launch, account: Account, site: Site, user_dir: str) -> tuple[str, ...]:
