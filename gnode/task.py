@@ -90,7 +90,7 @@ class ContainerRemoval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EarlySignal:
+class TaskEarlySignal:
     """A signal before the walltime ends: see `gsched.model.job.EarlySignal`."""
 
     signal: int
@@ -98,21 +98,38 @@ class EarlySignal:
     script_only: bool = False
 
 
+@dataclass(kw_only=True)
+class JobOptions:
+    """Options of the job that its supervisor reads: fields of `gsched.model.job.JobSpec`, by name.
+
+    A new option of the supervisor is a field here; `gnode.core.binding` copies all of them.
+
+    Attributes:
+        join: ``n``, ``oe`` or ``eo``.
+        grace_s: from TERM to KILL.
+        early_signal: sent before the walltime ends, or again if its supervisor was lost meanwhile;
+            None: there is none.
+    """
+
+    join: str
+    umask: int
+    grace_s: float
+    early_signal: TaskEarlySignal | None = None
+
+
 @dataclass(kw_only=True)  # neither frozen nor with slots: each start of a job makes it twice
-class Task:
+class Task(JobOptions):
     """Everything that a supervisor needs to run an attempt on this node.
 
     Attributes:
         switch_user: whether the job must become ``uid``; false where gnode is that user itself.
         stdout_path, stderr_path: absolute; a directory (or an ending ``/``) means the file
             ``stdout_name`` or ``stderr_name`` in it.
-        join: ``n``, ``oe`` or ``eo``.
         append: add to the output files instead of emptying them first.
         user_dir: directory of the owner (mode 0700) for ``files``; removed after the end.
         cgroup: directory of a version 2 group to make and join, for tracking and killing; or None.
         walltime_s: limit from the start, None for none.
-        grace_s: from TERM to KILL; ``leftover_grace_s``: the same for processes that the job has
-            left, at most ``grace_s``.
+        leftover_grace_s: as ``grace_s``, for processes that the job has left, at most as long.
         launch_timeout_s: how long the steps before the program may take: a dead file server hangs
             for ever, a slow one answers within this.
         failure_report: file in which torchrun's agent leaves the first failing rank, or None.
@@ -123,8 +140,6 @@ class Task:
         lease_s: it is ended when the head was not reached for so long; 0: never.
         lease_from_s: when the head was reached last before it was accepted, CLOCK_BOOTTIME.
         lease_grace_s: from TERM to KILL when its lease has expired.
-        early_signal: sent before the walltime ends, or again if its supervisor was lost meanwhile;
-            None: there is none.
         gate: it is started before its attempt is launched, and waits for that.
         yields: it has a lower priority until then.
         cpus: CPUs that are the attempt's alone, ascending; empty: those of the node.
@@ -153,13 +168,10 @@ class Task:
     stderr_path: str
     stdout_name: str
     stderr_name: str
-    join: str
     append: bool
-    umask: int
     files: tuple[TaskFile, ...]
     user_dir: str
     walltime_s: float | None
-    grace_s: float
     leftover_grace_s: float = LEFTOVER_GRACE_S
     launch_timeout_s: float = 120.0
     cgroup: str | None = None
@@ -173,7 +185,6 @@ class Task:
     lease_s: float = 0.0
     lease_from_s: float = 0.0
     lease_grace_s: float = 0.0
-    early_signal: EarlySignal | None = None
     gate: bool = False
     yields: bool = False
     cpus: tuple[int, ...] = ()
@@ -207,7 +218,7 @@ _RECORDS: Final[Mapping[str, type[object]]] = MappingProxyType(
     {
         "files": TaskFile,
         "memory_cgroup": MemoryCgroup,
-        "early_signal": EarlySignal,
+        "early_signal": TaskEarlySignal,
         "cpuset": CpusetCgroup,
         "fence": GpuFence,
         "removal": ContainerRemoval,

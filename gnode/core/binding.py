@@ -3,7 +3,7 @@
 import posixpath
 from dataclasses import replace
 
-from msgspec import structs
+import msgspec
 
 from gnode.core.contained import plan_container
 from gnode.core.environment import environment_of
@@ -12,7 +12,7 @@ from gnode.core.program import program_of
 from gnode.core.site import Site
 from gnode.core.staging import staging_commands
 from gnode.core.task import AcceptedTask, AttemptKey
-from gnode.task import CpusetCgroup, EarlySignal, MemoryCgroup, PrivateTmp
+from gnode.task import CpusetCgroup, JobOptions, MemoryCgroup, PrivateTmp
 from gsched.protocol.node import Launch
 
 #: The least memory limit that is enforced, whatever was asked for: a process cannot even be
@@ -41,7 +41,6 @@ def bind_prepared(
         fence=site.gpu_access.fence(task.key),
         walltime_s=limit_s,
         lease_s=0.0,
-        early_signal=None,
         gate=True,
         yields=yields,
     )
@@ -85,15 +84,12 @@ def bind(
         stderr_path=program.stderr.path,
         stdout_name=program.stdout.name,
         stderr_name=program.stderr.name,
-        join=spec.join,
         append=spec.append or launch.attempt > 1,
-        umask=spec.umask,
         files=program.files,
         user_dir=user_dir,
         cgroup=posixpath.join(site.cgroup_root, key.name) if site.cgroup_root else None,
         memory_cgroup=memory,
         walltime_s=launch.walltime_s,
-        grace_s=spec.grace_s,
         failure_report=program.failure_report,
         boot_id=site.boot_id,
         gpu_indices=launch.share.gpu_indices,
@@ -106,7 +102,6 @@ def bind(
         lease_s=launch.lease_s,
         lease_from_s=lease_from_s,
         lease_grace_s=launch.lease_grace_s,
-        early_signal=_early_signal(launch),
         gate=gate,
         stage_in=stage_in,
         stage_out=stage_out,
@@ -117,6 +112,7 @@ def bind(
         fence=site.gpu_access.fence(key, launch.share.gpu_indices, launch.share.gpu_shares),
         detach_timeout_s=_detach_timeout_s(launch),
         private=private_tmp(site, user_dir, memory, shares=bool(launch.share.gpu_shares)),
+        **vars(msgspec.convert(spec, JobOptions, from_attributes=True)),
     )
     plan = plan_container(task, launch, account, site)
     return task if plan is None else plan.task(task)
@@ -144,11 +140,6 @@ def _cpuset(site: Site, key: AttemptKey) -> CpusetCgroup | None:
         return None
     version, root = site.cpuset_root
     return CpusetCgroup(version=version, path=posixpath.join(root, key.name))
-
-
-def _early_signal(launch: Launch) -> EarlySignal | None:
-    stated = launch.spec.early_signal
-    return None if stated is None else EarlySignal(**structs.asdict(stated))
 
 
 def _detach_timeout_s(launch: Launch) -> float | None:

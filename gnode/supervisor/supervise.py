@@ -128,7 +128,7 @@ class _Supervisor:
             leftover_grace_s=task.leftover_grace_s,
             lease_until_s=lease.until_s(task),
             lease_grace_s=task.lease_grace_s,
-            early_s=early.before_s(task),
+            early_s=None if task.gate else early.before_s(task),  # its walltime begins later
         )
 
     def run(self, around: Surroundings) -> bytes:

@@ -76,6 +76,20 @@ def test_its_walltime_counts_from_the_launch(launcher: Launcher) -> None:
     assert 1.4 <= record["wall_s"] < 10.0
 
 
+def test_the_signal_before_its_walltime_ends_is_sent_after_the_launch_only(
+    launcher: Launcher,
+) -> None:
+    early = {"signal": signal.SIGUSR1, "before_s": 60.0, "script_only": True}
+    task = waiting(launcher, walltime_s=60.0, early_signal=early)
+    time.sleep(0.5)
+    assert process_is_there(launcher.started(1)["job_pid"])
+
+    launch(launcher, task, walltime_s=60.0)
+    record = launcher.exit(1)
+
+    assert (record["kind"], record["signal"]) == ("signalled", signal.SIGUSR1)
+
+
 def test_a_second_order_to_launch_it_changes_nothing(launcher: Launcher) -> None:
     task = waiting(launcher)
     launch(launcher, task)

@@ -3,14 +3,17 @@
 import pytest
 
 from gnode.core.binding import bind
-from gnode.task import EarlySignal as TaskSignal
-from gsched.cli.submit.sections import early_signal
+from gnode.task import TaskEarlySignal
+from gsched.cli.submit.place import SubmitContext
+from gsched.cli.submit.readers import early_signal
 from gsched.errors import GschedError, InvalidRequestError, UsageError
 from gsched.model.job import EarlySignal
 from gsched.protocol.api import SubmitJob
 from gschedd.core.requests.checkpointing import saving_of
 from gschedd.core.state.settings import Settings
 from tests.support.agent_driver import ALICE, order, site
+
+HERE = SubmitContext(cwd="/", environment={}, now_s=0.0, umask=0)
 
 
 @pytest.mark.parametrize(
@@ -24,13 +27,13 @@ from tests.support.agent_driver import ALICE, order, site
     ],
 )
 def test_a_signal_is_read_as_slurm_reads_it(text: str, expected: EarlySignal) -> None:
-    assert early_signal(text) == expected
+    assert early_signal(text, HERE) == expected
 
 
 @pytest.mark.parametrize("text", ["", "USR7", "X:USR1", ":USR1", "USR1@soon", "0", "USR1@65536"])
 def test_what_is_no_signal_or_no_time_is_refused(text: str) -> None:
     with pytest.raises(GschedError) as caught:
-        early_signal(text)
+        early_signal(text, HERE)
     assert "--signal" in caught.value.message
 
 
@@ -39,7 +42,7 @@ def test_the_node_gets_the_signal_and_the_mode_of_output() -> None:
     launch = order(early_signal=early, append=True)
 
     task = bind(launch, ALICE, site())
-    assert (task.early_signal, task.append) == (TaskSignal(signal=10, before_s=5.0), True)
+    assert (task.early_signal, task.append) == (TaskEarlySignal(signal=10, before_s=5.0), True)
     assert (bind(order(), ALICE, site()).early_signal, bind(order(), ALICE, site()).append) == (
         None,
         False,
@@ -80,4 +83,4 @@ def test_the_head_refuses_what_no_node_can_send(early: EarlySignal) -> None:
 
 def test_a_bad_value_names_the_option() -> None:
     with pytest.raises(UsageError, match="--signal"):
-        early_signal("B:")
+        early_signal("B:", HERE)

@@ -6,7 +6,8 @@ from typing import Final
 
 from gsched.cli.slurm.errors import UNREADABLE, SlurmError, invalid
 from gsched.cli.submit.foreign import NO_LIMIT, TIME, Words, meaning_of
-from gsched.cli.submit.sections import early_signal
+from gsched.cli.submit.place import SubmitContext
+from gsched.cli.submit.rows import ROWS
 from gsched.cli.submit.slurm_request import slurm_size
 from gsched.errors import GschedError
 from gsched.model.mail import points_of_slurm
@@ -71,9 +72,12 @@ def _mail(name: str, value: str) -> None:
         raise invalid(name)
 
 
-def _signal(name: str, value: str) -> None:
+def _of_gsub(name: str, value: str) -> None:
+    """Refuse what gsub's option with the same value refuses."""
+    row = next(row for row in ROWS if name in row.slurm.split())
+    assert row.read is not None, "no text that is taken as it is"
     try:
-        early_signal(value)
+        row.read(value, SubmitContext(cwd="/", environment={}, now_s=0.0, umask=0))
     except GschedError:
         raise invalid(name) from None
 
@@ -85,5 +89,5 @@ _CHECKS: Final[Mapping[str, Callable[[str, str], None]]] = {
     "--nodes": _nodes,
     "--begin": _begin,
     "--mail-type": _mail,
-    "--signal": _signal,
+    "--signal": _of_gsub,
 }

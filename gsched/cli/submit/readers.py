@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gsched.cli.dialect import spoken
 from gsched.cli.submit.job_environment import parse_variables
 from gsched.cli.submit.place import SubmitContext, absolute
-from gsched.cli.times import parse_start_time
+from gsched.cli.times import parse_start_time, read_duration_s
 from gsched.errors import InvalidRequestError, NotPermittedError, UnknownUserError, UsageError
 from gsched.model.mail import checked_points, checked_recipients
 from gsched.model.units import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _JOIN: Final = {"o": "oe", "e": "eo", "n": "n"}
 _KEEP: Final = re.compile(r"n|d?[oe]{1,2}d?|d")
+_EARLY_MOST_S: Final = 65_535.0  # Slurm's limit
 _NAME_LENGTH_MOST: Final = 236  # PBS's own limit
 
 
@@ -318,10 +319,26 @@ def each_line(text: str, place: SubmitContext) -> str:
 
 
 def early_signal(text: str, _place: SubmitContext) -> "EarlySignal":
-    """Return the signal before the walltime ends, of ``--signal``."""
-    from gsched.cli.submit.sections import early_signal as read
+    """Return what ``USR1``, ``B:USR1@120`` or ``10@5m`` says of ``--signal``.
 
-    return read(text)
+    Raises:
+        UsageError: an unknown signal, or a time that cannot be.
+    """
+    from gsched.cli.operands import parse_signal
+    from gsched.model.job import EarlySignal
+
+    head, colon, rest = text.rpartition(":")
+    letters = set(head.upper())
+    if (colon and not letters) or letters - {"B", "R"}:
+        raise UsageError(f"--signal: invalid value {text!r}", hint="write [B:]SIGNAL[@TIME]")
+    name, at, time = rest.partition("@")
+    number = parse_signal(name, "--signal")
+    if not number:
+        raise UsageError("--signal: signal 0 is never sent", hint="write USR1, for example")
+    before_s = read_duration_s("--signal", time) if at else 60.0
+    if before_s > _EARLY_MOST_S:
+        raise UsageError(f"--signal: {time} is too long", hint="at most 65535 seconds")
+    return EarlySignal(signal=number, before_s=before_s, script_only="B" in letters)
 
 
 def checkpoint_signal(text: str, _place: SubmitContext) -> int:

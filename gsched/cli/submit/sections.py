@@ -6,16 +6,14 @@ from typing import Final
 
 from msgspec import structs
 
-from gsched.cli.operands import parse_signal
 from gsched.cli.submit.extras import Extras
 from gsched.cli.submit.place import SubmitContext, absolute
 from gsched.cli.submit.stated import StatedOptions
-from gsched.cli.times import read_duration_s
 from gsched.errors import InvalidRequestError, UsageError
 from gsched.model.arrays import read_array
 from gsched.model.container import MOUNT_RULE, Container, image_problem, mount_problem
 from gsched.model.ids import INDICES
-from gsched.model.job import EarlySignal, StagedFile
+from gsched.model.job import StagedFile
 from gsched.model.limits import MAX_LINES_BYTES
 from gsched.model.training import Adaptive, Inference, Scaling
 from gsched.protocol.api import SubmitJob
@@ -28,7 +26,6 @@ _FOR_ADAPTIVE: Final = (
 _WORKLOAD: Final = ("training", "params", "samples", "batch", "epochs", "step_time")
 #: More samples in a step than this are a typing error.
 _MAX_BATCH: Final = 2**31
-_MOST_EARLY_S: Final = 65_535.0  # Slurm's limit
 
 
 def with_sections(job: SubmitJob, stated: StatedOptions, extras: Extras) -> SubmitJob:
@@ -246,23 +243,3 @@ def _inference(stated: StatedOptions) -> Inference | None:
                 raise UsageError(f"--{name} is for inference jobs", hint="add --inference")
         return None
     return Inference(latency_s=stated["latency"] or 0.0, requests_per_s=stated["requests"] or 0.0)
-
-
-def early_signal(text: str) -> EarlySignal:
-    """Return what ``USR1``, ``B:USR1@120`` or ``10@5m`` says.
-
-    Raises:
-        UsageError: an unknown signal, or a time that cannot be.
-    """
-    head, colon, rest = text.rpartition(":")
-    letters = set(head.upper())
-    if (colon and not letters) or letters - {"B", "R"}:
-        raise UsageError(f"--signal: invalid value {text!r}", hint="write [B:]SIGNAL[@TIME]")
-    name, at, time = rest.partition("@")
-    number = parse_signal(name, "--signal")
-    if not number:
-        raise UsageError("--signal: signal 0 is never sent", hint="write USR1, for example")
-    before_s = read_duration_s("--signal", time) if at else 60.0
-    if before_s > _MOST_EARLY_S:
-        raise UsageError(f"--signal: {time} is too long", hint="at most 65535 seconds")
-    return EarlySignal(signal=number, before_s=before_s, script_only="B" in letters)
