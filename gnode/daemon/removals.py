@@ -1,10 +1,14 @@
-"""Removes what jobs have left on disk, in slices: a huge directory delays no other."""
+"""Removes what jobs have left: directories, in slices, and the records of ended attempts."""
 
 import asyncio
 import logging
 import os
 from collections import deque
+from collections.abc import Callable, Coroutine
 
+from gnode.core.effects import Bury, RemoveSpool
+from gnode.core.task import AttemptKey
+from gnode.daemon.ended import EndedLog
 from gnode.daemon.trees import TreeRemoval
 
 log = logging.getLogger(__name__)
@@ -13,11 +17,13 @@ STEPS_AT_ONCE = 4_000  # entries in one trip to a thread, over all directories
 STEPS_OF_ONE = 500  # entries of one directory before the next has its turn
 GATHER_S = 0.1  # jobs that end together share that trip, which costs as much as a removal
 RETRY_S = 600.0  # an immutable file, a mount point: somebody has to change that first
+RECORDS_AT_ONCE = 200  # in one trip to a thread
+RECORDS_RETRY_S = 2.0
 TRASH_PREFIX = ".removed-"
 
 
 class Remover:
-    """A queue of directories to remove; what cannot be removed is tried again later."""
+    """A queue of directories: a huge one delays no other, and failed removals are repeated."""
 
     def __init__(self) -> None:
         self._queue: deque[TreeRemoval] = deque()
@@ -89,3 +95,60 @@ class Remover:
             log.warning("%s cannot be removed, trying again later: %s", path, removal.error)
         loop = asyncio.get_running_loop()
         self._waiting[path] = loop.call_later(RETRY_S, self.remove, path)
+
+
+class RecordRemoval:
+    """Removes the records of ended attempts, each once the log of ended attempts has it.
+
+    It takes `Bury` and `RemoveSpool` in their order. A head that continues from an old copy of its
+    database learns from that log what has run since. So a record stays in the spool while the log
+    cannot be written, and a gnode that is killed then finds it again. Records do not fill the disk
+    themselves: a node takes no new jobs before it is full.
+
+    Args:
+        ended: where attempts are kept.
+        remove: removes an attempt's records from the spool; returns a directory that is left to be
+            removed, if any.
+        clear: takes such directories.
+        start: runs a task, and ends gnode if that raises.
+    """
+
+    def __init__(
+        self,
+        ended: EndedLog,
+        *,
+        remove: Callable[[AttemptKey], str | None],
+        clear: Callable[[str], None],
+        start: Callable[[Coroutine[None, None, None]], None],
+    ) -> None:
+        self._ended = ended
+        self._remove = remove
+        self._clear = clear
+        self._start = start
+        self._waiting: list[Bury | RemoveSpool] = []
+
+    def add(self, effect: Bury | RemoveSpool) -> None:
+        """Do it soon, in a thread."""
+        self._waiting.append(effect)
+        if len(self._waiting) == 1:
+            self._start(self._run())
+
+    async def _run(self) -> None:
+        while self._waiting:
+            batch = self._waiting[:RECORDS_AT_ONCE]
+            left, rest = await asyncio.to_thread(self.work, batch)
+            for path in left:
+                self._clear(path)
+            self._waiting[: len(batch)] = rest
+            if rest:
+                await asyncio.sleep(RECORDS_RETRY_S)
+
+    def work(self, batch: list[Bury | RemoveSpool]) -> tuple[list[str], list[Bury | RemoveSpool]]:
+        """Return directories to be removed, and what is to be tried again."""
+        keys = [each.key for each in batch if isinstance(each, RemoveSpool)]
+        try:
+            self._ended.add([each.known for each in batch if isinstance(each, Bury)])
+        except OSError as error:
+            log.warning("ended attempts are not in their log yet: %s", error)
+            return [], [each for each in batch if isinstance(each, RemoveSpool)]
+        return [path for path in map(self._remove, keys) if path is not None], []

@@ -1,13 +1,15 @@
 """Jobs that share GPUs of this node: what has to be done for them in order, beside the loop."""
 
 import asyncio
+import queue
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from gnode.core import effects as do
 from gnode.core.inputs import Admitted, Input, LaunchFailed, ShareAbused, SharingChanged
 from gnode.core.table import NodeAttempt
 from gnode.core.task import AcceptedTask, parse_key
-from gnode.daemon.in_order import InOrder
 from gnode.daemon.measuring import look_at_sharing
 from gnode.daemon.sharing import Sharing
 from gnode.gpushare import GpuFullError, ShareRefusedError
@@ -15,6 +17,8 @@ from gsched.model.job import LaunchFailure
 from gsched.model.states import LaunchStage, Subject
 
 LOOK_S = 5.0
+
+T = TypeVar("T")
 
 
 class SharedGpus:
@@ -126,3 +130,45 @@ def _gpus_of(tasks: Iterable[AcceptedTask | NodeAttempt]) -> frozenset[int]:
         for task in tasks
         for index in (*task.gpu_indices, *(share.index for share in task.gpu_shares))
     )
+
+
+class InOrder:
+    """Runs blocking calls in the order in which they come.
+
+    The thread starts with the first call, and does not delay the end of the program.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def put(self, call: Callable[[], T]) -> "asyncio.Future[T]":
+        """Have a call run after those that were put before; its result or error comes back."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type] # of T where no error came
+
+        def run() -> None:
+            result, error = None, None
+            try:
+                result = call()
+            except Exception as raised:  # noqa: BLE001 - whoever awaits the call gets it
+                error = raised
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, result, error)
+
+        self._calls.put(run)
+        if not self._thread.is_alive():
+            self._thread.start()
+        return future
+
+    def _run(self) -> None:
+        while True:
+            self._calls.get()()

@@ -37,8 +37,7 @@ from gnode.daemon.measuring import Meters, measure
 from gnode.daemon.neighbours import Neighbours
 from gnode.daemon.parts import DaemonIdentity
 from gnode.daemon.reading import OutputReader
-from gnode.daemon.record_removal import RecordRemoval
-from gnode.daemon.removals import TRASH_PREFIX, Remover
+from gnode.daemon.removals import TRASH_PREFIX, RecordRemoval, Remover
 from gnode.daemon.sessions import NodeSessions
 from gnode.daemon.shared_gpus import SharedGpus
 from gnode.daemon.space import LOOK_S

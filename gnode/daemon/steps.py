@@ -15,7 +15,6 @@ import msgspec
 
 from gnode.core.table import NodeAttempt
 from gnode.core.task import AttemptKey
-from gnode.daemon.code import CodeRelay
 from gsched.clock import Clock
 from gsched.model.limits import MAX_STEP_CALLS, MAX_STEP_ORDERS
 from gsched.protocol import training as wire
@@ -37,6 +36,8 @@ LOOK_S = 0.5  # how often one that cannot start any more is noticed
 ORDERS_MAX = 4096
 CALLS_PER_S = 20.0
 UNSENT_BYTES_MAX = 64 * 1024
+#: Then a piece of a snapshot is asked for again: the connection to the head may have been lost.
+CODE_ANSWER_S = 30.0
 
 
 @dataclass(slots=True)
@@ -59,6 +60,53 @@ class _Allowance:
 
     at_s: float
     left: float = MAX_STEP_CALLS
+
+
+@dataclass(slots=True, kw_only=True)
+class CodeRelay:
+    """Passes pieces of code snapshots from the head to what starts a program, one at a time.
+
+    Attributes:
+        send: sends a message to the head, where one is connected.
+    """
+
+    send: Callable[[CodeWanted], None]
+    _pending: dict[int, "asyncio.Future[CodeRead]"] = field(default_factory=dict)
+    _next: int = 1
+
+    def take(self, answer: CodeRead) -> None:
+        """Take an answer of the head."""
+        pending = self._pending.pop(answer.request, None)
+        if pending is not None and not pending.done():
+            pending.set_result(answer)
+
+    async def serve(
+        self, key: AttemptKey, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Answer each line of a program with a piece, until it closes."""
+        while line := await reader.readline():
+            read = wire.decode_line(line).read
+            if read is None:
+                raise wire.BadLineError("an offset is missing")
+            reply = await self._answer(key, read.offset)
+            writer.write(msgspec.json.encode(reply) + b"\n")
+            with contextlib.suppress(ConnectionError):
+                await writer.drain()
+
+    async def _answer(self, key: AttemptKey, offset: int) -> dict[str, object]:
+        number, self._next = self._next, self._next + 1
+        pending = self._pending[number] = asyncio.get_running_loop().create_future()
+        self.send(CodeWanted(request=number, job=key.job, attempt=key.attempt, offset=offset))
+        try:
+            async with asyncio.timeout(CODE_ANSWER_S):
+                answer = await pending
+        except TimeoutError:
+            return {"later": "the head has not answered"}
+        finally:
+            self._pending.pop(number, None)
+        if answer.error:
+            return {"error": answer.error}
+        return {"size_bytes": answer.size_bytes, "data": answer.data}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from gnode.core.inputs import (
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey
 from gnode.daemon.ended import EndedLog
-from gnode.daemon.record_removal import RecordRemoval
+from gnode.daemon.removals import RecordRemoval
 from gsched.model.origin import Origin
 from gsched.model.states import OutcomeKind, PartState, StopReason
 from gsched.protocol.node import (
