@@ -298,7 +298,6 @@ def _needed_by_jobs(config: Config, state_dir: str) -> tuple[str, ...]:
 
 
 def _own_root() -> str:
-    """Return the directory of this very gsched, for programs that are started isolated."""
     return str(Path(supervisor_file).resolve().parent.parent.parent)
 
 
@@ -319,7 +318,6 @@ def _sharing(
     access: Callable[[], GpuAccess],
     tracking: str,
 ) -> Sharing:
-    """Return how jobs share GPUs of this node, if they do."""
     runtime = None
     if config.runtime != "none":
         runtime = make_runtime(config, state_dir=state.state_dir, nvml=nvml, tracking=tracking)

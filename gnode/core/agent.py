@@ -538,7 +538,6 @@ def _places(use: GpuUse | None) -> tuple[object, ...]:
 
 
 def _on_question(table: Table, order: ReadOutput | OpenSession) -> None:
-    """Have what a user wants to see of a job shown."""
     if isinstance(order, ReadOutput):
         orders.read_output(table, order)
     else:

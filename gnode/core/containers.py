@@ -204,7 +204,6 @@ exec "$@"
 
 
 def _with_library(shared: SharedGpuMounts, command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command with what the runtime of its shared GPU preloads."""
     if not shared.preload and not shared.libraries:
         return command
     return ("/bin/sh", "-c", _PRELOADING, "sh", shared.preload, shared.libraries, *command)
@@ -411,5 +410,4 @@ def _enroot_steps(
 
 
 def _file_of(image: str) -> str:
-    """Return the name of an image as that of a file."""
     return image.replace("/", "+").replace(":", "_")

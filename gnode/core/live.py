@@ -102,5 +102,4 @@ def _any_differs(before: Iterable[float], now: Iterable[float], least: float) ->
 
 
 def _differs(before: float, now: float, least: float) -> bool:
-    """Return whether a figure has changed by more than is left out."""
     return abs(now - before) > max(least, _PART * before)

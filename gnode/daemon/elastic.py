@@ -392,7 +392,6 @@ class ElasticServer:
         self._post(TrainingMessage(message=Prepared(job=key.job, attempt=key.attempt)))
 
     def _rate(self, key: AttemptKey) -> _Rate:
-        """Return how fast an attempt is heard, over all of its connections."""
         if len(self._rates) > MAX_TRAINING_CONNECTIONS:
             self._rates = {each: rate for each, rate in self._rates.items() if self._lives(each)}
         return self._rates.setdefault(key, _Rate(clock=self._clock))

@@ -137,7 +137,6 @@ def _is_misplaced(entry: Path, state_dir: str) -> bool:
 
 
 def _is_foreign_job(pid: int, job_roots: Collection[bytes], keep: Collection[str]) -> bool:
-    """Return whether a process belongs to an attempt that is not in the spool."""
     root, name = os.path.split(proc.environment_text_after(pid, JOB_DIR))
     return root in job_roots and os.fsdecode(name) not in keep
 

@@ -77,6 +77,5 @@ async def look_at_sharing(sharing: Sharing, post: Callable[[Input], None]) -> No
 def _sample(
     meters: Meters, sharing: Sharing, targets: Sequence[SamplingTarget[AttemptKey]]
 ) -> tuple[dict[AttemptKey, Usage], tuple[GpuSample, ...]]:
-    """Take one sample, in a thread."""
     shares = any(target.shared_gpus for target in targets)
     return meters.attempts.sample(targets, sharing.held_s() if shares else {})

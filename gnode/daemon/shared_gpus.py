@@ -124,7 +124,6 @@ class SharedGpus:
 
 
 def _gpus_of(tasks: Iterable[AcceptedTask | NodeAttempt]) -> frozenset[int]:
-    """Return the GPUs that tasks have, whole or shared, by index."""
     return frozenset(
         index
         for task in tasks

@@ -150,7 +150,6 @@ def _reason(index: int, error: Exception) -> str:
 
 
 def _present(gpu: MigGpu) -> str:
-    """Return what a GPU has after a failure, behind the reason."""
     try:
         now = [each.profile.name for each in gpu.partitions()] if gpu.modes()[0] else []
     except pynvml.NVMLError:

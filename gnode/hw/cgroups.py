@@ -109,7 +109,6 @@ def _bpf(tracking: str, attach: Callable[[str, Sequence[str]], None]) -> tuple[i
 
 
 def _version1_devices(name: str, paths: dict[str, str]) -> tuple[int, str] | None:
-    """Return the same of the devices controller."""
     if "devices" not in paths:
         return None
     made = _make(MOUNT / "devices" / paths["devices"].lstrip("/") / name)
@@ -276,7 +275,6 @@ def children(root: str) -> list[str]:
 
 
 def _tree(path: str) -> Iterator[str]:
-    """Yield a group and all below it, parents first."""
     yield path
     for name in children(path):
         yield from _tree(os.path.join(path, name))

@@ -118,7 +118,6 @@ def _configured(paths: Sequence[str]) -> Iterator[str]:
 
 
 def _present(root: Path) -> frozenset[str]:
-    """Return the device files of all NVIDIA GPUs of the machine."""
     files = [path for path in _listed(root / "dev") if _GPU_FILE.fullmatch(path.name)]
     found = {device for path in files for device in _device(path)}
     for card in _listed(root / "sys/bus/pci/devices"):
@@ -147,7 +146,6 @@ def _caps_major(root: Path) -> str:
 
 
 def _graphics(root: Path, pci: str) -> list[str]:
-    """Return the nodes in /dev/dri of the GPU at this PCI address."""
     nodes = _listed(root / "sys/bus/pci/devices" / pci / "drm")
     return [device for node in nodes if (device := _read(node / "dev"))]
 

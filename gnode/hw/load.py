@@ -102,7 +102,6 @@ class LoadMeter:
         )
 
     def _minute_percent(self) -> tuple[float, ...]:
-        """Return the mean utilisation of each GPU over the samples of the last minute."""
         old_s = self._clock.monotonic_s() - MINUTE_S
         while self._minute and self._minute[0][0] <= old_s:
             self._minute.popleft()

@@ -194,7 +194,6 @@ def _name(text: str | bytes) -> str:
 
 
 def _listed(kind: Any, most: int, ask: Any) -> Sequence[object]:
-    """Return the handles that a call of NVML writes into an array."""
     array, count = (kind * max(1, most))(), c_uint(max(1, most))
     ask(array, byref(count))
     return [array[place] for place in range(count.value)]

@@ -288,7 +288,6 @@ def _pci_address(bus: str | bytes) -> str:
 
 
 def _cores_of_one(major: int, minor: int) -> int:
-    """Return how many cores a multiprocessor of this compute capability has."""
     for first_major, first_minor, cores in _CORES_OF_ONE:
         if (major, minor) >= (first_major, first_minor):
             return cores

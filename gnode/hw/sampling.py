@@ -214,7 +214,6 @@ def _shared_percent(gpu: GpuSample, pids: Iterable[int], held_part: float | None
 
 
 def _descendants_of() -> dict[int, list[int]]:
-    """Return the children of every process."""
     children: dict[int, list[int]] = {}
     for process in psutil.process_iter(["ppid"]):
         children.setdefault(process.info["ppid"] or 0, []).append(process.pid)
@@ -234,7 +233,6 @@ def _processes(target: SamplingTarget[KeyT], children: dict[int, list[int]]) -> 
 
 
 def _reaped_cpu_s(pid: int) -> float:
-    """Return the CPU seconds of what a supervisor has reaped already."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:

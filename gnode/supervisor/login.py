@@ -215,7 +215,6 @@ def share_tmp(found: RunningAttempt, pid: int) -> bool:
 
 
 def _is_over(found: RunningAttempt) -> bool:
-    """Return whether an attempt has ended, or its own process has."""
     return not (_runs(found.started) and spool.exists(found.directory, spool.TASK))
 
 

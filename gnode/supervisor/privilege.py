@@ -161,7 +161,6 @@ def _verify(uid: int, gid: int, groups: list[int]) -> None:
 
 
 def _capabilities() -> set[int]:
-    """Return the values of all capability sets of this process."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
         return {int(line.split()[1], 16) for line in file if line.startswith("Cap")}
 

@@ -182,7 +182,6 @@ def _merge_cause(report: dict[str, object], record: dict[str, object]) -> None:
 
 
 def _number(value: object, low: Number, high: Number) -> Number | None:
-    """Return ``value`` if it is a number of the bounds' type within them."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int) and isinstance(low, float):

@@ -208,14 +208,12 @@ class _Supervisor:
         self._note_cleaned()
 
     def _note_cleaned(self) -> None:
-        """Say that nothing is left of the attempt's container."""
         if not self._task.removal:
             return
         with contextlib.suppress(OSError):  # then it is done again
             self._journal.announce_cleaned()
 
     def _tell_owner(self, around: Surroundings, *lines: str) -> None:
-        """Add lines to the job's error file, if there is one."""
         task, path = self._task, self._stderr_path
         if lines and path:
             cgroup.allow_more_memory(task)
@@ -365,7 +363,6 @@ class _Supervisor:
             self._gate.close_reader()
 
     def _begin(self) -> None:
-        """Start the attempt's clock."""
         self._started = True
         self._seen.started_s = time.time()
         self._seen.started_boottime_s = kernel.boottime_s()

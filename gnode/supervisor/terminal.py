@@ -285,7 +285,6 @@ class _Keeper:
                 self._status = status
 
     def _start(self) -> None:
-        """Start the program, unless it was."""
         if not self._pid:
             self._pid = self._begin()
 

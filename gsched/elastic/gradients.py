@@ -57,7 +57,6 @@ class GradientWatch:
         self._marks[id(optimizer)] = found
 
     def _has_used(self, optimizer: Optimizer) -> bool:
-        """Return whether the gradients are those that it has used in its last step."""
         marks = self._marks.get(id(optimizer))
         return bool(marks) and all(mark.stands() for mark in marks or ())
 

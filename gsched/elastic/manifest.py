@@ -165,7 +165,6 @@ def digest_file(path: str) -> str:
 
 
 def _digest_of_part(descriptor: int, begin: int) -> bytes:
-    """Return the SHA-256 of the part of a file that begins there."""
     digest = hashlib.sha256()
     end = begin + _PART_BYTES
     while begin < end and (block := os.pread(descriptor, min(_BLOCK_BYTES, end - begin), begin)):

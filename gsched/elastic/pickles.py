@@ -78,7 +78,6 @@ def read_pickles(directory: str, ranks: Ranks, world_size: int) -> RankState:
 
 
 def _gradients_of(entries: State, found: State) -> gradients.Gradients:
-    """Return what a rank has saved of gradients."""
     rank_0s: Entries = {"gradients": dict(entries["gradients"])}
     mine: Differences = {"gradients": found["gradients"]} if "gradients" in found else {}
     return merged(rank_0s, mine)["gradients"]  # type: ignore[return-value]  # what `collect` returned

@@ -201,7 +201,6 @@ def give_back_groups(optimizer: Optimizer, rest: State) -> None:
 def _named(
     optimizer: Optimizer, state: State, known: Mapping[Tensor, str]
 ) -> Iterator[tuple[int, str]]:
-    """Yield number and name of the parameters in an optimiser's ``state_dict``."""
     for packed, group in zip(state["param_groups"], optimizer.param_groups, strict=True):
         for number, parameter in zip(packed["params"], group["params"], strict=True):
             yield number, known[parameter]

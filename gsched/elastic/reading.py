@@ -148,7 +148,6 @@ def _read(descriptor: int, begin: int, target: Tensor) -> None:
 
 
 def _parts(target: Tensor) -> Iterator[Any]:
-    """Yield the memory of a contiguous tensor."""
     content = target.view(-1).view(torch.uint8).numpy()
     for begin in range(0, len(content), _READ_BYTES_MAX):
         yield memoryview(content[begin : begin + _READ_BYTES_MAX])

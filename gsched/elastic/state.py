@@ -270,7 +270,6 @@ class TrainingState:
         )
 
     def _optimized(self, names: plain.PlainNames) -> dict[Tensor, str]:
-        """Return the names of the parameters that an optimiser changes."""
         known = names.parameters(self.model)
         groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
         return {parameter: known[parameter] for group in groups for parameter in group["params"]}
@@ -331,7 +330,6 @@ class TrainingState:
 
 
 def _own_files(directory: str, rank: int) -> list[str]:
-    """Return the names of the files that a rank has written."""
     # torch names what a rank writes __RANK_NUMBER.distcp.
     names = [name for name in os.listdir(directory) if name.startswith(f"__{rank}_")]
     names.append(rank_name(rank))

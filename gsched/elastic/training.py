@@ -416,7 +416,6 @@ class Training:
         self._reporter.progress(self._position, times, self._more_progress(times.step_s))
 
     def _more_progress(self, _step_s: float) -> Body:
-        """Return what else is told with the progress."""
         return {}
 
 

@@ -252,7 +252,6 @@ class AdaptiveTraining(Training):
         return not self._is_complete() and super()._has_epochs()
 
     def _is_complete(self) -> bool:
-        """Return whether the training has made all the progress that it is to make."""
         if self._adaptive.until is Until.EPOCHS:
             return False
         return self._learned.progress >= self._plan.steps_tuned
@@ -296,14 +295,12 @@ class AdaptiveTraining(Training):
         dataset: Dataset[object] | None,
         options: dict[str, object],
     ) -> Iterable[Any]:
-        """Return the micro-batches that lie there in the order of the epoch."""
         if dataset is not None:
             return self._loader(dataset, bounds, dict(options))
         epoch = self._position.epoch
         return (self._order.part(epoch, begin, end) for begin, end in bounds)
 
     def _open(self, plan: StepPlan) -> None:
-        """Begin a step."""
         self._ratio = self._plan.batch_at(plan.offset) / self._plan.tuned_batch
         self._left = len(plan.parts)
         self._is_unweighted = False
