@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 import pynvml
 
 from gnode.gpushare.errors import GpuFullError, ShareRefusedError
-from gnode.gpushare.mig_layout import lay_out, wanted_of
+from gnode.gpushare.mig_layout import lay_out, listed, wanted_of
 from gnode.gpushare.obstacles import compute_mode_problem, mps_problem, without_mps
 from gnode.gpushare.runtime import Runtime, RuntimeSite
 from gnode.gpushare.task import SharedTask
@@ -88,13 +88,13 @@ class MigRuntime(Runtime):
         return largest
 
     def words(self) -> str:
-        """Return the instances of each GPU by size."""
+        """Return the instances of each GPU by size: ``GPU 0 has 2 x 2gb, 8gb``."""
         sizes: dict[str, list[str]] = {}
         for each in self._site.nvml.mig_instances():
             sizes.setdefault(each.gpu_uuid, []).append(format_size(each.memory_bytes))
         names = {gpu.uuid: gpu.index for gpu in self._site.nvml.gpus()}
         return "; ".join(
-            f"GPU {names.get(uuid, uuid)} {' '.join(has)}" for uuid, has in sizes.items()
+            f"GPU {names.get(uuid, uuid)} has {listed(has)}" for uuid, has in sizes.items()
         )
 
     def problem(self) -> str:

@@ -89,7 +89,7 @@ def _one(gpu: MigGpu, names: tuple[str, ...], *, is_busy: bool) -> LayoutOutcome
     if is_busy or gpu.is_used():
         who = "jobs use it" if is_busy else "a process uses it"
         return LayoutOutcome(
-            words=f"{at} has {_list(has)} and is to have {_list(names)}: that waits, as {who}",
+            words=f"{at} has {listed(has)} and is to have {listed(names)}: that waits, as {who}",
             waits=True,
         )
     for each in present:
@@ -100,7 +100,7 @@ def _one(gpu: MigGpu, names: tuple[str, ...], *, is_busy: bool) -> LayoutOutcome
             return _not_active(gpu.index, result, on=bool(names))
     words = _make(gpu, names) if names else ""
     if not words:
-        log.info("%s had %s and has %s", at, _list(has), _list(names))
+        log.info("%s had %s and has %s", at, listed(has), listed(names))
     return LayoutOutcome(words=words)
 
 
@@ -113,7 +113,7 @@ def _make(gpu: MigGpu, names: tuple[str, ...]) -> str:
         try:
             gpu.add(profile)
         except pynvml.NVMLError as error:
-            words = f"{at}: {profile.name} of {_list(names)} cannot be made: {error}"
+            words = f"{at}: {profile.name} of {listed(names)} cannot be made: {error}"
             return f"{words}{_present(gpu)}"
     return ""
 
@@ -154,10 +154,10 @@ def _present(gpu: MigGpu) -> str:
         now = [each.profile.name for each in gpu.partitions()] if gpu.modes()[0] else []
     except pynvml.NVMLError:
         return ""
-    return f"; it has {_list(now)}"
+    return f"; it has {listed(now)}"
 
 
-def _list(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Return ``2 x 1g.10gb, 3g.40gb``, or ``no instances``."""
     counts = {name: names.count(name) for name in sorted(names)}
     words = (name if count == 1 else f"{count} x {name}" for name, count in counts.items())

@@ -190,8 +190,10 @@ def _between(start: StartRow, now_s: float) -> str:
 
 
 def _minutes(at_s: float, now_s: float) -> str:
-    """Return ``14:20`` for a moment of today, with the date otherwise."""
-    return format_clock(max(at_s, now_s), now_s=now_s)[:-3]
+    """Return ``14:20`` for a moment within a day, ``Nov 28 14:20`` later, with the year if far."""
+    days = (at_s - now_s) / _DAY_S
+    date = "" if days < 1 else "%b %d " if days < 300 else "%Y-%m-%d "
+    return time.strftime(f"{date}%H:%M", _local(max(at_s, now_s)))
 
 
 def basis_words(start: StartRow) -> str:

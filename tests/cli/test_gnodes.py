@@ -58,6 +58,7 @@ def test_the_list_shows_used_over_there_is(head: CannedHead) -> None:
         "2",
         "3/4",
         "2/4",
+        "-",
         "a100",
         "6gb/8gb",
         "3gb",

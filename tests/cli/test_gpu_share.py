@@ -73,7 +73,7 @@ def test_jobs_share_a_gpu_and_all_commands_show_it(desk: Desk) -> None:
     }
     assert desk.node()["sharing"] == "colocate"
     assert desk.node("n2")["sharing"] == ""
-    assert "2/2 0:90%" in desk.run("gnodes").stdout
+    assert "\t2/2\t0:90%\t" in desk.run("gnodes").stdout
     details = desk.run("gnodes", "n1").stdout
     assert f"90 % of 100 %, 10gb of 16gb, jobs {first} {second}" in details
     lines = [line.split("\t") for line in desk.run("gstat").stdout.splitlines()]

@@ -4,12 +4,15 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gsched.model.ids import element_number
 from gsched.model.resources import Usage
+from gsched.model.states import ShareClass
 from gsched.protocol import api
 from gsched.protocol.arrays import ArrayRow
+from gsched.protocol.shares import ShareRow
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.fake_api import NOW_S, SERVER, make_row, make_story
 from tests.support.in_process import run_here
@@ -178,3 +181,14 @@ def test_a_job_that_runs_gets_no_advice(head: CannedHead) -> None:
     assert "0.5 busy         50 %" in ran.stdout
     assert "it has not finished" in ran.stdout
     assert "next time" not in ran.stdout
+
+
+def test_a_job_that_shares_a_gpu_is_measured_against_its_share(head: CannedHead) -> None:
+    share = ShareRow(percent=50, memory_bytes=16 * GB, share_class=ShareClass.LOW)
+    story = done(17, outcome=OK, usage=usage(gpu_util_mean_percent=40.0))
+    row = msgspec.structs.replace(story.row, gpus=0, gpu_share=share)
+    head.answers["GET /v1/jobs/17"] = msgspec.structs.replace(story, row=row)
+    lines = run_here("gseff", "17", head=head.path).stdout.splitlines()
+
+    assert "    GPU share           50 %        0.4 busy         80 %" in lines
+    assert "    GPU memory          16gb       10gb peak         62 %" in lines

@@ -127,6 +127,20 @@ def test_no_more_elements_than_the_limit_are_unfinished(at_once: int) -> None:
     assert outcome(world, array).succeeded
 
 
+def test_no_remedy_is_given_where_the_limit_of_the_array_is_the_cause() -> None:
+    """A walltime or a smaller request would start no element earlier."""
+    world = World(node("n1", cpus=2))
+    limited = world.submit(array="0-9%2", runs_s=1000)
+    world.run_for(5)
+
+    story = JobViews(world.head, now_s=world.now_s).story(
+        world.job(limited), attempts=(), events=(), now_s=world.now_s
+    )
+
+    assert "2 elements at once is the array's limit" in story.cause
+    assert story.remedy == ""
+
+
 def test_of_a_large_array_few_elements_are_jobs() -> None:
     """So memory, database and a cycle know nothing of its size; the others follow."""
     world = World(node("n1", cpus=2))

@@ -80,7 +80,7 @@ def test_instances_are_made_once_and_each_job_opens_its_own_alone(machine: Machi
 
     assert (made["missing"], made["refused"], made["waits"]) == (None, "", False)
     assert sorted(made["sizes"]) == [["0", 2], ["0", 2], ["0", 8]]
-    assert made["words"] == "GPU 0 8gb 2gb 2gb"
+    assert made["words"] == "GPU 0 has 2 x 2gb, 8gb"
     visible = [name for name, _ in made["tasks"]]
     assert len(set(visible)) == 3
     assert all(name.startswith("MIG-") for name in visible)
@@ -137,7 +137,7 @@ def test_a_gpu_that_is_used_waits_and_says_so(machine: Machine) -> None:
     machine.processes.write_text(f"0 4711 {GIB}\n")
     changed = machine.prepare('[[gpu_share.mig]]\ninstances = ["7g.16gb"]\n')
     assert changed["sizes"] == free["sizes"], "the present ones stay, and can be used"
-    assert changed["words"] == "GPU 0 8gb 2gb 2gb"
+    assert changed["words"] == "GPU 0 has 2 x 2gb, 8gb"
     assert changed["problem"].startswith("GPU 0 has 2 x 1g.2gb, 3g.8gb and is to have 7g.16gb")
 
 
@@ -262,7 +262,7 @@ def test_jobs_get_the_instances_and_a_changed_configuration_waits_for_them(
 ) -> None:
     one.node_tables = MIXED
     one.start_node("n1", env=machine.env, sample_s=0.3)
-    assert wait_until(lambda: words_of(one), what="the words") == "mig: GPU 0 8gb 2gb 2gb"
+    assert wait_until(lambda: words_of(one), what="the words") == "mig: GPU 0 has 2 x 2gb, 8gb"
     jobs = [submit(one, memory, "go") for memory in ("2gb", "2gb", "7gb")]
     instances = {instance_of(one, job) for job in jobs}
     assert len(instances) == 3
@@ -284,11 +284,13 @@ def test_jobs_get_the_instances_and_a_changed_configuration_waits_for_them(
         return run_command("gnodes", "n1", head=str(one.socket)).stdout
 
     wait_until(lambda: f"gpu_sharing_problem = {words}" in shown(), what="the words")
-    assert "gpu_sharing = mig: GPU 0 8gb 2gb 2gb" in shown()
+    assert "gpu_sharing = mig: GPU 0 has 2 x 2gb, 8gb" in shown()
     doctor = run_command("gsched", "doctor", head=str(one.socket)).stdout
     assert f"shares GPUs: {words}" in doctor
     (one.jobs / "go").touch()
-    wait_until(lambda: words_of(one) == "mig: GPU 0 16gb", timeout_s=90, what="the new instance")
+    wait_until(
+        lambda: words_of(one) == "mig: GPU 0 has 16gb", timeout_s=90, what="the new instance"
+    )
     wait_until(lambda: state(one, late) == "done", timeout_s=90, what="the last job")
 
 

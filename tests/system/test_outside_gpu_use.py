@@ -120,7 +120,7 @@ def test_the_life_of_a_process_outside(gpus: Gpus) -> None:
     assert began_s - 1 <= row.since_s <= time.time()
     assert row.user == run_user()
     shown = run_command("gnodes", head=str(gpus.cluster.socket)).stdout
-    assert "1/2 0:outside" in shown
+    assert "\t1/2\t0:outside\t" in shown
     assert f"GPU 0: sleep of {row.user} (pid {pid}) is in no job" in shown
     details = run_command("gnodes", "n1", head=str(gpus.cluster.socket)).stdout
     assert f"gpu_0_outside = sleep of {row.user}, pid {pid}, 1gb, since " in details

@@ -30,6 +30,16 @@ def test_an_interval_without_a_width_is_not_shown(
     assert ("between" in format_start(start, None, now_s=NOW_S)) == (early_s < late_s)
 
 
+@pytest.mark.parametrize(
+    ("late_s", "late"),
+    [(23 * 3600, "11:00"), (24 * 3600, "Nov 26 12:00"), (400 * 86400, "2027-12-30 12:00")],
+)
+def test_a_date_is_shown_where_a_time_is_not_enough(late_s: float, late: str) -> None:
+    start = StartRow(expected_s=NOW_S + 900, early_s=NOW_S + 600, late_s=NOW_S + late_s)
+
+    assert short_start(start, None, now_s=NOW_S) == f"12:15 (12:10-{late})"
+
+
 def test_a_forecast_that_is_being_computed_is_a_word_in_the_list() -> None:
     start = StartRow(unknown="not known yet: the forecast is still being computed; ask again later")
 

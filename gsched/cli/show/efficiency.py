@@ -15,6 +15,7 @@ from gsched.model.states import JobState, OutcomeKind
 from gsched.model.units import exact_size, format_duration, format_size
 from gsched.model.wording import counted, outcome_words
 from gsched.protocol.api import JobRow, JobStory
+from gsched.protocol.shares import ShareRow
 
 MEMORY_RESERVE: Final = 1.2
 WALLTIME_RESERVE: Final = 1.25
@@ -64,7 +65,10 @@ class Advice(Struct, frozen=True, kw_only=True):
 
 
 class Efficiency(Struct, frozen=True, kw_only=True):
-    """One job: requested, used, their ratios (0 to 1, None where there is none), and advice."""
+    """One job: requested, used, their ratios (0 to 1, None where there is none), and advice.
+
+    ``gpu`` is the ratio to the share of a job that shares a GPU.
+    """
 
     id: str
     name: str
@@ -72,6 +76,7 @@ class Efficiency(Struct, frozen=True, kw_only=True):
     outcome: str
     cpus: int
     gpus: int
+    gpu_share: ShareRow | None
     memory_bytes: int
     walltime_s: float | None
     used: MeasuredUse
@@ -147,12 +152,13 @@ def efficiency_of(
         outcome=outcome,
         cpus=row.cpus,
         gpus=row.gpus,
+        gpu_share=row.gpu_share,
         memory_bytes=row.memory_bytes,
         walltime_s=row.walltime_s,
         used=used,
         cpu=used.cpu_cores / row.cpus if row.cpus and used.wall_s >= LEAST_S else None,
         memory=_ratio(used.memory_peak_bytes, row.memory_bytes),
-        gpu=used.gpu_percent / 100 if row.gpus and _is_measured(used) else None,
+        gpu=_gpu_ratio(row, used),
         walltime=max(used.wall_s, used.wall_max_s) / row.walltime_s if row.walltime_s else None,
         next=_advice(story, used, past),
     )
@@ -160,6 +166,12 @@ def efficiency_of(
 
 def _ratio(used_bytes: int, requested_bytes: int) -> float | None:
     return used_bytes / requested_bytes if used_bytes and requested_bytes else None
+
+
+def _gpu_ratio(row: JobRow, used: MeasuredUse) -> float | None:
+    if not (row.gpus or row.gpu_share) or not _is_measured(used):
+        return None
+    return used.gpu_percent / (100 if row.gpu_share is None else row.gpu_share.percent)
 
 
 def _is_measured(used: MeasuredUse) -> bool:
@@ -210,9 +222,10 @@ def _remarks(story: JobStory, used: MeasuredUse) -> Iterator[str]:
         yield "it was killed for memory: the request is raised by half"
     if row.outcome.kind == OutcomeKind.WALLTIME:
         yield "it exceeded its walltime: the request is raised by half"
-    if row.gpus and row.array is None and not _is_measured(used):
+    has_gpus = row.gpus or row.gpu_share is not None
+    if has_gpus and row.array is None and not _is_measured(used):
         yield "no use of its GPUs was measured: they are only declared, or nothing ran on them"
-    elif row.gpus and used.sampled and used.gpu_percent < _IDLE_PERCENT:
+    elif has_gpus and used.sampled and used.gpu_percent < _IDLE_PERCENT:
         yield "its GPUs were idle: check that the program uses them, or request none"
 
 
@@ -238,13 +251,7 @@ def lines_of(one: Efficiency) -> Iterator[str]:
     peak = format_size(used.memory_peak_bytes) if used.memory_peak_bytes else "--"
     requested = format_size(one.memory_bytes) if one.memory_bytes else "--"
     rows.append(("Memory", requested, f"{peak} peak", _percent(one.memory)))
-    if one.gpus:
-        busy = "not measured"
-        if one.gpu is not None:
-            busy = f"{used.gpu_percent / 100 * one.gpus:.1f} busy"
-        rows.append(("GPUs", str(one.gpus), busy, _percent(one.gpu)))
-        if used.gpu_memory_peak_bytes:
-            rows.append(("GPU memory", "--", f"{format_size(used.gpu_memory_peak_bytes)} peak", ""))
+    rows += _gpu_lines(one)
     limit = format_duration(one.walltime_s) if one.walltime_s else "--"
     if used.elements:
         longest = f"{format_duration(used.wall_max_s)} max"
@@ -261,6 +268,22 @@ def lines_of(one: Efficiency) -> Iterator[str]:
         yield f"    next time: {words}{runs}"
     for remark in one.next.remarks:
         yield f"    {remark}"
+
+
+def _gpu_lines(one: Efficiency) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the use of a job's GPUs, or of its share of one."""
+    share, used = one.gpu_share, one.used
+    busy = f"{used.gpu_percent / 100 * (one.gpus or 1):.1f} busy"
+    busy = "not measured" if one.gpu is None else busy
+    if share is not None:
+        yield "GPU share", f"{share.percent} %", busy, _percent(one.gpu)
+    elif one.gpus:
+        yield "GPUs", str(one.gpus), busy, _percent(one.gpu)
+    limit_bytes, peak_bytes = share.memory_bytes if share else 0, used.gpu_memory_peak_bytes
+    if peak_bytes and (share or one.gpus):
+        requested = format_size(limit_bytes) if limit_bytes else "--"
+        ratio = _percent(peak_bytes / limit_bytes) if limit_bytes else ""
+        yield "GPU memory", requested, f"{format_size(peak_bytes)} peak", ratio
 
 
 def _percent(ratio: float | None) -> str:

@@ -21,6 +21,7 @@ COLUMNS = (
     Column("Jobs", right=True),
     Column("CPUs", right=True),
     Column("GPUs", right=True),
+    Column("GPU use", least=8),
     Column("GPU type", least=8, drop=2, once=True),
     Column("Mem alloc", right=True),
     Column("Mem used", right=True, drop=3),
@@ -53,7 +54,8 @@ def _line(row: NodeRow) -> Sequence[str]:
         shown_state(row),
         str(len(row.jobs)),
         f"{row.cpus - row.cpus_free}/{row.cpus}",
-        _used_gpus(row),
+        f"{row.gpus - row.gpus_free}/{row.gpus}",
+        _gpu_use(row),
         ",".join(row.gpu_types),
         f"{_used_memory(row)}/{format_size(row.memory_bytes)}",
         format_size(row.load.memory_used_bytes) if row.load else "",
@@ -63,16 +65,15 @@ def _line(row: NodeRow) -> Sequence[str]:
     )
 
 
-def _used_gpus(row: NodeRow) -> str:
-    """Return ``2/4``, and behind it what is given of each shared GPU: ``2/4 1:40%``.
+def _gpu_use(row: NodeRow) -> str:
+    """Return the shares in use of each shared GPU, and the GPUs that processes of no job use.
 
-    A GPU that processes of no job use is ``2:outside``; it is in use.
+    ``1:40% 2:outside``: the shares of GPU 1 are 40 % of it, and GPU 2 counts as in use.
     """
     use = row.gpu_use
     indices = sorted({each.index for each in use.outside}) if use is not None else []
-    outside = "".join(f" {index}:outside" for index in indices)
-    shared = "".join(f" {each.index}:{each.percent}%" for each in row.shared_gpus)
-    return f"{row.gpus - row.gpus_free}/{row.gpus}{shared}{outside}"
+    shared = [f"{each.index}:{each.percent}%" for each in row.shared_gpus]
+    return " ".join([*shared, *(f"{index}:outside" for index in indices)])
 
 
 def _outside(row: NodeRow) -> list[str]:

@@ -10,6 +10,7 @@ from gsched.model.request import format_resources
 from gsched.model.resources import Chunk, Request
 from gsched.model.states import HoldKind, JobState
 from gsched.model.wording import counted
+from gschedd.core.state.elements import waiting_element
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
@@ -65,11 +66,14 @@ class Remedies:
             return "an operator starts gnode on a machine; see gnodes"
         if not any(space.open for space in state.spaces.values()):
             return "all nodes are down or drained: see gnodes for the reasons"
-        if smaller := self._smaller(spec.request):
+        array = state.arrays.get(job.id)
+        # Otherwise the limit of the array itself is the cause.
+        waits_for_room = array is None or waiting_element(state, array) is not None
+        if waits_for_room and (smaller := self._smaller(spec.request)):
             words, request = smaller
             command = f": galter -l {format_resources(request, None)} {name}"
             return f"{words} would fit now{'' if request.places_max else command}"  # no range stays
-        if spec.walltime_s is None:
+        if waits_for_room and spec.walltime_s is None:
             limit = "a walltime lets it backfill and makes its start predictable"
             return f"{limit}: galter -l walltime=HH:MM:SS {name}"
         return ""
