@@ -4,11 +4,25 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from baselines import edf, fewest, fifowhole, gavel, paper, pollux, roundrobin, themis, torque
+from msgspec import structs
+
+from baselines import (
+    drs_paper,
+    edf,
+    fewest,
+    fifowhole,
+    gavel,
+    paper,
+    pollux,
+    roundrobin,
+    themis,
+    torque,
+)
 from baselines.kit.paper_model import PaperModel
-from gsched.config.policies import BalanceConfig, TrainingConfig
+from gsched.config.policies import BalanceConfig, DrsConfig, TrainingConfig
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.registry import INSTALLED, Chosen, Registry
+from gschedd.policies.training import drs
 
 
 def _paper(settings: BalanceConfig) -> Chosen:
@@ -19,6 +33,9 @@ def _paper(settings: BalanceConfig) -> Chosen:
         predicts_run_times=False,  # it knows a mean only, which every other job exceeds
     )
 
+
+#: DRS as published, without its migration.
+DRS_STILL: Final = drs.drs(DrsConfig(moves_max=0, patience_s=float("inf")))
 
 ALL: Final = Registry(
     queue=MappingProxyType(
@@ -33,6 +50,8 @@ ALL: Final = Registry(
     training=MappingProxyType(
         {
             **INSTALLED.training,
+            "drs-paper": lambda _: drs_paper.drs_paper(DRS_STILL),
+            "drs-still": lambda training: drs.drs(structs.replace(training.drs, moves_max=0)),
             "edf": lambda _: edf.plan,
             "fifowhole": lambda _: fifowhole.plan,
             "gavel": lambda _: gavel.plan,

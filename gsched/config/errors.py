@@ -31,8 +31,6 @@ _KINDS: Final = {
     "object": "a table",
 }
 _EXPECTED: Final = re.compile(r"Expected `(?P<kind>\w+)`(?P<more>.*)", re.DOTALL)
-#: What the simulator calls policies, and how a site states the same.
-_SIMULATED: Final = {"drs-paper": 'variant = "paper"', "drs-still": "moves_max = 0"}
 _SHOWN: Final = 60  # characters of a value in a message
 
 
@@ -108,10 +106,6 @@ def _wrong_text(
         problem, hint = policy_problem(value, known)
         return f": {problem}", hint
     if keys[0] == "training":
-        only = _SIMULATED.get(value)
-        if only is not None:
-            write = f'write policy = "drs", and {only} in [training.drs]'
-            return f": {value!r} is a policy of gsim only", write
         return f": {value!r} does not plan training jobs", hint
     if value in TRAINING_POLICIES:
         hint = f'for training jobs write policy = "{value}" in [training]'

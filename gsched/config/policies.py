@@ -1,6 +1,6 @@
 """The tables of the configuration file about policies, and about what all of them reckon with."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Struct
@@ -88,21 +88,14 @@ class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     steps_min: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 24
 
 
-#: Whose DRS is meant.
-DrsVariant = Literal["paper", "ours"]
-
-
 class DrsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[training.drs]``: the policy ``drs``.
 
     Attributes:
-        variant: as published (``paper``), or ``ours``.
-        moves_max: maximum number of training jobs that migrate at once to make room; 0: none. In
-            the published algorithm all of them migrate, or none.
-        patience_s: with ``ours``, the waiting time after which a late job goes first; seconds.
+        moves_max: maximum number of training jobs that migrate at once to make room; 0: none.
+        patience_s: the waiting time after which a late job goes first; seconds.
     """
 
-    variant: DrsVariant = "ours"
     moves_max: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 8
     patience_s: Seconds = 86400.0
 

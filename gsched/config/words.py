@@ -37,6 +37,8 @@ TRAINING_POLICIES: Final[tuple[TrainingPolicy, ...]] = get_args(TrainingPolicy)
 ADAPTIVE_POLICIES: Final = ("goodput", "sia")
 #: Policies to compare with: a checkout of gsched has them, for gsim; no configuration names them.
 BASELINES: Final = (
+    "drs-paper",
+    "drs-still",
     "edf",
     "fewest",
     "fifowhole",

@@ -99,3 +99,16 @@ def shared_until(
                     else:
                         ends[key] = max(before_s, job.end_s)
     return ends
+
+
+def is_scattered(snapshot: Snapshot) -> bool:
+    """Return whether more than half of the nodes use at most half of their GPUs, but some.
+
+    Nodes without GPUs and nodes that accept no jobs do not count. Only then DRS migrates: see
+    docs/policies/drs.md.
+    """
+    nodes = [space for space in snapshot.nodes.values() if space.open and space.total_gpus]
+    half_empty = sum(
+        0 < space.total_gpus - len(space.gpus) <= space.total_gpus / 2 for space in nodes
+    )
+    return half_empty > len(nodes) / 2

@@ -113,19 +113,13 @@ def _balance(settings: BalanceConfig) -> Chosen:
     return Chosen(plan=balance.balance(settings), reads_loads=True)
 
 
-def _drs(training: TrainingConfig, **changes: object) -> Policy:
-    return drs.drs(structs.replace(training.drs, **changes))
-
-
-#: What a configuration may name, and two names of ``drs`` for simulations.
+#: What a configuration may name.
 INSTALLED: Final = Registry(
     queue=MappingProxyType({"balance": _balance, "fifo": lambda _: Chosen(plan=fifo.plan)}),
     training=MappingProxyType(
         {
             "deadline": lambda training: deadline.deadline(training.deadline),
-            "drs": _drs,
-            "drs-paper": lambda training: _drs(training, variant="paper"),
-            "drs-still": lambda training: _drs(training, moves_max=0),
+            "drs": lambda training: drs.drs(training.drs),
             "elasticflow": lambda training: elasticflow.elasticflow(training.elasticflow),
             "goodput": lambda training: goodput.goodput(training.goodput),
             "sia": lambda training: sia.sia(training.sia),

@@ -13,7 +13,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from baselines import edf, fifowhole, themis
-from gsched.config.policies import DrsConfig
+from baselines.registry import TRAININGS
 from gsched.model.resources import Chunk, Gpu, Request
 from gsched.model.states import Placement
 from gsched.model.training import Urgency
@@ -27,7 +27,7 @@ from gschedd.policies.training import deadline, drs, elasticflow
 POLICIES: Mapping[str, Policy] = {
     "deadline": deadline.plan,
     "drs": drs.plan,
-    "drs-paper": drs.drs(DrsConfig(variant="paper")),
+    "drs-paper": TRAININGS["drs-paper"],
     "edf": edf.plan,
     "elasticflow": elasticflow.plan,
     "fifowhole": fifowhole.plan,

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from baselines import edf, fifowhole, themis
-from gsched.config.policies import DrsConfig
+from baselines.registry import DRS_STILL, TRAININGS
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.training import deadline, drs, elasticflow
 from gschedd.sim.recorder import JobResult, OverTime
@@ -18,8 +18,8 @@ from scripts.reproduce.drs_workload import HOUR_S, Scenario, cluster, draw
 #: that resize running training jobs: ElasticFlow's, and the default of a head.
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
-        "drs": drs.drs(DrsConfig(variant="paper")),
-        "norm": drs.drs(DrsConfig(variant="paper", moves_max=0)),
+        "drs": TRAININGS["drs-paper"],
+        "norm": DRS_STILL,
         "drs-ours": drs.plan,
         "edf": edf.plan,
         "fifo": fifowhole.plan,

@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from baselines import edf, themis
-from gsched.config.policies import DrsConfig
+from baselines.registry import TRAININGS
 from gsched.model.training import ALPHA, Urgency
 from gschedd.models.runtime import one_gpu_time_s, size_of_training
 from gschedd.plan.snapshot import Policy
@@ -38,7 +38,7 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
         "deadline": deadline.plan,
         "drs": drs.plan,
-        "drs-paper": drs.drs(DrsConfig(variant="paper")),
+        "drs-paper": TRAININGS["drs-paper"],
         "edf": edf.plan,
         "elasticflow": elasticflow.plan,
         "themis": themis.plan,

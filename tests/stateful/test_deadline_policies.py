@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from baselines import edf, fifowhole, themis
+from baselines.registry import DRS_STILL, TRAININGS
 from gsched.config.policies import DeadlineConfig, DrsConfig, ElasticflowConfig
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies.training import deadline, drs, elasticflow
@@ -23,8 +24,8 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "drs": drs.plan,
         "drs-impatient": drs.drs(DrsConfig(patience_s=0.0)),
         "drs-still": drs.drs(DrsConfig(moves_max=0)),
-        "drs-paper": drs.drs(DrsConfig(variant="paper")),
-        "drs-norm": drs.drs(DrsConfig(variant="paper", moves_max=0)),
+        "drs-paper": TRAININGS["drs-paper"],
+        "drs-norm": DRS_STILL,
         "edf": edf.plan,
         "edf-scaled": edf.plan_scaled,
         "elasticflow": elasticflow.plan,

@@ -4,7 +4,6 @@ import pytest
 from msgspec import structs
 
 from baselines import themis
-from gschedd.allocation.configurations import form_of
 from gschedd.models.runtime import PaperSpeed
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.elastic import allocate_on
@@ -12,6 +11,7 @@ from gschedd.plan.snapshot import Policy, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
 from gschedd.policies.training import deadline, drs, elasticflow
+from gschedd.policies.training.drs.options import form_of
 from tests.support.training_jobs import check, elastic, gpu_nodes, profile, snapshot_of
 
 #: It can run on four GPUs and not on two.

@@ -188,11 +188,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             "mean 'requested'?",
         ),
         (
-            "[training.drs]\nvariant = 'our'\n",
-            "[training.drs] variant: invalid value 'our'",
-            "did you mean 'ours'?",
-        ),
-        (
             "[training]\npolicy = 'balance'\n",
             "'balance' does not plan training jobs",
             "valid: dead",
@@ -241,8 +236,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             "mean 'short_first'?",
         ),
         ("[deadline]\nmove_s = 1\n", ":1: unknown table or key 'deadline'", "key of [training]"),
-        ("[training]\npolicy = 'drs-paper'\n", "is a policy of gsim only", 'variant = "paper"'),
-        ("[training]\npolicy = 'drs-still'\n", "is a policy of gsim only", "moves_max = 0"),
+        ("[training]\npolicy = 'drs-still'\n", "is a baseline for comparison", "valid: deadline"),
         (
             "[balance.weights]\ncpu = 0\nmemory = 0\n",
             ":1: [balance] weights must have cpu or",

@@ -3,13 +3,13 @@
 from msgspec import structs
 
 from gsched.model.resources import Chunk, Request
-from gschedd.allocation.configurations import form_of
 from gschedd.models.runtime import PaperSpeed
 from gschedd.plan.elastic import allocate_on
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
 from gschedd.policies.training import drs
+from gschedd.policies.training.drs.options import form_of
 from tests.support.training_jobs import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 #: One sample a second on each GPU, whatever lies between them.

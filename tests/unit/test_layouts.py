@@ -5,10 +5,10 @@ from msgspec import structs
 
 from gsched.model.resources import Share
 from gschedd.allocation.changes import Speeds
-from gschedd.allocation.configurations import FreeNodes, form_of
 from gschedd.plan.layouts import fastest, held_gpus, layout_of, slowest_type
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Fabric
+from gschedd.policies.training.drs.options import FreeNodes, form_of
 from tests.support.spaces import space
 from tests.support.training_jobs import elastic, snapshot_of
 

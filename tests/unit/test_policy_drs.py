@@ -1,23 +1,21 @@
 """DRS: which plan a training gets, who goes first, what is moved, and what people are told."""
 
-from typing import get_args
-
 import pytest
 from msgspec import structs
 
-from gsched.config.policies import DrsConfig, DrsVariant
-from gsched.model.resources import Allocation, Chunk, Request
-from gschedd.allocation.configurations import Option, form_of
-from gschedd.allocation.performance import Curve
-from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
+from baselines.registry import TRAININGS
+from gsched.config.policies import DrsConfig
+from gsched.model.resources import Allocation
+from gschedd.allocation.running import TrainingJobs, is_scattered
+from gschedd.models.runtime import PaperSpeed
 from gschedd.plan.elastic import allocate_on
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
 from gschedd.plan.space import SortedSpaces, Spaces
 from gschedd.plan.training import Fabric, Layout, TrainingProfile, gpus_by_node
 from gschedd.policies.training import drs
-from gschedd.policies.training.drs.migrate import is_scattered, movables
-from gschedd.policies.training.drs.round import choose
+from gschedd.policies.training.drs.choice import Curve, choose
+from gschedd.policies.training.drs.options import PlacementOption, form_of
 from tests.support.spaces import space
 from tests.support.training_jobs import (
     NOW_S,
@@ -32,7 +30,7 @@ from tests.support.training_jobs import (
     snapshot_of,
 )
 
-PAPER = drs.drs(DrsConfig(variant="paper"))
+PAPER = TRAININGS["drs-paper"]
 
 #: One sample a second on each GPU, whatever lies between them.
 LINEAR = PaperSpeed(parameters=0, batch=1, step_time_s=1.0)
@@ -61,9 +59,9 @@ def on(each: TrainingProfile, snapshot_nodes: dict[str, int], nodes: Spaces) -> 
 # --- the plan for one training ---
 
 
-def option(gpus: int, *, across: bool) -> Option:
+def option(gpus: int, *, across: bool) -> PlacementOption:
     counts = (gpus - 1, 1) if across else (gpus,)
-    return Option(gpus=gpus, layout=Layout(counts=counts), across=across)
+    return PlacementOption(gpus=gpus, layout=Layout(counts=counts), across=across)
 
 
 def test_a_plan_across_nodes_is_taken_where_it_uses_up_a_fragment() -> None:
@@ -72,7 +70,7 @@ def test_a_plan_across_nodes_is_taken_where_it_uses_up_a_fragment() -> None:
     across = Curve([(option(2, across=True), 2.0)])
 
     def chosen(fewest: int) -> bool:
-        found = choose(inside, across, fewest, work=10, slack_s=100)
+        found = choose(inside.choices(10, 100), across.choices(10, 100), fewest)
         assert found is not None
         (taken, _), meets = found
         assert meets
@@ -86,7 +84,7 @@ def test_a_plan_that_meets_the_deadline_goes_before_one_that_uses_up_a_fragment(
     """The one across nodes is too slow, and there is a fragment."""
     inside = Curve([(option(2, across=False), 1.0)])
     across = Curve([(option(2, across=True), 2.0)])
-    found = choose(inside, across, 1, work=10, slack_s=12)
+    found = choose(inside.choices(10, 12), across.choices(10, 12), 1)
 
     assert found is not None
     assert not found[0][0].across
@@ -97,13 +95,13 @@ def test_where_none_meets_the_deadline_the_same_rule_chooses_of_the_fastest() ->
     inside = Curve([(option(1, across=False), 5.0), (option(4, across=False), 2.0)])
     across = Curve([(option(4, across=True), 3.0)])
 
-    late = choose(inside, across, 4, work=10, slack_s=1)
+    late = choose(inside.choices(10, 1), across.choices(10, 1), 4)
     assert late is not None
     assert (late[0][0].gpus, late[0][0].across, late[1]) == (4, False, False)
-    late = choose(inside, across, 3, work=10, slack_s=1)
+    late = choose(inside.choices(10, 1), across.choices(10, 1), 3)
     assert late is not None
     assert (late[0][0].across, late[1]) == (True, False)
-    assert choose(Curve([]), Curve([]), 0, work=1, slack_s=1) is None
+    assert choose((None, None), (None, None), 0) is None
 
 
 @pytest.mark.parametrize(
@@ -150,43 +148,6 @@ def test_a_fixed_number_is_kept_although_one_gpu_would_be_faster() -> None:
     assert gpus_of(plan) == {1: {"n1": 2}}
 
 
-def test_a_request_that_is_not_plain_is_placed_as_it_is() -> None:
-    """Two chunks of different size: best fit, timed where they lie."""
-    asked = Request(chunks=(Chunk(gpus=2), Chunk(gpus=1)))
-    training = profile(1, speed=WalltimeSpeed(gpus=3), work=60, request=asked, deadline_s=100)
-    plan = drs.plan(snapshot_of(gpu_nodes(2, 2), [structs.replace(training, gpus=(3,))]))
-
-    assert gpus_of(plan) == {1: {"n1": 2, "n2": 1}}
-    assert verdict_of(plan, 1).end_s == pytest.approx(NOW_S + 60)
-
-
-def test_a_request_that_is_not_plain_waits_where_it_does_not_fit() -> None:
-    """Nothing is predicted of it, and nothing false is said."""
-    asked = Request(chunks=(Chunk(gpus=2), Chunk(gpus=1)))
-    training = profile(1, speed=WalltimeSpeed(gpus=3), work=60, request=asked, deadline_s=100)
-    plan = drs.plan(snapshot_of(gpu_nodes(2), [structs.replace(training, gpus=(3,))]))
-
-    assert plan.starts == ()
-    (wait,) = plan.waits
-    assert (
-        str(wait.reason)
-        == f"no GPUs are free that it can use; its deadline is {moment(NOW_S + 100)}"
-    )
-    said = verdict_of(plan, 1)
-    assert (said.meets, said.end_s, said.firm) == (False, None, False)
-    assert said.why == "its start time cannot be predicted"
-
-
-def test_a_training_without_gpus_is_planned_by_its_walltime() -> None:
-    """It has a deadline all the same."""
-    asked = Request(chunks=(Chunk(cpus=2),))
-    training = profile(1, speed=WalltimeSpeed(gpus=0), work=60, request=asked, deadline_s=100)
-    plan = drs.plan(snapshot_of(gpu_nodes(0), [structs.replace(training, gpus=(0,))]))
-
-    assert [start.job for start in plan.starts] == [1]
-    assert verdict_of(plan, 1).end_s == pytest.approx(NOW_S + 60)
-
-
 def test_where_no_node_that_is_up_could_run_it_that_is_said() -> None:
     """All are closed, or too small."""
     shut = {"n1": space("n1", cpus=64, gpu_types=("",) * 4, open=False)}
@@ -225,7 +186,7 @@ def test_each_start_is_decided_on_what_the_others_left() -> None:
 
 
 def test_ties_between_equal_nodes_go_to_the_one_with_most_capacity_left() -> None:
-    """Ours; the paper's goes by name."""
+    """Not by name."""
     nodes = {
         "n1": space("n1", cpus=64, gpu_types=("",) * 2),
         "n2": space("n2", cpus=64, gpu_types=("",) * 2),
@@ -234,11 +195,10 @@ def test_ties_between_equal_nodes_go_to_the_one_with_most_capacity_left() -> Non
     waiting = [profile(1, work=100, speed=LINEAR, deadline_s=1000)]
 
     assert gpus_of(drs.plan(snapshot_of(nodes, waiting))) == {1: {"n2": 1}}
-    assert gpus_of(PAPER(snapshot_of(nodes, waiting))) == {1: {"n1": 1}}
 
 
 def test_a_fast_kind_of_nodes_is_not_slowed_down_by_another() -> None:
-    """Ours plans within each kind; the paper's mixes, and the slowest GPU sets the pace."""
+    """There are also plans within each kind, as the slowest GPU sets the pace."""
     nodes = {
         "a-old": space("a-old", cpus=64, gpu_types=("old",) * 2),
         "new1": space("new1", cpus=64, gpu_types=("new",) * 2),
@@ -249,7 +209,6 @@ def test_a_fast_kind_of_nodes_is_not_slowed_down_by_another() -> None:
 
     assert gpus_of(drs.plan(seen)) == {1: {"new1": 2, "new2": 2}}
     assert verdict_of(drs.plan(seen), 1).meets
-    assert not verdict_of(PAPER(seen), 1).meets
 
 
 def aged(*, waited_s: float, least: int = 2) -> Snapshot:
@@ -375,11 +334,7 @@ def test_the_paper_places_the_largest_first() -> None:
 
 
 def test_without_migration_nothing_is_moved() -> None:
-    """NoRM of the paper, and ours with it switched off."""
-    for variant in get_args(DrsVariant):
-        policy = drs.drs(DrsConfig(variant=variant, moves_max=0))
-
-        assert policy(scattered()).moves == ()
+    assert drs.drs(DrsConfig(moves_max=0))(scattered()).moves == ()
 
 
 def test_the_paper_waits_until_all_have_arrived() -> None:
@@ -391,8 +346,6 @@ def test_the_paper_waits_until_all_have_arrived() -> None:
     assert PAPER(moving).starts == ()
     down = {**seen.nodes, "n2": structs.replace(seen.nodes["n2"], open=False)}
     assert PAPER(structs.replace(moving, nodes=down)).moves != (), "it goes on without it"
-    still = drs.drs(DrsConfig(variant="paper", moves_max=0))
-    assert still(moving).starts != (), "nothing is moved there: it only ends"
 
 
 def test_ours_moves_only_what_lets_a_deadline_be_met() -> None:
@@ -443,13 +396,9 @@ def test_what_cannot_be_moved_stays() -> None:
     """Not movable, or being stopped."""
     seen = scattered(movable=False)
 
-    assert movables(seen) == []
     assert PAPER(seen).moves == drs.plan(seen).moves == ()
-    assert not movables(
-        structs.replace(
-            scattered(), running=[structs.replace(job, leaving=True) for job in seen.running]
-        )
-    )
+    leaving = [structs.replace(job, leaving=True) for job in seen.running]
+    assert not TrainingJobs.of(structs.replace(scattered(), running=leaving)).movable
 
 
 def test_a_late_one_waits_for_gpus_that_are_coming_back() -> None:

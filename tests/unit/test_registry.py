@@ -80,8 +80,7 @@ def first_node(policy: Policy) -> str:
 def test_a_configuration_may_name_every_installed_policy() -> None:
     """And no other; a baseline is refused with what may be named."""
     assert tuple(sorted(INSTALLED.queue)) == words.POLICIES
-    simulated = {"drs-paper", "drs-still"}  # which a site says by the keys of drs
-    assert tuple(sorted(INSTALLED.training.keys() - simulated)) == words.TRAINING_POLICIES
+    assert tuple(sorted(INSTALLED.training)) == words.TRAINING_POLICIES
     assert tuple(sorted(INSTALLED.adaptive)) == words.ADAPTIVE_POLICIES
     assert tuple(sorted({*ALL.names} - {*INSTALLED.names})) == words.BASELINES
 
@@ -89,7 +88,7 @@ def test_a_configuration_may_name_every_installed_policy() -> None:
 CHANGED = {
     "deadline": "reserve_share = 0.2\nreserve_after_s = 60\nguarantee_below = 0.5\n"
     "grow_below = 0.5\nhold_s = 1\nsteps_max = 9\nsteps_min = 8\n",
-    "drs": "variant = 'paper'\nmoves_max = 1\npatience_s = 5\n",
+    "drs": "moves_max = 1\npatience_s = 5\n",
     "elasticflow": "slot_s = 60\nin_slots = true\n",
     "goodput": "round_s = 30\np = 1\nlambda_n = 2\nstart_gpus = 2\ncaution = 0\nstart_noise = 1\n"
     "short_first = 0\nweight_bound = 2\nageing = 1\ngap = 0.1\n"
@@ -115,16 +114,12 @@ def test_each_key_of_a_policys_table_reaches_the_policy(name: str) -> None:
         assert same == []
 
 
-def test_gsims_names_of_drs_keep_the_sites_other_settings() -> None:
-    """``drs-paper`` and ``drs-still`` change one key each."""
+def test_drs_without_migration_keeps_the_sites_other_settings() -> None:
     config = parse_config("[training.drs]\nmoves_max = 3\npatience_s = 5\n", where="test.toml")
 
-    said = {name: settings_of(ALL.choose(name, config).plan) for name in ("drs-paper", "drs-still")}
+    settings = settings_of(ALL.choose("drs-still", config).plan)
 
-    assert said == {
-        "drs-paper": DrsConfig(variant="paper", moves_max=3, patience_s=5.0),
-        "drs-still": DrsConfig(moves_max=0, patience_s=5.0),
-    }
+    assert settings == DrsConfig(moves_max=0, patience_s=5.0)
 
 
 def test_balance_with_what_learns_best_is_the_default() -> None:
@@ -236,7 +231,7 @@ def test_the_keys_of_drs_reach_it() -> None:
 
     assert len(drs_with().plan(seen).moves) == 1
     assert drs_with("moves_max = 0").plan(seen).moves == ()
-    assert len(drs_with("variant = 'paper'").plan(seen).moves) == 2
+    assert len(ALL.choose("drs-paper").plan(seen).moves) == 2
 
 
 def test_the_patience_of_drs_is_the_sites_own() -> None:

@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from baselines import edf, fifowhole, themis
-from gsched.config.policies import DrsConfig
+from baselines.registry import TRAININGS
 from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy
@@ -17,7 +17,7 @@ EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0)))
 POLICIES: dict[str, Policy] = {
     "deadline": deadline.plan,
     "drs": drs.plan,
-    "drs-paper": drs.drs(DrsConfig(variant="paper")),
+    "drs-paper": TRAININGS["drs-paper"],
     "edf": edf.plan,
     "edf-scaled": edf.plan_scaled,
     "elasticflow": elasticflow.plan,

@@ -1,97 +1,63 @@
 """One round of DRS: who starts now, on which plan, as long as something can start."""
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from msgspec import Struct
 
 from gsched.model.resources import Allocation, Request
-from gschedd.allocation.configurations import (
-    FreeNodes,
-    Option,
-    Paces,
-    PacesOf,
-    Preference,
-    Waiting,
-    place_whole,
-)
-from gschedd.allocation.performance import ROUNDING_S, Curve, Paced, best_of
 from gschedd.plan.space import Spaces
-from gschedd.plan.training import Fabric
+from gschedd.plan.training import Fabric, Speed
+from gschedd.policies.training.drs.choice import (
+    BestAndFastest,
+    Curve,
+    Paced,
+    best_of,
+    choose,
+)
+from gschedd.policies.training.drs.options import (
+    FreeNodes,
+    LayoutPaces,
+    Paces,
+    PlacementOption,
+    Preference,
+    WaitingJob,
+)
 
 
-class Decided(Struct, frozen=True, kw_only=True):
-    """A waiting training and the plan that was chosen for it.
+class ChosenStart(Struct, frozen=True, kw_only=True):
+    """A waiting training job and the plan that was chosen for it.
 
     Attributes:
         meets: it will meet its deadline on that plan, if it starts now.
         end_s: when it will be done, seconds since the epoch.
     """
 
-    waiting: Waiting
+    waiting: WaitingJob
     allocation: Allocation
-    option: Option
+    option: PlacementOption
     meets: bool
     end_s: float
 
 
 #: How those that have a plan are ordered: those that will be late come last; of the others those
 #: with the least time to spare come first, of the late ones those that end first; then the job id.
-_Ranked = tuple[bool, float, int, Waiting, Option, float]
-
-
-def choose(
-    inside: Curve, across: Curve, fewest: int, *, work: float, slack_s: float
-) -> tuple[Paced, bool] | None:
-    """Return the plan for a training, and whether it meets the deadline; None: there is none.
-
-    A plan across nodes is taken if some node has free GPUs, but fewer than the plan takes: then it
-    uses up a fragment and keeps whole nodes whole.
-
-    Args:
-        inside, across: its plans on one node and across nodes.
-        fewest: free GPUs of the node that has the fewest, but some.
-        work: what is left, in the unit of the plans' paces.
-        slack_s: seconds from the first step to the deadline; minus infinity: there is none.
-    """
-    return _chosen(
-        (inside.best(work, slack_s), inside.fastest),
-        (across.best(work, slack_s), across.fastest),
-        fewest,
-    )
-
-
-#: The best plan that meets a deadline, and the fastest one.
-_Pair = tuple[Paced | None, Paced | None]
-
-
-def _chosen(inside: _Pair, across: _Pair, fewest: int) -> tuple[Paced, bool] | None:
-    expected = _either(inside[0], across[0], fewest)
-    if expected is not None:
-        return expected, True
-    late = _either(inside[1], across[1], fewest)
-    return None if late is None else (late, False)
-
-
-def _either(inside: Paced | None, across: Paced | None, fewest: int) -> Paced | None:
-    if across is None or inside is None:
-        return inside or across
-    return across if 0 < fewest < across[0].gpus else inside
+_Ranked = tuple[bool, float, int, WaitingJob, PlacementOption, float]
 
 
 class _Plans(Struct, frozen=True, kw_only=True):
     """Plans on what is free, by GPUs, the fewest first."""
 
-    inside: tuple[Option, ...]
-    across: tuple[Option, ...]
+    inside: tuple[PlacementOption, ...]
+    across: tuple[PlacementOption, ...]
     fewest: int
 
     @classmethod
     def of(
         cls,
-        options: Iterable[Option],
+        options: Iterable[PlacementOption],
         gpus: Iterable[int],
         fewest: int,
-        known: dict[tuple[Option, ...], tuple[Option, ...]],
+        known: dict[tuple[PlacementOption, ...], tuple[PlacementOption, ...]],
     ) -> "_Plans":
         """Return those of some numbers of GPUs.
 
@@ -114,18 +80,18 @@ class _Plans(Struct, frozen=True, kw_only=True):
 class _Family:
     """Waiting training jobs of one form, speed and numbers of GPUs: the same plans suit them."""
 
-    def __init__(self, gpus: tuple[int, ...], paces: PacesOf, now_s: float) -> None:
+    def __init__(self, gpus: tuple[int, ...], paces: LayoutPaces, now_s: float) -> None:
         self.gpus = gpus
         self._paces = paces
         self._now_s = now_s
         #: Work, seconds for it until the deadline, and those until its first step, of each.
-        self._waiting: list[tuple[float, float, float, Waiting]] = []
+        self._waiting: list[tuple[float, float, float, WaitingJob]] = []
         self._curves: dict[tuple[object, ...], Curve] = {}
         self._known: dict[tuple[int, Curve, Curve], list[_Ranked]] = {}
-        self._seen_inside: tuple[Option, ...] | None = None
-        self._inside: _Pair = (None, None)
+        self._seen_inside: tuple[PlacementOption, ...] | None = None
+        self._inside: BestAndFastest = (None, None)
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: WaitingJob) -> None:
         profile = waiting.profile
         slack_s = float("-inf") if profile.deadline_s is None else profile.deadline_s - self._now_s
         begin_s = profile.startup_s
@@ -155,10 +121,10 @@ class _Family:
             self._inside = best_of(plans.inside, self._paces, work=work, slack_s=slack_s)
             self._seen_inside = plans.inside
         across = best_of(plans.across, self._paces, work=work, slack_s=slack_s)
-        chosen = _chosen(self._inside, across, plans.fewest)
+        chosen = choose(self._inside, across, plans.fewest)
         return () if chosen is None else (_ranked(chosen, work, slack_s, begin_s, waiting),)
 
-    def _curve(self, options: Iterable[Option]) -> Curve:
+    def _curve(self, options: Iterable[PlacementOption]) -> Curve:
         """Return the curve of plans; the same one for plans that are as fast."""
         paced = [(option, self._paces[option.layout]) for option in options]
         key = tuple((option.gpus, option.across, option.pool, pace) for option, pace in paced)
@@ -169,13 +135,13 @@ class _Family:
 
     def _rank(self, inside: Curve, across: Curve, fewest: int) -> Iterator[_Ranked]:
         for work, slack_s, begin_s, waiting in self._waiting:
-            chosen = choose(inside, across, fewest, work=work, slack_s=slack_s)
+            chosen = choose(inside.choices(work, slack_s), across.choices(work, slack_s), fewest)
             if chosen is not None:
                 yield _ranked(chosen, work, slack_s, begin_s, waiting)
 
 
 def _ranked(
-    chosen: tuple[Paced, bool], work: float, slack_s: float, begin_s: float, waiting: Waiting
+    chosen: tuple[Paced, bool], work: float, slack_s: float, begin_s: float, waiting: WaitingJob
 ) -> _Ranked:
     (option, pace), meets = chosen
     work_s = work * pace
@@ -191,18 +157,19 @@ class _Batch:
         self.nodes = nodes
         self._paces = paces
         self._now_s = now_s
-        self._families: dict[int, _Family] = {}
+        self._families: dict[tuple[Speed, tuple[int, ...]], _Family] = {}
         self._counts: tuple[int, ...] = ()
         #: By what the plans are made of: those that have a plan, in order, and how many are gone.
         self._rankings: dict[tuple[object, ...], tuple[list[_Ranked], list[int]]] = {}
-        self._insides: dict[tuple[Option, ...], tuple[Option, ...]] = {}
+        self._insides: dict[tuple[PlacementOption, ...], tuple[PlacementOption, ...]] = {}
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: WaitingJob) -> None:
         profile = waiting.profile
-        family = self._families.get(waiting.kind)
+        key = (profile.speed, profile.gpus)
+        family = self._families.get(key)
         if family is None:
-            paces = self._paces.of_speed(profile.speed, profile.gpus[0])
-            family = self._families[waiting.kind] = _Family(profile.gpus, paces, self._now_s)
+            paces = self._paces[profile.speed, profile.gpus[0]]
+            family = self._families[key] = _Family(profile.gpus, paces, self._now_s)
             self._counts = tuple(sorted({*self._counts, *profile.gpus}))
         family.add(waiting)
         self._rankings.clear()
@@ -230,48 +197,8 @@ class _Batch:
             position[0] += 1
         return ranked[position[0]] if position[0] < len(ranked) else None
 
-    def allocate(self, ranked: _Ranked) -> Allocation:
-        return self.nodes.allocate(ranked[4])
 
-
-class _Whole:
-    """A training that can only be placed as it is: several chunks, or no GPUs in its places."""
-
-    def __init__(self, waiting: Waiting, round_: "Round") -> None:
-        self._waiting = waiting
-        self._round = round_
-        self._seen = -1
-        self._found: tuple[Allocation, _Ranked] | None = None
-
-    def head(self, gone: set[int]) -> _Ranked | None:
-        if self._waiting.profile.job in gone:
-            return None
-        if self._seen != self._round.taken:
-            self._seen = self._round.taken
-            self._found = self._place()
-        return None if self._found is None else self._found[1]
-
-    def _place(self) -> tuple[Allocation, _Ranked] | None:
-        profile, spaces = self._waiting.profile, self._round.spaces
-        found = place_whole(self._waiting.job_class.request, spaces, self._round.fabric)
-        if found is None:
-            return None
-        allocation, layout = found
-        run_s = profile.run_time_s(layout)
-        slack_s = (
-            float("-inf") if profile.deadline_s is None else profile.deadline_s - self._round.now_s
-        )
-        late = run_s > slack_s + ROUNDING_S
-        spare_s = run_s if late else slack_s - run_s
-        option = Option(gpus=layout.gpus, layout=layout, across=len(allocation) > 1)
-        return allocation, (late, spare_s, profile.job, self._waiting, option, run_s)
-
-    def allocate(self, ranked: _Ranked) -> Allocation:
-        assert self._found is not None, ranked
-        return self._found[0]
-
-
-class Round:
+class StartRound:
     """The waiting training jobs on what is free, until nothing more can start.
 
     Args:
@@ -280,46 +207,35 @@ class Round:
         fabric: how nodes are connected.
         paces: of this plan.
         preference: orders nodes with as many free GPUs.
-        by_kind: there are also plans within one kind of nodes.
     """
 
     def __init__(
-        self,
-        now_s: float,
-        spaces: Spaces,
-        fabric: Fabric,
-        paces: Paces,
-        *,
-        preference: Preference | None = None,
-        by_kind: bool = False,
+        self, now_s: float, spaces: Spaces, fabric: Fabric, paces: Paces, preference: Preference
     ) -> None:
-        self.now_s = now_s
-        self.spaces = spaces
-        self.fabric = fabric
-        self.taken = 0
+        self._now_s = now_s
+        self._spaces = spaces
+        self._fabric = fabric
         self._paces = paces
         self._preference = preference
-        self._by_kind = by_kind
         self._batches: dict[Request, _Batch] = {}
-        self._wholes: list[_Whole] = []
         self._gone: set[int] = set()
 
     def run(
         self,
-        waiting: Iterable[Waiting],
-        postponed: Callable[[Waiting], bool] = lambda _: False,
+        waiting: Iterable[WaitingJob],
+        postponed: Container[int] = (),
         *,
-        first: Iterable[Waiting] = (),
-    ) -> list[Decided]:
+        first: Iterable[WaitingJob] = (),
+    ) -> list[ChosenStart]:
         """Return who starts, in order.
 
         Args:
             waiting: those that want to.
-            postponed: whether one that would be late had better wait.
+            postponed: jobs that do not start late now, as they would be in time later.
             first: those that go before all of them, in order: where one of these finds no place,
                 nothing more starts.
         """
-        started: list[Decided] = []
+        started: list[ChosenStart] = []
         for each in first:
             self._add(each)
             begun = self._start(postponed)
@@ -330,54 +246,39 @@ class Round:
             self._add(each)
         return started + self._start(postponed)
 
-    def _start(self, postponed: Callable[[Waiting], bool]) -> list[Decided]:
+    def _add(self, waiting: WaitingJob) -> None:
+        batch = self._batches.get(waiting.form)
+        if batch is None:
+            nodes = FreeNodes(waiting.form, self._spaces, self._fabric, self._preference)
+            batch = self._batches[waiting.form] = _Batch(nodes, self._paces, self._now_s)
+        batch.add(waiting)
+
+    def _start(self, postponed: Container[int]) -> list[ChosenStart]:
         """Start those that were added, as long as one has a plan."""
-        started: list[Decided] = []
-        sources: list[_Batch | _Whole] = [*self._batches.values(), *self._wholes]
+        started: list[ChosenStart] = []
         while True:
             heads = [
-                (head, source)
-                for source in sources
-                if (head := source.head(self._gone)) is not None
+                (head, batch)
+                for batch in self._batches.values()
+                if (head := batch.head(self._gone)) is not None
             ]
             if not heads:
                 return started
-            head, source = min(heads, key=lambda each: each[0][:3])
+            head, batch = min(heads, key=lambda each: each[0][:3])
             late, _, job, one, option, run_s = head
             self._gone.add(job)
-            if late and postponed(one):
+            if late and job in postponed:
                 continue
-            allocation = source.allocate(head)
-            self._take(allocation)
+            allocation = batch.nodes.allocate(option)
+            self._spaces.take(allocation)
+            for each in self._batches.values():
+                each.nodes.refresh(share.node for share in allocation)
             started.append(
-                Decided(
+                ChosenStart(
                     waiting=one,
                     allocation=allocation,
                     option=option,
                     meets=not late,
-                    end_s=self.now_s + run_s,
+                    end_s=self._now_s + run_s,
                 )
             )
-
-    def _add(self, waiting: Waiting) -> None:
-        form = waiting.form
-        if form is None:
-            self._wholes.append(_Whole(waiting, self))
-            return
-        batch = self._batches.get(form)
-        if batch is None:
-            nodes = FreeNodes(
-                form,
-                self.spaces,
-                self.fabric,
-                preference=self._preference,
-                by_kind=self._by_kind,
-            )
-            batch = self._batches[form] = _Batch(nodes, self._paces, self.now_s)
-        batch.add(waiting)
-
-    def _take(self, allocation: Allocation) -> None:
-        self.spaces.take(allocation)
-        self.taken += 1
-        for batch in self._batches.values():
-            batch.nodes.refresh(share.node for share in allocation)

@@ -9,13 +9,15 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gschedd.allocation.configurations import Option
 from gschedd.plan.training import Layout
+from gschedd.policies.training.drs.options import PlacementOption
 
 #: Times are floating-point numbers: an end that is so little late is on time. Seconds.
 ROUNDING_S: Final = 1e-3
 
-Paced = tuple[Option, float]  # a plan, and the seconds that a unit of work takes on it
+Paced = tuple[PlacementOption, float]  # a plan, and the seconds that a unit of work takes on it
+#: The best plan that meets a deadline, and the fastest one.
+BestAndFastest = tuple[Paced | None, Paced | None]
 
 
 class Curve:
@@ -58,24 +60,28 @@ class Curve:
         self._best = hull[::-1]
         self._breaks = limits[::-1]
 
-    def best(self, work: float, slack_s: float) -> Paced | None:
-        """Return the plan that performs best of those that meet the deadline; None: none does.
+    def choices(self, work: float, slack_s: float) -> BestAndFastest:
+        """Return the plan that performs best of those that meet the deadline, and the fastest.
 
         Args:
             work: what is left, in the unit of the paces.
             slack_s: seconds until the deadline; minus infinity where there is none.
         """
         if not self._best or slack_s < -ROUNDING_S:
-            return None
+            return None, self.fastest
         if work <= 0:
-            return self._best[-1]
+            return self._best[-1], self.fastest
         found = self._best[bisect_right(self._breaks, slack_s / work)]
-        return found if work * found[1] <= slack_s + ROUNDING_S else None
+        return (found if work * found[1] <= slack_s + ROUNDING_S else None), self.fastest
 
 
 def best_of(
-    options: Iterable[Option], paces: Mapping[Layout, float], *, work: float, slack_s: float
-) -> tuple[Paced | None, Paced | None]:
+    options: Iterable[PlacementOption],
+    paces: Mapping[Layout, float],
+    *,
+    work: float,
+    slack_s: float,
+) -> BestAndFastest:
     """Return what `Curve` would call the best plan and the fastest: for one training it is quicker.
 
     Args:
@@ -103,3 +109,28 @@ def _meet(fewer: Paced, more: Paced) -> float:
     """Return from how many seconds for a unit of work on the plan on fewer GPUs is better."""
     few, many = fewer[0].gpus, more[0].gpus
     return (fewer[1] * many - more[1] * few) / (many - few)
+
+
+def choose(
+    inside: BestAndFastest, across: BestAndFastest, fewest: int
+) -> tuple[Paced, bool] | None:
+    """Return the plan for a training job, and whether it meets the deadline; None: there is none.
+
+    A plan across nodes is taken if some node has free GPUs, but fewer than the plan takes: then it
+    uses up a fragment and keeps whole nodes whole.
+
+    Args:
+        inside, across: of its plans on one node and across nodes.
+        fewest: free GPUs of the node that has the fewest, but some.
+    """
+    expected = _either(inside[0], across[0], fewest)
+    if expected is not None:
+        return expected, True
+    late = _either(inside[1], across[1], fewest)
+    return None if late is None else (late, False)
+
+
+def _either(inside: Paced | None, across: Paced | None, fewest: int) -> Paced | None:
+    if across is None or inside is None:
+        return inside or across
+    return across if 0 < fewest < across[0].gpus else inside

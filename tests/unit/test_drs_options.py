@@ -9,26 +9,17 @@ from msgspec import structs
 
 from gsched.model.resources import Chunk, Request
 from gsched.model.states import Placement
-from gschedd.allocation.configurations import (
-    FreeNodes,
-    Option,
-    Paces,
-    form_of,
-    waiting_training_jobs,
-)
-from gschedd.allocation.performance import Curve, best_of
 from gschedd.plan.layouts import has_alike_gpus
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import BETWEEN_BYTES_S, INSIDE_BYTES_S, Fabric, Layout, gpus_by_node
+from gschedd.policies.training.drs.choice import Curve, best_of
+from gschedd.policies.training.drs.options import FreeNodes, Paces, PlacementOption, form_of
 from tests.support.spaces import space
 from tests.support.training_jobs import (
     ALEXNET,
     RESNET50,
-    VGG16,
     elastic,
     gpu_nodes,
-    profile,
-    snapshot_of,
 )
 
 FORM = form_of(elastic())
@@ -39,16 +30,15 @@ def free_nodes(
     *,
     form: Request = FORM,
     fabric: Fabric | None = None,
-    by_kind: bool = False,
 ) -> FreeNodes:
-    return FreeNodes(form, Spaces(nodes), fabric or Fabric(), by_kind=by_kind)
+    return FreeNodes(form, Spaces(nodes), fabric or Fabric())
 
 
-def described(options: tuple[Option, ...]) -> list[tuple[int, bool, tuple[int, ...]]]:
+def described(options: tuple[PlacementOption, ...]) -> list[tuple[int, bool, tuple[int, ...]]]:
     return [(each.gpus, each.across, each.layout.counts) for each in options]
 
 
-def placed(nodes: FreeNodes, option: Option) -> dict[str, int]:
+def placed(nodes: FreeNodes, option: PlacementOption) -> dict[str, int]:
     return gpus_by_node(nodes.allocate(option))
 
 
@@ -109,7 +99,7 @@ def test_what_is_taken_is_seen_after_a_refresh() -> None:
         anew = FreeNodes(FORM, spaces, Fabric())
 
         assert seen.options(range(1, 11)) == anew.options(range(1, 11))
-        assert (seen.fewest, seen.most, seen.total) == (anew.fewest, anew.most, anew.total)
+        assert seen.fewest == anew.fewest
 
 
 def test_places_of_several_gpus_are_not_broken() -> None:
@@ -138,14 +128,15 @@ def test_other_resources_limit_gpus() -> None:
     """A node with four GPUs and one CPU gives one place."""
     nodes = {"n1": space("n1", cpus=1, gpu_types=("",) * 4)}
 
-    assert free_nodes(nodes).most == 1
+    assert described(free_nodes(nodes).options((1, 2))) == [(1, False, (1,))]
 
 
 def test_bandwidth_is_that_of_the_slowest_connection_used() -> None:
     """Each pair of nodes may have its own, and each node inside."""
     fabric = Fabric(between={("n1", "n2"): 1e9, ("n1", "n3"): 2e9}, inside={"n2": 40e9})
     nodes = free_nodes(gpu_nodes(1, 2, 3), fabric=fabric)
-    found = {(each.gpus, each.across): each.layout for each in nodes.options((1, 2, 3, 4, 5))}
+    options = nodes.options((1, 2, 3, 4, 5))
+    found = {(each.gpus, each.across): each.layout for each in options if not each.pool}
 
     assert found[2, False].bandwidth_bytes_s == 40e9  # n2
     assert found[3, True].bandwidth_bytes_s == 1e9  # n1, n2
@@ -163,10 +154,8 @@ def test_on_several_kinds_of_nodes_there_are_plans_within_each() -> None:
         "fast2": space("fast2", gpu_types=("new",) * 4),
     }
     fabric = Fabric(devices={"new": 2.0})
-    mixed = free_nodes(nodes, fabric=fabric)
-    kinds = free_nodes(nodes, fabric=fabric, by_kind=True)
+    kinds = free_nodes(nodes, fabric=fabric)
 
-    assert {each.layout.device for each in mixed.options((6,))} == {1.0}
     assert {each.layout.device for each in kinds.options((6,))} == {1.0, 2.0}
     best = max(kinds.options((6,)), key=lambda each: each.layout.device)
     assert placed(kinds, best) == {"fast": 4, "fast2": 2}
@@ -189,30 +178,14 @@ def test_requests_of_other_kinds_are_placed_whole() -> None:
     assert not has_alike_gpus(Request())
 
 
-def test_training_jobs_that_are_alike_are_of_one_kind() -> None:
-    """Same form, speed and numbers of GPUs; how much is left of them does not matter."""
-    waiting = [
-        profile(1, speed=VGG16),
-        profile(2, speed=VGG16, work=5.0, deadline_s=3.0),
-        profile(3, speed=ALEXNET),
-        profile(4, speed=VGG16, request=elastic(1, 4)),
-    ]
-    found = waiting_training_jobs(snapshot_of(gpu_nodes(1), waiting[::-1]))
-
-    assert [each.profile.job for each in found] == [1, 2, 3, 4]
-    kinds = [each.kind for each in found]
-    assert kinds[0] == kinds[1]
-    assert len({kinds[0], kinds[2], kinds[3]}) == 3
-
-
 def test_a_plan_slower_than_one_gpu_has_no_pace() -> None:
     """Inequality 11; the fewest that it may have are exempt, or it could never run."""
     paces = Paces()
     two = Layout(counts=(2,))
 
-    assert paces.of(ALEXNET, two, fewest=1) == float("inf")
-    assert paces.of(ALEXNET, two, fewest=2) == pytest.approx(1 / ALEXNET.rate(two))
-    assert paces.of(RESNET50, two, fewest=1) == pytest.approx(1 / RESNET50.rate(two))
+    assert paces[ALEXNET, 1][two] == float("inf")
+    assert paces[ALEXNET, 2][two] == pytest.approx(1 / ALEXNET.rate(two))
+    assert paces[RESNET50, 1][two] == pytest.approx(1 / RESNET50.rate(two))
 
 
 # --- performance ---
@@ -222,9 +195,10 @@ _paced = st.lists(
 )
 
 
-def options_of(pairs: list[tuple[int, float]]) -> list[tuple[Option, float]]:
+def options_of(pairs: list[tuple[int, float]]) -> list[tuple[PlacementOption, float]]:
     return [
-        (Option(gpus=gpus, layout=Layout(counts=(gpus,))), pace) for gpus, pace in sorted(pairs)
+        (PlacementOption(gpus=gpus, layout=Layout(counts=(gpus,))), pace)
+        for gpus, pace in sorted(pairs)
     ]
 
 
@@ -238,9 +212,9 @@ def test_one_training_alone_gets_what_a_curve_says(
     curve = Curve(options)
 
     paces = {option.layout: pace for option, pace in options}
-    best, fastest = best_of([each for each, _ in options], paces, work=work, slack_s=slack_s)
+    alone = best_of([each for each, _ in options], paces, work=work, slack_s=slack_s)
 
-    assert (best, fastest) == (curve.best(work, slack_s), curve.fastest)
+    assert alone == curve.choices(work, slack_s)
 
 
 @given(_paced, st.floats(0.1, 100), st.floats(-50, 200))
@@ -250,7 +224,7 @@ def test_the_best_plan_is_that_of_trying_all(
     """Equation 12 for each plan: the largest that is not below 0, fewer GPUs where equal."""
     tried = {gpus: (slack_s - work * pace) / gpus for gpus, pace in pairs}
     met = {gpus: value for gpus, value in tried.items() if value >= 0}
-    found = Curve(options_of(pairs)).best(work, slack_s)
+    found = Curve(options_of(pairs)).choices(work, slack_s)[0]
 
     if found is None:
         assert not met
@@ -264,7 +238,7 @@ def test_a_plan_below_the_hull_is_never_best() -> None:
     curve = Curve(options_of([(1, 1.0), (2, 0.9), (3, 0.2)]))
     chosen = []
     for slack_s in (0.5, 1.05, 1.2, 1.39, 1.41, 2.0, 9.0):
-        found = curve.best(1.0, slack_s)
+        found = curve.choices(1.0, slack_s)[0]
         assert found is not None
         chosen.append(found[0].gpus)
 
@@ -290,8 +264,8 @@ def test_a_deadline_that_is_just_met_is_met() -> None:
     """Equality counts, and rounding does not."""
     curve = Curve(options_of([(1, 0.1)]))
 
-    assert curve.best(3.0, 3.0 * 0.1) is not None
-    assert curve.best(3.0, 3.0 * 0.1 - 1e-6) is not None
-    assert curve.best(3.0, 3.0 * 0.1 - 0.1) is None
-    assert curve.best(3.0, float("-inf")) is None
-    assert curve.best(0.0, 0.0) is not None
+    assert curve.choices(3.0, 3.0 * 0.1)[0] is not None
+    assert curve.choices(3.0, 3.0 * 0.1 - 1e-6)[0] is not None
+    assert curve.choices(3.0, 3.0 * 0.1 - 0.1)[0] is None
+    assert curve.choices(3.0, float("-inf"))[0] is None
+    assert curve.choices(0.0, 0.0)[0] is not None

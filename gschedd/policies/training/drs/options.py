@@ -7,7 +7,7 @@ several kinds of nodes there are also plans that keep to one kind, and among nod
 GPUs the one that ranks lower comes first.
 
 Requests of one form see the same free GPUs, and training jobs of one speed are equally fast on
-them, so that both are worked out once for all of them.
+them, so that both are computed once for all of them.
 """
 
 from bisect import bisect_left, insort
@@ -17,9 +17,9 @@ from msgspec import Struct, structs
 
 from gsched.model.resources import Allocation, Request
 from gsched.model.states import Placement
+from gschedd.allocation.running import TrainingJobs
 from gschedd.plan.elastic import allocate_on, free_gpus
-from gschedd.plan.fit import NoFit, place
-from gschedd.plan.layouts import has_alike_gpus, layout_of, slowest_type
+from gschedd.plan.layouts import slowest_type
 from gschedd.plan.snapshot import JobClass, Snapshot
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import Fabric, Layout, Speed, TrainingProfile
@@ -28,39 +28,25 @@ from gschedd.plan.training import Fabric, Layout, Speed, TrainingProfile
 Preference = Callable[[FreeNode], float]
 
 
-class Waiting(Struct, frozen=True, kw_only=True):
-    """A training that waits to start.
-
-    Attributes:
-        form: of its request (see `form_of`); None where it can only be placed as it is.
-        kind: the same number for all in one plan whose form, speed and numbers of GPUs are equal:
-            the same plans suit them.
-    """
+class WaitingJob(Struct, frozen=True, kw_only=True):
+    """A training job that waits to start; ``form`` is that of its request (see `form_of`)."""
 
     profile: TrainingProfile
     job_class: JobClass
-    form: Request | None
-    kind: int
+    form: Request
 
 
-def waiting_training_jobs(snapshot: Snapshot) -> list[Waiting]:
-    """Return the training jobs that wait, by job id; jobs without a profile are not among them."""
-    forms: dict[Request, Request | None] = {}
-    kinds: dict[tuple[Request | None, Speed, tuple[int, ...]], int] = {}
-    found: list[Waiting] = []
-    for group in snapshot.groups:
-        profile = (
-            snapshot.profiles.get(group.job_class.training) if group.job_class.training else None
-        )
-        if profile is None:
-            continue
-        request = group.job_class.request
+def waiting_jobs(snapshot: Snapshot, training_jobs: TrainingJobs) -> list[WaitingJob]:
+    """Return the training jobs that wait, by job id."""
+    forms: dict[Request, Request] = {}
+    found: list[WaitingJob] = []
+    for job, job_class in training_jobs.waiting.items():
+        request = job_class.request
         if request not in forms:
-            forms[request] = form_of(request) if has_alike_gpus(request) else None
-        form = forms[request]
-        kind = kinds.setdefault((form, profile.speed, profile.gpus), len(kinds))
-        found.append(Waiting(profile=profile, job_class=group.job_class, form=form, kind=kind))
-    return sorted(found, key=lambda each: each.profile.job)
+            forms[request] = form_of(request)
+        profile = snapshot.profiles[job]
+        found.append(WaitingJob(profile=profile, job_class=job_class, form=forms[request]))
+    return found
 
 
 def form_of(request: Request) -> Request:
@@ -69,7 +55,7 @@ def form_of(request: Request) -> Request:
     return structs.replace(request, chunks=(chunk,), places_max=0)
 
 
-class Option(Struct, frozen=True, kw_only=True, cache_hash=True):
+class PlacementOption(Struct, frozen=True, kw_only=True, cache_hash=True):
     """One plan for a training on what is free.
 
     Attributes:
@@ -95,11 +81,10 @@ class FreeNodes:
     """The nodes with GPUs free for requests of one form, by how many, as a plan takes of them.
 
     Args:
-        form: see `form_of`; only where GPUs are alike (`has_alike_gpus`).
-        spaces: what is free; when it changes, `refresh` is told of which nodes.
+        form: see `form_of`.
+        spaces: what is free; `refresh` takes in which nodes have changed.
         fabric: how nodes are connected.
         preference: orders nodes with as many free GPUs.
-        by_kind: also make plans that keep to one kind of nodes, where there are several.
     """
 
     def __init__(
@@ -107,9 +92,7 @@ class FreeNodes:
         form: Request,
         spaces: Spaces,
         fabric: Fabric,
-        *,
-        preference: Preference | None = None,
-        by_kind: bool = False,
+        preference: Preference = lambda _: 0.0,
     ) -> None:
         self.form = form
         self._spaces = spaces
@@ -129,64 +112,40 @@ class FreeNodes:
             )
         kinds = {kind: number for number, kind in enumerate(sorted(set(of_node.values())))}
         self._kinds = {name: kinds[kind] for name, kind in of_node.items()}
-        # pool 0 is of all nodes, pool k + 1 of those of kind k
-        self._pools: list[list[_Key]] = [[]]
-        self._by_kind = by_kind and len(kinds) > 1
-        if self._by_kind:
-            self._pools += [[] for _ in kinds]
+        # pool 0 is of all nodes; where there are several kinds, pool k + 1 is of those of kind k
+        self._pools: list[list[_Key]] = [[] for _ in range(len(kinds) + 1 if len(kinds) > 1 else 1)]
         for name, count in free_gpus(form, spaces).items():
-            self._put(name, self._capped(count))
-        for pool in self._pools:
-            pool.sort()
+            self._insert(name, count)
 
-    def _capped(self, count: int) -> int:
-        """Return how many GPUs of a node one training may have: one place where they scatter."""
-        scatters = self.form.placement is Placement.SCATTER
-        return min(count, self.form.chunks[0].gpus) if scatters else count
-
-    def _put(self, name: str, count: int) -> None:
+    def _insert(self, name: str, count: int) -> None:
+        if self.form.placement is Placement.SCATTER:  # one place on each node
+            count = min(count, self.form.chunks[0].gpus)
         if count:
-            preference = self._preference(self._spaces[name]) if self._preference else 0.0
-            key = self._keys[name] = (count, preference, name)
+            key = self._keys[name] = (count, self._preference(self._spaces[name]), name)
             for pool in self._pools_of(name):
-                pool.append(key)
+                insort(pool, key)
 
     def _pools_of(self, name: str) -> Iterator[list[_Key]]:
         yield self._pools[0]
-        if self._by_kind:
+        if len(self._pools) > 1:
             yield self._pools[self._kinds[name] + 1]
 
     def refresh(self, names: Iterable[str]) -> None:
-        """Look at nodes again of which something was taken or to which something was given."""
+        """Take in that something was taken from nodes, or given to them."""
         for name in names:
             before = self._keys.pop(name, None)
             if before is not None:
                 for pool in self._pools_of(name):
                     del pool[bisect_left(pool, before)]
-            space = self._spaces[name]
-            count = self._capped(free_gpus(self.form, Spaces({name: space})).get(name, 0))
-            if count:
-                preference = self._preference(space) if self._preference else 0.0
-                key = self._keys[name] = (count, preference, name)
-                for pool in self._pools_of(name):
-                    insort(pool, key)
+            space = Spaces({name: self._spaces[name]})
+            self._insert(name, free_gpus(self.form, space).get(name, 0))
 
     @property
     def fewest(self) -> int:
         """Return the fewest free GPUs of a node that has any; 0 where none has."""
         return self._pools[0][0][0] if self._pools[0] else 0
 
-    @property
-    def most(self) -> int:
-        """Return the most free GPUs of a node."""
-        return self._pools[0][-1][0] if self._pools[0] else 0
-
-    @property
-    def total(self) -> int:
-        """Return the free GPUs of all nodes."""
-        return sum(key[0] for key in self._pools[0])
-
-    def options(self, counts: Sequence[int]) -> tuple[Option, ...]:
+    def options(self, counts: Sequence[int]) -> tuple[PlacementOption, ...]:
         """Return every plan for some numbers of GPUs: on one node, then across nodes.
 
         Of plans that are equally good the first is the one to take: it is made of all nodes.
@@ -194,7 +153,7 @@ class FreeNodes:
         Args:
             counts: ascending.
         """
-        found: list[Option] = []
+        found: list[PlacementOption] = []
         for number, pool in enumerate(self._pools):
             found += self._inside(number, pool, counts)
         if self.form.placement is not Placement.PACK:
@@ -203,15 +162,19 @@ class FreeNodes:
                     found += self._across(number, pool, counts)
         return tuple(found)
 
-    def _inside(self, number: int, pool: list[_Key], counts: Sequence[int]) -> Iterator[Option]:
+    def _inside(
+        self, number: int, pool: list[_Key], counts: Sequence[int]
+    ) -> Iterator[PlacementOption]:
         most = pool[-1][0] if pool else 0
         for count in counts:
             if count > most:
                 return
             node = pool[bisect_left(pool, (count, _FIRST, ""))][2]
-            yield Option(gpus=count, layout=self._layout(((node, count),)), pool=number)
+            yield PlacementOption(gpus=count, layout=self._layout(((node, count),)), pool=number)
 
-    def _across(self, number: int, pool: list[_Key], counts: Sequence[int]) -> Iterator[Option]:
+    def _across(
+        self, number: int, pool: list[_Key], counts: Sequence[int]
+    ) -> Iterator[PlacementOption]:
         taken: list[tuple[str, int]] = []
         have = index = 0
         for count in counts:
@@ -224,7 +187,9 @@ class FreeNodes:
             if count > 1:
                 name, free = taken[-1]
                 parts = (*taken[:-1], (name, free - (have - count)))
-                yield Option(gpus=count, layout=self._layout(parts), across=True, pool=number)
+                yield PlacementOption(
+                    gpus=count, layout=self._layout(parts), across=True, pool=number
+                )
 
     def _layout(self, parts: Sequence[tuple[str, int]]) -> Layout:
         """Return the layout of so many GPUs on each node; equal ones are one object."""
@@ -235,7 +200,7 @@ class FreeNodes:
             layout = self._layouts[key] = self._fabric.layout(dict(parts), self._types)
         return layout
 
-    def allocate(self, option: Option) -> Allocation:
+    def allocate(self, option: PlacementOption) -> Allocation:
         """Return the allocation of a plan made on what is free now, most GPUs first.
 
         Raises:
@@ -246,7 +211,7 @@ class FreeNodes:
             raise ValueError(f"{option} is not what is free now")
         return found
 
-    def _nodes_of(self, option: Option) -> dict[str, int]:
+    def _nodes_of(self, option: PlacementOption) -> dict[str, int]:
         pool, left = self._pools[option.pool], option.gpus
         if not option.across:
             return {self._node_of(option, pool): left}
@@ -258,55 +223,30 @@ class FreeNodes:
             left -= parts[-1][1]
         return dict(reversed(parts))
 
-    def _node_of(self, option: Option, pool: list[_Key]) -> str:
+    def _node_of(self, option: PlacementOption, pool: list[_Key]) -> str:
         index = bisect_left(pool, (option.gpus, _FIRST, ""))
         if index == len(pool):
             raise ValueError(f"{option} is not what is free now")
         return pool[index][2]
 
 
-class Paces:
-    """Seconds that a unit of work takes, by speed and layout; each is asked for once.
+class LayoutPaces(dict[Layout, float]):
+    """Seconds that a unit of work takes, for training jobs of one speed, by layout.
 
-    A plan on more GPUs than a training needs at least, on which it would not be faster than on one
-    (inequality 11), has no pace.
+    Infinite where a job cannot run, and on more than its minimum number of GPUs also where it would
+    not be faster than on one (inequality 11). With that minimum a job runs even so.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[Speed, int], PacesOf] = {}
-
-    def of(self, speed: Speed, layout: Layout, fewest: int) -> float:
-        """Return the pace on a layout, infinite where it cannot or should not run.
-
-        Args:
-            speed: of the training.
-            layout: where.
-            fewest: GPUs that it may have: these it gets even if one alone would be faster.
-        """
-        return self.of_speed(speed, fewest)[layout]
-
-    def of_speed(self, speed: Speed, fewest: int) -> "PacesOf":
-        """Return the paces of one speed by layout: who asks for many of them takes these."""
-        found = self._known.get((speed, fewest))
-        if found is None:
-            found = self._known[speed, fewest] = PacesOf(speed, fewest)
-        return found
-
-
-class PacesOf(dict[Layout, float]):
-    """The paces of training jobs of one speed, by layout; each is computed when it is needed."""
-
-    def __init__(self, speed: Speed, fewest: int) -> None:
+    def __init__(self, speed: Speed, least: int) -> None:
         super().__init__()
         self._speed = speed
-        self._fewest = fewest
+        self._least = least
         self._alone: dict[float, float] = {}
 
     def __missing__(self, layout: Layout) -> float:
-        """Work out the pace on a layout, and keep it."""
         rate, gpus = self._speed.rate(layout), layout.gpus
         allowed = rate > 0 and (
-            gpus <= self._fewest or gpus == 1 or rate > self._rate_of_one(layout.device)
+            gpus <= self._least or gpus == 1 or rate > self._rate_of_one(layout.device)
         )
         pace = self[layout] = 1 / rate if allowed else float("inf")
         return pace
@@ -318,11 +258,9 @@ class PacesOf(dict[Layout, float]):
         return rate
 
 
-def place_whole(
-    request: Request, spaces: Spaces, fabric: Fabric
-) -> tuple[Allocation, Layout] | None:
-    """Return where a request that is not plain fits as it is, and its layout; None: nowhere."""
-    found = place(request, spaces)
-    if isinstance(found, NoFit):
-        return None
-    return found, layout_of(found, spaces.gpus_of, fabric)
+class Paces(dict[tuple[Speed, int], LayoutPaces]):
+    """The same by speed and minimum number of GPUs; each is computed once."""
+
+    def __missing__(self, key: tuple[Speed, int]) -> LayoutPaces:
+        found = self[key] = LayoutPaces(*key)
+        return found
