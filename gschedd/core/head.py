@@ -266,31 +266,23 @@ class Head:
             return NOTHING
         match report:
             case n.Started():
-                return self.started(node, report, now_s)
+                found = reports.on_started(self.state, node, report, now_s)
             case n.Exited():
-                return self.exited(node, report, now_s)
+                self.note_load(node, report.load, now_s)
+                found = reports.on_exited(self.state, node, report, now_s)
             case n.Prepared():
-                result = reports.on_prepared(self.state, node, report, now_s)
+                found = reports.on_prepared(self.state, node, report, now_s)
             case n.Checkpointed():
-                result = reports.on_checkpointed(self.state, node, report, now_s)
+                found = reports.on_checkpointed(self.state, node, report, now_s)
             case n.CheckpointFailed():
-                result = reports.on_checkpoint_failed(self.state, node, report, now_s)
+                found = reports.on_checkpoint_failed(self.state, node, report, now_s)
             case n.TrainingProgress():
-                result = reports.on_progress(self.state, node, report, now_s)
+                found = reports.on_progress(self.state, node, report, now_s)
             case StepRequest() | StepFailed() | LoginRequest():
-                result = steps.on_step(self.state, node, report, now_s)
+                found = steps.on_step(self.state, node, report, now_s)
             case _:
                 assert_never(report)
-        return self._hear(result, f"message {type(report).__name__}")
-
-    def started(self, node: str, report: n.Started, now_s: float) -> Step:
-        """Take in that a part runs."""
-        return self._hear(reports.on_started(self.state, node, report, now_s), "message Started")
-
-    def exited(self, node: str, report: n.Exited, now_s: float) -> Step:
-        """Take in that a part has ended."""
-        self.note_load(node, report.load, now_s)
-        return self._hear(reports.on_exited(self.state, node, report, now_s), "message Exited")
+        return self._hear(found, f"message {type(report).__name__}")
 
     def probed(self, node: str, report: n.Probed, now_s: float) -> Step:
         """Take in whether a node can start jobs."""
@@ -535,11 +527,18 @@ class Head:
             case _:
                 assert_never(answer)
 
-    def _hear(self, result: reports.ReportResult, cause: str) -> Step:
-        self.oddities.update(result.oddities)
-        step = self._advance(result.facts, cause)
-        more = result.effects
-        return structs.replace(step, effects=(*step.effects, *more)) if more else step
+    def _hear(self, consequences: reports.Consequences, cause: str) -> Step:
+        facts: list[f.AnyFact] = []
+        effects: list[e.AnyEffect] = []
+        for each in consequences:
+            if isinstance(each, str):
+                self.oddities[each] += 1
+            elif isinstance(each, f.Fact):
+                facts.append(each)
+            else:
+                effects.append(each)
+        step = self._advance(facts, cause)
+        return structs.replace(step, effects=(*step.effects, *effects)) if effects else step
 
     def adopt(self, survey: Survey, now_s: float, *, hold: Hold = Hold.NOTHING) -> Step:
         """Take back what nodes know: the ends of what is known here, then what is not."""

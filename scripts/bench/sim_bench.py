@@ -161,7 +161,7 @@ def end_one(head: Head) -> None:
     assert job.attempt is not None
     (name,) = job.attempt.parts
     record = ExitRecord(job=job.id, attempt=job.attempts, kind=OutcomeKind.EXITED, exit_code=0)
-    head.exited(name, n.Exited(record=record, usage=Usage(), load=Load()), 4.0)
+    head.reported(name, n.Exited(record=record, usage=Usage(), load=Load()), 4.0)
 
 
 def clean(head: Head) -> None:

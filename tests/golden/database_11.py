@@ -47,7 +47,7 @@ with tempfile.TemporaryDirectory() as directory:
     record = ExitRecord(job=2, attempt=1, kind=OutcomeKind.SIGNALLED, signal=10, ended_s=now_s + 9)
     record = importlib.import_module("msgspec").structs.replace(record, asked=1, asked_s=now_s + 5)
     said = n.Exited(record=record, usage=Usage(wall_s=9), load=Load())
-    books.take(books.head.exited("n1", said, now_s + 9))
+    books.take(books.head.reported("n1", said, now_s + 9))
     books.store.close()
     with sqlite3.connect(books.store.path) as db:
         db.execute("UPDATE jobs SET cpu_s = 1e6 WHERE id = 2")

@@ -393,7 +393,7 @@ def test_a_head_that_was_started_anew_knows_what_was_measured(tmp_path: Path) ->
     )
     books.schedule()
     books.take(
-        books.head.started("n1", n.Started(job=job, attempt=1, pid=1, started_s=BEGIN_S), BEGIN_S)
+        books.head.reported("n1", n.Started(job=job, attempt=1, pid=1, started_s=BEGIN_S), BEGIN_S)
     )
     told = n.TrainingProgress(
         job=job, attempt=1, step=10, at_s=BEGIN_S, step_s=0.5, gradient_s=0.2, batch_per_gpu=32,

@@ -423,8 +423,8 @@ def test_what_an_older_copy_of_the_database_does_not_know_is_left_alone() -> Non
     started = n.Started(job=key[0], attempt=1, pid=1, started_s=BEGIN_S)
 
     steps = [
-        world.head.started("n1", started, world.now_s),
-        world.head.exited("n1", exited, world.now_s),
+        world.head.reported("n1", started, world.now_s),
+        world.head.reported("n1", exited, world.now_s),
     ]
     assert [step.effects for step in steps] == [(), ()]
     world.disconnect("n1")

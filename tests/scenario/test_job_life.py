@@ -610,7 +610,7 @@ def test_a_late_report_of_an_earlier_attempt_changes_nothing() -> None:
     assert world.job(job).attempts == 2
 
     late = n.Started(job=job, attempt=1, pid=1, started_s=BEGIN_S)
-    step = world.head.started("n1", late, world.now_s)
+    step = world.head.reported("n1", late, world.now_s)
 
     assert step.facts == ()
     (fence,) = orders(step)

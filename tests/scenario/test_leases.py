@@ -180,7 +180,7 @@ def expired_on_the_node(site: World, job: int) -> None:
     name = site.machine_of(job)[0]
     site.machines[name].running.clear()
     site._take(
-        site.head.exited(name, n.Exited(record=record, usage=Usage(), load=Load()), site.now_s)
+        site.head.reported(name, n.Exited(record=record, usage=Usage(), load=Load()), site.now_s)
     )
     site.settle()
 

@@ -145,7 +145,7 @@ def test_a_queued_job_that_runs_by_now_is_not_started_again() -> None:
     assert not taken.recovered
     record = ended(job, code=3)
     end = n.Exited(record=record, usage=Usage(), load=Load(), token=TOKEN)
-    head.exited("n1", end, BEGIN_S + 200)
+    head.reported("n1", end, BEGIN_S + 200)
     done = head.state.unstored.finished[second]
     assert done.outcome is not None
     assert done.outcome.exit_code == 3
@@ -210,7 +210,7 @@ def test_an_unknown_job_is_adopted_and_never_started_again() -> None:
         is not None
     )
     lost = ended(job, kind=OutcomeKind.NODE_LOST, exit_code=None)
-    head.exited("n1", n.Exited(record=lost, usage=Usage(), load=Load()), BEGIN_S + 102)
+    head.reported("n1", n.Exited(record=lost, usage=Usage(), load=Load()), BEGIN_S + 102)
     done = head.state.unstored.finished[number]
     assert done.outcome is not None
     assert done.outcome.kind is OutcomeKind.NODE_LOST
@@ -451,13 +451,13 @@ def test_an_exit_of_another_history_is_no_outcome_of_the_job_with_its_number() -
     record = ended(world.job(number), 9)
     end = n.Exited(record=record, usage=Usage(), load=Load(), token="zz")
 
-    step = world.head.exited("n1", end, world.now_s)
+    step = world.head.reported("n1", end, world.now_s)
 
     assert step.facts == ()
     assert world.state(number) == "running"
     assert world.head.oddities["exit_again"] == 1
     started = n.Started(job=number, attempt=1, pid=5, started_s=1.0, token="zz")
-    (fence,) = orders(world.head.started("n1", started, world.now_s))
+    (fence,) = orders(world.head.reported("n1", started, world.now_s))
     assert getattr(fence, "token", "") == "zz"
     assert getattr(fence, "reason", None) is StopReason.FENCED
 

@@ -251,7 +251,7 @@ def test_a_head_that_was_started_anew_knows_steps_and_moves(tmp_path: Path) -> N
     job = books.submit("select=1:ncpus=1:ngpus=1", kind="net", movable=True)
     books.schedule()
     said = n.Started(job=job, attempt=1, pid=1, started_s=BEGIN_S)
-    books.take(books.head.started("n1", said, BEGIN_S))
+    books.take(books.head.reported("n1", said, BEGIN_S))
     for step in (1, 11):
         told = n.TrainingProgress(
             job=job,

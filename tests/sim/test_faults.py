@@ -12,6 +12,7 @@ from gnode.core.inputs import HeadOrder, Input, LaunchOrder, SpoolFound
 from gsched.model.arrays import take
 from gsched.model.resources import Share
 from gsched.protocol import node as n
+from gsched.protocol.job_steps import StepReport
 from gschedd.core.head import Head
 from gschedd.core.state import facts as f
 from gschedd.core.state.lost import lost_parts
@@ -153,9 +154,9 @@ class Impatient(Head):
 class Deaf(Head):
     """Does not acknowledge exits, so that nodes keep them for ever."""
 
-    def exited(self, node: str, said: n.Exited, now_s: float) -> Step:
+    def reported(self, node: str, report: n.AttemptMessage | StepReport, now_s: float) -> Step:
         """Forget the acknowledgement."""
-        step = super().exited(node, said, now_s)
+        step = super().reported(node, report, now_s)
         effects = tuple(each for each in step.effects if not isinstance(order_of(each), n.ExitAck))
         return structs.replace(step, effects=effects)
 

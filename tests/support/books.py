@@ -122,7 +122,7 @@ class Books:
         )
         usage = Usage(wall_s=wall_s, cpu_s=wall_s)
         said = n.Exited(record=record, usage=usage, load=Load())
-        self.take(self.head.exited(node, said, self.now_s))
+        self.take(self.head.reported(node, said, self.now_s))
 
 
 def spec_of(**changes: object) -> JobSpec:

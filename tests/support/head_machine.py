@@ -494,11 +494,11 @@ class HeadMachine(DependentJobs, SharingJobs):
 
     def deliver(self, sent: Sent) -> None:
         if isinstance(sent.message, n.Started):
-            self.take(self.head.started(sent.node, sent.message, self.now_s))
+            self.take(self.head.reported(sent.node, sent.message, self.now_s))
         elif isinstance(sent.message, n.Probed):
             self.take(self.head.probed(sent.node, sent.message, self.now_s))
         else:
-            self.take(self.head.exited(sent.node, sent.message, self.now_s))
+            self.take(self.head.reported(sent.node, sent.message, self.now_s))
 
     @precondition(lambda self: self.bag)
     @rule(data=st.data())
@@ -519,7 +519,7 @@ class HeadMachine(DependentJobs, SharingJobs):
             live = self.head.state.jobs.get(job)
             if live is None or live.attempt is None or live.attempt.number != attempt:
                 message = n.Started(job=job, attempt=attempt, pid=1, started_s=self.now_s)
-                self.take(self.head.started(node, message, self.now_s))
+                self.take(self.head.reported(node, message, self.now_s))
 
     # --- the head dies ---
 

@@ -7,8 +7,6 @@ reconnection harmless.
 
 from collections.abc import Iterator
 
-from msgspec import Struct
-
 from gsched.model.ids import short_job_id, submitted_number
 from gsched.model.job import ExitRecord
 from gsched.model.reports import made_of
@@ -44,17 +42,9 @@ from gschedd.core.training.step_times import mean_steps
 FENCED_GRACE_S = 5.0
 
 
-class ReportResult(Struct, kw_only=True):
-    """What a report means: facts to commit, effects that need none, and counted oddities."""
-
-    facts: list[f.AnyFact]
-    effects: list[e.AnyEffect]
-    oddities: list[str]
-
-
-def nothing() -> ReportResult:
-    """Return that a report means nothing."""
-    return ReportResult(facts=[], effects=[], oddities=[])
+#: What follows from a report: facts to commit, effects that need none, and names of oddities, which
+#: are counted. All of it is read before any of it is applied.
+Consequences = Iterator[f.AnyFact | e.AnyEffect | str]
 
 
 def _part(
@@ -95,15 +85,14 @@ def registration(node: str, message: n.Register, now_s: float) -> f.NodeRegister
     )
 
 
-def on_register(state: State, node: str, message: n.Register, now_s: float) -> ReportResult:
+def on_register(state: State, node: str, message: n.Register, now_s: float) -> Consequences:
     """A node is here (again): compare all it has with all it should have."""
-    result = nothing()
-    result.facts.append(registration(node, message, now_s))
+    yield registration(node, message, now_s)
     reported: dict[tuple[int, int], n.AttemptReport] = {}
     for each in message.attempts:
         end = each.exit
         if end is not None and (end.job, end.attempt) != (each.job, each.attempt):
-            result.oddities.append("exit_of_another_attempt")
+            yield "exit_of_another_attempt"
         else:
             reported[each.job, each.attempt] = each
     for job in state.by_node.get(node, {}).values():
@@ -111,17 +100,16 @@ def on_register(state: State, node: str, message: n.Register, now_s: float) -> R
         if report is not None and is_same(job.current_attempt, report.token):
             del reported[job.id, job.current_attempt.number]
         elif report is not None:
-            result.oddities.append("attempt_of_another_history")
+            yield "attempt_of_another_history"
             report = None
-        _compare(result, job, node, report, boot_id=message.boot_id, now_s=now_s)
+        yield from _compare(job, node, report, boot_id=message.boot_id, now_s=now_s)
     for report in reported.values():
         if report.job in state.damaged:
-            result.oddities.append("attempt_of_damaged_job")
+            yield "attempt_of_damaged_job"
             note_damaged(state, report.job, node, report.attempt)
         else:
-            _unowned(result, state, node, report)
-    result.facts.extend(_keep_clear(state, node, message, now_s))
-    return result
+            yield from _unowned(state, node, report)
+    yield from _keep_clear(state, node, message, now_s)
 
 
 def _keep_clear(state: State, node: str, message: n.Register, now_s: float) -> Iterator[f.AnyFact]:
@@ -148,48 +136,45 @@ def _keep_clear(state: State, node: str, message: n.Register, now_s: float) -> I
         yield f.NodeDrained(at_s=now_s, node=node, reason=changed, by="gsched")
 
 
-def on_problem(state: State, node: str, problem: str, now_s: float) -> ReportResult:
+def on_problem(state: State, node: str, problem: str, now_s: float) -> Consequences:
     """A node has said whether it takes new jobs."""
-    result = nothing()
     known = state.nodes.get(node)
     problem = problem[:MAX_PROBLEM]
     if known is not None and known.state is NodeState.UP and known.problem != problem:
-        result.facts.append(f.NodeProblemChanged(at_s=now_s, node=node, problem=problem))
-    return result
+        yield f.NodeProblemChanged(at_s=now_s, node=node, problem=problem)
 
 
 def _compare(
-    result: ReportResult,
     job: Job,
     node: str,
     report: n.AttemptReport | None,
     *,
     boot_id: str,
     now_s: float,
-) -> None:
+) -> Consequences:
     attempt = job.current_attempt
     part = attempt.parts[node]
     if part.state not in {PartState.PENDING, PartState.RUNNING}:
         if report is not None and report.exit is not None:
-            result.effects.append(_ack(node, job.id, attempt.number, attempt.token))
+            yield _ack(node, job.id, attempt.number, attempt.token)
         return
     if report is not None and report.exit is not None:
         usage = report.usage or usage_of(report.exit)
-        result.facts.append(_part_ended(node, report.exit, usage, now_s))
+        yield _part_ended(node, report.exit, usage, now_s)
     elif attempt.boot_ids.get(node, boot_id) != boot_id:
         message = f"{node} rebooted while the job ran there"
-        result.facts.append(lost_part(job, node, now_s=now_s, message=message))
+        yield lost_part(job, node, now_s=now_s, message=message)
     elif report is None and part.state is PartState.RUNNING:
         message = f"{node} no longer has a record of the job"
-        result.facts.append(lost_part(job, node, now_s=now_s, message=message))
+        yield lost_part(job, node, now_s=now_s, message=message)
     elif _has_orders(job, node):
-        result.effects.extend(_orders(job, node))
+        yield from _orders(job, node)
     elif report is None:
-        result.effects.append(e.SendLaunch(node=node, job=job.id, attempt=attempt.number))
+        yield e.SendLaunch(node=node, job=job.id, attempt=attempt.number)
     elif report.state is PartState.RUNNING:
         if part.state is PartState.PENDING:
-            result.facts.append(_part_started(node, report, now_s))
-        result.effects.append(retime(node, job))  # it may have been altered meanwhile
+            yield _part_started(node, report, now_s)
+        yield retime(node, job)  # it may have been altered meanwhile
 
 
 def _has_orders(job: Job, node: str) -> bool:
@@ -237,17 +222,17 @@ def usage_of(record: ExitRecord) -> Usage:
     )
 
 
-def _unowned(result: ReportResult, state: State, node: str, report: n.AttemptReport) -> None:
+def _unowned(state: State, node: str, report: n.AttemptReport) -> Consequences:
     """Handle an attempt that this head did not give to this node, or has given up."""
     if submitted_number(report.job) >= state.next_job:
         # A head restored from an old copy: what this job was is not known here, so nothing of it
         # is acknowledged away.
-        result.oddities.append("attempt_of_unknown_job")
+        yield "attempt_of_unknown_job"
     elif report.exit is not None:
-        result.effects.append(_ack(node, report.job, report.attempt, report.token))
+        yield _ack(node, report.job, report.attempt, report.token)
     else:
-        result.oddities.append("attempt_given_up")
-        result.effects.append(_fence(node, report.job, report.attempt, report.token))
+        yield "attempt_given_up"
+        yield _fence(node, report.job, report.attempt, report.token)
 
 
 def _ack(node: str, job: int, attempt: int, token: str) -> e.Send:
@@ -265,83 +250,72 @@ def _fence(node: str, job: int, attempt: int, token: str) -> e.Send:
     return e.Send(node=node, message=order)
 
 
-def on_started(state: State, node: str, report: n.Started, now_s: float) -> ReportResult:
+def on_started(state: State, node: str, report: n.Started, now_s: float) -> Consequences:
     """A part runs."""
-    result = nothing()
     found = _part(state, node, report.job, report.attempt, report.token)
     if submitted_number(report.job) >= state.next_job:
-        result.oddities.append("attempt_of_unknown_job")
+        yield "attempt_of_unknown_job"
     elif report.job in state.damaged:
-        result.oddities.append("attempt_of_damaged_job")
+        yield "attempt_of_damaged_job"
     elif found is None:
-        result.oddities.append("started_unowned")
-        result.effects.append(_fence(node, report.job, report.attempt, report.token))
+        yield "started_unowned"
+        yield _fence(node, report.job, report.attempt, report.token)
     elif found[1].state is PartState.PENDING:
-        result.facts.append(
-            f.PartStarted(
-                at_s=now_s,
-                job=report.job,
-                attempt=report.attempt,
-                node=node,
-                pid=report.pid,
-                started_s=report.started_s,
-                stdout_path=report.stdout_path,
-                stderr_path=report.stderr_path,
-                warm=report.warm,
-            )
+        yield f.PartStarted(
+            at_s=now_s,
+            job=report.job,
+            attempt=report.attempt,
+            node=node,
+            pid=report.pid,
+            started_s=report.started_s,
+            stdout_path=report.stdout_path,
+            stderr_path=report.stderr_path,
+            warm=report.warm,
         )
-    return result
 
 
-def on_prepared(state: State, node: str, report: n.Prepared, now_s: float) -> ReportResult:
+def on_prepared(state: State, node: str, report: n.Prepared, now_s: float) -> Consequences:
     """The processes of a migrating job's next attempt wait on a node."""
-    result = nothing()
     found = target_ready(state, node, report, now_s)
-    if isinstance(found, str):
-        result.oddities.append(found)
-    elif found is not None:
-        result.facts.append(found)
-    return result
+    if isinstance(found, str) or found is not None:
+        yield found
 
 
-def on_exited(state: State, node: str, report: n.Exited, now_s: float) -> ReportResult:
+def on_exited(state: State, node: str, report: n.Exited, now_s: float) -> Consequences:
     """A part has ended. Repeated by the node until it is acknowledged."""
-    result = nothing()
     record = report.record
     found = _part(state, node, record.job, record.attempt, report.token)
     if found is not None and found[1].state in {PartState.PENDING, PartState.RUNNING}:
-        result.facts.append(_part_ended(node, record, report.usage, now_s))
+        yield _part_ended(node, record, report.usage, now_s)
     elif submitted_number(record.job) >= state.next_job:
-        result.oddities.append("exit_of_unknown_job")
+        yield "exit_of_unknown_job"
     elif record.job in state.damaged:
-        result.oddities.append("exit_of_damaged_job")  # the node keeps it: it may be needed
+        yield "exit_of_damaged_job"  # the node keeps it: it may be needed
     else:
         moving = is_waited_for(state, node, record.job, record.attempt)
         if moving is not None:
-            result.facts.append(given_up(moving, f"on {node}: {record.message}", now_s))
+            yield given_up(moving, f"on {node}: {record.message}", now_s)
         else:
-            result.oddities.append("exit_again")
-        result.effects.append(_ack(node, record.job, record.attempt, report.token))
-    return result
+            yield "exit_again"
+        yield _ack(node, record.job, record.attempt, report.token)
 
 
-def on_checkpointed(state: State, node: str, report: n.Checkpointed, now_s: float) -> ReportResult:
+def on_checkpointed(state: State, node: str, report: n.Checkpointed, now_s: float) -> Consequences:
     """A training has published a checkpoint. Repeated by the node until the move goes on."""
-    result = nothing()
     found = _part(state, node, report.job, report.attempt)
     if found is None or found[1].state not in {PartState.PENDING, PartState.RUNNING}:
-        result.oddities.append("checkpoint_of_no_attempt")
-        return result
+        yield "checkpoint_of_no_attempt"
+        return
     job = found[0]
     is_answer = job.move is not None and report.request == job.move.request
     if report.waits and not is_answer:  # that move is off
         go_on = n.GoOn(job=job.id, attempt=report.attempt, request=report.request)
-        result.effects.append(e.Send(node=node, message=go_on))
+        yield e.Send(node=node, message=go_on)
     if is_answer and job.migration is not None and job.migration.saved_s > 0:
-        return result  # it is known already
+        return  # it is known already
     if not is_answer and not _is_newer(report, job):
-        result.oddities.append("checkpoint_of_the_past")
-        return result
+        yield "checkpoint_of_the_past"
+        return
     save_s = report.wall_s
     if is_answer and job.move is not None:  # no more than it can be: it does not count as walltime
         save_s = min(save_s, max(0.0, now_s - job.move.requested_s))
@@ -360,11 +334,10 @@ def on_checkpointed(state: State, node: str, report: n.Checkpointed, now_s: floa
     )
     if not is_answer and not fact.world_sizes and coalescing.is_to_wait(state, job, now_s):
         coalescing.keep(state, fact)
-        return result
+        return
     state.volatile.unwritten.pop(job.id, None)  # this one is newer
     coalescing.note_written(state, job.id, now_s)
-    result.facts.append(fact)
-    return result
+    yield fact
 
 
 def _new_sizes(report: n.Checkpointed, job: Job) -> tuple[int, ...]:
@@ -383,29 +356,27 @@ def _is_newer(report: n.Checkpointed, job: Job) -> bool:
 
 def on_checkpoint_failed(
     state: State, node: str, report: n.CheckpointFailed, now_s: float
-) -> ReportResult:
+) -> Consequences:
     """A training could not save its state: the migration is off.
 
     Of a job that is asked by its signal each node speaks for its own part. One part that handles
     the signal is enough, as one rank may save the state of all.
     """
-    result = nothing()
     found = _part(state, node, report.job, report.attempt)
     job = found[0] if found is not None else None
     if job is None or job.move is None or job.move.request != report.request or is_saved(job):
-        result.oddities.append("failed_checkpoint_of_no_move")
-        return result
+        yield "failed_checkpoint_of_no_move"
+        return
     if job.spec.checkpoint_signal:
         note_unhandled_signal(state, job, node)
         if not has_unhandled_signal(state, job):
-            return result
+            return
         if has_begun_to_leave(job):  # the others have left already
-            result.facts.append(stop_to_move(job, now_s))
-            return result
-    result.facts.append(
-        f.MigrationAbandoned(at_s=now_s, job=job.id, attempt=report.attempt, reason=report.message)
+            yield stop_to_move(job, now_s)
+            return
+    yield f.MigrationAbandoned(
+        at_s=now_s, job=job.id, attempt=report.attempt, reason=report.message
     )
-    return result
 
 
 def is_saved(job: Job) -> bool:
@@ -414,13 +385,12 @@ def is_saved(job: Job) -> bool:
     return attempt is None or attempt.stop is not None
 
 
-def on_progress(state: State, node: str, report: n.TrainingProgress, now_s: float) -> ReportResult:
+def on_progress(state: State, node: str, report: n.TrainingProgress, now_s: float) -> Consequences:
     """A training says how far it is; its first step from a checkpoint ends a move or a restart."""
-    result = nothing()
     found = _part(state, node, report.job, report.attempt)
     if found is None:
-        result.oddities.append("progress_of_no_attempt")
-        return result
+        yield "progress_of_no_attempt"
+        return
     job = found[0]
     measured = (
         mean_steps(state, job, report, now_s),  # looks at what it said before
@@ -429,20 +399,17 @@ def on_progress(state: State, node: str, report: n.TrainingProgress, now_s: floa
         *steps_by_batch(state, job, report, now_s),
     )
     note_progress(state, job.id, _reached(report, now_s))
-    result.facts.extend(fact for fact in measured if fact is not None)
+    yield from (fact for fact in measured if fact is not None)
     attempt = job.attempt
     if attempt is not None and _goes_on(job, attempt):
-        result.facts.append(
-            f.TrainingResumed(
-                at_s=now_s,
-                job=job.id,
-                attempt=report.attempt,
-                step=max(report.restored_step, 0),
-                # no more than it can be: it does not count as walltime
-                restore_s=min(report.restore_s, max(0.0, now_s - attempt.assigned_s)),
-            )
+        yield f.TrainingResumed(
+            at_s=now_s,
+            job=job.id,
+            attempt=report.attempt,
+            step=max(report.restored_step, 0),
+            # no more than it can be: it does not count as walltime
+            restore_s=min(report.restore_s, max(0.0, now_s - attempt.assigned_s)),
         )
-    return result
 
 
 def _goes_on(job: Job, attempt: Attempt) -> bool:
@@ -457,21 +424,17 @@ def _reached(report: n.TrainingProgress, now_s: float) -> Reached:
     return made_of(Reached, report, at_s=at_s, since_s=at_s, since_work=report.work_done)
 
 
-def on_probed(state: State, node: str, report: n.Probed, now_s: float) -> ReportResult:
+def on_probed(state: State, node: str, report: n.Probed, now_s: float) -> Consequences:
     """A node has found out whether it can start jobs."""
-    result = nothing()
     known = state.nodes.get(node)
     if known is None or report.request != known.probation.request or not known.probation.due_s:
-        result.oddities.append("probe_not_asked_for")
-        return result
+        yield "probe_not_asked_for"
+        return
     lacks = is_exhausted(report.failure)
-    result.facts.extend(answered(known, report, now_s, exhausted=lacks))
-    return result
+    yield from answered(known, report, now_s, exhausted=lacks)
 
 
-def on_disconnected(state: State, node: str, reason: str, now_s: float) -> ReportResult:
+def on_disconnected(state: State, node: str, reason: str, now_s: float) -> Consequences:
     """The connection to a node is gone. Its attempts go on as far as anybody knows."""
-    result = nothing()
     if node in state.nodes and state.nodes[node].state is NodeState.UP:
-        result.facts.append(f.NodeDisconnected(at_s=now_s, node=node, reason=reason))
-    return result
+        yield f.NodeDisconnected(at_s=now_s, node=node, reason=reason)

@@ -16,7 +16,7 @@ from gsched.protocol.job_steps import (
     StepRefused,
     StepRequest,
 )
-from gschedd.core.attempts.reports import ReportResult, nothing
+from gschedd.core.attempts.reports import Consequences
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job
@@ -30,7 +30,7 @@ def is_step_agent(job: Job, allocation: Allocation, node: str) -> bool:
 
 def on_step(
     state: State, node: str, report: StepRequest | StepFailed | LoginRequest, now_s: float
-) -> ReportResult:
+) -> Consequences:
     """Take in what a node says of a job step."""
     if isinstance(report, LoginRequest):
         return on_login(state, node, report, now_s)
@@ -39,35 +39,32 @@ def on_step(
     return on_step_request(state, node, report, now_s)
 
 
-def on_step_request(state: State, node: str, request: StepRequest, now_s: float) -> ReportResult:
+def on_step_request(state: State, node: str, request: StepRequest, now_s: float) -> Consequences:
     """A program of a job wants the step agents of some nodes to connect to it."""
-    result = nothing()
     job = state.jobs.get(request.job)
     attempt = job.attempt if job is not None else None
     if job is None or attempt is None or attempt.number != request.attempt:
-        result.oddities.append("step_of_no_attempt")
-        return result
+        yield "step_of_no_attempt"
+        return
     here = attempt.parts.get(node)
     if here is None or here.state is not PartState.RUNNING:
-        result.oddities.append("step_of_no_attempt")
-        return result
+        yield "step_of_no_attempt"
+        return
     for name in dict.fromkeys(request.nodes):
         refused = _refusal(state, job, attempt, name)
         if refused:
             answer = StepRefused(
                 job=job.id, attempt=attempt.number, node=name, step=request.step, message=refused
             )
-            result.effects.append(e.Send(node=node, message=answer))
+            yield e.Send(node=node, message=answer)
             continue
         if attempt.parts[name].state is PartState.PASSIVE:
-            result.facts.append(
-                f.PartOpened(
-                    at_s=now_s,
-                    job=job.id,
-                    attempt=attempt.number,
-                    node=name,
-                    boot_id=state.nodes[name].boot_id,
-                )
+            yield f.PartOpened(
+                at_s=now_s,
+                job=job.id,
+                attempt=attempt.number,
+                node=name,
+                boot_id=state.nodes[name].boot_id,
             )
         order = StepOrder(
             job=job.id,
@@ -78,16 +75,14 @@ def on_step_request(state: State, node: str, request: StepRequest, now_s: float)
             port=request.port,
             secret=request.secret,
         )
-        result.effects.append(e.Send(node=name, message=order))
-    return result
+        yield e.Send(node=name, message=order)
 
 
-def on_login(state: State, node: str, request: LoginRequest, now_s: float) -> ReportResult:
+def on_login(state: State, node: str, request: LoginRequest, now_s: float) -> Consequences:
     """A user logs in to a node: a job that has only reserved it gets its step agent there.
 
     Of several the one that the login comes from, else the newest.
     """
-    result = nothing()
     found: list[tuple[bool, float, Job, Attempt]] = []
     for job in state.by_node.get(node, {}).values():
         attempt = job.attempt
@@ -100,22 +95,19 @@ def on_login(state: State, node: str, request: LoginRequest, now_s: float) -> Re
             )
             found.append((comes_from, attempt.assigned_s, job, attempt))
     if not found:
-        result.effects.append(e.Send(node=node, message=LoginAnswer(login=request.login)))
-        return result
+        yield e.Send(node=node, message=LoginAnswer(login=request.login))
+        return
     _, _, job, attempt = max(found, key=lambda each: (*each[:2], each[2].id))
     if attempt.parts[node].state is PartState.PASSIVE:
-        result.facts.append(
-            f.PartOpened(
-                at_s=now_s,
-                job=job.id,
-                attempt=attempt.number,
-                node=node,
-                boot_id=state.nodes[node].boot_id,
-            )
+        yield f.PartOpened(
+            at_s=now_s,
+            job=job.id,
+            attempt=attempt.number,
+            node=node,
+            boot_id=state.nodes[node].boot_id,
         )
     answer = LoginAnswer(login=request.login, job=job.id, attempt=attempt.number)
-    result.effects.append(e.Send(node=node, message=answer))
-    return result
+    yield e.Send(node=node, message=answer)
 
 
 def _refusal(state: State, job: Job, attempt: Attempt, name: str) -> str:
@@ -137,19 +129,17 @@ def _refusal(state: State, job: Job, attempt: Attempt, name: str) -> str:
     return ""
 
 
-def on_step_failed(state: State, node: str, report: StepFailed) -> ReportResult:
+def on_step_failed(state: State, node: str, report: StepFailed) -> Consequences:
     """A step agent could not be reached, or could not connect."""
-    result = nothing()
     job = state.jobs.get(report.job)
     attempt = job.attempt if job is not None else None
     if attempt is None or attempt.number != report.attempt or report.origin not in attempt.parts:
-        result.oddities.append("step_of_no_attempt")
-        return result
+        yield "step_of_no_attempt"
+        return
     answer = StepRefused(
         job=report.job, attempt=report.attempt, node=node, step=report.step, message=report.message
     )
-    result.effects.append(e.Send(node=report.origin, message=answer))
-    return result
+    yield e.Send(node=report.origin, message=answer)
 
 
 def part_opened(state: State, fact: f.PartOpened) -> bool:
