@@ -58,6 +58,25 @@ _OPENPBS_START_TITLES: Final = (  # qstat -T
     "--------------- -------- -------- ---------- ------ --- --- ------ ----- - -----\n"
 )
 _WIDE: Final = (30, 15, 15, 15, 8, 4, 5)  # id, user, queue, name, session, nodes, tasks
+#: The lines of jobs; a number behind a point is that of the characters at which a text is cut.
+_TORQUE: Final = "{id:<25.28} {name:<16} {user:<15.15} {used:>8.8} {letter} {queue:<15.15}\n"
+_OPENPBS: Final = "{id:<17.17} {name:<16.15} {user:<16.16}  {used:>8.8} {letter} {queue:<16.16}\n"
+_TORQUE_LONG: Final = (
+    "{id:<23.22} {user:<11.11} {queue:<8.8} {name:<16.16} {session:>6.6} {nodes:>5.5} "
+    "{tasks:>6.6} {memory:>9.9} {walltime:>9.9} {letter} {elapsed:>9.9}"
+)
+_TORQUE_SPACE: Final = (
+    "{id:<23.22} {user:<11.11} {queue:<8.8} {nodes:>5.5} {tasks:>6.6} {memory:>9.9} "
+    "{walltime:>9.9} {letter} {elapsed:>9.9}   --    --    -- "
+)
+_OPENPBS_LONG: Final = (
+    "{id:<15.15} {user:<8.8} {queue:<8.8} {name:<10.10} {session:>6.6} {nodes:>3.3} "
+    "{tasks:>3.3} {memory:>6.6} {walltime:>5.5} {letter} {elapsed:>5.5}"
+)
+_OPENPBS_WIDE: Final = (
+    "{id:<30.30} {user:<15.15} {queue:<15.15} {name:<15.15} {session:>8.8} {nodes:>4.4} "
+    "{tasks:>5.5} {memory:>6.6} {walltime:>5.5} {letter} {elapsed}"
+)
 _GB: Final = 1024**3
 _MW: Final = 1024**2 * 8  # a PBS word has 8 bytes
 
@@ -98,24 +117,26 @@ class JobLine(NamedTuple):
 
 def short_list(lines: Iterable[JobLine], *, openpbs: bool, percent: bool = False) -> Iterator[str]:
     """Yield the list of a plain ``qstat``, titles first; nothing for no jobs."""
-    first = True
-    for line in lines:
-        if first:
-            first = False
-            if openpbs:
-                yield _OPENPBS_PERCENT_TITLES if percent else _OPENPBS_TITLES
-            else:
-                yield _TORQUE_TITLES
-        yield _openpbs_short(line, percent=percent) if openpbs else _torque_short(line)
-
-
-def _torque_short(line: JobLine) -> str:
-    row = line.row
-    job_id = line.job_id[:28] if len(line.job_id) > 22 else line.job_id
-    return (
-        f"{job_id:<25} {_torque_name(row.name):<16} {row.user[:15]:<15} {cpu_time(row)[:8]:>8} "
-        f"{row.letter:>1} {row.queue[:15]:<15}\n"
-    )
+    titles, form = _TORQUE_TITLES, _TORQUE
+    if openpbs:
+        titles, form = _OPENPBS_PERCENT_TITLES if percent else _OPENPBS_TITLES, _OPENPBS
+    for number, line in enumerate(lines):
+        if not number:
+            yield titles
+        row = line.row
+        if openpbs:
+            server_number, _, server = line.job_id.partition(".")
+            job_id, name = f"{server_number}.{server.partition('.')[0]}", row.name
+        else:
+            job_id, name = line.job_id, _torque_name(row.name)
+        yield form.format(
+            id=job_id,
+            name=name,
+            user=row.user,
+            used=_percent(row) if percent else cpu_time(row),
+            letter=state_letter(row.letter, finished_as_f=openpbs),
+            queue=row.queue,
+        )
 
 
 def _torque_name(name: str) -> str:
@@ -125,17 +146,6 @@ def _torque_name(name: str) -> str:
     cut = len(name) - NAME_LENGTH + 3
     slash = name.find("/", cut)
     return "..." + name[slash if slash >= 0 else cut :][: NAME_LENGTH - 3]
-
-
-def _openpbs_short(line: JobLine, *, percent: bool) -> str:
-    row = line.row
-    number, _, server = line.job_id.partition(".")
-    job_id = f"{number}.{server.partition('.')[0]}"
-    used = _percent(row) if percent else cpu_time(row)
-    return (
-        f"{job_id[:17]:<17} {row.name[:15]:<16} {row.user[:16]:<16}  {used[:8]:>8} "
-        f"{state_letter(row.letter, finished_as_f=True)} {row.queue[:16]:<16}\n"
-    )
 
 
 def _percent(row: JobRow) -> str:
@@ -153,7 +163,7 @@ def long_list(
         return
     yield f"\n{server}: " + _long_titles(columns, openpbs=openpbs)
     for line in lines:
-        shown = _openpbs_long(line, columns) if openpbs else _torque_long(line, columns)
+        shown = _long_line(line, columns, openpbs=openpbs)
         yield shown + (" " if columns.one_line and openpbs else "" if columns.one_line else "\n")
         if columns.nodes:
             yield from _hosts(line.exec_host or BLANK, 0 if columns.one_line else LINE_SIZE)
@@ -180,46 +190,28 @@ def _long_titles(columns: Long, *, openpbs: bool) -> str:
     return _OPENPBS_START_TITLES if columns.start else _OPENPBS_LONG_TITLES
 
 
-def _torque_long(line: JobLine, columns: Long) -> str:
+def _long_line(line: JobLine, columns: Long, *, openpbs: bool) -> str:
     row = line.row
-    walltime = format_duration(row.walltime_s) if row.walltime_s else BLANK
-    runs = row.letter not in "QCH"
-    elapsed = line.elapsed if runs and line.elapsed else BLANK
-    head = f"{line.job_id[:22]:<23} {row.user[:11]:<11} {row.queue[:8]:<8} "
-    nodes, tasks, memory = str(row.places)[:5], str(row.cpus)[:6], _memory(row, columns.unit)[:9]
-    if columns.space:
-        blanks = " ".join(f"{BLANK:>5}" for _ in range(3))
-        return (
-            f"{head}{nodes:>5} {tasks:>6} {memory:>9} {walltime[:9]:>9} {row.letter} "
-            f"{elapsed[:9]:>9} {blanks}"
-        )
-    session = line.session[:6] or BLANK
-    return (
-        f"{head}{row.name[:16]:<16} {session:>6} {nodes:>5} {tasks:>6} {memory:>9} "
-        f"{walltime[:9]:>9} {row.letter} {elapsed[:9]:>9}"
-    )
-
-
-def _openpbs_long(line: JobLine, columns: Long) -> str:
-    row = line.row
-    letter = state_letter(row.letter, finished_as_f=True)
-    walltime = format_duration(row.walltime_s) if row.walltime_s else BLANK
-    used = line.start if columns.start else line.elapsed
-    used, memory = used or BLANK, _openpbs_memory(row, columns.unit)
-    if columns.wide:
-        widths = iter(_WIDE)
-        texts = (line.job_id, row.user, row.queue, row.name)
-        left = " ".join(f"{text[:width]:<{width}}" for text, width in zip(texts, widths))  # noqa: B905 - the other widths are of numbers
-        numbers = (line.session or BLANK, str(row.places), str(row.cpus))
-        right = " ".join(
-            f"{text[:width]:>{width}}" for text, width in zip(numbers, _WIDE[4:], strict=True)
-        )
-        return f"{left} {right} {memory[:6]:>6} {walltime[:5]:>5} {letter} {used}"
-    session = line.session[:6] or BLANK
-    return (
-        f"{line.job_id[:15]:<15} {row.user[:8]:<8} {row.queue[:8]:<8} {row.name[:10]:<10} "
-        f"{session:>6} {str(row.places)[:3]:>3} {str(row.cpus)[:3]:>3} {memory[:6]:>6} "
-        f"{walltime[:5]:>5} {letter} {used[:5]:>5}"
+    if openpbs:
+        form = _OPENPBS_WIDE if columns.wide else _OPENPBS_LONG
+        elapsed = line.start if columns.start else line.elapsed
+        memory = _openpbs_memory(row, columns.unit)
+    else:
+        form = _TORQUE_SPACE if columns.space else _TORQUE_LONG
+        elapsed = "" if row.letter in "QCH" else line.elapsed
+        memory = _memory(row, columns.unit)
+    return form.format(
+        id=line.job_id,
+        user=row.user,
+        queue=row.queue,
+        name=row.name,
+        session=line.session or BLANK,
+        nodes=str(row.places),
+        tasks=str(row.cpus),
+        memory=memory,
+        walltime=format_duration(row.walltime_s) if row.walltime_s else BLANK,
+        letter=state_letter(row.letter, finished_as_f=openpbs),
+        elapsed=elapsed or BLANK,
     )
 
 

@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from gsched.cli.common import check_width
 from gsched.cli.slurm import words as w
@@ -16,95 +16,61 @@ from gsched.model.states import NodeState
 from gsched.protocol.api import NodeRow, QueueRow
 from gsched.transport import pause
 
-#: sinfo -o: titles by letter.
-TITLES: Final[Mapping[str, str]] = {
-    "a": "AVAIL",
-    "A": "NODES(A/I)",
-    "c": "CPUS",
-    "C": "CPUS(A/I/O/T)",
-    "d": "TMP_DISK",
-    "D": "NODES",
-    "e": "FREE_MEM",
-    "E": "REASON",
-    "f": "AVAIL_FEATURES",
-    "F": "NODES(A/I/O/T)",
-    "g": "GROUPS",
-    "G": "GRES",
-    "h": "OVERSUBSCRIBE",
-    "H": "TIMESTAMP",
-    "l": "TIMELIMIT",
-    "m": "MEMORY",
-    "n": "HOSTNAMES",
-    "N": "NODELIST",
-    "o": "NODE_ADDR",
-    "O": "CPU_LOAD",
-    "P": "PARTITION",
-    "r": "ROOT",
-    "R": "PARTITION",
-    "s": "JOB_SIZE",
-    "t": "STATE",
-    "T": "STATE",
-    "u": "USER",
-    "v": "VERSION",
-    "w": "WEIGHT",
-    "z": "S:C:T",
-}
 _USUAL: Final = "%9P %.5a %.10l %.6D %.6t %N"
 _LONG: Final = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
 _SUMMARY: Final = "%9P %.5a %.10l %.16F %N"
 _NODES: Final = "%10N %.5D %.9P %6t"
 _LONG_NODES: Final = "%10N %.5D %.9P %.11T %4c %.8z %.6m %.8d %.6w %.8f %20E"
 _REASONS: Final = "%20E %9u %19H %N"
-#: Fields by which nodes are told apart; of the others a line has sums.
-_APART: Final = "cefEGHmnOotTuvz"
 _WHOLE_STATES: Final = {
     "drng": "draining",
     "drain": "drained",
     "mix": "mixed",
     "alloc": "allocated",
 }
-#: Names of -O.
-_LONG_NAMES: Final = {
-    "available": "a",
-    "cpus": "c",
-    "cpusload": "O",
-    "cpusstate": "C",
-    "disk": "d",
-    "features": "f",
-    "features_act": "f",
-    "freemem": "e",
-    "gres": "G",
-    "groups": "g",
-    "memory": "m",
-    "nodes": "D",
-    "nodeaddr": "o",
-    "nodeai": "A",
-    "nodeaiot": "F",
-    "nodehost": "n",
-    "nodelist": "N",
-    "oversubscribe": "h",
-    "partition": "P",
-    "partitionname": "R",
-    "reason": "E",
-    "root": "r",
-    "size": "s",
-    "socketcorethread": "z",
-    "statecompact": "t",
-    "statelong": "T",
-    "time": "l",
-    "timestamp": "H",
-    "user": "u",
-    "version": "v",
-    "weight": "w",
-}
 #: In the order in which they are listed, as Slurm's.
 _ORDER: Final = ("drng", "drain", "mix", "alloc", "idle", "down")
+_OUT: Final = frozenset({"down", "drain", "drng"})
 _STATES: Final = (
     "unknown,down,idle,allocated,?,mixed,future,drain,drained,draining,no_respond,reserved,"
     "perfctrs,cloud,completing,powering_down,powered_down,power_down,powering_up,fail,maint,"
     "reboot,reboot^,unknown"
 )
 _SHORT_STATES: Final = {"alloc", "drng", "mix", "comp", "resp"}
+
+
+class _Line(NamedTuple):
+    """A line: a partition, and those of its nodes that are alike."""
+
+    queue: QueueRow
+    nodes: Sequence[NodeRow]
+    is_default: bool
+
+
+class _Field(NamedTuple):
+    """A field of sinfo.
+
+    Attributes:
+        title: its heading.
+        names: of ``-O``.
+        of_line: its text, of a sum over the nodes of a line or of their partition.
+        of_node: its text, of one in which all nodes of a line are alike.
+        none: its text without a node.
+    """
+
+    title: str
+    names: str
+    of_line: Callable[[_Line], str] | None = None
+    of_node: Callable[[NodeRow], str] = lambda _: ""
+    none: str = ""
+
+    def text(self, line: _Line | None) -> str:
+        """Return the text of a line; None: the heading."""
+        if line is None:
+            return self.title
+        if self.of_line is not None:
+            return self.of_line(line)
+        return self.of_node(line.nodes[0]) if line.nodes else self.none
 
 
 def sinfo(words: Sequence[str]) -> int:
@@ -153,18 +119,14 @@ def _list_nodes(form: str, options: Mapping[str, str]) -> int:
     header = "noheader" not in options
     if header and "long" in options and "format" not in options:
         print(time.strftime("%a %b %d %H:%M:%S %Y"))
-    lines = []
-    each = "node" in options
-    if each:  # node by node, each with its partitions
-        for node in chosen:
-            lines += [_values(q, [node], is_default=i == 0) for i, q in rows]
+    groups = _grouped(chosen, form)
+    if not groups and "reasons" not in options:
+        groups = [[]]
+    if "node" in options:  # node by node, each with its partitions
+        lines = [_Line(q, [node], index == 0) for node in chosen for index, q in rows]
     else:
-        for index, queue in rows:
-            groups = _grouped(chosen, form)
-            lines += [_values(queue, group, is_default=index == 0) for group in groups]
-            if not groups and "reasons" not in options:
-                lines.append(_values(queue, [], is_default=index == 0))
-    for line in [TITLES, *lines] if header else lines:
+        lines = [_Line(q, group, index == 0) for index, q in rows for group in groups]
+    for line in [None, *lines] if header else lines:
         print(w.SPEC.sub(partial(_cell, line), form))
     return 0
 
@@ -178,7 +140,7 @@ def _long_form(text: str) -> str:
     parts = []
     for word in filter(None, text.split(",")):
         name, _, width = word.partition(":")
-        letter = _LONG_NAMES.get(name.lower())
+        letter = _LETTERS.get(name.lower())
         if letter is None:
             raise SlurmError(f"Invalid node format specification: {name}")
         size = width.strip(".-")
@@ -199,8 +161,8 @@ def _form_of(options: Mapping[str, str]) -> str:
     return _LONG if long else _USUAL
 
 
-def _cell(line: Mapping[str, str], found: re.Match[str]) -> str:
-    return w.fitted(line[found[3]], int(found[2] or 0), right=bool(found[1]))
+def _cell(line: _Line | None, found: re.Match[str]) -> str:
+    return w.fitted(_FIELDS[found[3]].text(line), int(found[2] or 0), right=bool(found[1]))
 
 
 def check_form(form: str) -> None:
@@ -210,7 +172,7 @@ def check_form(form: str) -> None:
         SlurmError: it has one.
     """
     for match in w.SPEC.finditer(form):
-        if match[3] not in TITLES:
+        if match[3] not in _FIELDS:
             raise SlurmError(f"Invalid node format specification: {match[3]}")
         check_width(match[2], "-o")
 
@@ -222,7 +184,7 @@ def _is_wanted(node: NodeRow, options: Mapping[str, str]) -> bool:
     is_dead = state == "down"
     return (
         (not names or node.name in names)
-        and (not states or bool(states & {state, _WHOLE_STATES.get(state, state)}))
+        and (not states or bool(states & {state, _long_state(node)}))
         and ("reasons" not in options or bool(node.reason) or is_dead)
         and ("responding" not in options or not is_dead)
         and ("dead" not in options or is_dead)
@@ -257,75 +219,86 @@ def state_of(node: NodeRow) -> str:
     return "mix" if node.cpus_free > 0 else "alloc"
 
 
+def _long_state(node: NodeRow) -> str:
+    state = state_of(node)
+    return _WHOLE_STATES.get(state, state)
+
+
 def whole_state(node: NodeRow) -> str:
     """Return the state of a node as scontrol writes it: ``IDLE+DRAIN``."""
     state = state_of(node)
     if state in {"drain", "drng"}:
         return "IDLE+DRAIN" if state == "drain" else "MIXED+DRAIN"
-    return _WHOLE_STATES.get(state, state).upper()
+    return _long_state(node).upper()
 
 
 def _grouped(nodes: Sequence[NodeRow], form: str) -> list[list[NodeRow]]:
     """Return nodes that are alike in the fields of a format together."""
-    letters = {match[3] for match in w.SPEC.finditer(form)} & set(_APART)
+    fields = {_FIELDS[match[3]] for match in w.SPEC.finditer(form)}
+    apart = [each.of_node for each in fields if each.of_line is None]
     found: dict[tuple[str, ...], list[NodeRow]] = {}
     for node in sorted(nodes, key=lambda each: _ORDER.index(state_of(each))):
-        fields = _of_nodes([node])
-        found.setdefault(tuple(fields[letter] for letter in sorted(letters)), []).append(node)
+        found.setdefault(tuple(of_node(node) for of_node in apart), []).append(node)
     return list(found.values())
 
 
-def _of_nodes(nodes: Sequence[NodeRow]) -> dict[str, str]:
-    """Return the fields of nodes that are alike."""
-    if not nodes:
-        return {**dict.fromkeys(TITLES, ""), "t": "n/a", "T": "n/a"}
-    first = nodes[0]
-    state = state_of(first)
-    reason = re.sub(r"\s+", " ", first.reason)
-    since = w.slurm_time(first.since_s, none="Unknown") if reason else "Unknown"
-    return {
-        "c": str(first.cpus),
-        "d": "0",
-        "e": str(first.memory_free_bytes >> 20),
-        "E": reason or "none",
-        "f": ",".join(first.features) or "(null)",
-        "G": f"gpu:{first.gpus}" if first.gpus else "(null)",
-        "H": since,
-        "m": str(first.memory_bytes >> 20),
-        "n": first.name,
-        "o": first.address,
-        "O": f"{first.load.load1:.2f}" if first.load is not None else "N/A",
-        "t": state,
-        "T": _WHOLE_STATES.get(state, state),
-        "u": "root" if reason else "Unknown",
-        "v": first.version,
-        "w": "1",
-        "z": f"1:{first.cpus}:1",
-    }
+def _reason_time(node: NodeRow) -> str:
+    return w.slurm_time(node.since_s, none="Unknown") if node.reason else "Unknown"
 
 
-def _values(queue: QueueRow, nodes: Sequence[NodeRow], *, is_default: bool) -> dict[str, str]:
-    """Return the values of all fields for nodes of a partition that are on one line."""
-    limit = w.slurm_duration(int(queue.max_walltime_s)) if queue.max_walltime_s else "infinite"
-    states = [state_of(node) for node in nodes]
-    out = [state in {"down", "drain", "drng"} for state in states]
-    cpus, free = sum(node.cpus for node in nodes), sum(node.cpus_free for node in nodes)
-    idle = sum(node.cpus_free for node, is_out in zip(nodes, out, strict=True) if not is_out)
+def _count_states(line: _Line) -> tuple[int, int, int]:
+    """Return how many nodes are allocated, idle and out of service."""
+    states = [state_of(node) for node in line.nodes]
     busy = sum(state in {"mix", "alloc"} for state in states)
-    counts = (busy, states.count("idle"), sum(out))
-    return {
-        **_of_nodes(nodes),
-        "a": "up" if queue.started else "inact",
-        "A": f"{counts[0]}/{counts[1]}",
-        "C": f"{cpus - free}/{idle}/{free - idle}/{cpus}",
-        "D": str(len(nodes)),
-        "F": "/".join(map(str, (*counts, len(nodes)))),
-        "g": "all",
-        "h": "NO",
-        "l": limit,
-        "N": compact(in_order(node.name for node in nodes)),
-        "P": queue.name + "*" * is_default,
-        "r": "no",
-        "R": queue.name,
-        "s": "1-infinite",
-    }
+    return busy, states.count("idle"), sum(state in _OUT for state in states)
+
+
+def _cpu_states(line: _Line) -> str:
+    """Return the numbers of CPUs that are allocated, idle, out of service, and of all."""
+    cpus, free = (sum(getattr(node, name) for node in line.nodes) for name in ("cpus", "cpus_free"))
+    idle = sum(node.cpus_free for node in line.nodes if state_of(node) not in _OUT)
+    return f"{cpus - free}/{idle}/{free - idle}/{cpus}"
+
+
+def _limit(line: _Line) -> str:
+    limit_s = line.queue.max_walltime_s
+    return w.slurm_duration(int(limit_s)) if limit_s else "infinite"
+
+
+#: Fields by the letter of ``-o``.
+_FIELDS: Final[Mapping[str, _Field]] = {
+    "a": _Field("AVAIL", "available", lambda line: "up" if line.queue.started else "inact"),
+    "A": _Field("NODES(A/I)", "nodeai", lambda line: "{}/{}".format(*_count_states(line))),
+    "c": _Field("CPUS", "cpus", of_node=lambda node: str(node.cpus)),
+    "C": _Field("CPUS(A/I/O/T)", "cpusstate", _cpu_states),
+    "d": _Field("TMP_DISK", "disk", of_node=lambda _: "0"),
+    "D": _Field("NODES", "nodes", lambda line: str(len(line.nodes))),
+    "e": _Field("FREE_MEM", "freemem", of_node=lambda node: str(node.memory_free_bytes >> 20)),
+    "E": _Field("REASON", "reason", of_node=lambda node: " ".join(node.reason.split()) or "none"),
+    "f": _Field("AVAIL_FEATURES", "features features_act",
+        of_node=lambda node: ",".join(node.features) or "(null)"),
+    "F": _Field("NODES(A/I/O/T)", "nodeaiot",
+        lambda line: "{}/{}/{}/{}".format(*_count_states(line), len(line.nodes))),
+    "g": _Field("GROUPS", "groups", lambda _: "all"),
+    "G": _Field("GRES", "gres", of_node=lambda node: f"gpu:{node.gpus}" if node.gpus else "(null)"),
+    "h": _Field("OVERSUBSCRIBE", "oversubscribe", lambda _: "NO"),
+    "H": _Field("TIMESTAMP", "timestamp", of_node=_reason_time),
+    "l": _Field("TIMELIMIT", "time", _limit),
+    "m": _Field("MEMORY", "memory", of_node=lambda node: str(node.memory_bytes >> 20)),
+    "n": _Field("HOSTNAMES", "nodehost", of_node=lambda node: node.name),
+    "N": _Field("NODELIST", "nodelist", lambda line: compact(in_order(n.name for n in line.nodes))),
+    "o": _Field("NODE_ADDR", "nodeaddr", of_node=lambda node: node.address),
+    "O": _Field("CPU_LOAD", "cpusload",
+        of_node=lambda node: "N/A" if node.load is None else f"{node.load.load1:.2f}"),
+    "P": _Field("PARTITION", "partition", lambda line: line.queue.name + "*" * line.is_default),
+    "r": _Field("ROOT", "root", lambda _: "no"),
+    "R": _Field("PARTITION", "partitionname", lambda line: line.queue.name),
+    "s": _Field("JOB_SIZE", "size", lambda _: "1-infinite"),
+    "t": _Field("STATE", "statecompact", of_node=state_of, none="n/a"),
+    "T": _Field("STATE", "statelong", of_node=_long_state, none="n/a"),
+    "u": _Field("USER", "user", of_node=lambda node: "root" if node.reason else "Unknown"),
+    "v": _Field("VERSION", "version", of_node=lambda node: node.version),
+    "w": _Field("WEIGHT", "weight", of_node=lambda _: "1"),
+    "z": _Field("S:C:T", "socketcorethread", of_node=lambda node: f"1:{node.cpus}:1"),
+}  # fmt: skip
+_LETTERS: Final = {name: letter for letter, each in _FIELDS.items() for name in each.names.split()}
