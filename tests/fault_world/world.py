@@ -7,7 +7,7 @@ The invariants are checked at every step. The same seed always gives the same st
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -27,7 +27,7 @@ from gschedd.sim.head import HeadProcess
 from gschedd.sim.machine import SimMachine
 from gschedd.sim.node import NodeProcess
 from gschedd.sim.work import FixedWork
-from tests.fault_world.bookkeeping import check_head, demand
+from tests.fault_world.bookkeeping import InvariantError, check_head, demand
 from tests.fault_world.checks import History, Truth, check_rest
 from tests.fault_world.network import Way, Weather, Wire
 from tests.fault_world.users import CALLERS, Intent, Users, draw_intent
@@ -411,3 +411,16 @@ class FaultWorld:
         for node in self.nodes:
             known = list(node.agent.attempts) if node.agent is not None else []
             demand(not known, "I14", f"the agent of {node.name} still knows {known}")
+
+
+def is_caught(
+    make: Callable[[int], FaultWorld], seeds: Iterable[int], numbers: Collection[str]
+) -> bool:
+    """Whether one of these guarantees is found broken in the world of one of the seeds."""
+    for seed in seeds:
+        try:
+            make(seed).run()
+        except InvariantError as error:
+            if error.number in numbers:
+                return True
+    return False
