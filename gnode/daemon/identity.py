@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from gsched.errors import CannotWriteError, ConfigError
+from gsched.files import flush_directory
 from gsched.model.node_name import is_identity
 
 FILE = "identity.json"
@@ -98,11 +99,7 @@ def _make(path: str) -> str:
         finally:
             os.close(fd)
         os.rename(temporary, path)
-        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        flush_directory(os.path.dirname(path))
     except OSError as error:
         raise CannotWriteError(
             f"the node's identity {path} cannot be made: {error.strerror}",

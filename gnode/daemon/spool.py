@@ -24,6 +24,7 @@ from gnode.supervisor.journal import Story
 from gnode.task import SupervisorInfo
 from gsched import trust
 from gsched.errors import CannotWriteError, ConfigError, InvalidRequestError, TryAgainError
+from gsched.files import replace_file
 from gsched.model.job import ExitRecord
 from gsched.trust import UntrustedError
 
@@ -137,7 +138,7 @@ class NodeSpool:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(directory, lease.LEASE))
             lease.prepare(directory, task.lease_from_s)
-        _replace(os.path.join(directory, LAUNCHED), _encoder.encode(task), durable=False)
+        replace_file(os.path.join(directory, LAUNCHED), _encoder.encode(task))
 
     def append_command(self, key: AttemptKey, command: Command) -> None:
         """Add a line to the orders to an attempt's supervisor.
@@ -169,7 +170,7 @@ class NodeSpool:
 
     def write_mark(self, mark: HeadMark) -> None:
         """Keep the marks of the head."""
-        _replace(self._mark_path, _encoder.encode(mark), durable=True)
+        replace_file(self._mark_path, _encoder.encode(mark), durable=True)
 
     # --- read ---
 
@@ -379,28 +380,6 @@ def _write_new(path: str, content: bytes) -> None:
         os.close(fd)
 
 
-def _replace(path: str, content: bytes, *, durable: bool) -> None:
-    """Write a file under another name and rename it: who finds it finds all of it."""
-    temporary = path + ".tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(temporary, flags, 0o600)
-    try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(fd, view) :]
-        if durable:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(temporary, path)
-    if durable:
-        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
-
 def lock(state_dir: str) -> int:
     """Take the node's lock and write ``gnode.pid``.
 
@@ -425,7 +404,7 @@ def lock(state_dir: str) -> int:
     try:
         os.pwrite(fd, own, 0)
         os.truncate(fd, len(own))
-        _replace(os.path.join(state_dir, "gnode.pid"), own, durable=False)
+        replace_file(os.path.join(state_dir, "gnode.pid"), own)
     except OSError as error:
         # The lock holds all the same; the number only says who has it.
         log.warning("%s: cannot write this process's number: %s", state_dir, error.strerror)

@@ -2,13 +2,13 @@
 
 import json
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
 from gnode.gpushare.addresses import GROUPS_FILE
 from gnode.gpushare.node_tokens import Admission
+from gsched.files import replace_file
 from gsched.model.states import ShareClass
 
 log = logging.getLogger(__name__)
@@ -40,11 +40,8 @@ class AdmissionsFile:
             }
             for one in admissions
         ]
-        new = self._path.with_name(f"{GROUPS_FILE}.new")
         try:
-            new.touch(mode=0o600)
-            new.write_text(json.dumps(rows), encoding="utf-8")
-            os.replace(new, self._path)
+            replace_file(str(self._path), json.dumps(rows).encode())
         except OSError as error:
             if not self.is_behind:
                 log.error(

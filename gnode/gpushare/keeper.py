@@ -22,6 +22,7 @@ from typing import Final, cast
 from gnode.gpushare.addresses import CONTROL_SOCKET, GROUPS_FILE
 from gnode.gpushare.errors import ShareRefusedError
 from gsched.config.environment import full_environment
+from gsched.files import replace_file
 from gsched.unix_address import address_of
 
 log = logging.getLogger(__name__)
@@ -147,10 +148,7 @@ class DaemonKeeper:
             log.error("%s cannot be used: %s", path, error)
             return
         if len(kept) < len(rows):
-            new = path.with_name(f"{GROUPS_FILE}.new")
-            new.touch(mode=0o600)
-            new.write_text(json.dumps(kept), encoding="utf-8")
-            os.replace(new, path)
+            replace_file(str(path), json.dumps(kept).encode())
 
     def close(self) -> None:
         """Watch no longer; a daemon without jobs ends."""

@@ -11,7 +11,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable
-from typing import NoReturn, TypeVar, cast
+from typing import NoReturn, TypeVar
 
 from gnode.supervisor import (
     affinity,
@@ -25,11 +25,9 @@ from gnode.supervisor import (
     staging,
     terminal,
 )
-from gnode.supervisor.errors import LaunchError, Stage, Subject, reason
+from gnode.supervisor.errors import LaunchError, Subject, reason
+from gnode.supervisor.start_channel import READY, STAGING, identified, may_continue, report
 from gnode.task import Task
-
-IDENTIFIED, STAGING, READY, FAILED, GO = b"I", b"S", b"R", b"F", b"G"
-MESSAGE_BYTES_MAX = 16384  # two paths of 4096 bytes, or a message about one
 
 _FIRST_PAUSE_S = 0.02  # before the second look for a directory that does not exist; then doubled
 _LONGEST_PAUSE_S = 0.25
@@ -74,20 +72,17 @@ def become_job(
     Args:
         task: what to run.
         around: see `Surroundings`.
-        channel: a SOCK_SEQPACKET descriptor to the supervisor: we send ``IDENTIFIED`` if we had
-            to become the owner; ``STAGING`` and two NUL-separated paths if files are copied
-            first, and wait for its ``GO``; then ``READY`` and two such paths, or ``FAILED``, the
-            evidence and a message (`failure_of`); it sends ``GO``.
+        channel: to the supervisor; see `start_channel`.
         stdin: the descriptor that becomes its standard input; negative: /dev/null.
         listener: where gnode reaches the keeper of its terminal; None: it has no terminal.
     """
     try:
         _run(task, around, channel, stdin, listener)
     except LaunchError as error:
-        _report(channel, error)
+        report(channel, error)
     except OSError as error:
         subject: Subject = "node" if os.getuid() == 0 else "job"  # what its user may use up
-        _report(
+        report(
             channel,
             LaunchError(
                 f"cannot start the job: {error}",
@@ -100,24 +95,6 @@ def become_job(
         os._exit(_NEVER_STARTED)
 
 
-def _report(channel: int, error: LaunchError) -> None:
-    evidence = f"{error.stage}\0{error.subject}\0{error.errno}\0".encode()
-    text = f"{error.missing}\0{error.message}".encode("utf-8", "surrogateescape")
-    os.write(channel, (FAILED + evidence + text)[:MESSAGE_BYTES_MAX])
-
-
-def failure_of(message: bytes) -> LaunchError:
-    """Return the failure that the job's process has reported in a ``FAILED`` message."""
-    stage, subject, number, missing, text = message[len(FAILED) :].split(b"\0", 4)
-    return LaunchError(
-        text.decode("utf-8", "surrogateescape"),
-        stage=cast("Stage", stage.decode()),
-        subject=cast("Subject", subject.decode()),
-        errno=int(number),
-        missing=missing.decode("utf-8", "surrogateescape"),
-    )
-
-
 def _run(
     task: Task, around: Surroundings, channel: int, stdin: int, listener: socket.socket | None
 ) -> None:
@@ -125,15 +102,15 @@ def _run(
         terminal.close_all_but(channel, listener.fileno())
     become_member(task, around)
     if task.switch_user:
-        os.write(channel, IDENTIFIED)  # a hang from now on is not the name service's
+        identified(channel)
     private.check_paths(task)
     if task.stage_in:
-        if not _may_continue(channel, STAGING, output.planned_paths(task)):
+        if not may_continue(channel, STAGING, output.planned_paths(task)):
             return
         os.umask(task.umask)
         staging.bring(task)
     paths, descriptors = prepare_as_owner(task, _sleep)
-    if not _may_continue(channel, READY, paths):
+    if not may_continue(channel, READY, paths):
         return
     null, out, err = descriptors
     for number, fd in enumerate((null if stdin < 0 else stdin, out, err)):
@@ -144,12 +121,6 @@ def _run(
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _tell_pid(task)
     start_program(task, os.execve)
-
-
-def _may_continue(channel: int, state: bytes, paths: tuple[str, str]) -> bool:
-    """Tell the supervisor how far this process is; return whether it is to continue."""
-    os.write(channel, state + b"\0".join(os.fsencode(path) for path in paths))
-    return os.read(channel, 1) == GO  # else the supervisor is dead, or has been told to stop
 
 
 def become_member(task: Task, around: Surroundings) -> None:

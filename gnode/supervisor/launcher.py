@@ -32,6 +32,7 @@ from gnode.supervisor.lost import LostAttempts
 from gnode.supervisor.pool import PooledSupervisor, SupervisorPool
 from gnode.supervisor.privilege import PrivilegeRules
 from gsched import failpoint, trust
+from gsched.files import replace_file
 
 _NAME = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
 _LOCK = "launcher.lock"
@@ -301,10 +302,7 @@ def _detach() -> None:
 def _announce(state: str) -> None:
     own = {"pid": os.getpid(), "start_ticks": proc.start_ticks("self")}
     try:
-        temporary = f"{state}/launcher.json.tmp"
-        with open(temporary, "w", encoding="ascii") as file:
-            json.dump(own, file)
-        os.rename(temporary, f"{state}/launcher.json")
+        replace_file(f"{state}/launcher.json", json.dumps(own).encode())
     except OSError as error:  # a full disk: the lock and the socket are what counts
         spool.log(f"launcher: cannot write launcher.json: {reason(error)}")
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)

@@ -36,8 +36,9 @@ from gnode.supervisor import (
 from gnode.supervisor.asking import Asking
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import Do, Ending
-from gnode.supervisor.errors import LaunchError, Stage, reason
+from gnode.supervisor.errors import LaunchError, reason
 from gnode.supervisor.gate import TaskGate, is_shut, launched_task, never_launched
+from gnode.supervisor.start_channel import READY, STAGING, StartChannel
 from gnode.supervisor.user_dir import UserDir
 from gnode.task import SupervisorInfo
 from gsched.failpoint import failpoint
@@ -45,7 +46,6 @@ from gsched.failpoint import failpoint
 #: All that wakes a supervisor; blocked, and taken one by one.
 WATCHED = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM, signal.SIGTERM)
 _ORDERS = (signal.SIGUSR1, signal.SIGTERM)
-_LAUNCH_LOOK_S = 0.2  # how often a launch that hangs looks for an order to stop
 _WRITE_AGAIN_S = 1.0
 #: Reasons of a stop after which the job runs again: its files are not copied away.
 _ANOTHER_FOLLOWS = frozenset({"rerun", "move", "fenced", "lease"})
@@ -320,28 +320,27 @@ class _Supervisor:
                 listener.close()
             theirs.close()
             failpoint("supervisor.start.after_fork")
-            ours.settimeout(_LAUNCH_LOOK_S)
+            channel = StartChannel(ours, self._task, lambda: self._pause(0.0))
             if self._task.stage_in:
-                self._let_stage_in(ours)
-            paths = self._answer(ours, child.READY, staging.limit_s(self._task))
-            self._publish(*_two_paths(paths))
+                self._let_stage_in(channel)
+            self._publish(*channel.paths(READY, staging.limit_s(self._task)))
             self._refuse_if_stopped()
-            ours.send(child.GO)
-            self._answer(ours, b"")
+            channel.let_continue()
+            channel.wait_for_program()
 
-    def _let_stage_in(self, channel: socket.socket) -> None:
+    def _let_stage_in(self, channel: StartChannel) -> None:
         """Let the job's process copy files; the attempt begins with that.
 
         One that is prepared begins when it is launched.
         """
-        paths = _two_paths(self._answer(channel, child.STAGING))
+        paths = channel.paths(STAGING)
         self._opened(*paths)
         if not self._task.gate:
             self._begin()
             self._journal.write_staging(self._description(*paths))
             self._obey()  # as when its program starts
         self._refuse_if_stopped()
-        channel.send(child.GO)
+        channel.let_continue()
 
     def _listen(self) -> socket.socket | None:
         """Return where gnode reaches the keeper of the job's terminal, None if it has none."""
@@ -390,61 +389,6 @@ class _Supervisor:
 
     def _opened(self, _stdout_path: str, stderr_path: str) -> None:
         self._stderr_path = stderr_path
-
-    def _answer(self, channel: socket.socket, expected: bytes, more_s: float = 0.0) -> bytes:
-        """Return what follows ``expected`` in the job process's next message.
-
-        Its end of the channel closes by the exec, so no message at all (``b""``) is the last one.
-
-        Args:
-            channel: to the job's process.
-            expected: how the message begins.
-            more_s: how much longer than any other step this one may take.
-
-        Raises:
-            LaunchError: it reports a failure, does not answer in time or is to be stopped.
-        """
-        limit_s = self._task.launch_timeout_s + more_s
-        limit_s += 2 * self._task.directory_wait_s
-        patience_s = kernel.boottime_s() + limit_s
-        message: bytes | None = None
-        hangs: Stage = "account" if self._task.switch_user and expected else "workdir"
-        while message is None:
-            try:
-                message = channel.recv(child.MESSAGE_BYTES_MAX)
-            except TimeoutError:
-                if signal.sigtimedwait(_ORDERS, 0) is not None:
-                    self._obey()
-                self._refuse_if_stopped()
-                if kernel.boottime_s() < patience_s:
-                    continue
-                raise self._hanging(hangs, limit_s) from None
-            if message == child.IDENTIFIED:
-                message, hangs = None, "workdir"
-        if message.startswith(child.FAILED):
-            raise child.failure_of(message)
-        if message[:1] != expected:  # its user may have killed it, or its memory limit
-            raise LaunchError(
-                "the job's process was killed before it started",
-                stage="program",
-                subject="job",
-                errno=errno.EINTR,
-            )
-        return message[1:]
-
-    def _hanging(self, stage: Stage, limit_s: float) -> LaunchError:
-        """Return the failure of a start that hangs, by how far it has come."""
-        if stage == "account":
-            message = (
-                f"the name service on this node did not answer within {limit_s:.0f} s for user "
-                f"{self._task.user}"
-            )
-            return LaunchError(message, stage=stage, subject="user", errno=errno.ETIMEDOUT)
-        message = (
-            f"the job could not start within {limit_s:.0f} s: a file system that it needs on this "
-            "node may hang"
-        )
-        return LaunchError(message, stage=stage, subject="job", errno=errno.ETIMEDOUT)
 
     def _pause(self, pause_s: float) -> None:
         """Wait for a directory of the job, or for an order to stop it.
@@ -587,8 +531,3 @@ class _Supervisor:
 
     def _members(self) -> set[int]:
         return errand.members(self._task)
-
-
-def _two_paths(message: bytes) -> tuple[str, str]:
-    first, _, second = message.partition(b"\0")
-    return os.fsdecode(first), os.fsdecode(second)
