@@ -60,7 +60,7 @@ from gsched.daemon_files import check_config, read_key
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
 from gsched.logs import HANGUP, Complaints, LineFormatter, survive_hangups
 from gsched.model.container import SHARE_FEATURE
-from gsched.model.node_name import NODE_NAME_RULE, is_node_name
+from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.model.resources import Inventory
 from gsched.model.units import format_size, parse_size_bytes
 from gsched.model.wording import binding_words

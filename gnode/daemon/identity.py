@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gsched.errors import CannotWriteError, ConfigError
 from gsched.files import flush_directory
-from gsched.model.node_name import is_identity
+from gsched.model.machine import is_identity
 
 FILE = "identity.json"
 IDENTITY_BYTES = 16

@@ -24,7 +24,7 @@ from gsched.config.units import BadValueError
 from gsched.errors import BadResourceError, ConfigError, InvalidRequestError
 from gsched.model.container import MOUNT_RULE, mount_problem
 from gsched.model.limits import MIN_LEASE_S
-from gsched.model.node_name import NODE_NAME_RULE, is_node_name
+from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.model.units import parse_bandwidth_bytes_s, parse_duration_s, parse_size_bytes
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})

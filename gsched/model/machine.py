@@ -1,5 +1,8 @@
 """Which machine a node runs on, as far as it can be told."""
 
+import re
+from typing import Final
+
 from msgspec import Struct
 
 
@@ -34,3 +37,21 @@ def is_same_machine(one: Machine, other: Machine) -> bool:
     if products or macs or not (one.system and other.system):
         return True
     return one.system == other.system
+
+
+NODE_NAME_RULE: Final = (
+    "a node name has 1 to 64 letters, digits, '.', '_' or '-', and begins with a letter or digit"
+)
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_IDENTITY = re.compile(r"[0-9a-f]{32}")
+
+
+def is_node_name(text: str) -> bool:
+    """Return whether a node may have this name: see `NODE_NAME_RULE`."""
+    return _NODE_NAME.fullmatch(text) is not None
+
+
+def is_identity(text: str) -> bool:
+    """Return whether this can be a node's identity: 32 hex digits."""
+    return _IDENTITY.fullmatch(text) is not None

@@ -27,12 +27,10 @@ from gschedd.core.apply.jobs import apply, note_heartbeat
 from gschedd.core.attempts import reports, steps
 from gschedd.core.attempts.assign import Assigner
 from gschedd.core.attempts.migration import arrivals, next_overdue_s, overdue
-from gschedd.core.attempts.overtaken import is_overtaken
 from gschedd.core.attempts.react import react
-from gschedd.core.attempts.settle import follow
+from gschedd.core.attempts.settle import follow, is_overtaken
 from gschedd.core.cycle import rounds as r
-from gschedd.core.cycle.dirty import due_groups, due_jobs, noted
-from gschedd.core.cycle.retry import Retry
+from gschedd.core.cycle.dirty import Retry, due_groups, due_jobs, noted
 from gschedd.core.cycle.run import Cycle, carried_out, run_cycle
 from gschedd.core.forecast.deadline import foresee, guarantee_of
 from gschedd.core.forecast.start import Forecast

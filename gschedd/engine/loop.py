@@ -7,8 +7,10 @@ the group commit. Nobody hears "yes", and no node hears "start", before the comm
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from gsched.clock import Clock
@@ -23,7 +25,6 @@ from gschedd.core.state import facts as f
 from gschedd.core.state.step import Run, Step
 from gschedd.engine.inbox import Action, FullError, Inbox, Input
 from gschedd.engine.space import DiskSpace
-from gschedd.engine.watches import Watches
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import DiskFullError, Store
 
@@ -416,3 +417,38 @@ def _is_of_move(fact: f.AnyFact) -> bool:
             return fact.outcome.kind is OutcomeKind.MOVED
         case _:
             return False
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """Whether a job has changed since the watch began."""
+
+    changed: bool = False
+
+
+class Watches:
+    """The watches of all jobs; used by the event loop alone."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, list[Watch]] = {}
+
+    @contextmanager
+    def of(self, job: int) -> Iterator[Watch]:
+        """Watch a job for as long as the block lasts."""
+        watch = Watch()
+        self._of.setdefault(job, []).append(watch)
+        try:
+            yield watch
+        finally:
+            watches = self._of[job]
+            watches.remove(watch)
+            if not watches:
+                del self._of[job]
+
+    def note(self, jobs: Iterable[int]) -> None:
+        """Tell those who watch these jobs that they have changed."""
+        if not self._of:
+            return
+        for job in jobs:
+            for watch in self._of.get(job, ()):
+                watch.changed = True

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 from aiohttp import WSCloseCode, WSMsgType, web
 from msgspec import Struct
 
-from gsched.model.node_name import NODE_NAME_RULE, is_node_name
+from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.protocol import node as n
 from gsched.protocol.endpoint import endpoint, is_on_loopback
 from gsched.protocol.reading import Salvaged, read_from_node

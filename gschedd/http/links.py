@@ -16,7 +16,7 @@ from gsched.errors import BadStateError, GschedError, StorageError, TryAgainErro
 from gsched.failpoint import failpoint
 from gsched.logs import Complaints
 from gsched.model.ids import short_job_id
-from gsched.model.node_name import is_identity
+from gsched.model.machine import is_identity
 from gsched.model.states import LaunchStage, NodeState
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
@@ -40,9 +40,8 @@ from gschedd.http.handshake import (
     close_badly,
 )
 from gschedd.http.launches import Launches
-from gschedd.http.recovery import Recovery
 from gschedd.http.unreadable import Unreadables
-from gschedd.http.witnesses import OnOlder, Witnesses, claim_of
+from gschedd.http.witnesses import OnOlder, Recovery, Witnesses, claim_of
 
 log = logging.getLogger("gschedd.nodes")
 

@@ -19,9 +19,9 @@ from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.sites import site_file
 from gschedd.sim.traces import Trace
 from gschedd.sim.workload import TraceJob
-from gschedd.store.damage import text_of
 from gschedd.store.reader import HistoryFilter, Reader
 from gschedd.store.schema import SCHEMA_VERSION, check_version, create, take_over
+from gschedd.store.seals import text_of
 
 DATABASE: Final = "gsched.db"
 ALL_JOBS: Final = 10**9

@@ -19,11 +19,10 @@ from gschedd.core.state import facts as f
 from gschedd.core.state.elements import named_element
 from gschedd.core.state.records import Attempt, Job, Node
 from gschedd.store import rows
-from gschedd.store.damage import text_of
 from gschedd.store.history import Scored, Spreads, node_spreads, scored
 from gschedd.store.purge import TEXT_BYTES
 from gschedd.store.scrub import Place, check_slice
-from gschedd.store.seals import Damaged, DamagedRowError, SqlValue
+from gschedd.store.seals import Damaged, DamagedRowError, SqlValue, text_of
 from gschedd.store.unstarted import STARTED, Dropped, Ranges, Unstarted, dropped_between
 
 #: An entry of the history.

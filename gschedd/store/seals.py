@@ -4,8 +4,9 @@ SQLite has no checksums of its own: a flipped bit in a page that still parses is
 other. Each row that is not addressed by its contents carries the CRC-32 of its other columns.
 """
 
+import sqlite3
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeVar
 
 import msgspec
@@ -108,3 +109,17 @@ def is_sealed(values: Iterable[SqlValue], checksum: SqlValue) -> bool:
 def _plain(key: object) -> str:
     """Return words that can be written anywhere."""
     return str(key).encode("utf-8", "backslashreplace").decode()
+
+
+def text_of(data: bytes) -> str:
+    """Return the text of a column; bytes that are no UTF-8 stay as they are, for the checksum."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def owned_by(db: sqlite3.Connection, jobs: Collection[int]) -> dict[int, dict[str, int]]:
+    """Return on which nodes some jobs own GPUs, and by which attempt, by job."""
+    found: dict[int, dict[str, int]] = {job: {} for job in jobs}
+    for job, node, attempt in db.execute("SELECT job, node, attempt FROM gpu_owners"):
+        if job in found:
+            found[job][node] = attempt
+    return found

@@ -25,11 +25,9 @@ from gschedd.core.training import move_costs as movecosts
 from gschedd.core.training import startups
 from gschedd.core.training import step_times as steptimes
 from gschedd.store import history, rows
-from gschedd.store.damage import owned_by, text_of
-from gschedd.store.identity import FileIdentity, identity_of
 from gschedd.store.inserts import Insert
 from gschedd.store.lineage import HeadStart, Opened, add_epoch, new_epoch_id, read_epochs
-from gschedd.store.mark import Mark, MarkFile
+from gschedd.store.mark import FileIdentity, Mark, MarkFile, identity_of
 from gschedd.store.purge import (
     CODE_IN_USE,
     DAY_S,
@@ -44,7 +42,7 @@ from gschedd.store.purge import (
     purge_user,
 )
 from gschedd.store.schema import SCHEMA_VERSION, check_version, create, take_over
-from gschedd.store.seals import Damaged, DamagedRowError, sealed
+from gschedd.store.seals import Damaged, DamagedRowError, owned_by, sealed, text_of
 
 #: A fact from which something is learned.
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """A policy that raises: it gets another chance by itself, seldom enough to harm nobody."""
 
-from gschedd.core.cycle.retry import FIRST_RETRY_S, LAST_RETRY_S
+from gschedd.core.cycle.dirty import FIRST_RETRY_S, LAST_RETRY_S
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies.queue import fifo
 from gschedd.sim.cluster import read_cluster

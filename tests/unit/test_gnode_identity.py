@@ -9,7 +9,7 @@ import pytest
 
 from gnode.daemon.identity import FILE, own_identity
 from gsched.errors import ConfigError
-from gsched.model.node_name import is_identity
+from gsched.model.machine import is_identity
 
 
 def test_an_identity_is_made_once_and_for_this_user_only(tmp_path: Path) -> None:

@@ -39,8 +39,7 @@ from gschedd.notify.notices import (
     points_of,
     recipients_of,
 )
-from gschedd.notify.scan import NotifierSettings, Scanner
-from gschedd.notify.tails import Tails, tail
+from gschedd.notify.scan import NotifierSettings, Scanner, Tails, tail
 from gschedd.notify.texts import json_of, mail_of, variables_of
 from gschedd.notify.ways import Ways
 from gschedd.store.reader import Reader

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gsched.model.states import AttemptState, JobState
 from gschedd.core.state.records import Attempt, Job, Reached
-from gschedd.core.training.remaining import Before, Rest, rest_of_running
+from gschedd.core.training.profile import Before, Rest, rest_of_running
 from gschedd.models.runtime import WalltimeSpeed, size_of_run
 from gschedd.models.startup import LATEST, StartupKey, Startups, at_least, startup_from_end_s
 from gschedd.plan.training import Size

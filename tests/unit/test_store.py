@@ -20,8 +20,7 @@ from gschedd.core.apply.nodes import SAFE_ID_JUMP
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
-from gschedd.store.identity import identity_of
-from gschedd.store.mark import Mark, MarkFile
+from gschedd.store.mark import Mark, MarkFile, identity_of
 from gschedd.store.purge import KEPT_OF_JOB
 from gschedd.store.reader import HistoryFilter, Reader
 from gschedd.store.sqlite import DiskFullError, Store

@@ -11,9 +11,8 @@ from gsched.protocol.actions import AnyJobAction, HoldJob, ReleaseJob
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
-from gschedd.engine.loop import Engine
+from gschedd.engine.loop import Engine, Watches
 from gschedd.engine.space import DiskSpace
-from gschedd.engine.watches import Watches
 from gschedd.http import stories
 from gschedd.http.stories import Recorded, at_one_moment
 from gschedd.store.reader import Reader

@@ -10,6 +10,7 @@ from typing import Final, TypeVar, cast
 from msgspec import structs
 
 from gsched.model.ids import array_of, index_of
+from gsched.model.job import Outcome
 from gsched.model.resources import WHOLE_PERCENT, Load, Share, Usage, percent_held
 from gsched.model.states import (
     AttemptState,
@@ -21,7 +22,6 @@ from gsched.model.states import (
 from gschedd.core.apply import arrays as apply_arrays
 from gschedd.core.apply import nodes as apply_nodes
 from gschedd.core.apply import training as apply_moves
-from gschedd.core.apply.recovery import recovered
 from gschedd.core.state import facts as f
 from gschedd.core.state.elements import next_number, short_number_of
 from gschedd.core.state.indexing import (
@@ -42,6 +42,50 @@ from gschedd.core.state.state import State, client_key
 from gschedd.core.state.transitions import next_attempt_state, next_job_state, next_part_state
 from gschedd.core.state.walltime import spent_by
 from gschedd.core.training.backoff import forget_refusals
+
+
+def recovered(state: State, fact: f.AttemptRecovered) -> None:
+    """A job has an attempt that only its nodes knew; an older one, if any, is over."""
+    job = state.jobs[fact.job]
+    if job.attempt is not None:
+        older = touch_attempt(state, job)
+        older.state = next_attempt_state(older.state, fact, AttemptState.ENDED)
+        older.ended_s = fact.at_s
+        older.outcome = Outcome(
+            kind=OutcomeKind.RERUN, message=f"attempt {fact.attempt} took its place"
+        )
+        disown(state, job, older)
+        state.dirty.nodes.update(older.parts)
+    if job.move is not None:
+        give_up_move(state, job)
+    move(state, job, fact, JobState.RUNNING)
+    parts = {
+        share.node: Part(
+            share=share,
+            state=PartState.RUNNING if share.node in fact.active else PartState.PASSIVE,
+            started_s=fact.started_s.get(share.node),
+        )
+        for share in fact.allocation
+    }
+    started_s = min(fact.started_s.values(), default=None)
+    attempt = Attempt(
+        number=fact.attempt,
+        state=AttemptState.RUNNING,
+        assigned_s=fact.assigned_s,
+        master_port=fact.master_port,
+        parts=parts,
+        token=fact.token,
+        boot_ids=dict(fact.boot_ids),
+        work_begun=job.work_done,
+        started_s=started_s,
+        stop=fact.stop,
+    )
+    if job.started_s is None:
+        job.started_s = started_s
+    job.attempt, job.attempts = attempt, fact.attempt
+    own(state, job, attempt)
+    touch_attempt(state, job)
+
 
 _PLACED: Final = frozenset({JobState.RUNNING, JobState.MIGRATING, JobState.EXITING})
 

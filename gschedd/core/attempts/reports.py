@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from gsched.model.ids import short_job_id, submitted_number
 from gsched.model.job import ExitRecord
 from gsched.model.reports import made_of
-from gsched.model.resources import Usage
+from gsched.model.resources import Inventory, Usage, percent_held
 from gsched.model.states import NodeState, PartState, StopReason
 from gsched.protocol import node as n
 from gschedd.core.apply.jobs import note_damaged
@@ -24,13 +24,12 @@ from gschedd.core.attempts.leaving import (
 )
 from gschedd.core.attempts.react import ask_checkpoint, checkpointing_nodes, retime, stop
 from gschedd.core.attempts.warm import given_up, is_preparing, is_waited_for, target_ready
-from gschedd.core.nodes.hardware import gpus_changed
 from gschedd.core.nodes.live import MAX_PROBLEM
 from gschedd.core.nodes.probation import answered
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.lost import lost_part
-from gschedd.core.state.records import Attempt, Job, Part, Reached
+from gschedd.core.state.records import Attempt, Job, Node, Part, Reached
 from gschedd.core.state.state import State
 from gschedd.core.training import checkpoints as coalescing
 from gschedd.core.training.goodput import steps_by_batch
@@ -438,3 +437,43 @@ def on_disconnected(state: State, node: str, reason: str, now_s: float) -> Conse
     """The connection to a node is gone. Its attempts go on as far as anybody knows."""
     if node in state.nodes and state.nodes[node].state is NodeState.UP:
         yield f.NodeDisconnected(at_s=now_s, node=node, reason=reason)
+
+
+def gpus_changed(state: State, node: Node, now: Inventory) -> str:
+    """Return why the node must not take work before somebody has looked; empty: no reason.
+
+    GPUs are assigned by their index, so none may be lost, or have another number. Only GPUs with a
+    UUID from a driver are compared; what a configuration declares is as its administrator says.
+
+    Args:
+        node: as it was until now.
+        now: what it has now.
+    """
+    before = {gpu.uuid: gpu.index for gpu in node.inventory.gpus if gpu.uuid}
+    present = {gpu.uuid: gpu.index for gpu in now.gpus if gpu.uuid}
+    lost = [gpu for gpu in node.inventory.gpus if gpu.uuid and gpu.uuid not in present]
+    if lost:
+        named = ", ".join(" ".join(filter(None, (str(gpu.index), gpu.type))) for gpu in lost)
+        some = f"GPU {named} is" if len(lost) == 1 else f"GPUs {named} are"
+        return (
+            f"{some} missing: {lost[0].uuid} was there at the last registration; "
+            "check the GPUs, then resume the node"
+        )
+    moved = [uuid for uuid, index in before.items() if present[uuid] != index]
+    if moved and _gpus_are_owned(state, node):
+        return (
+            "the driver numbers the GPUs in another order than when the running jobs got theirs; "
+            "resume the node when these jobs have ended"
+        )
+    return ""
+
+
+def _gpus_are_owned(state: State, node: Node) -> bool:
+    jobs = state.by_node.get(node.name, {}).values()
+    return any(
+        percent_held([share])
+        for job in jobs
+        if job.attempt is not None
+        for share in job.attempt.allocation
+        if share.node == node.name
+    )

@@ -11,7 +11,14 @@ from msgspec import structs
 from gsched.model.ids import short_job_id
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
-from gsched.model.states import AttemptState, NodeState, OutcomeKind, PartState, StopReason
+from gsched.model.states import (
+    AttemptState,
+    JobState,
+    NodeState,
+    OutcomeKind,
+    PartState,
+    StopReason,
+)
 from gsched.model.wording import OVER_WALLTIME, outcome_words
 from gschedd.core.attempts.blame import suspect
 from gschedd.core.attempts.leaving import (
@@ -22,7 +29,7 @@ from gschedd.core.attempts.leaving import (
     stop_to_move,
 )
 from gschedd.core.attempts.requeue import LOST, after_fault
-from gschedd.core.attempts.steps import counts_for_outcome, is_script_over
+from gschedd.core.attempts.steps import counts_for_outcome, is_script_over, part_opened
 from gschedd.core.attempts.warm import lost_with_node
 from gschedd.core.state import facts as f
 from gschedd.core.state.elements import after_element
@@ -364,3 +371,40 @@ def _work_done(attempt: Attempt) -> float:
     records = [part.record for part in attempt.parts.values() if part.record is not None]
     done = [record.work_done for record in records if record.work_done is not None]
     return min(done, default=0.0)
+
+
+_GOES_ON = frozenset({JobState.MIGRATING, JobState.EXITING})
+
+
+def is_overtaken(state: State, fact: f.AnyFact) -> bool:
+    """Return whether a fact about a migration has become true or moot before its turn.
+
+    Of what is decided at one moment, one fact may bring about another one that was decided, too:
+    two jobs that wanted each other's places and are given up both, or a job whose target was on
+    two nodes that are both gone. It happens once.
+    """
+    match fact:
+        case f.MigrationAbandoned():
+            job = state.jobs.get(fact.job)
+            return job is None or not _is_requested(job, fact.attempt)
+        case f.MigrationPrepared():
+            job = state.jobs.get(fact.job)
+            return job is None or job.move is None or not job.move.prepare
+        case f.PartOpened():
+            return not part_opened(state, fact)
+        case f.TargetLost():
+            job = state.jobs.get(fact.job)
+            return job is None or job.move is None or not job.move.allocation
+        case f.JobRequeued():
+            job = state.jobs.get(fact.job)
+            return job is None or job.state not in _GOES_ON
+        case _:
+            return False
+
+
+def _is_requested(job: Job, attempt: int) -> bool:
+    """Return whether a job is asked to move, and has not begun to stop for it."""
+    here = job.attempt
+    return (
+        job.move is not None and here is not None and here.number == attempt and here.stop is None
+    )
