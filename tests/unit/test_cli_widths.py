@@ -1,7 +1,7 @@
 """What a table on a terminal shows where there is no room for all of it."""
 
 from gsched.cli.show.columns import Column
-from gsched.cli.show.widths import GAP, fitted_widths, trimmed
+from gsched.cli.show.terminal import GAP, fitted_widths, trimmed
 
 COLUMNS = (
     Column("Job ID"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.slurm.fields import Listing, in_order
 from gsched.cli.slurm.moments import past_moment
-from gsched.cli.slurm.window import TimeSpan, window_of
+from gsched.cli.slurm.sacct import TimeSpan, window_of
 from gsched.model.ids import element_number, short_job_id
 from gsched.protocol.api import JobList
 from tests.support.fake_api import NOW_S, make_row

@@ -18,7 +18,7 @@ from gsched.cli.operands import (
     tasks_option,
     with_tasks,
 )
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.cli.submit.options import read_value
 from gsched.cli.submit.place import SubmitContext
 from gsched.cli.submit.readers import kept
@@ -201,10 +201,7 @@ _OTHERWISE: Final[Mapping[str, Callable[[Value, SubmitContext], dict[str, object
 }
 
 
-def main() -> None:
-    """Run the command."""
-    run(galter)
-
+main = runner(galter)
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,7 @@
 import click
 
 from gsched.cli.common import connected, gsched_command
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.client import HeadClient
 
 _EPILOG = """\b
@@ -31,10 +31,7 @@ def gattach(head: HeadClient, job: str, *, as_json: bool) -> int:
     return attach(head, number, shown=shown, is_own=False)
 
 
-def main() -> None:
-    """Run gattach."""
-    run(gattach)
-
+main = runner(gattach)
 
 if __name__ == "__main__":
     main()

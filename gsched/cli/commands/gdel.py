@@ -17,7 +17,7 @@ from gsched.cli.operands import (
     whole,
     with_tasks,
 )
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.client import HeadClient
 from gsched.errors import UsageError
 from gsched.protocol.actions import DeleteJob
@@ -116,10 +116,7 @@ def _as_trial(request: DeleteJob) -> DeleteJob:
     return DeleteJob(ids=request.ids, dry_run=True)
 
 
-def main() -> None:
-    """Run the command."""
-    run(gdel)
-
+main = runner(gdel)
 
 if __name__ == "__main__":
     main()

@@ -6,7 +6,7 @@ import click
 
 from gsched.cli.common import color_option, connected, gsched_command, print_json, report_errors
 from gsched.cli.moments import parse_moment
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.history import print_history, totals_of
 from gsched.client import HeadClient
@@ -213,10 +213,7 @@ def _predictions(
     return report_errors([("", each) for each in errors], as_json=as_json)
 
 
-def main() -> None:
-    """Run the command."""
-    run(ghist)
-
+main = runner(ghist)
 
 if __name__ == "__main__":
     main()

@@ -15,7 +15,7 @@ from gsched.cli.common import (
     report_results,
 )
 from gsched.cli.operands import ALL, normal_ids
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.cli.times import local_times
 from gsched.client import HeadClient
 from gsched.errors import BadStateError, UsageError
@@ -302,10 +302,7 @@ def _last(story: JobStory, kind: str) -> str:
     return texts[-1] if texts else "no reason was recorded"
 
 
-def main() -> None:
-    """Run the command."""
-    run(gmigrate)
-
+main = runner(gmigrate)
 
 if __name__ == "__main__":
     main()

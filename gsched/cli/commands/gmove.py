@@ -4,7 +4,7 @@ import click
 
 from gsched.cli.common import connected, gsched_command
 from gsched.cli.operands import carry_out, jobs_argument, normal_ids
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.client import HeadClient
 from gsched.errors import UsageError
 from gsched.protocol.actions import Alteration, AlterJob
@@ -50,10 +50,7 @@ def _checked(head: HeadClient, stated: str, name: str, server: str) -> str:
     return name or status.queues[0]
 
 
-def main() -> None:
-    """Run the command."""
-    run(gmove)
-
+main = runner(gmove)
 
 if __name__ == "__main__":
     main()

@@ -4,7 +4,7 @@ import click
 
 from gsched.cli.common import connected, gsched_command, report_results
 from gsched.cli.operands import jobs_argument
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.client import HeadClient, body_of
 from gsched.errors import GschedError, UsageError
 from gsched.protocol.api import ActionResult
@@ -51,10 +51,7 @@ def gmsg(  # noqa: PLR0913 - one parameter for each option
     return report_results(results, as_json=as_json)
 
 
-def main() -> None:
-    """Run the command."""
-    run(gmsg)
-
+main = runner(gmsg)
 
 if __name__ == "__main__":
     main()

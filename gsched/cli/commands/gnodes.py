@@ -18,7 +18,7 @@ from gsched.cli.common import (
     report_errors,
     report_results,
 )
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.nodelist import node_fields, print_nodes, print_state_list
 from gsched.client import HeadClient, body_of
@@ -320,10 +320,7 @@ def _print(
         print_nodes(rows, color=str(flags["color"]))
 
 
-def main() -> None:
-    """Run the command."""
-    run(gnodes)
-
+main = runner(gnodes)
 
 if __name__ == "__main__":
     main()

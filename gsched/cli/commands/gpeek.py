@@ -6,7 +6,7 @@ import click
 
 from gsched.cli.common import command_name, connected, gsched_command, print_json, print_note
 from gsched.cli.follow import STDERR, STDOUT, follow, read_output, tail, whole
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.cli.terminal_text import TerminalOut, to_stdout
 from gsched.client import HeadClient
 
@@ -85,10 +85,7 @@ def gpeek(  # noqa: PLR0913 # one for each option
     return 0
 
 
-def main() -> None:
-    """Run gpeek."""
-    run(gpeek)
-
+main = runner(gpeek)
 
 if __name__ == "__main__":
     main()

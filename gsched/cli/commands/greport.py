@@ -7,7 +7,7 @@ import click
 
 from gsched.cli.common import color_option, connected, gsched_command, print_json, print_note
 from gsched.cli.moments import parse_moment
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.cli.show.columns import Column
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.render import print_table
@@ -133,10 +133,7 @@ def past_jobs(
         end_s = min(end_s, last_s + TOGETHER_S)  # some of that moment may not be in the page
 
 
-def main() -> None:
-    """Run the command."""
-    run(greport)
-
+main = runner(greport)
 
 if __name__ == "__main__":
     main()

@@ -20,7 +20,7 @@ from gsched.cli.operands import (
     normal_ids,
     parse_grace_s,
 )
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.client import HeadClient, body_of
 from gsched.errors import GschedError, HeadUnreachableError, UsageError
 from gsched.model.ids import format_array_id, format_job_id
@@ -177,10 +177,7 @@ def _document(job: str, reply: "RerunReply | ErrorBody") -> dict[str, object]:
     return result | values | {"job_id": _new_id(reply)}
 
 
-def main() -> None:
-    """Run the command."""
-    run(grerun)
-
+main = runner(grerun)
 
 if __name__ == "__main__":
     main()

@@ -8,7 +8,7 @@ import click
 
 from gsched.cli.common import version_option
 from gsched.cli.local.options import HelpfulGroup
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,10 +98,7 @@ def gsched() -> None:
     """Set up, check and recover gsched, a batch scheduler for GPU clusters."""
 
 
-def main() -> None:
-    """Run the command."""
-    run(gsched)
-
+main = runner(gsched)
 
 if __name__ == "__main__":
     main()

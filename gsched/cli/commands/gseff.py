@@ -5,7 +5,7 @@ from itertools import islice
 
 from gsched.cli.common import connected, gsched_command, print_json, printable, report_errors
 from gsched.cli.operands import jobs_argument
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.cli.show.efficiency import Efficiency, efficiency_of, lines_of
 from gsched.client import HeadClient, body_of
 from gsched.errors import GschedError
@@ -65,10 +65,7 @@ def _elements(head: HeadClient, story: JobStory) -> Sequence[JobRow]:
     return head.jobs([f"{story.row.id}[{index}]" for index in numbers]).jobs
 
 
-def main() -> None:
-    """Run the command."""
-    run(gseff)
-
+main = runner(gseff)
 
 if __name__ == "__main__":
     main()

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from gsched.cli.common import connected, gsched_command, print_json, print_note
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.cli.times import parse_start_time
 from gsched.client import HeadClient
 from gsched.clock import SystemClock
@@ -262,10 +262,7 @@ _RESOURCES: Final[dict[str, tuple[Callable[[str], float], Callable[[JobRow], flo
 }
 
 
-def main() -> None:
-    """Run the command."""
-    run(gselect)
-
+main = runner(gselect)
 
 if __name__ == "__main__":
     main()

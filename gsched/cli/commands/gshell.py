@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gsched.cli.common import command_name, connected, gsched_command, print_note
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.client import HeadClient, error_from
 from gsched.errors import HeadUnreachableError, UsageError
 
@@ -168,10 +168,7 @@ def command_line(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
-def main() -> None:
-    """Run gshell."""
-    run(gshell)
-
+main = runner(gshell)
 
 if __name__ == "__main__":
     main()

@@ -11,7 +11,7 @@ from gsched.cli.operands import (
     normal_ids,
     parse_signal,
 )
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.client import HeadClient
 from gsched.protocol.actions import SignalJob
 
@@ -60,10 +60,7 @@ def gsig(
     return carry_out(head, request, as_json=as_json)[1]
 
 
-def main() -> None:
-    """Run the command."""
-    run(gsig)
-
+main = runner(gsig)
 
 if __name__ == "__main__":
     main()

@@ -15,7 +15,7 @@ from gsched.cli.common import (
     print_note,
     report_errors,
 )
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.joblist import TABLES, WHY, plain_list, table_of, terminal_list
 from gsched.cli.show.render import drawn_table, print_table, terminal_lines, write_plain
@@ -313,10 +313,7 @@ def _watch(head: HeadClient, jobs: Sequence[str], options: _Options) -> int:
     return 0
 
 
-def main() -> None:
-    """Run gstat."""
-    run(gstat)
-
+main = runner(gstat)
 
 if __name__ == "__main__":
     main()

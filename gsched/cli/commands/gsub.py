@@ -18,8 +18,7 @@ from gsched.cli.common import (
     print_note,
 )
 from gsched.cli.dialect import spoken
-from gsched.cli.running import run
-from gsched.cli.submit.checks import check_output, check_training_script, check_workdir
+from gsched.cli.running import runner
 from gsched.cli.submit.extras import combined
 from gsched.cli.submit.job_environment import job_environment
 from gsched.cli.submit.options import merged, read_options
@@ -29,7 +28,14 @@ from gsched.cli.submit.rows import gsub_options, write_options
 from gsched.cli.submit.script_options import ScriptOptions, read_directives
 from gsched.cli.submit.scripts import STDIN_NAME, Script, read_script
 from gsched.cli.submit.stated import StatedOptions
-from gsched.cli.submit.submission import Workload, compatibility_notes, make_job
+from gsched.cli.submit.submission import (
+    Workload,
+    check_output,
+    check_training_script,
+    check_workdir,
+    compatibility_notes,
+    make_job,
+)
 from gsched.client import HeadClient, error_from
 from gsched.clock import SystemClock
 from gsched.config.environment import full_environment
@@ -481,10 +487,7 @@ def _job(
     return job
 
 
-def main() -> None:
-    """Run gsub."""
-    run(gsub)
-
+main = runner(gsub)
 
 if __name__ == "__main__":
     main()

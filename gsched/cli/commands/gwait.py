@@ -16,7 +16,7 @@ from gsched.cli.common import (
     wants_color,
 )
 from gsched.cli.follow import Teller, ending_words, exit_status, report_failure, wait_and_report
-from gsched.cli.running import run
+from gsched.cli.running import runner
 from gsched.cli.times import local_times, read_duration_s
 from gsched.client import HeadClient
 from gsched.clock import SystemClock
@@ -143,10 +143,7 @@ def _report(
     return status
 
 
-def main() -> None:
-    """Run gwait."""
-    run(gwait)
-
+main = runner(gwait)
 
 if __name__ == "__main__":
     main()

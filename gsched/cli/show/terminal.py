@@ -12,10 +12,11 @@ from rich.text import Text
 
 from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
-from gsched.cli.show.widths import fitted_widths, trimmed
 
 #: Cells are filled with blanks, also the last one of a line; between them are colours' escapes.
 _BLANKS_AT_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
+GAP = 2  # blanks between columns
+WRAPPED_LEAST = 8  # characters: about a word
 
 
 def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int) -> Group:
@@ -77,3 +78,75 @@ def print_rich_table(
 
 def _escapes_of(found: re.Match[str]) -> str:
     return found[0].replace(" ", "")
+
+
+def trimmed(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]]
+) -> tuple[str, list[Column], list[list[str]]]:
+    """Return what is common to all lines, as a heading, and the columns in which they differ.
+
+    A column without any value is left out.
+    """
+    values = [{row[at] for row in rows} for at in range(len(columns))]
+    common: list[str] = []
+    kept: list[int] = []
+    for at, column in enumerate(columns):
+        if rows and values[at] == {""}:
+            continue
+        if column.once and len(rows) > 1 and len(values[at]) == 1:
+            common.append(f"{column.title}: {rows[0][at]}")
+        else:
+            kept.append(at)
+    lines = [[row[at] for at in kept] for row in rows]
+    return ", ".join(common), [columns[at] for at in kept], lines
+
+
+def fitted_widths(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:
+    """Return the width of each column that is shown, by its index, in order.
+
+    Columns are dropped, the least needed first, only while the others do not fit at their least
+    width; those that fit all the same come back, the most needed first. What is left over goes to
+    the texts that are cut, then to those that wrap.
+
+    Args:
+        columns: what there is to show.
+        natural: the width of the widest cell of each, titles included (characters).
+        width: of the terminal (characters).
+    """
+    shown = dict.fromkeys(range(len(columns)))
+    needed = {
+        at: _least(each, natural[at]) if each.wraps else natural[at]
+        for at, each in enumerate(columns)
+    }
+    if _total(needed) > width:
+        shown = {at: None for at in shown if columns[at].drop >= 0}
+    by_need = sorted((each.drop, at) for at, each in enumerate(columns) if each.drop > 0)
+    dropped: list[int] = []
+    for _, at in by_need:
+        if _total({each: _least(columns[each], natural[each]) for each in shown}) <= width:
+            break
+        del shown[at]
+        dropped.append(at)
+    for at in reversed(dropped):  # a wide one that went later may have left room for them
+        wider = {each: _least(columns[each], natural[each]) for each in (*shown, at)}
+        if _total(wider) <= width:
+            shown = dict.fromkeys(sorted(wider))
+    widths = {at: _least(columns[at], natural[at]) for at in shown}
+    spare = width - _total(widths)
+    if spare < 0:  # no column is left to drop: text over many lines is better than half an id
+        for at in (each for each in widths if columns[each].wraps):
+            widths[at] = max(WRAPPED_LEAST, widths[at] + spare)
+        return widths
+    for at in sorted(widths, key=lambda at: columns[at].wraps):
+        more = max(0, min(natural[at] - widths[at], spare))
+        widths[at] += more
+        spare -= more
+    return widths
+
+
+def _least(column: Column, natural: int) -> int:
+    return natural if column.least is None else min(natural, column.least)
+
+
+def _total(widths: dict[int, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)

@@ -11,7 +11,6 @@ from gsched.cli.common import patient_head
 from gsched.cli.dialect import speak
 from gsched.cli.show.arrays import all_elements
 from gsched.cli.slurm import words as w
-from gsched.cli.slurm.accounts import sacctmgr, sshare
 from gsched.cli.slurm.elements import with_running_elements
 from gsched.cli.slurm.errors import (
     FINISHED,
@@ -32,12 +31,11 @@ from gsched.cli.slurm.fields import (
 )
 from gsched.cli.slurm.interactive import salloc
 from gsched.cli.slurm.options import is_wanted, parsed
-from gsched.cli.slurm.sacct import sacct
+from gsched.cli.slurm.sacct import sacct, sacctmgr, sshare, sstat
 from gsched.cli.slurm.sbatch import sbatch
 from gsched.cli.slurm.scontrol import scontrol
 from gsched.cli.slurm.sinfo import repeated, sinfo
 from gsched.cli.slurm.srun import srun
-from gsched.cli.slurm.sstat import sstat
 from gsched.client import HeadClient
 from gsched.config.environment import environment
 from gsched.errors import GschedError, UsageError

@@ -10,14 +10,12 @@ from typing import Final
 
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
-from gsched.cli.submit.slurm_options import NONE, OPTIONAL, REQUIRED, SlurmOption
+from gsched.cli.submit.slurm_options import option_table
 from gsched.cli.submit.slurm_options import parse as getopt
 from gsched.model.host_lists import expanded
 from gsched.protocol.api import JobRow
 
-#: Names with ``=`` between those that mean the same, before them and ``:`` what the option is
-#: called here, if that differs, and after ``/`` the letter; ``0`` has no
-#: value, ``2`` an optional one. What a command does not look at requests what is so here anyway.
+#: As `option_table` reads them. What a command does not look at requests what is so here anyway.
 _COMMANDS: Final[Mapping[str, str]] = {
     "squeue": """Format/O account=accounts/A all/a0 array-unique0 array/r0 autocomplete
         clusters=cluster/M expand-patterns0 federation0 format/o help0
@@ -64,20 +62,6 @@ _OF_NONE: Final = ("reservation", "licenses", "wckey")
 _QOS: Final = "normal"
 
 
-def _table(text: str) -> dict[str, SlurmOption]:
-    """Return the options by each of their names and by letter; they are called by the first."""
-    options: dict[str, SlurmOption] = {}
-    for word in text.split():
-        kind = {"0": NONE, "2": OPTIONAL}.get(word[-1], REQUIRED)
-        stated, _, letter = (word if kind == REQUIRED else word[:-1]).partition("/")
-        key, _, stated = stated.rpartition(":")
-        names = stated.split("=")
-        option = SlurmOption(f"--{key or names[0]}", kind)
-        options |= {f"--{name}": option for name in names}
-        options |= {f"-{letter}": option} if letter else {}
-    return options
-
-
 def parsed(words: Sequence[str], command: str) -> w.ParsedCommand:
     """Return a command line: options by name, flags with an empty value, and operands.
 
@@ -85,7 +69,7 @@ def parsed(words: Sequence[str], command: str) -> w.ParsedCommand:
         OptionError: an option is unknown to Slurm, or lacks its value.
         SlurmError: gsched does not have it.
     """
-    read = getopt(words, _table(_COMMANDS[command]), ends=False)
+    read = getopt(words, option_table(_COMMANDS[command]), ends=False)
     stated = {name[2:]: value for name, value in read.options}
     missing = sorted(_MISSING[command] & set(stated))
     if missing:

@@ -14,8 +14,7 @@ REQUIRED: Final = 1
 OPTIONAL: Final = 2  # only behind =, or in one word with the letter
 INVALID_DIRECTIVE: Final = "Invalid directive found in batch script"
 
-#: Options with a required value, one without (``0``) or with an optional one (``2``), and after
-#: ``/`` the letter. The first table is of all three commands.
+#: Options of all three commands.
 _ALL: Final = """
 account/A acctg-freq autocomplete bb bbf begin/b chdir/D cluster cluster-constraint clusters/M
 comment consolidate-segments0 constraint/C container container-id container-type context
@@ -71,22 +70,29 @@ class ParsedOptions(NamedTuple):
     operands: tuple[str, ...]
 
 
-def _table(text: str) -> dict[str, SlurmOption]:
-    found: dict[str, SlurmOption] = {}
+def option_table(text: str) -> dict[str, SlurmOption]:
+    """Return options by each of their names and by letter; they are called by the first.
+
+    Args:
+        text: of each option names that mean the same with ``=`` between them, before them and ``:``
+            how the option is called here, if that differs; after ``/`` the letter, and last ``0``
+            where it has no value, ``2`` for an optional one.
+    """
+    options: dict[str, SlurmOption] = {}
     for word in text.split():
-        # container-image and the like end with no digit; x11 takes an optional value.
-        kind = int(word[-1]) if word[-1] in "02" else REQUIRED
-        name, _, letter = word.rstrip("02" if kind != REQUIRED else "").partition("/")
-        option = SlurmOption(f"--{name}", kind)
-        found[option.name] = option
-        if letter:
-            found[f"-{letter}"] = option
-    return found
+        kind = {"0": NONE, "2": OPTIONAL}.get(word[-1], REQUIRED)
+        stated, _, letter = (word if kind == REQUIRED else word[:-1]).partition("/")
+        key, _, stated = stated.rpartition(":")
+        names = stated.split("=")
+        option = SlurmOption(f"--{key or names[0]}", kind)
+        options |= {f"--{name}": option for name in names}
+        options |= {f"-{letter}": option} if letter else {}
+    return options
 
 
 #: By command: its options by long name and by letter.
 OPTIONS: Final[Mapping[str, Mapping[str, SlurmOption]]] = {
-    command: _table(_ALL + own) for command, own in _OF.items()
+    command: option_table(_ALL + own) for command, own in _OF.items()
 }
 
 
