@@ -21,6 +21,7 @@ from gschedd.core.recovery.adopt import Case, Hold, Survey, cases_of, held_jobs
 from gschedd.core.state.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.links import Links
+from gschedd.http.witnesses import Witnesses
 from gschedd.store.lineage import Opened
 from gschedd.store.sqlite import Store
 
@@ -31,7 +32,7 @@ class SafeMode:
     """Enters and ends safe mode, and lists what the nodes know.
 
     Args:
-        engine, store, links: of this head.
+        engine, store, links, witnesses: of this head.
         opened: what the store held; its epoch is this head's.
         was_there: whether the database knows a job, done or not.
     """
@@ -42,6 +43,7 @@ class SafeMode:
         engine: Engine,
         store: Store,
         links: Links,
+        witnesses: Witnesses,
         opened: Opened,
         was_there: Callable[[int], Awaitable[bool]],
     ) -> None:
@@ -49,6 +51,7 @@ class SafeMode:
         self._head: Head = engine.head
         self._store = store
         self._links = links
+        self._witnesses = witnesses
         self._was_there = was_there
         self.opened = opened
         self._survey: Survey | None = None
@@ -153,7 +156,7 @@ class SafeMode:
             self.opened.is_copy
             and bool(known)
             and known <= survey.done
-            and not self._links.witnesses.claims
+            and not self._witnesses.claims
         )
 
     # --- what an operator sees and does ---
@@ -161,7 +164,7 @@ class SafeMode:
     async def listing(self) -> recover.RecoverReply:
         """Return why it is safe mode, and what accepting would do."""
         survey, head = self._survey, self._head
-        witnesses = self._links.witnesses
+        witnesses = self._witnesses
         if survey is None:
             return recover.RecoverReply(quarantined=dict(witnesses.quarantined))
         await self._look_up(survey)
@@ -199,13 +202,13 @@ class SafeMode:
         return tuple(sorted(self._head.state.nodes.keys() - survey.done))
 
     def _hold(self, missing: Iterable[str]) -> Hold:
-        if self.opened.is_copy and not self._links.witnesses.claims:
+        if self.opened.is_copy and not self._witnesses.claims:
             return Hold.ALL if list(missing) else Hold.NOTHING
         return Hold.ALL if list(missing) else Hold.ONCE_ONLY
 
     def _needed_job(self) -> int:
         """Return the id from which on none has been given out, as far as anybody knows."""
-        claims = self._links.witnesses.claims.values()
+        claims = self._witnesses.claims.values()
         here = self._head.state.next_job
         needed = max((claim.needs_job for claim in claims), default=here)
         if needed > here or self.opened.is_copy:
@@ -218,11 +221,11 @@ class SafeMode:
         Raises:
             UnknownNodeError: no such node is refused.
         """
-        if node not in self._links.witnesses.quarantined:
+        if node not in self._witnesses.quarantined:
             raise UnknownNodeError(
                 f"node {node} is not refused for what it claims", hint="see gsched recover"
             )
-        self._links.witnesses.believed.add(node)
+        self._witnesses.believed.add(node)
 
     async def accept(self, *, without: bool = True) -> None:
         """End safe mode; nodes come back, and all is compared anew.
@@ -241,7 +244,7 @@ class SafeMode:
         await self._links.close()
 
     async def _accept(self, survey: Survey, *, without: bool) -> None:
-        head, witnesses = self._head, self._links.witnesses
+        head, witnesses = self._head, self._witnesses
         missing = self._missing(survey)
         if missing and not without:
             raise BadStateError(

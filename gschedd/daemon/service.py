@@ -61,6 +61,7 @@ from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import errors
 from gschedd.http.bodies import Bodies, watched
 from gschedd.http.callers import Callers, UserNames
+from gschedd.http.channel import NodeChannel
 from gschedd.http.code import CodeSnapshots
 from gschedd.http.commands import Commands, Parts
 from gschedd.http.contents import TextQuota
@@ -180,7 +181,7 @@ class Service:
         loop.add_signal_handler(signal.SIGHUP, Complaints(log, self._clock).say, "SIGHUP", HANGUP)
         state = self._engine.head.state
         recall(state, await self._queries.ended_well(awaited(state)), self._clock.wall_s())
-        engine = asyncio.create_task(self._engine.run(), name="engine")
+        engine = asyncio.create_task(self._engine.run(self._links), name="engine")
         open_files = raise_open_files()
         await self._listen_for_users(open_files)
         stopping = asyncio.create_task(self._stop.wait())
@@ -247,23 +248,14 @@ class Service:
             server=head.settings.server,
             cluster=self._opened.cluster,
         )
-        witnesses = Witnesses(
+        self._witnesses = Witnesses(
             self._opened.cluster, self._opened.lineage, head.state.volatile.quarantined
         )
         handshake = Handshake(
-            key=self._key, witnesses=witnesses, tunnel=self._config.head.node_tunnel
+            key=self._key, witnesses=self._witnesses, tunnel=self._config.head.node_tunnel
         )
-        self._links = Links(
-            engine=self._engine,
-            launches=launches,
-            clock=self._clock,
-            handshake=handshake,
-            witnesses=witnesses,
-            timeout_s=self._config.head.node_timeout_s,
-        )
+        self._links = Links(engine=self._engine, launches=launches, clock=self._clock)
         self._links.reached(self._store.reached)
-        self._links.on_fenced = self._on_successor
-        self._engine.sink = self._links
         self._forecasts = Forecasts(
             head=head,
             worker=self._worker("forecaster"),
@@ -276,7 +268,6 @@ class Service:
             callers=callers,
             reader=Reader(self._store.path),
             long_reader=Reader(self._store.path),
-            links=self._links,
             clock=self._clock,
             bodies=self._bodies,
             forecasts=self._forecasts,
@@ -294,10 +285,10 @@ class Service:
             engine=self._engine,
             store=self._store,
             links=self._links,
+            witnesses=self._witnesses,
             opened=self._opened,
             was_there=self._queries.was_there,
         )
-        self._links.recovery = self._safe_mode
         self._predictions = Predictions(
             engine=self._engine,
             callers=callers,
@@ -341,7 +332,18 @@ class Service:
             clock=self._clock,
             most_files=self._config.limits.snapshot_files,
         )
-        self._links.code = self._code
+        self._channel = NodeChannel(
+            engine=self._engine,
+            links=self._links,
+            clock=self._clock,
+            handshake=handshake,
+            witnesses=self._witnesses,
+            recovery=self._safe_mode,
+            sessions=self._sessions,
+            code=self._code,
+            on_fenced=self._on_successor,
+            timeout_s=self._config.head.node_timeout_s,
+        )
         parts = Parts(
             engine=self._engine,
             callers=callers,
@@ -431,7 +433,7 @@ class Service:
 
     def _nodes_app(self) -> web.Application:
         app = web.Application(logger=log)
-        app.router.add_get("/v1/node", self._links.handle)
+        app.router.add_get("/v1/node", self._channel.handle)
         app.router.add_get("/v1/session", self._sessions.node)
         return app
 
@@ -525,7 +527,7 @@ class Service:
             cluster=self._opened.cluster,
             epoch=self._safe_mode.opened.epoch,
             epoch_id=self._safe_mode.opened.epoch_id,
-            quarantined=dict(self._links.witnesses.quarantined),
+            quarantined=dict(self._witnesses.quarantined),
             pid=os.getpid(),
             started_s=self._started_s,
             now_s=self._clock.wall_s(),

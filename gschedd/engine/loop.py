@@ -97,7 +97,7 @@ class Engine:
         self._await_plan: list[tuple[int, asyncio.Future[None]]] = []
         self._unanswered: list[asyncio.Future[Sequence[Step]]] = []
         self.watches = Watches()
-        self.sink: EffectSink | None = None
+        self._sink: EffectSink | None = None
         self.last_cycle_s = 0.0
         self._gathered_s = 0.0
         self.stalled = ""
@@ -177,8 +177,13 @@ class Engine:
         except TimeoutError:
             return
 
-    async def run(self) -> None:
-        """Run until cancelled, or until the store fails (`StorageError`: fail stop)."""
+    async def run(self, sink: EffectSink | None = None) -> None:
+        """Run until cancelled, or until the store fails (`StorageError`: fail stop).
+
+        Args:
+            sink: takes the effects of what is committed.
+        """
+        self._sink = sink
         await self._commit([self.head.begin(self._clock.wall_s())])
         while True:
             await self._wait()
@@ -275,8 +280,8 @@ class Engine:
 
     def _deliver(self, steps: Sequence[Step]) -> None:
         effects = [effect for step in steps for effect in step.effects]
-        if effects and self.sink is not None:
-            self.sink.deliver(effects)
+        if effects and self._sink is not None:
+            self._sink.deliver(effects)
 
     async def _wait(self) -> None:
         """Wait for an input, an alarm, or a lease that expires, unless a cycle has to go on."""
@@ -316,8 +321,8 @@ class Engine:
         await self._write(batch)
         self._settled.set()
         self.begun.set()
-        if self.sink is not None:
-            self.sink.reached(self._store.reached)
+        if self._sink is not None:
+            self._sink.reached(self._store.reached)
         _failpoints(facts, "after_commit")
         self.head.state.unstored.finished.clear()
         async with self._changed:

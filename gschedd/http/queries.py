@@ -50,7 +50,6 @@ from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
 from gschedd.http.elements import Past, found_job, found_jobs, to_read
 from gschedd.http.forecasts import Forecasts
-from gschedd.http.links import Links
 from gschedd.http.lists import ROWS_PER_SLICE, Lists, send
 from gschedd.http.pace import Pace
 from gschedd.http.stories import Recorded, all_at_one_moment, at_one_moment, origin_of
@@ -74,7 +73,6 @@ class Queries:
         callers: Callers,
         reader: Reader,
         long_reader: Reader,
-        links: Links,
         clock: Clock,
         bodies: Bodies,
         forecasts: Forecasts,
@@ -83,7 +81,6 @@ class Queries:
         self._engine = engine
         self._callers = callers
         self._reader = reader
-        self._links = links
         self._clock = clock
         self._bodies = bodies
         self._forecasts = forecasts

@@ -173,8 +173,6 @@ class Sessions:
         self._of_user: Counter[int] = Counter()
         self._users: set[_User] = set()
         self.waiting = Waiting(engine, clock)
-        links.on_session_failed = self.failed
-        links.on_parted = self.node_lost
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of users."""

@@ -1,7 +1,7 @@
 """Nodes as witnesses: what they know of the history that this head goes on with."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from typing import Protocol
 
 from msgspec import Struct
@@ -143,8 +143,6 @@ class Witnesses:
 
 #: So many known nodes that know more than the database prove that it is an old copy.
 MIN_WITNESSES = 2
-
-OnOlder = Callable[[str], Awaitable[None]]
 
 
 class Recovery(Protocol):

@@ -17,7 +17,6 @@ from gsched.protocol import node as n
 from gschedd.daemon.safemode import SafeMode
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
-from gschedd.http.handshake import Handshake
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.links import Links
 from gschedd.http.witnesses import Witnesses
@@ -47,21 +46,19 @@ class Parts:
             head=head, store=store, clock=clock, space=DiskSpace(str(books.directory))
         )
         self.reader = Reader(store.path)
-        witnesses = Witnesses(opened.cluster, opened.lineage)
+        self.witnesses = Witnesses(opened.cluster, opened.lineage)
         self.links = CountedLinks(
             engine=self.engine,
             launches=Launches(
                 state=head.state, blobs=BlobCache(self.reader.blob), server="s", cluster="c"
             ),
             clock=clock,
-            handshake=Handshake(key=b"k" * 32, witnesses=witnesses, tunnel=False),
-            witnesses=witnesses,
-            timeout_s=20.0,
         )
         self.safe_mode = SafeMode(
             engine=self.engine,
             store=store,
             links=self.links,
+            witnesses=self.witnesses,
             opened=opened,
             was_there=self.was_there,
         )
