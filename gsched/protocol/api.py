@@ -16,13 +16,185 @@ from gsched.model.limits import MAX_SUBMIT_BYTES
 from gsched.model.numbers import Amount, Count, Number
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Load, Usage
+from gsched.model.states import ShareClass
 from gsched.model.training import Training
-from gsched.protocol.arrays import ArrayRow
-from gsched.protocol.moves import MoveRow
-from gsched.protocol.notify import NotifyRow
-from gsched.protocol.shares import SharedGpuRow, ShareRow
-from gsched.protocol.starts import AheadRows, StartRow
 from gsched.protocol.uses import LiveRow
+
+
+class ArrayRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How many elements of an array are in which state.
+
+    Attributes:
+        indices: of all elements, as they were stated: ``0-99:2``.
+        at_once: so many may be unfinished jobs at once; 0: any number.
+        elements: how many there are.
+        left, held, cancelled: indices of those that are no jobs: yet, until they are released, and
+            for good.
+        waiting: neither running nor done, jobs or not.
+        unstarted: the row stands for these elements alone, which were cancelled together before any
+            of them started.
+    """
+
+    indices: str
+    elements: int
+    at_once: int = 0
+    left: str = ""
+    held: str = ""
+    cancelled: str = ""
+    waiting: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    deleted: int = 0
+    unstarted: bool = False
+
+
+class NotifyRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How mail and hooks work, by way: ``mail``, ``command``, ``url`` and ``user-url``.
+
+    Attributes:
+        trouble: why the process that delivers does not run; empty: it does.
+        waiting: deliveries that are still to be made; ``sent`` and ``dropped`` since the first.
+        reasons: why the last one was dropped.
+        down: why a way does not work now.
+    """
+
+    trouble: str = ""
+    waiting: dict[str, int] = {}
+    sent: dict[str, int] = {}
+    dropped: dict[str, int] = {}
+    reasons: dict[str, str] = {}
+    down: dict[str, str] = {}
+
+
+class ShareRow(Struct, frozen=True, kw_only=True):
+    """A part of one GPU, asked for or owned.
+
+    Attributes:
+        percent: of the GPU's time.
+        memory_bytes: of its memory; 0: as much of it as of its time.
+        index: of the GPU on its node; None: it is not known yet.
+    """
+
+    percent: int
+    memory_bytes: int
+    share_class: ShareClass
+    index: int | None = None
+
+
+class SharedGpuRow(Struct, frozen=True, kw_only=True):
+    """A GPU on which jobs have shares.
+
+    Attributes:
+        percent, memory_bytes: that the jobs have together.
+        gpu_memory_bytes: of the GPU.
+        jobs: that share it, by id.
+    """
+
+    index: int
+    percent: int
+    memory_bytes: int
+    gpu_memory_bytes: int
+    jobs: tuple[int, ...]
+
+
+class MoveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A move of a running job: the one under way, or the last.
+
+    Moments are seconds since the epoch, None while they are to come.
+
+    Attributes:
+        to: the nodes that it goes to; empty once it is there, or if it goes to its queue.
+        gpus: how many it will have there; 0 where ``to`` is empty.
+        phase: ``requested``, ``prepared``, ``checkpointed``, ``stopped``, ``placed`` or ``done``.
+        requested_s: when it was decided.
+        prepared_s: when the processes of its next attempt waited for the launch; None: they do not.
+        start: of that attempt: ``warm``, or ``cold:`` and why; empty: it is not known.
+        saved_s: when its checkpoint was published.
+        left_s: when nothing of it was left at its old place.
+        placed_s: when it had its new place.
+        resumed_s: when its first step there was done.
+        save_s, restore_s: what writing and reading the checkpoint took, seconds.
+        cost_s: time without progress: from the checkpoint, or from the order to a job that knows
+            only its signal, to the first step at the new place.
+        lost: how the job was killed at its checkpoint signal: it restarts, and has not moved.
+    """
+
+    phase: str
+    requested_s: float
+    to: tuple[str, ...] = ()
+    gpus: int = 0
+    why: str = ""
+    by: str = ""
+    prepared_s: float | None = None
+    start: str = ""
+    saved_s: float | None = None
+    left_s: float | None = None
+    placed_s: float | None = None
+    resumed_s: float | None = None
+    save_s: float = 0.0
+    restore_s: float = 0.0
+    size_bytes: int = 0
+    cost_s: float | None = None
+    lost: str = ""
+
+
+class StartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When a job that waits is predicted to start; moments are seconds since the epoch.
+
+    The queue is played forward in ``scenarios`` scenarios, in which jobs run as long as jobs like
+    them did. New jobs are not expected.
+
+    Attributes:
+        expected_s: the median of the starts; None: unknown.
+        early_s, late_s: four in five starts lie between them; None for late: it is unknown.
+        not_before_s: it starts later than this, where that is all that is known.
+        planned_s: by when it starts if every job runs as long as is planned for it: its limit, or
+            what nine in ten jobs of its kind do not exceed.
+        unknown: why nothing better can be said, in words.
+        counted: jobs that run or are ahead, elements of arrays included.
+        learned: of so many of them run times are learned: enough jobs of their kind have finished.
+        blended: of so many only some jobs of their kind have finished, or other jobs: their
+            walltimes count as well. Of the others only walltimes are known.
+        runs: past runs from which run times are learned.
+        other_runs: past runs that count beside walltimes.
+    """
+
+    expected_s: float | None = None
+    early_s: float | None = None
+    late_s: float | None = None
+    not_before_s: float | None = None
+    planned_s: float | None = None
+    unknown: str = ""
+    scenarios: int = 0
+    counted: int = 0
+    learned: int = 0
+    blended: int = 0
+    runs: int = 0
+    other_runs: int = 0
+
+
+class AheadRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job that is ahead of another one in its queue."""
+
+    id: int
+    name: str
+    user: str
+    cpus: int
+    gpus: int = 0
+    places: int = 1
+    priority: int = 0
+    walltime_s: float | None = None
+
+
+class AheadRows(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The jobs that are ahead of one in its queue: the first of them, and what all request."""
+
+    jobs: int
+    cpus: int
+    gpus: int = 0
+    first: tuple[AheadRow, ...] = ()
+
 
 API_VERSION = 1
 MAX_BODY_BYTES = MAX_SUBMIT_BYTES

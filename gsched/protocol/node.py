@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
-from gsched.model.job import ExitRecord, JobSpec
+from gsched.model.job import ExitRecord, JobSpec, LaunchFailure
 from gsched.model.machine import Machine
 from gsched.model.numbers import Amount, Count, Number
 from gsched.model.origin import Origin
@@ -24,12 +24,34 @@ from gsched.model.states import PartState, StopReason
 from gsched.model.training import Batching
 from gsched.protocol.code import CodeRead, CodeWanted
 from gsched.protocol.job_steps import StepMessage, StepReport
-from gsched.protocol.probes import Probe as Probe  # noqa: PLC0414 - a message as all others
-from gsched.protocol.probes import Probed as Probed  # noqa: PLC0414 - as above
 from gsched.protocol.sessions import OpenSession, SessionFailed
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Heartbeat as Heartbeat  # noqa: PLC0414 - also said here
 from gsched.protocol.uses import Uses
+
+
+class Probe(Struct, frozen=True, kw_only=True, tag="probe"):
+    """Find out whether this node can start jobs. Answered by `Probed` with the same request.
+
+    Sent only to nodes that have said in `Register` that they understand it.
+    """
+
+    request: Count
+
+
+class Probed(Struct, frozen=True, kw_only=True, tag="probed", omit_defaults=True):
+    """Whether a program that does nothing could be started here, by the way that jobs take.
+
+    Attributes:
+        message: why not, in words.
+        failure: the evidence.
+    """
+
+    request: Count
+    passed: bool
+    message: str = ""
+    failure: LaunchFailure | None = None
+
 
 PROTOCOL_VERSION = 3
 MAX_FRAME_BYTES = 32 * 1024 * 1024

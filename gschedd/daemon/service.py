@@ -26,7 +26,7 @@ from gsched.logs import HANGUP, Complaints
 from gsched.model.ids import short_job_id
 from gsched.model.states import JobState
 from gsched.protocol import api
-from gsched.protocol.notify import NotifyRow
+from gsched.protocol.api import NotifyRow
 from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.core.requests.followers import awaited, recall

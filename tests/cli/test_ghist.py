@@ -8,8 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gsched.model.states import ShareClass
-from gsched.protocol.api import ErrorBody, HistoryReply, JobList, JobRow, OutcomeRow
-from gsched.protocol.shares import ShareRow
+from gsched.protocol.api import ErrorBody, HistoryReply, JobList, JobRow, OutcomeRow, ShareRow
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.commands import run_command
 

@@ -11,8 +11,7 @@ from gsched.model.ids import element_number
 from gsched.model.resources import Usage
 from gsched.model.states import ShareClass
 from gsched.protocol import api
-from gsched.protocol.arrays import ArrayRow
-from gsched.protocol.shares import ShareRow
+from gsched.protocol.api import ArrayRow, ShareRow
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.fake_api import NOW_S, SERVER, make_row, make_story
 from tests.support.in_process import run_here

@@ -9,7 +9,7 @@ import pytest
 
 from gsched.model.ids import element_number
 from gsched.protocol import api
-from gsched.protocol.starts import StartRow
+from gsched.protocol.api import StartRow
 from tests.support.commands import run_command
 from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
 from tests.support.in_process import run_here

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gsched.protocol.notify import NotifyRow
+from gsched.protocol.api import NotifyRow
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
 from tests.support.mailbox import HANG, MailServer, WebServer, serving

@@ -9,7 +9,7 @@ from gsched.cli.local.findings import Finding, Level
 from gsched.cli.local.head_checks import check_notify
 from gsched.cli.local.notify_checks import check_ways
 from gsched.config.notify import NotifyConfig
-from gsched.protocol.notify import NotifyRow
+from gsched.protocol.api import NotifyRow
 from tests.support.mailbox import HANG, MailServer, WebServer, serving
 
 

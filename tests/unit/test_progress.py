@@ -10,7 +10,7 @@ from gsched.cli.show.progress import Bars, JobProgress, reached_of, watch_progre
 from gsched.clock import SystemClock
 from gsched.model.reports import Progress
 from gsched.protocol import api
-from gsched.protocol.arrays import ArrayRow
+from gsched.protocol.api import ArrayRow
 from tests.support.fake_api import make_row, make_story
 
 NOW_S = 1000.0

@@ -4,7 +4,7 @@ import pytest
 
 from gsched.cli.show.why import print_why, why_lines, why_sentence
 from gsched.protocol import api
-from gsched.protocol.starts import AheadRow, AheadRows, StartRow
+from gsched.protocol.api import AheadRow, AheadRows, StartRow
 from tests.support.fake_api import NOW_S, make_row, make_story
 
 NEEDS = "needs 3 CPUs on one node; no node has enough free (2 nodes lack CPUs)"

@@ -11,8 +11,7 @@ from gsched.clock import SystemClock
 from gsched.errors import NO_ROOM, GschedError, HeadUnreachableError
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.wording import FENCE_NO_FILES, FENCE_OFF, counted
-from gsched.protocol.api import API_VERSION, DiskRow, NodeRow, StatusReply
-from gsched.protocol.notify import NotifyRow
+from gsched.protocol.api import API_VERSION, DiskRow, NodeRow, NotifyRow, StatusReply
 from gsched.version import VERSION
 
 SKEW_WARN_S = 2.0

@@ -14,8 +14,7 @@ from msgspec import Struct
 from gsched.model.states import JobState, OutcomeKind
 from gsched.model.units import exact_size, format_duration, format_size
 from gsched.model.wording import counted, outcome_words
-from gsched.protocol.api import JobRow, JobStory
-from gsched.protocol.shares import ShareRow
+from gsched.protocol.api import JobRow, JobStory, ShareRow
 
 MEMORY_RESERVE: Final = 1.2
 WALLTIME_RESERVE: Final = 1.25

@@ -12,8 +12,7 @@ from gsched.model.ids import short_job_id
 from gsched.model.states import NodeState
 from gsched.model.units import format_size
 from gsched.model.wording import binding_words, counted
-from gsched.protocol.api import NodeRow
-from gsched.protocol.shares import SharedGpuRow
+from gsched.protocol.api import NodeRow, SharedGpuRow
 
 COLUMNS = (
     Column("Node", style="bold"),

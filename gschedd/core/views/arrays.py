@@ -6,7 +6,7 @@ from gsched.model.arrays import Spans, count, format_spans
 from gsched.model.ids import array_of, element_number, index_of, short_job_id
 from gsched.model.states import JobState
 from gsched.protocol import api
-from gsched.protocol.arrays import ArrayRow
+from gsched.protocol.api import ArrayRow
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State
 

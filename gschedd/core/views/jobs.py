@@ -12,7 +12,7 @@ from gsched.model.request import format_resources
 from gsched.model.resources import Request
 from gsched.model.states import AttemptState, JobState, NodeState
 from gsched.protocol import api
-from gsched.protocol.starts import StartRow
+from gsched.protocol.api import StartRow
 from gschedd.core.forecast.deadline import is_planned, outlook_of
 from gschedd.core.forecast.start import Forecast
 from gschedd.core.head import Head

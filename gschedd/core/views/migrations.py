@@ -1,7 +1,7 @@
 """A job's checkpoints, moves and progress as users see them."""
 
 from gsched.model.reports import Checkpoint, Progress, made_of
-from gsched.protocol.moves import MoveRow
+from gsched.protocol.api import MoveRow
 from gschedd.core.state.records import Job, MigrationProgress, Reached
 
 

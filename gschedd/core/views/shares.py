@@ -2,7 +2,7 @@
 
 from gsched.model.gpu_tokens import TokenUse
 from gsched.model.resources import WHOLE_PERCENT, GpuShare
-from gsched.protocol.shares import SharedGpuRow, ShareRow
+from gsched.protocol.api import SharedGpuRow, ShareRow
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State
 from gschedd.plan.space import FreeNode
