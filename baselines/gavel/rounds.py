@@ -8,10 +8,10 @@ import numpy as np
 from baselines.gavel import Settings
 from gschedd.allocation.adaptive.candidates import Candidates, candidates_of
 from gschedd.allocation.adaptive.cluster import pool_of
+from gschedd.allocation.adaptive.deciding import adaptive_jobs, next_round_s
 from gschedd.allocation.adaptive.plans import Decided, plan_of
 from gschedd.allocation.adaptive.prices import quiet_highs
 from gschedd.allocation.adaptive.problem import Floats, Ints
-from gschedd.allocation.adaptive.rounds import adaptive_jobs, next_round_s
 from gschedd.allocation.running import TrainingJobs
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.training import TrainingProfile

@@ -10,9 +10,9 @@ from gschedd.allocation.adaptive.assignment import solve
 from gschedd.allocation.adaptive.candidates import AdaptiveJob, Candidates, candidates_of
 from gschedd.allocation.adaptive.cluster import Configurations, pool_of
 from gschedd.allocation.adaptive.core import SearchLimits
+from gschedd.allocation.adaptive.deciding import adaptive_jobs, next_round_s
 from gschedd.allocation.adaptive.plans import Decided, plan_of
 from gschedd.allocation.adaptive.problem import Floats, Problem, in_order
-from gschedd.allocation.adaptive.rounds import adaptive_jobs, next_round_s
 from gschedd.allocation.running import TrainingJobs
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.training import AdaptiveProfile

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gsched.model.training import ALPHA, Training, Urgency
 from gschedd.models.runtime_table import TableSpeed
-from gschedd.plan.training import Layout, Size, Speed
+from gschedd.plan.training import Layout, Size
 
 #: Bytes of a gradient: one number of 32 bits for each parameter (equation 5).
 GRADIENT_BYTES: Final = 4
@@ -142,14 +142,3 @@ def allowed_time_s(size: Size, urgency: Urgency) -> float:
     Equation 6: ``T_exp = alpha * T_max``; equation 7, the deadline, adds the time of submission.
     """
     return ALPHA[urgency] * one_gpu_time_s(size)
-
-
-def beats_one_gpu(speed: Speed, layout: Layout) -> bool:
-    """Return whether a layout is one GPU, or faster than one of its GPUs alone.
-
-    Equation 11, ``T_comm < (N_GPU - 1) * T_cal``, solved for the rates, so that it holds for any
-    speed: with `PaperSpeed`, ``rate(N) > rate(1)`` says just that.
-    """
-    if layout.gpus == 1:
-        return True
-    return speed.rate(layout) > speed.rate(Layout(counts=(1,), device=layout.device))

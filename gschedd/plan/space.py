@@ -358,11 +358,6 @@ class Spaces:
         """Return the nodes on which something was taken or given; only to be read."""
         return MappingProxyType(self._changed)
 
-    @property
-    def changed_nodes(self) -> frozenset[str]:
-        """Return the names of the nodes on which something was taken or given."""
-        return frozenset(self._changed)
-
     def copy(self) -> "Spaces":
         """Return another overlay with the same content."""
         return Spaces(self._base, self._changed)

@@ -5,7 +5,6 @@ throughput model (`gschedd.sim.truths`). The head sees of it only what a trainin
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -225,8 +224,3 @@ class AdaptiveRun:
             gradient_var=stretch.gradient_var,
             fits=step.fits,
         )
-
-
-def places_of(types_and_counts: Sequence[tuple[str, int]]) -> Places:
-    """Return GPUs by node without nodes that have none."""
-    return tuple((gpu_type, count) for gpu_type, count in types_and_counts if count)

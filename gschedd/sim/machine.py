@@ -6,10 +6,12 @@ owns one attempt, obeys commands and walltime (by the real `Ending`), and leaves
 
 import errno
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from gnode.core.inputs import SpoolEntry
+from gnode.core.mark import HeadMark
 from gnode.core.task import (
     AcceptedTask,
     AttemptKey,
@@ -29,8 +31,52 @@ from gsched.protocol import node as n
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.course import AdaptiveAttempt
 from gschedd.sim.program import Program
-from gschedd.sim.spool import Spool
 from gschedd.sim.work import Work
+
+ENDED_MAX: Final = 1_000  # attempts that a modelled node remembers after their end
+
+
+@dataclass(slots=True)
+class Spool:
+    """What is on the machine's disk."""
+
+    tasks: dict[AttemptKey, AcceptedTask] = field(default_factory=dict)
+    infos: dict[AttemptKey, SupervisorInfo] = field(default_factory=dict)
+    records: dict[AttemptKey, ExitRecord] = field(default_factory=dict)
+    renewals: dict[AttemptKey, float] = field(default_factory=dict)
+    mark: HeadMark = field(default_factory=HeadMark)
+    ended: dict[AttemptKey, n.KnownAttempt] = field(default_factory=dict)
+    launched: dict[AttemptKey, AcceptedTask] = field(default_factory=dict)
+
+    def bury(self, known: n.KnownAttempt) -> None:
+        """Keep what is known of an ended attempt; the oldest ones are dropped."""
+        self.ended[AttemptKey(known.job, known.attempt)] = known
+        if len(self.ended) > ENDED_MAX:
+            del self.ended[next(iter(self.ended))]
+
+    def found(self, key: AttemptKey) -> SpoolEntry:
+        """Return what lies there of one attempt."""
+        return SpoolEntry(
+            key=key,
+            task=self.tasks.get(key),
+            info=self.infos.get(key),
+            record=self.records.get(key),
+            renewed_s=self.renewals.get(key),
+            launched=self.launched.get(key),
+        )
+
+    def all_found(self) -> tuple[SpoolEntry, ...]:
+        """Return everything that lies there, as a starting gnode finds it."""
+        return tuple(self.found(key) for key in sorted({*self.tasks, *self.records}))
+
+    def remove(self, key: AttemptKey) -> None:
+        """Forget an attempt."""
+        self.tasks.pop(key, None)
+        self.infos.pop(key, None)
+        self.records.pop(key, None)
+        self.renewals.pop(key, None)
+        self.launched.pop(key, None)
+
 
 SIGTERM: Final = 15
 SIGKILL: Final = 9

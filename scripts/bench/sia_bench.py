@@ -17,14 +17,19 @@ from msgspec import Struct
 from gsched.config.policies import GoodputConfig, SiaConfig
 from gschedd.allocation.adaptive.assignment import solve
 from gschedd.allocation.adaptive.core import SearchLimits
-from gschedd.allocation.adaptive.deciding import AdaptiveRules, assigned, candidates_by, decided
+from gschedd.allocation.adaptive.deciding import (
+    AdaptiveRules,
+    adaptive_jobs,
+    assigned,
+    candidates_by,
+    decided,
+)
 from gschedd.allocation.adaptive.plans import plan_of
 from gschedd.allocation.adaptive.problem import AssignmentError, Problem
-from gschedd.allocation.adaptive.rounds import adaptive_jobs
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies.training import goodput, sia
-from gschedd.policies.training.goodput.rounds import rules as rules_of_goodput
-from gschedd.policies.training.sia.rounds import rules as rules_of_sia
+from gschedd.policies.training.goodput.objective import rules as rules_of_goodput
+from gschedd.policies.training.sia.objective import rules as rules_of_sia
 from scripts.bench.sia_instance import read
 from scripts.bench.sia_mix import Mix
 from scripts.bench.sia_whole import solve_whole

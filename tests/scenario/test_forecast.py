@@ -10,10 +10,10 @@ from gschedd.core.forecast.start import (
     MAX_AHEAD,
     MAX_ROUNDS,
     MIN_ROUNDS,
+    AskStart,
     Forecast,
     ForecastAnswer,
     answer_to,
-    predict_start,
     start_question,
 )
 from gschedd.core.state.state import State
@@ -28,12 +28,12 @@ from tests.support.world import BEGIN_S, World, node, settings
 def forecast_s(world: World, job: int) -> float | None:
     """Return the predicted start, seconds since the world began."""
     state = world.head.state
-    start_s = predict_start(
-        snapshot(state, world.settings, world.now_s, world.head.model),
-        world.policy,
+    question = AskStart(
+        seen=snapshot(state, world.settings, world.now_s, world.head.model),
         job=job,
         key=state.order_key(state.jobs[job]),
     )
+    start_s = answer_to(question, world.policy).starts[job].start_s
     return None if start_s is None else start_s - BEGIN_S
 
 

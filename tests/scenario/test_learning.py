@@ -7,7 +7,7 @@ from gsched.model.job import ExitRecord
 from gsched.model.resources import Gpu, Inventory, Load, Usage
 from gsched.model.states import NodeState, OutcomeKind, StopReason
 from gschedd.core.cycle.run import snapshot
-from gschedd.core.forecast.start import predict_start
+from gschedd.core.forecast.start import AskStart, answer_to
 from gschedd.core.state import facts as f
 from gschedd.core.state.learning import Kinds, Loads, load_of, what_it_cost
 from gschedd.core.state.records import Node
@@ -75,7 +75,8 @@ def test_the_end_of_what_runs_is_planned_by_what_it_was_predicted() -> None:
         seen = snapshot(state, world.settings, world.now_s, world.head.model)
         (running,) = seen.running
         key = state.order_key(state.jobs[second])
-        start_s = predict_start(seen, world.policy, job=second, key=key)
+        answer = answer_to(AskStart(seen=seen, job=second, key=key), world.policy)
+        start_s = answer.starts[second].start_s
         assert running.end_s is not None
         assert start_s is not None
         return running.end_s - BEGIN_S - begun_s, start_s - BEGIN_S - begun_s

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gschedd.allocation.adaptive.assignment import solve
 from gschedd.allocation.adaptive.core import SearchLimits
-from gschedd.allocation.adaptive.dense import from_table, kept_by
 from gschedd.allocation.adaptive.prices import best_prices
 from gschedd.allocation.adaptive.problem import Assignment, AssignmentError, Problem
+from scripts.bench.sia_instance import from_table, kept_by
 
 EXACT = SearchLimits(gap=0.0, nodes=10_000, time_s=60.0, columns=100_000)
 

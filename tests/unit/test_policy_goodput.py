@@ -23,8 +23,8 @@ from gschedd.policies.training.goodput.objective import (
     problem_of,
     restarted,
     weights,
+    with_noise,
 )
-from gschedd.policies.training.goodput.rounds import with_noise
 from tests.support.adaptive import PowerGoodput, adaptive, typed_nodes
 from tests.support.training_jobs import NOW_S, check, elastic, snapshot_of
 

@@ -12,8 +12,8 @@ from gsched.model.states import Placement
 from gsched.model.training import Batching, Scaling
 from gschedd.allocation.adaptive.candidates import AdaptiveJob, candidates_of
 from gschedd.allocation.adaptive.cluster import pool_of
+from gschedd.allocation.adaptive.deciding import is_round
 from gschedd.allocation.adaptive.objective import restart_factor
-from gschedd.allocation.adaptive.rounds import is_round
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.space import FreeNode
 from gschedd.plan.training import TrainingProfile, gpus_by_node

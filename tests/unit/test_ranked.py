@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from baselines import fewest, paper, roundrobin, torque
-from baselines.kit.by_space import BySpace, SpaceKey
+from baselines.kit.by_space import BLOCK_NODES, BySpace, RankedNodes, SpaceKey
 from gsched.config.policies import WeightsConfig
 from gsched.model.resources import Allocation, Chunk, Request, Share
 from gschedd.plan.fit import FEW, NoFit, place
 from gschedd.plan.load import NodeLoad, NodeRates, Use
-from gschedd.plan.ranked import BLOCK_NODES, OrderedRank, RankedNodes
+from gschedd.plan.ranked import OrderedRank
 from gschedd.plan.room import shortage
 from gschedd.plan.snapshot import ByEnd, Group, JobClass, Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, SortedSpaces, Spaces

@@ -12,12 +12,11 @@ from gschedd.models.runtime import (
     PaperSpeed,
     WalltimeSpeed,
     allowed_time_s,
-    beats_one_gpu,
     one_gpu_time_s,
     size_of_run,
     size_of_training,
 )
-from gschedd.plan.training import BETWEEN_BYTES_S, INSIDE_BYTES_S, Layout
+from gschedd.plan.training import BETWEEN_BYTES_S, INSIDE_BYTES_S, Layout, Speed
 
 MEASURED = Path(__file__).resolve().parents[3] / "shared/data/elasticflow/chronus_model_info.json"
 
@@ -31,6 +30,13 @@ def inside(gpus: int, device: float = 1.0) -> Layout:
 
 def across(*counts: int) -> Layout:
     return Layout(counts=counts, bandwidth_bytes_s=BETWEEN_BYTES_S)
+
+
+def beats_one_gpu(speed: Speed, layout: Layout) -> bool:
+    """Return whether a layout is one GPU, or faster than one of its GPUs alone (inequality 11)."""
+    return layout.gpus == 1 or speed.rate(layout) > speed.rate(
+        Layout(counts=(1,), device=layout.device)
+    )
 
 
 def test_alexnet_gains_from_eight_gpus_only() -> None:

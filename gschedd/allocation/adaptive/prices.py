@@ -17,7 +17,7 @@ import highspy
 import numpy as np
 from msgspec import Struct
 
-from gschedd.allocation.adaptive.problem import Floats, Ints, Problem
+from gschedd.allocation.adaptive.problem import Floats, Problem
 
 #: Evaluations at most; three resources take about 25, six about 60.
 MAX_STEPS: Final = 120
@@ -163,9 +163,3 @@ def quiet_highs() -> highspy.Highs:
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("random_seed", 0)
     return highs
-
-
-def first_of(job: Ints) -> Ints:
-    """Return where each job's columns begin, for jobs in ascending order."""
-    found: Ints = np.flatnonzero(np.diff(job, prepend=-1))
-    return found

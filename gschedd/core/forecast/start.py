@@ -125,31 +125,6 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""
 
 
-def predict_start(
-    seen: Snapshot,
-    policy: Policy,
-    *,
-    job: int,
-    key: OrderKey,
-    may_go_on: Callable[[], bool] = lambda: True,
-) -> float | None:
-    """Return by when ``job`` starts if every job runs as long as is planned; None: unknown.
-
-    Args:
-        seen: the present; jobs behind ``key`` are left out, as backfilling them delays nobody.
-        key: the job's place in the order.
-        may_go_on: whether there is time to ask the policy again.
-
-    Returns:
-        Seconds since the epoch.
-
-    Raises:
-        TooLongError: there is not.
-    """
-    question = AskStart(seen=seen, job=job, key=key)
-    return _Inquest(question, policy, may_go_on).planned()[job].start_s
-
-
 TOO_MANY: Final = f"more than {MAX_AHEAD} jobs are ahead of it in the queue"
 TOO_COSTLY: Final = "there are too many different jobs and training jobs to play the queue forward"
 TOO_FAR: Final = "the queue ahead of it is too long to be played to its start"

@@ -36,6 +36,6 @@ def goodput(settings: GoodputConfig) -> Policy:
 
 
 def _plan(snapshot: Snapshot, settings: GoodputConfig) -> Plan:
-    from gschedd.policies.training.goodput.rounds import plan_round  # needs NumPy and HiGHS
+    from gschedd.policies.training.goodput.objective import plan_round  # needs NumPy and HiGHS
 
     return plan_round(snapshot, settings)

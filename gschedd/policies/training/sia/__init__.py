@@ -28,6 +28,6 @@ def sia(settings: SiaConfig) -> Policy:
 
 
 def _plan(snapshot: Snapshot, settings: SiaConfig) -> Plan:
-    from gschedd.policies.training.sia.rounds import plan_round  # needs NumPy and HiGHS
+    from gschedd.policies.training.sia.objective import plan_round  # needs NumPy and HiGHS
 
     return plan_round(snapshot, settings)

@@ -11,12 +11,15 @@ With goodput G of job i on configuration j, of at least N_i GPUs, age T, n resta
 Source: Jayaram Subramanya et al., SOSP 2023.
 """
 
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from gsched.config.policies import SiaConfig
 from gschedd.allocation.adaptive.candidates import Candidates
+from gschedd.allocation.adaptive.core import SearchLimits
+from gschedd.allocation.adaptive.deciding import AdaptiveRules, plan_by
 from gschedd.allocation.adaptive.objective import (
     normalised,
     problem_with,
@@ -24,6 +27,24 @@ from gschedd.allocation.adaptive.objective import (
     restart_factors,
 )
 from gschedd.allocation.adaptive.problem import Floats, Problem
+from gschedd.plan.snapshot import Plan, Snapshot
+
+
+def plan_round(snapshot: Snapshot, settings: SiaConfig) -> Plan:
+    """Decide about all adaptive jobs at a round, and about those that wait in between."""
+    return plan_by(snapshot, rules(settings))
+
+
+def rules(settings: SiaConfig) -> AdaptiveRules:
+    """Return the rules of a round."""
+    return AdaptiveRules(
+        problem_of=partial(problem_of, settings=settings),
+        round_s=settings.round_s,
+        limits=SearchLimits(gap=settings.gap, time_s=settings.time_limit_s),
+        waiting_cost=settings.lambda_n,
+        reserved_gpus=settings.reserved_gpus,
+    )
+
 
 #: The best configuration of a job that waits costs at most this part of lambda.
 WAITS_LESS: Final = 0.99
