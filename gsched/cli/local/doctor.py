@@ -2,13 +2,14 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from gsched.cli.common import color_option, head_option, print_json, printable, wants_color
 from gsched.cli.local import head_checks, login_checks, machine_checks, notify_checks
-from gsched.cli.local.findings import Finding, Level, ok
+from gsched.cli.local.findings import Finding, Level, collected, ok
 from gsched.cli.local.layout import ClusterLayout, layout_of
 from gsched.cli.local.options import subcommand
 from gsched.client import HeadClient
@@ -98,40 +99,38 @@ def _find_layout(directory: str | None, head_address: str) -> ClusterLayout | No
     return None
 
 
+@collected
 def examine(
     layout: ClusterLayout | None, *, config_path: str | None, head_address: str
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Return everything that was found, machine first, then configuration, then the head."""
-    findings = [
-        machine_checks.check_python(sys.version_info[:3]),
-        machine_checks.check_cgroup(),
-        machine_checks.check_gpus(),
-        machine_checks.check_torchrun(),
-    ]
+    yield machine_checks.check_python(sys.version_info[:3])
+    yield machine_checks.check_cgroup()
+    yield machine_checks.check_gpus()
+    yield machine_checks.check_torchrun()
     if layout is not None and config_path is None:
         config_path = str(layout.config)
     finding, config = machine_checks.check_config(config_path)
     private_tmp = config is not None and config.node.private_tmp
-    findings.extend(login_checks.check_login(private_tmp=private_tmp))
-    findings.append(finding)
+    yield from login_checks.check_login(private_tmp=private_tmp)
+    yield finding
     if config is not None and (layout is not None or _is_head_here(config)):
-        findings.extend(_check_head_files(config))
+        yield from _check_head_files(config)
     if config is not None:
-        findings.append(machine_checks.check_cpu_binding(config))
-        findings.extend(machine_checks.check_gpu_fence(config))
-        findings.extend(machine_checks.check_private_tmp(config))
-        findings.extend(machine_checks.check_gpu_share(config))
+        yield machine_checks.check_cpu_binding(config)
+        yield from machine_checks.check_gpu_fence(config)
+        yield from machine_checks.check_private_tmp(config)
+        yield from machine_checks.check_gpu_share(config)
         if layout is not None or _is_head_here(config):
-            findings.extend(notify_checks.check_ways(config.notify))
+            yield from notify_checks.check_ways(config.notify)
         spool = Path(config.node.state_dir or DEFAULT_NODE_STATE_DIR)
-        findings.extend(machine_checks.check_spool(spool))
-        findings.extend(machine_checks.check_node_disks(config))
+        yield from machine_checks.check_spool(spool)
+        yield from machine_checks.check_node_disks(config)
     if layout is not None:
         if os.access(layout.directory, os.W_OK):  # others may not read the pid files
-            findings.extend(machine_checks.check_pid_files(layout))
+            yield from machine_checks.check_pid_files(layout)
         head_address = head_address or str(layout.socket)
-    findings.extend(head_checks.check_head(head_address))
-    return findings
+    yield from head_checks.check_head(head_address)
 
 
 def _is_head_here(config: Config) -> bool:
@@ -139,18 +138,18 @@ def _is_head_here(config: Config) -> bool:
     return os.path.isdir(config.head.state_dir)
 
 
-def _check_head_files(config: Config) -> list[Finding]:
+@collected
+def _check_head_files(config: Config) -> Iterator[Finding]:
     state = Path(config.head.state_dir)
     key = Path(config.head.key_file)
-    findings = machine_checks.check_state_directory(state)
-    findings.append(machine_checks.check_secret(key))
+    yield from machine_checks.check_state_directory(state)
+    yield machine_checks.check_secret(key)
     if not os.access(state, os.X_OK):
-        return findings  # the head's alone: whether there is a database cannot be told
+        return
     if os.path.exists(state / "gsched.db"):
-        findings.append(machine_checks.check_private(state / "gsched.db", "database"))
+        yield machine_checks.check_private(state / "gsched.db", "database")
     else:
-        findings.append(ok("database", "none yet: the head creates it at its first start"))
-    return findings
+        yield ok("database", "none yet: the head creates it at its first start")
 
 
 def _print(findings: list[Finding], *, colored: bool) -> None:

@@ -1,7 +1,12 @@
 """What ``gsched doctor`` says about one thing it has looked at."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
+from typing import ParamSpec
+
+_P = ParamSpec("_P")
 
 
 class Level(StrEnum):
@@ -45,3 +50,13 @@ def warn(subject: str, text: str, todo: str) -> Finding:
 def fail(subject: str, text: str, todo: str) -> Finding:
     """Return that ``subject`` is broken."""
     return Finding(level=Level.FAIL, subject=subject, text=text, todo=todo)
+
+
+def collected(check: Callable[_P, Iterator[Finding]]) -> Callable[_P, list[Finding]]:
+    """Return a check whose findings are a list."""
+
+    @wraps(check)
+    def collect(*args: _P.args, **kwargs: _P.kwargs) -> list[Finding]:
+        return list(check(*args, **kwargs))
+
+    return collect

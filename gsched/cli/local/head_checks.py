@@ -2,9 +2,9 @@
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from gsched.cli.local.findings import Finding, fail, ok, warn
+from gsched.cli.local.findings import Finding, collected, fail, ok, warn
 from gsched.cli.local.machine_checks import check_space
 from gsched.client import HeadClient
 from gsched.clock import SystemClock
@@ -33,29 +33,31 @@ FAULTS = {
 }
 
 
-def check_head(address: str, *, patience_s: float = 1.0) -> list[Finding]:
+@collected
+def check_head(address: str, *, patience_s: float = 1.0) -> Iterator[Finding]:
     """Ask the head at ``address`` (empty: the usual places) how it is."""
     try:
         head = HeadClient(address, patience_s=patience_s)
     except GschedError as error:
-        return [fail("head address", error.message, error.hint or "unset GSCHED_HEAD")]
-    findings = []
+        yield fail("head address", error.message, error.hint or "unset GSCHED_HEAD")
+        return
     path = head.transport.address.path
     if path and os.path.exists(path):
-        findings.append(check_socket(path))
+        yield check_socket(path)
     try:
         status = head.status()
         sent_s = SystemClock().wall_s()
         nodes = head.nodes().nodes
     except HeadUnreachableError as error:
         todo = "start it with `gschedd --config FILE` or `gsched up`, or set GSCHED_HEAD to another"
-        return [*findings, fail("head", error.message, todo)]
+        yield fail("head", error.message, todo)
+        return
     except GschedError as error:
-        return [*findings, fail("head", error.message, error.hint or "see the head's log")]
-    findings.append(ok("head", f"answers at {head.transport.address.text} (process {status.pid})"))
-    findings.extend(check_status(status, now_s=sent_s))
-    findings.extend(check_nodes(nodes, now_s=status.now_s))
-    return findings
+        yield fail("head", error.message, error.hint or "see the head's log")
+        return
+    yield ok("head", f"answers at {head.transport.address.text} (process {status.pid})")
+    yield from check_status(status, now_s=sent_s)
+    yield from check_nodes(nodes, now_s=status.now_s)
 
 
 def check_socket(path: str) -> Finding:
@@ -79,70 +81,55 @@ def check_socket(path: str) -> Finding:
     return ok("socket", f"{path} is usable (mode {mode:04o})")
 
 
-def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
+@collected
+def check_status(status: StatusReply, *, now_s: float) -> Iterator[Finding]:
     """Judge what the head says about itself; ``now_s`` is this machine's clock."""
-    findings = [_check_version(status)]
+    yield _check_version(status)
     if status.safe_mode:
-        findings.append(
-            fail(
-                "safe mode",
-                f"no job is started: {safe_mode_reason(status)}",
-                "see gsched-recover in gsched(1): `gsched recover` shows why, --accept ends it",
-            )
+        yield fail(
+            "safe mode",
+            f"no job is started: {safe_mode_reason(status)}",
+            "see gsched-recover in gsched(1): `gsched recover` shows why, --accept ends it",
         )
-    findings.extend(
-        fail(
-            f"node {name}",
-            f"is refused: {why}",
-            f"if the node is right, the database is an old copy: gsched recover --believe {name}",
-        )
-        for name, why in sorted(status.quarantined.items())
-    )
+    for name, why in sorted(status.quarantined.items()):
+        todo = f"if the node is right, the database is an old copy: gsched recover --believe {name}"
+        yield fail(f"node {name}", f"is refused: {why}", todo)
     skew_s = status.now_s - now_s
     if abs(skew_s) > SKEW_WARN_S:
-        findings.append(
-            warn(
-                "clock",
-                f"the head's clock is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}",
-                "synchronize both clocks with chrony or ntpd",
-            )
+        yield warn(
+            "clock",
+            f"the head's clock is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}",
+            "synchronize both clocks with chrony or ntpd",
         )
     else:
-        findings.append(ok("clock", "the clocks of this machine and the head agree"))
+        yield ok("clock", "the clocks of this machine and the head agree")
     if status.disk is not None:
-        findings.append(_check_disk(status.disk))
+        yield _check_disk(status.disk)
     if status.stalled:
         todo = "free space on the head's disk, or close the program that holds the database"
-        findings.append(fail("database", status.stalled, todo))
+        yield fail("database", status.stalled, todo)
     if status.damaged:
         shown = "; ".join(status.damaged[:3])
         more = f" and {len(status.damaged) - 3} more" if len(status.damaged) > 3 else ""
-        findings.append(
-            fail(
-                "database",
-                f"rows of {status.database} are damaged: {shown}{more}",
-                "restore a backup, or cancel the jobs with gdel; see gsched(1), Damaged records",
-            )
+        yield fail(
+            "database",
+            f"rows of {status.database} are damaged: {shown}{more}",
+            "restore a backup, or cancel the jobs with gdel; see gsched(1), Damaged records",
         )
     if status.planner:
-        findings.append(
-            fail(
-                "planner",
-                f"training jobs are not planned: the planner {status.planner}",
-                "see the head's log; gsched doctor --save-snapshot keeps the planner's input",
-            )
+        yield fail(
+            "planner",
+            f"training jobs are not planned: the planner {status.planner}",
+            "see the head's log; gsched doctor --save-snapshot keeps the planner's input",
         )
     if status.forecaster:
-        findings.append(
-            warn(
-                "forecaster",
-                f"the last forecast failed: the forecaster {status.forecaster}",
-                "see the head's log; planning_limit_s in gsched.toml is its time limit, too",
-            )
+        yield warn(
+            "forecaster",
+            f"the last forecast failed: the forecaster {status.forecaster}",
+            "see the head's log; planning_limit_s in gsched.toml is its time limit, too",
         )
-    findings.extend(check_notify(status.notify))
-    findings.extend(_check_oddities(status.dropped))
-    return findings
+    yield from check_notify(status.notify)
+    yield from _check_oddities(status.dropped)
 
 
 def _check_disk(row: DiskRow) -> Finding:
@@ -177,20 +164,19 @@ def check_notify(row: NotifyRow | None) -> list[Finding]:
     return findings
 
 
-def _check_oddities(counts: Mapping[str, int]) -> list[Finding]:
+@collected
+def _check_oddities(counts: Mapping[str, int]) -> Iterator[Finding]:
     """Judge what the head has counted: faults need a look, late and repeated messages do not."""
-    findings = []
     faults = {name: counts[name] for name in FAULTS if counts.get(name)}
     if faults:
         shown = ", ".join(FAULTS[name].format(count) for name, count in faults.items())
         todo = "the reasons are in the head's log; jobs start once the next plan is accepted"
-        findings.append(warn("policy", f"since the head started {shown}", todo))
+        yield warn("policy", f"since the head started {shown}", todo)
     others = sorted((name, count) for name, count in counts.items() if name not in faults)
     if others:
         shown = ", ".join(f"{name} {count}" for name, count in others)
         text = f"the head ignored some, such as late or repeated ones ({shown}): nothing to do"
-        findings.append(ok("messages", text))
-    return findings
+        yield ok("messages", text)
 
 
 def safe_mode_reason(status: StatusReply) -> str:
@@ -214,6 +200,37 @@ def _check_version(status: StatusReply) -> Finding:
     return ok("version", f"{status.version}, API {API_VERSION}")
 
 
+@collected
+def _check_node(row: NodeRow, now_s: float) -> Iterator[Finding]:
+    """Say why a node accepts no jobs, or does not report."""
+    subject = f"node {row.name}"
+    if row.refused:
+        yield warn(
+            subject, f"another gnode claims its name, {row.refused}", "see gnodes(1) about replace"
+        )
+    reason = f": {row.reason}" if row.reason else ""
+    if row.state != "up":
+        yield fail(
+            subject,
+            f"is {row.state}{reason}",
+            f"see gnode's log; if the machine is gone: gnodes confirm-dead {row.name}",
+        )
+    elif row.drained:
+        yield warn(subject, f"is drained and accepts no new jobs{reason}", _todo_of_drained(row))
+    elif row.problem:
+        yield warn(
+            subject,
+            f"accepts no new jobs: {row.problem}",
+            "it accepts jobs again when the cause is gone",
+        )
+    elif row.heartbeat_s is not None and now_s - row.heartbeat_s > HEARTBEATS_LATE_S:
+        yield warn(
+            subject,
+            f"last reported its load {now_s - row.heartbeat_s:.0f} s ago",
+            "see the log of its gnode: it answers but does not sample",
+        )
+
+
 def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
     """Say which nodes accept no jobs, and why."""
     rows = list(nodes)
@@ -221,49 +238,7 @@ def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
         return [
             fail("nodes", "no node has registered yet", "start gnode: see gnode(8) and its log")
         ]
-    findings = []
-    for row in rows:
-        if row.refused:
-            findings.append(
-                warn(
-                    f"node {row.name}",
-                    f"another gnode claims its name, {row.refused}",
-                    "see gnodes(1) about replace",
-                )
-            )
-        reason = f": {row.reason}" if row.reason else ""
-        if row.state != "up":
-            findings.append(
-                fail(
-                    f"node {row.name}",
-                    f"is {row.state}{reason}",
-                    f"see gnode's log; if the machine is gone: gnodes confirm-dead {row.name}",
-                )
-            )
-        elif row.drained:
-            findings.append(
-                warn(
-                    f"node {row.name}",
-                    f"is drained and accepts no new jobs{reason}",
-                    _todo_of_drained(row),
-                )
-            )
-        elif row.problem:
-            findings.append(
-                warn(
-                    f"node {row.name}",
-                    f"accepts no new jobs: {row.problem}",
-                    "it accepts jobs again when the cause is gone",
-                )
-            )
-        elif row.heartbeat_s is not None and now_s - row.heartbeat_s > HEARTBEATS_LATE_S:
-            findings.append(
-                warn(
-                    f"node {row.name}",
-                    f"last reported its load {now_s - row.heartbeat_s:.0f} s ago",
-                    "see the log of its gnode: it answers but does not sample",
-                )
-            )
+    findings = [each for row in rows for each in _check_node(row, now_s)]
     good = len(rows) - len(findings)
     if good:
         findings.append(ok("nodes", f"{good} of {len(rows)} accept jobs"))
@@ -325,28 +300,26 @@ def _todo_of_drained(row: NodeRow) -> str:
     return f"{todo}; then gsched resumes the node at its next probe, or at once: {resume}"
 
 
-def _check_sharing(rows: Iterable[NodeRow]) -> list[Finding]:
+@collected
+def _check_sharing(rows: Iterable[NodeRow]) -> Iterator[Finding]:
     """Say which nodes share their GPUs, by what, and which cannot, though they are to, and why."""
-    findings = []
     by_runtime: dict[str, list[str]] = {}
     for row in rows:
         sharing = row.gpu_tokens
         words = sharing.words if sharing is not None else ""
         if sharing is not None and sharing.problem:
             hint = "see gpu_sharing in gnodes NODE, and [gpu_share] in gsched.toml(5)"
-            findings.append(warn(f"node {row.name}", f"shares GPUs: {sharing.problem}", hint))
+            yield warn(f"node {row.name}", f"shares GPUs: {sharing.problem}", hint)
         if words.startswith(UNSHARED):
             reason = words.removeprefix(UNSHARED)
-            findings.append(
-                warn(
-                    f"node {row.name}",
-                    f"cannot share its GPUs: {reason}",
-                    "mend that and restart gnode, or set another runtime in [gpu_share]",
-                )
+            yield warn(
+                f"node {row.name}",
+                f"cannot share its GPUs: {reason}",
+                "mend that and restart gnode, or set another runtime in [gpu_share]",
             )
         elif row.sharing:
             by_runtime.setdefault(row.sharing, []).append(row.name)
-    return findings + [
+    yield from [
         ok("shared GPUs", f"{_counted(names)}: {runtime}")
         for runtime, names in sorted(by_runtime.items())
     ]

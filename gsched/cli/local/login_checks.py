@@ -1,11 +1,11 @@
 """What the doctor looks at where PAM lets users with a job log in: the lines for gnode.pam."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gsched import pam_stack
-from gsched.cli.local.findings import Finding, fail, ok, warn
+from gsched.cli.local.findings import Finding, collected, fail, ok, warn
 from gsched.pam_stack import PAM
 
 SSHD = Path("/etc/ssh/sshd_config")
@@ -25,50 +25,47 @@ def check_login(pam: Path = PAM, sshd: Path = SSHD, *, private_tmp: bool = False
         private_tmp: whether each job of the node has a /tmp of its own.
     """
     lines = list(pam_stack.lines(pam, "sshd"))
-    ours = [line for line in lines if _MODULE in line.module]
-    if not ours:
+    if not any(_MODULE in line.module for line in lines):
         return []
+    found = _problems(lines, pam, sshd, private_tmp=private_tmp)
+    return found or [ok(_SUBJECT, "users with a job on this node, and their sessions are in it")]
+
+
+@collected
+def _problems(
+    lines: Sequence[pam_stack.PamLine], pam: Path, sshd: Path, *, private_tmp: bool
+) -> Iterator[Finding]:
+    ours = [line for line in lines if _MODULE in line.module]
     page = "see gnode-pam(8)"
-    found = [
+    yield from [
         fail(_SUBJECT, f"{pam}/sshd has no line `{stage} required ... {_MODULE}`: {what}", page)
         for stage, what in _STAGES.items()
         if not any(line.stage == stage and line.control in _BINDING for line in ours)
     ]
     if not all(" -I " in line.module for line in ours):
-        found.append(
-            fail(_SUBJECT, f"{pam}/sshd runs {_MODULE} without -I: it refuses everybody", page)
-        )
+        yield fail(_SUBJECT, f"{pam}/sshd runs {_MODULE} without -I: it refuses everybody", page)
     if pam_stack.takes_users_environment(lines):
-        found.append(
-            fail(
-                _SUBJECT,
-                f"{pam}/sshd has user_readenv=1 of pam_env.so: users could set variables for "
-                f"{_MODULE}, which runs as root, so it lets only root in",
-                f"remove user_readenv=1 there and in the files that it includes; {page}",
-            )
+        yield fail(
+            _SUBJECT,
+            f"{pam}/sshd has user_readenv=1 of pam_env.so: users could set variables for "
+            f"{_MODULE}, which runs as root, so it lets only root in",
+            f"remove user_readenv=1 there and in the files that it includes; {page}",
         )
     if any(line.stage == "session" and "pam_systemd.so" in line.module for line in lines):
-        found.append(
-            warn(
-                _SUBJECT,
-                f"{pam}/sshd uses pam_systemd.so: users can run processes outside of their jobs",
-                f"remove it from the session lines of sshd; {page}",
-            )
+        yield warn(
+            _SUBJECT,
+            f"{pam}/sshd uses pam_systemd.so: users can run processes outside of their jobs",
+            f"remove it from the session lines of sshd; {page}",
         )
     if private_tmp and not _has_namespace(lines):
-        found.append(
-            warn(
-                _SUBJECT,
-                f"private_tmp in [node] is true, and {pam}/sshd has no line `session required "
-                f"pam_namespace.so` before {_MODULE}: sessions do not see the /tmp of their job",
-                f"add the line; {page}",
-            )
+        yield warn(
+            _SUBJECT,
+            f"private_tmp in [node] is true, and {pam}/sshd has no line `session required "
+            f"pam_namespace.so` before {_MODULE}: sessions do not see the /tmp of their job",
+            f"add the line; {page}",
         )
     if not _uses_pam(sshd):
-        found.append(
-            fail(_SUBJECT, f"{sshd} does not have UsePAM yes: the lines have no effect", "set it")
-        )
-    return found or [ok(_SUBJECT, "users with a job on this node, and their sessions are in it")]
+        yield fail(_SUBJECT, f"{sshd} does not have UsePAM yes: the lines have no effect", "set it")
 
 
 def _has_namespace(lines: Sequence[pam_stack.PamLine]) -> bool:

@@ -5,7 +5,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -13,7 +13,7 @@ import psutil
 from gsched import file_systems, trust
 from gsched.cli.local.cluster import head_daemon, node_daemon
 from gsched.cli.local.daemons import Daemon, read_pid, running_process
-from gsched.cli.local.findings import Finding, fail, ok, warn
+from gsched.cli.local.findings import Finding, collected, fail, ok, warn
 from gsched.cli.local.layout import ClusterLayout
 from gsched.config.environment import config_path
 from gsched.config.load import load_config
@@ -97,25 +97,25 @@ def check_private(path: Path, subject: str) -> Finding:
     return ok(subject, f"{path} is private (mode {mode:04o})")
 
 
-def check_state_directory(path: Path) -> list[Finding]:
+@collected
+def check_state_directory(path: Path) -> Iterator[Finding]:
     """Say whether the head can keep its database in ``path``, and for how long."""
     subject = "state directory"
     if not os.path.isdir(path):
         todo = "create it with `gsched init`, or run this check as root"
-        return [fail(subject, f"{path} does not exist, or you have no permission to see it", todo)]
-    findings = []
+        yield fail(subject, f"{path} does not exist, or you have no permission to see it", todo)
+        return
     if not os.access(path, os.W_OK | os.X_OK):
-        findings.append(
-            warn(subject, f"no permission to write {path}", "correct for a user; the head needs it")
+        yield warn(
+            subject, f"no permission to write {path}", "correct for a user; the head needs it"
         )
     else:
-        findings.append(ok(subject, f"{path} is writable"))
-    findings.append(check_disk(path))
+        yield ok(subject, f"{path} is writable")
+    yield check_disk(path)
     objection = file_systems.objection(path)
     if objection:
         todo = "choose a state directory on a local disk"
-        findings.append(fail("file system", objection, todo))
-    return findings
+        yield fail("file system", objection, todo)
 
 
 def check_spool(path: Path) -> list[Finding]:

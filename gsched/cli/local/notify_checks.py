@@ -4,28 +4,28 @@ import os
 import smtplib
 import socket
 import ssl
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from gsched.cli.local.findings import Finding, fail, ok, warn
+from gsched.cli.local.findings import Finding, collected, fail, ok, warn
 from gsched.config.notify import NotifyConfig
 
 PATIENCE_S = 5.0
 
 
-def check_ways(notify: NotifyConfig) -> list[Finding]:
+@collected
+def check_ways(notify: NotifyConfig) -> Iterator[Finding]:
     """Check every way that is configured; nothing is sent."""
-    findings: list[Finding] = []
     for key in ("sendmail", "command"):
         path = getattr(notify, key)
         if path:
-            findings.append(check_program(key, path))
+            yield check_program(key, path)
     if notify.smtp_password_file:
-        findings.append(check_password(notify.smtp_password_file))
+        yield check_password(notify.smtp_password_file)
     if notify.smtp_host:
-        findings.append(check_mail_server(notify))
+        yield check_mail_server(notify)
     if notify.url:
-        findings.append(check_url(notify.url))
-    return findings
+        yield check_url(notify.url)
 
 
 def check_program(key: str, path: str) -> Finding:
