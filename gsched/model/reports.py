@@ -127,5 +127,5 @@ class CheckpointReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def made_of(kind: type[_Kind], record: Struct, **others: object) -> _Kind:
     """Return a record with the fields that another one has, too, and with these ``others``."""
-    named = (name for name in kind.__struct_fields__ if name not in others)
-    return kind(**{name: getattr(record, name) for name in named}, **others)
+    names = set(record.__struct_fields__).intersection(kind.__struct_fields__) - others.keys()
+    return kind(**{name: getattr(record, name) for name in names}, **others)

@@ -1,11 +1,11 @@
 """One head for one database: a lock file that names its holder."""
 
-import contextlib
 import fcntl
 import logging
 import os
 
 from gsched.errors import NO_ROOM, ConfigError
+from gsched.files import replace_file
 
 log = logging.getLogger("gschedd")
 
@@ -39,7 +39,7 @@ class HeadLock:
         try:
             os.pwrite(self._fd, text, 0)  # in place: no room is needed for it
             os.ftruncate(self._fd, len(text))
-            write_file(self._pid_path, text)
+            replace_file(self._pid_path, text, mode=0o644)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -49,19 +49,3 @@ class HeadLock:
         """Remove the pid file; the lock goes with the process."""
         if os.path.exists(self._pid_path):
             os.unlink(self._pid_path)
-
-
-def write_file(path: str, content: bytes, mode: int = 0o644) -> None:
-    """Write a small file so that readers see the old content or the new, never half."""
-    part = f"{path}.{os.getpid()}.part"
-    try:
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-        try:
-            os.write(fd, content)
-        finally:
-            os.close(fd)
-    except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
-        raise
-    os.rename(part, path)

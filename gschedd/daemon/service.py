@@ -22,6 +22,7 @@ from gsched.config.nodes import SharingRules
 from gsched.config.tables import Config
 from gsched.daemon_files import read_key
 from gsched.errors import NO_ROOM, FencedError, StorageError
+from gsched.files import replace_file
 from gsched.logs import HANGUP, Complaints
 from gsched.model.ids import short_job_id
 from gsched.model.states import JobState
@@ -48,7 +49,7 @@ from gschedd.daemon.listening import (
     rules_for_nodes,
     rules_for_users,
 )
-from gschedd.daemon.lock import HeadLock, write_file
+from gschedd.daemon.lock import HeadLock
 from gschedd.daemon.safemode import SafeMode
 from gschedd.daemon.setup import (
     keep_from,
@@ -425,7 +426,7 @@ class Service:
         self._node_port = listener.getsockname()[1]
         await self._serve(self._nodes_app(), listener, address_source, rules_for_nodes(open_files))
         try:
-            write_file(port_path, f"{self._node_port}\n".encode())
+            replace_file(port_path, f"{self._node_port}\n".encode(), mode=0o644)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise

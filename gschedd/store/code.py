@@ -24,6 +24,7 @@ from gsched.errors import (
     StorageFullError,
     UnknownJobError,
 )
+from gsched.files import flush_directory
 from gsched.model.limits import MAX_USER_UPLOADS
 from gsched.model.units import format_size
 
@@ -255,11 +256,7 @@ class CodeStore:
                 raise InvalidRequestError("the snapshot was damaged on its way", hint="try again")
             os.fsync(stream.fileno())
         os.rename(part, path)
-        place = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(place)
-        finally:
-            os.close(place)
+        flush_directory(os.path.dirname(path))
 
     def make_room(
         self,

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from gsched.files import replace_file
 from gschedd.core.requests.queues import Overrides
 
 log = logging.getLogger("gschedd.queues")
@@ -32,16 +33,5 @@ def write_overrides(state_dir: str, overrides: Overrides) -> None:
     Raises:
         OSError: it cannot be written; the old one is still there.
     """
-    path = Path(state_dir, FILE)
-    part = path.with_suffix(".part")
     body = msgspec.json.format(msgspec.json.encode(overrides), indent=2) + b"\n"
-    with part.open("wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    replace_file(os.path.join(state_dir, FILE), body, durable=True)

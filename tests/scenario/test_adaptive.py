@@ -15,7 +15,7 @@ from gschedd.core.cycle.run import snapshot
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.state import State
-from gschedd.core.views.adaptive import SILENT_S
+from gschedd.core.views.details import SILENT_S
 from gschedd.core.views.jobs import JobViews
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.models.adaptive import PAUSE_S

@@ -9,7 +9,7 @@ from gsched.protocol import node as n
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
 from gschedd.core.training.backoff import ASK_AGAIN_S, is_left_alone
-from gschedd.core.views.migrations import move_row
+from gschedd.core.views.details import move_row
 from gschedd.core.views.reasons import describe
 from tests.support.moves import Story, gpus
 from tests.support.world import ALICE, Program

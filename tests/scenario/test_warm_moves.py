@@ -6,7 +6,7 @@ from gsched.model.states import OutcomeKind, StopReason
 from gsched.protocol import node as n
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import MigrationProgress
-from gschedd.core.views.migrations import move_row
+from gschedd.core.views.details import move_row
 from tests.support.machines import GIB
 from tests.support.moves import Story, gpus
 from tests.support.orders import order_of, orders

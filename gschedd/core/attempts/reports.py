@@ -66,21 +66,13 @@ def is_same(attempt: Attempt, token: str) -> bool:
 
 def registration(node: str, message: n.Register, now_s: float) -> f.NodeRegistered:
     """Return that a node is here (again)."""
-    return f.NodeRegistered(
+    return made_of(
+        f.NodeRegistered,
+        message,
         at_s=now_s,
         node=node,
-        inventory=message.inventory,
-        boot_id=message.boot_id,
-        incarnation=message.incarnation,
-        address=message.address,
         version=message.gnode_version,
-        load=message.load,
-        highest_job=message.highest_job,
-        probes=message.probes,
-        sharing=message.sharing,
         problem=message.problem[:MAX_PROBLEM],
-        identity=message.identity,
-        machine=message.machine,
     )
 
 
@@ -260,17 +252,7 @@ def on_started(state: State, node: str, report: n.Started, now_s: float) -> Cons
         yield "started_unowned"
         yield _fence(node, report.job, report.attempt, report.token)
     elif found[1].state is PartState.PENDING:
-        yield f.PartStarted(
-            at_s=now_s,
-            job=report.job,
-            attempt=report.attempt,
-            node=node,
-            pid=report.pid,
-            started_s=report.started_s,
-            stdout_path=report.stdout_path,
-            stderr_path=report.stderr_path,
-            warm=report.warm,
-        )
+        yield made_of(f.PartStarted, report, at_s=now_s, node=node)
 
 
 def on_prepared(state: State, node: str, report: n.Prepared, now_s: float) -> Consequences:
@@ -318,16 +300,10 @@ def on_checkpointed(state: State, node: str, report: n.Checkpointed, now_s: floa
     save_s = report.wall_s
     if is_answer and job.move is not None:  # no more than it can be: it does not count as walltime
         save_s = min(save_s, max(0.0, now_s - job.move.requested_s))
-    fact = f.CheckpointTaken(
+    fact = made_of(
+        f.CheckpointTaken,
+        report,
         at_s=now_s,
-        job=job.id,
-        attempt=report.attempt,
-        request=report.request,
-        step=report.step,
-        work_done=report.work_done,
-        work_total=report.work_total,
-        path=report.path,
-        size_bytes=report.size_bytes,
         wall_s=save_s,
         world_sizes=_new_sizes(report, job),
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import structs
 
+from gsched.model.reports import made_of
 from gsched.model.resources import Allocation
 from gsched.model.states import AttemptState, JobState
 from gsched.model.training import Adaptive, Scaling
@@ -66,20 +67,13 @@ def steps_by_batch(
     if report.step_s <= 0 or report.batch_per_gpu <= 0:
         return
     counts = tuple(sorted(by_node.values(), reverse=True))
-    steps = Steps(
+    steps = made_of(
+        Steps,
+        report,
         counts=counts,
         gpu_type=gpu_type,
         samples=sum(counts) // replica * report.batch_per_gpu * (report.accumulation + 1),
-        step_s=report.step_s,
         communication_s=report.communication_s if sum(counts) > 1 else 0.0,
-        gradient_bytes=report.gradient_bytes,
-        work_total=report.work_total,
-        batch_per_gpu=report.batch_per_gpu,
-        accumulation=report.accumulation,
-        gradient_s=report.gradient_s,
-        gradient_sqr=report.gradient_sqr,
-        gradient_var=report.gradient_var,
-        batch_per_gpu_max=report.batch_per_gpu_max,
     )
     if state.goodputs.is_news(job.id, steps, now_s):
         yield _measured(job, kind, steps, now_s)

@@ -8,6 +8,7 @@ from gsched.config.tables import QueueConfig
 from gsched.model.dependency import format_dependencies
 from gsched.model.gpu_tokens import TokenUse
 from gsched.model.job import Outcome, labels_of, stated_of
+from gsched.model.reports import made_of
 from gsched.model.request import format_resources
 from gsched.model.resources import Request
 from gsched.model.states import AttemptState, JobState, NodeState
@@ -24,14 +25,23 @@ from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job, Node, Part
 from gschedd.core.training.checkpoints import checkpoint_dir
 from gschedd.core.training.startups import expected_startup_s
-from gschedd.core.views.adaptive import advice
 from gschedd.core.views.ahead import jobs_ahead
 from gschedd.core.views.arrays import original_id, with_array
-from gschedd.core.views.live import live_parts, live_row, used_so_far
-from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
+from gschedd.core.views.details import (
+    advice,
+    checkpoint_row,
+    live_parts,
+    live_row,
+    move_row,
+    progress_row,
+    share_of,
+    share_row,
+    shared_gpus,
+    tokens_of,
+    used_so_far,
+)
 from gschedd.core.views.reasons import Reasons, Why, describe, next_try_s, unanswered
 from gschedd.core.views.remedies import Remedies
-from gschedd.core.views.shares import share_of, share_row, shared_gpus, tokens_of
 from gschedd.models.sizes import stated_size
 from gschedd.plan.training import gpu_count
 
@@ -344,19 +354,15 @@ def start_row(start: Forecast, *, planned_s: float | None = None) -> StartRow:
             not_before_s=start.not_before_s,
             unknown="" if planned_s is not None else start.start_unknown,
         )
-    return StartRow(
-        expected_s=interval.expected_s,
-        early_s=interval.early_s,
-        late_s=interval.late_s,
-        not_before_s=interval.not_before_s if interval.expected_s is None else None,
+    not_before_s = interval.not_before_s if interval.expected_s is None else None
+    known = {name: getattr(interval.known, name) for name in interval.known.__struct_fields__}
+    return made_of(
+        StartRow,
+        interval,
+        not_before_s=not_before_s,
         planned_s=planned_s,
         unknown=start.start_unknown if interval.expected_s is None else "",
-        scenarios=interval.scenarios,
-        counted=interval.known.counted,
-        learned=interval.known.learned,
-        blended=interval.known.blended,
-        runs=interval.known.runs,
-        other_runs=interval.known.other_runs,
+        **known,
     )
 
 
@@ -419,12 +425,4 @@ def part_row(node: str, part: Part, tokens: TokenUse | None = None) -> api.PartR
 
 def queue_row(queue: QueueConfig, jobs: dict[str, int]) -> api.QueueRow:
     """Return a queue with its settings; ``jobs`` counts its unfinished ones by state."""
-    return api.QueueRow(
-        name=queue.name,
-        enabled=queue.enabled,
-        started=queue.started,
-        priority=queue.priority,
-        max_walltime_s=queue.max_walltime_s,
-        default_walltime_s=queue.default_walltime_s,
-        jobs=jobs,
-    )
+    return made_of(api.QueueRow, queue, jobs=jobs)
