@@ -225,7 +225,7 @@ class Commands:
                 return await self._ask(partial(submit, job, content, past, None))
             async with self._judging:
                 try:
-                    outlook = await self._outlook(job, caller)
+                    outlook = await self._outlook(job, caller, past)
                 except GschedError as error:
                     return [Step(error=error)]
                 return await self._ask(partial(submit, job, content, past, outlook))
@@ -241,7 +241,9 @@ class Commands:
 
         return await self._in_slices(pairs, queue, size=1)
 
-    async def _outlook(self, job: api.SubmitJob, caller: Caller) -> Forecast | None:
+    async def _outlook(
+        self, job: api.SubmitJob, caller: Caller, past: Mapping[int, bool]
+    ) -> Forecast | None:
         """Return what is expected of a job, were it submitted now; None: it has been.
 
         Raises:
@@ -249,7 +251,7 @@ class Commands:
         """
         if known_submission(self._head.state, caller.uid, job.key) is not None:
             return None
-        spec = self._prepared(job, caller, self._parts.clock.wall_s()).spec
+        spec = self._prepared(job, caller, past).spec
         return await self._parts.forecasts.outlook(spec, uid=caller.uid)
 
     async def _ask(self, action: Action) -> Sequence[Step]:
@@ -335,25 +337,26 @@ class Commands:
                     self._parts.blobs.put(blob.digest, blob.data)
         return step
 
-    def _prepared(self, job: api.SubmitJob, caller: Caller, now_s: float) -> Submission:
+    def _prepared(self, job: api.SubmitJob, caller: Caller, past: Mapping[int, bool]) -> Submission:
         """Return what a job would be; raise why it would be refused."""
         return prepare(
-            c.Submit(caller=caller, submitted=job, digests=("", "")),
+            c.Submit(caller=caller, submitted=job, digests=("", ""), past=past),
             state=self._head.state,
             settings=self._head.settings,
             intern=lambda request: request,
-            now_s=now_s,
+            now_s=self._parts.clock.wall_s(),
         )
 
     async def _dry_run(self, job: api.SubmitJob, caller: Caller) -> api.SubmitResult:
-        now_s = self._parts.clock.wall_s()
         try:
             known = known_submission(self._head.state, caller.uid, job.key)
             if known is not None:
                 return api.SubmitResult(id=known)
-            submission = self._prepared(job, caller, now_s)
+            past = await past_of(job.depends, self._head.state, self._parts.ended_well)
+            submission = self._prepared(job, caller, past)
             outlook = await self._parts.forecasts.outlook(submission.spec, uid=caller.uid)
             if job.reject_if_late:
+                now_s = self._parts.clock.wall_s()
                 guarantee_of(self._head.state.next_job, submission.spec, outlook, now_s=now_s)
         except GschedError as error:
             return api.SubmitResult(error=error_body(error))

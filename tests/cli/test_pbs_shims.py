@@ -130,7 +130,12 @@ def test_jobs_depend_on_others_also_on_those_that_ended_before_the_head_restarte
     never = shims.run("qsub", "-W", "depend=afterok:2", stdin="true\n")
     held = shims.run("qsub", "-h", stdin="true\n")
     waits = shims.run("qsub", "-W", "depend=afterok:4", stdin="true\n")
+    job = ("--dependency", "afterok:1", "--deadline", "8h", "--walltime", "60", "--", "true")
+    tried = run_command("gsub", "--dry-run", *job, head=shims.socket, cwd=shims.jobs)
+    judged = run_command("gsub", "--reject-if-late", *job, head=shims.socket, cwd=shims.jobs)
 
+    assert tried.stdout.startswith("would submit"), tried.stderr
+    assert judged.stdout == "6.test\n", judged.stderr
     assert (well.stdout, held.stdout, waits.stdout) == ("3.test\n", "4.test\n", "5.test\n")
     assert (never.returncode, never.stdout) == (208, "")
     assert "afterok:2 can never be satisfied: job 2 failed" in never.stderr
