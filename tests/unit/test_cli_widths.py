@@ -22,20 +22,22 @@ def test_all_columns_have_their_own_width_where_there_is_room() -> None:
     assert fitted_widths(COLUMNS, NATURAL, 200) == dict(enumerate(NATURAL))
 
 
-def test_what_wraps_gives_way_first_and_the_line_is_used_up() -> None:
+def test_what_wraps_gets_lines_that_read_well_before_names_are_whole() -> None:
+    """The line is used up."""
     widths = fitted_widths(COLUMNS, NATURAL, 140)
 
     assert widths == {0: 6, 1: 40, 2: 8, 3: 5, 4: 73}
     assert total(widths) == 140
+    assert fitted_widths(COLUMNS, NATURAL, 110) == {0: 6, 1: 23, 2: 8, 3: 5, 4: 60}
 
 
 def test_names_are_cut_before_a_column_goes() -> None:
-    assert fitted_widths(COLUMNS, NATURAL, 70) == {0: 6, 1: 13, 2: 8, 3: 5, 4: 30}
+    assert fitted_widths(COLUMNS, NATURAL, 70) == {0: 6, 1: 10, 2: 8, 3: 5, 4: 33}
 
 
 def test_columns_go_in_their_order_and_an_id_is_never_cut() -> None:
-    assert fitted_widths(COLUMNS, NATURAL, 66) == {0: 6, 1: 19, 3: 5, 4: 30}
-    assert fitted_widths(COLUMNS, NATURAL, 52) == {0: 6, 1: 12, 4: 30}
+    assert fitted_widths(COLUMNS, NATURAL, 66) == {0: 6, 1: 10, 3: 5, 4: 39}
+    assert fitted_widths(COLUMNS, NATURAL, 52) == {0: 6, 1: 10, 4: 32}
 
 
 def test_where_nothing_helps_the_text_gets_narrow_and_the_id_stays_whole() -> None:
@@ -46,14 +48,14 @@ def test_where_nothing_helps_the_text_gets_narrow_and_the_id_stays_whole() -> No
 def test_a_narrow_column_comes_back_where_a_wide_one_had_to_go_after_it() -> None:
     columns = (*COLUMNS[:2], Column("User", drop=1), Column("Deadline", drop=2), COLUMNS[-1])
 
-    assert fitted_widths(columns, (6, 40, 5, 16, 100), 60) == {0: 6, 1: 13, 2: 5, 4: 30}
+    assert fitted_widths(columns, (6, 40, 5, 16, 100), 60) == {0: 6, 1: 10, 2: 5, 4: 33}
 
 
 def test_a_luxury_is_shown_only_where_no_text_is_cut_for_it() -> None:
     columns = (*COLUMNS[:2], Column("Used", drop=-1), *COLUMNS[3:])
 
-    assert fitted_widths(columns, NATURAL, 99) == dict(enumerate((6, 40, 8, 5, 32)))
-    assert fitted_widths(columns, NATURAL, 96) == {0: 6, 1: 40, 3: 5, 4: 39}
+    assert fitted_widths(columns, NATURAL, 127) == dict(enumerate((6, 40, 8, 5, 60)))
+    assert fitted_widths(columns, NATURAL, 126) == {0: 6, 1: 40, 3: 5, 4: 69}
 
 
 def test_a_value_that_all_lines_share_stands_above_them_and_an_empty_column_goes() -> None:

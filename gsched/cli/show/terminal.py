@@ -17,6 +17,7 @@ from gsched.cli.show.columns import Column
 _BLANKS_AT_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
 GAP = 2  # blanks between columns
 WRAPPED_LEAST = 8  # characters: about a word
+WRAPPED_FIRST = 60  # characters: a line that reads well; wider only where no text is cut for it
 
 
 def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int) -> Group:
@@ -106,7 +107,7 @@ def fitted_widths(columns: Sequence[Column], natural: Sequence[int], width: int)
 
     Columns are dropped, the least needed first, only while the others do not fit at their least
     width; those that fit all the same come back, the most needed first. What is left over goes to
-    the texts that are cut, then to those that wrap.
+    the texts that wrap, up to `WRAPPED_FIRST`, then to those that are cut, then to the first again.
 
     Args:
         columns: what there is to show.
@@ -115,7 +116,7 @@ def fitted_widths(columns: Sequence[Column], natural: Sequence[int], width: int)
     """
     shown = dict.fromkeys(range(len(columns)))
     needed = {
-        at: _least(each, natural[at]) if each.wraps else natural[at]
+        at: min(natural[at], WRAPPED_FIRST) if each.wraps else natural[at]
         for at, each in enumerate(columns)
     }
     if _total(needed) > width:
@@ -137,10 +138,13 @@ def fitted_widths(columns: Sequence[Column], natural: Sequence[int], width: int)
         for at in (each for each in widths if columns[each].wraps):
             widths[at] = max(WRAPPED_LEAST, widths[at] + spare)
         return widths
-    for at in sorted(widths, key=lambda at: columns[at].wraps):
-        more = max(0, min(natural[at] - widths[at], spare))
-        widths[at] += more
-        spare -= more
+    wrapped = [at for at in widths if columns[at].wraps]
+    cut = [at for at in widths if not columns[at].wraps]
+    for some, most in ((wrapped, WRAPPED_FIRST), (cut, width), (wrapped, width)):
+        for at in some:
+            more = min(max(0, min(natural[at], most) - widths[at]), spare)
+            widths[at] += more
+            spare -= more
     return widths
 
 
