@@ -126,7 +126,7 @@ def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> Reason | N
 
 
 def _short(chunk: Chunk, spaces: Spaces, reasons: Mapping[str, int]) -> str:
-    """Return what the node that comes closest lacks: ``2 CPUs short``; or what all nodes lack."""
+    """Return what the node that comes closest lacks: ``1 GPU, 2 CPUs short``, or what all lack."""
     best = _best_space(chunk, _able(chunk, spaces))
     if best is None:  # all CPUs are in use, or no open node has the features
         reason = max(reasons, key=lambda each: (each != "closed", reasons[each]))
@@ -137,7 +137,7 @@ def _short(chunk: Chunk, spaces: Spaces, reasons: Mapping[str, int]) -> str:
     if chunk.memory_bytes > best.memory_bytes and not lacking:
         lacking.append(f"{format_size(chunk.memory_bytes - best.memory_bytes)} memory")
     if lacking:
-        return f"{lacking[0]} short"
+        return f"{', '.join(lacking)} short"
     reason = shortage(chunk, best) or "exclusive"
     return _SHORT.get(reason, f"{reason} short")
 

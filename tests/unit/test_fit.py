@@ -308,7 +308,7 @@ def test_the_reason_of_a_scattered_request_counts_what_fits() -> None:
     ("chunk", "short"),
     [
         (Chunk(cpus=6), "2 CPUs short"),
-        (Chunk(cpus=5, gpus=3), "1 GPU short"),
+        (Chunk(cpus=5, gpus=3), "1 GPU, 1 CPU short"),
         (Chunk(cpus=1, gpus=4), "2 GPUs short"),
         (Chunk(cpus=1, memory_bytes=72 * GB), "8gb memory short"),
         (Chunk(cpus=1, features=("ib",)), "lacks node features"),
@@ -317,7 +317,7 @@ def test_the_reason_of_a_scattered_request_counts_what_fits() -> None:
     ],
 )
 def test_the_short_reason_is_what_the_closest_node_lacks(chunk: Chunk, short: str) -> None:
-    """In two to four words, for a line of a list."""
+    """In a few words, for a line of a list."""
     nodes = spaces(
         space("n1", cpus=1, gpu_types=("", "")),
         space("n2", cpus=4, gpu_types=("", ""), memory_bytes=64 * GB),
