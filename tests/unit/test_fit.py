@@ -386,15 +386,15 @@ def mixed() -> Spaces:
     [
         ({}, ""),
         ({"node": "n9"}, "node n9 is not known"),
-        ({"cpus": 1}, "1 CPUs for 2 asked"),
-        ({"cpus": 3}, "3 CPUs for 2 asked"),
-        ({"memory_bytes": 3}, "3 bytes for 4 asked"),
-        ({"gpu_indices": ()}, "0 GPUs for 1 asked"),
+        ({"cpus": 1}, "1 CPUs for 2 requested"),
+        ({"cpus": 3}, "3 CPUs for 2 requested"),
+        ({"memory_bytes": 3}, "3 bytes for 4 requested"),
+        ({"gpu_indices": ()}, "0 GPUs for 1 requested"),
         ({"gpu_indices": (1,)}, "its chunks do not fit into its allocation on each node"),
         ({"gpu_indices": (7,)}, "n1: GPU 7 not free"),
-        ({"slots": 2}, "2 places for 1 asked"),
+        ({"slots": 2}, "2 places for 1 requested"),
         ({"exclusive": True}, "exclusive is not what was asked for"),
-        ({"generic": (("licence", 1),)}, "{'licence': 1} consumable resources for {} asked"),
+        ({"generic": (("licence", 1),)}, "{'licence': 1} consumable resources for {} requested"),
     ],
 )
 def test_an_allocation_must_be_what_was_asked_for(share: dict[str, object], why: str) -> None:
