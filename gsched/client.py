@@ -186,11 +186,7 @@ class HeadClient:
             errors.update({texts.get(key, key): body for key, body in reply.errors.items()})
         ordered = {text: errors[text] for text in wanted if text in errors}
         return api.JobList(
-            server=server,
-            now_s=now_s,
-            jobs=tuple(rows.values()),
-            errors=ordered,
-            warning=warning,
+            server=server, now_s=now_s, jobs=tuple(rows.values()), errors=ordered, warning=warning
         )
 
     def job(self, job: int | str) -> api.JobStory:

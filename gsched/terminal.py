@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 MAX_CONTENT_BYTES: Final = 64 * 1024
 MAX_FRAME_BYTES: Final = MAX_CONTENT_BYTES + 1
 HISTORY_BYTES: Final = 256 * 1024  # of output, for who attaches later: some thousand lines
-MAX_SIDE: Final = 0xFFFF  # rows or columns, as the kernel counts them
 
 _SIZE: Final = struct.Struct(">HH")
 _NUMBER: Final = struct.Struct(">Q")

@@ -15,12 +15,7 @@ from gsched.cli.terminal_text import to_stdout
 from gsched.cli.times import local_times
 from gsched.client import RETRY_S, HeadClient
 from gsched.clock import SystemClock
-from gsched.errors import (
-    GschedError,
-    HeadUnreachableError,
-    InvalidRequestError,
-    TryAgainError,
-)
+from gsched.errors import GschedError, HeadUnreachableError, InvalidRequestError, TryAgainError
 from gsched.model.arrays import indices, read_spans
 from gsched.model.ids import array_of, short_job_id
 from gsched.model.limits import MAX_STORIES

@@ -23,11 +23,7 @@ def parse_moment(text: str, *, now_s: float, option: str) -> float:
     """
     word = text.strip()
     midnight_s = _midnight_s(now_s)
-    named = {
-        "now": now_s,
-        "today": midnight_s,
-        "yesterday": _midnight_s(midnight_s - _NOON_S),
-    }
+    named = {"now": now_s, "today": midnight_s, "yesterday": _midnight_s(midnight_s - _NOON_S)}
     if word in named:
         return named[word]
     if re.fullmatch(r"@[0-9]{1,11}", word):

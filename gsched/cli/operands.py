@@ -131,8 +131,7 @@ def parse_hold_list(text: str) -> tuple[str, ...]:
         return ()
     if not text or set(text) - set(HOLD_LETTERS):
         raise UsageError(
-            f"-h: invalid hold list {text!r}",
-            hint="write u, o and s in any order, or n alone",
+            f"-h: invalid hold list {text!r}", hint="write u, o and s in any order, or n alone"
         )
     return tuple(HOLD_LETTERS[letter].value for letter in dict.fromkeys(text))
 
@@ -193,11 +192,3 @@ def check_only(
                 error = body_of(BadStateError(f"job {name} is {row.state}, not {wanted}"))
         results.append(ActionResult(id=job, error=error))
     return report_results(results, as_json=as_json)
-
-
-def signal_name(number: int) -> str:
-    """Return ``TERM`` for 15, and the number itself where it has no name."""
-    try:
-        return signal.Signals(number).name.removeprefix("SIG")
-    except ValueError:
-        return str(number)

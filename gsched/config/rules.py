@@ -10,13 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from gsched.config.nodes import (
-    SHARE_RUNTIMES,
-    GpuShareConfig,
-    NodeConfig,
-    expanded,
-    share_runtimes,
-)
+from gsched.config.nodes import SHARE_RUNTIMES, GpuShareConfig, NodeConfig, expanded, share_runtimes
 from gsched.config.notify import NotifyConfig
 from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
 from gsched.config.tables import Config, HeadConfig, QueueConfig

@@ -77,8 +77,7 @@ Feature = Annotated[
     ),
 ]
 CgroupPlace = Annotated[
-    str,
-    _form(r"\A(auto\Z|none\Z|/)", ": invalid value {!r}", 'use "auto", "none" or a full path'),
+    str, _form(r"\A(auto\Z|none\Z|/)", ": invalid value {!r}", 'use "auto", "none" or a full path')
 ]
 MigProfile = Annotated[
     str,

@@ -12,7 +12,6 @@ from gsched.cli.operands import (
     parse_grace_s,
     parse_hold_list,
     parse_signal,
-    signal_name,
 )
 from gsched.errors import BadResourceError, UsageError
 from gsched.protocol.actions import Alteration
@@ -45,13 +44,6 @@ def test_no_signal_is_refused_with_the_nearest_name(text: str, close: str) -> No
     with pytest.raises(UsageError, match=f"-s: unknown signal '{text}'") as caught:
         parse_signal(text)
     assert close in caught.value.hint
-
-
-def test_signal_names_are_read_back() -> None:
-    """Every signal with a name survives the round trip."""
-    for each in signal.Signals:
-        assert parse_signal(signal_name(each)) == each
-    assert signal_name(63 if 63 not in set(signal.Signals) else 62) in {"63", "62"}
 
 
 def test_a_hold_list_names_each_kind_once() -> None:

@@ -138,10 +138,7 @@ def _ask_ids(
         return _with_elements(head, several, [job for job in jobs if job not in several])
     listing = head.jobs(jobs, finished=True)
     reply = totals_of(
-        listing.jobs,
-        server=listing.server,
-        now_s=listing.now_s,
-        arrays=_arrays(listing.jobs),
+        listing.jobs, server=listing.server, now_s=listing.now_s, arrays=_arrays(listing.jobs)
     )
     return reply, [listing.errors[job] for job in jobs if job in listing.errors]
 

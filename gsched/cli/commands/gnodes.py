@@ -57,9 +57,7 @@ _PREDICTED = ("has", "unpredicted", "predicted", "measured", "errors")
 
 
 @gsched_command(
-    "gnodes",
-    cls=shaped("Gnodes", (*fields_of(NodeRow), *_PREDICTED), operands=True),
-    epilog=EPILOG,
+    "gnodes", cls=shaped("Gnodes", (*fields_of(NodeRow), *_PREDICTED), operands=True), epilog=EPILOG
 )
 @shape_options
 @click.argument(

@@ -123,12 +123,7 @@ def _forward(
 
 
 def _shell(
-    head: HeadClient,
-    number: int,
-    shown: str,
-    words: tuple[str, ...],
-    node: str,
-    console: "Console",
+    head: HeadClient, number: int, shown: str, words: tuple[str, ...], node: str, console: "Console"
 ) -> int:
     """Run a shell or a command; return its exit code."""
     from gsched.cli.session.attaching import terminal_variables

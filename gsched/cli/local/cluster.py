@@ -63,8 +63,7 @@ def make_directory(layout: ClusterLayout) -> None:
         layout.nodes_directory.mkdir(mode=0o755, exist_ok=True)
     except OSError as error:
         raise CannotWriteError(
-            f"{layout.directory}: cannot be created: {error.strerror}",
-            hint="choose another --dir",
+            f"{layout.directory}: cannot be created: {error.strerror}", hint="choose another --dir"
         ) from error
     if not os.access(layout.directory, os.W_OK | os.X_OK):
         raise CannotWriteError(

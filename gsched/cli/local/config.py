@@ -36,14 +36,7 @@ def check(*, file: str | None, as_json: bool) -> int:
     _check_operators(loaded, name)
     warned = _warnings_here(loaded)
     if as_json:
-        print_json(
-            {
-                "ok": True,
-                "file": name,
-                "config": loaded,
-                "warnings": warned,
-            }
-        )
+        print_json({"ok": True, "file": name, "config": loaded, "warnings": warned})
         return 0
     queues = ", ".join(f"{queue.name} ({queue.policy})" for queue in loaded.queue)
     exists = os.path.exists(name)

@@ -120,10 +120,7 @@ def with_running(rows: Sequence[Setting], running: Sequence[RunningSetting]) -> 
         plain["value"] = row.value if here.value == stated else here.value
         plain["differs"] = here.value != _as_json(row.default)
         yield Shown(
-            **plain,
-            running=True,
-            changed=here.changed,
-            pending=UNSET if is_same else row.value,
+            **plain, running=True, changed=here.changed, pending=UNSET if is_same else row.value
         )
     yield from (
         Shown(

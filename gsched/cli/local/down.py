@@ -10,13 +10,7 @@ import psutil
 
 from gsched.cli.common import is_terminal, print_json
 from gsched.cli.local import cluster
-from gsched.cli.local.daemons import (
-    is_gone,
-    launcher_process,
-    pause,
-    running_process,
-    stop,
-)
+from gsched.cli.local.daemons import is_gone, launcher_process, pause, running_process, stop
 from gsched.cli.local.layout import ClusterLayout, layout_of
 from gsched.cli.local.options import directory_option, subcommand, teller
 from gsched.cli.local.up import Bringup, Tell, only_one

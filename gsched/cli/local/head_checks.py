@@ -18,12 +18,7 @@ SKEW_WARN_S = 2.0
 HEARTBEATS_LATE_S = 900.0  # three heartbeats
 FEW_NODES = 5  # named in one line
 #: Ways of notifications, in words.
-WAYS = {
-    "mail": "mail",
-    "command": "the command",
-    "url": "the URL",
-    "user-url": "URLs of users",
-}
+WAYS = {"mail": "mail", "command": "the command", "url": "the URL", "user-url": "URLs of users"}
 #: Of what the head counts, what is no late or repeated message, in words.
 FAULTS = {
     "policy_failed": "the scheduling policy failed {} times",

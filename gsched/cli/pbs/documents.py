@@ -42,11 +42,7 @@ def _job_xml(job_id: str, attributes: Sequence[Attribute]) -> str:
 
 
 def jobs_json(
-    jobs: Iterable[tuple[JobStory, Sequence[Attribute]]],
-    *,
-    server: str,
-    version: str,
-    now_s: float,
+    jobs: Iterable[tuple[JobStory, Sequence[Attribute]]], *, server: str, version: str, now_s: float
 ) -> str:
     """Return OpenPBS's document of ``qstat -f -F json``."""
     document: Values = {"timestamp": int(now_s), "pbs_version": version, "pbs_server": server}

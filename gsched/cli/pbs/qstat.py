@@ -11,13 +11,7 @@ import msgspec
 from gsched.cli.common import connected, gsched_command, print_error
 from gsched.cli.dialect import spoken
 from gsched.cli.pbs import listing
-from gsched.cli.pbs.attributes import (
-    LINE_SIZE,
-    attributes_of,
-    exec_host,
-    session_id,
-    wrapped,
-)
+from gsched.cli.pbs.attributes import LINE_SIZE, attributes_of, exec_host, session_id, wrapped
 from gsched.cli.pbs.documents import job_dsv, jobs_json, jobs_xml
 from gsched.cli.pbs.personality import OPENPBS, TORQUE
 from gsched.cli.pbs.queues import (

@@ -57,22 +57,7 @@ def queue_list(queues: Sequence[QueueRow], *, openpbs: bool) -> Iterator[str]:
             "---------------- ----- ----- --- --- ----- ----- ----- ----- ----- ----- ----\n"
         )
     else:
-        titles = [
-            "Queue",
-            "Max",
-            "Tot",
-            "Ena",
-            "Str",
-            "Que",
-            "Run",
-            "Hld",
-            "Wat",
-            "Trn",
-            "Ext",
-            "T",
-            "Cpt",
-        ]
-        yield _row(_TORQUE_QUEUE, titles)
+        yield _row(_TORQUE_QUEUE, _QUEUE_TITLES)
         dashes = ("-" * 16, "---", "----", "--", "--", *["---"] * 6, "-", "---")
         yield _row(_TORQUE_QUEUE, dashes)
     for queue in queues:

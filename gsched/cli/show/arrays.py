@@ -9,13 +9,7 @@ from gsched.cli.show.jobfields import ending_words
 from gsched.cli.times import local_times
 from gsched.client import HeadClient
 from gsched.errors import UnknownJobError, UsageError
-from gsched.model.arrays import (
-    count,
-    format_spans,
-    indices,
-    read_spans,
-    shortest,
-)
+from gsched.model.arrays import count, format_spans, indices, read_spans, shortest
 from gsched.model.ids import array_of, element_number, index_of, read_job_id
 from gsched.model.limits import MAX_JOBS_PER_REQUEST
 from gsched.model.states import JobState

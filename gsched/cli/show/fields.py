@@ -99,11 +99,7 @@ def shape_options(function: Callable[..., int | None]) -> Callable[..., int | No
     """Add ``--jq`` and ``--template`` to the help; `ShapedCommand` reads them."""
     for name, metavar, text in (
         ("--template", "TEXT", "A line for each row, of the fields of --json: '{job_id} {state}'."),
-        (
-            "--jq",
-            "EXPR",
-            "Filter the JSON document with jq; texts are printed raw.",
-        ),
+        ("--jq", "EXPR", "Filter the JSON document with jq; texts are printed raw."),
     ):
         function = click.option(name, expose_value=False, metavar=metavar, help=text)(function)
     return function
@@ -176,8 +172,7 @@ def _lines(document: Mapping[str, object], template: str) -> Iterator[str]:
     rest = _HOLE.sub("", text)
     if "{" in rest or "}" in rest:
         raise UsageError(
-            f"--template: {template!r} cannot be read",
-            hint="write '{id} {name:<20} {state}'",
+            f"--template: {template!r} cannot be read", hint="write '{id} {name:<20} {state}'"
         )
     for hole in _HOLE.finditer(text):
         check_width(hole["spec"] or "", "--template")

@@ -285,13 +285,7 @@ _OF_VALUES: Final[tuple[Callable[[Any, Any, Any], str], ...]] = (
 
 #: What a format can show and lists are sorted by, and what lists show of it.
 _NAMED: Final = (
-    Field(
-        "id",
-        "Job ID",
-        "id",
-        lambda _, row, view: row.shown_id(view.server),
-        style="bold",
-    ),
+    Field("id", "Job ID", "id", lambda _, row, view: row.shown_id(view.server), style="bold"),
     Field("number", "Number", "id"),
     Field("name", "Name", "name", least=12),
     Field("user", "User", "user", least=8, drop=7, once=True),
@@ -317,14 +311,7 @@ _NAMED: Final = (
         drop=10,
     ),
     Field("limit", "Limit", lambda row, _: row.walltime_s or None, _duration, right=True, drop=2),
-    Field(
-        "cputime",
-        "Time Use",
-        "cpu_s",
-        lambda _, row, __: cpu_time(row),
-        right=True,
-        drop=-1,
-    ),
+    Field("cputime", "Time Use", "cpu_s", lambda _, row, __: cpu_time(row), right=True, drop=-1),
     Field("cpu_use", "CPU use", _live("cpu_cores"), lambda v, *_: f"{v:.1f}", right=True),
     Field("memory_use", "Mem use", _live("memory_bytes"), _size, right=True),
     Field("gpu_use", "GPU use", _gpu_live("gpu_percent"), _percent, right=True),

@@ -184,10 +184,7 @@ class Bars:
                 self._tasks[each.job_id] = task
             known = each.part is not None
             self._progress.update(
-                task,
-                total=1.0 if known else None,
-                completed=each.part or 0.0,
-                **fields,
+                task, total=1.0 if known else None, completed=each.part or 0.0, **fields
             )
         self._progress.refresh()
 

@@ -8,12 +8,7 @@ from typing import Final
 
 from gsched.cli.common import patient_head
 from gsched.cli.slurm import words as w
-from gsched.cli.slurm.errors import (
-    INVALID_JOB,
-    VERSION,
-    SlurmError,
-    error_words,
-)
+from gsched.cli.slurm.errors import INVALID_JOB, VERSION, SlurmError, error_words
 from gsched.cli.slurm.show_job import show_job
 from gsched.cli.slurm.sinfo import state_of, whole_state
 from gsched.cli.submit.foreign import NO_LIMIT, TIME, Words, meaning_of, slurm_time

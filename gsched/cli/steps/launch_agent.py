@@ -61,11 +61,7 @@ def launch(words: Sequence[str]) -> int:
     tasks.open([node])
     tasks.start(
         TaskRequest(
-            number=0,
-            node=node,
-            argv=("/bin/sh", "-c", command),
-            env=variables,
-            has_input=True,
+            number=0, node=node, argv=("/bin/sh", "-c", command), env=variables, has_input=True
         )
     )
     try:

@@ -17,12 +17,7 @@ from gsched.cli.submit.place import SubmitContext, absolute
 from gsched.cli.times import parse_start_time, read_duration_s
 from gsched.errors import InvalidRequestError, NotPermittedError, UnknownUserError, UsageError
 from gsched.model.mail import checked_points, checked_recipients
-from gsched.model.units import (
-    parse_count,
-    parse_duration_s,
-    parse_interval_s,
-    parse_size_bytes,
-)
+from gsched.model.units import parse_count, parse_duration_s, parse_interval_s, parse_size_bytes
 
 if TYPE_CHECKING:
     from gsched.cli.submit.deadline import Deadline
@@ -120,8 +115,7 @@ def own_user(text: str, _place: SubmitContext) -> str:
         raise UnknownUserError(f"-u: unknown user {user!r}", hint="omit -u") from None
     if uid != os.getuid():
         raise NotPermittedError(
-            f"-u {user}: jobs run as the submitting user",
-            hint=f"omit -u, or submit as {user}",
+            f"-u {user}: jobs run as the submitting user", hint=f"omit -u, or submit as {user}"
         )
     return user
 
