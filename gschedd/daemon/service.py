@@ -50,7 +50,6 @@ from gschedd.daemon.listening import (
     rules_for_users,
 )
 from gschedd.daemon.lock import HeadLock
-from gschedd.daemon.safemode import SafeMode
 from gschedd.daemon.setup import (
     keep_from,
     make_state_dir,
@@ -77,6 +76,7 @@ from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.queues import Queues
 from gschedd.http.resubmit import Resubmissions
 from gschedd.http.running import Running
+from gschedd.http.safemode import SafeMode
 from gschedd.http.schema import openapi
 from gschedd.http.sessions import Sessions
 from gschedd.http.snapshots import Snapshots
@@ -339,7 +339,7 @@ class Service:
             clock=self._clock,
             handshake=handshake,
             witnesses=self._witnesses,
-            recovery=self._safe_mode,
+            safe_mode=self._safe_mode,
             sessions=self._sessions,
             code=self._code,
             on_fenced=self._on_successor,

@@ -30,8 +30,9 @@ from gschedd.http.code import CodeSnapshots
 from gschedd.http.door import Visitor
 from gschedd.http.handshake import Handshake, HandshakeRefusedError, Introduced, close_badly
 from gschedd.http.links import Link, Links
+from gschedd.http.safemode import SafeMode
 from gschedd.http.sessions import Sessions
-from gschedd.http.witnesses import Recovery, Witnesses, claim_of
+from gschedd.http.witnesses import Witnesses, claim_of
 
 log = logging.getLogger("gschedd.nodes")
 
@@ -44,7 +45,7 @@ class NodeChannel:
 
     Args:
         links: the nodes that are connected.
-        recovery: what nodes know better than the database.
+        safe_mode: takes what nodes know better than the database.
         on_fenced: takes the reason why another head orders the nodes now.
         timeout_s: a node that says nothing for so long is disconnected.
     """
@@ -57,7 +58,7 @@ class NodeChannel:
         clock: Clock,
         handshake: Handshake,
         witnesses: Witnesses,
-        recovery: Recovery,
+        safe_mode: SafeMode,
         sessions: Sessions,
         code: CodeSnapshots,
         on_fenced: Callable[[str], Awaitable[None]],
@@ -69,7 +70,7 @@ class NodeChannel:
         self._complaints = Complaints(log, clock)
         self._handshake = handshake
         self._witnesses = witnesses
-        self._recovery = recovery
+        self._safe_mode = safe_mode
         self._sessions = sessions
         self._code = code
         self._on_fenced = on_fenced
@@ -190,7 +191,7 @@ class NodeChannel:
 
     def _greet(self, link: Link) -> bool:
         """Let a node in; return False if it is asked what it knows instead."""
-        question = self._recovery.question(link.node, late=link.late)
+        question = self._safe_mode.question(link.node, late=link.late)
         if question is not None:
             link.surveyed = True
             link.send(question)
@@ -221,7 +222,7 @@ class NodeChannel:
         if ruling.fenced:
             await self._on_fenced(ruling.fenced)
         elif ruling.older:
-            await self._recovery.on_older_head(ruling.older)
+            await self._safe_mode.on_older_head(ruling.older)
         link.late = ruling.late
         if ruling.fenced or ruling.refusal:
             await link.refuse(ruling.fenced or ruling.refusal, fatal=False)
@@ -314,7 +315,7 @@ class NodeChannel:
                 ):
                     reports.append(message)
                 case n.KnownAttempts():
-                    over = await self._recovery.take_known(node, message)
+                    over = await self._safe_mode.take_known(node, message)
                 case n.Heartbeat() | Uses():
                     await self._take_load(node, message)
                 case CodeWanted():

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from aiohttp import web
 
@@ -46,6 +46,7 @@ from gschedd.http.forecasts import Forecasts, with_outlook, with_start
 from gschedd.http.launches import BlobCache
 from gschedd.http.pace import Pace
 from gschedd.http.past import EndedWell, past_of
+from gschedd.http.safemode import SafeMode
 from gschedd.store.sqlite import Store
 
 _TEXTS: Final = {kind: limits.texts_of(kind) for kind in (*a.JOB_ACTIONS, *a.NODE_ACTIONS.values())}
@@ -55,19 +56,6 @@ Item = TypeVar("Item")
 SLICE: Final = 100  # jobs of a request that are worked on before others get their turn
 FEW: Final = 10  # jobs of a request; one with more takes its user's turn
 PLAN_WAIT_S = 5.0  # for the cycle after a submission: an answer without a plan is better than none
-
-
-class SafeModeLike(Protocol):
-    """What is done where the database may be an old copy; see `gschedd.daemon.safemode`."""
-
-    def believe(self, node: str) -> None:
-        """Take the word of a node that is refused."""
-
-    async def accept(self, *, without: bool) -> None:
-        """End safe mode."""
-
-    async def listing(self) -> recover.RecoverReply:
-        """Return why it is safe mode, and what accepting would do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +83,7 @@ class Parts:
     known_of: Callable[[Collection[int]], Awaitable[Collection[int]]]
     ended_well: EndedWell
     jobs_of_keys: Callable[[int, Sequence[str]], Awaitable[Mapping[str, int]]]
-    safe_mode: "SafeModeLike"
+    safe_mode: SafeMode
     forecasts: Forecasts
     expect_client: Callable[[int], None]
     code: CodeSnapshots

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Collection
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -10,6 +9,9 @@ from gsched.protocol import node as n
 from gschedd.core.recovery.lineage import Claim, Epoch, Verdict, describe, judge
 
 log = logging.getLogger("gschedd.nodes")
+
+#: So many known nodes that know more than the database prove that it is an old copy.
+MIN_WITNESSES = 2
 
 
 def claim_of(message: n.Register) -> Claim:
@@ -139,20 +141,3 @@ class Witnesses:
             log.error("%s: the node is refused", words)
         self.quarantined[node] = words
         return Ruling(refusal=f"{words}; {hint}")
-
-
-#: So many known nodes that know more than the database prove that it is an old copy.
-MIN_WITNESSES = 2
-
-
-class Recovery(Protocol):
-    """What is done where the database may be an old copy; see `gschedd.daemon.safemode`."""
-
-    async def on_older_head(self, why: str) -> None:
-        """Enter safe mode for what nodes know better."""
-
-    def question(self, node: str, *, late: bool) -> n.SurveyAttempts | None:
-        """Return what a node that registers is to be asked; None: it is let in at once."""
-
-    async def take_known(self, node: str, known: n.KnownAttempts) -> bool:
-        """Take in what a node knows; return whether it is to come again, to be let in."""

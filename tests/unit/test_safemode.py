@@ -14,11 +14,11 @@ from gsched.model.origin import Origin
 from gsched.model.resources import Share
 from gsched.model.states import JobState, OutcomeKind, PartState
 from gsched.protocol import node as n
-from gschedd.daemon.safemode import SafeMode
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.links import Links
+from gschedd.http.safemode import SafeMode
 from gschedd.http.witnesses import Witnesses
 from gschedd.store.reader import Reader
 from tests.support.books import Books
