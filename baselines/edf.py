@@ -16,7 +16,8 @@ from baselines.kit.whole import plan_one_at_a_time
 from gschedd.allocation.changes import Speeds, carry_out, timeline_for
 from gschedd.allocation.running import TrainingJobs
 from gschedd.allocation.shares import MinimumShare, claim
-from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.training import TrainingProfile, gpu_count
 
 #: Of so many that have to wait the ends are predicted; those behind them are said to be late.
@@ -37,7 +38,7 @@ def plan_scaled(snapshot: Snapshot) -> Plan:
         gpus = gpu_count(running.allocation)
         timeline.take(gpus, until_s=snapshot.now_s + speeds.run_time_s(profiles[job], gpus))
     numbers: dict[int, int] = {}
-    verdicts: list[DeadlineForecast] = []
+    verdicts: list[Forecast] = []
     jobs = [*training_jobs.movable, *training_jobs.waiting]
     predicted = 0
     for job in sorted(jobs, key=lambda job: _by_deadline(profiles[job])):
@@ -59,9 +60,9 @@ def plan_scaled(snapshot: Snapshot) -> Plan:
     )
 
 
-def _verdict(profile: TrainingProfile, taken: MinimumShare) -> DeadlineForecast:
+def _verdict(profile: TrainingProfile, taken: MinimumShare) -> Forecast:
     meets = profile.deadline_s is None or taken.end_s <= profile.deadline_s
-    return DeadlineForecast(
+    return Forecast(
         job=profile.job,
         meets=meets,
         end_s=taken.end_s if taken.end_s < float("inf") else None,
@@ -71,8 +72,8 @@ def _verdict(profile: TrainingProfile, taken: MinimumShare) -> DeadlineForecast:
     )
 
 
-def _too_many(job: int) -> DeadlineForecast:
-    return DeadlineForecast(job=job, meets=False, why="too many have earlier deadlines", firm=False)
+def _too_many(job: int) -> Forecast:
+    return Forecast(job=job, meets=False, why="too many have earlier deadlines", firm=False)
 
 
 def _by_deadline(profile: TrainingProfile) -> tuple[float, ...]:

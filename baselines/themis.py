@@ -22,7 +22,8 @@ from msgspec import Struct
 
 from gschedd.allocation.changes import Speeds, carry_out, timeline_for
 from gschedd.allocation.running import TrainingJobs, open_gpus_of
-from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.plan.training import TrainingProfile, gpu_count
 
 
@@ -139,7 +140,7 @@ class _Auction:
                 rho = self._rho(profiles[job], levels.rates[level])
                 heapq.heappush(heap, (-rho, place, job, level + 1))
 
-    def _verdict(self, job: int, gpus: int) -> DeadlineForecast:
+    def _verdict(self, job: int, gpus: int) -> Forecast:
         """Say when a training will be done if it keeps the GPUs that it has.
 
         While it has none, nothing is known until even the fastest run would end too late.
@@ -148,7 +149,7 @@ class _Auction:
         end_s = self.speeds.end_s(profile, gpus, self.snapshot.now_s)
         meets = profile.deadline_s is None or (end_s is not None and end_s <= profile.deadline_s)
         unsure_until_s = None if meets or end_s is not None else self._latest_start_s(profile)
-        return DeadlineForecast(
+        return Forecast(
             job=job,
             meets=meets,
             end_s=end_s,

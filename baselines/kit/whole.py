@@ -8,7 +8,8 @@ from gschedd.allocation.changes import Speeds, timeline_for
 from gschedd.allocation.running import TrainingJobs
 from gschedd.allocation.shares import Timeline
 from gschedd.plan.elastic import allocate_on, free_gpus
-from gschedd.plan.snapshot import DeadlineForecast, JobClass, Plan, Snapshot, Start, Wait
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import JobClass, Plan, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 
@@ -33,7 +34,7 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
     running = [*training_jobs.movable.values(), *training_jobs.fixed.values()]
     timeline = timeline_for(snapshot, training_jobs.others)
     end_s = snapshot.now_s
-    verdicts: list[DeadlineForecast] = []
+    verdicts: list[Forecast] = []
     for each in running:
         profile = snapshot.profiles[each.job]
         here = gpus_by_node(each.allocation)
@@ -122,9 +123,9 @@ def _reason(before: object) -> str:
     return "one training runs at a time" if before else "other jobs hold too many of the GPUs"
 
 
-def _verdict(profile: TrainingProfile, end_s: float, gpus: int, *, firm: bool) -> DeadlineForecast:
+def _verdict(profile: TrainingProfile, end_s: float, gpus: int, *, firm: bool) -> Forecast:
     meets = profile.deadline_s is None or end_s <= profile.deadline_s
-    return DeadlineForecast(
+    return Forecast(
         job=profile.job,
         meets=meets,
         end_s=end_s if end_s < math.inf else None,

@@ -10,8 +10,9 @@ from gsched.model.units import format_gpus
 from gschedd.allocation.placement import PlacementRequest, fits, settle
 from gschedd.allocation.running import TrainingJobs, open_gpus_of, shared_until
 from gschedd.allocation.shares import Levels, Timeline, levels_of
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.layouts import layout_of, slowest_type
-from gschedd.plan.snapshot import DeadlineForecast, Move, RunningJob, Snapshot, Start, Wait
+from gschedd.plan.snapshot import Move, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Fabric, Layout, Speed, TrainingProfile, gpu_count
 from gschedd.plan.words import NO_GPU, released_words
@@ -215,12 +216,12 @@ def _why(running: RunningJob, place: Allocation) -> str:
     return f"{format_gpus(after)} instead of {before}"
 
 
-def stays(snapshot: Snapshot, speeds: Speeds, running: RunningJob) -> DeadlineForecast:
+def stays(snapshot: Snapshot, speeds: Speeds, running: RunningJob) -> Forecast:
     """Return when a training ends that runs and stays as it is, and whether in time."""
     profile, gpus = snapshot.profiles[running.job], gpu_count(running.allocation)
     end_s = speeds.end_s(profile, gpus, snapshot.now_s)
     meets = profile.deadline_s is None or (end_s is not None and end_s <= profile.deadline_s)
-    return DeadlineForecast(
+    return Forecast(
         job=profile.job,
         meets=meets,
         end_s=end_s,

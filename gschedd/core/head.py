@@ -33,7 +33,6 @@ from gschedd.core.cycle import rounds as r
 from gschedd.core.cycle.dirty import Retry, due_groups, due_jobs, noted
 from gschedd.core.cycle.run import Cycle, carried_out, run_cycle
 from gschedd.core.forecast.deadline import foresee, guarantee_of
-from gschedd.core.forecast.start import Forecast
 from gschedd.core.nodes import admission
 from gschedd.core.nodes.admission import Refusal
 from gschedd.core.nodes.leases import Leases
@@ -59,7 +58,8 @@ from gschedd.core.training import checkpoints as coalescing
 from gschedd.core.training.backoff import ask_again, next_retry_s
 from gschedd.models.predict import Model
 from gschedd.plan.compose import Composed
-from gschedd.plan.snapshot import DeadlineForecast, JobClass, Plan, Policy, Wait
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import JobClass, Plan, Policy, Wait
 
 #: The least time until a policy that wants it is asked again, seconds: else it could ask for ever.
 LEAST_PAUSE_S = 1.0
@@ -99,7 +99,7 @@ class Head:
         self.policy = policy
         self.model = model
         self.waits: dict[JobClass, Wait] = {}
-        self.verdicts: dict[int, DeadlineForecast] = {}
+        self.verdicts: dict[int, Forecast] = {}
         self._unsure: set[JobClass] = set()
         self.oddities: Counter[str] = Counter()
         self.safe_mode = ""

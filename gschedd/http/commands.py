@@ -25,7 +25,6 @@ from gsched.model.states import STATED_HOLDS
 from gsched.protocol import actions as a
 from gsched.protocol import api, recover
 from gschedd.core.forecast.deadline import guarantee_of
-from gschedd.core.forecast.start import Forecast
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.migrate import leaving_node
@@ -47,6 +46,7 @@ from gschedd.http.launches import BlobCache
 from gschedd.http.pace import Pace
 from gschedd.http.past import EndedWell, past_of
 from gschedd.http.safemode import SafeMode
+from gschedd.plan.forecast import Forecast
 from gschedd.store.sqlite import Store
 
 _TEXTS: Final = {kind: limits.texts_of(kind) for kind in (*a.JOB_ACTIONS, *a.NODE_ACTIONS.values())}

@@ -15,25 +15,14 @@ from gsched.model.states import JobState
 from gsched.protocol import api
 from gschedd.core.cycle.rounds import Failed
 from gschedd.core.cycle.run import snapshot
-from gschedd.core.forecast.deadline import (
-    FAILED,
-    concluded,
-    inquire,
-    is_planned,
-    outlook_of,
-)
+from gschedd.core.forecast.deadline import FAILED, concluded, inquire, is_planned, outlook_of
 from gschedd.core.forecast.question import questions_of
-from gschedd.core.forecast.start import (
-    AskStart,
-    Forecast,
-    ForecastAnswer,
-    ForecastQuestion,
-    answer_to,
-)
+from gschedd.core.forecast.start import AskStart, ForecastAnswer, ForecastQuestion, answer_to
 from gschedd.core.head import Head
 from gschedd.core.state.elements import waiting_job
 from gschedd.core.views.jobs import start_row
 from gschedd.http.pace import Turns
+from gschedd.plan.forecast import Forecast
 from gschedd.planner.process import Worker
 
 log = logging.getLogger("gschedd.forecasts")

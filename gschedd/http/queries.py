@@ -38,7 +38,6 @@ from gsched.model.limits import (
 from gsched.model.states import JobState, NodeState
 from gsched.protocol import api
 from gsched.protocol.stories import JobStories
-from gschedd.core.forecast.start import Forecast
 from gschedd.core.head import Head
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
@@ -53,6 +52,7 @@ from gschedd.http.forecasts import Forecasts
 from gschedd.http.lists import ROWS_PER_SLICE, Lists, send
 from gschedd.http.pace import Pace
 from gschedd.http.stories import Recorded, all_at_one_moment, at_one_moment, origin_of
+from gschedd.plan.forecast import Forecast
 from gschedd.store.reader import Entry, HistoryFilter, Reader
 from gschedd.store.unstarted import Unstarted
 

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from gsched.model.resources import Allocation, Request
 from gsched.model.training import Batching
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.load import Kind, Learning, NodeLoad, Predictor, Use, predict_all
 from gschedd.plan.space import FreeNode
 from gschedd.plan.training import Fabric, TrainingProfile
@@ -233,31 +234,6 @@ class Tune(Struct, frozen=True, kw_only=True):
     batching: Batching
 
 
-class DeadlineForecast(Struct, frozen=True, kw_only=True):
-    """What a policy expects of a training.
-
-    Attributes:
-        meets: it will meet its deadline.
-        end_s: when it will be done, seconds since the epoch; None where that is unknown.
-        gpus: on how many GPUs, at first.
-        why: in words, where it will be late.
-        firm: it stays with that, and it may become a guarantee; else it is only expected so far.
-        can_guarantee: the policy would keep the deadline if it were guaranteed now, although it
-            does not guarantee it by itself.
-        unsure_until_s: it is unknown whether it will be in time, although nothing may count on
-            it (``meets`` is False); from then on it cannot be, whatever it gets. None: it is said.
-    """
-
-    job: int
-    meets: bool
-    end_s: float | None = None
-    gpus: int = 0
-    why: str = ""
-    firm: bool = True
-    can_guarantee: bool = False
-    unsure_until_s: float | None = None
-
-
 class Plan(Struct, frozen=True, kw_only=True):
     """What a policy proposes: starts in order, and a reason for every class left waiting.
 
@@ -278,7 +254,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     waits: tuple[Wait, ...] = ()
     moves: tuple[Move, ...] = ()
     tunes: tuple[Tune, ...] = ()
-    verdicts: tuple[DeadlineForecast, ...] = ()
+    verdicts: tuple[Forecast, ...] = ()
     again_s: float | None = None
     more: bool = False
 

@@ -12,8 +12,9 @@ from gsched.model.resources import Allocation
 from gsched.model.units import format_gpus
 from gschedd.core.views.reasons import describe_place
 from gschedd.models.saved import SnapshotFile, decode, restored
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.moments import moment
-from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot, Wait
+from gschedd.plan.snapshot import Plan, Snapshot, Wait
 from gschedd.policies.registry import Chosen
 from gschedd.sim.policies import SIMULATED
 
@@ -45,7 +46,7 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     starts: tuple[Entry, ...]
     moves: tuple[Entry, ...]
     waits: tuple[WaitEntry, ...]
-    verdicts: tuple[DeadlineForecast, ...]
+    verdicts: tuple[Forecast, ...]
     again_s: float | None
 
 
@@ -160,7 +161,7 @@ def _places(allocation: Allocation) -> str:
     return ", ".join(map(describe_place, allocation)) or "its queue"
 
 
-def _verdict(verdict: DeadlineForecast) -> str:
+def _verdict(verdict: Forecast) -> str:
     words = "meets its deadline" if verdict.meets else "misses its deadline"
     if verdict.unsure_until_s is not None:
         words = "it is not known yet whether it meets its deadline"

@@ -28,11 +28,12 @@ from typing import Final, NamedTuple
 from gsched.model.ids import element_number
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import question_of
-from gschedd.core.forecast.start import COVERAGE, Forecast, answer_to
+from gschedd.core.forecast.start import COVERAGE, answer_to
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 from gschedd.models.records import Record
 from gschedd.models.robust import RobustModel
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.load import Kind, NodeRates, Predictor, Use
 from gschedd.policies.queue import fifo
 from scripts.reproduce.arguments import shared_data

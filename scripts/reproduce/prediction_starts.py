@@ -15,9 +15,10 @@ from typing import NamedTuple
 from baselines.registry import ALL
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import question_of
-from gschedd.core.forecast.start import COVERAGE, Forecast, answer_to
+from gschedd.core.forecast.start import COVERAGE, answer_to
 from gschedd.core.state.records import Job
 from gschedd.models.robust import RobustModel
+from gschedd.plan.forecast import Forecast
 from gschedd.policies.queue import fifo
 from scripts.reproduce.generated_kinds import Machine, Program, machines, programs
 from tests.support.world import BEGIN_S, Caller, World, node, settings

@@ -7,13 +7,13 @@ from gsched.model.training import Training
 from gsched.protocol import actions as a
 from gsched.protocol.actions import Alteration
 from gschedd.core.forecast.deadline import outlook_of
-from gschedd.core.forecast.start import Forecast
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
 from gschedd.core.state.state import State
 from gschedd.core.views.jobs import JobViews
 from gschedd.plan.compose import Composed
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import drs, elasticflow

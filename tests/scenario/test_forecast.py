@@ -11,7 +11,6 @@ from gschedd.core.forecast.start import (
     MAX_ROUNDS,
     MIN_ROUNDS,
     AskStart,
-    Forecast,
     ForecastAnswer,
     answer_to,
     start_question,
@@ -19,6 +18,7 @@ from gschedd.core.forecast.start import (
 from gschedd.core.state.state import State
 from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import Composed
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import drs

@@ -14,11 +14,12 @@ from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.pinned import Pinned
 from gschedd.core.forecast.question import questions_of
 from gschedd.core.forecast.runtimes import RunTime, refuted, share_of
-from gschedd.core.forecast.start import Forecast, RunTimeEvidence, answer_to
+from gschedd.core.forecast.start import answer_to
 from gschedd.core.state.elements import waiting_job
 from gschedd.core.state.state import State
 from gschedd.core.views.ahead import jobs_ahead
 from gschedd.models.robust import RobustModel
+from gschedd.plan.forecast import Forecast, RunTimeEvidence
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies.queue import balance, fifo
 from scripts.reproduce.prediction_cases import dealt_s, exact

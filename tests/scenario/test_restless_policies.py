@@ -3,7 +3,8 @@
 import pytest
 
 from gsched.model.training import Training
-from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies.queue import fifo
 from gschedd.sim import stillness
 from gschedd.sim.cluster import read_cluster
@@ -21,9 +22,7 @@ class Wavers:
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Change its mind, and ask for a further cycle at once."""
         self.meets = not self.meets
-        verdicts = tuple(
-            DeadlineForecast(job=job, meets=self.meets, why="") for job in snapshot.profiles
-        )
+        verdicts = tuple(Forecast(job=job, meets=self.meets, why="") for job in snapshot.profiles)
         return Plan(verdicts=verdicts, more=True)
 
 

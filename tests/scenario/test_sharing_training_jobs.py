@@ -11,7 +11,8 @@ from gschedd.allocation.changes import timeline_for
 from gschedd.core.cycle.run import run_cycle, snapshot
 from gschedd.core.state.state import State
 from gschedd.plan.compose import Composed, to_check
-from gschedd.plan.snapshot import DeadlineForecast, JobClass, Plan, Policy, Start
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import JobClass, Plan, Policy, Start
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import deadline, drs, elasticflow
 from tests.support.machines import GIB
@@ -132,6 +133,6 @@ def test_a_share_is_checked_against_deadlines_like_a_whole_gpu() -> None:
         Start(job=job, job_class=job_class, allocation=(each,), why="")
         for job, each in ((7, share), (8, structs.replace(share, gpu_shares=())))
     ]
-    first = Plan(verdicts=(DeadlineForecast(job=1, meets=True),))
+    first = Plan(verdicts=(Forecast(job=1, meets=True),))
 
     assert to_check(first, Plan(starts=tuple(starts))) == (starts[0],)

@@ -9,13 +9,13 @@ from gsched.protocol import api
 from gsched.protocol import node as n
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import outlook_of
-from gschedd.core.forecast.start import Forecast
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State
 from gschedd.core.views.jobs import JobViews
 from gschedd.models.startup import StartupKey
 from gschedd.plan.compose import Composed
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.training import Layout, TrainingProfile
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import drs

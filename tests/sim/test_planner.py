@@ -17,7 +17,8 @@ from gschedd.core.state.state import State
 from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import Composed
 from gschedd.plan.elastic import allocate
-from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot, Start, Wait
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import Plan, Policy, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.policies.queue import fifo
 from gschedd.sim.cluster import read_cluster
@@ -124,9 +125,7 @@ class Patient:
             if found is not None:
                 free.take(found)
             self.late += found is None
-            verdicts.append(
-                DeadlineForecast(job=profile.job, meets=found is not None, why="no room")
-            )
+            verdicts.append(Forecast(job=profile.job, meets=found is not None, why="no room"))
             if found is not None and snapshot.now_s >= profile.arrived_s + 60:
                 starts.append(
                     Start(job=profile.job, job_class=group.job_class, allocation=found, why="now")

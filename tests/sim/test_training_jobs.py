@@ -5,7 +5,8 @@ from msgspec import structs
 
 from gsched.model.training import Training
 from gschedd.plan.elastic import allocate, free_gpus
-from gschedd.plan.snapshot import DeadlineForecast, Move, Plan, Policy, Snapshot, Start
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import Move, Plan, Policy, Snapshot, Start
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
 from gschedd.policies.training import drs
@@ -53,7 +54,7 @@ def growing(snapshot: Snapshot) -> Plan:
             free.take(found)
         else:
             free.take(running.allocation)
-    verdicts = tuple(DeadlineForecast(job=move.job, meets=True) for move in moves)
+    verdicts = tuple(Forecast(job=move.job, meets=True) for move in moves)
     return Plan(moves=tuple(moves), verdicts=verdicts)
 
 

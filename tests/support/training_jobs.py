@@ -13,15 +13,8 @@ from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.elastic import allocate, at_count, is_elastic
 from gschedd.plan.fit import NoFit, place
-from gschedd.plan.snapshot import (
-    DeadlineForecast,
-    Group,
-    JobClass,
-    Plan,
-    Policy,
-    RunningJob,
-    Snapshot,
-)
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import Fabric, Layout, Speed, TrainingProfile, gpus_by_node
 from gschedd.plan.validate import Movable, validate
@@ -177,7 +170,7 @@ def _check_waits(plan: Plan, snapshot: Snapshot) -> None:
     assert all(str(wait.reason) for wait in plan.waits)
 
 
-def _check_verdicts(verdicts: Sequence[DeadlineForecast], snapshot: Snapshot) -> None:
+def _check_verdicts(verdicts: Sequence[Forecast], snapshot: Snapshot) -> None:
     assert len({verdict.job for verdict in verdicts}) == len(verdicts)
     for verdict in verdicts:
         known = snapshot.profiles[verdict.job]

@@ -7,7 +7,8 @@ from gsched.model.states import Placement
 from gschedd.plan.compose import MAX_CHECKED, NEXT, Composed
 from gschedd.plan.elastic import allocate
 from gschedd.plan.fit import NoFit, place
-from gschedd.plan.snapshot import DeadlineForecast, Group, JobClass, Plan, Policy, Snapshot, Start
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, Snapshot, Start
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import Layout, TrainingProfile
 
@@ -74,8 +75,7 @@ def later(snapshot: Snapshot) -> Plan:
     jobs = sorted(snapshot.profiles)
     return Plan(
         verdicts=tuple(
-            DeadlineForecast(job=job, meets=2 * (number + 1) <= free)
-            for number, job in enumerate(jobs)
+            Forecast(job=job, meets=2 * (number + 1) <= free) for number, job in enumerate(jobs)
         )
     )
 

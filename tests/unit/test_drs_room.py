@@ -5,7 +5,8 @@ from msgspec import structs
 from gsched.model.resources import Chunk, Request
 from gschedd.models.runtime import PaperSpeed
 from gschedd.plan.elastic import allocate_on
-from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
 from gschedd.policies.training import drs
@@ -20,7 +21,7 @@ def started(plan: Plan) -> dict[int, dict[str, int]]:
     return {start.job: gpus_by_node(start.allocation) for start in plan.starts}
 
 
-def said_of(plan: Plan, job: int) -> DeadlineForecast:
+def said_of(plan: Plan, job: int) -> Forecast:
     (found,) = [each for each in plan.verdicts if each.job == job]
     return found
 

@@ -10,7 +10,8 @@ from msgspec import structs
 from gsched.config.policies import DeadlineConfig
 from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
-from gschedd.plan.snapshot import DeadlineForecast, Plan
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import Plan
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.training import deadline
 from tests.support.training_jobs import NOW_S, elastic, gpu_nodes, profile, snapshot_of
@@ -36,7 +37,7 @@ def started(plan: Plan) -> Mapping[int, int]:
     return {each.job: sum(gpus_by_node(each.allocation).values()) for each in plan.starts}
 
 
-def said(plan: Plan) -> Mapping[int, DeadlineForecast]:
+def said(plan: Plan) -> Mapping[int, Forecast]:
     return {verdict.job: verdict for verdict in plan.verdicts}
 
 

@@ -9,8 +9,9 @@ from gsched.model.resources import Allocation
 from gschedd.allocation.running import TrainingJobs, is_scattered
 from gschedd.models.runtime import PaperSpeed
 from gschedd.plan.elastic import allocate_on
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.moments import moment
-from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
+from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.space import SortedSpaces, Spaces
 from gschedd.plan.training import Fabric, Layout, TrainingProfile, gpus_by_node
 from gschedd.policies.training import drs
@@ -42,7 +43,7 @@ def gpus_of(plan: Plan) -> dict[int, dict[str, int]]:
     return {start.job: gpus_by_node(start.allocation) for start in plan.starts}
 
 
-def verdict_of(plan: Plan, job: int) -> DeadlineForecast:
+def verdict_of(plan: Plan, job: int) -> Forecast:
     (found,) = [each for each in plan.verdicts if each.job == job]
     return found
 

@@ -7,7 +7,8 @@ from baselines import edf, fifowhole, themis
 from baselines.registry import TRAININGS
 from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
-from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import Plan, Policy
 from gschedd.plan.training import TrainingProfile
 from gschedd.policies.training import deadline, drs, elasticflow
 from tests.support.training_jobs import NOW_S, elastic, gpu_nodes, profile, snapshot_of
@@ -33,7 +34,7 @@ def training(job: int, most: int, deadline_s: float, **changes: object) -> Train
     return structs.replace(made, startup_s=30.0, whole_startup_s=30.0, **changes)
 
 
-def said(plan: Plan, job: int) -> DeadlineForecast:
+def said(plan: Plan, job: int) -> Forecast:
     """Return what a plan says of a training."""
     return next(verdict for verdict in plan.verdicts if verdict.job == job)
 

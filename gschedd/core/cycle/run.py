@@ -20,18 +20,9 @@ from gschedd.core.training.goodput import tuned
 from gschedd.core.training.profile import TrainingProfiles
 from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.load import Predictor
-from gschedd.plan.snapshot import (
-    DeadlineForecast,
-    Group,
-    JobClass,
-    Move,
-    Plan,
-    Policy,
-    Snapshot,
-    Start,
-    Wait,
-)
+from gschedd.plan.snapshot import Group, JobClass, Move, Plan, Policy, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import RefusedStart, validate
 
@@ -61,7 +52,7 @@ class Cycle(Struct, frozen=True, kw_only=True):
     waits: Mapping[JobClass, Wait]
     refused: tuple[RefusedStart, ...]
     objection: str = ""
-    verdicts: tuple[DeadlineForecast, ...] = ()
+    verdicts: tuple[Forecast, ...] = ()
     again_s: float | None = None
     more: bool = False
 
@@ -186,16 +177,16 @@ def carried_out(
     )
 
 
-def judged(
-    state: State, verdicts: Iterable[DeadlineForecast], now_s: float
-) -> Iterator[f.DeadlineJudged]:
+def judged(state: State, verdicts: Iterable[Forecast], now_s: float) -> Iterator[f.DeadlineJudged]:
     """Yield what was never said of a job's deadline before, or was said otherwise.
 
     Of those of whom nothing can be said yet nothing is noted.
     """
     for verdict in verdicts:
         job = state.jobs.get(verdict.job)
-        if job is None or not job.spec.deadline_s or verdict.unsure_until_s is not None:
+        if job is None or not job.spec.deadline_s:
+            continue
+        if verdict.meets is None or verdict.unsure_until_s is not None:
             continue
         if job.meets is not verdict.meets or (verdict.firm and job.guaranteed is None):
             yield f.DeadlineJudged(

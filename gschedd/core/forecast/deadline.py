@@ -16,14 +16,7 @@ from gsched.model.job import JobSpec
 from gsched.model.states import AttemptState, HoldKind, JobState
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import UnpredictableError, newcomers_question
-from gschedd.core.forecast.start import (
-    NEW_JOB,
-    AskAll,
-    Forecast,
-    ForecastAnswer,
-    ForecastQuestion,
-    answer_to,
-)
+from gschedd.core.forecast.start import NEW_JOB, AskAll, ForecastAnswer, ForecastQuestion, answer_to
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Settings
@@ -34,10 +27,11 @@ from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.training.step_times import own_size
 from gschedd.models.kinds import kind_of
 from gschedd.models.sizes import size_of
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.layouts import has_alike_gpus, layout_of
 from gschedd.plan.load import Predictor
 from gschedd.plan.moments import moment
-from gschedd.plan.snapshot import DeadlineForecast, Group, JobClass, Plan, Policy, Snapshot
+from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, Snapshot
 from gschedd.plan.training import Size, TrainingProfile, gpu_count
 
 _EXPECTED: Final = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.MIGRATING})
@@ -54,7 +48,7 @@ def outlook_of(
     *,
     state: State,
     settings: Settings,
-    verdicts: Mapping[int, DeadlineForecast],
+    verdicts: Mapping[int, Forecast],
     now_s: float,
     start_s: float | None = None,
 ) -> Forecast:
@@ -88,7 +82,7 @@ def outlook_of(
     )
 
 
-def _meets_by(verdict: DeadlineForecast, now_s: float) -> bool | None:
+def _meets_by(verdict: Forecast, now_s: float) -> bool | None:
     """Return whether a policy plans to meet a deadline; None: not known yet."""
     until_s = verdict.unsure_until_s
     return None if until_s is not None and now_s <= until_s else verdict.meets
@@ -341,15 +335,7 @@ def _of_plan(plan: Plan, job: Job, job_class: JobClass) -> Forecast:
     if verdict is None:
         return Forecast(start_s=start_s, why="the policy has not planned it yet")
     meets = _meets_by(verdict, job.submitted_s) if job.spec.deadline_s else None
-    return Forecast(
-        start_s=start_s,
-        end_s=verdict.end_s,
-        meets=meets,
-        gpus=verdict.gpus,
-        firm=verdict.firm,
-        can_guarantee=verdict.can_guarantee,
-        why=verdict.why,
-    )
+    return structs.replace(verdict, job=0, start_s=start_s, meets=meets, unsure_until_s=None)
 
 
 def guarantee_of(job: int, spec: JobSpec, outlook: Forecast, *, now_s: float) -> f.DeadlineJudged:

@@ -31,6 +31,7 @@ from gschedd.core.forecast.simulate import (
     play,
     quantile,
 )
+from gschedd.plan.forecast import Forecast, RunTimeEvidence, StartInterval
 from gschedd.plan.load import Kind
 from gschedd.plan.snapshot import Group, OrderKey, Plan, Policy, Snapshot
 from gschedd.plan.times import JobPredictions
@@ -56,73 +57,6 @@ TRAINING_COST: Final = 10
 MAX_AHEAD: Final = 2000
 NEW_JOB: Final = 2**62  # behind every job there is
 MAX_NAMED: Final = 3  # jobs that a reason names
-
-
-class RunTimeEvidence(Struct, frozen=True, kw_only=True):
-    """On what the run times of those jobs stand that run or are ahead.
-
-    Attributes:
-        counted: how many these are.
-        learned: of so many enough runs of their kind are known.
-        blended: of so many only some are, or runs of other jobs: walltimes count as well.
-        runs: past runs of the kinds of the learned ones.
-        other_runs: past runs for the blended ones, at most.
-    """
-
-    counted: int = 0
-    learned: int = 0
-    blended: int = 0
-    runs: int = 0
-    other_runs: int = 0
-
-
-class StartInterval(Struct, frozen=True, kw_only=True):
-    """When a job starts over all scenarios, seconds since the epoch.
-
-    Attributes:
-        expected_s: the median; None: it starts in fewer than half of them while they are played.
-        early_s, late_s: the 10th and the 90th percentile; None for late: it is beyond what was
-            played.
-        not_before_s: where a percentile is unknown: it is later than this.
-        scenarios: how many were played.
-        known: on what the run times of the jobs that matter stand.
-    """
-
-    early_s: float
-    expected_s: float | None = None
-    late_s: float | None = None
-    not_before_s: float | None = None
-    scenarios: int = 0
-    known: RunTimeEvidence = RunTimeEvidence()
-
-
-class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is expected of one job.
-
-    Attributes:
-        start_s: by when it starts if all jobs run as planned, seconds since the epoch; None:
-            unknown.
-        interval: of its start, over scenarios; None: it was not requested, or is unknown.
-        not_before_s: it starts later than this, where that is all that is known.
-        start_unknown: in words, why the start is unknown.
-        end_s: when it ends, seconds since the epoch; None: unknown.
-        meets: it will meet its deadline; None: unknown, or it has none.
-        gpus: on how many GPUs at first; 0: unknown.
-        firm: the policy stays with that, so it may be kept as a guarantee.
-        can_guarantee: the policy would keep the deadline if it were guaranteed now.
-        why: in words, why it will be late, or why nothing can be predicted.
-    """
-
-    start_s: float | None = None
-    interval: StartInterval | None = None
-    not_before_s: float | None = None
-    start_unknown: str = ""
-    end_s: float | None = None
-    meets: bool | None = None
-    gpus: int = 0
-    firm: bool = True
-    can_guarantee: bool = False
-    why: str = ""
 
 
 TOO_MANY: Final = f"more than {MAX_AHEAD} jobs are ahead of it in the queue"

@@ -15,7 +15,6 @@ from gsched.model.states import AttemptState, JobState, NodeState
 from gsched.protocol import api
 from gsched.protocol.api import StartRow
 from gschedd.core.forecast.deadline import is_planned, outlook_of
-from gschedd.core.forecast.start import Forecast
 from gschedd.core.head import Head
 from gschedd.core.nodes.admission import SHOWN, refused_words
 from gschedd.core.nodes.live import newest_load
@@ -43,6 +42,7 @@ from gschedd.core.views.details import (
 from gschedd.core.views.reasons import Reasons, Why, describe, next_try_s, unanswered
 from gschedd.core.views.remedies import Remedies
 from gschedd.models.sizes import stated_size
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.training import gpu_count
 
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})

@@ -27,7 +27,8 @@ from gsched.config.policies import ElasticflowConfig
 from gschedd.allocation.changes import Changes, Speeds, carry_out, stays, timeline_for
 from gschedd.allocation.running import TrainingJobs, open_gpus_of
 from gschedd.allocation.shares import Demand, Shares
-from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot, Wait
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import Plan, Policy, Snapshot, Wait
 from gschedd.plan.training import TrainingProfile, gpu_count
 from gschedd.plan.words import IN_TIME, Reason
 
@@ -275,11 +276,11 @@ class _Round:
                 reasons[job] = IN_TIME
         return reasons
 
-    def _verdicts(self, changes: Changes) -> Iterable[DeadlineForecast]:
+    def _verdicts(self, changes: Changes) -> Iterable[Forecast]:
         """Say when those with a share will be done at the latest, and who cannot be in time."""
         for job, claim in self.shares.claims.items():
             gpus = changes.gpus.get(job, 0) or claim.level
-            yield DeadlineForecast(job=job, meets=True, end_s=claim.end_s, gpus=gpus)
+            yield Forecast(job=job, meets=True, end_s=claim.end_s, gpus=gpus)
         for running in self.training_jobs.fixed.values():
             if running.job not in self.shares.claims:  # it is on its way, with a share to come
                 yield stays(self.snapshot, self.speeds, running)
@@ -288,9 +289,9 @@ class _Round:
                 continue
             profile = self.snapshot.profiles[job]
             if profile.deadline_s is None:
-                yield DeadlineForecast(job=job, meets=True, gpus=changes.gpus.get(job, 0))
+                yield Forecast(job=job, meets=True, gpus=changes.gpus.get(job, 0))
                 continue
             why = "it or another job would miss its deadline"
             if job in self.shares.late:
                 why = "it takes longer than planned"
-            yield DeadlineForecast(job=job, meets=False, gpus=changes.gpus.get(job, 0), why=why)
+            yield Forecast(job=job, meets=False, gpus=changes.gpus.get(job, 0), why=why)

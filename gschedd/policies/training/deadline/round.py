@@ -11,7 +11,8 @@ from gsched.config.policies import DeadlineConfig
 from gschedd.allocation.changes import Changes, Speeds, carry_out, stays
 from gschedd.allocation.fluid import Grid
 from gschedd.allocation.running import TrainingJobs
-from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
+from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.training import TrainingProfile
 from gschedd.plan.words import IN_TIME, Reason
 from gschedd.policies.training.deadline.keeping import PlanAhead, keep
@@ -217,7 +218,7 @@ class Round:
             return NO_DEADLINE
         return HOPELESS if job in self.hopeless else GIVEN_UP
 
-    def _verdicts(self, changes: Changes) -> Iterable[DeadlineForecast]:
+    def _verdicts(self, changes: Changes) -> Iterable[Forecast]:
         """Say when those that are kept are done at the latest, and who cannot be in time."""
         limit_gpu_s = self._safe_gpu_s()
         for each in self.needs.candidates:
@@ -228,7 +229,7 @@ class Round:
             gpus = self.needs.has[job] if job in self.needs.held else changes.gpus.get(job, 0)
             spare_s = CHANGES_TO_SPARE * each.need.move_s
             can_guarantee = share.end_s + spare_s <= each.need.deadline_s
-            yield DeadlineForecast(
+            yield Forecast(
                 job=job,
                 meets=True,
                 end_s=min(share.end_s, each.need.deadline_s),
@@ -258,13 +259,13 @@ class Round:
         middle_gpu_s = median(each.whole_gpu_s for each in self.needs.candidates)
         return self.settings.guarantee_below * min(middle_gpu_s, self.speeds.total * TYPICAL_S)
 
-    def _late(self, job: int, gpus: int) -> DeadlineForecast:
+    def _late(self, job: int, gpus: int) -> Forecast:
         profile = self.snapshot.profiles[job]
         end_s = self.speeds.end_s(profile, gpus, self.snapshot.now_s)
         if profile.deadline_s is None:
-            return DeadlineForecast(job=job, meets=True, end_s=end_s, gpus=gpus)
+            return Forecast(job=job, meets=True, end_s=end_s, gpus=gpus)
         why = self._why_late(job)
-        return DeadlineForecast(job=job, meets=False, end_s=end_s, gpus=gpus, why=why, firm=False)
+        return Forecast(job=job, meets=False, end_s=end_s, gpus=gpus, why=why, firm=False)
 
 
 def _left_alone(training_jobs: TrainingJobs, since_s: float) -> TrainingJobs:

@@ -8,30 +8,15 @@ deadline, or on those that end it first.
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import Struct
-
 from gsched.model.resources import Request
 from gschedd.allocation.shares import Levels, levels_of
 from gschedd.plan.elastic import free_gpus
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.snapshot import Snapshot
 from gschedd.plan.space import Spaces, emptied
 from gschedd.plan.training import Speed, TrainingProfile
 from gschedd.policies.training.drs.choice import ROUNDING_S
 from gschedd.policies.training.drs.options import FreeNodes, Paces, WaitingJob
-
-
-class Expected(Struct, frozen=True, kw_only=True):
-    """What will become of a waiting training job, as far as can be told.
-
-    Attributes:
-        start_s, end_s: seconds since the epoch; None: it will not start while things are as they
-            are.
-        gpus: on how many.
-    """
-
-    start_s: float | None = None
-    end_s: float | None = None
-    gpus: int = 0
 
 
 class IdleCluster:
@@ -91,8 +76,8 @@ def expected_of(
     free: Spaces,
     ends: Iterable[tuple[float, int]],
     idle: IdleCluster,
-) -> dict[int, Expected]:
-    """Return what will become of those that wait, by job.
+) -> dict[int, Forecast]:
+    """Return what is expected of those that wait, by job; without an end if they never start.
 
     Args:
         snapshot: what there is.
@@ -107,7 +92,7 @@ def expected_of(
     # as many as are free for those that can use the most of them
     forms = {each.form for each in waiting}
     count = max((sum(free_gpus(form, free).values()) for form in forms), default=0)
-    found: dict[int, Expected] = {}
+    found: dict[int, Forecast] = {}
     for each in sorted(waiting, key=_order(idle, now_s)):
         profile, levels = each.profile, idle.levels_of(each)
         while coming and levels.gpus and count < levels.gpus[0]:
@@ -115,13 +100,13 @@ def expected_of(
             now_s, count = max(now_s, end_s), count + gpus
         fits = levels.floor(count)
         if not fits:
-            found[profile.job] = Expected()
+            found[profile.job] = Forecast()
             continue
         fitting = Levels(gpus=levels.gpus[:fits], rates=levels.rates[:fits])
         enough = cheapest(profile, fitting, now_s)
         index = fits - 1 if enough is None else enough
         end_s = now_s + run_s(profile, levels, index)
-        found[profile.job] = Expected(start_s=now_s, end_s=end_s, gpus=levels.gpus[index])
+        found[profile.job] = Forecast(start_s=now_s, end_s=end_s, gpus=levels.gpus[index])
         heapq.heappush(coming, (end_s, levels.gpus[index]))
         count -= levels.gpus[index]
     return found

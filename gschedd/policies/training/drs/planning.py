@@ -8,21 +8,14 @@ from msgspec import structs
 from gsched.config.policies import DrsConfig, WeightsConfig
 from gsched.model.ids import short_job_id
 from gschedd.allocation.running import TrainingJobs, is_scattered, on_open_nodes
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.layouts import layout_of
-from gschedd.plan.snapshot import (
-    DeadlineForecast,
-    Move,
-    Plan,
-    RunningJob,
-    Snapshot,
-    Start,
-    Wait,
-)
+from gschedd.plan.snapshot import Move, Plan, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
 from gschedd.plan.training import Layout, TrainingProfile, gpu_count, gpus_by_node
 from gschedd.policies.kit.capacity import guaranteed, largest, value
 from gschedd.policies.training.drs.choice import ROUNDING_S
-from gschedd.policies.training.drs.expected import Expected, IdleCluster, expected_of
+from gschedd.policies.training.drs.expected import IdleCluster, expected_of
 from gschedd.policies.training.drs.moves import Migration, after, vacated
 from gschedd.policies.training.drs.options import Paces, Preference, WaitingJob, waiting_jobs
 from gschedd.policies.training.drs.round import ChosenStart, StartRound
@@ -184,7 +177,7 @@ class Planning:
         left = [each for each in self._waiting if each.profile.job not in starting]
         begin_s = now_s + _delay_s(moved)
         expected = {
-            job: Expected(start_s=begin_s, end_s=each.end_s, gpus=each.option.gpus)
+            job: Forecast(start_s=begin_s, end_s=each.end_s, gpus=each.option.gpus)
             for job, each in gained.items()
         }
         rest = [each for each in left if each.profile.job not in expected]
@@ -222,7 +215,7 @@ class Planning:
             ),
         )
 
-    def _wait(self, waiting: WaitingJob, expected: Expected) -> Wait:
+    def _wait(self, waiting: WaitingJob, expected: Forecast) -> Wait:
         job = waiting.profile.job
         return Wait(
             job_class=waiting.job_class,
@@ -237,7 +230,7 @@ class Planning:
             predicted_start_s=expected.start_s,
         )
 
-    def _of_waiting(self, waiting: WaitingJob, expected: Expected) -> DeadlineForecast:
+    def _of_waiting(self, waiting: WaitingJob, expected: Forecast) -> Forecast:
         """Return the forecast of a waiting job; firm where even an idle cluster is too slow."""
         profile, end_s = waiting.profile, expected.end_s
         soonest_s = self._idle.soonest_s(waiting)
@@ -248,9 +241,8 @@ class Planning:
             # when it must have begun, had it an idle cluster to itself
             unsure_until_s = profile.deadline_s - (soonest_s - ROUNDING_S if is_bound else 0.0)
         if end_s is not None:
-            forecast = _forecast(profile, end_s, expected.gpus)
-            return structs.replace(forecast, firm=firm)
-        return DeadlineForecast(
+            return structs.replace(_forecast(profile, end_s, expected.gpus), firm=firm)
+        return Forecast(
             job=profile.job,
             meets=False,
             why="its start time cannot be predicted",
@@ -258,10 +250,10 @@ class Planning:
             unsure_until_s=unsure_until_s,
         )
 
-    def _of_running(self, moved: Mapping[int, Migration]) -> tuple[DeadlineForecast, ...]:
+    def _of_running(self, moved: Mapping[int, Migration]) -> tuple[Forecast, ...]:
         """Return when running jobs end; a job that is being stopped has no new forecast."""
         now_s = self._snapshot.now_s
-        found: list[DeadlineForecast] = []
+        found: list[Forecast] = []
         for job in sorted(self._snapshot.running, key=lambda each: each.job):
             profile = self._snapshot.profiles.get(job.job)
             if profile is None or job.leaving:
@@ -286,13 +278,11 @@ class Planning:
         return float("inf") if job.end_s is None else max(job.end_s, now_s)
 
 
-def _forecast(profile: TrainingProfile, end_s: float, gpus: int) -> DeadlineForecast:
+def _forecast(profile: TrainingProfile, end_s: float, gpus: int) -> Forecast:
     if end_s == float("inf"):
-        return DeadlineForecast(
-            job=profile.job, meets=False, why="it makes no progress where it runs"
-        )
+        return Forecast(job=profile.job, meets=False, why="it makes no progress where it runs")
     meets = _is_in_time(profile, end_s)
-    return DeadlineForecast(
+    return Forecast(
         job=profile.job,
         meets=meets,
         end_s=end_s,

@@ -2,9 +2,10 @@
 
 from gsched.model.units import format_duration, format_gpus
 from gschedd.allocation.shares import Levels
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.moments import moment
 from gschedd.plan.training import TrainingProfile, gpus_by_node
-from gschedd.policies.training.drs.expected import Expected, cheapest, run_s
+from gschedd.policies.training.drs.expected import cheapest, run_s
 from gschedd.policies.training.drs.round import ChosenStart
 
 
@@ -37,7 +38,7 @@ def deadline_words(profile: TrainingProfile, now_s: float) -> str:
 def wait_words(
     profile: TrainingProfile,
     levels: Levels,
-    expected: Expected,
+    expected: Forecast,
     *,
     now_s: float,
     because: str,
