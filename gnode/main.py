@@ -39,9 +39,8 @@ from gnode.daemon.spool import NodeSpool
 from gnode.gpushare import make_runtime
 from gnode.hw import cgroups
 from gnode.hw.confinement import Confinement, find_confinement
-from gnode.hw.containers import find_runtimes
 from gnode.hw.gpu_files import find_gpu_access
-from gnode.hw.inventory import take_inventory, usable_cores
+from gnode.hw.inventory import find_runtimes, take_inventory, usable_cores
 from gnode.hw.load import LoadMeter
 from gnode.hw.machine import own_names, read_machine
 from gnode.hw.nvml import Nvml

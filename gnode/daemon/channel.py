@@ -21,7 +21,7 @@ from gnode.core.inputs import (
     SurveyReceived,
 )
 from gnode.core.inputs import Welcomed as WelcomedInput
-from gnode.daemon.arrivals import Arrivals, Lookup
+from gnode.daemon.accounts import Arrivals, Lookup
 from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
 from gsched.failpoint import failpoint
 from gsched.model.ids import short_job_id

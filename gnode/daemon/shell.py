@@ -29,7 +29,6 @@ from gnode.core.task import AttemptKey
 from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
-from gnode.daemon.doubts import Doubts
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
 from gnode.daemon.launching import LauncherClient
@@ -43,7 +42,7 @@ from gnode.daemon.shared_gpus import SharedGpus
 from gnode.daemon.space import LOOK_S
 from gnode.daemon.spool import NodeSpool
 from gnode.daemon.steps import StepServer
-from gnode.daemon.writes import Writes
+from gnode.daemon.writes import Doubts, Writes
 from gsched import watchdog
 from gsched.clock import Clock
 from gsched.failpoint import failpoint

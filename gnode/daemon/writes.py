@@ -1,9 +1,12 @@
-"""Small writes to the spool that must not get lost: on a full disk they are tried again."""
+"""What is tried again until it works: small writes to a full disk, and reads of exit records."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 
+from gnode.core.task import AttemptKey
+
+LOOK_AGAIN_S = 2.0
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
@@ -69,3 +72,46 @@ class Writes:
         self.again()
         if self._waiting:
             self._plan()
+
+
+class Doubts:
+    """Attempts whose exit record cannot be read now: looks again until it can, or is not there.
+
+    An ancestor of the spool may be writable by others for a moment, a backup may give the records a
+    second name, a disk may fail to read a block. Nothing of that says that there is no outcome.
+    """
+
+    def __init__(self) -> None:
+        self._complained: set[AttemptKey] = set()
+        self._timers: dict[tuple[AttemptKey, str], asyncio.TimerHandle] = {}
+
+    def again(self, key: AttemptKey, why: str, what: str, look: Callable[[], None]) -> None:
+        """Call ``look`` later, once for each ``what`` of an attempt."""
+        if key not in self._complained:
+            self._complained.add(key)
+            log.error(
+                "attempt %s: its exit record cannot be read: %s; looking again every %.0f s. "
+                "If it stays so, remove the file: the attempt then counts as lost",
+                key.name,
+                why,
+                LOOK_AGAIN_S,
+            )
+        if (key, what) not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[key, what] = loop.call_later(LOOK_AGAIN_S, self._ring, key, what, look)
+
+    def _ring(self, key: AttemptKey, what: str, look: Callable[[], None]) -> None:
+        del self._timers[key, what]
+        look()
+
+    def settle(self, key: AttemptKey) -> None:
+        """Note that the record of an attempt could be read, or is not there."""
+        if key in self._complained:
+            self._complained.discard(key)
+            log.info("attempt %s: its records can be read again", key.name)
+
+    def close(self) -> None:
+        """Look no more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()

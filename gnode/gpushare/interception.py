@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Final, Self
 
 from gnode.gpushare.build import ALIAS, LIBRARY, build, find_compiler
-from gnode.gpushare.culprits import Culprits
 from gnode.gpushare.errors import NativeBuildError, ShareRefusedError
 from gnode.gpushare.keeper import DaemonKeeper
 from gnode.gpushare.node_tokens import hash_of
 from gnode.gpushare.obstacles import compute_mode_problem, mps_problem, without_mps
 from gnode.gpushare.runtime import Contained, Runtime, RuntimeSite
-from gnode.gpushare.sampler import WatchdogSampler
 from gnode.gpushare.task import SharedTask
 from gnode.gpushare.tokens import Tokens
-from gnode.gpushare.watchdog import Offence, Watchdog
+from gnode.gpushare.watchdog import Culprits, Offence, Watchdog, WatchdogSampler
 from gnode.hw.nvml import Nvml
 from gsched.config.nodes import GpuShareConfig
 from gsched.cuda_driver import find_driver

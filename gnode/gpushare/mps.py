@@ -13,7 +13,9 @@ from gnode.gpushare.obstacles import (
     CONTROL_PROGRAM,
     PIPES_VARIABLE,
     compute_mode_problem,
+    mps_problem,
     mps_runs,
+    without_mps,
 )
 from gnode.gpushare.runtime import Contained, Runtime, RuntimeSite
 from gnode.gpushare.task import SharedTask
@@ -66,3 +68,25 @@ class MpsRuntime(Runtime):
     def contained(self, task: SharedTask, env: Mapping[str, str]) -> Contained:  # noqa: ARG002 - it is the same for all
         """Return the directory of the pipes: clients make their own ones there."""
         return Contained(mounts=(f"{self._pipe_dir}:{self._pipe_dir}",))
+
+
+class ColocateRuntime(Runtime):
+    """The driver's own time-slicing: no priority, no limit of memory, one fault hits all."""
+
+    containers = True
+
+    def __init__(self, site: RuntimeSite) -> None:
+        self._site = site
+
+    def missing(self) -> str | None:
+        """Return what keeps two processes from one GPU, or None."""
+        site = self._site
+        return compute_mode_problem(site.nvml) or mps_problem(site.config.mps_pipe_dir)
+
+    def admit(self, task: SharedTask) -> Mapping[str, str]:
+        """Return the visible GPU."""
+        return {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": task.gpu_name,
+            **without_mps(self._site.directory),
+        }

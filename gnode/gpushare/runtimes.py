@@ -10,12 +10,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
-from gnode.gpushare.colocate import ColocateRuntime
 from gnode.gpushare.errors import ShareRefusedError
 from gnode.gpushare.hami import HamiRuntime
 from gnode.gpushare.interception import FOLDER, InterceptionRuntime
 from gnode.gpushare.mig import MigRuntime
-from gnode.gpushare.mps import MpsRuntime
+from gnode.gpushare.mps import ColocateRuntime, MpsRuntime
 from gnode.gpushare.runtime import Contained, Runtime, RuntimeSite
 from gnode.gpushare.task import SharedTask
 from gnode.gpushare.tokens import Tokens

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gsched.elastic.agreement import Agreement
+from gsched.elastic.agreement import Agreement, checkpoint_interval_s
 from gsched.elastic.conversation import Body, CheckpointRequest
 from gsched.elastic.errors import SaveError, StepError
-from gsched.elastic.interval import checkpoint_interval_s
 from gsched.elastic.keeper import CheckpointKeeper, Restored
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.reporter import Reporter

@@ -8,10 +8,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from gnode.gpushare.culprits import Culprits
 from gnode.gpushare.node_tokens import hash_of
-from gnode.gpushare.sampler import WatchdogSampler
-from gnode.gpushare.watchdog import Offence, Watchdog
+from gnode.gpushare.watchdog import Culprits, Offence, Watchdog, WatchdogSampler
 from gnode.hw import cgroups
 from gnode.hw.nvml import Nvml
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from gsched.elastic.agreement import checkpoint_interval_s
 from gsched.elastic.conversation import CheckpointRequest, Conversation, ProtocolError, Tuning
 from gsched.elastic.environment import Environment
 from gsched.elastic.errors import BadEnvironmentError
-from gsched.elastic.interval import checkpoint_interval_s
 from gsched.elastic.link import NodeLink
 from tests.support.cluster import wait_until
 from tests.support.elastic_listener import Listener

@@ -18,9 +18,9 @@ from gnode.daemon.accounts import (
     MAX_THREADS,
     AccountLookup,
     Accounts,
+    Arrivals,
 )
 from gnode.daemon.accounts import look_up as really_look_up
-from gnode.daemon.arrivals import Arrivals
 from gnode.supervisor import kernel
 from gsched.model.job import Owner
 from gsched.protocol.node import Launch

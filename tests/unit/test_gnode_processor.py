@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gnode.hw.processor import cpu_clock_mhz
+from gnode.hw.inventory import cpu_clock_mhz
 
 VIRTUAL = """processor\t: 0
 model name\t: AMD EPYC

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from gnode.gpushare import Runtime, RuntimeSite, ShareClass, SharedTask
-from gnode.gpushare.colocate import ColocateRuntime
 from gnode.gpushare.hami import HamiRuntime
 from gnode.gpushare.interception import InterceptionRuntime
 from gnode.gpushare.mig import MigRuntime
-from gnode.gpushare.mps import MpsRuntime
+from gnode.gpushare.mps import ColocateRuntime, MpsRuntime
 from gnode.gpushare.obstacles import CONTROL_PROGRAM, mps_runs
 from gnode.hw.nvml import ComputeMode, MigInstance, Nvml
 from gsched.config.nodes import GpuShareConfig

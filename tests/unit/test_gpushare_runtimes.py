@@ -17,11 +17,10 @@ from gnode.gpushare import (
     ShareRefusedError,
     make_runtime,
 )
-from gnode.gpushare.colocate import ColocateRuntime
 from gnode.gpushare.hami import HamiRuntime
 from gnode.gpushare.interception import InterceptionRuntime
 from gnode.gpushare.mig import MigRuntime
-from gnode.gpushare.mps import MpsRuntime
+from gnode.gpushare.mps import ColocateRuntime, MpsRuntime
 from gnode.gpushare.obstacles import CONTROL_PROGRAM
 from gnode.gpushare.runtimes import OWN
 from gnode.hw.nvml import MigInstance, Nvml
