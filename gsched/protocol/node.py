@@ -423,29 +423,6 @@ class TuneTraining(Struct, frozen=True, kw_only=True, tag="tune"):
     batching: Batching
 
 
-class Probe(Struct, frozen=True, kw_only=True, tag="probe"):
-    """Find out whether this node can start jobs. Answered by `Probed` with the same request.
-
-    Sent only to nodes that have said in `Register` that they understand it.
-    """
-
-    request: Count
-
-
-class Probed(Struct, frozen=True, kw_only=True, tag="probed", omit_defaults=True):
-    """Whether a program that does nothing could be started here, by the way that jobs take.
-
-    Attributes:
-        message: why not, in words.
-        failure: the evidence.
-    """
-
-    request: Count
-    passed: bool
-    message: str = ""
-    failure: LaunchFailure | None = None
-
-
 HeadMessage = (
     Challenge
     | Welcome
