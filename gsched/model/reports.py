@@ -5,6 +5,7 @@ them, so that a number that is added here is in all of them. Bounds hold whereve
 nothing that a training says is longer or larger.
 """
 
+from functools import lru_cache
 from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
@@ -127,5 +128,10 @@ class CheckpointReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def made_of(kind: type[_Kind], record: Struct, **others: object) -> _Kind:
     """Return a record with the fields that another one has, too, and with these ``others``."""
-    names = set(record.__struct_fields__).intersection(kind.__struct_fields__) - others.keys()
-    return kind(**{name: getattr(record, name) for name in names}, **others)
+    fields = {name: getattr(record, name) for name in _shared_names(kind, type(record))}
+    return kind(**(fields | others))
+
+
+@lru_cache(256)
+def _shared_names(kind: type[Struct], other: type[Struct]) -> tuple[str, ...]:
+    return tuple(name for name in kind.__struct_fields__ if name in other.__struct_fields__)
