@@ -4,7 +4,7 @@ Everything that a user, a job or a node can send has a limit here, or one that f
 A limit is far above what anybody needs and small enough that the worst request costs the head some
 milliseconds: it has one event loop, and everybody else waits for that.
 
-Sizes are in bytes where the name says so, else in characters or counts. `gsched.model.quotas` says
+Sizes are in bytes where the name says so, else in characters or counts. docs/protocol.md says
 in which scope each counts, who enforces it, and why it is what it is.
 """
 

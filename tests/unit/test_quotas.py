@@ -8,7 +8,7 @@ import pytest
 
 from gsched.config.tables import Config
 from gsched.model import limits
-from gsched.model.quotas import LIMITS, Limit, Scope
+from tests.support.quotas import LIMITS, Limit, Scope
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- limits -->\n", "<!-- end of limits -->"

@@ -1,6 +1,6 @@
 """The table of all limits and quotas: how much, in which scope, who enforces it, and why.
 
-`gsched.model.limits` and a few modules beside it have the numbers; docs/protocol.md shows this
+`gsched.model.limits` and a few other modules have the numbers; docs/protocol.md shows this
 table, and tests compare each row with its constant or configuration key, with the module that
 enforces it, and with the document.
 """
