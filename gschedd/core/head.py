@@ -505,7 +505,7 @@ class Head:
             case r.Planned():
                 rounds.failures = 0
                 self.retry.went_well()
-                plan = rounds.beside(answer.plan, state, settings, now_s, self.model)
+                plan = rounds.compose(answer.plan, state, settings, now_s, self.model)
                 self.again_s = None
                 return self._accept(self._checked(plan, now_s), None, now_s)
             case r.Checked():
@@ -520,7 +520,7 @@ class Head:
                 self._failed(r.PlannerError(answer.why), now_s, what)
                 if rounds.failures < r.FAILURES_BORNE:
                     return NOTHING
-                plan = rounds.beside(Plan(), state, settings, now_s, self.model)
+                plan = rounds.compose(Plan(), state, settings, now_s, self.model)
                 return self._carry_out(self._checked(plan, now_s), rounds.others(state))
             case _:
                 assert_never(answer)

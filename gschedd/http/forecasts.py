@@ -234,10 +234,10 @@ class Forecasts:
         rounds = self._head.rounds
         if isinstance(question, AskStart) or rounds is None:
             return question
-        theirs = rounds.policy.theirs(question.seen)
-        assert theirs is not None, "it is about one"
+        training_view = rounds.policy.training_view(question.seen)
+        assert training_view is not None, "it is about one"
         # what they know of kinds and run times is in their profiles
-        seen = structs.replace(theirs, kinds={}, predictor=None).detach()
+        seen = structs.replace(training_view, kinds={}, predictor=None).detach()
         return structs.replace(question, seen=seen)
 
     # --- the worker ---

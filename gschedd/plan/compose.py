@@ -29,44 +29,51 @@ class Composed:
     """A policy that plans training jobs by one policy and all other jobs by another.
 
     It is called for all of it at once, or asked step by step, where the training policy runs
-    elsewhere: `theirs`, then ``training`` there, `after`, `to_check`, then `check` there,
+    elsewhere: `training_view`, then ``training`` there, `after`, `to_check`, then `check` there,
     `settled`.
 
     Attributes:
         training: plans the training jobs.
-        rest: plans all other jobs.
+        queue_policy: plans all other jobs.
 
     Args:
         share: of the nodes with GPUs that take work, on which no training with a deadline is
             started while other jobs wait for GPUs: 0 to below 1.
-        adaptive_only: ``training`` plans adaptive training jobs only; ``rest`` plans all others on
-            the fewest GPUs that they request.
+        adaptive_only: ``training`` plans adaptive training jobs only; ``queue_policy`` plans all
+            others on the fewest GPUs that they request.
     """
 
     def __init__(
-        self, training: Policy, rest: Policy, *, share: float = 0.0, adaptive_only: bool = False
+        self,
+        training: Policy,
+        queue_policy: Policy,
+        *,
+        share: float = 0.0,
+        adaptive_only: bool = False,
     ) -> None:
         self.training = training
-        self.rest = rest
+        self.queue_policy = queue_policy
         self._share = share
         self._adaptive_only = adaptive_only
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Return the plan for all jobs."""
-        theirs = self.theirs(snapshot)
-        if theirs is None:
-            return self.rest(snapshot)
-        first = self.training(theirs)
+        training_view = self.training_view(snapshot)
+        if training_view is None:
+            return self.queue_policy(snapshot)
+        first = self.training(training_view)
         others = [
-            group for group in snapshot.groups if group.job_class.training not in theirs.profiles
+            group
+            for group in snapshot.groups
+            if group.job_class.training not in training_view.profiles
         ]
         if not others:
             return first
         second = self.after(snapshot, others, first)
-        late = check(self.training, theirs, first, to_check(first, second))
+        late = check(self.training, training_view, first, to_check(first, second))
         return joined(first, settled(second, late, now_s=snapshot.now_s))
 
-    def theirs(self, snapshot: Snapshot) -> Snapshot | None:
+    def training_view(self, snapshot: Snapshot) -> Snapshot | None:
         """Return what the policy for training jobs is shown; None where there are none."""
         profiles = {  # once: the head works each out when it is asked for
             job: profile
@@ -94,7 +101,7 @@ class Composed:
 
     def after(self, snapshot: Snapshot, others: list[Group], first: Plan) -> Plan:
         """Return the plan for the other jobs on what the training jobs leave."""
-        return self.rest(_after(snapshot, others, first))
+        return self.queue_policy(_after(snapshot, others, first))
 
 
 def joined(first: Plan, second: Plan) -> Plan:
@@ -152,7 +159,7 @@ def to_check(first: Plan, second: Plan) -> tuple[Start, ...]:
 
 def check(
     profiles: Policy,
-    theirs: Snapshot,
+    training_view: Snapshot,
     first: Plan,
     starts: Iterable[Start],
     may_go_on: Callable[[], bool] = lambda: True,
@@ -176,7 +183,7 @@ def check(
     for start in starts:
         if len(given) == MAX_CHECKED or (late and not may_go_on()):
             break
-        late[start.job] = _late(theirs, profiles, guaranteed, [*given, start])
+        late[start.job] = _late(training_view, profiles, guaranteed, [*given, start])
         if not late[start.job]:
             given.append(start)
     return late
@@ -218,18 +225,18 @@ def settled(second: Plan, late: Mapping[int, int], *, now_s: float) -> Plan:
 
 
 def _late(
-    theirs: Snapshot, profiles: Policy, guaranteed: Collection[int], given: list[Start]
+    training_view: Snapshot, profiles: Policy, guaranteed: Collection[int], given: list[Start]
 ) -> int:
     """Return a training that would be late, of those that are not, or 0 if there is none."""
-    spaces = Spaces(theirs.nodes)
+    spaces = Spaces(training_view.nodes)
     for start in given:
         spaces.take(start.allocation)
-    running = [_started(start, theirs.now_s) for start in given]
+    running = [_started(start, training_view.now_s) for start in given]
     then = profiles(
         structs.replace(
-            theirs,
+            training_view,
             nodes={space.name: space for space in spaces},
-            running=[*theirs.running, *running],
+            running=[*training_view.running, *running],
         )
     )
     in_time = {verdict.job for verdict in then.verdicts if verdict.meets}

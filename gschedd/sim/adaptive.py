@@ -1,7 +1,7 @@
 """Modelled adaptive training jobs: how far they get on their GPUs, and what they say of it.
 
 How fast one really is says its *truth*, which is pluggable: measured traces, or the parameters of a
-throughput model (`gschedd.sim.truths`). The head sees of it only what a training would tell.
+throughput model (`gschedd.sim.ground_truth`). The head sees of it only what a training would tell.
 """
 
 from bisect import bisect_right

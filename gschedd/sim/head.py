@@ -24,7 +24,7 @@ from gschedd.core.state.records import Job
 from gschedd.core.state.step import NOTHING, Step
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.sim.agenda import Agenda
-from gschedd.sim.stillness import Stillness
+from gschedd.sim.livelock import LivelockGuard
 
 CLUSTER: Final = "sim"
 
@@ -71,7 +71,7 @@ class HeadProcess:
     Args:
         commit_s: how long a commit takes, seconds; None: no time at all.
         plan_s: how long the planner of a head that has one takes, seconds; None: it fails.
-        stillness: looks whether the policy comes to rest at each moment.
+        livelock: looks whether the policy comes to rest at each moment.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class HeadProcess:
         watcher: Watcher,
         commit_s: Callable[[], float] | None = None,
         plan_s: Callable[[], float | None] | None = None,
-        stillness: Stillness | None = None,
+        livelock: LivelockGuard | None = None,
     ) -> None:
-        self.stillness = stillness
+        self.livelock = livelock
         self.head: Head | None = None
         self.epoch = 0
         self.skew_s = 0.0
@@ -268,8 +268,8 @@ class HeadProcess:
             return True
         if head.state.dirty.any and not head.safe_mode:
             step = head.cycle(now_s)
-            if self.stillness is not None:
-                self.stillness.check(self._agenda.now_s, head.cycles, head.state.jobs, step.facts)
+            if self.livelock is not None:
+                self.livelock.check(self._agenda.now_s, head.cycles, head.state.jobs, step.facts)
             self._commit([step], [])
             return True
         return False

@@ -28,11 +28,11 @@ from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.gpu_costs import SharingCosts
 from gschedd.sim.gpu_work import GpuWork
 from gschedd.sim.head import HeadProcess
+from gschedd.sim.livelock import LivelockGuard
 from gschedd.sim.machine import SimMachine
 from gschedd.sim.node import NodeProcess
 from gschedd.sim.program import Program
 from gschedd.sim.recorder import JobResult, Recorder, Summary
-from gschedd.sim.stillness import Stillness
 from gschedd.sim.training_jobs import TrainingWork
 from gschedd.sim.work import WORK_MODELS, Work
 from gschedd.sim.workload import Classifier, TraceJob, Users
@@ -180,7 +180,7 @@ class Simulation:
             agenda=self.agenda,
             watcher=training_jobs,
             plan_s=lambda: options.planning_s,
-            stillness=Stillness(options.policy or _name_of(policy), BEGIN_S),
+            livelock=LivelockGuard(options.policy or _name_of(policy), BEGIN_S),
         )
         self.daemon.start(self.head)
         self.machines: list[SimMachine] = []

@@ -10,8 +10,8 @@ from gsched.model.training import Adaptive, Training
 from gsched.protocol.api import SubmitJob
 from gschedd.core.state.settings import Caller
 from gschedd.sim.cluster import ClusterNode
+from gschedd.sim.ground_truth import ModelledTraining
 from gschedd.sim.program import Program
-from gschedd.sim.truths import ModelledTraining
 
 FIRST_UID: Final = 1001
 #: What a training is told that takes its time until its first step.

@@ -8,7 +8,7 @@ from typing import Final
 from gsched.model.reports import StepSample
 from gsched.model.training import Batching
 from gschedd.sim.adaptive import Places, StepTruth, Stretch
-from gschedd.sim.truths import fitted
+from gschedd.sim.ground_truth import fitted
 from scripts.reproduce.sia_truth import Application, Device, StepTimes
 
 #: Global batches between the smallest and the largest that an oracle chooses from.

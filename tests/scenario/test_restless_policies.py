@@ -6,10 +6,10 @@ from gsched.model.training import Training
 from gschedd.plan.forecast import Forecast
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies.queue import fifo
-from gschedd.sim import stillness
+from gschedd.sim import livelock
 from gschedd.sim.cluster import read_cluster
+from gschedd.sim.livelock import MAX_DECISIONS, RestlessPolicyError
 from gschedd.sim.simulation import Options, Simulation
-from gschedd.sim.stillness import MAX_DECISIONS, RestlessPolicyError
 from gschedd.sim.workload import TraceJob
 
 
@@ -67,7 +67,7 @@ def test_many_jobs_that_start_and_end_at_one_moment_are_no_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They take more decisions than the limit that holds for none."""
-    monkeypatch.setattr(stillness, "MAX_DECISIONS", 20)
+    monkeypatch.setattr(livelock, "MAX_DECISIONS", 20)
     simulation = Simulation(read_cluster("1xcpus=2"), jobs(100, duration_s=0.0), fifo.plan)
 
     assert simulation.run() is False

@@ -13,10 +13,10 @@ from gschedd.plan.elastic import allocate
 from gschedd.plan.snapshot import Move, Plan, Policy, Snapshot, Tune
 from gschedd.plan.space import Spaces
 from gschedd.sim.cluster import read_cluster
+from gschedd.sim.ground_truth import ModelledTraining
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
 from gschedd.sim.training_jobs import PROFILE_S
-from gschedd.sim.truths import ModelledTraining
 from gschedd.sim.workload import TraceJob
 from tests.sim.test_training_jobs import growing, smallest
 

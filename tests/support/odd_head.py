@@ -40,7 +40,7 @@ def main() -> int:
     config = load_config(sys.argv[sys.argv.index("--config") + 1])
     chosen = chosen_policy(config)
     assert isinstance(chosen.plan, Composed)
-    policy = Composed(named(os.environ["ODD_POLICY"]), chosen.plan.rest)
+    policy = Composed(named(os.environ["ODD_POLICY"]), chosen.plan.queue_policy)
     service = Service(config, chosen=structs.replace(chosen, name="odd", plan=policy))
     return asyncio.run(service.run())
 

@@ -7,7 +7,7 @@ import pytest
 from gsched.model.training import Batching
 from gschedd.models.goodput.records import ThroughputParameters
 from gschedd.sim.adaptive import AdaptiveRun, Outset
-from gschedd.sim.truths import ModelledTraining, fitted
+from gschedd.sim.ground_truth import ModelledTraining, fitted
 
 #: 0.1 s a sample without the constant part; 0.5 s to synchronise inside a node, 2 s between nodes.
 SLOW = ThroughputParameters(

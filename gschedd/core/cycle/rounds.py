@@ -177,18 +177,20 @@ class Rounds:
     ) -> bool:
         """Ask what is to become of the training jobs; return False where there are none to plan."""
         seen = snapshot(state, settings, now_s, predictor)
-        theirs = self.policy.theirs(seen)
-        if theirs is None:
+        training_view = self.policy.training_view(seen)
+        if training_view is None:
             return False
-        others = [group for group in seen.groups if group.job_class.training not in theirs.profiles]
+        others = [
+            group for group in seen.groups if group.job_class.training not in training_view.profiles
+        ]
         self._others = frozenset(group.job_class.training for group in others)
         self._open = self.policy.kept_for_others(seen, others)
         # what they know of kinds and run times is in their profiles
-        theirs = structs.replace(theirs, kinds={}, predictor=None)
+        training_view = structs.replace(training_view, kinds={}, predictor=None)
         note_planned(state, seen)
         self.again = False
         self.begun += 1
-        self._ask(AskPlan(number=self.number + 1, seen=theirs.detach()), now_s)
+        self._ask(AskPlan(number=self.number + 1, seen=training_view.detach()), now_s)
         return True
 
     # --- time ---
@@ -232,7 +234,7 @@ class Rounds:
         seen = snapshot(state, settings, now_s, predictor, due=due)
         if not seen.groups:
             return Plan()
-        plan = self.policy.rest(seen)
+        plan = self.policy.queue_policy(seen)
         if self.failures >= FAILURES_BORNE:
             return plan
         starts = meanwhile(
@@ -261,7 +263,7 @@ class Rounds:
         self.took_s = now_s - self._sent_s
         self.slow = self.took_s > PATIENCE_S
 
-    def beside(
+    def compose(
         self,
         first: Plan,
         state: State,

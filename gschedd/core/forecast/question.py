@@ -9,7 +9,7 @@ from gsched.model.ids import array_of, element_number, index_of, short_job_id
 from gsched.model.states import HoldKind, JobState
 from gsched.model.wording import counted
 from gschedd.core.forecast.runtimes import of_running
-from gschedd.core.forecast.simulate import Arrival, Cast
+from gschedd.core.forecast.simulate import Arrival, QueueContext
 from gschedd.core.forecast.start import MAX_AHEAD, TOO_MANY, AskStart, start_question
 from gschedd.core.forecast.unmade import UnmadeElements
 from gschedd.core.state.elements import element_spec, waiting_element
@@ -132,7 +132,7 @@ class _Question:
             number: of_running(each, self._settings, predictions)
             for number, each in state.running.items()
         }
-        cast = Cast(
+        cast = QueueContext(
             runs=runs,
             classes=self._classes(seen),
             coming=tuple(sorted(self._coming.values(), key=lambda each: each.key)),

@@ -71,7 +71,7 @@ class Arrival(Struct, frozen=True, kw_only=True):
     starts: tuple[int, ...] = ()
 
 
-class Cast(Struct, frozen=True, kw_only=True):
+class QueueContext(Struct, frozen=True, kw_only=True):
     """What is known beside a snapshot of the jobs in it.
 
     Attributes:
@@ -151,7 +151,7 @@ def play(  # noqa: PLR0913 -- what a play is made of
     jobs: Collection[int],
     *,
     groups: Iterable[Group],
-    cast: Cast,
+    cast: QueueContext,
     beliefs: Beliefs,
     scenario: Scenario,
     asks: int,
@@ -182,7 +182,7 @@ class _Play:
         seen: Snapshot,
         policy: Policy,
         groups: Iterable[Group],
-        cast: Cast,
+        cast: QueueContext,
         beliefs: Beliefs,
         scenario: Scenario,
         jobs: frozenset[int],

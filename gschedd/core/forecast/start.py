@@ -24,8 +24,8 @@ from gschedd.core.forecast.recent import RECENT
 from gschedd.core.forecast.runtimes import RunTime, believed, refuted
 from gschedd.core.forecast.simulate import (
     Beliefs,
-    Cast,
     Played,
+    QueueContext,
     Scenario,
     TooLongError,
     play,
@@ -78,7 +78,7 @@ def _stuck_words(played: Played) -> str:
     )
 
 
-class _Inquest:
+class _StartQuery:
     """A question while it is being answered; lives only inside `answer_to`."""
 
     def __init__(self, question: "AskStart", policy: Policy, may_go_on: Callable[[], bool]) -> None:
@@ -308,7 +308,7 @@ class AskStart(Struct, frozen=True, kw_only=True):
     job: int
     key: OrderKey
     number: int = 0
-    cast: Cast = Cast()
+    cast: QueueContext = QueueContext()
     spread: bool = False
     others: tuple[int, ...] = ()
 
@@ -348,12 +348,12 @@ def answer_to(
     """
     match question:
         case AskStart():
-            inquest = _Inquest(question, policy, may_go_on)
+            query = _StartQuery(question, policy, may_go_on)
             try:
-                starts = inquest.planned()
+                starts = query.planned()
             except TooLongError:
                 return ForecastAnswer(number=question.number, too_long=True)
-            spreads = inquest.spreads() if question.spread else {}
+            spreads = query.spreads() if question.spread else {}
             starts |= {
                 job: structs.replace(starts[job], interval=spread)
                 for job, spread in spreads.items()
@@ -371,7 +371,7 @@ def start_question(
     job: int,
     key: OrderKey,
     *,
-    cast: Cast | None = None,
+    cast: QueueContext | None = None,
     kinds: Mapping[int, Kind] | None = None,
     others: tuple[int, ...] = (),
 ) -> AskStart | None:

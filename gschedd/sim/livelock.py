@@ -20,7 +20,7 @@ class RestlessPolicyError(GschedError):
     code = "restless_policy"
 
 
-class Stillness:
+class LivelockGuard:
     """Counts the decisions of one moment.
 
     Args:
