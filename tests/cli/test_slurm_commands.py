@@ -2,9 +2,10 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -416,8 +417,6 @@ def test_what_sbatch_ignores_is_named(fake: FakeApi) -> None:
 
 def test_srun_starts_the_tasks_of_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a rank each, output files by pattern, and the largest exit code; in a process."""
-    import subprocess
-
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     monkeypatch.setenv("SLURM_NTASKS", "3")
     words = ["sh", "-c", "echo $SLURM_PROCID/$SLURM_NTASKS; exit $SLURM_PROCID"]
@@ -444,6 +443,28 @@ def test_srun_starts_the_tasks_of_its_job(tmp_path: Path, monkeypatch: pytest.Mo
     ]  # fmt: skip
     assert (alone.returncode, alone.stdout) == (0, "0/1\n")
     assert "--nodes=2: the step can have 1 nodes" in slurm("srun", "-N2", "true").stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("squeue",), ("sacct", "-S", "2020-01-01"), ("scontrol", "show", "job")]
+)
+def test_a_reader_that_has_seen_enough_ends_a_command_without_a_traceback(
+    fake: FakeApi, words: Sequence[str]
+) -> None:
+    """As in ``squeue | head -1``: a command ends as if SIGPIPE had ended it."""
+    del fake
+    program = f"from gsched.cli.slurm.commands import main; main({words[0]!r})"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stdout:
+        ran = subprocess.run(
+            [sys.executable, "-c", program, *words[1:]],
+            check=False,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+        )
+
+    assert (ran.returncode, ran.stderr) == (141, b"")
 
 
 def test_a_job_that_has_ended_is_no_error_for_scancel(

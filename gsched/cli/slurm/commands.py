@@ -3,12 +3,14 @@
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NoReturn
 
 import msgspec
 
 from gsched.cli.common import patient_head
 from gsched.cli.dialect import speak
+from gsched.cli.running import end_with, guarded
 from gsched.cli.show.arrays import all_elements
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.elements import with_running_elements
@@ -38,7 +40,7 @@ from gsched.cli.slurm.sinfo import repeated, sinfo
 from gsched.cli.slurm.srun import srun
 from gsched.client import HeadClient
 from gsched.config.environment import environment
-from gsched.errors import GschedError, UsageError
+from gsched.errors import UsageError
 from gsched.model.states import JobState
 from gsched.protocol.actions import DeleteJob, SignalJob
 from gsched.protocol.api import JobList, JobRow
@@ -199,14 +201,9 @@ def run_slurm(name: str, arguments: Sequence[str]) -> int:
     if "--version" in arguments or "-V" in arguments:
         print(VERSION)
         return 0
-    try:
-        return COMMANDS[name](arguments)
-    except GschedError as error:
-        return report(error, name)
+    return guarded(partial(COMMANDS[name], arguments), name, partial(report, command=name))
 
 
 def main(name: str) -> NoReturn:
     """Run a command of Slurm with this process's arguments."""
-    status = run_slurm(name, sys.argv[1:])
-    sys.stdout.flush()
-    sys.exit(status)
+    end_with(partial(run_slurm, name, sys.argv[1:]))
