@@ -446,6 +446,26 @@ def test_srun_starts_the_tasks_of_its_job(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
+    ("state", "short_reason", "word"),
+    [
+        ("queued", "limit 2 at once", "JobArrayTaskLimit"),
+        ("queued", "behind job 3", "Priority"),
+        ("queued", "queue stopped", "PartitionDown"),
+        ("queued", "2 CPUs short", "Resources"),
+        ("held", "held by user", "JobHeldUser"),
+        ("held", "held by user and operator", "JobHeldAdmin"),
+        ("held", "held after 5 failed starts", "JobHoldMaxRequeue"),
+    ],
+)
+def test_squeue_shows_the_reason_of_a_job_that_waits_in_the_word_of_slurm(
+    fake: FakeApi, state: str, short_reason: str, word: str
+) -> None:
+    fake.add(row(17, state=state, letter=state[0].upper(), short_reason=short_reason))
+
+    assert slurm("squeue", "-h", "-j", "17", "-o", "%r").stdout == f"{word}\n"
+
+
+@pytest.mark.parametrize(
     "words", [("squeue",), ("sacct", "-S", "2020-01-01"), ("scontrol", "show", "job")]
 )
 def test_a_reader_that_has_seen_enough_ends_a_command_without_a_traceback(

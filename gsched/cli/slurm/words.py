@@ -40,8 +40,17 @@ FINISHED_STATES: Final = frozenset(
 )
 
 
-#: How short reasons begin of jobs that others go before.
-_BEHIND: Final = ("behind ", "would delay ")
+#: Slurm's reason of a job that waits, by how its short reason begins, in order.
+_WAITS: Final = (
+    ("held by user and ", "JobHeldAdmin"),
+    ("held by user", "JobHeldUser"),
+    ("held by ", "JobHeldAdmin"),
+    ("held after ", "JobHoldMaxRequeue"),
+    ("behind ", "Priority"),
+    ("would delay ", "Priority"),
+    ("limit ", "JobArrayTaskLimit"),
+    ("queue stopped", "PartitionDown"),
+)
 _END_REASONS: Final[Mapping[str, str]] = {
     "FAILED": "NonZeroExitCode",
     "TIMEOUT": "TimeLimit",
@@ -160,12 +169,17 @@ def state_of(row: JobRow) -> tuple[str, str]:
 def reason_of(row: JobRow) -> str:
     """Return Slurm's one word of why a job waits, or its nodes."""
     if row.state == JobState.HELD:
-        return "(Dependency)" if "dependenc" in row.reason else "(JobHeldUser)"
+        is_dependent = "dependenc" in row.reason
+        return f"({'Dependency' if is_dependent else _wait_word(row, 'JobHeldUser')})"
     if row.state == JobState.WAITING:
         return "(BeginTime)" if row.next_try_s is None else "(JobLaunchFailure)"
     if row.state != JobState.QUEUED:
         return compact(row.nodes)
-    return "(Priority)" if row.short_reason.startswith(_BEHIND) else "(Resources)"
+    return f"({_wait_word(row, 'Resources')})"
+
+
+def _wait_word(row: JobRow, other: str) -> str:
+    return next((word for start, word in _WAITS if row.short_reason.startswith(start)), other)
 
 
 def reason_word(row: JobRow) -> str:
