@@ -12,7 +12,7 @@ from gsched.model.ids import INDICES
 from gsched.model.limits import MAX_ARRAY_SPANS, shown
 from gsched.model.numbers import Count
 
-_TERM = re.compile(r"(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9})(?::(?P<step>[0-9]{1,9}))?)?")
+_TERM = re.compile(r"(?P<first>[0-9]{1,18})(?:-(?P<last>[0-9]{1,18})(?::(?P<step>[0-9]{1,9}))?)?")
 _EXAMPLES: Final = "write 0-99, 1,10,50-100, 0-99:2, or 0-99%5 for at most 5 at once"
 
 
@@ -109,7 +109,7 @@ def read_spans(text: str) -> Spans:
 def _read_span(term: str, text: str) -> Span:
     match = _TERM.fullmatch(term) if term.isascii() else None
     if match is None:
-        what = f"{shown(term)} is no range of indices" if term else "a range of indices is empty"
+        what = f"invalid range of indices {shown(term)}" if term else "a range of indices is empty"
         raise InvalidRequestError(f"array {shown(text)}: {what}", hint=_EXAMPLES)
     first = int(match["first"])
     last = first if match["last"] is None else int(match["last"])

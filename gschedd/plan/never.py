@@ -54,7 +54,7 @@ def _failing_term(chunk: Chunk, needed: int, site: _Site) -> tuple[str, str] | N
                 f"needs {needed} nodes, but there are only {len(idle)}; "
                 f"the largest is {best_node(chunk, idle)}"
             ),
-            f"ask for at most {len(idle)} with nodes=N",
+            f"request at most {len(idle)} with nodes=N",
         )
     for term, hint in _terms(chunk, site):
         fitting = site.fitting(term)

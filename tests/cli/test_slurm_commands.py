@@ -387,6 +387,15 @@ def test_variables_stand_for_options_of_sbatch(
     assert fake.submitted[0].resources == ("walltime=0:10:00",)
 
 
+def test_sbatch_refuses_an_array_in_the_words_of_slurm(fake: FakeApi) -> None:
+    ran = slurm("sbatch", "--array=x", "--wrap=true")
+
+    first, *_, last = ran.stderr.splitlines()
+    assert first == "sbatch: error: array 'x': invalid range of indices 'x'"
+    assert last == "sbatch: error: Batch job submission failed: Invalid job array specification"
+    assert (ran.status, fake.submitted) == (1, [])
+
+
 def test_each_variable_of_sbatch_stands_for_its_option(
     fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,8 +418,7 @@ def test_what_sbatch_ignores_is_named(fake: FakeApi) -> None:
     )
 
     assert ran.stderr == (
-        "sbatch: #SBATCH --exclude=n2 is ignored; nodes cannot be excluded: an operator can drain "
-        "them\n"
+        "sbatch: --exclude=n2 is ignored; nodes cannot be excluded: an operator can drain them\n"
     )
     assert (ran.status, len(fake.submitted)) == (0, 1)
 

@@ -89,7 +89,7 @@ def test_an_urgent_job_on_one_gpu_is_refused() -> None:
     """Half of the run time on one GPU is not enough there, whatever is added."""
     with pytest.raises(InvalidRequestError, match="even if all nodes were idle") as refused:
         Site().submit(ONE, training=size(3600.0), urgency="urgent")
-    assert refused.value.hint.startswith("say a less urgent --urgency, or --deadline, or ")
+    assert refused.value.hint.startswith("give a less urgent --urgency, or --deadline, or ")
     assert refused.value.hint.endswith("allow more than 1 GPU with --gpus LEAST..MOST")
 
 

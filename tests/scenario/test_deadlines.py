@@ -437,7 +437,7 @@ def test_a_deadline_of_a_training_that_will_tell_its_steps_is_taken_and_told() -
     )
 
     (warning,) = step.warnings
-    assert "as soon as it is known what its steps take" in warning
+    assert "once the step time has been measured" in warning
 
 
 def test_a_deadline_that_has_passed_is_missed_whatever_is_known() -> None:

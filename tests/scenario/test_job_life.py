@@ -297,7 +297,7 @@ def test_a_program_that_ignores_term_is_killed_after_the_grace() -> None:
 @pytest.mark.parametrize("grace_s", [-1.0, 86401.0, float("nan")])
 def test_a_grace_that_cannot_be_is_refused(grace_s: float) -> None:
     with pytest.raises(
-        InvalidRequestError, match=f"a grace of {grace_s:g} s is not between 0 s and 24:00"
+        InvalidRequestError, match=f"a grace of {grace_s:.15g} s is not between 0 s and 24:00"
     ):
         World(node("n1")).submit(grace_s=grace_s)
 

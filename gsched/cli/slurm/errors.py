@@ -24,6 +24,7 @@ _REFUSED: Final = {
     "not_permitted": "Access/permission denied",
 }
 _ARRAY: Final = "Invalid job array specification"
+_ARRAY_STATED: Final = re.compile(r"(-t: )?array '")
 _QUEUE: Final = re.compile(r"unknown queue '([^']*)'")
 TRY: Final = 'Try "{} --help" for more information'
 INVALID_JOB: Final = "Invalid job id specified"
@@ -97,7 +98,7 @@ class SlurmDialect(Dialect):
     def lines(self, error: GschedError, *, command: str, operand: str) -> tuple[str, ...] | None:
         """Return ``error: MESSAGE`` and the hint; of a submission what Slurm says of it, too."""
         del operand
-        found = [" ".join(error.message.split())]
+        found = [" ".join(error.message.split()).removeprefix("-t: ")]
         if command in SUBMITTING:
             match = _QUEUE.match(found[0])
             if match is not None:
@@ -121,7 +122,7 @@ def failed(command: str) -> str:
 
 def _failed(error: GschedError, command: str) -> str:
     words = _REFUSED.get(error.code, "")
-    if error.code == "invalid_request" and error.message.startswith("array "):
+    if _ARRAY_STATED.match(error.message):
         words = _ARRAY
     return f"{failed(command)}: {words}" if words else ""
 

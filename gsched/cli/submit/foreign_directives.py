@@ -85,8 +85,8 @@ def translated(lines: Sequence[DirectiveLine], *, where: str, submit_dir: str) -
         if resources:
             request_line = request_line or line.number
         if words is None:
-            text = f"{line.mark} {line.text} is ignored; {advice(line)}"
-            unknown.append(f"{where}:{line.number}: {text}" if line.number else text)
+            place = f"{where}:{line.number}: {line.mark} " if line.number else ""
+            unknown.append(f"{place}{line.text} is ignored; {advice(line)}")
         elif words:
             result.directives.append(Directive(line.number, words))
             joins = joins or (line.mark == SBATCH and "-o" in words)

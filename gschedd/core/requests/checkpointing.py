@@ -114,7 +114,7 @@ def _lease_s(submitted: SubmitJob, settings: Settings) -> float:
         return 0.0
     if not MIN_LEASE_S <= lease_s <= MAX_LEASE_S:
         raise InvalidRequestError(
-            f"a lease of {lease_s:g} s is not between {MIN_LEASE_S} s and "
+            f"a lease of {lease_s:.15g} s is not between {MIN_LEASE_S} s and "
             f"{format_duration(MAX_LEASE_S)}",
             hint="specify a lease within these limits, or none",
         )

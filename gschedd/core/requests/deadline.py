@@ -90,12 +90,12 @@ def aim_of(
 
 
 def _unplanned(submitted: SubmitJob) -> str:
-    """Return what to say of a deadline where nothing was said of the run time."""
-    advice = "say the training's size, or a walltime"
+    """Return what follows for a deadline where the run time is not stated."""
+    advice = "state the workload, or a walltime"
     if submitted.movable:
-        when = "as soon as it is known what its steps take"
-        return f"the job states no run time: it is planned by its deadline {when}; or {advice}"
-    return f"its run time is unknown: it is not planned by its deadline; {advice}"
+        when = "once the step time has been measured"
+        return f"its run time is unknown: the deadline is considered {when}; or {advice}"
+    return f"its run time is unknown: the deadline is not considered; {advice}"
 
 
 def with_range(request: Request, most: int) -> Request:
@@ -106,8 +106,8 @@ def with_range(request: Request, most: int) -> Request:
     """
     if len(request.chunks) != 1:
         raise InvalidRequestError(
-            "a range of GPUs is for a training whose places are all alike",
-            hint="ask for one kind of place, as with --gpus 1..8",
+            "a range of GPUs is for a training job whose chunks are all alike",
+            hint="request chunks of one kind, as with --gpus 1..8",
         )
     if not request.places <= most <= MAX_GPUS:
         raise InvalidRequestError(
@@ -191,7 +191,7 @@ def _from_urgency(
     if not math.isfinite(allowed_s):
         raise InvalidRequestError(
             "an urgency counts from the run time on one GPU, and that is not known",
-            hint="say the training's size or a walltime, or give a --deadline",
+            hint="state the workload or a walltime, or give a --deadline",
         )
     if now_s + allowed_s > MAX_DEADLINE_S:
         raise InvalidRequestError(
@@ -293,7 +293,7 @@ def _check_possible(aim: Aim, best: Best, now_s: float) -> None:
 
 def _later(aim: Aim) -> str:
     if aim.urgency in {Urgency.URGENT, Urgency.NORMAL}:
-        return "say a less urgent --urgency, or --deadline"
+        return "give a less urgent --urgency, or --deadline"
     return "give a later deadline"
 
 

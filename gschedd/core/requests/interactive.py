@@ -39,7 +39,7 @@ def with_terminal(submitted: SubmitJob, settings: Settings) -> SubmitJob:
     check_detach_timeout(timeout_s, limits)
     if not 0 <= timeout_s <= MAX_DETACH_TIMEOUT_S:
         raise InvalidRequestError(
-            f"a detach timeout of {timeout_s:g} s is not between 0 and "
+            f"a detach timeout of {timeout_s:.15g} s is not between 0 and "
             f"{format_duration(MAX_DETACH_TIMEOUT_S)}",
             hint="specify a time within these limits, or none",
         )

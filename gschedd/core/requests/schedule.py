@@ -100,7 +100,7 @@ def checked_grace(grace_s: float | None) -> float:
         return DEFAULT_GRACE_S
     if not 0 <= grace_s <= MAX_GRACE_S:
         raise InvalidRequestError(
-            f"a grace of {grace_s:g} s is not between 0 s and {format_duration(MAX_GRACE_S)}",
+            f"a grace of {grace_s:.15g} s is not between 0 s and {format_duration(MAX_GRACE_S)}",
             hint="specify a grace within these limits",
         )
     return grace_s
