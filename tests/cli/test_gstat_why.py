@@ -75,6 +75,12 @@ def test_every_waiting_job_has_a_start_or_a_reason(desk: Desk) -> None:
     assert lines[desk.held][5] == f"held by user; release it with grls -h u {desk.held}"
     assert f"it starts only if job {desk.next} fails" in lines[desk.never][5]
 
+    starts = desk.told("--format", "{number} {start}").splitlines()
+    assert {desk.next, desk.last, desk.late, desk.after} <= {
+        line.split()[0] for line in starts if len(line.split()) > 1
+    }
+    ordered = desk.told("--sort", "-start", "--format", "{number}").split()
+    assert ordered[0] == desk.late
     last = desk.told("--why", desk.last)
     sentence, *rest = last.splitlines()
     assert sentence.startswith(f"Job {desk.last}.test (last) needs 1 CPU on one node; no node")

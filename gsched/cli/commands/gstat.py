@@ -38,7 +38,7 @@ Examples:
   gstat --why                            why each waiting job waits
   gstat -f 12                            all details of one job
   gstat -x 12 --jq .jobs[0].outcome
-  gstat --json job_id,state,start.expected_iso
+  gstat --why --json job_id,state,start.expected_iso
 """
 
 
@@ -180,6 +180,7 @@ class _Options:
             "color",
             "elements",
             "finished",
+            "forecast",
             "form",
             "full",
             "named",
@@ -213,6 +214,7 @@ class _Options:
         self.full = bool(given["full"])
         self.finished = bool(given["finished"]) or JobState.DONE in self.states
         self.why = bool(given["why"])
+        self.forecast = self.why or self._shows_start()
         self.watch = bool(given["watch"])
         self.as_json = bool(given["as_json"])
         self.color = str(given["color"])
@@ -225,6 +227,13 @@ class _Options:
                 "--watch needs a terminal, and shows the list only",
                 hint="omit --json and -f, and do not use a pipe",
             )
+
+    def _shows_start(self) -> bool:
+        if not (self.form or self.sort):
+            return False
+        from gsched.cli.show.formats import names_start  # late: few choose their own form
+
+        return names_start(self.form, self.sort)
 
     def _form(self, stated: str, *, from_variable: bool) -> str:
         """Return the format, of the option or, for lists only, of ``$GSTAT_FORMAT``."""
@@ -265,7 +274,9 @@ def _jobs(head: HeadClient, jobs: Sequence[str], options: _Options) -> JobList:
     states = options.states or (_WAITING if options.why else ())
     user = next(iter(options.users)) if len(options.users) == 1 else ""
     sent = () if options.elements else states  # elements that are not jobs yet have no state
-    reply = head.jobs(jobs, user=user, states=sent, finished=options.finished, forecast=options.why)
+    reply = head.jobs(
+        jobs, user=user, states=sent, finished=options.finished, forecast=options.forecast
+    )
     if options.elements:
         from gsched.cli.show.arrays import all_elements  # late: few expand arrays
 

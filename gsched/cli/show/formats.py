@@ -63,6 +63,12 @@ def _check_field(name: str, option: str) -> None:
     raise UsageError(f"{option}: unknown field {name!r}", hint=f"{meant}valid: {', '.join(NAMED)}")
 
 
+def names_start(form: str, keys: str) -> bool:
+    """Return whether a checked format or the keys of an order show when jobs start."""
+    fields = TABLES.get(form) or [name for _, name, _, _ in string.Formatter().parse(form)]
+    return "start" in fields or "start" in [key.strip(" +-") for key in keys.split(",")]
+
+
 def formatted(reply: JobList, form: str) -> Iterator[str]:
     """Yield a line for each job.
 

@@ -73,7 +73,7 @@ def _movable(state: State, job: Job) -> Movable:
         )
     if job.state is not JobState.RUNNING:
         raise BadStateError(
-            f"job {short_job_id(job.id)} is {job.state}: only a running job can be moved"
+            f"job {short_job_id(job.id)} is {job.state}: only a running job can migrate"
         )
     if not job.spec.movable:
         raise BadStateError(
