@@ -73,7 +73,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        space = take(space, job.attempt.parts[node.name].share)",
         "        pass",
     ),
-    Mutant(CORE + "apply/jobs.py", "state.ports.discard(attempt.master_port)", "pass"),
+    Mutant(CORE + "state/ledger.py", "state.ports.discard(attempt.master_port)", "pass"),
     Mutant(
         CORE + "apply/jobs.py",
         "if attempt.stop is None or fact.reason is StopReason.DELETE:",
@@ -90,7 +90,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "open=node.state is NodeState.UP,",
     ),
     Mutant(
-        CORE + "apply/jobs.py",
+        CORE + "state/indexing.py",
         "    if job.holds:\n        return JobState.HELD\n",
         "",
     ),
@@ -101,47 +101,55 @@ MUTANTS: tuple[Mutant, ...] = (
         CORE + "apply/jobs.py", "max(state.next_job, job.id + 1)", "max(state.next_job, job.id)"
     ),
     Mutant(
-        CORE + "apply/jobs.py",
+        CORE + "state/indexing.py",
         "state.unstored.attempts[job.id, attempt.number] = attempt",
         "pass",
     ),
     # what follows
     Mutant(
-        CORE + "settle.py", "elif _failed(fact.record) and attempt.stop is None:", "elif False:"
+        CORE + "attempts/settle.py",
+        "elif _failed(fact.record) and attempt.stop is None:",
+        "elif False:",
     ),
     Mutant(
-        CORE + "settle.py",
+        CORE + "attempts/settle.py",
         "if not deleted and _is_fault(job, outcome):",
         "if _is_fault(job, outcome):",
     ),
-    Mutant(CORE + "settle.py", "if faults >= MAX_FAULTS:", "if faults > MAX_FAULTS:"),
+    Mutant(CORE + "attempts/requeue.py", "faults >= MAX_FAULTS:", "faults > MAX_FAULTS:"),
     Mutant(
-        CORE + "settle.py", "if faults >= MAX_NODE_FAULTS and", "if faults > MAX_NODE_FAULTS and"
+        CORE + "attempts/blame.py",
+        "if faults >= MAX_NODE_FAULTS and",
+        "if faults > MAX_NODE_FAULTS and",
     ),
     Mutant(
-        CORE + "settle.py", "_, node, record = min(failures,", "_, node, record = max(failures,"
+        CORE + "attempts/settle.py",
+        "_, node, record = min(failures,",
+        "_, node, record = max(failures,",
     ),
-    Mutant(CORE + "settle.py", "        return job.spec.rerunnable\n", "        return True\n"),
+    Mutant(
+        CORE + "attempts/settle.py", "        return job.spec.rerunnable\n", "        return True\n"
+    ),
     # what nodes say
     Mutant(
-        CORE + "reports.py",
+        CORE + "attempts/reports.py",
         "elif attempt.boot_ids.get(node, boot_id) != boot_id:",
         "elif False:",
     ),
     Mutant(
-        CORE + "reports.py",
+        CORE + "attempts/reports.py",
         "or found.attempt.number != attempt:",
         "or found.attempt.number < 0:",
     ),
     Mutant(
-        CORE + "reports.py",
-        "        heard.effects.append(_retime(job, node))",
-        "        pass",
+        CORE + "attempts/reports.py",
+        "        yield retime(node, job)",
+        "        yield from ()",
     ),
     Mutant(
-        CORE + "reports.py",
-        "        heard.effects.append(stop(node, job.id, attempt))",
-        "        pass",
+        CORE + "attempts/reports.py",
+        "        yield stop(node, job.id, attempt)",
+        "        yield from ()",
     ),
     # what fits
     Mutant(PLAN + "room.py", "if space.cpus < chunk.cpus:", "if space.cpus <= chunk.cpus:"),
@@ -200,10 +208,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(PLAN + "times.py", "is not Basis.KIND", "is Basis.NODE"),
     Mutant(PLAN + "times.py", "else 2 * age_s", "else age_s"),
     Mutant(PLAN + "times.py", "min(told_s, walltime_s)", "told_s"),
-    Mutant("gschedd/core/cycle/dirty.py", "if never or end_s > self._now_s:", "if True:"),
+    Mutant(CORE + "attempts/running.py", "if never or end_s > self._now_s:", "if True:"),
     # a policy that failed
-    Mutant("gschedd/core/cycle/retry.py", "self.due_s = now_s + delay_s", "self.due_s = None"),
-    Mutant("gschedd/core/cycle/retry.py", "2 ** min(self.failures, 30)", "1"),
+    Mutant("gschedd/core/cycle/dirty.py", "self.due_s = now_s + delay_s", "self.due_s = None"),
+    Mutant("gschedd/core/cycle/dirty.py", "2 ** min(self.failures, 30)", "1"),
     # the mark
     Mutant("gschedd/store/mark.py", "        self._turn = 1 - slot\n", "        self._turn = 0\n"),
 )
