@@ -18,7 +18,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
 TIMEOUT_S = 300.0  # a mutant that makes the tests loop is noticed, too
-COPIED = ("gsched", "gschedd", "gnode", "tests", "docs", "scripts", "pyproject.toml")
+COPIED = (
+    *("gsched", "gschedd", "gnode", "baselines", "tests", "docs", "etc", "man", "scripts"),
+    "pyproject.toml",
+)
 
 #: The quick ones first: most mutants do not get beyond them.
 TESTS = (
@@ -63,43 +66,40 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         CORE + "state/transitions.py",
-        "if wanted not in NODE_MOVES.get((state, type(fact)), ()):",
-        "if (state, type(fact)) not in NODE_MOVES:",
+        "    if wanted not in moves.get((state, type(fact)), ()):",
+        "    if (state, type(fact)) not in moves:",
     ),
     # the state
-    Mutant(CORE + "apply/jobs.py", "state.spaces[node] = give(", "give("),
+    Mutant(CORE + "state/ledger.py", "state.spaces[name] = give(", "give("),
     Mutant(
-        CORE + "apply/jobs.py",
-        "        space = take(space, job.attempt.parts[node.name].share)",
+        CORE + "state/ledger.py",
+        "        space = take(space, job.current_attempt.parts[node.name].share)",
         "        pass",
     ),
     Mutant(CORE + "state/ledger.py", "state.ports.discard(attempt.master_port)", "pass"),
     Mutant(
         CORE + "apply/jobs.py",
-        "if attempt.stop is None or fact.reason is StopReason.DELETE:",
-        "if attempt.stop is None:",
+        "if attempt.stop in {None, StopReason.MOVE} or fact.reason is StopReason.DELETE:",
+        "if attempt.stop in {None, StopReason.MOVE}:",
     ),
     Mutant(
         CORE + "apply/jobs.py",
-        "PartState.PENDING if share.node in active else PartState.PASSIVE",
+        "PartState.PENDING if share.node in fact.active else PartState.PASSIVE",
         "PartState.PENDING",
     ),
     Mutant(
-        CORE + "apply/jobs.py",
-        "open=node.state is NodeState.UP and not node.drained,",
-        "open=node.state is NodeState.UP,",
+        CORE + "state/ledger.py",
+        "open=node.state is NodeState.UP and not node.drained and not node.problem,",
+        "open=node.state is NodeState.UP and not node.problem,",
     ),
     Mutant(
         CORE + "state/indexing.py",
         "    if job.holds:\n        return JobState.HELD\n",
         "",
     ),
-    Mutant(CORE + "apply/jobs.py", "    job.requeues += 1\n    job.holds", "    job.holds"),
+    Mutant(CORE + "apply/jobs.py", "    job.requeues += 1\n", ""),
     Mutant(CORE + "apply/jobs.py", "    del state.jobs[job.id]\n", ""),
-    Mutant(CORE + "apply/jobs.py", "        job.faults = 0\n", ""),
-    Mutant(
-        CORE + "apply/jobs.py", "max(state.next_job, job.id + 1)", "max(state.next_job, job.id)"
-    ),
+    Mutant(CORE + "apply/jobs.py", "max(state.next_job, next_number(job))", "state.next_job"),
     Mutant(
         CORE + "state/indexing.py",
         "state.unstored.attempts[job.id, attempt.number] = attempt",
@@ -108,19 +108,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # what follows
     Mutant(
         CORE + "attempts/settle.py",
-        "elif _failed(fact.record) and attempt.stop is None:",
+        "elif _failed(fact.record) and attempt.stop is None and not leaves_by_itself(job):",
         "elif False:",
-    ),
-    Mutant(
-        CORE + "attempts/settle.py",
-        "if not deleted and _is_fault(job, outcome):",
-        "if _is_fault(job, outcome):",
-    ),
-    Mutant(CORE + "attempts/requeue.py", "faults >= MAX_FAULTS:", "faults > MAX_FAULTS:"),
-    Mutant(
-        CORE + "attempts/blame.py",
-        "if faults >= MAX_NODE_FAULTS and",
-        "if faults > MAX_NODE_FAULTS and",
     ),
     Mutant(
         CORE + "attempts/settle.py",
@@ -128,9 +117,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "_, node, record = max(failures,",
     ),
     Mutant(
-        CORE + "attempts/settle.py", "        return job.spec.rerunnable\n", "        return True\n"
+        CORE + "attempts/requeue.py",
+        "    if not is_restart and not _is_fault(job, attempt, outcome):",
+        "    if not _is_fault(job, attempt, outcome):",
     ),
-    # what nodes say
+    Mutant(CORE + "attempts/requeue.py", "faults >= MAX_FAULTS:", "faults > MAX_FAULTS:"),
+    Mutant(
+        CORE + "attempts/requeue.py",
+        "    return outcome.kind in LOST and job.spec.rerunnable\n",
+        "    return outcome.kind in LOST\n",
+    ),
+    Mutant(
+        CORE + "attempts/blame.py", "faults >= MAX_NODE_FAULTS and", "faults > MAX_NODE_FAULTS and"
+    ),
+    # what nodes report
     Mutant(
         CORE + "attempts/reports.py",
         "elif attempt.boot_ids.get(node, boot_id) != boot_id:",
@@ -143,13 +143,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         CORE + "attempts/reports.py",
-        "        yield retime(node, job)",
-        "        yield from ()",
+        "        yield retime(node, job)  # it may have been altered meanwhile",
+        "        pass",
     ),
     Mutant(
-        CORE + "attempts/reports.py",
-        "        yield stop(node, job.id, attempt)",
-        "        yield from ()",
+        CORE + "attempts/reports.py", "        yield stop(node, job.id, attempt)", "        pass"
     ),
     # what fits
     Mutant(PLAN + "room.py", "if space.cpus < chunk.cpus:", "if space.cpus <= chunk.cpus:"),
@@ -183,7 +181,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(PLAN + "validate.py", "    if start.job in seen:", "    if False:"),
     Mutant(
         PLAN + "validate.py",
-        "    if len(set(share.gpu_indices)) != len(share.gpu_indices):",
+        "    if owned and len(set(owned)) != len(owned):",
         "    if False:",
     ),
     Mutant(
@@ -191,7 +189,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if isinstance(place(request, given_spaces), NoFit):",
         "if False:",
     ),
-    Mutant(PLAN + "validate.py", "        if given != asked:", "        if False:"),
+    Mutant(PLAN + "validate.py", "        if given != requested:", "        if False:"),
     Mutant(
         PLAN + "validate.py",
         "if share.slots < 1 or min(share.cpus, share.memory_bytes) < 0:",
@@ -207,7 +205,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(PLAN + "times.py", "prediction.records < ENOUGH_RUNS", "prediction.records < 1"),
     Mutant(PLAN + "times.py", "is not Basis.KIND", "is Basis.NODE"),
     Mutant(PLAN + "times.py", "else 2 * age_s", "else age_s"),
-    Mutant(PLAN + "times.py", "min(told_s, walltime_s)", "told_s"),
+    Mutant(PLAN + "times.py", "min(expected_s, walltime_s)", "expected_s"),
     Mutant(CORE + "attempts/running.py", "if never or end_s > self._now_s:", "if True:"),
     # a policy that failed
     Mutant("gschedd/core/cycle/dirty.py", "self.due_s = now_s + delay_s", "self.due_s = None"),
