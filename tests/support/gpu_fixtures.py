@@ -1,15 +1,29 @@
-"""Fixtures for tests of GPU sharing: the fake driver and the library are built once."""
+"""Fixtures for tests of GPU sharing: the fake driver and the library are built once a run."""
 
+import fcntl
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from gnode.gpushare.build import LIBRARY, find_compiler
+from gnode.gpushare.build import LIBRARY, build, find_compiler
 from tests.support.gpu_device import SharedGpu, build_driver
 
 NO_COMPILER = "no C compiler: the library for GPU sharing cannot be built"
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
+
+
+@contextmanager
+def _one_at_a_time(factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yield the directory of all workers of this run, while no other one is here."""
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with (folder / "gpushare.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
 
 
 @pytest.fixture(scope="session")
@@ -17,18 +31,22 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of the fake driver's library."""
     if find_compiler() is None:
         pytest.skip(NO_COMPILER)
-    folder = tmp_path_factory.getbasetemp() / "fake-driver"
-    if not folder.is_dir():  # each module that imports this has a fixture of its own
-        folder.mkdir()
-        build_driver(folder)
+    with _one_at_a_time(tmp_path_factory) as top:
+        folder = top / "fake-driver"
+        if not (folder / LIBRARY).exists():
+            folder.mkdir(exist_ok=True)
+            build_driver(folder)
     return folder / LIBRARY
 
 
 @pytest.fixture(scope="session")
-def library_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory for builds of the library."""
-    folder = tmp_path_factory.getbasetemp() / "gpushare-lib"
-    folder.mkdir(exist_ok=True)
+def library_cache(tmp_path_factory: pytest.TempPathFactory, fake_driver: Path) -> Path:
+    """Return a directory for builds of the library, with the one for the fake driver."""
+    compiler = find_compiler()
+    assert compiler is not None
+    with _one_at_a_time(tmp_path_factory) as top:
+        folder = top / "gpushare-lib"
+        build(folder, compiler, driver=fake_driver)
     return folder
 
 

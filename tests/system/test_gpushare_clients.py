@@ -13,7 +13,7 @@ from tests.support.gpu_device import SharedGpu
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
-pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare")]
+pytestmark = needs_compiler
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 LOOKUPS = SUPPORT / "cudart_lookups.txt"
@@ -30,6 +30,8 @@ TABLE = [
         line.split() for line in SYMBOLS.read_text().splitlines() if not line.startswith("#")
     )
 ]
+
+BY_SYMBOL = {base: [row for row in TABLE if row[1] == base] for base in {row[1] for row in TABLE}}
 
 
 def compiler() -> str:
@@ -73,7 +75,7 @@ def expected(symbol: str, version: int, flags: int) -> str:
     """Return whose function the newest prototype is that is not newer than the version."""
     if symbol == "cuGraphInstantiate" and version >= 12000:
         symbol = "cuGraphInstantiateWithFlags"
-    rows = [row for row in TABLE if row[1] == symbol and row[2] <= version]
+    rows = [row for row in BY_SYMBOL.get(symbol, ()) if row[2] <= version]
     own = [row for row in rows if row[3] == bool(flags & PER_THREAD)]
     plain = [row for row in rows if not row[3]]
     best = max(own or plain, key=lambda row: row[2], default=None)

@@ -17,7 +17,6 @@ __all__ = ["fake_driver"]
 pytestmark = [
     needs_compiler,
     pytest.mark.root,
-    pytest.mark.xdist_group("gpushare"),
     pytest.mark.timeout(240),
 ]
 

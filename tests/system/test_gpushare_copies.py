@@ -5,15 +5,13 @@ import re
 import signal
 from collections.abc import Callable
 
-import pytest
-
 from gnode.gpushare import ShareClass
 from gnode.gpushare.build import NATIVE
 from tests.support.gpu_device import SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
-pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare")]
+pytestmark = needs_compiler
 
 Make = Callable[..., SharedGpu]
 NOT_SUPPORTED = 801  # what a function of the fake driver says that only counts its calls

@@ -13,7 +13,7 @@ from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compile
 from tests.system.test_gpushare_priority import gpu_counters, of
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
-pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare"), pytest.mark.timeout(120)]
+pytestmark = [needs_compiler, pytest.mark.timeout(120)]
 
 HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
 INVALID_VALUE, UNSUPPORTED, INVALIDATED = 1, 900, 901

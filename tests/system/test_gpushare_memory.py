@@ -8,7 +8,7 @@ from tests.support.gpu_device import GIB, MIB, SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
-pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare")]
+pytestmark = needs_compiler
 
 FAMILIES = (
     *("plain", "managed", "pitch", "array", "array3d", "mipmap"),

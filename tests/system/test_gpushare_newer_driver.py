@@ -16,7 +16,7 @@ from tests.support.gpu_device import build_driver
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler
 
 __all__ = ["fake_driver", "library_cache"]
-pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare")]
+pytestmark = needs_compiler
 
 NEWER = """
 #include "fake.h"

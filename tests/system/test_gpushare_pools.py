@@ -11,7 +11,7 @@ from tests.support.gpu_device import GIB, MIB, Job, SharedGpu
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
-pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare")]
+pytestmark = needs_compiler
 
 OUT_OF_MEMORY = 2
 BLOCK = 2 * MIB

@@ -19,7 +19,7 @@ from tests.system.test_gpushare_daemon import limit_descriptors
 from tests.system.test_gpushare_priority import gpu_counters, is_waiting, of
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
-pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare")]
+pytestmark = needs_compiler
 
 HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
 Make = Callable[..., SharedGpu]

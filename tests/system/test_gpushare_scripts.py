@@ -29,7 +29,7 @@ from tests.support.torch_python import torch_python
 __all__ = ["fake_driver"]
 CUDA_H = os.environ.get("GSCHED_TEST_CUDA_INCLUDE", "")
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.xdist_group("gpushare"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 SHAPES = """
 import sys, torch
 sys.path.insert(0, "scripts/gpu")

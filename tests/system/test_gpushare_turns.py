@@ -16,7 +16,7 @@ from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compile
 from tests.system.test_gpushare_priority import Make, gpu_counters, is_waiting, of
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
-pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare"), pytest.mark.timeout(180)]
+pytestmark = [needs_compiler, pytest.mark.timeout(180)]
 
 HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
 #: Kernels that last longer than a drain may.

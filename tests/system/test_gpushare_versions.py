@@ -20,7 +20,7 @@ from tests.support.share_watch import lives
 from tests.system.test_gpushare_priority import gpu_counters, of
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
-pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare")]
+pytestmark = needs_compiler
 
 HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
 NEWER = wire.VERSION + 1

@@ -9,7 +9,7 @@ from scripts.reproduce.sharing_live import Stage, scaled
 from scripts.reproduce.sharing_model import GPUS, Group, draw
 from tests.support.gpu_fixtures import needs_compiler
 
-pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare"), pytest.mark.timeout(300)]
+pytestmark = [needs_compiler, pytest.mark.timeout(300)]
 
 
 def test_jobs_that_share_run_at_once_and_do_all_of_their_work(tmp_path: Path) -> None:
