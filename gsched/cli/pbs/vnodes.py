@@ -28,6 +28,15 @@ _JOBS_TITLES: Final = (
     "--------------- --------------- ------ ----- ------ ------------ ------- ------- ------- "
     "-------\n"
 )
+#: Their lines; names are cut at ``cut`` characters.
+_LINE: Final = (
+    "{name:<15.{cut}} {found[State]:<15.{cut}} --       --       {name:<15.{cut}} --         "
+    "{memory:>8} {cpus:>7}       0 {gpus:>7} {comment}\n"
+)
+_JOBS_LINE: Final = (
+    "{name:<15.{cut}} {found[State]:<15.{cut}} {count:>6} {count:>5}      0 "
+    "{found[mem f/t]:>12} {found[ncpus f/t]:>7}     0/0 {found[ngpus f/t]:>7} {ids}\n"
+)
 
 
 class Vnode(NamedTuple):
@@ -146,30 +155,19 @@ def table(nodes: Iterable[Vnode], *, jobs: bool, whole: bool) -> Iterator[str]:
         whole: long names are not cut (-L).
     """
     yield _JOBS_TITLES if jobs else _TITLES
+    form, cut = _JOBS_LINE if jobs else _LINE, 999 if whole else 15
     for node in nodes:
-        yield _jobs_line(node, whole=whole) if jobs else _line(node, whole=whole)
-
-
-def _cut(word: str, width: int, *, whole: bool) -> str:
-    return f"{word if whole else word[:width]:<{width}}"
-
-
-def _line(node: Vnode, *, whole: bool) -> str:
-    row = node.row
-    cells = (
-        _cut(row.name, 15, whole=whole),
-        _cut(vnode_state(row), 15, whole=whole),
-        _cut(NONE, 8, whole=whole),
-        _cut(NONE, 8, whole=whole),
-        _cut(row.name, 15, whole=whole),
-        _cut(NONE, 10, whole=whole),
-        f"{_size(row.memory_bytes):>8}",
-        f"{row.cpus:>7}",
-        f"{0:>7}",
-        f"{row.gpus:>7}",
-        " ".join(row.reason.split()) or NONE,
-    )
-    return " ".join(cells) + "\n"
+        yield form.format(
+            cut=cut,
+            name=node.row.name,
+            memory=_size(node.row.memory_bytes),
+            cpus=node.row.cpus,
+            gpus=node.row.gpus,
+            comment=" ".join(node.row.reason.split()) or NONE,
+            count=len(node.jobs),
+            ids=",".join(node.jobs) or NONE,
+            found=_summary(node),
+        )
 
 
 def _summary(node: Vnode) -> dict[str, object]:
@@ -185,24 +183,6 @@ def _summary(node: Vnode) -> dict[str, object]:
         "ngpus f/t": f"{row.gpus_free}/{row.gpus}",
         "jobs": node.jobs,
     }
-
-
-def _jobs_line(node: Vnode, *, whole: bool) -> str:
-    values = _summary(node)
-    count = len(node.jobs)
-    cells = (
-        _cut(node.row.name, 15, whole=whole),
-        _cut(vnode_state(node.row), 15, whole=whole),
-        f"{count:>6}",
-        f"{count:>5}",
-        f"{0:>6}",
-        f"{values['mem f/t']!s:>12}",
-        f"{values['ncpus f/t']!s:>7}",
-        f"{values['nmics f/t']!s:>7}",
-        f"{values['ngpus f/t']!s:>7}",
-        ",".join(node.jobs) or NONE,
-    )
-    return " ".join(cells) + "\n"
 
 
 def _size(size_bytes: int) -> str:

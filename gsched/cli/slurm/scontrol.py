@@ -9,14 +9,16 @@ from typing import Final
 from gsched.cli.common import patient_head
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import INVALID_JOB, VERSION, SlurmError, error_words
-from gsched.cli.slurm.show_job import show_job
+from gsched.cli.slurm.fields import ends_s, group_id, group_name, user_id
 from gsched.cli.slurm.sinfo import state_of, whole_state
 from gsched.cli.submit.foreign import NO_LIMIT, TIME, Words, meaning_of, slurm_time
 from gsched.cli.times import parse_start_time
+from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.config.environment import environment
-from gsched.errors import HeadUnreachableError, UsageError
+from gsched.errors import HeadUnreachableError, UnknownJobError, UsageError
 from gsched.model.host_lists import compact, expanded, in_order
+from gsched.model.ids import array_of
 from gsched.model.units import parse_duration_s
 from gsched.protocol.actions import (
     Alteration,
@@ -27,7 +29,7 @@ from gsched.protocol.actions import (
     RerunJob,
     ResumeNode,
 )
-from gsched.protocol.api import NodeRow
+from gsched.protocol.api import JobRow, JobStory, NodeRow
 
 _OnJobs = HoldJob | ReleaseJob | RerunJob | AlterJob
 _OPTIONS: Final = frozenset({"-a", "--all", "-d", "-dd", "--details", "-Q", "--quiet", "--hide"})
@@ -118,7 +120,7 @@ def _show(operands: Sequence[str], *, one_line: bool) -> int:
     word, *names = operands or [""]
     found = [each for each in _ENTITIES if word and each.startswith(word.lower())]
     if word.lower() in {"job", "jobid", "jobs"}:
-        return show_job(names, one_line=one_line)
+        return _show_job(names, one_line=one_line)
     entity = found[0] if found else ""
     name = names[0] if names else ""
     if entity in {"hostlist", "hostnames", "hostlistsorted"}:
@@ -127,7 +129,7 @@ def _show(operands: Sequence[str], *, one_line: bool) -> int:
         return _show_config()
     if entity in {"jobs", "nodes", "partitions"}:
         shows: dict[str, Callable[..., int]] = {
-            "jobs": lambda: show_job(names, one_line=one_line),
+            "jobs": lambda: _show_job(names, one_line=one_line),
             "nodes": lambda: _show_nodes(name, one_line=one_line),
             "partitions": lambda: _show_partitions(name, one_line=one_line),
         }
@@ -178,7 +180,7 @@ def _hosts(text: str) -> tuple[str, ...]:
         raise SlurmError(f"Invalid hostlist: {text}", plain=True) from None
 
 
-def print_record(lines: Sequence[str], *, one_line: bool) -> None:
+def _print_record(lines: Sequence[str], *, one_line: bool) -> None:
     """Print a record of ``NAME=VALUE``: indented lines and a blank one, or a single line."""
     print(" ".join(lines) if one_line else "\n   ".join(lines) + "\n")
 
@@ -193,7 +195,7 @@ def _show_nodes(name: str, *, one_line: bool) -> int:
     queues = ",".join(row.name for row in head.status().queue_rows)
     for row in rows.values():
         if not wanted or row.name in wanted:
-            print_record(_node_lines(row, queues), one_line=one_line)
+            _print_record(_node_lines(row, queues), one_line=one_line)
     return 0
 
 
@@ -253,7 +255,7 @@ def _show_partitions(name: str, *, one_line: bool) -> int:
             f"TRES=cpu={cpus},mem={memory}M,node={len(nodes)},billing={cpus}"
             + (f",gres/gpu={gpus}" if gpus else ""),
         ]
-        print_record(lines, one_line=one_line)
+        _print_record(lines, one_line=one_line)
     return 0
 
 
@@ -472,3 +474,105 @@ def _update_nodes(names: str, stated: Assignments) -> int:
             print(f"slurm_update error: {error_words(result.error)}", file=sys.stderr)
             status = 1
     return status
+
+
+def _show_job(operands: Sequence[str], *, one_line: bool) -> int:
+    """Print the jobs named, or all unfinished ones.
+
+    Raises:
+        SlurmError: a job is unknown.
+    """
+    head = HeadClient()
+    ids = w.job_ids([word for word in operands if not word.startswith("-")])
+    if not all(w.is_job_id(each) for each in ids):
+        raise SlurmError(f"scontrol_print_job error: {INVALID_JOB}", plain=True)
+    if not ids:
+        ids = [str(row.id) for row in head.jobs().jobs]
+        if not ids:
+            print("No jobs in the system")
+    for number in ids:
+        try:
+            lines = _job_lines(head.job(number))
+        except UnknownJobError:
+            raise SlurmError(f"slurm_load_jobs error: {INVALID_JOB}", plain=True) from None
+        _print_record(lines, one_line=one_line)
+    return 0
+
+
+def _job_lines(story: JobStory) -> list[str]:
+    row = story.row
+    nodes = len(row.nodes) or row.places
+    memory = row.memory_bytes // 1024**2 // max(1, row.places)
+    limit = w.slurm_days(row.walltime_s) if row.walltime_s else "UNLIMITED"
+    started_s = row.started_s or row.predicted_start_s
+    tasks, cpus = max(1, row.places), row.cpus // max(1, row.places)
+    batch_host = [f"BatchHost={row.nodes[0]}"] if row.nodes else []
+    gpus = [f"TresPerNode=gres:gpu:{_each(row.gpus, row.places)}"] if row.gpus else []
+    ends = w.slurm_time(ends_s(row), none="Unknown")
+    user = _with_number(row.user, user_id(row))
+    named = group_name(row)
+    group = _with_number(named, group_id(row)) if named else "(null)"
+    is_batch = f"BatchFlag={int(story.interactive is None)} Reboot=0"
+    again = int(story.rerunnable)
+    depends, restarts = story.depends or "(null)", max(0, row.attempt - 1)
+    return [
+        f"JobId={_job_number(row)} JobName={row.name}",
+        f"UserId={user} GroupId={group} MCS_label=N/A",
+        f"Priority={row.priority} Nice=0 Account={row.account or '(null)'} QOS=normal",
+        f"JobState={w.state_of(row)[0]} Reason={w.reason_word(row)} Dependency={depends}",
+        f"Requeue={again} Restarts={restarts} {is_batch} ExitCode={w.exit_code(row)}",
+        f"RunTime={w.slurm_days(w.elapsed_s(row, story.now_s))} TimeLimit={limit} TimeMin=N/A",
+        f"SubmitTime={w.slurm_time(row.submitted_s)} EligibleTime={_eligible(story)}",
+        f"StartTime={w.slurm_time(started_s, none='Unknown')} EndTime={ends} Deadline=N/A",
+        f"Partition={row.queue} AllocNode:Sid={story.submit_host or 'localhost'}:0",
+        "ReqNodeList=(null) ExcNodeList=(null)",
+        f"NodeList={compact(row.nodes) or '(null)'}",
+        *batch_host,
+        f"NumNodes={nodes} NumCPUs={row.cpus} NumTasks={tasks} CPUs/Task={cpus} ReqB:S:C:T=0:0:*:*",
+        f"TRES={_job_tres(row, nodes)}",
+        "Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*",
+        f"MinCPUsNode={cpus} MinMemoryNode={f'{memory}M' if memory else 0} MinTmpDiskNode=0",
+        "Features=(null) DelayBoot=00:00:00",
+        "OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null)",
+        f"Command={_command(story)}",
+        f"WorkDir={story.workdir}",
+        *([f"Comment={row.comment}"] if row.comment else []),
+        f"StdErr={w.output_path(story, 'e')}",
+        "StdIn=/dev/null",
+        f"StdOut={w.output_path(story, 'o')}",
+        *gpus,
+    ]
+
+
+def _job_number(row: JobRow) -> str:
+    array = array_of(row.id)
+    if array:
+        return f"{w.number_of(row)} ArrayJobId={array} ArrayTaskId={w.task_id(row)}"
+    if row.array is not None:
+        return f"{row.id} ArrayJobId={row.id} ArrayTaskId={w.task_id(row)}"
+    return str(row.id)
+
+
+def _command(story: JobStory) -> str:
+    return " ".join(story.arguments) or "(null)"
+
+
+def _eligible(story: JobStory) -> str:
+    return w.slurm_time(max(story.row.submitted_s, story.start_after_s))
+
+
+def _each(amount: int, places: int) -> int:
+    return -(-amount // max(1, places))
+
+
+def _job_tres(row: JobRow, nodes: int) -> str:
+    parts = [f"cpu={row.cpus}"]
+    parts += [f"mem={row.memory_bytes >> 20}M"] if row.memory_bytes else []
+    parts += [f"node={nodes}", f"billing={row.cpus}"]
+    parts += [f"gres/gpu={row.gpus}"] if row.gpus else []
+    return ",".join(parts)
+
+
+def _with_number(name: str, number: int | None) -> str:
+    """Return ``alice(1000)``; without the number where the name is unknown here."""
+    return name if number is None else f"{name}({number})"
