@@ -27,20 +27,27 @@ class IdleCluster:
         self._paces = paces
         self._nodes: dict[Request, FreeNodes] = {}
         self._levels: dict[tuple[Request, Speed, tuple[int, ...]], Levels] = {}
+        self._of_job: dict[int, Levels] = {}
 
     def levels_of(self, waiting: WaitingJob) -> Levels:
         """Return the numbers of GPUs worth having; there are none where it can never run."""
         form, profile = waiting.form, waiting.profile
-        key = (form, profile.speed, profile.gpus)
-        levels = self._levels.get(key)
-        if levels is None:
-            paces = self._paces[profile.speed, profile.gpus[0]]
-            rates: dict[int, float] = {}
-            for option in self._free(form).options(profile.gpus):
-                rate = 1 / paces[option.layout]
-                rates[option.gpus] = max(rates.get(option.gpus, 0.0), rate)
-            levels = self._levels[key] = levels_of(rates, rates.__getitem__)
-        return levels
+        found = self._of_job.get(profile.job)
+        if found is None:
+            key = (form, profile.speed, profile.gpus)
+            if key not in self._levels:
+                self._levels[key] = self._computed(waiting)
+            found = self._of_job[profile.job] = self._levels[key]
+        return found
+
+    def _computed(self, waiting: WaitingJob) -> Levels:
+        profile = waiting.profile
+        paces = self._paces[profile.speed, profile.gpus[0]]
+        rates: dict[int, float] = {}
+        for option in self._free(waiting.form).options(profile.gpus):
+            rate = 1 / paces[option.layout]
+            rates[option.gpus] = max(rates.get(option.gpus, 0.0), rate)
+        return levels_of(rates, rates.__getitem__)
 
     def soonest_s(self, waiting: WaitingJob) -> float:
         """Return how long a job takes at best, seconds; infinite where it can never run."""
