@@ -208,6 +208,19 @@ def test_an_option_of_qalter_has_its_effect(
     assert (ran.status, ran.stdout, ran.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize(
+    ("option", "other"),
+    [("--gpus", "-l changes resources"), ("--dependency", "-W depend= changes dependencies")],
+)
+def test_galter_names_the_option_that_changes_the_same(
+    head: Path, fake: FakeApi, option: str, other: str
+) -> None:
+    ran = run_here("galter", option, "1", "1", head=head)
+
+    assert ran.stderr.startswith(f"galter: galter has no option {option}: {other}\n")
+    assert (ran.status, fake.acted) == (2, [])
+
+
 def test_options_of_qalter_without_effect_still_tell_of_unknown_jobs(
     head: Path, fake: FakeApi
 ) -> None:

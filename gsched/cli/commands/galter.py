@@ -41,10 +41,21 @@ Examples:
 """
 
 
-#: Options of gsub for what -l requests here.
-_RESOURCES: Final = frozenset(
-    {"--nodes", "--cpus", "--gpus", "--gpu-share", "--share-class", "--mem", "--walltime"}
+_RESOURCES: Final = (
+    "-l changes resources",
+    "as in galter -l gpu_share=60%:8gb:high or -l nodes=2:gpus=4,walltime=2:00:00",
 )
+#: Options of gsub that galter does not have: what changes the same, and an example.
+_OTHERS: Final = {
+    **dict.fromkeys(
+        ("--nodes", "--cpus", "--gpus", "--gpu-share", "--share-class", "--mem", "--walltime"),
+        _RESOURCES,
+    ),
+    "--dependency": (
+        "-W depend= changes dependencies",
+        "as in galter -W depend=afterok:12 17, or -W depend= for none",
+    ),
+}
 
 
 class _Galter(QuickCommand):
@@ -52,11 +63,11 @@ class _Galter(QuickCommand):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if error.option_name not in _RESOURCES:
+            if error.option_name not in _OTHERS:
                 raise
+            other, example = _OTHERS[error.option_name]
             raise UsageError(
-                f"galter has no option {error.option_name}: -l changes resources",
-                hint="as in galter -l gpu_share=60%:8gb:high or -l nodes=2:gpus=4,walltime=2:00:00",
+                f"galter has no option {error.option_name}: {other}", hint=example
             ) from None
 
 
