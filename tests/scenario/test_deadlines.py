@@ -415,7 +415,7 @@ def test_a_range_beyond_the_cluster_is_taken_and_told() -> None:
         c.Submit(caller=ALICE, submitted=asked, digests=("", "")), story.now_s
     )
 
-    assert step.warnings == ("up to 64 GPUs are asked for: it can have 4 here at most",)
+    assert step.warnings == ("up to 64 GPUs are requested; the job can have at most 4 here",)
 
 
 def test_a_deadline_without_any_run_time_is_taken_and_told() -> None:

@@ -254,7 +254,7 @@ def _check_run(
         _check_possible(aim, best, now_s)
     most = aim.request.places_max * aim.request.chunks[0].gpus
     if best.most_gpus < most:
-        return (f"up to {most} GPUs are asked for: it can have {best.most_gpus} here at most",)
+        return (f"up to {most} GPUs are requested; the job can have at most {best.most_gpus} here",)
     return ()
 
 
