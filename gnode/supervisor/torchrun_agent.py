@@ -498,7 +498,7 @@ def _gate(count: int) -> RankGate:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: RankGate = module.Gate(count)
+    found: RankGate = module.RankGate(count)
     return found
 
 
