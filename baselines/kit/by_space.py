@@ -13,7 +13,7 @@ from gschedd.plan.ranked import OrderedRank
 from gschedd.plan.room import RankKey, shortage
 from gschedd.plan.space import FreeNode, NodeIndex, index_of
 
-#: Tells where a node stands, best first, whatever is asked for; the last item is its name.
+#: Tells where a node stands, best first, whatever is requested; the last item is its name.
 SpaceKey = Callable[[FreeNode], RankKey]
 
 
@@ -209,7 +209,7 @@ class BySpace(OrderedRank):
         self._begin = ranked.at(turn % len(ranked)) if turn and len(ranked) else ()
 
     def __call__(self, chunk: Chunk, space: FreeNode) -> RankKey:  # noqa: ARG002 -- whatever is asked
-        """Return by what a node is ranked, whatever the chunk asks for."""
+        """Return by what a node is ranked, whatever the chunk requests."""
         key = self._key(space)
         return (key < self._begin, *key)
 

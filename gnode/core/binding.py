@@ -15,7 +15,7 @@ from gnode.core.task import AcceptedTask, AttemptKey
 from gnode.task import CpusetCgroup, JobOptions, MemoryCgroup, PrivateTmp
 from gsched.protocol.node import Launch
 
-#: The least memory limit that is enforced, whatever was asked for: a process cannot even be
+#: The least memory limit that is enforced, whatever was requested: a process cannot even be
 #: prepared in less. Slurm's MinRAMSpace (30 MB) is there for the same reason.
 LEAST_MEMORY_LIMIT_BYTES = 32 * 1024 * 1024
 GATE_VARIABLE = "GSCHED_GATE"  # see gnode.supervisor.gate, torchrun_agent and gsched.elastic.gate

@@ -1,4 +1,4 @@
-"""Leases: what a node may run on while it does not reach the head, and how it asks for more time.
+"""Leases: what a node may run on while it does not reach the head, and how it requests more time.
 
 The node sends a number, the head sends it back. A lease is renewed from the moment at which the
 number was *sent*: then the head was there, whenever its answer comes. A renewal that was sent after

@@ -54,7 +54,7 @@ class RunningProbe:
     Attributes:
         request: the number of the head's request, the newest if there were several.
         until_s: when it has failed if it has not ended, on the clock of ``now_s``.
-        launch_requested: the launcher was asked for it.
+        launch_requested: the launcher was requested it.
     """
 
     key: AttemptKey

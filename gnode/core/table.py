@@ -45,7 +45,7 @@ class NodeAttempt:
         deferred: not launched before an older attempt of the same job is over.
         admitting: not launched before the runtime for shared GPUs has admitted it.
         abuse: why processes of it were killed: it broke the rules of a shared GPU.
-        launch_requested: the launcher was asked for it.
+        launch_requested: the launcher was requested it.
         info: of its supervisor, once seen.
         waiting: commands for a supervisor that was not seen yet.
         origin: where it comes from, also if it has no task because its launch was refused.

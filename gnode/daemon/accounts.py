@@ -1,6 +1,6 @@
 """Who a user is on this machine, asked off the event loop: a name service may hang.
 
-A service that hangs costs threads, so each user is asked for once at a time and only a few threads
+A service that hangs costs threads, so each user is looked up once at a time and only a few threads
 may hang; then further users are not asked for until one of them has returned.
 """
 
@@ -98,7 +98,7 @@ class Accounts:
             try:
                 threading.Thread(target=self._run, args=(user, loop), daemon=True).start()
             except RuntimeError as error:  # no more threads
-                log.warning("user %s cannot be asked for: %s", user, error)
+                log.warning("user %s cannot be looked up: %s", user, error)
                 return FAILED
             asking = self._asking[user] = loop.create_future()
         try:

@@ -114,7 +114,7 @@ class LauncherClient:
         if not self._pending:
             return
         lines, self._pending = self._pending, []
-        if self._transport is not None:  # otherwise it is asked for again at the next LauncherUp
+        if self._transport is not None:  # otherwise it is requested again at the next LauncherUp
             self._transport.write(b"".join(lines))
 
     async def run(self) -> None:

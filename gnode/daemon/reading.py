@@ -36,7 +36,7 @@ class OutputReader:
 
     Its owner can stop a reader, which then holds its place until the time is over. A reader is in
     the attempt's control group, which is to be empty at its end: with one at a time it is between
-    two of them, however many are asked for.
+    two of them, however many are requested.
     """
 
     def __init__(self) -> None:

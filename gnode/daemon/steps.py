@@ -36,7 +36,7 @@ LOOK_S = 0.5  # how often one that cannot start any more is noticed
 ORDERS_MAX = 4096
 CALLS_PER_S = 20.0
 UNSENT_BYTES_MAX = 64 * 1024
-#: Then a piece of a snapshot is asked for again: the connection to the head may have been lost.
+#: Then a piece of a snapshot is requested again: the connection to the head may have been lost.
 CODE_ANSWER_S = 30.0
 
 

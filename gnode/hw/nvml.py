@@ -133,7 +133,7 @@ class Nvml:
         It may take milliseconds, and on a broken driver much longer: call it in a thread.
 
         Args:
-            by_process: GPUs of which the utilisation of each process is asked for. What is told is
+            by_process: GPUs of which the utilisation of each process is requested. What is told is
                 what has come since the call before, so one caller alone may ask.
         """
         if not self._open:

@@ -1,7 +1,7 @@
 """The launcher's supervisors: forked once, used for one attempt after the other.
 
 A fresh fork copies hundreds of pages before it has done anything; a supervisor that has just
-ended an attempt has all of them. So it asks for another one instead of exiting, and only its
+ended an attempt has all of them. So it requests another one instead of exiting, and only its
 death is an event. While it has an attempt, it depends on nobody: if the launcher is gone, it
 finishes and exits.
 """

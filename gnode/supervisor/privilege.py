@@ -120,7 +120,7 @@ def become(uid: int, gid: int, groups: list[int]) -> None:
     """Give up root: capabilities, keyring, groups, gid and uid, then verify.
 
     Raises:
-        LaunchError: the result is not exactly what was asked for.
+        LaunchError: the result is not exactly what was requested.
         OSError: the kernel refused a step.
     """
     kernel.join_new_keyring()

@@ -21,7 +21,7 @@ _NOT_A_NUMBER = re.compile(r"is not a valid integer( range)?")  # click's words 
 
 
 def complete_if_requested(command: click.Command) -> None:
-    """Answer a shell that asks for completions; then this process ends here.
+    """Answer a shell that requests completions; then this process ends here.
 
     The command itself must never run then: the user has not finished its command line.
     """

@@ -91,7 +91,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         least_spool: free space in the file system of ``state_dir`` below which the node takes no
             new jobs, as ``32mb``.
         heartbeat_s, sample_s: how often load is sent, and each job's use is sampled.
-        enforce_memory: kill a job that uses more memory than it asked for.
+        enforce_memory: kill a job that uses more memory than it requested.
         no_new_privileges: setuid programs in jobs gain no rights.
         job_open_files: soft limit on open files of each process of a job.
         job_processes: processes and threads of a job, 0: no limit; by a control group, or without

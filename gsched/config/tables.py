@@ -202,7 +202,7 @@ class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             queue, seconds.
         warm: the processes of a job's next attempt are started while the present one trains, where
             its script calls `elastic.ready`.
-        prepare_timeout_s: a job is asked for its state without them so long after they were
+        prepare_timeout_s: a job is requested its state without them so long after they were
             started, seconds.
     """
 

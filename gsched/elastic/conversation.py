@@ -1,7 +1,7 @@
 """What a training and gnode say to each other, without the socket.
 
 Lines of JSON in both directions. The training's main thread leaves here what is to be said and asks
-what was asked for; the thread of `gsched.elastic.link` carries it. What waits to be sent is
+what was requested; the thread of `gsched.elastic.link` carries it. What waits to be sent is
 bounded: a newer progress replaces an older one.
 """
 
@@ -104,7 +104,7 @@ class Conversation:
             self._answer(int(str(body["request"])), {"checkpointed": body})
 
     def failed(self, request: int, message: str) -> None:
-        """Say that the checkpoint that was asked for could not be saved."""
+        """Say that the checkpoint that was requested could not be saved."""
         with self._changed:
             self._answer(request, _failure(request, message))
 
@@ -132,7 +132,7 @@ class Conversation:
         self._waiting = None
 
     def over(self, message: str) -> None:
-        """Refuse what is asked for from now on, and what was not taken up, with these words."""
+        """Refuse what is requested from now on, and what was not taken up, with these words."""
         with self._changed:
             self._closed = message
             if self._pending is not None:

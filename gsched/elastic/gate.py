@@ -56,7 +56,7 @@ def ready() -> None:
     if _has_used_cuda():
         raise ElasticError(
             "the script has used CUDA before elastic.ready(): it is started cold; call "
-            "elastic.ready() before anything that asks for a GPU, as torch.cuda.is_available()"
+            "elastic.ready() before anything that requests a GPU, as torch.cuda.is_available()"
         )
     if "torch" in sys.modules:  # reading a checkpoint needs it; a cold start imports it then
         importlib.import_module("torch.distributed.checkpoint.state_dict")

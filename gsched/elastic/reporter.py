@@ -112,7 +112,7 @@ class Reporter:
         return waits
 
     def failed(self, order: CheckpointRequest | None, message: str) -> None:
-        """Tell that the checkpoint that was asked for could not be saved."""
+        """Tell that the checkpoint that was requested could not be saved."""
         if self._conversation is not None and order is not None:
             self._conversation.failed(order.request, message)
 
@@ -127,7 +127,7 @@ class Reporter:
             self._conversation.end_to_wait()
 
     def over(self, message: str) -> None:
-        """Refuse what is asked for from now on with these words."""
+        """Refuse what is requested from now on with these words."""
         if self._conversation is not None:
             self._conversation.over(message)
 

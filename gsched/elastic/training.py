@@ -40,7 +40,7 @@ class Settings:
         directory: of the checkpoints, the same on all nodes; None: GSCHED_CHECKPOINT_DIR.
         interval_s: between two checkpoints that nobody asked for; 0: none; None:
             GSCHED_CHECKPOINT_INTERVAL_S, else from what a checkpoint costs.
-        signal_number: a signal that asks for a checkpoint, if any rank gets it; None: none does.
+        signal_number: a signal that requests a checkpoint, if any rank gets it; None: none does.
         wait_timeout_s: a training that saved to be moved, and hears nothing for so long, goes on.
     """
 
@@ -79,7 +79,7 @@ class Training:
         self._is_fresh = False  # of a checkpoint, and has done no step
         self._has_stepped = False
         self._is_in_epoch = False
-        self._has_begun = False  # the batches of this epoch were asked for
+        self._has_begun = False  # the batches of this epoch were requested
         self._weight = 1.0
         self._cost_s: float | None = None
         self._saved_s = time.perf_counter()
@@ -131,7 +131,7 @@ class Training:
         the steps before it have set.
 
         A training that goes on from there finds its generators, buffers and gradients as they were
-        then; one that goes on within an epoch, when it asks for its first batch (see `_begin`).
+        then; one that goes on within an epoch, when it requests its first batch (see `_begin`).
 
         Raises:
             StepError: an epoch has passed without `batches` or `loader`.
@@ -361,7 +361,7 @@ class Training:
         self._timer.begin()
 
     def _checkpoint(self) -> None:
-        """Save, tell, and wait if it was asked for; all ranks together."""
+        """Save, tell, and wait if it was requested; all ranks together."""
         assert self._keeper is not None
         self._is_signalled = False
         order = self._reporter.take_up()
@@ -419,7 +419,7 @@ class Training:
 
 
 class _Once:
-    """A batch sampler over lists that are made as they are asked for, one pass only."""
+    """A batch sampler over lists that are made as they are requested, one pass only."""
 
     def __init__(self, indices: Iterator[Sequence[int]], count: int) -> None:
         self._indices = indices

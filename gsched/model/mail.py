@@ -43,7 +43,7 @@ def checked_points(stated: str) -> str:
 
 
 def wants_mail(points: str, recipients: str) -> bool:
-    """Return whether a job asks for mail; ``-M`` alone asks for it when the job is aborted."""
+    """Return whether a job requests mail; ``-M`` alone asks for it when the job is aborted."""
     return bool(recipients) if not points else not NEVER & set(points)
 
 

@@ -88,7 +88,7 @@ def parse_resources(
         generic_names: consumable resources that some node declares.
         warn_unknown: put unknown terms into the warnings instead of refusing them.
         exclusive: the job wants its nodes for itself.
-        so_far: what the job asks for already, as `format_resources` gives it: read first, and not
+        so_far: what the job requests already, as `format_resources` gives it: read first, and not
             counted as part of what its user wrote.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Requests, capacities and allocations: what a job asks for, what a node has, what was given."""
+"""Requests, capacities and allocations: what a job requests, what a node has, what was given."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -69,13 +69,13 @@ class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=Tr
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
-    """What a job asks for, all of it at once.
+    """What a job requests, all of it at once.
 
     Attributes:
         chunks: the places asked for; the total number of places is the sum of their counts.
         placement: whether places may share nodes.
         exclusive: nobody else may be on the nodes.
-        places_max: up to so many places are taken, if that is more than what is asked for: a
+        places_max: up to so many places are taken, if that is more than what is requested: a
             training that runs on 1 to 8 GPUs asks for one chunk of one GPU, 1 to 8 times.
     """
 
@@ -101,17 +101,17 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=
 
     @property
     def gpu_share(self) -> GpuShareRequest | None:
-        """Return the share of a GPU that is asked for; None: there is none."""
+        """Return the share of a GPU that is requested; None: there is none."""
         return next((chunk.gpu_share for chunk in self.chunks if chunk.gpu_share), None)
 
     @property
     def takes_gpus(self) -> bool:
-        """Return whether GPUs are asked for, or a share of one."""
+        """Return whether GPUs are requested, or a share of one."""
         return self.gpus > 0 or self.gpu_share is not None
 
     @property
     def memory_bytes(self) -> int:
-        """Return the memory of all places together, bytes; 0 if none was asked for."""
+        """Return the memory of all places together, bytes; 0 if none was requested."""
         return sum(chunk.count * chunk.memory_bytes for chunk in self.chunks)
 
 

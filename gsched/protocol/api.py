@@ -340,10 +340,10 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         nodes: names of the nodes of the present (or last) attempt.
         cpu_s: CPU time used by all attempts so far.
         wall_s: for how long its attempts have run so far, without the time between them.
-        cpus: of a job that has an attempt those that it has, else those that it asks for.
+        cpus: of a job that has an attempt those that it has, else those that it requests.
         gpus: of an elastic training that runs those that it has, else the least that it takes.
         gpu_share: what it has of a GPU, or asks for until it has an attempt; None: no such thing.
-        gpus_most: what an elastic training takes at most; 0: as many as it asks for.
+        gpus_most: what an elastic training takes at most; 0: as many as it requests.
         deadline_s: by when it is to be done; None: there is no deadline.
         predicted_end_s: when a training that is not done is expected to be.
         slack_s: from the predicted end, or the real one, to the deadline; below 0: it is late.
@@ -353,7 +353,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         moves_lost: how often it was killed at its checkpoint signal and restarted instead.
         moves_cost_s: for how long that has kept it from working, seconds.
         array: of an array, how many of its elements are in which state; None: it is none.
-        start: when it is predicted to start, where that was asked for; None: it does not wait.
+        start: when it is predicted to start, where that was requested; None: it does not wait.
         live: what it uses at the moment; None: it does not run, or nothing was told yet.
         memory_peak_bytes, memory_mean_bytes: of the present (or last) attempt, from samples.
     """
@@ -413,7 +413,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``GET /v1/jobs``: the jobs asked for, and an error for each id that is none.
+    """``GET /v1/jobs``: the jobs requested, and an error for each id that is none.
 
     ``warning`` says why what is shown may not be durable yet.
     """

@@ -30,7 +30,7 @@ class CodePiece(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``POST /v1/code``: a piece of the archive of a code snapshot.
 
     Attributes:
-        digest: SHA-256 of the archive, hex; empty: only the limits are asked for.
+        digest: SHA-256 of the archive, hex; empty: only the limits are requested.
         size_bytes: of the whole archive.
         offset: of the piece; the reply says which one is next.
     """

@@ -44,7 +44,7 @@ def frames_from_head(
 ) -> Iterator[Frame[HeadMessage]]:
     """Yield frames that hold all messages in order; a larger message than a frame goes alone.
 
-    Messages are encoded as the frames are asked for: a sender that waits for a slow peer holds one
+    Messages are encoded as the frames are requested: a sender that waits for a slow peer holds one
     frame and one message more, not all.
 
     Args:

@@ -10,7 +10,7 @@ class JobStories(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         jobs: in the order of the ids, each once.
-        errors: by id as it was asked for.
+        errors: by id as it was requested.
     """
 
     server: str

@@ -20,7 +20,7 @@ _Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class CheckpointFailure(Struct, frozen=True, kw_only=True):
-    """What was asked for could not be saved; the training goes on."""
+    """What was requested could not be saved; the training goes on."""
 
     request: _Count
     message: Text = ""

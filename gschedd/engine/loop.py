@@ -41,7 +41,7 @@ LOG_AGAIN_S = 60.0  # until the next line of the log about such a commit
 GATHER_S = 0.005
 ENOUGH = 32  # inputs for which it is worth to go on at once
 IDLE_S = 3600.0  # the longest sleep without an alarm
-TOO_LONG_S = 1.0  # a planner whose last answer took longer is not waited for by who asks for a plan
+TOO_LONG_S = 1.0  # a planner whose last answer took longer is not waited for by who requests a plan
 
 
 class EffectSink(Protocol):

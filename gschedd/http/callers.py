@@ -89,7 +89,7 @@ class UserNames:
         def ask() -> None:
             try:
                 answer.set_result(self._look_up(uid))
-            except Exception as error:  # noqa: BLE001 - or no name is asked for again
+            except Exception as error:  # noqa: BLE001 - or no name is looked up again
                 log.warning("cannot look up the name of uid %d: %r", uid, error)
                 answer.set_result(str(uid))
 

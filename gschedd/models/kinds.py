@@ -13,7 +13,7 @@ from gsched.model.resources import Request
 from gsched.model.states import LaunchKind
 from gschedd.plan.load import Kind
 
-#: Kinds that are kept as they were told: the same few are asked for again and again.
+#: Kinds that are kept as they were told: the same few are requested again and again.
 MAX_KEPT: Final = 4_096
 #: Label, launch, digest of the script, first argument if there is one, name.
 Named = tuple[str, LaunchKind, str, tuple[str, ...], str]

@@ -31,7 +31,7 @@ FLOORS: Final = (0.01, 1024.0**2, 0.01, 1024.0**2, 0.1)
 LOG_FLOORS: Final = tuple(math.log(floor) for floor in FLOORS)
 
 Logs = tuple[float, ...]  # one for each of Q
-#: Kinds of which it is kept what follows from them: the same few are asked for again and again.
+#: Kinds of which it is kept what follows from them: the same few are requested again and again.
 MAX_KEPT: Final = 4_096
 
 
@@ -56,7 +56,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 def sample_of(record: Record, requested: tuple[float | None, ...]) -> Sample:
-    """Return the logarithms of a run, with those of what was asked for."""
+    """Return the logarithms of a run, with those of what was requested."""
     used = record.used
     values = (used.cpu_cores, used.memory_bytes, used.gpus, used.gpu_memory_bytes, record.wall_s)
     on_gpu = is_on_gpu(record.kind)
@@ -85,7 +85,7 @@ def speed_of(rates: NodeRates, *, on_gpu: bool) -> float:
 
 @lru_cache(MAX_KEPT)
 def requested_of(kind: Kind) -> tuple[float | None, ...]:
-    """Return the logarithms of what was asked for, by quantity."""
+    """Return the logarithms of what was requested, by quantity."""
     stated = (kind.cpus, kind.memory_bytes, kind.gpus, 0, kind.walltime_s)
     return tuple(math.log(value) if value > 0 else None for value in stated)
 

@@ -3,7 +3,7 @@
 It differs from the paper's rule in this: medians of logarithms, so that one run a hundred times
 longer moves nothing; the latest runs weigh more, by half-lives that compete on each kind's own
 past; a kind never seen is predicted from the same program, then the same owner, then all, scaled by
-what was asked for; run time *and* load are carried between unequal nodes, by the part of the run
+what was requested; run time *and* load are carried between unequal nodes, by the part of the run
 that is seen to follow the node's speed; each node's true speed is learned beside its nominal one;
 and every prediction has a high value, from how far earlier ones were missed.
 """
@@ -357,7 +357,7 @@ def _margins(misses: Sequence[Logs]) -> Logs:
 
 
 def _requested_use(kind: Kind, node: NodeLoad) -> Prediction:
-    """Return what a job asks for, as nothing else is known.
+    """Return what a job requests, as nothing else is known.
 
     The paper's guess, the node's load divided by its jobs, is nothing on an idle node, so that a
     whole burst would go there.
@@ -374,7 +374,7 @@ def _requested_use(kind: Kind, node: NodeLoad) -> Prediction:
 
 
 def _maker(basis: Basis) -> Callable[[], Family]:
-    """Return what makes a family; beyond one kind, what was asked for tells the sizes apart."""
+    """Return what makes a family; beyond one kind, what was requested tells the sizes apart."""
     wider = len(LEVELS) - 1 - LEVELS.index(basis)
     return lambda: Family(uses_request=basis is not Basis.KIND, wider=wider)
 

@@ -64,7 +64,7 @@ class PaperSpeed(Struct, frozen=True, kw_only=True, cache_hash=True, tag="paper"
     def rate(self, layout: Layout) -> float:
         """Return samples a second.
 
-        Equations 5, 2 and 3 in one, as it is asked for each training on each layout.
+        Equations 5, 2 and 3 in one, as it is requested each training on each layout.
         """
         gpus = layout.gpus
         sent_bytes = 2 * (gpus - 1) / gpus * GRADIENT_BYTES * self.parameters

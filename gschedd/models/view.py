@@ -51,7 +51,7 @@ SpeedsOf = Callable[[Sequence[Sample]], list[float]]
 
 
 class PredictionTarget(Struct, frozen=True, kw_only=True):
-    """Where a job is to run: the logarithm of that node's speed, and of what was asked for."""
+    """Where a job is to run: the logarithm of that node's speed, and of what was requested."""
 
     speed: float
     requested: tuple[float | None, ...]
@@ -68,7 +68,7 @@ def gains(bound: float, target: PredictionTarget) -> Logs:
 
 
 class View(Struct, kw_only=True):
-    """A family at one moment; nothing is worked out before it is asked for.
+    """A family at one moment; nothing is worked out before it is requested.
 
     Attributes:
         samples: the latest runs, oldest first.

@@ -88,7 +88,7 @@ class Scanner:
         self._dropped.clear()
         with self._ledger.transaction():
             for seq, fact in found:
-                assert isinstance(fact, f.PartStarted | f.JobEnded), "only these were asked for"
+                assert isinstance(fact, f.PartStarted | f.JobEnded), "only these were requested"
                 try:
                     self._tell(seq, fact, now_s)
                 except StorageError as error:

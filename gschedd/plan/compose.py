@@ -75,7 +75,7 @@ class Composed:
 
     def training_view(self, snapshot: Snapshot) -> Snapshot | None:
         """Return what the policy for training jobs is shown; None where there are none."""
-        profiles = {  # once: the head works each out when it is asked for
+        profiles = {  # once: the head works each out when it is requested
             job: profile
             for job, profile in snapshot.profiles.items()
             if profile.adaptive is not None or not self._adaptive_only
@@ -192,7 +192,7 @@ def check(
 def settled(second: Plan, late: Mapping[int, int], *, now_s: float) -> Plan:
     """Return the plan for the other jobs without what would make a training late.
 
-    What was not looked at waits for the next cycle, which is asked for, as nothing else need happen
+    What was not looked at waits for the next cycle, which is requested, as nothing else need happen
     before something ends.
 
     Args:

@@ -57,7 +57,7 @@ def place(request: Request, spaces: Spaces, rank: Rank = leftover) -> Allocation
     """Return an allocation for the whole request, or why there is none.
 
     Args:
-        request: what is asked for.
+        request: what is requested.
         spaces: free resources; not changed.
         rank: which nodes to prefer.
 
@@ -104,7 +104,7 @@ def _best(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> FreeN
 
 
 def _fitting(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> Iterator[FreeNode]:
-    """Yield the nodes that can take a place of a chunk, best first; no more than are asked for."""
+    """Yield the nodes that can take a place of a chunk, best first; no more than are requested."""
     by_room = least_left(chunk, spaces, exclusive=exclusive)
     if rank is leftover:
         return by_room

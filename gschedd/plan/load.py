@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Kind(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
-    """What a job has in common with others before it; 0 where nothing was asked for.
+    """What a job has in common with others before it; 0 where nothing was requested.
 
     Attributes:
         key: names the kind: jobs of one key are expected to cost the same.
@@ -107,10 +107,10 @@ class Basis(StrEnum):
 
     KIND = "kind"
     PROGRAM = "program"
-    REQUEST = "request"  # the owner's jobs that asked for the same
+    REQUEST = "request"  # the owner's jobs that requested the same
     OWNER = "owner"
     ALL = "all"
-    REQUESTED = "requested"  # nothing was ever recorded: what it asks for
+    REQUESTED = "requested"  # nothing was ever recorded: what it requests
     NODE = "node"  # nothing was ever recorded: the load of the node, divided by its jobs
 
 

@@ -15,7 +15,7 @@ def explain_never(request: Request, idle: Spaces) -> tuple[str, str]:
     """Return (message, hint) for a request that does not fit although every node is idle.
 
     Args:
-        request: what was asked for.
+        request: what was requested.
         idle: all nodes as if nothing ran on them.
     """
     packed = request.placement is Placement.PACK

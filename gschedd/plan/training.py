@@ -223,7 +223,7 @@ class TrainingProfile(Struct, frozen=True, kw_only=True):
             migration, is over.
         move_s: from the order to stop to its first further step, seconds: the cost of a move.
         guaranteed: whether it was guaranteed that the deadline will be met; None: nothing was said.
-        request: what it asks for: one chunk, of which every place has a GPU or more. A move of what
+        request: what it requests: one chunk, of which every place has a GPU or more. A move of what
             runs is an allocation for it (see `gschedd.plan.elastic`); None: it cannot be moved.
         adaptive: what more is known where its batch and GPUs may be chosen; None: they may not.
     """

@@ -133,7 +133,7 @@ def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
     """Return why ``allocation`` may not be given for ``request`` on ``spaces``, or "" if it may.
 
     This is the check of a plan made elsewhere: nothing in it is believed. What it gives must be
-    free, must add up to exactly what was asked for, and the request must fit into it.
+    free, must add up to exactly what was requested, and the request must fit into it.
     """
     places = sum(share.slots for share in allocation)
     if is_elastic(request) and request.places <= places <= request.places_max:
@@ -147,7 +147,7 @@ def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
         if share.node not in spaces:
             return f"node {share.node} is not known"
         if not _is_share_requested(request.gpu_share, share, spaces[share.node]):
-            return "its share of a GPU is not what was asked for"
+            return "its share of a GPU differs from the request"
         reason = _share_shortage(share, spaces[share.node])
         if reason:
             return f"{share.node}: {reason}"
@@ -158,11 +158,11 @@ def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
 
 
 def _misstated(request: Request, allocation: Allocation) -> str:
-    """Return in what an allocation is not what was asked for, or the empty string."""
+    """Return in what an allocation is not what was requested, or the empty string."""
     if len({share.node for share in allocation}) != len(allocation):
         return "a node stands twice in the allocation"
     if any(share.exclusive != request.exclusive for share in allocation):
-        return "exclusive is not what was asked for"
+        return "exclusive use differs from the request"
     for what, given, requested in _totals(request, allocation):
         if given != requested:
             return f"{given} {what} for {requested} requested"
@@ -170,7 +170,7 @@ def _misstated(request: Request, allocation: Allocation) -> str:
 
 
 def _is_share_requested(requested: GpuShareRequest | None, share: Share, space: FreeNode) -> bool:
-    """Return whether what is given of shared GPUs on a node is just what was asked for."""
+    """Return whether what is given of shared GPUs on a node is just what was requested."""
     if requested is None:
         return not share.gpu_shares
     gpus = {gpu.index: gpu for gpu in space.all_gpus}
@@ -181,7 +181,7 @@ def _is_share_requested(requested: GpuShareRequest | None, share: Share, space: 
 
 
 def _one_place_shortage(chunk: Chunk, share: Share, spaces: Spaces) -> str:
-    """Return why a share may not be given for one place that asks for just that much."""
+    """Return why a share may not be given for one place that requests just that much."""
     if share.node not in spaces:
         return f"node {share.node} is not known"
     space = spaces[share.node]
@@ -195,7 +195,7 @@ def _one_place_shortage(chunk: Chunk, share: Share, spaces: Spaces) -> str:
 
 
 def _is_just_it(request: Request, allocation: Allocation) -> bool:
-    """Return whether one place was asked for, and just that is given."""
+    """Return whether one place was requested, and just that is given."""
     if len(allocation) != 1 or len(request.chunks) != 1:
         return False
     share, chunk = allocation[0], request.chunks[0]

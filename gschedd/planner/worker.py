@@ -27,7 +27,7 @@ from gschedd.planner.messages import HEADER, READY, Begin
 
 #: Starts of other jobs are checked for so long in one round, seconds; at least one is.
 CHECKS_S: Final = 5.0
-#: The policy is asked for the start of one job so long, seconds: then it is unknown.
+#: How long the policy may take for the start of one job, seconds; then it is unknown.
 START_S: Final = 10.0
 #: The head answers people; what runs beside it gives way to it.
 NICENESS: Final = 5

@@ -33,7 +33,7 @@ class Agenda:
         return len(self._heap) + len(self._soon)
 
     def soon(self, action: Action, *arguments: object) -> None:
-        """Do something at this very moment, after what was asked for before."""
+        """Do something at this very moment, after what was requested before."""
         self._soon.append((action, arguments))
 
     def at(self, time_s: float, action: Action, *arguments: object) -> None:

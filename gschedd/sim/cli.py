@@ -270,7 +270,7 @@ def chosen_policies(text: str) -> tuple[str, ...]:
 def compare(
     wanted: SimOptions, trace: Trace, nodes: tuple[ClusterNode, ...], *, cluster: str
 ) -> int:
-    """Run every policy on one trace, write what was asked for, print the report."""
+    """Run every policy on one trace, write what was requested, print the report."""
     console = Console(soft_wrap=True)
     errors = Console(stderr=True, soft_wrap=True)
     _print_faults(trace, errors)

@@ -11,7 +11,7 @@ class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         work_s: how long it runs on a node of speed 1 that gives it all the CPU it wants, seconds.
         cpus: how many CPUs it keeps busy while it can, for each part; may be more or less than
-            what was asked for.
+            what was requested.
         memory_bytes: how much memory it uses, for each part.
         exit_code: with which it ends by itself.
         ignores_term: it ends only when it is killed.

@@ -30,7 +30,7 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         walltime_s: its limit; None: none named.
         deadline_s: by when it should be done, seconds after its submission; None: none.
         cpus_used: how many CPUs it keeps busy, on all its nodes together; None: those asked for.
-        memory_used_bytes: None: what was asked for.
+        memory_used_bytes: None: what was requested.
         resources: a resource list as after ``-l``, instead of the counts above.
         training: the size of a training: it runs as long as that takes on the GPUs that it gets,
             and ``duration_s`` counts for nothing. It can be moved.

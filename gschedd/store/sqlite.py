@@ -57,7 +57,7 @@ KEYS_LOADED: Final = 100_000
 FULL_CHECK_MAX_BYTES: Final = 128 * 1024 * 1024
 QUICK_CHECK_MAX_BYTES: Final = 512 * 1024 * 1024
 
-#: How far the time by which rows are old goes on at a time; it is asked for daily, so a head that
+#: How far the time by which rows are old goes on at a time; it is requested daily, so a head that
 #: was away catches up by a day each day.
 PURGE_STEP_S: Final = 2 * DAY_S
 _BLOBS: Final = Insert("blobs", ("digest", "data", "uid", "bytes"), keep=True)

@@ -334,7 +334,7 @@ def connected(environment: Mapping[str, str], channel: int) -> socket.socket:
 
 
 def flooding(environment: Mapping[str, str], told: int) -> int:
-    """Fork a process that asks for the token until SIGTERM, and then tells how often a second."""
+    """Fork a process that requests the token until SIGTERM, and then tells how often a second."""
     child = os.fork()
     if child:
         return child

@@ -207,7 +207,7 @@ def cpu_line(system: str, cpu: list[CpuTimes], jobs: int) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    """Return what was asked for."""
+    """Return what was requested."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

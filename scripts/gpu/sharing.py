@@ -164,7 +164,7 @@ def lacking(node: Node) -> str | None:
 
 
 def run(node: Node, parts: Iterable[str], asked: argparse.Namespace, record: Record) -> int:
-    """Run what was asked for while there is time; return how much of it has failed."""
+    """Run what was requested while there is time; return how much of it has failed."""
     calls: Mapping[str, Callable[[], None]] = {
         "questions": lambda: ask_all(node, "questions", QUESTIONS, _names(asked.questions), record),
         "cases": lambda: ask_all(node, "cases", CASES, _names(asked.cases), record),

@@ -323,7 +323,7 @@ class Node:
         return {**os.environ, "CUDA_VISIBLE_DEVICES": self.gpu, **library, **self.extra}
 
     def take(self, real: float, rehearsed: float) -> float:
-        """Return the first number, stretched as was asked for, or in a rehearsal the second."""
+        """Return the first number, stretched as was requested, or in a rehearsal the second."""
         return real * self.stretch if self.rehearsal is None else rehearsed
 
     def close(self) -> None:

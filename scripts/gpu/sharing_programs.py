@@ -1,6 +1,6 @@
 """Programs of `sharing.py correctness`: code that allocates until it fails, under a limit.
 
-Each prints the bytes that it got, as a number on the last line. ``PIECE`` bytes are asked for at a
+Each prints the bytes that it got, as a number on the last line. ``PIECE`` bytes are requested at a
 time, up to ``LIMIT`` and beyond. Those of frameworks have a stand-in through the driver alone, for
 rehearsals without them.
 """

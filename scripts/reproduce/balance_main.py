@@ -91,7 +91,7 @@ Results = dict[str, dict[str, list[Run]]]  # by scenario and policy
 
 
 def simulated(asked: argparse.Namespace, console: Console) -> Results:
-    """Simulate every scenario that was asked for."""
+    """Simulate every scenario that was requested."""
     names = list(SCENARIOS) if asked.scenario == "all" else [asked.scenario]
     seeds = asked.seeds or range(30)
     results: Results = {}
@@ -114,7 +114,7 @@ def simulated(asked: argparse.Namespace, console: Console) -> Results:
 
 
 def real(asked: argparse.Namespace, console: Console) -> Results:
-    """Run real jobs under every policy that was asked for, one cluster after the other."""
+    """Run real jobs under every policy that was requested, one cluster after the other."""
     from scripts.reproduce import balance_real  # late: only this needs root and control groups
 
     seeds = asked.seeds or range(1, 2)
@@ -134,7 +134,7 @@ def real(asked: argparse.Namespace, console: Console) -> Results:
 
 
 def write(asked: argparse.Namespace, results: Mapping[str, Mapping[str, Sequence[Run]]]) -> None:
-    """Write figures and JSON, where they were asked for."""
+    """Write figures and JSON, where they were requested."""
     if asked.figures:
         for name, runs in results.items():
             first = [each[0] for each in runs.values()]

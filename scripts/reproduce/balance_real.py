@@ -359,7 +359,7 @@ def measure(
 
 
 def submit(head: HeadClient, job: RealJob, work: Path) -> None:
-    """Submit one job, which asks for one CPU."""
+    """Submit one job, which requests one CPU."""
     made = new_job(
         name=job.kind,
         workdir=str(work),

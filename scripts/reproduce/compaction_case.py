@@ -51,7 +51,7 @@ class Part(Struct, frozen=True, kw_only=True):
 
     @property
     def resources(self) -> str:
-        """Return what it asks for, as after ``-l``."""
+        """Return what it requests, as after ``-l``."""
         return f"nodes={self.node or 1}:ppn=1:gpus={self.gpus}"
 
 

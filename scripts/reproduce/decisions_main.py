@@ -31,7 +31,7 @@ VERSION: Final = 1
 DIFFERS: Final = 1
 NOT_COMPARED: Final = 2
 WIDTH: Final = 160  # of what goes to a file or a pipe: tables are not to be broken there
-MAX_ROWS: Final = 30  # of differences in each part, unless all are asked for
+MAX_ROWS: Final = 30  # of differences in each part, unless all are requested
 TOLD_S: Final = 5.0  # between two lines of progress where stderr is no terminal
 EXAMPLES: Final = """examples:
   scripts/reproduce/decisions record before.json

@@ -61,7 +61,7 @@ class Ran(Struct, frozen=True, kw_only=True):
 
 
 class Case(NamedTuple):
-    """One run of a part; ``quick``: also where only quick ones are asked for."""
+    """One run of a part; ``quick``: also where only quick ones are requested."""
 
     name: str
     run: Callable[[], object]

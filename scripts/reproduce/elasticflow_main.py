@@ -209,7 +209,7 @@ def sizes(path: Path, asked: argparse.Namespace) -> list[int]:
 
 
 def _policies(text: str) -> list[str]:
-    """Return the names of policies that are asked for."""
+    """Return the names of policies that are requested."""
     names = text.split(",")
     unknown = [name for name in names if name not in POLICIES]
     if unknown:

@@ -65,7 +65,7 @@ def report(site: ScriptSite, cases: list[Case], *, asks: bool) -> int:
         if case not in possible:
             print(f"not run: {case.name}: {', '.join(case.needs)} is missing", file=sys.stderr)
     wrong = [line[0] for line in lines if line[-1] != "yes"]
-    print(f"{len(lines) - len(wrong)} of {len(lines)} scripts got what they asked for")
+    print(f"{len(lines) - len(wrong)} of {len(lines)} scripts got what they requested")
     return bool(wrong)
 
 

@@ -185,7 +185,7 @@ def run_jobs(
     assert len(results) == len(jobs), "all jobs have ended"
     busy_s = 0.0
     for machine in run.machines:
-        assert isinstance(machine.work, GpuWork), "it was asked for"
+        assert isinstance(machine.work, GpuWork), "it was requested"
         busy_s += sum(machine.work.busy_s.values())
     return results, busy_s
 

@@ -38,7 +38,7 @@ from scripts.reproduce.sia_truth import Application
 
 DATA: Final = shared_data("sia")
 TRACES: Final = ("philly", "newtrace")
-#: Policies of queues: they give jobs the GPUs that were asked for.
+#: Policies of queues: they give jobs the GPUs that were requested.
 QUEUES: Final = ("fifo",)
 #: Those that choose the type of GPUs only.
 RIGID: Final = ("gavel",)
@@ -105,7 +105,7 @@ def run_all(tasks: Sequence[tuple[Path, str]], asked: argparse.Namespace) -> lis
 
 
 def report(found: Sequence[ListFigures], asked: argparse.Namespace, console: Console) -> None:
-    """Print a table for each trace: of all its lists together, and of each if that is asked for."""
+    """Print a table for each trace: of all its lists together, and of each if that is requested."""
     published = asked.cluster == PUBLISHED_ON and asked.jobs is None
     for trace, figures in groupby(sorted(found, key=lambda each: each.trace), lambda e: e.trace):
         of_trace = list(figures)
@@ -128,7 +128,7 @@ def _console() -> Console:
 
 
 def _policies(text: str) -> list[str]:
-    """Return the names of policies that are asked for."""
+    """Return the names of policies that are requested."""
     names, known = text.split(","), (*QUEUES, *TRAININGS)
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -157,7 +157,7 @@ def test_a_policy_that_fails_costs_an_answer_and_not_the_head() -> None:
 
 
 def test_without_a_deadline_policy_ends_follow_from_starts() -> None:
-    """Under first come first served a training runs on what it asks for at least."""
+    """Under first come first served a training runs on what it requests at least."""
     story = Story(fifo.plan, plans_training=False)
     story.submit("select=4:ncpus=1:ngpus=1,walltime=300", runs_s=300.0)
 

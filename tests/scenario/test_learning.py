@@ -109,7 +109,7 @@ def test_the_head_learns_from_every_part_that_ends() -> None:
 
 
 def test_a_head_without_a_model_learns_nothing_and_balances_all_the_same() -> None:
-    """By what is reported and what was asked for."""
+    """By what is reported and what was requested."""
     world = World(node("n1", cpus=4), node("n2", cpus=4), policy=balance.plan)
     jobs = [world.submit(runs_s=10) for _ in range(4)]
     world.run_until(1)

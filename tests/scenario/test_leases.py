@@ -23,7 +23,7 @@ TEN_YEARS_S = 3.2e8
 
 
 def world(**config: object) -> World:
-    """Return two nodes, each with room for one job that asks for all of it."""
+    """Return two nodes, each with room for one job that requests all of it."""
     return World(node("n1", cpus=2), node("n2", cpus=2), config=settings(**config))
 
 

@@ -228,7 +228,7 @@ def test_what_a_move_costs_is_expected_of_the_next_one() -> None:
 
 
 def test_what_a_move_costs_begins_with_the_checkpoint() -> None:
-    """Not when it was asked for, as steps go on until all ranks agree on one; nor when it ends."""
+    """Not when it was requested, as steps go on until all ranks agree on one; nor when it ends."""
     story = Moving()
     job = story.job(story.training(kind="net"))
     job.migration = MigrationProgress(

@@ -78,7 +78,7 @@ def test_a_trace_becomes_training_jobs_in_order_of_their_submission(data: Path) 
 
 
 def test_what_could_be_in_time_and_what_was_asked_for(data: Path) -> None:
-    """300 iterations take 100 s on four GPUs and 167 s on two; 1,034 GPU s were asked for."""
+    """300 iterations take 100 s on four GPUs and 167 s on two; 1,034 GPU s were requested."""
     rows, tables = read_trace(data / "trace.csv"), read_tables(data / "tables")
 
     assert possible(rows, tables, gpus=4) == pytest.approx(2 / 3)
@@ -123,7 +123,7 @@ def test_with_room_for_all_whoever_can_be_in_time_is(data: Path) -> None:
 def test_nodes_for_a_load_are_as_many_as_were_asked_for_over_it(data: Path) -> None:
     _, found = run(data, "--load", "10", "--gpus-per-node", "4", "--policies", "fifowhole")
 
-    assert found[0]["nodes"] == 3, "25.85 nodes' worth was asked for while jobs arrived"
+    assert found[0]["nodes"] == 3, "25.85 nodes' worth was requested while jobs arrived"
 
 
 def test_what_is_no_trace_is_named(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

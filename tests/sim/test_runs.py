@@ -82,7 +82,7 @@ def test_what_can_never_run_is_refused_and_counted() -> None:
 
 
 def test_over_used_nodes_are_slow() -> None:
-    """Jobs that use more than they asked for hurt each other under `shared`, not under `fixed`."""
+    """Jobs that use more than they requested hurt each other under `shared`, not under `fixed`."""
     jobs = [job(0, 100, cpus_used=4.0), job(0, 100, cpus_used=4.0)]
 
     fixed, _ = replay("cpus=4", jobs)

@@ -278,7 +278,7 @@ def test_a_list_is_run_and_told(
 
 
 def test_jobs_alone_take_what_the_traces_say(data: Path) -> None:
-    """On the number of GPUs that was asked for: one start, and the steps of two epochs."""
+    """On the number of GPUs that was requested: one start, and the steps of two epochs."""
     (figures,) = _run(data, "--policies", "fifo", "--cluster", "homo64")["lists"]
     each = {job["name"]: job for job in figures["each"]}
 

@@ -31,7 +31,7 @@ def release(directory: pathlib.Path, step: int, *, when_asked: bool) -> None:
     Args:
         directory: of the script.
         step: it holds there.
-        when_asked: not before it has heard that a checkpoint is asked for. On a fast machine the
+        when_asked: not before it has heard that a checkpoint is requested. On a fast machine the
             rest of the training can be over before the request arrives.
     """
     go = directory / f"go-{step}"

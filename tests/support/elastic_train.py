@@ -146,7 +146,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--hold-at", type=int, action="append", default=[], help="rank 0 holds after it"
     )
-    parser.add_argument("--signal", type=int, help="a signal that asks for a checkpoint")
+    parser.add_argument("--signal", type=int, help="a signal that requests a checkpoint")
     parser.add_argument("--wait-timeout", type=float, default=900.0)
     parser.add_argument("--ready", action="store_true", help="wait where a warm start can")
     parser.add_argument("--bad-state", choices=("save", "load"), help="an object that raises")

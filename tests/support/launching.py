@@ -152,7 +152,7 @@ class Launcher:
         return self.state / "attempts" / f"{job}.{attempt}"
 
     def accept(self, task: dict[str, Any]) -> None:
-        """Write task and journal, as gnode does before it asks for a launch."""
+        """Write task and journal, as gnode does before it requests a launch."""
         directory = self.directory(task["job"], task["attempt"])
         directory.mkdir(mode=0o700)
         journal.make_journal(str(directory)).close()

@@ -27,7 +27,7 @@ from tests.support.forks import ForkServer
 from tests.support.torch_python import torch_python
 
 OPTIONS = ("--model=transformer", "--epochs=3", "--global-batch=8")  # 72 steps
-HOLD_AT = 10  # the training waits there until the move has been asked for
+HOLD_AT = 10  # the training waits there until the move has been requested
 TIMEOUT_S = 240.0
 PHASES = ("requested", "prepared", "checkpointed", "stopped", "placed", "starting", "done")
 VICTIMS = ("source", "target", "supervisor", "rank")

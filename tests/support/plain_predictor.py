@@ -1,6 +1,6 @@
 """The rule of `RobustModel` as it reads: every number worked out at once, nothing kept.
 
-The model itself puts off what may never be asked for, and remembers what it has said. Tests hold it
+The model itself puts off what may never be requested, and remembers what it has said. Tests hold it
 against this.
 """
 
@@ -195,7 +195,7 @@ class PlainFamily:
 
         Args:
             q: the quantity.
-            target: that node and what was asked for.
+            target: that node and what was requested.
             speed_of: gives the speed of a sample's node, by what is known of the nodes now.
         """
         if q not in self._live:
@@ -454,7 +454,7 @@ class PlainModel:
 
 
 def _requested_use(kind: Kind, node: NodeLoad) -> Prediction:
-    """Return what a job asks for, as nothing else is known.
+    """Return what a job requests, as nothing else is known.
 
     The paper's guess, the node's load divided by its jobs, is nothing on an idle node, so that a
     whole burst would go there.
@@ -471,7 +471,7 @@ def _requested_use(kind: Kind, node: NodeLoad) -> Prediction:
 
 
 def _maker(basis: Basis) -> Callable[[], PlainFamily]:
-    """Return what makes a family; beyond one kind, what was asked for tells the sizes apart."""
+    """Return what makes a family; beyond one kind, what was requested tells the sizes apart."""
     return lambda: PlainFamily(uses_request=basis is not Basis.KIND)
 
 

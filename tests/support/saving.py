@@ -24,7 +24,7 @@ class Program(Struct, kw_only=True):
         oom: it is killed for memory instead of ending by itself.
         saves_s: how long it takes to save its state; None: it never answers.
         save_fault: why it cannot save its state.
-        deaf_on: nodes on which no process handles the signal that asks for its state.
+        deaf_on: nodes on which no process handles the signal that requests its state.
         killed_by: the signal that ends it when it has been asked to save its state by a signal.
     """
 

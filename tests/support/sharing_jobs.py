@@ -33,7 +33,7 @@ def sharing_of(node: str) -> str:
 
 
 def wild_share(asked: GpuShareRequest, chance: random.Random) -> Share:
-    """Return what a job asks for of some GPU of n1, whether that has it or not."""
+    """Return what a job requests of some GPU of n1, whether that has it or not."""
     gpu = Gpu(index=chance.randrange(3), memory_bytes=CARD_BYTES)
     part: GpuShare = share_of_gpu(asked, gpu)
     if chance.random() < 0.2:

@@ -71,7 +71,7 @@ def settings(**changes: object) -> Settings:
 
 
 def submission(**changes: object) -> api.SubmitJob:
-    """Return a job that asks for one CPU, with changes."""
+    """Return a job that requests one CPU, with changes."""
     plain = api.SubmitJob(
         key="", name="job", workdir="/home/alice", launch="command", arguments=("true",)
     )

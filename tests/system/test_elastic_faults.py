@@ -194,7 +194,7 @@ def test_i4_leftovers_of_a_killed_save_are_in_nobody_s_way(run: Run) -> None:
 
 
 def asked_for(run: Run, listener: Listener, *, world_size: int = 0, **variables: str) -> None:
-    """Start an attempt that holds after step 5 and is asked for a checkpoint then."""
+    """Start an attempt that holds after step 5 and is requested a checkpoint then."""
     run.start(world_size, "--hold-at=5", GSCHED_ELASTIC_SOCKET=listener.name, **variables)
     run.wait_until_held(5)
     listener.wait_for("hello")

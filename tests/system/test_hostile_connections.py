@@ -107,7 +107,7 @@ def test_the_worst_requests_are_answered_and_the_head_lives(shared: Cluster, wor
 
 
 def test_a_hangup_ends_neither_head_nor_node(cluster_up: Cluster) -> None:
-    """Nor do a thousand: a terminal that closes, or a log rotation that asks for it."""
+    """Nor do a thousand: a terminal that closes, or a log rotation that requests it."""
     cluster_up.start_node("n1")
     for _ in range(500):
         cluster_up.head_process.send_signal(signal.SIGHUP)

@@ -45,7 +45,7 @@ async def call(cluster: Cluster, path: str, key: bytes, session: str) -> bool:
 
 
 def test_a_connection_that_proves_nothing_gets_no_session(cluster: Cluster) -> None:
-    """Without the key, with it but without a session that was asked for, or on the other path."""
+    """Without the key, with it but without a session that was requested, or on the other path."""
     cluster.start_head()
     key = cluster.key_file.read_bytes().strip()
     before = cluster.head.status().dropped.get("frame_not_authentic", 0)

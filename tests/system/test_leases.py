@@ -17,7 +17,7 @@ from tests.support.disks import fill, small_disk
 from tests.support.gnode_world import GnodeWorld, lives, wait_until_gone
 from tests.support.processes import attempts
 
-#: Shorter than a head gives; gnode keeps any. A renewal is asked for each sixth of it.
+#: Shorter than a head gives; gnode keeps any. A renewal is requested each sixth of it.
 LEASE_S = 3.0
 #: Long enough for a loaded machine to renew it.
 LONG_S = 15.0

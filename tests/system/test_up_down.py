@@ -137,7 +137,7 @@ def test_up_runs_a_job_and_down_leaves_nothing(site: Site, tmp_path: Path) -> No
 
 
 def test_up_twice_keeps_what_runs(site: Site) -> None:
-    """The same processes; what was asked for otherwise is told and not done."""
+    """The same processes; what was requested otherwise is told and not done."""
     site.up("--nodes", "1", "--cpus", "2")
     before = site.pids()
     ran = site.up("--cpus", "7", "--json")

@@ -1,4 +1,4 @@
-"""Who a caller is: names are asked for again, and a uid alone makes nobody an operator."""
+"""Who a caller is: names are looked up again, and a uid alone makes nobody an operator."""
 
 import errno
 import threading

@@ -1,4 +1,4 @@
-"""What a plan gives to a job that asked for one place must be just that."""
+"""What a plan gives to a job that requested one place must be just that."""
 
 import pytest
 from msgspec import structs
@@ -8,14 +8,14 @@ from gschedd.plan.space import Spaces
 from gschedd.plan.validate import covers
 from tests.support.spaces import space
 
-ASKED = Request(chunks=(Chunk(cpus=2, memory_bytes=64),))
+REQUESTED = Request(chunks=(Chunk(cpus=2, memory_bytes=64),))
 GIVEN = Share(node="n1", cpus=2, memory_bytes=64)
 
 
-def test_just_what_was_asked_for_is_taken() -> None:
+def test_just_what_was_requested_is_taken() -> None:
     spaces = Spaces({"n1": space("n1", cpus=8, memory_bytes=1000)})
 
-    assert covers(ASKED, (GIVEN,), spaces) == ""
+    assert covers(REQUESTED, (GIVEN,), spaces) == ""
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_less_more_or_something_else_is_refused(wrong: dict[str, object]) -> Non
     spaces = Spaces({"n1": space("n1", cpus=8, memory_bytes=1000)})
     given = structs.replace(GIVEN, **wrong)
 
-    assert "asked" in covers(ASKED, (given,), spaces)
+    assert "request" in covers(REQUESTED, (given,), spaces)

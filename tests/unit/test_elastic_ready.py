@@ -55,7 +55,7 @@ def test_at_a_gate_such_a_script_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GSCHED_GATE", f"{reader}:{writer}")
     monkeypatch.setattr(gate, "_has_used_cuda", lambda: True)
 
-    with pytest.raises(ElasticError, match="before anything that asks for a GPU"):
+    with pytest.raises(ElasticError, match="before anything that requests a GPU"):
         elastic.ready()
 
 

@@ -393,7 +393,7 @@ def mixed() -> Spaces:
         ({"gpu_indices": (1,)}, "its chunks do not fit into its allocation on each node"),
         ({"gpu_indices": (7,)}, "n1: GPU 7 not free"),
         ({"slots": 2}, "2 places for 1 requested"),
-        ({"exclusive": True}, "exclusive is not what was asked for"),
+        ({"exclusive": True}, "exclusive use differs from the request"),
         ({"generic": (("licence", 1),)}, "{'licence': 1} consumable resources for {} requested"),
     ],
 )

@@ -58,7 +58,7 @@ def test_fuzzed_requests_and_lines_make_no_frame_that_its_receiver_cannot_read(s
     fuzz.run(3000)
 
     assert fuzz.faults == []
-    for name in ("Launch", "Stop", "Signal", "StepRefused"):
+    for name in ("Launch", "StopAttempt", "Signal", "StepRefused"):
         assert fuzz.counts[f"to node: {name}"] > 0
-    for name in ("Heartbeat", "Progress", "Checkpointed", "StepRequest"):
+    for name in ("Heartbeat", "TrainingProgress", "Checkpointed", "StepRequest"):
         assert fuzz.counts[f"to head: {name}"] > 0

@@ -37,7 +37,7 @@ def test_an_undeclared_machine_offers_what_it_has() -> None:
 
 
 def test_a_confined_node_offers_what_its_group_may_use() -> None:
-    """Enough CPUs that the whole quota can be asked for, and how much they really are."""
+    """Enough CPUs that the whole quota can be requested, and how much they really are."""
     found = take_inventory(NodeConfig(), Nvml(), confined(0.4))
 
     assert (found.cpus, found.cpu_capacity_cores, found.memory_bytes) == (1, 0.4, 1 << 20)

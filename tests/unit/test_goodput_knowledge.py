@@ -48,7 +48,7 @@ def test_what_others_of_its_kind_measured_counts_on_types_that_a_job_has_not_run
 
 
 def test_what_others_measure_later_counts_as_well() -> None:
-    """A model that was asked for already takes in what its kind learns of another type."""
+    """A model that was requested already takes in what its kind learns of another type."""
     known = GoodputKnowledge()
     known.learn(KIND, 2, measured("a", 2.0), 0.0)
     assert known.model(2, KIND, ASKED).types() == {"a"}

@@ -54,7 +54,7 @@ def running(**settings: object) -> tuple[Driver, int]:
 
 
 def next_number(driver: Driver, at_s: float) -> int:
-    """Turn the clock; return the number that is asked for then."""
+    """Turn the clock; return the number that is requested then."""
     driver.now_s = at_s
     (number,) = asked(driver.step(AlarmRang()))
     return number

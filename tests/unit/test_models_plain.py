@@ -1,4 +1,4 @@
-"""The predictor puts off what may never be asked for; what it says is what the plain rule says."""
+"""The predictor puts off what may never be requested; what it says is what the plain rule says."""
 
 import math
 import random

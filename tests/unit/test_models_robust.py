@@ -139,7 +139,7 @@ def test_a_node_that_is_slower_than_its_rate_is_found_out() -> None:
 
 
 def test_a_kind_never_seen_is_told_from_its_program_then_its_owner_then_all() -> None:
-    """The nearest family of which anything is known, scaled by what was asked for."""
+    """The nearest family of which anything is known, scaled by what was requested."""
     model = RobustModel()
     model.learn(run(kind("a", program="p", cpus=2), cpu_cores=1.5, wall_s=100, ended_s=1))
     model.learn(run(kind("b", program="q", owner_uid=7, cpus=4), cpu_cores=1, wall_s=9, ended_s=2))

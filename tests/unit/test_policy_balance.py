@@ -144,7 +144,7 @@ def test_first_fit_would_fill_the_first_node() -> None:
 
 
 def test_measured_load_counts_and_not_what_was_asked_for() -> None:
-    """n1's job asked for much and does little; n2's asked for little and does much."""
+    """n1's job requested much and does little; n2's asked for little and does much."""
     nodes = [space("n1", cpus=8), space("n2", cpus=8)]
     running = [
         RunningJob(job=1, allocation=on("n1", 6), started_s=0, end_s=None),

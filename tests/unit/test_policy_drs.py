@@ -141,7 +141,7 @@ def test_a_training_without_a_deadline_starts_after_those_that_can_meet_theirs()
 
 
 def test_a_fixed_number_is_kept_although_one_gpu_would_be_faster() -> None:
-    """VGG-16 on two GPUs is slower than on one; who asks for two gets two."""
+    """VGG-16 on two GPUs is slower than on one; who requests two gets two."""
     asked = elastic(2, 2)
     each = profile(1, speed=VGG16, request=asked, deadline_s=1e6)
     plan = PAPER(snapshot_of(gpu_nodes(4), [each]))

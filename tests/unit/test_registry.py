@@ -100,7 +100,7 @@ CHANGED = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_each_key_of_a_policys_table_reaches_the_policy(name: str) -> None:
-    """Whether the site names it in ``[training] policy`` or gsim is asked for it by name."""
+    """Whether the site names it in ``[training] policy`` or gsim is requested it by name."""
     text = f"[training]\npolicy = '{name}'\n[training.{name}]\n{CHANGED[name]}"
     config = parse_config(text, where="test.toml")
     named = ALL.choose(name, config)

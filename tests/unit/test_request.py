@@ -212,7 +212,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     ],
 )
 def test_counts_beside_select_are_refused(text: str, hint: str) -> None:
-    """They had no effect, and a job that asked for a GPU in this way got none."""
+    """They had no effect, and a job that requested a GPU in this way got none."""
     with pytest.raises(BadResourceError, match="cannot be combined with select=") as caught:
         parse_resources([text], generic_names=())
     assert hint in caught.value.hint

@@ -117,7 +117,7 @@ STOPPED = {"signal": 15}
             attempt(record(exit_code=4), stop=StopReason.RERUN),
             Outcome(kind=K.EXITED, exit_code=4, node="n1"),
         ),
-        # the walltime of one part and a delete: the delete is what was asked for
+        # the walltime of one part and a delete: the delete is what was requested
         (
             attempt(
                 record(K.SIGNALLED, signal=15, stop_reason=StopReason.WALLTIME),
@@ -137,7 +137,7 @@ STOPPED = {"signal": 15}
     ],
 )
 def test_an_attempt_has_one_outcome(given: Attempt, outcome: Outcome) -> None:
-    """The first failure with its node and rank, or what was asked for."""
+    """The first failure with its node and rank, or what was requested."""
     assert attempt_outcome(given) == outcome
 
 

@@ -116,7 +116,7 @@ def test_shared_jobs_run_at_full_speed_while_there_is_room() -> None:
 
 
 def test_the_clock_only_goes_forward() -> None:
-    """What is asked for a time in the past happens now, in order."""
+    """What is requested a time in the past happens now, in order."""
     agenda = Agenda(100.0)
     seen: list[str] = []
     agenda.at(90.0, seen.append, "late")

@@ -276,7 +276,7 @@ def test_an_impossible_cluster_file_is_refused(tmp_path: Path, text: str) -> Non
     ],
 )
 def test_jobs_are_spread_as_the_nodes_demand(job: dict[str, object], text: str) -> None:
-    """Over as few nodes as can be; never less than was asked for."""
+    """Over as few nodes as can be; never less than was requested."""
     classifier = Classifier(read_cluster("4xcpus=8,gpus=2"))
     traced = TraceJob(submit_s=0, duration_s=1, **job)  # type: ignore[arg-type] # as parametrised
 

@@ -29,7 +29,7 @@ Examples:
 """
 
 
-#: Fields of --predictions --json; their module is loaded only where they are asked for.
+#: Fields of --predictions --json; their module is loaded only where they are requested.
 _PREDICTED = (
     *("job", "node", "kind", "basis", "records", "succeeded"),
     *("measured", "predicted", "high", "errors"),

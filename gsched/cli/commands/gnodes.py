@@ -52,7 +52,7 @@ def _reason_option(function: Callback) -> Callback:
     )(function)
 
 
-#: Fields of --predictions --json; their module is loaded only where they are asked for.
+#: Fields of --predictions --json; their module is loaded only where they are requested.
 _PREDICTED = ("has", "unpredicted", "predicted", "measured", "errors")
 
 
@@ -149,7 +149,7 @@ def _verb(operands: tuple[str, ...], *, offline: bool, clear: bool) -> tuple[str
 def _action(
     verb: str, names: tuple[str, ...], reason: str, flags: Mapping[str, object]
 ) -> AnyNodeAction:
-    """Return the action that is asked for.
+    """Return the action that is requested.
 
     Raises:
         UsageError: an option belongs to another one.
@@ -256,7 +256,7 @@ def _check_only_lists(verb: str, reason: str, flags: "dict[str, bool | str]") ->
     """Refuse what does not go with --predictions.
 
     Raises:
-        UsageError: something else is asked for, too.
+        UsageError: something else is requested, too.
     """
     letters = {"all_fields": "-a", "down_only": "-l", "migrate": "--migrate"}
     other = [verb, "-m" if reason else "", *(letters[name] for name in letters if flags[name])]

@@ -271,7 +271,7 @@ def new_node(wanted: ClusterRequest, count: int, like: NodeConfig | None) -> Nod
 
 
 def differences(layout: ClusterLayout, wanted: ClusterRequest) -> tuple[str, ...]:
-    """Return, in words, what was asked for otherwise than it is stored; the stored is kept."""
+    """Return, in words, what was requested otherwise than it is stored; the stored is kept."""
     found: list[str] = []
     kept_of: dict[str, list[str]] = {}
     nodes = layout.nodes()

@@ -82,7 +82,7 @@ _MW: Final = 1024**2 * 8  # a PBS word has 8 bytes
 
 
 class Long(NamedTuple):
-    """What ``qstat -a`` and its kin are asked for.
+    """What ``qstat -a`` and its kin are requested.
 
     Attributes:
         nodes: print the allocation of each job (``-n``).

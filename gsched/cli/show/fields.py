@@ -112,7 +112,7 @@ JQ_S: Final = 60.0
 
 
 class Shape(msgspec.Struct, kw_only=True):
-    """What is asked for: fields of each row, an expression of jq, a template of a line."""
+    """What is requested: fields of each row, an expression of jq, a template of a line."""
 
     fields: tuple[str, ...] = ()
     jq: str = ""
@@ -120,7 +120,7 @@ class Shape(msgspec.Struct, kw_only=True):
 
 
 def write_shaped(shape: Shape, document: Mapping[str, object], out: IO[str]) -> None:
-    """Print what is asked for.
+    """Print what is requested.
 
     Raises:
         UsageError: a template or an expression cannot be read, or there is no jq.

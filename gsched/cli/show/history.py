@@ -60,7 +60,7 @@ def _failed(row: JobRow) -> bool:
 def totals_of(
     rows: Sequence[JobRow], *, server: str, now_s: float, arrays: Collection[int] = ()
 ) -> HistoryReply:
-    """Return jobs that were asked for by id as a history, newest first.
+    """Return jobs that were requested by id as a history, newest first.
 
     Args:
         arrays: numbers of arrays whose row stands for all their elements; that of another one

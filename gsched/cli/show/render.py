@@ -16,7 +16,7 @@ from gsched.cli.show.columns import Column
 from gsched.config.environment import environment
 
 EMPTY = "-"
-DRAWN_ROWS_MOST = 2000  # rich draws about 3,000 rows a second; who asks for more wants lines
+DRAWN_ROWS_MOST = 2000  # rich draws about 3,000 rows a second; who requests more wants lines
 ROWS_AT_ONCE = 250
 
 

@@ -27,7 +27,7 @@ _STATES: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-#: States by which squeue is asked for jobs that have ended.
+#: States that make squeue list jobs that have ended.
 FINISHED_STATES: Final = frozenset(
     {
         "ALL",

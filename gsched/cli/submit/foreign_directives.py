@@ -180,7 +180,7 @@ def _words(line: DirectiveLine, options: Sequence[tuple[str, str]]) -> list[str]
     """Return the words of a directive; None if one of the options is not known.
 
     Raises:
-        BadScriptError: it asks for a job array, which would be another job.
+        BadScriptError: it requests a job array, which would be another job.
     """
     words: list[str] = []
     for name, value in options:

@@ -329,7 +329,7 @@ def _resized(value: Any, size: int, wanted: int) -> Any:
 
 
 def wait_for_device() -> None:
-    """Return when the current GPU, if one is in use, has done all that it was asked for."""
+    """Return when the current GPU, if one is in use, has done all its work."""
     import torch
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():

@@ -189,7 +189,7 @@ def attempt_outcome(attempt: Attempt) -> Outcome:
     stopped = [record for _, record in records if record.stop_reason is not None]
     lost = [record for _, record in records if record.kind in LOST]
     if (stopped or lost) and attempt.stop in _REQUESTED_STOPS:
-        return _stopped_outcome(attempt, [*stopped, *lost])  # it has ended, as was asked for
+        return _stopped_outcome(attempt, [*stopped, *lost])  # it has ended, as was requested
     for node, record in records:
         if record.stop_reason is StopReason.WALLTIME:
             return Outcome(

@@ -313,7 +313,7 @@ def _wait(start: Start, reason: Reason) -> Wait:
 
 
 def _still_valid(plan: Plan, state: State) -> Plan:
-    """Return a plan without what has become impossible since it was asked for."""
+    """Return a plan without what has become impossible since it was requested."""
     checked = validate(
         plan,
         Spaces(state.spaces),

@@ -147,7 +147,7 @@ def _end_by_rate(
 def _end_after(
     first_step_s: float, spec: JobSpec, size: Size, *, state: State, settings: Settings
 ) -> float | None:
-    """Return when a job is done that begins its work then on what it asks for at least."""
+    """Return when a job is done that begins its work then on what it requests at least."""
     least = structs.replace(spec.request, places_max=0)
     run_s = shortest_run(least, size, state=state, settings=settings).run_s
     return first_step_s + run_s if math.isfinite(run_s) else None
@@ -159,7 +159,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
     Attributes:
         outlook: what can be said without asking; None: it is to be asked.
         question: for the policy; None: there is nothing to ask, and no start can be said.
-        unknown: why the policy cannot be asked for its start.
+        unknown: why the policy cannot be requested its start.
         job, job_class: of one that a policy for training jobs plans; None for all others.
     """
 
@@ -182,7 +182,7 @@ def inquire(
 ) -> Inquiry:
     """Return what to ask the policy to know what would become of a job, were it submitted now.
 
-    The policy is asked once if it plans training jobs; else it is asked for its start, up to so
+    The policy is asked once if it plans training jobs; else it is requested its start, up to so
     many times as `gschedd.core.forecast.start` allows, and its end follows from that.
     """
     size = known_size(

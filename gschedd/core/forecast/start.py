@@ -380,7 +380,7 @@ def start_question(
     Args:
         seen: the present.
         key: the job's place in the order; of those behind it nothing is sent.
-        cast: what is known beside that; with it, the uncertainty is asked for, too.
+        cast: what is known beside that; with it, the uncertainty is requested, too.
         kinds: of the jobs in it that are not in the queue yet.
         others: further jobs in question.
     """

@@ -19,7 +19,7 @@ from gschedd.core.state.state import State
 FIRST_PAUSE_S: Final = 30.0
 #: The longest of these pauses, seconds.
 LONGEST_PAUSE_S: Final = 3600.0
-#: A probe that was not answered for so long is asked for again, seconds. A node answers within
+#: A probe that was not answered for so long is requested again, seconds. A node answers within
 #: a minute, also where its launcher does not.
 ANSWER_S: Final = 120.0
 #: A node whose probe has passed is not probed again for so long, seconds.
@@ -41,7 +41,7 @@ def pause_s(probation: Probation, now_s: float) -> float:
 
 
 def probe_request(node: Node, now_s: float) -> f.NodeProbeRequested:
-    """Return that a node is asked for a probe now."""
+    """Return that a node is requested a probe now."""
     return f.NodeProbeRequested(
         at_s=now_s,
         node=node.name,

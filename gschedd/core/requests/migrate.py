@@ -36,7 +36,7 @@ from gschedd.plan.validate import Movable, validate
 def migrate_job(
     state: State, settings: Settings, command: c.ActOnJob, action: MigrateJob, now_s: float
 ) -> list[f.AnyFact]:
-    """Return the move of a job, to the place that is asked for or to any other one.
+    """Return the move of a job, to the place that is requested or to any other one.
 
     Raises:
         GschedError: it cannot be moved, or not there; the message says why and what to do.

@@ -45,7 +45,7 @@ def prepare(
     intern: Callable[[Request], Request],
     now_s: float,
 ) -> Submission:
-    """Return the job that is asked for, after defaults and every check that can be made now.
+    """Return the job that is requested, after defaults and every check that can be made now.
 
     Args:
         command: who asks, and for what.

@@ -25,7 +25,7 @@ from gschedd.plan.load import Kind, NodeLoad, NodeRates, Prediction, Predictor, 
 USUAL_CPU_CLOCK_MHZ: Final = 2500.0
 USUAL_GPU_RATE_MHZ: Final = 108 * 1410.0
 
-#: Inventories of which the rates are kept: they are asked for with each load and each end.
+#: Inventories of which the rates are kept: they are requested with each load and each end.
 MAX_RATES: Final = 16_384
 
 #: Ends of parts whose use tells something about their kind.

@@ -54,7 +54,7 @@ def value(
     nodes the less crowded one is better.
 
     Args:
-        with_gpus: the job asks for GPUs; else their weights are spread over the rest.
+        with_gpus: the job requests GPUs; else their weights are spread over the rest.
     """
     total, left = weights.cpu + weights.memory, 0.0
     if rates.cores and most.cpu:
@@ -183,7 +183,7 @@ def running_on(running: Collection[RunningJob]) -> Callable[[str], Sequence[Runn
 
 
 def requested_use(share: Share, rates: NodeRates) -> Use:
-    """Return the use of a job that uses all that it asked for."""
+    """Return the use of a job that uses all that it requested."""
     gpus = percent_held([share]) / WHOLE_PERCENT
     return Use(
         cpu_cores=share.cpus,
@@ -257,7 +257,7 @@ class MostCapacity(Chooser):
                 self._values.pop((node, with_gpus), None)
 
     def _cost(self, job: int, share: Share) -> Use:
-        """Return what a job will use: as predicted, or all that it asked for."""
+        """Return what a job will use: as predicted, or all that it requested."""
         prediction = self.predictions.prediction(job, share.node)
         if prediction is not None:
             return prediction.use
@@ -265,7 +265,7 @@ class MostCapacity(Chooser):
 
 
 def guaranteed(space: FreeNode) -> NodeLoad:
-    """Return a node without a report as if its jobs used exactly what they asked for."""
+    """Return a node without a report as if its jobs used exactly what they requested."""
     gpu_memory_bytes = sum(gpu.memory_bytes for gpu in space.all_gpus)
     free = sum(gpu.memory_bytes for gpu in space.gpus)
     free += sum(each.memory_bytes for each in space.shared)

@@ -115,7 +115,7 @@ class Unevenness:
     def of(self, shares: Sequence[float]) -> float:
         """Return the weighted sum of standard deviation over mean, of shares as they are counted.
 
-        It is asked for of many nodes for each job. It does not fall when one of the shares grows.
+        It is computed for many nodes for each job. It does not fall when one of the shares grows.
         """
         total = 0.0
         for place, factor, more, count, square, mean_squared, divisor in self._terms:
