@@ -1,3 +1,3 @@
 """The version, in one place that is cheap to import."""
 
-VERSION = "0.2.0.dev0"
+VERSION = "0.2.0"
