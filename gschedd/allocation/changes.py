@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct, structs
 
-from gsched.model.resources import Allocation, Request
+from gsched.model.resources import Allocation
 from gsched.model.units import format_gpus
 from gschedd.allocation.placement import PlacementRequest, fits, settle
 from gschedd.allocation.running import TrainingJobs, open_gpus_of, shared_until
@@ -135,7 +135,8 @@ def carry_out(
     """Return what has to be done so that training jobs have so many GPUs.
 
     Where there is no room for a number although as many are free, the training gets less: half as
-    many, and so on.
+    many, and so on. One that would get none is tried again beside the others' places, so that this
+    plan starts it and not the next one.
 
     Args:
         snapshot: what there is.
@@ -184,27 +185,45 @@ def _places(
     for job, running in training_jobs.movable.items():
         request = snapshot.profiles[job].request
         assert request is not None, "what cannot be moved is fixed"
-        found = _wanted(job, numbers, request, running.allocation)
-        wanted[job] = structs.replace(found, pinned=job in pinned and found.gpus == found.has)
+        wanted[job] = PlacementRequest(
+            job=job,
+            gpus=(gpus := numbers.get(job, 0)),
+            request=request,
+            allocation=running.allocation,
+            pinned=job in pinned and gpus == gpu_count(running.allocation),
+        )
     for job, job_class in training_jobs.waiting.items():
-        if numbers.get(job):
-            wanted[job] = _wanted(job, numbers, job_class.request, ())
-    places = settle(Spaces(snapshot.nodes), wanted.values())
-    while len(places) < len(wanted):
-        for job in wanted.keys() - places.keys():
-            half = wanted[job].gpus // 2
-            less = max((count for count in snapshot.profiles[job].gpus if count <= half), default=0)
-            wanted[job] = structs.replace(wanted[job], gpus=less)
-        places = settle(Spaces(snapshot.nodes), wanted.values())
+        if gpus := numbers.get(job, 0):
+            wanted[job] = PlacementRequest(job=job, gpus=gpus, request=job_class.request)
+    spaces, places = Spaces(snapshot.nodes), dict[int, Allocation]()
+    while wanted:
+        found = _places_or_fewer(spaces, wanted, snapshot.profiles)
+        places |= found
+        # who found no room may find it beside the places that the others have got in the end
+        for each in wanted.values():
+            spaces.give(each.allocation)
+        for place in found.values():
+            spaces.take(place)
+        left = {job: each for job, each in wanted.items() if each.gpus and not found[job]}
+        if len(left) == len(wanted):
+            break
+        wanted = {job: structs.replace(each, allocation=()) for job, each in left.items()}
     return places
 
 
-def _wanted(
-    job: int, numbers: Mapping[int, int], request: Request, allocation: Allocation
-) -> PlacementRequest:
-    return PlacementRequest(
-        job=job, gpus=numbers.get(job, 0), request=request, allocation=allocation
-    )
+def _places_or_fewer(
+    spaces: Spaces, wanted: Mapping[int, PlacementRequest], profiles: Mapping[int, TrainingProfile]
+) -> dict[int, Allocation]:
+    """Return places; who finds no room for its number gets half as many GPUs, and so on."""
+    requests = dict(wanted)
+    places = settle(spaces, requests.values())
+    while len(places) < len(requests):
+        for job in requests.keys() - places.keys():
+            half = requests[job].gpus // 2
+            fewer = max((count for count in profiles[job].gpus if count <= half), default=0)
+            requests[job] = structs.replace(requests[job], gpus=fewer)
+        places = settle(spaces, requests.values())
+    return places
 
 
 def _why(running: RunningJob, place: Allocation) -> str:

@@ -111,18 +111,13 @@ class Grid:
     def kept_back(self, part: float, after_s: float) -> "Grid":
         """Return what is left if a part of each step that begins later is kept for others."""
         index = bisect_left(self.starts_s, after_s)
-        return self.with_free(
-            [*self.free[:index], *(each * (1 - part) for each in self.free[index:])]
-        )
+        later = [each * (1 - part) for each in self.free[index:]]
+        return self.with_free([*self.free[:index], *later])
 
     def without(self, before: "Grid", after: "Grid") -> "Grid":
         """Return what is left of this if as much is taken as was between two states of another."""
-        return self.with_free(
-            [
-                here - (had - has)
-                for here, had, has in zip(self.free, before.free, after.free, strict=True)
-            ]
-        )
+        steps = zip(self.free, before.free, after.free, strict=True)
+        return self.with_free([here - (had - has) for here, had, has in steps])
 
     def take_share(self, need: Need) -> MinimumShare | None:
         """Take the least share with which a training is in time; None if there is none.
@@ -177,9 +172,8 @@ class Grid:
             fits = top if here >= most else bisect_right(limits, here + ROUNDING)
             lasting_s[fits] += lasts_s[step]
         fits = bisect_right(limits, free[last] + ROUNDING)
-        lasting_s[fits] += (
-            min(self.starts_s[last] + lasts_s[last], need.deadline_s) - (self.starts_s[last])
-        )
+        start_s = self.starts_s[last]
+        lasting_s[fits] += min(start_s + lasts_s[last], need.deadline_s) - start_s
         enough = need.work * (1 - ROUNDING)
         done, open_s = 0.0, sum(lasting_s[1:])
         for index, rate in enumerate(rates):

@@ -160,11 +160,7 @@ class _Packing:
         """Return whether a number may be spread over so many nodes: no more than it needs."""
         if self.spread or each.request.placement is Placement.SCATTER:
             return True
-        needed, gpus = 0, 0
-        while gpus < each.gpus:
-            gpus += self.sizes[needed]
-            needed += 1
-        return nodes <= needed
+        return sum(self.sizes[: nodes - 1]) < each.gpus
 
     def _room(self, each: PlacementRequest, chunk: Chunk, space: FreeNode) -> int:
         if shortage(chunk, space, exclusive=each.request.exclusive):

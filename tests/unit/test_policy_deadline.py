@@ -14,6 +14,7 @@ from gschedd.plan.forecast import Forecast
 from gschedd.plan.snapshot import Plan
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.training import deadline
+from tests.support.spaces import space
 from tests.support.training_jobs import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 #: Iterations a second: twice the GPUs are twice as fast up to four, eight are as fast as six.
@@ -261,6 +262,21 @@ def test_a_job_does_not_make_room_for_others_if_that_costs_its_deadline(
 
     assert len(plan.moves) == migrates
     assert started(plan) == ({} if migrates else {3: 4})
+
+
+def test_a_job_on_more_nodes_than_it_needs_starts_beside_one_that_took_the_other_nodes() -> None:
+    """The CPU of n3 is for one GPU only. On n1 and n2 job 2 leaves no GPU of type a to job 1."""
+    nodes = {
+        "n1": space("n1", gpu_types=("a",)),
+        "n2": space("n2", gpu_types=("a",)),
+        "n3": space("n3", cpus=1, gpu_types=("b", "b")),
+    }
+    narrow = training(1, 1000, request=elastic(1, 1, gpu_type="a"), gpus=(1,))
+    wide = training(2, 20, 1e6, request=elastic(2, 2), gpus=(2,))
+
+    plan = deadline.plan(snapshot_of(nodes, [narrow, wide]))
+
+    assert started(plan) == {1: 1, 2: 2}
 
 
 def test_without_training_jobs_nothing_is_said() -> None:

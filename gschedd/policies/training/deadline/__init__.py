@@ -3,8 +3,7 @@
 1. What each training needs at least, in GPU time, to be in time: on few GPUs, since twice as many
    are never twice as fast.
 2. Whoever needs least goes first: the largest number of training jobs, in that order, that can all
-be
-   in time; found by bisection, as each of them is planned in order of deadlines on its minimum
+   be in time; found by bisection, as each of them is planned in order of deadlines on its minimum
    satisfactory share. If that is not all of them, a part of the GPUs is kept for those to come.
 3. The others are put where they still fit. A job without a guarantee may be given up for others,
    also when it has begun; it goes on with what is left over, and may be taken in again later.

@@ -123,8 +123,8 @@ class Round:
         )
         self.speeds = Speeds(snapshot)
         self.needs = needs_of(snapshot, self.training_jobs, self.speeds)
-        could_be = {each.need.job for each in self.needs.candidates}
-        self.hopeless = frozenset(self.needs.late) | (self.needs.held - could_be)
+        self.could_be = {each.need.job for each in self.needs.candidates}
+        self.hopeless = frozenset(self.needs.late) | (self.needs.held - self.could_be)
         grid = self._grid(settings)
         usable = int(grid.free[0])
         self.kept = keep(self.needs.candidates, grid, settings)
@@ -239,9 +239,8 @@ class Round:
             )
         for job in [*(each.need.job for each in self.kept.given_up), *self.needs.late]:
             yield self._late(job, changes.gpus.get(job, 0))
-        looked_at = {each.need.job for each in self.needs.candidates}
         for job, running in self.training_jobs.fixed.items():
-            if job in looked_at:
+            if job in self.could_be:
                 continue
             if job in self.needs.held and self.snapshot.profiles[job].deadline_s is not None:
                 yield self._late(job, self.needs.has[job])
