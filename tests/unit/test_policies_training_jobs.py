@@ -13,6 +13,7 @@ from gschedd.plan.snapshot import Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.training import elasticflow
+from tests.support.spaces import space
 from tests.support.training_jobs import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 #: Iterations a second: twice the GPUs are twice as fast up to four, eight are as fast as six.
@@ -296,6 +297,27 @@ def test_elasticflow_counts_what_other_jobs_hold_until_they_end() -> None:
 
     assert meets(500)
     assert not meets(501)
+
+
+def test_elasticflow_starts_one_that_got_nothing_beside_others_that_got_fewer_in_the_end() -> None:
+    """Six GPUs of n1 have three CPUs: two jobs would take all of these and those of n2.
+
+    What the first of them cannot have goes to job 1, then it gets fewer itself: a CPU is left.
+    """
+    nodes = {
+        "n1": space("n1", cpus=4, gpu_types=("",) * 8),
+        "n2": space("n2", cpus=4, gpu_types=("",) * 2),
+    }
+    running = training(1, 1000, request=elastic(1, 1, gpus=2), gpus=(2,))
+    its_own = (Share(node="n1", cpus=1, slots=1, gpu_indices=(0, 1)),)
+    waiting = [
+        training(job, 1000, 1e6, request=elastic(1, 4), gpus=(1, 2, 3, 4)) for job in (2, 3, 4)
+    ]
+
+    plan = elasticflow.plan(snapshot_of(nodes, waiting, [(running, its_own)]))
+
+    assert gpus(plan) == {2: 2, 3: 2, 4: 1}
+    assert plan.moves == ()
 
 
 @pytest.mark.parametrize("policy", [elasticflow.plan, edf.plan_scaled])

@@ -86,8 +86,8 @@ class _Round:
         self.training_jobs = TrainingJobs.of(snapshot)
         self.speeds = Speeds(snapshot)
         self.refused: list[int] = []
-        #: Jobs for which there is no room on more than they have.
-        self.capped: set[int] = set()
+        #: Jobs for which there is no room on more than they have, with the number that had none.
+        self.capped: dict[int, int] = {}
         self.shares = self._admit()
         self.numbers = {job: claim.gpus for job, claim in self.shares.claims.items()}
         self.idle = max(self.shares.timeline.free[0], 0)
@@ -97,9 +97,10 @@ class _Round:
         self._share_out()
         changes = self._carry_out()
         for _ in range(MAX_REFILLS):
-            if not self._give_back(changes):
+            if self._give_back(changes):
+                self._share_out()
+            elif not self._offer_again():
                 break
-            self._share_out()
             changes = self._carry_out()
         return Plan(
             starts=changes.starts,
@@ -120,10 +121,19 @@ class _Round:
             if changes.gpus.get(job, 0) < self.numbers.get(job, 0)
         }
         for job, gpus in short.items():
+            self.capped[job] = self.numbers[job]
             self.idle += self.numbers[job] - gpus
             self.numbers[job] = gpus
-        self.capped.update(short)
         return bool(short)
+
+    def _offer_again(self) -> bool:
+        """Give idle GPUs to those that got none while others had numbers that have shrunk since."""
+        without = [job for job in self.capped if not self.numbers[job]]
+        for job in without:
+            if self.capped[job] <= self.idle:
+                self.numbers[job] = self.capped[job]
+                self.idle -= self.capped[job]
+        return any(self.numbers[job] for job in without)
 
     def _share_out(self) -> None:
         """Give idle GPUs to those that will be in time, and then to the others."""
