@@ -228,7 +228,7 @@ def _profiles(draw: st.DrawFn, job: int, request: Request) -> TrainingProfile:
         request=request,
         total_work=work * draw(st.sampled_from([1.0, 2.0])),
         arrived_s=arrived_s,
-        deadline_s=None if after_s is None else NOW_S + after_s * seconds,
+        deadline_s=None if after_s is None else after_s * seconds,
         movable=draw(st.sampled_from([True, True, True, False])),
         move_s=draw(st.sampled_from([0.0, 5.0, 60.0])),
         startup_s=(startup_s := draw(st.sampled_from([0.0, 0.0, 3.0, 40.0]))),
