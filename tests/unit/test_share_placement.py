@@ -186,12 +186,24 @@ def test_a_job_that_has_come_counts_as_busy_until_it_is_measured() -> None:
     ("share", "why"),
     [
         (GpuShare(index=0, percent=40, memory_bytes=16 * GIB, share_class=LOW), ""),
-        (GpuShare(index=0, percent=41, memory_bytes=16 * GIB, share_class=LOW), "asked for"),
-        (GpuShare(index=0, percent=40, memory_bytes=17 * GIB, share_class=LOW), "asked for"),
-        (GpuShare(index=0, percent=40, memory_bytes=16 * GIB, share_class=HIGH), "asked for"),
+        (
+            GpuShare(index=0, percent=41, memory_bytes=16 * GIB, share_class=LOW),
+            "differs from the request",
+        ),
+        (
+            GpuShare(index=0, percent=40, memory_bytes=17 * GIB, share_class=LOW),
+            "differs from the request",
+        ),
+        (
+            GpuShare(index=0, percent=40, memory_bytes=16 * GIB, share_class=HIGH),
+            "differs from the request",
+        ),
         (GpuShare(index=1, percent=40, memory_bytes=16 * GIB, share_class=LOW), "40 % of GPU 1"),
         (GpuShare(index=2, percent=40, memory_bytes=16 * GIB, share_class=LOW), "40 % of GPU 2"),
-        (GpuShare(index=7, percent=40, memory_bytes=16 * GIB, share_class=LOW), "asked for"),
+        (
+            GpuShare(index=7, percent=40, memory_bytes=16 * GIB, share_class=LOW),
+            "differs from the request",
+        ),
     ],
 )
 def test_a_plan_gives_exactly_what_was_asked_for_of_a_gpu_that_has_it(
@@ -230,7 +242,7 @@ def test_nobody_gets_a_share_who_did_not_ask_for_one() -> None:
     share = GpuShare(index=0, percent=10, memory_bytes=8 * GIB, share_class=LOW)
     given = (Share(node="n1", cpus=1, gpu_shares=(share,)),)
 
-    assert "asked for" in covers(Request(), given, spaces(node()))
+    assert "differs from the request" in covers(Request(), given, spaces(node()))
 
 
 def test_two_high_jobs_are_not_given_one_gpu() -> None:
