@@ -57,7 +57,7 @@ class RankedNodes:
         raise IndexError(f"there are {len(self)} nodes, {place} too few")
 
     def fill(self, keys: Mapping[str, RankKey]) -> None:
-        """Begin anew with these nodes."""
+        """Replace all nodes."""
         self._keys = dict(keys)
         ordered = sorted(keys.values())
         self._blocks = [

@@ -166,7 +166,7 @@ class Arrivals:
         task.add_done_callback(self._tasks.discard)
 
     def forget(self) -> None:
-        """Forget what waits: the connection is gone, and the head will say anew what it wants."""
+        """Drop waiting requests: the head repeats them over its next connection."""
         for task in self._tasks:
             task.cancel()
         self._waiting.clear()

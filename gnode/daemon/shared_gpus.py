@@ -142,7 +142,7 @@ class InOrder:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def put(self, call: Callable[[], T]) -> "asyncio.Future[T]":
-        """Have a call run after those that were put before; its result or error comes back."""
+        """Queue a call behind the earlier ones; return its result or raise its error."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 

@@ -42,7 +42,7 @@ from gnode.daemon.shared_gpus import SharedGpus
 from gnode.daemon.space import LOOK_S
 from gnode.daemon.spool import NodeSpool
 from gnode.daemon.steps import StepServer
-from gnode.daemon.writes import Doubts, Writes
+from gnode.daemon.writes import UnreadableRecords, Writes
 from gsched import watchdog
 from gsched.clock import Clock
 from gsched.failpoint import failpoint
@@ -100,7 +100,7 @@ class Shell:
             self._ended, remove=spool.remove, clear=self._remover.remove, start=self._start
         )
         self._writes = Writes()
-        self._doubts = Doubts()
+        self._unreadable = UnreadableRecords()
         self._carry_out = self._do  # looking it up each time would build a function each time
         self._starts = starts.Starts(spool, self.post)
         self._answers = starts.Answers(spool, self.post)
@@ -193,7 +193,7 @@ class Shell:
         self._sharing.close()
         self._neighbours.close()
         self._steps.close()
-        self._doubts.close()
+        self._unreadable.close()
         if self._alarm is not None:
             self._alarm.cancel()
 
@@ -291,9 +291,9 @@ class Shell:
         found = tuple(self._spool.look(key) for key in keys)
         for each in found:
             if not each.doubt:
-                self._doubts.settle(each.key)
+                self._unreadable.settle(each.key)
             elif each.task is not None or each.key in self._agent.attempts:
-                self._doubts.again(
+                self._unreadable.again(
                     each.key, each.doubt, "look", partial(self._look_again, each.key)
                 )
         return found
@@ -311,9 +311,9 @@ class Shell:
         try:
             record = self._spool.read_exit(key, known)
         except OSError as error:
-            self._doubts.again(key, str(error), "end", partial(self._on_ended, key))
+            self._unreadable.again(key, str(error), "end", partial(self._on_ended, key))
             return
-        self._doubts.settle(key)
+        self._unreadable.settle(key)
         attempt = self._agent.attempts.get(key)
         meter = self._meters.load
         if record is not None and attempt is not None and attempt.live:
@@ -433,7 +433,9 @@ class Shell:
         try:
             is_over = self._spool.read_exit(effect.key) is not None
         except OSError as error:  # its supervisor may serve another attempt by now
-            self._doubts.again(effect.key, str(error), "kill", partial(self._kill_again, effect))
+            self._unreadable.again(
+                effect.key, str(error), "kill", partial(self._kill_again, effect)
+            )
             return
         if is_over:
             self._on_ended(effect.key)  # it has just ended, so its supervisor is not to be harmed

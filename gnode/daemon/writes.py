@@ -74,7 +74,7 @@ class Writes:
             self._plan()
 
 
-class Doubts:
+class UnreadableRecords:
     """Attempts whose exit record cannot be read now: looks again until it can, or is not there.
 
     An ancestor of the spool may be writable by others for a moment, a backup may give the records a

@@ -110,7 +110,7 @@ class Culprits:
         self.notify: Callable[[Offence], None] = lambda _: None
 
     def group_of(self, pid: int) -> str | None:
-        """Return the job of a process; None: it is of no job, or of one that shares no GPU."""
+        """Return the job of a process; None if it belongs to no job that shares a GPU."""
         if self.tracking:
             own = cgroups.own_paths(Path(f"/proc/{pid}")).get("", "")
             if own.startswith(f"{self.tracking}/"):

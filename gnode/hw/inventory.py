@@ -140,7 +140,7 @@ def cpu_clock_mhz(
 
     The highest clock that the frequency driver knows counts, since the present one depends on what
     runs. Without a driver it is the base clock in the processor's name, or, in a virtual machine,
-    the constant one that the kernel counts time by.
+    the constant rate of the kernel's clock source.
 
     Args:
         cpus: by number; None: those that this process may use.

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from gnode.supervisor import kernel
 from gnode.task import SupervisorInfo
 from gsched import failpoint, trust
+from gsched.files import flush_directory
 
 NAME = "journal"
 #: What is reserved for the exit record, and again for orders, so that a full disk keeps neither
@@ -205,7 +206,7 @@ class Journal:
         failpoint.failpoint("supervisor.exit.before_flush")
         os.fsync(self._fd)
         if not kernel.names_go_with_files(self._fd):
-            _flush_directory(self._directory)
+            flush_directory(self._directory)
         return text
 
     def _append(self, line: bytes) -> None:
@@ -262,11 +263,3 @@ def _read_from(fd: int, offset: int) -> bytes:
         part = os.pread(fd, _READ_BYTES, offset + len(content))
         content += part
     return content
-
-
-def _flush_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

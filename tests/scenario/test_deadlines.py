@@ -136,7 +136,7 @@ def test_who_is_taken_has_a_guarantee_from_the_first_moment() -> None:
         ({"training": None}, "its run time is unknown"),
     ],
 )
-def test_where_nothing_can_be_said_nothing_is_guaranteed(
+def test_a_deadline_without_a_forecast_is_not_guaranteed(
     changes: dict[str, object], words: str
 ) -> None:
     error = Story().refused(500.0, reject_if_late=True, **changes)
@@ -238,7 +238,7 @@ def test_a_done_job_met_its_deadline_only_if_it_ended_well_and_in_time() -> None
     assert [row.slack_s is not None and row.slack_s > 0 for row in rows] == [True, True, False]
 
 
-def test_a_later_deadline_leaves_a_guarantee_and_all_else_is_judged_anew() -> None:
+def test_a_later_deadline_keeps_a_guarantee_and_other_changes_reset_it() -> None:
     """A guarantee cannot be stretched; who was refused gets another chance."""
     story = Story()
     kept = story.training(600.0)

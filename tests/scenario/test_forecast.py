@@ -213,7 +213,7 @@ def test_where_much_runs_some_ends_are_passed_over() -> None:
     assert len(asked) <= MAX_ROUNDS
 
 
-def test_among_many_training_jobs_nothing_is_said() -> None:
+def test_a_job_among_many_training_jobs_has_no_predicted_start() -> None:
     """Each question would plan all of them: a forecast could take minutes."""
     world = TrainingJobs()
     for _ in range(260):
@@ -225,7 +225,7 @@ def test_among_many_training_jobs_nothing_is_said() -> None:
     assert asked == []
 
 
-def test_among_some_training_jobs_it_is_said() -> None:
+def test_a_job_among_few_training_jobs_has_a_predicted_start() -> None:
     """So few that they can be planned often enough."""
     world = TrainingJobs()
     for _ in range(5):

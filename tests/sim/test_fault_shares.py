@@ -33,7 +33,7 @@ def test_guarantees_hold_while_gpus_are_shared(seed: int) -> None:
     assert story.attempts > 0
 
 
-def test_guarantees_hold_while_others_migrate_beside_shares() -> None:
+def test_guarantees_hold_while_jobs_migrate_and_share_gpus() -> None:
     """And they really do over these seeds, onto GPUs of nodes where jobs have shares."""
     seen: set[str] = set()
     for seed in range(MIXED_SEEDS):

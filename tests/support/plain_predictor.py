@@ -229,7 +229,7 @@ class PlainFamily:
         missed: Logs | None = None
         moment = self._moment(sample.started_s)
         if moment is not None:
-            predicted = [self._then_said(q, target, moment) for q in QUANTITIES]
+            predicted = [self._prediction_at(q, target, moment) for q in QUANTITIES]
             for q in QUANTITIES:
                 predicted[q].extend(logs[q] for logs in wider or ())
             own = tuple(predicted[q][self.best_way(q, 0)] for q in QUANTITIES)
@@ -284,7 +284,7 @@ class PlainFamily:
         """
         return next((each for each in reversed(self._moments) if each.at_s <= at_s), None)
 
-    def _then_said(self, q: Q, target: PredictionTarget, moment: Moment) -> list[float]:
+    def _prediction_at(self, q: Q, target: PredictionTarget, moment: Moment) -> list[float]:
         shift = self._gain(q, target)
         requested, then_requested = target.requested[q], moment.requested[q]
         if self.uses_request and requested is not None and then_requested is not None:

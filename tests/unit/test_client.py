@@ -91,12 +91,12 @@ def test_an_error_of_a_later_version_is_still_an_error() -> None:
     assert isinstance(error_from(api.ErrorBody(code="new", message="what")), InternalError)
 
 
-def test_an_answer_that_is_no_error_of_ours_is_told(head: HeadClient) -> None:
+def test_an_unknown_error_reply_is_reported(head: HeadClient) -> None:
     with pytest.raises(InternalError, match="answered 404 to GET /v1/recover"):
         head.recovery()
 
 
-def test_ids_that_are_none_stand_beside_the_jobs_that_are(fake: FakeApi, head: HeadClient) -> None:
+def test_invalid_ids_are_reported_beside_the_jobs(fake: FakeApi, head: HeadClient) -> None:
     fake.add(make_row(1))
     fake.add(make_row(2, state="done", letter="C"))
 
