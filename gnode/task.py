@@ -7,19 +7,40 @@ default, and a field of a newer version is ignored.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
-
-RecordT = TypeVar("RecordT")
+from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 
 #: How long leftovers of a job that has ended by itself get between TERM and KILL, in seconds:
 #: long enough to flush a file; the next job waits meanwhile.
 LEFTOVER_GRACE_S: Final = 2.0
 
 
-@dataclass(kw_only=True)
-class TaskFile:
+@dataclass_transform(kw_only_default=True)
+class TaskRecord:
+    """A record of annotated fields with defaults, as a dataclass has them.
+
+    `dataclasses` imports `inspect`, `ast` and others: 1.4 MB that each fork of the launcher would
+    copy the page tables of. In gnode, `gnode.core.task` makes dataclasses of these classes.
+
+    Attributes:
+        fields: names of the fields.
+    """
+
+    fields: ClassVar[tuple[str, ...]] = ()
+    _defaults: ClassVar[dict[str, object]] = {}
+
+    def __init_subclass__(cls) -> None:
+        own = vars(cls).get("__annotations__", {})
+        cls.fields = (*cls.fields, *own)
+        cls._defaults = cls._defaults | {name: vars(cls)[name] for name in own if name in vars(cls)}
+
+    def __init__(self, **values: object) -> None:
+        self.__dict__ = self._defaults | values
+        if self.__dict__.keys() != frozenset(self.fields):
+            raise TypeError(f"{type(self).__name__} has fields {self.fields}, not {tuple(values)}")
+
+
+class TaskFile(TaskRecord):
     """A file that the supervisor writes into ``user_dir`` as the owner: the script, say."""
 
     name: str
@@ -27,8 +48,7 @@ class TaskFile:
     content: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryCgroup:
+class MemoryCgroup(TaskRecord):
     """The control group that limits memory: ``version`` 1 or 2, its directory, and the limit."""
 
     version: int
@@ -36,8 +56,7 @@ class MemoryCgroup:
     limit_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpusetCgroup:
+class CpusetCgroup(TaskRecord):
     """The control group that limits CPUs: ``version`` 1 or 2, and its directory.
 
     That of version 2 is the one for tracking.
@@ -47,8 +66,7 @@ class CpusetCgroup:
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFence:
+class GpuFence(TaskRecord):
     """The control group that keeps the attempt from the GPUs of others.
 
     Attributes:
@@ -64,8 +82,7 @@ class GpuFence:
     allowed: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateTmp:
+class PrivateTmp(TaskRecord):
     """The attempt has a /tmp, and with ``shm`` a /dev/shm, of its own.
 
     Attributes:
@@ -78,8 +95,7 @@ class PrivateTmp:
     shm_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerRemoval:
+class ContainerRemoval(TaskRecord):
     """The command that removes what the attempt's container has left, as its owner.
 
     ``env``: the variables of the job's environment that lead to the owner's containers.
@@ -89,8 +105,7 @@ class ContainerRemoval:
     env: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskEarlySignal:
+class TaskEarlySignal(TaskRecord):
     """A signal before the walltime ends: see `gsched.model.job.EarlySignal`."""
 
     signal: int
@@ -98,8 +113,7 @@ class TaskEarlySignal:
     script_only: bool = False
 
 
-@dataclass(kw_only=True)
-class JobOptions:
+class JobOptions(TaskRecord):
     """Options of the job that its supervisor reads: fields of `gsched.model.job.JobSpec`, by name.
 
     A new option of the supervisor is a field here; `gnode.core.binding` copies all of them.
@@ -117,7 +131,6 @@ class JobOptions:
     early_signal: TaskEarlySignal | None = None
 
 
-@dataclass(kw_only=True)  # neither frozen nor with slots: each start of a job makes it twice
 class Task(JobOptions):
     """Everything that a supervisor needs to run an attempt on this node.
 
@@ -199,8 +212,7 @@ class Task(JobOptions):
     private: PrivateTmp | None = None
 
 
-@dataclass(kw_only=True)
-class SupervisorInfo:
+class SupervisorInfo(TaskRecord):
     """From the journal: which processes run the attempt, and its real files."""
 
     pid: int
@@ -213,8 +225,10 @@ class SupervisorInfo:
     stderr_path: str = ""
 
 
+RecordT = TypeVar("RecordT", bound=TaskRecord)
+
 #: The records that a task holds.
-_RECORDS: Final[Mapping[str, type[object]]] = MappingProxyType(
+_RECORDS: Final[Mapping[str, type[TaskRecord]]] = MappingProxyType(
     {
         "files": TaskFile,
         "memory_cgroup": MemoryCgroup,
@@ -246,9 +260,8 @@ def _record(kind: type[RecordT], stated: Any) -> RecordT:
     """Return a record from what JSON decodes to; fields of newer versions are left out."""
     if not isinstance(stated, dict):
         raise ValueError(f"no record of type {kind.__name__}")  # noqa: TRY004 - as of no JSON
-    known: Mapping[str, object] = kind.__dataclass_fields__  # type: ignore[attr-defined] # of each
     # by the names of the fields: Python passes arguments by other, equal texts far more slowly
-    values = {name: stated[name] for name in known if name in stated}
+    values = {name: stated[name] for name in kind.fields if name in stated}
     for name, record in _RECORDS.items():
         value = values.get(name)
         if isinstance(value, dict):

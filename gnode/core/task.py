@@ -6,11 +6,15 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from gnode.task import Task
+from gnode.task import Task, TaskRecord
 from gsched.errors import InvalidRequestError
 from gsched.model.origin import Origin
 from gsched.model.resources import GpuShare
 from gsched.model.states import StopReason
+
+#: So that msgspec and `dataclasses.replace` know them: supervisors import nothing for that.
+for _record in (*TaskRecord.__subclasses__(), Task):
+    dataclass(kw_only=True)(_record)
 
 
 class AttemptKey(NamedTuple):

@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import socket
-from dataclasses import replace
 
 from gnode.supervisor import child, spool, terminal
 from gnode.supervisor.child import Surroundings
@@ -77,7 +76,7 @@ class Shells:
                 } if _SESSION.fullmatch(session) and all(isinstance(each, str) for each in argv):
                     changed = task.env | {str(name): str(env[name]) for name in env}
                     words = tuple(argv) or (_shell_of(task),)
-                    own = replace(task, argv=words, env=changed)
+                    own = Task(**vars(task) | {"argv": words, "env": changed})
                     relays = order.get("forward") is True
                     self._start(own, session, float(linger_s), relays=relays)
                 case _:

@@ -11,12 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-import msgspec
-
-from gnode.supervisor import proc
-from gnode.task import SupervisorInfo
+from gnode.supervisor import proc, spool
 from gsched.errors import GschedError
-from tests.support import records
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.disks import fill, free
 from tests.support.processes import MARKER, attempts
@@ -169,9 +165,11 @@ def quantile(values: list[float], part: float) -> float:
 def kill_supervisor(path: Path) -> bool:
     """Kill the supervisor of an attempt; return whether that came before the attempt's end."""
     try:
-        info = msgspec.convert(records.started(path), SupervisorInfo)
+        info = spool.read_started(str(path))
+        if info is None:
+            return False
         fd = os.pidfd_open(info.pid)
-    except (OSError, msgspec.ValidationError):
+    except OSError:
         return False
     try:
         # The supervisor may serve another attempt by now; killing it is as good.

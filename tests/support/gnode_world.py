@@ -139,7 +139,7 @@ class GnodeWorld:
         directory = self.state / "attempts" / f"{job}.{attempt}"
         for _ in attempts(20.0):
             if (found := records.started(directory)) is not None:
-                return msgspec.convert(found, SupervisorInfo)
+                return SupervisorInfo(**found)
         raise AssertionError(f"attempt {job}.{attempt} was not started:\n{self.log()}")
 
     def log(self) -> str:

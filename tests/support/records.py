@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from gnode.task import Task, decode
 def started(directory: Path) -> dict[str, Any] | None:
     """Return who runs an attempt, None while nobody has said so."""
     found = spool.read_started(str(directory))
-    return None if found is None else asdict(found)
+    return None if found is None else vars(found)
 
 
 def ended(directory: Path) -> dict[str, Any] | None:

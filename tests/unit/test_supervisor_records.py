@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-from dataclasses import asdict
 from typing import Any, get_args
 
 import msgspec
@@ -153,7 +152,7 @@ def test_orders_are_read_once_and_only_whole_lines(tmp_path: pathlib.Path) -> No
 
 
 def test_one_attempt_has_one_supervisor_for_ever(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "task.json").write_text(json.dumps(asdict(a_task())))
+    (tmp_path / "task.json").write_text(json.dumps(vars(a_task())))
     directory = str(tmp_path)
     journal.make_journal(directory).close()
 
