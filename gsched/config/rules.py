@@ -15,6 +15,7 @@ from gsched.config.notify import NotifyConfig
 from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
 from gsched.config.tables import Config, HeadConfig, QueueConfig
 from gsched.config.units import BadValueError
+from gsched.config.web import WebConfig
 from gsched.errors import BadResourceError, ConfigError, InvalidRequestError
 from gsched.model.container import MOUNT_RULE, mount_problem
 from gsched.model.limits import MIN_LEASE_S
@@ -48,6 +49,23 @@ def check(config: Config) -> None:
             raise BadValueError(keys, f": {mount!r} {mount_problem(mount)}", hint=MOUNT_RULE)
     if config.notify != NotifyConfig():
         _check_notify(config.notify)
+    _check_web(config.web)
+
+
+def _check_web(web: WebConfig) -> None:
+    found = _ADDRESS.fullmatch(web.listen)
+    if web.listen and (found is None or int(found["port"]) > 65535):
+        raise BadValueError(
+            ("web", "listen"),
+            f": invalid address {web.listen!r}",
+            hint="write HOST:PORT, as 127.0.0.1:15080; port 0 is any free one",
+        )
+    if web.base_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", web.base_path):
+        raise BadValueError(
+            ("web", "base_path"),
+            f": invalid path {web.base_path!r}",
+            hint="write it as /gsched: with a leading and no trailing slash",
+        )
 
 
 def _check_size(keys: Sequence[str | int], text: str) -> None:

@@ -14,6 +14,7 @@ from gsched.config.nodes import (
 )
 from gsched.config.notify import NotifyConfig
 from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
+from gsched.config.web import WebConfig
 from gsched.config.words import (
     DEFAULT_KEY,
     DEFAULT_SOCKET,
@@ -230,3 +231,4 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     containers: ContainersConfig = ContainersConfig()
     staging: StagingConfig = StagingConfig()
     login: LoginConfig = LoginConfig()
+    web: WebConfig = WebConfig()

@@ -111,3 +111,8 @@ def node_socket_of(head_socket: str) -> str:
     Two heads never share that one, so they do not share this one.
     """
     return f"{head_socket.removesuffix('.sock')}-node.sock"
+
+
+def monitor_socket_of(head_socket: str) -> str:
+    """Return where the monitor of the head whose commands come to ``head_socket`` listens."""
+    return f"{head_socket.removesuffix('.sock')}-monitor.sock"

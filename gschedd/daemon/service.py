@@ -20,6 +20,7 @@ from gsched import file_systems, watchdog
 from gsched.clock import SystemClock
 from gsched.config.nodes import SharingRules
 from gsched.config.tables import Config
+from gsched.config.words import monitor_socket_of
 from gsched.daemon_files import read_key
 from gsched.errors import NO_ROOM, FencedError, StorageError
 from gsched.files import replace_file
@@ -36,19 +37,6 @@ from gschedd.core.state.state import State
 from gschedd.core.views.ahead import waiting_elements
 from gschedd.core.views.jobs import queue_row
 from gschedd.daemon.housekeeping import Check, Housekeeping
-from gschedd.daemon.listening import (
-    NODES_MODE,
-    USERS_MODE,
-    UserSource,
-    address_source,
-    free_port_like,
-    listen_for_nodes,
-    listen_on_path,
-    node_socket_path,
-    raise_open_files,
-    rules_for_nodes,
-    rules_for_users,
-)
 from gschedd.daemon.lock import HeadLock
 from gschedd.daemon.setup import (
     keep_from,
@@ -70,6 +58,19 @@ from gschedd.http.forecasts import Forecasts
 from gschedd.http.handshake import Handshake
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.links import Links
+from gschedd.http.listening import (
+    NODES_MODE,
+    USERS_MODE,
+    UserSource,
+    address_source,
+    free_port_like,
+    listen_for_nodes,
+    listen_on_path,
+    node_socket_path,
+    raise_open_files,
+    rules_for_nodes,
+    rules_for_users,
+)
 from gschedd.http.outputs import Outputs
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
@@ -77,13 +78,14 @@ from gschedd.http.queues import Queues
 from gschedd.http.resubmit import Resubmissions
 from gschedd.http.running import Running
 from gschedd.http.safemode import SafeMode
+from gschedd.http.samples import SampleQueries
 from gschedd.http.schema import openapi
 from gschedd.http.sessions import Sessions
 from gschedd.http.snapshots import Snapshots
 from gschedd.http.witnesses import Witnesses
-from gschedd.notify.process import Notifier
+from gschedd.monitor.worker import MonitorBegin, MonitorReport
 from gschedd.notify.scan import NotifierSettings
-from gschedd.notify.worker import Begin
+from gschedd.notify.worker import NotifierBegin, NotifierReport
 from gschedd.plan.compose import Composed
 from gschedd.planner.process import Worker
 from gschedd.policies.registry import Chosen
@@ -92,6 +94,7 @@ from gschedd.store.lineage import Opened
 from gschedd.store.queues import read_overrides, write_overrides
 from gschedd.store.reader import Reader
 from gschedd.store.sqlite import Store
+from gschedd.workers.kept import KeptWorker
 
 log = logging.getLogger("gschedd")
 
@@ -209,8 +212,8 @@ class Service:
         telling = asyncio.create_task(self._links.keep_witnesses(), name="high water")
         waiting = asyncio.create_task(self._sessions.waiting.run(), name="interactive jobs")
         work = {engine, keeping, checking, telling, waiting}
-        if self._notifier is not None:
-            work.add(asyncio.create_task(self._notifier.run(), name="notifier"))
+        for worker in self._kept_workers():
+            work.add(asyncio.create_task(worker.run(), name="worker process"))
         await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         code = self._why_stopped(work)
         await self._shut(*work, stopping, alive)
@@ -238,6 +241,7 @@ class Service:
             code=code_store,
         )
         self._notifier = self._make_notifier()
+        self._monitor = self._make_monitor()
         self._check_reader = Reader(self._store.path)
         self._check = Check(self._check_reader, self._clock, self._damaged)
         self._blob_reader = Reader(self._store.path)
@@ -274,6 +278,7 @@ class Service:
             forecasts=self._forecasts,
             status=self._status,
         )
+        self._samples = SampleQueries(state=head.state, callers=callers, clock=self._clock)
         self._sessions = Sessions(
             engine=self._engine,
             callers=callers,
@@ -369,7 +374,7 @@ class Service:
         self._commands = Commands(parts)
         self._resubmissions = Resubmissions(parts, self._queries)
 
-    def _make_notifier(self) -> Notifier | None:
+    def _make_notifier(self) -> KeptWorker[NotifierReport] | None:
         """Return the process that tells of jobs, not started yet; None where the site has none."""
         config = self._configured.config.notify
         if not config.is_on:
@@ -383,7 +388,29 @@ class Service:
         )
         ledger = os.path.join(self._config.head.state_dir, "notify.db")
         path, newest = self._store.path, self._store.reached[0]
-        return Notifier(Begin(settings=settings, newest=newest, database=path, ledger=ledger))
+        begin = NotifierBegin(settings=settings, newest=newest, database=path, ledger=ledger)
+        return KeptWorker("notifier", "gschedd.notify.worker", lambda: begin, NotifierReport())
+
+    def _make_monitor(self) -> KeptWorker[MonitorReport] | None:
+        """Return the process that serves the page and metrics; None where the site has none."""
+        if not self._config.web.enabled:
+            return None
+        begin = MonitorBegin(
+            server=self._head.settings.server,
+            config=self._config.web,
+            database=self._store.path,
+            state_dir=self._config.head.state_dir,
+            head_socket=self._config.head.socket,
+            socket=monitor_socket_of(self._config.head.socket),
+            operators=tuple(sorted(self._head.settings.operator_uids)),
+        )
+        return KeptWorker("monitor", "gschedd.monitor.worker", lambda: begin, MonitorReport())
+
+    def _kept_workers(self) -> Iterable[KeptWorker[NotifierReport] | KeptWorker[MonitorReport]]:
+        if self._notifier is not None:
+            yield self._notifier
+        if self._monitor is not None:
+            yield self._monitor
 
     def _worker(self, name: str) -> Worker | None:
         """Return a process in which policies run, not started yet; None where none do."""
@@ -399,7 +426,7 @@ class Service:
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
             *(self._queues, self._running, self._commands, self._resubmissions),
-            *(self._code, self._outputs),
+            *(self._code, self._outputs, self._samples),
         ):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)
@@ -482,8 +509,8 @@ class Service:
         for door in self._doors:
             door.close()
         await self._forecasts.close()
-        if self._notifier is not None:
-            await self._notifier.close()
+        for worker in self._kept_workers():
+            await worker.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_S):
                 await self._sessions.close()

@@ -13,12 +13,15 @@ from concurrent.futures import TimeoutError as NotYetError
 from aiohttp import web
 
 from gsched.clock import Clock
-from gsched.errors import NotPermittedError
+from gsched.errors import InvalidRequestError, NotPermittedError
+from gsched.model.limits import shown
 from gschedd.core.state.settings import Caller, Settings
 
 log = logging.getLogger("gschedd.http")
 
 _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
+#: Uid and gid of the user for whom the monitor sends a request.
+ON_BEHALF_OF = "Gsched-On-Behalf-Of"
 MAX_NAMES = 10_000
 #: For how long a name that a network directory gave is used for reading lists, and for acting on
 #: jobs, seconds: a uid may be given to another user. A change of `ACCOUNTS` counts at once.
@@ -107,18 +110,30 @@ class Callers:
     def of(self, request: web.Request, *, acts: bool | None = None) -> Caller:
         """Return who is at the other end of a request's Unix socket.
 
+        The head's own account may speak for another user: its monitor does, for a user whom it has
+        authenticated. That account could do all of it anyway.
+
         ``acts`` as for `UserNames.name`; None: any method other than GET changes something.
 
         Raises:
-            NotPermittedError: the kernel does not say (not a Unix socket).
+            NotPermittedError: the kernel does not say (not a Unix socket), or another account
+                speaks for somebody.
         """
-        transport = request.transport
-        peer = None if transport is None else transport.get_extra_info("socket")
-        if peer is None or peer.family != socket.AF_UNIX:
-            raise NotPermittedError("commands are taken on the Unix socket only")
-        raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        _, uid, gid = _UCRED.unpack(raw)
+        uid, gid = peer_of(request)
+        other = request.headers.get(ON_BEHALF_OF)
+        if other is not None:
+            self.check_own(request)
+            uid, gid = _ids(other)
         return self.caller(uid, gid, acts=request.method != "GET" if acts is None else acts)
+
+    def check_own(self, request: web.Request) -> None:
+        """Check that the head's own account, or root, is at the other end.
+
+        Raises:
+            NotPermittedError: it is another one.
+        """
+        if peer_of(request)[0] not in {0, os.geteuid()}:
+            raise NotPermittedError("only the head's own account may request this")
 
     def caller(self, uid: int, gid: int, *, acts: bool = False) -> Caller:
         """Return the caller with these ids."""
@@ -128,6 +143,27 @@ class Callers:
             uid in settings.operator_uids and settings.operator_names.get(uid, name) == name
         )
         return Caller(user=name, uid=uid, gid=gid, operator=is_operator)
+
+
+def peer_of(request: web.Request) -> tuple[int, int]:
+    """Return uid and gid at the other end of a request's Unix socket, as the kernel knows them.
+
+    Raises:
+        NotPermittedError: it is no Unix socket.
+    """
+    transport = request.transport
+    peer = None if transport is None else transport.get_extra_info("socket")
+    if peer is None or peer.family != socket.AF_UNIX:
+        raise NotPermittedError("commands are taken on the Unix socket only")
+    _, uid, gid = _UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return uid, gid
+
+
+def _ids(text: str) -> tuple[int, int]:
+    uid, colon, gid = text.partition(":")
+    if not (colon and uid.isdecimal() and gid.isdecimal() and max(len(uid), len(gid)) <= 10):
+        raise InvalidRequestError(f"{ON_BEHALF_OF}: {shown(text)} is not UID:GID")
+    return int(uid), int(gid)
 
 
 def accounts_version(path: str = ACCOUNTS) -> object:

@@ -14,6 +14,7 @@ from gsched.protocol.messages import JobMessage, MessageReply
 from gsched.protocol.queues import QueueRequest
 from gsched.protocol.rerun import RerunFailed, RerunReply
 from gsched.protocol.running import RunningConfig
+from gsched.protocol.samples import UseSamples
 from gsched.protocol.stories import JobStories
 from gsched.version import VERSION
 from gschedd.http.answers import answer
@@ -34,6 +35,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("post", "/v1/jobs/actions", "act on jobs", a.JOB_ACTION, api.ActionReply),
     ("post", "/v1/jobs/rerun-failed", "submit what has failed again", RerunFailed, RerunReply),
     ("get", "/v1/nodes", "list nodes", None, api.NodeList),
+    ("get", "/v1/samples", "figures of nodes and running jobs", None, UseSamples),
     ("post", "/v1/nodes/actions", "act on nodes", a.NODE_ACTION, api.ActionReply),
     ("get", "/v1/nodes/predictions", "nodes beside predictions", None, p.NodePredictions),
     ("post", "/v1/queues", "change queues", QueueRequest, api.ActionReply),

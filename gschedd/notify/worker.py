@@ -1,32 +1,29 @@
 """The process that tells of jobs: ``python -m gschedd.notify.worker``, a child of the head.
 
-Its first line of standard input is a `Begin`; the end of that input is the end of the head, after
-which it finishes the deliveries under way and exits. It writes a `Report` as a line when one
-differs from the last. It reads the head's database and writes its own, so it can neither block nor
-harm the head, and another one goes on where it was killed.
+Its first line of standard input is a `NotifierBegin`; the end of that input is the end of the head,
+after which it finishes the deliveries under way and exits. It writes a `NotifierReport` as a line
+when one differs from the last. It reads the head's database and writes its own, so it can neither
+block nor harm the head, and another one goes on where it was killed.
 """
 
 import asyncio
 import contextlib
-import fcntl
 import logging
-import os
-import signal
 import sqlite3
-import sys
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from gsched.clock import Clock, SystemClock
 from gsched.failpoint import failpoint
-from gsched.logs import Complaints, LineFormatter
+from gsched.logs import Complaints
 from gschedd.notify.ledger import Ledger, Waiting, open_ledger
 from gschedd.notify.notices import USER_URL, WAYS, endpoint_of, user_of
 from gschedd.notify.scan import NotifierSettings, Scanner
 from gschedd.notify.ways import LaterError, RefusedError, Ways
 from gschedd.store.reader import Reader
+from gschedd.workers.inside import begin as begin_worker
+from gschedd.workers.inside import locked, pause, watch_input, write_report
 
 log = logging.getLogger("gschedd.notify")
 
@@ -37,12 +34,9 @@ PAUSE_S: Final = 5.0
 LAST_RETRY_S: Final = 3600.0
 #: Lanes of URLs of users that are delivered at once.
 USER_LANES: Final = 16
-NICENESS: Final = 5
-#: Where memory runs out, it is killed rather than the head: it is started again.
-OOM_SCORE: Final = 500
 
 
-class Begin(Struct, frozen=True, kw_only=True):
+class NotifierBegin(Struct, frozen=True, kw_only=True):
     """What the head tells the process; ``database`` and ``ledger`` are paths.
 
     Attributes:
@@ -55,7 +49,7 @@ class Begin(Struct, frozen=True, kw_only=True):
     ledger: str
 
 
-class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NotifierReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How deliveries go, by way: waiting, sent and dropped ones, and why a way is down."""
 
     waiting: dict[str, int] = {}
@@ -98,7 +92,7 @@ class Deliverer:
         self.stopping = False
 
     def start_due(self) -> None:
-        """Begin with every endpoint for which something is due."""
+        """NotifierBegin with every endpoint for which something is due."""
         now_s = self._clock.wall_s()
         waiting: dict[str, float] = {}
         for lane, due_s in self._ledger.lanes():
@@ -179,13 +173,13 @@ def _is_of_user(lane: str) -> bool:
     return lane.startswith(USER_URL)
 
 
-async def work(begin: Begin, clock: Clock) -> None:
+async def work(begin: NotifierBegin, clock: Clock) -> None:
     """Tell of jobs until the head has ended."""
     ended = asyncio.Event()
-    watching = asyncio.create_task(_watch_input(ended))
+    watching = asyncio.create_task(watch_input(ended))
     with contextlib.ExitStack() as opened:
         lock = opened.enter_context(open(f"{begin.ledger}.lock", "ab"))  # noqa: ASYNC230 - a local file
-        if not await _locked(lock.fileno(), ended):
+        if not await locked(lock.fileno(), ended):
             return
         complaints = Complaints(log, clock)
         found = await _opened(begin.ledger, ended, complaints)
@@ -201,7 +195,7 @@ async def work(begin: Begin, clock: Clock) -> None:
         deliverer = Deliverer(ledger, ways, begin.settings, clock)
         scanner = Scanner(reader, ledger, begin.settings, complaints)
         scanner.begin(begin.newest)
-        last: Report | None = None
+        last: NotifierReport | None = None
         while not ended.is_set():
             try:
                 more = scanner.step(clock.wall_s())
@@ -209,12 +203,12 @@ async def work(begin: Begin, clock: Clock) -> None:
                 report = _report(ledger, deliverer)
             except sqlite3.OperationalError as error:
                 complaints.say("notifications wait", str(error), level=logging.ERROR)
-                await _pause(ended, PAUSE_S)
+                await pause(ended, PAUSE_S)
                 continue
             if report != last:
-                _say(report)
+                write_report(report)
                 last = report
-            await _pause(ended, 0.0 if more else PERIOD_S)
+            await pause(ended, 0.0 if more else PERIOD_S)
         await deliverer.finish()
         await ways.close()
     watching.cancel()
@@ -229,38 +223,11 @@ async def _opened(
             return open_ledger(path)
         except (sqlite3.OperationalError, OSError) as error:
             complaints.say("notifications wait", str(error), level=logging.ERROR)
-            await _pause(ended, PAUSE_S)
+            await pause(ended, PAUSE_S)
     return None
 
 
-async def _locked(descriptor: int, ended: asyncio.Event) -> bool:
-    """Wait for the process of the head before, which may still deliver something."""
-    while not ended.is_set():
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            await _pause(ended, PERIOD_S)
-        else:
-            return True
-    return False
-
-
-async def _pause(ended: asyncio.Event, pause_s: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(ended.wait(), pause_s)
-
-
-async def _watch_input(ended: asyncio.Event) -> None:
-    """Set the event at the end of standard input."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    while await reader.read(4096):
-        pass
-    ended.set()
-
-
-def _report(ledger: Ledger, deliverer: Deliverer) -> Report:
+def _report(ledger: Ledger, deliverer: Deliverer) -> NotifierReport:
     counts = ledger.counts()
 
     def of(what: str) -> dict[str, int]:
@@ -272,7 +239,7 @@ def _report(ledger: Ledger, deliverer: Deliverer) -> Report:
         for name, (_, text) in counts.items()
         if name.startswith("dropped ")
     }
-    return Report(
+    return NotifierReport(
         waiting=ledger.waiting(),
         sent=of("sent "),
         dropped=of("dropped "),
@@ -281,37 +248,9 @@ def _report(ledger: Ledger, deliverer: Deliverer) -> Report:
     )
 
 
-def _say(report: Report) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the head has died: the end of the input follows
-        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-        sys.stdout.buffer.flush()
-
-
-def _settle_in() -> None:
-    """Give way to the head, and end with it: not by the signals that its whole group gets.
-
-    What is started here gets the default again, as a handler is not inherited.
-    """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)
-    os.nice(NICENESS)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write(str(OOM_SCORE))
-
-
 def main() -> None:
     """Run the process."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
-    logging.basicConfig(level="INFO", handlers=[handler])
-    _settle_in()
-    line = b""
-    while not line.endswith(b"\n"):
-        part = os.read(0, 1)  # unbuffered: what follows is waited for in the event loop
-        if not part:
-            return
-        line += part
-    asyncio.run(work(msgspec.json.decode(line, type=Begin), SystemClock()))
+    asyncio.run(work(begin_worker(NotifierBegin), SystemClock()))
 
 
 if __name__ == "__main__":

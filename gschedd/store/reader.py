@@ -201,6 +201,11 @@ class Reader:
         """Return the number of the newest event, 0 if there is none."""
         return int(self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
 
+    def event_time_s(self, seq: int) -> float | None:
+        """Return when an event happened, seconds since the epoch; None: there is none any more."""
+        row = self._db.execute("SELECT at_s FROM events WHERE seq = ?", (seq,)).fetchone()
+        return None if row is None else float(row[0])
+
     def events_between(
         self, first: int, last: int, kinds: Sequence[str]
     ) -> list[tuple[int, f.AnyFact]]:

@@ -18,15 +18,15 @@ from aiohttp import web
 from gsched.clock import SystemClock
 from gsched.errors import InvalidRequestError
 from gsched.model.limits import MAX_REQUEST_BYTES, MAX_SUBMIT_BYTES
-from gschedd.daemon.listening import (
+from gschedd.http.answers import answer, errors
+from gschedd.http.bodies import Bodies, read_submission, watched
+from gschedd.http.door import Door, Rules, Source, Visitor
+from gschedd.http.listening import (
     USERS_MODE,
     listen_on_path,
     rules_for_nodes,
     rules_for_users,
 )
-from gschedd.http.answers import answer, errors
-from gschedd.http.bodies import Bodies, read_submission, watched
-from gschedd.http.door import Door, Rules, Source, Visitor
 
 LONG_S = 30.0
 WIDE = Rules(of_source=100, in_all=1000)

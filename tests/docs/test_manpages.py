@@ -40,6 +40,7 @@ from gsched.config.tables import (
     MovesConfig,
     QueueConfig,
 )
+from gsched.config.web import WebConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 MAN = ROOT / "man"
@@ -228,6 +229,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[[GPU_SHARE.MIG]]": MigConfig,
         "[CONTAINERS]": ContainersConfig,
         "[NOTIFY]": NotifyConfig,
+        "[WEB]": WebConfig,
         "[LIMITS]": LimitsConfig,
         "[STAGING]": StagingConfig,
         "[NODE]": NodeConfig,
@@ -260,6 +262,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "outside_gpu_use",
         "login",
         "notify",
+        "web",
     }
 
 

@@ -60,6 +60,7 @@ class Cluster:
         self.key_file = directory / "cluster.key"
         self.head_settings: dict[str, object] = {}
         self.queues: str = ""  # [[queue]] tables, as TOML text
+        self.has_monitor = False  # it takes half a second of CPU to start
         self.wrapper: list[str] = []  # words before each daemon's command
         self.share_runtimes: dict[str, str] = {}
         self.share_settings: dict[str, object] = {}  # more of [gpu_share] of these nodes
@@ -96,7 +97,8 @@ class Cluster:
             **self.head_settings,
         }
         config = self.directory / "head.toml"
-        config.write_text(_table("head", settings) + self.queues, encoding="utf-8")
+        web = _table("web", {"enabled": self.has_monitor})
+        config.write_text(_table("head", settings) + web + self.queues, encoding="utf-8")
         port_file = self.state_dir / "gschedd.port"
         port_file.unlink(missing_ok=True)
         self._head_process = self._spawn(self.head_module, config, "head.log", env)

@@ -314,7 +314,7 @@ LIMITS: Final = (
     ),
     *_of(
         Scope.USER,
-        "gschedd.daemon.listening",
+        "gschedd.http.listening",
         (
             "MAX_USER_CONNECTIONS",
             "descriptors: connections to the head",
@@ -323,7 +323,7 @@ LIMITS: Final = (
     ),
     *_of(
         Scope.ALL,
-        "gschedd.daemon.listening",
+        "gschedd.http.listening",
         (
             "MAX_CONNECTIONS",
             "descriptors: connections to the head",
@@ -337,7 +337,7 @@ LIMITS: Final = (
     ),
     *_of(
         Scope.ADDRESS,
-        "gschedd.daemon.listening",
+        "gschedd.http.listening",
         (
             "MAX_UNPROVEN_OF_ADDRESS",
             "descriptors: connections to the node port that have proven nothing",

@@ -1,4 +1,4 @@
-"""The head's side of the notifier: starts its process, starts it again, and keeps its reports."""
+"""The head's side of a worker process: starts it, starts it again, and keeps its reports."""
 
 import asyncio
 import contextlib
@@ -6,14 +6,15 @@ import logging
 import os
 import subprocess
 import sys
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from gsched.config.environment import full_environment
-from gschedd.notify.worker import Begin, Report
 
-log = logging.getLogger("gschedd.notify")
+R = TypeVar("R", bound=Struct)
 
 FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 60.0
@@ -23,8 +24,14 @@ CLOSE_S: Final = 1.0
 LONGEST: Final = 1 << 16
 
 
-class Notifier:
-    """Keeps one notifying process running.
+class KeptWorker(Generic[R]):
+    """Keeps one process running, which reads one line of JSON and writes reports, a line each.
+
+    Args:
+        name: for the log.
+        module: that the process runs, with ``-m``.
+        begin: returns what its first line of input says, each time it is started.
+        empty: the report before the first.
 
     Attributes:
         report: the last one.
@@ -32,10 +39,13 @@ class Notifier:
         pid: of the process; 0: none runs.
     """
 
-    def __init__(self, begin: Begin) -> None:
+    def __init__(self, name: str, module: str, begin: Callable[[], Struct], empty: R) -> None:
+        self._log = logging.getLogger(module.rpartition(".")[0])
+        self._name = name
+        self._module = module
         self._begin = begin
         self._process: asyncio.subprocess.Process | None = None
-        self.report = Report()
+        self.report = empty
         self.trouble = ""
 
     @property
@@ -53,19 +63,21 @@ class Notifier:
                 self.trouble = f"cannot be started: {error.strerror}"
             else:
                 self.trouble = ""
-                if await self._hear(process):
+                if await self._keep_reports(process):
                     failures = 0
                 self.trouble = f"has ended with exit status {await process.wait()}"
                 self._process = None
             pause_s = min(FIRST_PAUSE_S * 2 ** min(failures, 30), LAST_PAUSE_S)
             failures += 1
-            log.error("the notifier %s; it is started again in %.1f s", self.trouble, pause_s)
+            self._log.error(
+                "the %s %s; it is started again in %.1f s", self._name, self.trouble, pause_s
+            )
             await asyncio.sleep(pause_s)
 
     async def _start(self) -> asyncio.subprocess.Process:
         path = os.pathsep.join(filter(None, sys.path))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "gschedd.notify.worker"),
+            *(sys.executable, "-P", "-m", self._module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**full_environment(), "PYTHONPATH": path},
@@ -74,10 +86,10 @@ class Notifier:
         )
         self._process = process
         assert process.stdin is not None, "it is a pipe"
-        process.stdin.write(msgspec.json.encode(self._begin) + b"\n")
+        process.stdin.write(msgspec.json.encode(self._begin()) + b"\n")
         return process
 
-    async def _hear(self, process: asyncio.subprocess.Process) -> bool:
+    async def _keep_reports(self, process: asyncio.subprocess.Process) -> bool:
         """Keep reports until the process ends; return whether there was one."""
         assert process.stdout is not None, "it is a pipe"
         received = False
@@ -86,13 +98,13 @@ class Notifier:
                 line = await process.stdout.readline()
                 if not line:
                     return received
-                self.report = msgspec.json.decode(line, type=Report)
+                self.report = msgspec.json.decode(line, type=type(self.report))
                 received = True
             except (ValueError, ConnectionError):  # half a line, as it was killed
                 return received
 
     async def close(self) -> None:
-        """Tell the process to end; it finishes the deliveries that are under way."""
+        """Tell the process to end; it finishes what is under way."""
         process, self._process = self._process, None
         if process is None or process.stdin is None:
             return

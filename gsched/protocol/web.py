@@ -1,0 +1,17 @@
+"""What the monitor tells commands of its page."""
+
+from msgspec import Struct
+
+
+class WebAddress(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The page's address for one user.
+
+    Attributes:
+        address: host and port; empty: the page is on the Unix socket only.
+        base_path: below which a reverse proxy shows it.
+        token: begins one session of the user, within five minutes.
+    """
+
+    address: str
+    base_path: str = ""
+    token: str = ""

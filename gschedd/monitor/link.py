@@ -1,0 +1,94 @@
+"""The monitor's connection to its head: the same API that commands use, over the same socket."""
+
+from typing import Final, TypeVar
+
+import aiohttp
+import msgspec
+
+from gsched.errors import GschedError, HeadUnreachableError
+from gsched.protocol.api import ErrorReply
+from gsched.protocol.samples import UseSamples
+from gschedd.http.callers import ON_BEHALF_OF
+from gschedd.monitor.viewers import Viewer
+
+T = TypeVar("T")
+
+TIMEOUT_S: Final = 20.0
+CONNECTIONS: Final = 8
+
+
+class RefusedByHeadError(GschedError):
+    """The head refuses a request; ``status`` is that of its answer, ``reason`` its error code."""
+
+    def __init__(self, message: str, *, hint: str, reason: str, status: int) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+        self.status = status
+
+
+class HeadLink:
+    """Sends requests to the head, for the monitor itself or for somebody who looks at the page."""
+
+    def __init__(self, socket: str) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(path=socket, limit=CONNECTIONS),
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+        )
+
+    async def get(
+        self, path: str, answer: type[T], *, viewer: Viewer | None = None, **query: str
+    ) -> T:
+        """Return the answer to a GET request.
+
+        Raises:
+            HeadUnreachableError: the head does not answer.
+            RefusedByHeadError: it refuses the request.
+        """
+        return await self._send("GET", path, answer, viewer, query, None)
+
+    async def post(self, path: str, body: object, answer: type[T], *, viewer: Viewer) -> T:
+        """Return the answer to a POST request; errors as in `get`."""
+        return await self._send("POST", path, answer, viewer, {}, msgspec.json.encode(body))
+
+    async def samples(self) -> UseSamples:
+        """Return samples of all nodes and running jobs; errors as in `get`."""
+        return await self.get("/v1/samples", UseSamples)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        answer: type[T],
+        viewer: Viewer | None,
+        query: dict[str, str],
+        body: bytes | None,
+    ) -> T:
+        headers = {"Content-Type": "application/json"}
+        if viewer is not None:
+            headers[ON_BEHALF_OF] = f"{viewer.uid}:{viewer.gid}"
+        try:
+            async with self._session.request(
+                method, f"http://head{path}", params=query, data=body, headers=headers
+            ) as response:
+                data = await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise HeadUnreachableError(
+                f"the head does not answer: {str(error) or type(error).__name__}",
+                hint="is gschedd running? See its log",
+            ) from error
+        if response.status >= 400:
+            raise _refusal(data, response.status)
+        return msgspec.json.decode(data, type=answer)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+
+def _refusal(data: bytes, status: int) -> RefusedByHeadError:
+    try:
+        error = msgspec.json.decode(data, type=ErrorReply).error
+    except msgspec.DecodeError:
+        message = f"the head refuses the request with status {status}"
+        return RefusedByHeadError(message, hint="", reason="internal", status=status)
+    return RefusedByHeadError(error.message, hint=error.hint, reason=error.code, status=status)

@@ -1,0 +1,37 @@
+"""The read model: what all that the monitor serves is made from."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gsched.clock import Clock
+from gsched.config.web import WebConfig
+from gsched.protocol.samples import UseSamples
+from gschedd.monitor.database import Database
+from gschedd.monitor.feed import ModelPart
+from gschedd.monitor.link import HeadLink
+from gschedd.monitor.viewers import Viewers
+
+#: The parts of the read model, in the order in which they take events in.
+PARTS: Sequence[type[ModelPart]] = ()
+
+
+class ReadModel(Struct, kw_only=True):
+    """What handlers of requests use.
+
+    Attributes:
+        server: name of the cluster's head.
+        samples: the last that the head gave; None: none yet.
+        trouble: why it gave none at last; empty: it did.
+        behind: events that are still to be read.
+    """
+
+    server: str
+    config: WebConfig
+    database: Database
+    head: HeadLink
+    viewers: Viewers
+    clock: Clock
+    samples: UseSamples | None = None
+    trouble: str = ""
+    behind: int = 0

@@ -1,0 +1,122 @@
+"""The monitor's sockets and routes."""
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from aiohttp import web
+from msgspec import Struct
+
+from gsched.errors import ConfigError
+from gsched.protocol.web import WebAddress
+from gschedd.http.answers import answer, errors
+from gschedd.http.door import Door, Rules, Source
+from gschedd.http.listening import USERS_MODE, UserSource, address_source, listen_on_path
+from gschedd.monitor.model import ReadModel
+
+log = logging.getLogger("gschedd.monitor")
+
+BACKLOG: Final = 128
+RULES: Final = Rules(of_source=32, in_all=256, reserved=16)
+
+
+class Listening(Struct, kw_only=True):
+    """What is listened on; ``address`` is that of the TCP socket, empty if there is none."""
+
+    doors: list[Door]
+    runners: list[web.AppRunner]
+    address: str = ""
+
+    async def close(self) -> None:
+        """Close all sockets and connections."""
+        for door in self.doors:
+            door.close()
+        for runner in self.runners:
+            await runner.cleanup()
+
+
+class Login:
+    """Gives addresses with a token to users on the Unix socket, and sessions for them."""
+
+    def __init__(self, model: ReadModel, address: Callable[[], str]) -> None:
+        self._model = model
+        self._address = address
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.post("/v1/web-address", self.new_address)]
+
+    async def new_address(self, request: web.Request) -> web.StreamResponse:
+        """``POST /v1/web-address``: the page's address for the caller, with a token."""
+        viewer = self._model.viewers.of(request)
+        token = self._model.viewers.new_token(viewer)
+        return answer(
+            WebAddress(address=self._address(), base_path=self._model.config.base_path, token=token)
+        )
+
+
+async def listen(
+    routes: Sequence[web.RouteDef],
+    *,
+    model: ReadModel,
+    path: str,
+    port: int,
+    operators: frozenset[int],
+) -> Listening:
+    """Serve routes on the Unix socket and, if so configured, on a TCP socket.
+
+    Raises:
+        ConfigError: one of them cannot be had.
+    """
+    listening = Listening(doors=[], runners=[])
+    login = Login(model, lambda: listening.address)
+    listeners: list[tuple[socket.socket, Callable[[socket.socket], Source]]] = [
+        (listen_on_path(path, mode=USERS_MODE, key="socket"), UserSource(operators))
+    ]
+    if model.config.listen:
+        tcp = listen_on_address(model.config.listen, port)
+        host = model.config.listen.rpartition(":")[0]
+        listening.address = f"{host}:{tcp.getsockname()[1]}"
+        listeners.append((tcp, address_source))
+    for listener, source_of in listeners:
+        app = web.Application(middlewares=[errors], logger=log)
+        app.add_routes([*routes, *login.routes()])
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await runner.setup()
+        assert runner.server is not None, "it was set up"
+        door = Door(
+            listener=listener,
+            server=runner.server,
+            source_of=source_of,
+            rules=RULES,
+            clock=model.clock,
+        )
+        door.open()
+        listening.runners.append(runner)
+        listening.doors.append(door)
+    return listening
+
+
+def listen_on_address(text: str, port_before: int) -> socket.socket:
+    """Return a listening TCP socket; for port 0 with the port of the last start, if it is free.
+
+    Raises:
+        ConfigError: another program has the port, or there is no such address here.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    wanted = int(port)
+    for number in [wanted] if wanted or not port_before else [port_before, 0]:
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            listener.bind((host, number))
+            listener.listen(BACKLOG)
+            return listener
+        listener.close()
+    raise ConfigError(
+        f"cannot listen on {text}: another program uses it, or it is no address of this machine",
+        hint="see [web] listen in gsched.toml(5)",
+    )

@@ -1,0 +1,131 @@
+"""Who looks at the page: the user at the other end of a Unix socket, or of a session.
+
+A session begins with a token that works once. The user gets it on the Unix socket, where the
+kernel tells who that is; ``gsched web`` prints it as part of an address.
+"""
+
+import hashlib
+import hmac
+import pwd
+import secrets
+from typing import Final
+
+from aiohttp import web
+from itsdangerous import BadSignature, URLSafeTimedSerializer
+from msgspec import Struct
+
+from gsched.clock import Clock
+from gsched.errors import NotPermittedError
+from gschedd.http.callers import peer_of
+
+COOKIE: Final = "gsched-session"
+#: A token for a new session is valid for so long, seconds.
+TOKEN_S: Final = 300
+#: Tokens that were used and are remembered until they are too old.
+TOKENS_MOST: Final = 10_000
+
+
+class Viewer(Struct, frozen=True, kw_only=True):
+    """Who looks.
+
+    Attributes:
+        session: the text of the session; empty on the Unix socket.
+    """
+
+    uid: int
+    gid: int
+    user: str
+    session: str = ""
+
+
+class Viewers:
+    """Tells who looks.
+
+    Args:
+        key: secret of this installation: sessions last while it stays.
+        session_s: how long one lasts, seconds.
+    """
+
+    def __init__(self, key: bytes, *, session_s: float, clock: Clock) -> None:
+        self._key = key
+        # a process takes its own tokens only: it knows which of them were used
+        self._tokens = URLSafeTimedSerializer(key, salt=f"token {secrets.token_hex(16)}")
+        self._sessions = URLSafeTimedSerializer(key, salt="session")
+        self._session_s = session_s
+        self._clock = clock
+        self._used: dict[str, float] = {}
+
+    def of(self, request: web.Request) -> Viewer:
+        """Return who sent a request.
+
+        Raises:
+            NotPermittedError: nobody has logged in there.
+        """
+        session = request.cookies.get(COOKIE, "")
+        if session:
+            uid = self._uid_of(self._sessions, session, self._session_s)
+            if uid is not None:
+                return _viewer(uid, session)
+        try:
+            return _viewer(peer_of(request)[0])
+        except NotPermittedError:
+            raise NotPermittedError(
+                "nobody is logged in here, or the session is over", hint="run: gsched web"
+            ) from None
+
+    def new_token(self, viewer: Viewer) -> str:
+        """Return a token for one session of somebody."""
+        return self._tokens.dumps([viewer.uid, secrets.token_urlsafe(9)])
+
+    def begin_session(self, token: str) -> str:
+        """Return a new session for a token, which is used up then.
+
+        Raises:
+            NotPermittedError: it is none, it is too old, or it was used before.
+        """
+        uid = self._uid_of(self._tokens, token, TOKEN_S)
+        now_s = self._clock.monotonic_s()
+        self._used = {text: at_s for text, at_s in self._used.items() if now_s - at_s < TOKEN_S}
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        if uid is None or digest in self._used or len(self._used) >= TOKENS_MOST:
+            raise NotPermittedError(
+                "this address was used before, or is too old", hint="get another: gsched web"
+            )
+        self._used[digest] = now_s
+        return self._sessions.dumps([uid, secrets.token_urlsafe(9)])
+
+    def form_token(self, viewer: Viewer) -> str:
+        """Return what a form that changes something must carry: it proves that we made the form."""
+        whom = f"form {viewer.uid} {viewer.session}".encode()
+        return hmac.new(self._key, whom, hashlib.sha256).hexdigest()
+
+    def check_form(self, viewer: Viewer, given: str) -> None:
+        """Check what a form carries.
+
+        Raises:
+            NotPermittedError: it is not that of this viewer's pages.
+        """
+        if not hmac.compare_digest(self.form_token(viewer).encode(), given.encode()):
+            raise NotPermittedError(
+                "this form is not of your session", hint="load the page again, and try again"
+            )
+
+    def _uid_of(self, serializer: URLSafeTimedSerializer, text: str, age_s: float) -> int | None:
+        try:
+            value = serializer.loads(text, max_age=int(age_s))
+        except BadSignature:  # or too old, which is one of them
+            return None
+        return value[0] if isinstance(value, list) and isinstance(value[0], int) else None
+
+
+def _viewer(uid: int, session: str = "") -> Viewer:
+    """Return a user of this machine.
+
+    Raises:
+        NotPermittedError: there is none with this number any more.
+    """
+    try:
+        known = pwd.getpwuid(uid)
+    except KeyError:
+        raise NotPermittedError(f"uid {uid} is no user of this machine") from None
+    return Viewer(uid=uid, gid=known.pw_gid, user=known.pw_name, session=session)

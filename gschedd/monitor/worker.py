@@ -1,0 +1,224 @@
+"""The monitor's process: ``python -m gschedd.monitor.worker``, a child of the head.
+
+It reads the head's database and writes its own, so it can neither block nor harm the head, and
+another one goes on where it was killed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from aiohttp import web
+from msgspec import Struct
+
+from gsched.clock import Clock, SystemClock
+from gsched.config.web import WebConfig
+from gsched.errors import ConfigError, GschedError
+from gsched.files import replace_file
+from gsched.logs import Complaints
+from gschedd.monitor.database import Database
+from gschedd.monitor.feed import Feed
+from gschedd.monitor.health import HealthRoutes
+from gschedd.monitor.link import HeadLink
+from gschedd.monitor.model import PARTS, ReadModel
+from gschedd.monitor.serve import listen
+from gschedd.monitor.store import MonitorStore
+from gschedd.monitor.viewers import Viewers
+from gschedd.store.reader import Reader
+from gschedd.workers import inside
+
+log = logging.getLogger("gschedd.monitor")
+
+#: How often new events are looked for, seconds.
+PERIOD_S: Final = 0.5
+#: After an error of a database, as a full disk.
+PAUSE_S: Final = 5.0
+KEY_BYTES: Final = 32
+
+
+class MonitorBegin(Struct, frozen=True, kw_only=True):
+    """What the head tells the process.
+
+    Attributes:
+        database: path of the head's.
+        state_dir: where ``monitor.db`` and the key of sessions are.
+        head_socket: where the head takes requests.
+        socket: where the monitor takes them.
+        operators: uids of operators.
+    """
+
+    server: str
+    config: WebConfig
+    database: str
+    state_dir: str
+    head_socket: str
+    socket: str
+    operators: tuple[int, ...]
+
+
+class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the monitor is: its address, events that are still to be read, and what does not work."""
+
+    address: str = ""
+    behind: int = 0
+    trouble: str = ""
+
+
+def routes_of(model: ReadModel) -> Sequence[web.RouteDef]:
+    """Return the routes of all that the monitor serves."""
+    return HealthRoutes(model).routes()
+
+
+async def work(begin: MonitorBegin, clock: Clock) -> None:
+    """Serve until the head has ended."""
+    ended = asyncio.Event()
+    watching = asyncio.create_task(inside.watch_input(ended))
+    path = os.path.join(begin.state_dir, "monitor.db")
+    with contextlib.ExitStack() as opened:
+        lock = opened.enter_context(open(f"{path}.lock", "ab"))  # noqa: ASYNC230 - a local file
+        if not await inside.locked(lock.fileno(), ended):
+            return
+        complaints = Complaints(log, clock)
+        store = await _opened(path, ended, complaints)
+        if store is None:
+            return
+        opened.callback(store.close)
+        reader = Reader(begin.database)
+        opened.callback(reader.close)
+        await _run(begin, store, reader, clock, ended, complaints)
+    watching.cancel()
+
+
+async def _run(
+    begin: MonitorBegin,
+    store: MonitorStore,
+    reader: Reader,
+    clock: Clock,
+    ended: asyncio.Event,
+    complaints: Complaints,
+) -> None:
+    config = begin.config
+    key = _key(begin.state_dir)
+    async with contextlib.AsyncExitStack() as opened:
+        model = ReadModel(
+            server=begin.server,
+            config=config,
+            database=Database(store.path, begin.database),
+            head=HeadLink(begin.head_socket),
+            viewers=Viewers(key, session_s=config.session_hours * 3600, clock=clock),
+            clock=clock,
+        )
+        opened.callback(model.database.close)
+        opened.push_async_callback(model.head.close)
+        address = await _listen(begin, model, opened)
+        feed = Feed(reader, store, [part() for part in PARTS])
+        await asyncio.to_thread(feed.begin)
+        await _feed(model, feed, address, ended, complaints)
+
+
+async def _listen(begin: MonitorBegin, model: ReadModel, opened: contextlib.AsyncExitStack) -> str:
+    """Listen until the end; return the address of the TCP socket, empty if there is none."""
+    port_path = os.path.join(begin.state_dir, "monitor.port")
+    try:
+        listening = await listen(
+            routes_of(model),
+            model=model,
+            path=begin.socket,
+            port=_port(port_path),
+            operators=frozenset(begin.operators),
+        )
+    except ConfigError as error:
+        inside.write_report(MonitorReport(trouble=str(error)))
+        raise
+    opened.push_async_callback(listening.close)
+    if listening.address:
+        port = listening.address.rpartition(":")[2]
+        replace_file(port_path, port.encode(), mode=0o644)
+    return listening.address
+
+
+async def _feed(
+    model: ReadModel, feed: Feed, address: str, ended: asyncio.Event, complaints: Complaints
+) -> None:
+    """Take events and samples in until the head has ended."""
+    last: MonitorReport | None = None
+    next_sample_s = model.clock.monotonic_s()
+    while not ended.is_set():
+        more, trouble = False, ""
+        try:
+            more = await asyncio.to_thread(feed.step)
+            model.behind = feed.behind
+            if model.clock.monotonic_s() >= next_sample_s:
+                next_sample_s = model.clock.monotonic_s() + model.config.sample_period_s
+                await _sample(model, feed)
+        except sqlite3.OperationalError as error:
+            trouble = str(error)
+            complaints.say("records wait", trouble, level=logging.ERROR)
+        report = MonitorReport(
+            address=address, behind=model.behind, trouble=trouble or model.trouble
+        )
+        if report != last:
+            inside.write_report(report)
+            last = report
+        await inside.pause(ended, PAUSE_S if trouble else 0.0 if more else PERIOD_S)
+
+
+async def _sample(model: ReadModel, feed: Feed) -> None:
+    try:
+        model.samples = await model.head.samples()
+    except GschedError as error:
+        model.trouble = error.message
+    else:
+        model.trouble = ""
+        await asyncio.to_thread(feed.sample, model.samples)
+
+
+async def _opened(path: str, ended: asyncio.Event, complaints: Complaints) -> MonitorStore | None:
+    """Open the database as soon as the disk has room; None: the head has ended."""
+    tables = [table for part in PARTS for table in part.tables]
+    while not ended.is_set():
+        try:
+            return MonitorStore(path, tables)
+        except sqlite3.DatabaseError as error:
+            if not isinstance(error, sqlite3.OperationalError):  # no database, or a damaged one
+                log.error("%s: %s; it is set aside and made anew", path, error)
+                os.replace(path, f"{path}.damaged")
+                continue
+            complaints.say("the monitor waits", str(error), level=logging.ERROR)
+        except OSError as error:
+            complaints.say("the monitor waits", str(error), level=logging.ERROR)
+        await inside.pause(ended, PAUSE_S)
+    return None
+
+
+def _key(state_dir: str) -> bytes:
+    """Return the secret of sessions, made at the first start."""
+    path = os.path.join(state_dir, "monitor.key")
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        key = file.read(KEY_BYTES + 1)
+        if len(key) == KEY_BYTES:
+            return key
+    key = os.urandom(KEY_BYTES)
+    replace_file(path, key, mode=0o600)
+    return key
+
+
+def _port(path: str) -> int:
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read(8))
+    except (OSError, ValueError):
+        return 0
+
+
+def main() -> None:
+    """Run the process."""
+    asyncio.run(work(inside.begin(MonitorBegin), SystemClock()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The monitor's process: it answers, survives, and reads events again where it must."""
+
+import os
+import signal
+import sqlite3
+
+import psutil
+import pytest
+
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import run_command
+from tests.support.monitor import UnixConnection, address, get, is_ready, send, socket_of
+
+
+@pytest.fixture
+def watched(cluster: Cluster) -> Cluster:
+    cluster.has_monitor = True
+    cluster.start_head()
+    wait_until(lambda: is_ready(cluster), what="the monitor to be ready")
+    return cluster
+
+
+def monitor_pid(cluster: Cluster) -> int:
+    for each in psutil.Process(cluster.head_process.pid).children():
+        if "gschedd.monitor.worker" in each.cmdline():
+            return each.pid
+    return 0
+
+
+def gsub(cluster: Cluster) -> None:
+    ran = run_command("gsub", "--", "true", head=cluster.socket, cwd=cluster.jobs)
+    assert ran.status == 0, ran.stderr
+
+
+def cursor(cluster: Cluster) -> int:
+    with sqlite3.connect(f"file:{cluster.state_dir}/monitor.db?mode=ro", uri=True) as db:
+        row = db.execute("SELECT seq FROM cursor").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def newest_event(cluster: Cluster) -> int:
+    with sqlite3.connect(f"file:{cluster.state_dir}/gsched.db?mode=ro", uri=True) as db:
+        return int(db.execute("SELECT max(seq) FROM events").fetchone()[0])
+
+
+def test_it_is_started_again_and_goes_on(watched: Cluster) -> None:
+    gsub(watched)
+    wait_until(lambda: cursor(watched) == newest_event(watched) > 0, what="all events to be read")
+    first = monitor_pid(watched)
+    os.kill(first, signal.SIGKILL)
+    gsub(watched)
+
+    wait_until(lambda: cursor(watched) == newest_event(watched), what="the new events to be read")
+    wait_until(lambda: is_ready(watched), what="the monitor to be ready again")
+    assert monitor_pid(watched) != first
+    assert watched.stop_head() == 0
+
+
+def test_a_damaged_database_of_its_own_is_made_anew(watched: Cluster) -> None:
+    watched.stop_head()
+    (watched.state_dir / "monitor.db").write_bytes(b"no database" * 1000)
+    for name in ("monitor.db-wal", "monitor.db-shm"):
+        (watched.state_dir / name).unlink(missing_ok=True)
+    watched.start_head()
+
+    wait_until(lambda: is_ready(watched), what="the monitor to be ready")
+    assert (watched.state_dir / "monitor.db.damaged").exists()
+
+
+def test_a_token_begins_one_session_of_its_user(watched: Cluster) -> None:
+    found = address(watched)
+
+    assert found.token
+    assert found.address.startswith("127.0.0.1:")
+    assert address(watched).token != found.token
+
+
+def test_only_the_heads_own_account_speaks_for_others(watched: Cluster) -> None:
+    connection = UnixConnection(watched.socket)
+    own = send(connection, "GET", "/v1/samples", headers={})
+    odd = send(connection, "GET", "/v1/status", headers={"Gsched-On-Behalf-Of": "me"})
+
+    assert own.status == 200
+    assert odd.status == 400
+    assert "is not UID:GID" in odd.text
+    assert get(watched, "/livez").text == "ok\n"
+    assert socket_of(watched).stat().st_mode & 0o777 == 0o666
