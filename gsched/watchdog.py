@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
+from collections.abc import Iterator
 
 from gsched.config.environment import environment
 
@@ -27,14 +29,35 @@ def interval_s() -> float | None:
 async def feed() -> None:
     """Say again and again that the event loop runs, until cancelled; where nobody asks, nothing."""
     every_s = interval_s()
-    if every_s is None:
-        return
+    while every_s is not None:
+        _notify()
+        await asyncio.sleep(every_s)
+
+
+@contextlib.contextmanager
+def fed_meanwhile() -> Iterator[None]:
+    """Say from a thread that the process runs: before there is an event loop, work may be long."""
+    every_s = interval_s()
+    is_done = threading.Event()
+
+    def notify() -> None:
+        while not is_done.wait(every_s):
+            _notify()
+
+    thread = threading.Thread(target=notify, daemon=True)
+    if every_s is not None:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+
+
+def _notify() -> None:
     address = environment("NOTIFY_SOCKET")
     if address.startswith("@"):
         address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify:
         notify.setblocking(False)  # noqa: FBT003 # its only parameter
-        while True:
-            with contextlib.suppress(OSError):  # systemd is busy, or is being replaced
-                notify.sendto(_ALIVE, address)
-            await asyncio.sleep(every_s)
+        with contextlib.suppress(OSError):  # systemd is busy, or is being replaced
+            notify.sendto(_ALIVE, address)

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from gsched import watchdog
 from gsched.config.load import load_config
 from gsched.daemon_files import check_config
 from gsched.errors import CannotWriteError, GschedError
@@ -47,7 +48,9 @@ def run(given: str | None) -> int:
     try:
         check_config(given)
         config = load_config(given)
-        return asyncio.run(Service(config, chosen=chosen_policy(config)).run())
+        with watchdog.fed_meanwhile():  # the step of a large database's schema takes minutes
+            service = Service(config, chosen=chosen_policy(config))
+        return asyncio.run(service.run())
     except GschedError as error:
         click.echo(f"gschedd: {error.message}", err=True)
         if error.hint:

@@ -3,6 +3,8 @@
 import fcntl
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gsched.errors import NO_ROOM, ConfigError
 from gsched.files import replace_file
@@ -45,7 +47,26 @@ class HeadLock:
                 raise
             log.warning("%s is not written: %s", self._pid_path, error.strerror)
 
+    def close(self) -> None:
+        """Release the lock of a process that goes on."""
+        os.close(self._fd)
+
     def release(self) -> None:
         """Remove the pid file; the lock goes with the process."""
         if os.path.exists(self._pid_path):
             os.unlink(self._pid_path)
+
+
+@contextmanager
+def no_head(directory: str) -> Iterator[None]:
+    """Keep heads from a state directory meanwhile.
+
+    Raises:
+        ConfigError: one runs.
+    """
+    lock = HeadLock(directory)
+    lock.take()
+    try:
+        yield
+    finally:
+        lock.close()

@@ -47,6 +47,12 @@ FREE_INODES: Final = 1000
 _PART: Final = ".part"
 
 
+def spare_bytes(status: os.statvfs_result) -> int:
+    """Return how much of a file system is to stay free for the database."""
+    total_bytes = status.f_blocks * status.f_frsize
+    return min(max(total_bytes // FREE_PART, FREE_LEAST_BYTES), FREE_MOST_BYTES)
+
+
 class QuotaError(StorageFullError):
     """A quota of archives is used up; removing unused ones may help.
 
@@ -177,9 +183,7 @@ class CodeStore:
             NoRoomError: there is less room.
         """
         status = os.statvfs(os.path.dirname(self._directory))
-        total_bytes = status.f_blocks * status.f_frsize
-        least = min(max(total_bytes // FREE_PART, FREE_LEAST_BYTES), FREE_MOST_BYTES)
-        if status.f_bavail * status.f_frsize - size_bytes < least:
+        if status.f_bavail * status.f_frsize - size_bytes < spare_bytes(status):
             raise _full()
         if status.f_files and status.f_favail < FREE_INODES:
             raise _full()

@@ -22,10 +22,15 @@ COMMANDS = {
     "init": "Create configuration and key of a new site.",
     "config": "Show or check the configuration.",
     "recover": "Show why the head is in safe mode, and end it.",
+    "backup": "Save the head's database and what belongs to it.",
+    "restore": "Put a backup in place of the head's database.",
+    "upgrade": "Bring the head's database to the schema of this version.",
     "install-shims": "Install qsub, qstat and others of PBS, or sbatch and others of Slurm.",
     "completion": "Print the completion of all commands for a shell.",
     "version": "Show component versions.",
 }
+#: Those that work on the head's own files.
+OF_THE_HEAD = {"backup", "restore", "upgrade"}
 
 EPILOG = """\b
 Examples:
@@ -49,8 +54,10 @@ class LazyGroup(HelpfulGroup):
         if cmd_name not in COMMANDS:
             return None
         module_name = cmd_name.replace("-", "_")
-        module = importlib.import_module(f"gsched.cli.local.{module_name}")
-        command = getattr(module, module_name)
+        path = f"gsched.cli.local.{module_name}"
+        if cmd_name in OF_THE_HEAD:
+            path = "gschedd.upkeep.commands"
+        command = getattr(importlib.import_module(path), module_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -1,0 +1,1 @@
+"""What administrators do with the head's files: backup, restore, and the step of the schema."""
