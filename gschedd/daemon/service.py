@@ -83,7 +83,8 @@ from gschedd.http.schema import openapi
 from gschedd.http.sessions import Sessions
 from gschedd.http.snapshots import Snapshots
 from gschedd.http.witnesses import Witnesses
-from gschedd.monitor.worker import MonitorBegin, MonitorReport
+from gschedd.monitor.model import MonitorBegin
+from gschedd.monitor.worker import MonitorReport
 from gschedd.notify.scan import NotifierSettings
 from gschedd.notify.worker import NotifierBegin, NotifierReport
 from gschedd.plan.compose import Composed
@@ -398,6 +399,7 @@ class Service:
         begin = MonitorBegin(
             server=self._head.settings.server,
             config=self._config.web,
+            history=self._config.history,
             database=self._store.path,
             state_dir=self._config.head.state_dir,
             head_socket=self._config.head.socket,

@@ -1,10 +1,11 @@
 """The read model: what all that the monitor serves is made from."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from gsched.clock import Clock
+from gsched.config.tables import HistoryConfig
 from gsched.config.web import WebConfig
 from gsched.protocol.samples import UseSamples
 from gschedd.monitor.database import Database
@@ -12,8 +13,30 @@ from gschedd.monitor.feed import ModelPart
 from gschedd.monitor.link import HeadLink
 from gschedd.monitor.viewers import Viewers
 
+
+class MonitorBegin(Struct, frozen=True, kw_only=True):
+    """What the head tells the process.
+
+    Attributes:
+        database: path of the head's.
+        state_dir: where ``monitor.db`` and the key of sessions are.
+        head_socket: where the head takes requests.
+        socket: where the monitor takes them.
+        operators: uids of operators.
+    """
+
+    server: str
+    config: WebConfig
+    history: HistoryConfig
+    database: str
+    state_dir: str
+    head_socket: str
+    socket: str
+    operators: tuple[int, ...]
+
+
 #: The parts of the read model, in the order in which they take events in.
-PARTS: Sequence[type[ModelPart]] = ()
+PARTS: Sequence[Callable[[MonitorBegin], ModelPart]] = ()
 
 
 class ReadModel(Struct, kw_only=True):

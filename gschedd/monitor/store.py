@@ -8,8 +8,11 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Final
+from urllib.parse import quote
 
 from msgspec import Struct
+
+from gschedd.store.seals import text_of
 
 #: Changes when a table does: what is derived is then derived again.
 VERSION: Final = 1
@@ -43,16 +46,22 @@ class Cursor(Struct, frozen=True, kw_only=True):
 class MonitorStore:
     """The database. It is used in one thread at a time; readers open connections of their own.
 
+    Within a transaction the head's tables, which nobody can change there, are ``head.jobs`` and so
+    on.
+
     Args:
         path: of the file.
         tables: of those that feed it.
+        head: path of the head's database.
     """
 
-    def __init__(self, path: str, tables: Sequence[MonitorTable]) -> None:
+    def __init__(self, path: str, tables: Sequence[MonitorTable], *, head: str) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         self.path = path
         self._tables = tables
-        self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self.db = sqlite3.connect(
+            f"file:{quote(path)}", uri=True, isolation_level=None, check_same_thread=False
+        )
         self.db.execute("PRAGMA journal_mode = WAL")
         self.db.execute("PRAGMA synchronous = NORMAL")
         if self.db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
@@ -62,6 +71,8 @@ class MonitorStore:
                 self.db.execute(f'DROP TABLE "{name}"')
             self.db.execute(f"PRAGMA user_version = {VERSION}")
         self.db.executescript(_CURSOR + "".join(table.schema for table in tables))
+        self.db.execute("ATTACH ? AS head", (f"file:{quote(head)}?mode=ro",))
+        self.db.text_factory = text_of
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

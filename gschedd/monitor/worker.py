@@ -16,15 +16,14 @@ from aiohttp import web
 from msgspec import Struct
 
 from gsched.clock import Clock, SystemClock
-from gsched.config.web import WebConfig
 from gsched.errors import ConfigError, GschedError
 from gsched.files import replace_file
 from gsched.logs import Complaints
 from gschedd.monitor.database import Database
-from gschedd.monitor.feed import Feed
+from gschedd.monitor.feed import Feed, ModelPart
 from gschedd.monitor.health import HealthRoutes
 from gschedd.monitor.link import HeadLink
-from gschedd.monitor.model import PARTS, ReadModel
+from gschedd.monitor.model import PARTS, MonitorBegin, ReadModel
 from gschedd.monitor.serve import listen
 from gschedd.monitor.store import MonitorStore
 from gschedd.monitor.viewers import Viewers
@@ -38,26 +37,6 @@ PERIOD_S: Final = 0.5
 #: After an error of a database, as a full disk.
 PAUSE_S: Final = 5.0
 KEY_BYTES: Final = 32
-
-
-class MonitorBegin(Struct, frozen=True, kw_only=True):
-    """What the head tells the process.
-
-    Attributes:
-        database: path of the head's.
-        state_dir: where ``monitor.db`` and the key of sessions are.
-        head_socket: where the head takes requests.
-        socket: where the monitor takes them.
-        operators: uids of operators.
-    """
-
-    server: str
-    config: WebConfig
-    database: str
-    state_dir: str
-    head_socket: str
-    socket: str
-    operators: tuple[int, ...]
 
 
 class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -83,20 +62,21 @@ async def work(begin: MonitorBegin, clock: Clock) -> None:
         if not await inside.locked(lock.fileno(), ended):
             return
         complaints = Complaints(log, clock)
-        store = await _opened(path, ended, complaints)
+        parts = [part(begin) for part in PARTS]
+        store = await _opened(begin, path, parts, ended, complaints)
         if store is None:
             return
         opened.callback(store.close)
         reader = Reader(begin.database)
         opened.callback(reader.close)
-        await _run(begin, store, reader, clock, ended, complaints)
+        await _run(begin, Feed(reader, store, parts), store.path, clock, ended, complaints)
     watching.cancel()
 
 
 async def _run(
     begin: MonitorBegin,
-    store: MonitorStore,
-    reader: Reader,
+    feed: Feed,
+    path: str,
     clock: Clock,
     ended: asyncio.Event,
     complaints: Complaints,
@@ -107,7 +87,7 @@ async def _run(
         model = ReadModel(
             server=begin.server,
             config=config,
-            database=Database(store.path, begin.database),
+            database=Database(path, begin.database),
             head=HeadLink(begin.head_socket),
             viewers=Viewers(key, session_s=config.session_hours * 3600, clock=clock),
             clock=clock,
@@ -115,7 +95,6 @@ async def _run(
         opened.callback(model.database.close)
         opened.push_async_callback(model.head.close)
         address = await _listen(begin, model, opened)
-        feed = Feed(reader, store, [part() for part in PARTS])
         await asyncio.to_thread(feed.begin)
         await _feed(model, feed, address, ended, complaints)
 
@@ -177,12 +156,18 @@ async def _sample(model: ReadModel, feed: Feed) -> None:
         await asyncio.to_thread(feed.sample, model.samples)
 
 
-async def _opened(path: str, ended: asyncio.Event, complaints: Complaints) -> MonitorStore | None:
+async def _opened(
+    begin: MonitorBegin,
+    path: str,
+    parts: Sequence[ModelPart],
+    ended: asyncio.Event,
+    complaints: Complaints,
+) -> MonitorStore | None:
     """Open the database as soon as the disk has room; None: the head has ended."""
-    tables = [table for part in PARTS for table in part.tables]
+    tables = [table for part in parts for table in part.tables]
     while not ended.is_set():
         try:
-            return MonitorStore(path, tables)
+            return MonitorStore(path, tables, head=begin.database)
         except sqlite3.DatabaseError as error:
             if not isinstance(error, sqlite3.OperationalError):  # no database, or a damaged one
                 log.error("%s: %s; it is set aside and made anew", path, error)
