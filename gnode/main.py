@@ -21,7 +21,7 @@ from gnode.core import containers
 from gnode.core.agent import Agent
 from gnode.core.gpu_access import GpuAccess
 from gnode.core.inputs import Account
-from gnode.core.site import REMOVE_DELAY_S, NodeLimits, Site
+from gnode.core.site import REMOVE_DELAY_S, NodeLimits, ProgramRules, Site
 from gnode.core.staging import Staging
 from gnode.daemon import leftovers, neighbours, spool
 from gnode.daemon.elastic import socket_path
@@ -49,6 +49,7 @@ from gnode.hw.sampling import Sampler
 from gnode.hw.topology import find_binding
 from gnode.supervisor import __file__ as supervisor_file
 from gnode.supervisor import fence, private
+from gsched import trust
 from gsched.clock import SystemClock
 from gsched.config.environment import environment
 from gsched.config.load import load_config
@@ -63,6 +64,7 @@ from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.model.resources import Inventory
 from gsched.model.units import format_size, parse_size_bytes
 from gsched.model.wording import binding_words
+from gsched.trust import UntrustedError
 from gsched.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -205,6 +207,7 @@ def _compose(
             timeout_s=config.staging.timeout_s,
             own_names=own_names(),
         ),
+        programs=_programs(config),
         visible=_needed_by_jobs(config, state.state_dir),
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )
@@ -276,6 +279,47 @@ def _check_private_tmp(config: Config) -> None:
             f"private_tmp in [node] is true, but {problem}",
             hint="run gnode as root with the right to mount (CAP_SYS_ADMIN), or remove the key",
         )
+
+
+def _programs(config: Config) -> ProgramRules:
+    """Return the site's programs around jobs.
+
+    Raises:
+        ConfigError: one of them cannot be run, or others could change what root would run.
+    """
+    node = config.node
+    for key in ("prolog", "epilog", "prolog_user", "epilog_user"):
+        check_program(getattr(node, key), f"{key} in [node]")
+    return ProgramRules(
+        prolog=node.prolog,
+        epilog=node.epilog,
+        prolog_user=node.prolog_user,
+        epilog_user=node.epilog_user,
+        prolog_timeout_s=node.prolog_timeout_s,
+        epilog_timeout_s=node.epilog_timeout_s,
+    )
+
+
+def check_program(path: str, key: str) -> None:
+    """Refuse a program of the site that cannot be run, or that others can change.
+
+    Raises:
+        ConfigError: it is so; the message names the configuration key.
+    """
+    if not path:
+        return
+    try:
+        os.stat(path)
+        trust.check_configuration(path)
+    except UntrustedError as error:
+        raise ConfigError(f"{key} = {path!r} cannot be used: {error}", hint=error.hint) from error
+    except OSError as error:
+        raise ConfigError(
+            f"{key} = {path!r} cannot be used: {error.strerror}",
+            hint="install the program, or remove the key",
+        ) from error
+    if not os.access(path, os.X_OK):
+        raise ConfigError(f"{key} = {path!r} is not executable", hint=f"chmod +x {path}")
 
 
 def _needed_by_jobs(config: Config, state_dir: str) -> tuple[str, ...]:

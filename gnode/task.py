@@ -95,6 +95,30 @@ class PrivateTmp(TaskRecord):
     shm_bytes: int = 0
 
 
+class SitePrograms(TaskRecord):
+    """The site's programs around a job, by their paths; empty: there is none.
+
+    Attributes:
+        checks: health checks before the prolog: name, path and limit of time of each.
+        prolog, epilog: run as gnode's user; ``prolog_user`` and ``epilog_user`` as the owner.
+        prolog_timeout_s, epilog_timeout_s: limits of either part.
+        name: of the job.
+        arguments: job id, requested resources, queue and account.
+        variables: of the programs that gnode's user runs.
+    """
+
+    variables: dict[str, str]
+    prolog: str = ""
+    epilog: str = ""
+    prolog_user: str = ""
+    epilog_user: str = ""
+    prolog_timeout_s: float = 0.0
+    epilog_timeout_s: float = 0.0
+    checks: tuple[tuple[str, str, float], ...] = ()
+    name: str = ""
+    arguments: tuple[str, ...] = ("", "", "", "")
+
+
 class ContainerRemoval(TaskRecord):
     """The command that removes what the attempt's container has left, as its owner.
 
@@ -166,6 +190,7 @@ class Task(JobOptions):
         directory_wait_s: for how long a working or output directory that does not exist is looked
             for, each.
         private: its own /tmp and /dev/shm; None: those of the node.
+        programs: of the site, around the job; None: there are none.
     """
 
     job: int
@@ -210,6 +235,7 @@ class Task(JobOptions):
     stage_timeout_s: float = 0.0
     directory_wait_s: float = 0.0
     private: PrivateTmp | None = None
+    programs: SitePrograms | None = None
 
 
 class SupervisorInfo(TaskRecord):
@@ -237,11 +263,15 @@ _RECORDS: Final[Mapping[str, type[TaskRecord]]] = MappingProxyType(
         "fence": GpuFence,
         "removal": ContainerRemoval,
         "private": PrivateTmp,
+        "programs": SitePrograms,
     }
 )
 
 #: Fields of all records that are sequences of texts or numbers.
-_SEQUENCES: Final = ("argv", "cpus", "stage_in", "stage_out", "visible", "denied", "allowed")
+_SEQUENCES: Final = (
+    *("argv", "cpus", "stage_in", "stage_out", "visible", "denied", "allowed"),
+    *("checks", "arguments"),
+)
 
 
 def decode(kind: type[RecordT], content: bytes) -> RecordT:

@@ -10,6 +10,7 @@ from gnode.core.environment import environment_of
 from gnode.core.inputs import Account
 from gnode.core.program import program_of
 from gnode.core.site import Site
+from gnode.core.site_programs import programs_around
 from gnode.core.staging import staging_commands
 from gnode.core.task import AcceptedTask, AttemptKey
 from gnode.task import CpusetCgroup, JobOptions, MemoryCgroup, PrivateTmp
@@ -112,6 +113,7 @@ def bind(
         fence=site.gpu_access.fence(key, launch.share.gpu_indices, launch.share.gpu_shares),
         detach_timeout_s=_detach_timeout_s(launch),
         private=private_tmp(site, user_dir, memory, shares=bool(launch.share.gpu_shares)),
+        programs=None if gate else programs_around(launch, account, site.programs, env),
         **vars(msgspec.convert(spec, JobOptions, from_attributes=True)),
     )
     plan = plan_container(task, launch, account, site)

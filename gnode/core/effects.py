@@ -129,6 +129,12 @@ class RemoveContainer(Struct, frozen=True, kw_only=True):
     key: AttemptKey
 
 
+class RunEpilog(Struct, frozen=True, kw_only=True):
+    """Have the epilog of an ended attempt run, unless it does or did: `EpilogEnded`."""
+
+    key: AttemptKey
+
+
 class RemoveFiles(Struct, frozen=True, kw_only=True):
     """Remove the directory that an ended attempt could write in: its space is needed."""
 
@@ -278,6 +284,7 @@ Effect = (
     | KillLeftover
     | WriteExit
     | RemoveContainer
+    | RunEpilog
     | RemoveFiles
     | Bury
     | RecallEnded

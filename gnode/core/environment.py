@@ -75,6 +75,16 @@ def environment_of(launch: Launch, account: Account, site: Site, user_dir: str) 
     return environment
 
 
+def variables_of_gsched(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a job that describe it, and none that its user can set."""
+    own = {
+        name: value
+        for name, value in env.items()
+        if name.startswith("GSCHED_") and name not in KEPT_NAMES
+    }
+    return {**own, "CUDA_VISIBLE_DEVICES": env.get("CUDA_VISIBLE_DEVICES", "")}
+
+
 def _threads(launch: Launch, site: Site) -> int:
     """Return how many threads each process is to have, unless the user says it.
 

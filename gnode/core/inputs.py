@@ -195,6 +195,13 @@ class SupervisorEnded(Struct, frozen=True, kw_only=True):
     info: SupervisorInfo | None
 
 
+class EpilogEnded(Struct, frozen=True, kw_only=True):
+    """The epilog of an attempt has ended; ``fault`` is what went wrong, in words."""
+
+    key: AttemptKey
+    fault: str
+
+
 class LeftoverGone(Struct, frozen=True, kw_only=True):
     """Nothing of the attempt is left, after `KillLeftover`."""
 
@@ -210,6 +217,7 @@ class SpoolEntry(Struct, frozen=True, kw_only=True):
         record: None if it is not over.
         doubt: why nobody can tell now whether there is a record; empty: it is as ``record`` says.
         renewed_s: when its lease was renewed last, seconds of CLOCK_BOOTTIME; None: not known.
+        epilog: what went wrong in its epilog, empty: nothing; None: it has not ended.
         launched: of a prepared attempt: as it was launched, if it was.
         journal_bytes: of its orders and its start, most of them of shells if it is large.
     """
@@ -222,6 +230,7 @@ class SpoolEntry(Struct, frozen=True, kw_only=True):
     renewed_s: float | None = None
     launched: AcceptedTask | None = None
     journal_bytes: int = 0
+    epilog: str | None = None
 
 
 class SpoolFound(Struct, frozen=True, kw_only=True):
@@ -321,6 +330,7 @@ Input = (
     | SupervisorEnded
     | SupervisorAnswered
     | LeftoverGone
+    | EpilogEnded
     | SpoolFound
     | Measured
     | ProblemChanged

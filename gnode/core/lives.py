@@ -11,6 +11,7 @@ from gnode.core.effects import (
 )
 from gnode.core.inputs import (
     Admitted,
+    EpilogEnded,
     Launched,
     LauncherDown,
     LauncherUp,
@@ -47,6 +48,7 @@ SupervisorEvent = (
     | SupervisorEnded
     | SupervisorAnswered
     | LeftoverGone
+    | EpilogEnded
 )
 
 
@@ -65,8 +67,8 @@ def supervisor_event(table: Table, event: SupervisorEvent, wall_s: float) -> Non
             admitted(table, event)
         case LaunchFailed():
             launch_failed(table, event, wall_s)
-        case LeftoverGone():
-            leftover_gone(table, event, wall_s)
+        case LeftoverGone() | EpilogEnded():
+            cleared_up(table, event, wall_s)
         case LauncherUp():
             launcher_up(table)
         case LauncherDown():
@@ -171,13 +173,25 @@ def kill_leftover(table: Table, attempt: NodeAttempt) -> None:
     )
 
 
-def leftover_gone(table: Table, event: LeftoverGone, wall_s: float) -> None:
-    """Record the loss now that nothing is left."""
+def cleared_up(table: Table, event: LeftoverGone | EpilogEnded, wall_s: float) -> None:
+    """Record the end of an attempt now that its processes are gone, or its resources free."""
     attempt = table.attempts.get(event.key)
+    if isinstance(event, EpilogEnded):
+        if attempt is not None and attempt.phase is Phase.EPILOG:
+            _epilog_ended(table, attempt, event.fault)
+        return
     if attempt is None or attempt.phase is not Phase.LOST:
         return  # the backstop killed a supervisor: its end is reported on its own
     message = "its supervisor was killed; whatever was left of the job has been killed"
     _end_by_own_record(table, attempt, OutcomeKind.SUPERVISOR_LOST, message, wall_s)
+
+
+def _epilog_ended(table: Table, attempt: NodeAttempt, fault: str) -> None:
+    assert attempt.ended is not None, "the phase says so"
+    attempt.epilog = fault
+    if fault:
+        table.out.append(Warn(text=f"attempt {attempt.key.name}: {fault}"))
+    end_by_record(table, attempt, attempt.ended)
 
 
 def _end_by_own_record(  # what the record says
@@ -222,7 +236,7 @@ def kill_disobedient(table: Table, now_s: float) -> None:
 
 def kill_expired(table: Table, attempt: NodeAttempt) -> None:
     """Kill an attempt that has outlived its lease: its supervisor hangs, or is stopped."""
-    if attempt.phase is Phase.ACCEPTED:
+    if attempt.phase in {Phase.ACCEPTED, Phase.EPILOG}:
         return  # nothing runs; a supervisor that comes for it starts nothing
     name = attempt.key.name
     table.out.append(Warn(text=f"attempt {name}: outlives its lease; killing it"))
@@ -261,6 +275,7 @@ def spool_found(table: Table, found: SpoolEntry, now_s: float, wall_s: float) ->
     if attempt.info is None and found.info is not None:
         _see(table, attempt, found.info)
     if found.record is not None:
+        attempt.epilog = found.epilog
         end_by_record(table, attempt, found.record)
         return
     if found.task is not None and found.task.gate and is_new:

@@ -16,6 +16,7 @@ from gnode.core.effects import (
     RemoveContainer,
     RemoveFiles,
     RemoveSpool,
+    RunEpilog,
     SendToHead,
     Warn,
     WriteExit,
@@ -243,6 +244,8 @@ def stop_attempt(table: Table, attempt: NodeAttempt, command: StopCommand, now_s
     if attempt.record is not None:
         answer_state(table, attempt)
         return
+    if attempt.phase is Phase.EPILOG:
+        return
     attempt.stop_reason = command.reason
     attempt.kill_at_s = now_s + command.grace_s + OBEY_MARGIN_S
     table.stopping[attempt.key] = attempt
@@ -331,7 +334,7 @@ def read_output(table: Table, order: ReadOutput) -> None:
             offset=order.offset,
             max_bytes=order.max_bytes,
             append=order.append,
-            cgroup=task.cgroup if attempt.live else None,
+            cgroup=task.cgroup if attempt.live and attempt.ended is None else None,
         )
     )
 
@@ -359,10 +362,17 @@ def _clear_up(table: Table, attempt: NodeAttempt, task: AcceptedTask) -> None:
 def end_by_record(table: Table, attempt: NodeAttempt, record: ExitRecord) -> None:
     """Take over an exit record, report it, and start what waited for this end.
 
+    An epilog is a gate before all that: until it has ended the attempt owns what it was given.
+
     The job's files go at once, whether the head hears of the end or not: they may fill the disk.
     """
+    if attempt.awaits_epilog:
+        _run_epilog(table, attempt, record)
+        return
     if not table.move(attempt, Happening.RECORDED):
         return
+    if attempt.epilog:
+        record = structs.replace(record, epilog=attempt.epilog)
     if attempt.prepared:
         # a head on a restored database must not take it for the job's newest attempt
         record, attempt.buried = _never_launched(record), True
@@ -373,7 +383,18 @@ def end_by_record(table: Table, attempt: NodeAttempt, record: ExitRecord) -> Non
     table.tell_exit(attempt)
     if attempt.task is not None:
         _clear_up(table, attempt, attempt.task)
-    for key in table.live_of_job.get(attempt.key.job, ()):
+    _start_next(table, attempt.key.job)
+
+
+def _run_epilog(table: Table, attempt: NodeAttempt, record: ExitRecord) -> None:
+    if table.move(attempt, Happening.EPILOG_DUE):
+        table.stopping.pop(attempt.key, None)
+        attempt.ended = record
+        table.out.append(RunEpilog(key=attempt.key))
+
+
+def _start_next(table: Table, job: int) -> None:
+    for key in table.live_of_job.get(job, ()):
         # In order of their numbers: the first is the oldest, and only it may run.
         oldest = table.attempts[key]
         if oldest.deferred:

@@ -47,6 +47,9 @@ def prepare(table: Table, order: LaunchOrder) -> None:
     if container_of(launch) is not None:
         table.drop("a preparation of a job in a container, which reads nothing from its node", key)
         return
+    if not table.site.programs.is_empty:
+        table.drop("a preparation on a node with a prolog or an epilog", key)
+        return
     if table.problem or refusal_of(table, order) is not None:
         table.drop("a preparation that is not possible here", key)
         return

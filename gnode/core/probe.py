@@ -17,12 +17,14 @@ from gnode.core.effects import (
     KillLeftover,
     RemoveFiles,
     RemoveSpool,
+    RunEpilog,
     SendToHead,
     Warn,
 )
 from gnode.core.environment import DEFAULT_PATH, FALLBACK_SHELL, NODEFILE_NAME
 from gnode.core.inputs import (
     Account,
+    EpilogEnded,
     Launched,
     LaunchFailed,
     LeftoverGone,
@@ -31,6 +33,7 @@ from gnode.core.inputs import (
     SupervisorSeen,
 )
 from gnode.core.site import Site
+from gnode.core.site_programs import programs_of_probe
 from gnode.core.table import Table
 from gnode.core.task import AcceptedTask, AttemptKey
 from gnode.task import MemoryCgroup, TaskFile
@@ -44,7 +47,7 @@ JOB: Final = 0
 LIMIT_S: Final = 60.0
 _GRACE_S: Final = 1.0
 
-ProbeEvent = Launched | LaunchFailed | SupervisorSeen | SupervisorEnded | LeftoverGone
+ProbeEvent = Launched | LaunchFailed | SupervisorSeen | SupervisorEnded | LeftoverGone | EpilogEnded
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +58,7 @@ class RunningProbe:
         request: the number of the head's request, the newest if there were several.
         until_s: when it has failed if it has not ended, on the clock of ``now_s``.
         launch_requested: the launcher was requested it.
+        record: how its program has ended, once its epilog runs.
     """
 
     key: AttemptKey
@@ -63,6 +67,7 @@ class RunningProbe:
     launch_requested: bool = False
     pid: int = 0
     start_ticks: int = 0
+    record: ExitRecord | None = None
 
 
 class Prober:
@@ -90,15 +95,21 @@ class Prober:
             return
         self._number += 1
         key = AttemptKey(JOB, self._number)
-        self._running = RunningProbe(key=key, request=order.request, until_s=now_s + LIMIT_S)
+        limit_s = LIMIT_S + table.site.programs.limit_s
+        self._running = RunningProbe(key=key, request=order.request, until_s=now_s + limit_s)
         table.out.append(AcceptTask(task=_task(key, account, table.site)))
         self.on_launcher_up()
 
     def on_launcher_up(self) -> None:
         """Ask the launcher for what is still to be started; to ask twice does no harm."""
-        if self._running is not None and self._table.launcher_up:
-            self._running.launch_requested = True
-            self._table.out.append(AskLaunch(key=self._running.key))
+        running = self._running
+        if running is None or not self._table.launcher_up:
+            return
+        if running.record is not None:
+            self._table.out.append(RunEpilog(key=running.key))
+        else:
+            running.launch_requested = True
+            self._table.out.append(AskLaunch(key=running.key))
 
     def on_event(self, event: ProbeEvent) -> None:
         """Take in what the launcher or a supervisor did with a probe."""
@@ -111,8 +122,10 @@ class Prober:
                 self._finish(event.message, event.failure)
                 self._remove(event.key)
             case SupervisorEnded():
-                if mine:
-                    self._judge(event.record)
+                self._ended(event)
+            case EpilogEnded():
+                if running is not None and mine:
+                    self._judge_epilog(running, event.fault)
                 self._remove(event.key)
             case LeftoverGone():
                 self._remove(event.key)
@@ -122,7 +135,10 @@ class Prober:
     def on_found(self, found: SpoolEntry) -> None:
         """Clear away what an earlier gnode has left of a probe."""
         self._number = max(self._number, found.key.attempt)
-        if found.record is not None:
+        programs = found.task.programs if found.task is not None else None
+        if found.record is not None and programs and programs.epilog and found.epilog is None:
+            self._table.out.append(RunEpilog(key=found.key))
+        elif found.record is not None:
             self._remove(found.key)
         else:
             pid, ticks = (found.info.pid, found.info.start_ticks) if found.info else (0, 0)
@@ -134,8 +150,27 @@ class Prober:
         if running is None or running.until_s > now_s:
             return
         failure = LaunchFailure(stage=LaunchStage.FORK, subject=Subject.NODE)
-        self._finish(f"a program that does nothing did not end within {LIMIT_S:.0f} s", failure)
+        limit_s = LIMIT_S + self._table.site.programs.limit_s
+        self._finish(f"a program that does nothing did not end within {limit_s:.0f} s", failure)
         self._kill(running.key, running.pid, running.start_ticks)
+
+    def _ended(self, event: SupervisorEnded) -> None:
+        running = self._running
+        mine = running is not None and running.key == event.key
+        if event.record is not None and self._table.site.programs.epilog:
+            if running is not None and mine:
+                running.record = event.record
+            self._table.out.append(RunEpilog(key=event.key))
+            return
+        if mine:
+            self._judge(event.record)
+        self._remove(event.key)
+
+    def _judge_epilog(self, running: RunningProbe, fault: str) -> None:
+        if fault:
+            self._finish(fault, LaunchFailure(stage=LaunchStage.PROLOG, subject=Subject.NODE))
+        else:
+            self._judge(running.record)
 
     def _judge(self, record: ExitRecord | None) -> None:
         if record is None:
@@ -193,6 +228,7 @@ def _task(key: AttemptKey, account: Account, site: Site) -> AcceptedTask:
             limit_bytes=LEAST_MEMORY_LIMIT_BYTES,
         )
     user_dir = _user_dir(key, site)
+    described = {"GSCHED_JOB_ID": "0", "GSCHED_NODE": site.node, "GSCHED_NODELIST": site.node}
     return AcceptedTask(
         job=key.job,
         attempt=key.attempt,
@@ -218,4 +254,5 @@ def _task(key: AttemptKey, account: Account, site: Site) -> AcceptedTask:
         grace_s=_GRACE_S,
         boot_id=site.boot_id,
         private=private_tmp(site, user_dir, memory, shares=False),
+        programs=programs_of_probe("probe", account, site.programs, described),
     )

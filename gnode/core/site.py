@@ -1,6 +1,7 @@
 """What a node is to the tasks that it starts: its directories, its limits, its ways."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from gnode.core.containers import ContainerRules
 from gnode.core.cpus import Cpu
@@ -21,6 +22,39 @@ class NodeLimits:
     login_shell: bool = False
     directory_wait_s: float = 0.0
     private_tmp: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRules:
+    """Which programs the site has: see `gsched.config.nodes.NodeConfig`.
+
+    Attributes:
+        checks: health checks before a job: name, path and limit of time of each.
+    """
+
+    prolog: str = ""
+    epilog: str = ""
+    prolog_user: str = ""
+    epilog_user: str = ""
+    prolog_timeout_s: float = 300.0
+    epilog_timeout_s: float = 300.0
+    checks: tuple[tuple[str, str, float], ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there are no programs."""
+        named = (self.prolog, self.epilog, self.prolog_user, self.epilog_user)
+        return not any(named) and not self.checks
+
+    @property
+    def limit_s(self) -> float:
+        """Return how long the programs of gnode's user may take around a job, seconds."""
+        before_s = self.prolog_timeout_s if self.prolog else 0.0
+        after_s = self.epilog_timeout_s if self.epilog else 0.0
+        return before_s + after_s + sum(limit_s for _, _, limit_s in self.checks)
+
+
+NO_PROGRAMS: Final = ProgramRules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +83,7 @@ class Site:
         step_agent: the command that runs a step agent.
         unpacker: the command that starts a program in the code snapshot of its job.
         staging: how files are copied for jobs.
+        programs: of the site, around each job.
         launch_agent: path of gsched-launch-agent, by which MPI starts its daemons; empty: none.
         visible: directories of this node that jobs need, also where these have a /tmp of their own.
         remove_delay_s: how long the records of an acknowledged attempt stay: a repeated launch
@@ -79,5 +114,6 @@ class Site:
     unpacker: tuple[str, ...] = ()
     launch_agent: str = ""
     staging: Staging = DEFAULT_STAGING
+    programs: ProgramRules = NO_PROGRAMS
     visible: tuple[str, ...] = ()
     remove_delay_s: float = REMOVE_DELAY_S

@@ -20,7 +20,7 @@ from gsched.model.ids import submitted_number
 from gsched.model.job import ExitRecord
 from gsched.model.origin import Origin
 from gsched.model.resources import GpuShare, Inventory, Load, Usage
-from gsched.model.states import Join, StopReason
+from gsched.model.states import Join, PartState, StopReason
 from gsched.protocol.node import (
     AttemptReport,
     Checkpointed,
@@ -54,6 +54,8 @@ class NodeAttempt:
         prepared: it was started behind a closed gate, and is not launched.
         waits: its processes have come to the gate.
         warm: it was launched by opening its gate.
+        ended: its exit record while the epilog runs: it is reported after that.
+        epilog: what went wrong in its epilog, empty: nothing; None: it has not ended.
         launch: that waits for the end of an older attempt here; ``account``: its owner's.
         told_wall_s: its run time when the head was last told, before a heartbeat, what it uses.
         kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.
@@ -73,6 +75,8 @@ class NodeAttempt:
     start_ticks: int = 0
     info: SupervisorInfo | None = None
     record: ExitRecord | None = None
+    ended: ExitRecord | None = None
+    epilog: str | None = None
     usage: Usage | None = None
     reported_wall_s: float = 0.0
     waiting: list[Command] = field(default_factory=list)
@@ -99,6 +103,19 @@ class NodeAttempt:
     def live(self) -> bool:
         """Return whether processes of it may exist."""
         return self.phase in LIVE
+
+    @property
+    def state(self) -> PartState:
+        """Return where it is for the head: its epilog runs also after a start that failed."""
+        if self.phase is Phase.EPILOG and self.info is None:
+            return PartState.PENDING
+        return PART_STATES[self.phase]
+
+    @property
+    def awaits_epilog(self) -> bool:
+        """Return whether its resources are not free before an epilog has ended."""
+        programs = self.task.programs if self.task is not None else None
+        return programs is not None and bool(programs.epilog) and self.epilog is None
 
     @property
     def lease_s(self) -> float:
@@ -136,7 +153,7 @@ class NodeAttempt:
         return AttemptReport(
             job=self.key.job,
             attempt=self.key.attempt,
-            state=PART_STATES[self.phase],
+            state=self.state,
             pid=self.info.job_pid if self.info else 0,
             started_s=self.info.started_s if self.info else 0.0,
             exit=self.record,
@@ -159,7 +176,7 @@ class NodeAttempt:
         return KnownAttempt(
             job=self.key.job,
             attempt=self.key.attempt,
-            state=PART_STATES[self.phase],
+            state=self.state,
             pid=info.job_pid if info else 0,
             started_s=info.started_s if info else 0.0,
             stdout_path=self.output_path(error=False),

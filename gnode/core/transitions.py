@@ -15,6 +15,7 @@ class Phase(StrEnum):
     STARTING = "starting"  # a supervisor is forked, its record not seen yet
     RUNNING = "running"  # its record seen
     LOST = "lost"  # the supervisor died without a record; its remains are being killed
+    EPILOG = "epilog"  # there is an exit record; the epilog runs, or is about to
     ENDED = "ended"  # there is an exit record, the head has not acknowledged it
     ACKED = "acked"  # the head has it; the spool goes after a delay
 
@@ -24,6 +25,7 @@ class Happening(StrEnum):
 
     LAUNCHED = "launched"
     SEEN = "seen"
+    EPILOG_DUE = "epilog_due"  # there is an exit record, and the epilog has not ended
     RECORDED = "recorded"  # there is an exit record: the supervisor's or our own
     LOST = "lost"
     ACKED = "acked"
@@ -43,13 +45,19 @@ MOVES: Final[Mapping[tuple[Phase, Happening], Phase]] = MappingProxyType(
         (_P.RUNNING, _H.RECORDED): _P.ENDED,
         (_P.RUNNING, _H.LOST): _P.LOST,
         (_P.LOST, _H.RECORDED): _P.ENDED,
+        (_P.ACCEPTED, _H.EPILOG_DUE): _P.EPILOG,
+        (_P.STARTING, _H.EPILOG_DUE): _P.EPILOG,
+        (_P.RUNNING, _H.EPILOG_DUE): _P.EPILOG,
+        (_P.LOST, _H.EPILOG_DUE): _P.EPILOG,
+        (_P.EPILOG, _H.EPILOG_DUE): _P.EPILOG,  # requested again, of another launcher
+        (_P.EPILOG, _H.RECORDED): _P.ENDED,
         (_P.ENDED, _H.ACKED): _P.ACKED,
         (_P.ACKED, _H.ACKED): _P.ACKED,  # acknowledged twice: the exit was repeated
     }
 )
 
 #: Phases in which processes of the attempt may live, so that it owns what it was given.
-LIVE: Final = frozenset({_P.ACCEPTED, _P.STARTING, _P.RUNNING, _P.LOST})
+LIVE: Final = frozenset({_P.ACCEPTED, _P.STARTING, _P.RUNNING, _P.LOST, _P.EPILOG})
 
 PART_STATES: Final[Mapping[Phase, PartState]] = MappingProxyType(
     {
@@ -57,6 +65,7 @@ PART_STATES: Final[Mapping[Phase, PartState]] = MappingProxyType(
         _P.STARTING: PartState.PENDING,
         _P.RUNNING: PartState.RUNNING,
         _P.LOST: PartState.RUNNING,
+        _P.EPILOG: PartState.RUNNING,
         _P.ENDED: PartState.ENDED,
         _P.ACKED: PartState.ENDED,
     }

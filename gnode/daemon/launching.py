@@ -62,6 +62,7 @@ class LauncherLine(Struct, frozen=True):
     launched: str = ""
     failed: str = ""
     ended: str = ""
+    epilog: str = ""
     record: msgspec.Raw = msgspec.Raw()
     pid: int = 0
     start_ticks: int = 0
@@ -84,6 +85,7 @@ class LauncherClient:
 
     Args:
         on_ended: takes the end of an attempt, and its exit record if the launcher knows it.
+        on_epilog: takes that a process is gone that ran the epilog of an attempt.
     """
 
     def __init__(
@@ -91,12 +93,14 @@ class LauncherClient:
         state_dir: str,
         post: Callable[[Input], None],
         on_ended: Callable[[AttemptKey, bytes], None],
+        on_epilog: Callable[[AttemptKey], None],
         rules: LaunchRules,
     ) -> None:
         self._rules = b'{"rules":%s}\n' % msgspec.json.encode(rules)
         self._state_dir = state_dir
         self._post = post
         self._on_ended = on_ended
+        self._on_epilog = on_epilog
         self._pending: list[bytes] = []
         self._transport: asyncio.WriteTransport | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -108,6 +112,10 @@ class LauncherClient:
     def clean(self, key: AttemptKey) -> None:
         """Have removed what the container of an attempt without a supervisor has left."""
         self._pending.append(b'{"clean":"%s"}\n' % key.name.encode())
+
+    def run_epilog(self, key: AttemptKey) -> None:
+        """Have the epilog of an ended attempt run, unless it does or did."""
+        self._pending.append(b'{"epilog":"%s"}\n' % key.name.encode())
 
     def flush(self) -> None:
         """Send what was asked since the last time."""
@@ -150,7 +158,7 @@ class LauncherClient:
             try:
                 with address_of(os.path.join(self._state_dir, SOCKET)) as address:
                     transport, _ = await asyncio.get_running_loop().create_unix_connection(
-                        lambda: _Lines(self._post, self._on_ended, gone), address
+                        lambda: _Lines(self._post, self._on_ended, self._on_epilog, gone), address
                     )
             except (FileNotFoundError, ConnectionRefusedError):
                 if not started and not self._launcher_lives():
@@ -210,10 +218,12 @@ class _Lines(asyncio.Protocol):
         self,
         post: Callable[[Input], None],
         on_ended: Callable[[AttemptKey, bytes], None],
+        on_epilog: Callable[[AttemptKey], None],
         gone: "asyncio.Future[None]",
     ) -> None:
         self._post = post
         self._on_ended = on_ended
+        self._on_epilog = on_epilog
         self._gone = gone
         self._rest = b""
 
@@ -243,5 +253,7 @@ class _Lines(asyncio.Protocol):
                 )
             elif line.ended:
                 self._on_ended(parse_key(line.ended), bytes(line.record))
+            elif line.epilog:
+                self._on_epilog(parse_key(line.epilog))
         except (msgspec.MsgspecError, InvalidRequestError) as error:
             log.warning("the launcher said something odd: %s", error)

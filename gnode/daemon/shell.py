@@ -14,6 +14,7 @@ from gnode.core.inputs import (
     AlarmRang,
     BindingChanged,
     Disconnected,
+    EpilogEnded,
     Input,
     LaunchFailed,
     LeftoverGone,
@@ -56,6 +57,7 @@ log = logging.getLogger(__name__)
 
 INPUTS_AT_ONCE = 500  # then the loop serves connections again
 SPOOL_LOOK_S = 5.0
+EPILOG_AGAIN_S = 1.0  # the process that ran it was killed, or could not be forked
 
 
 class Shell:
@@ -104,7 +106,9 @@ class Shell:
         self._carry_out = self._do  # looking it up each time would build a function each time
         self._starts = starts.Starts(spool, self.post)
         self._answers = starts.Answers(spool, self.post)
-        self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended, identity.rules)
+        self._launcher = LauncherClient(
+            spool.state_dir, self.post, self._on_ended, self._on_epilog, identity.rules
+        )
         self._steps = StepServer(
             node=identity.node,
             attempts=agent.attempts,
@@ -324,6 +328,23 @@ class Shell:
         self._answers.forget(key)
         self.post(SupervisorEnded(key=key, record=record, info=info))
 
+    def _on_epilog(self, key: AttemptKey) -> None:
+        """Take the result of an epilog; one whose process was killed runs again."""
+        try:
+            fault = self._spool.read_epilog(key)
+        except OSError as error:
+            self._unreadable.again(key, str(error), "epilog", partial(self._on_epilog, key))
+            return
+        if fault is not None:
+            self.post(EpilogEnded(key=key, fault=fault))
+        else:
+            self._start(self._run_epilog_again(key))
+
+    async def _run_epilog_again(self, key: AttemptKey) -> None:
+        await asyncio.sleep(EPILOG_AGAIN_S)
+        self._launcher.run_epilog(key)
+        self._launcher.flush()
+
     # --- effects ---
 
     @singledispatchmethod
@@ -395,6 +416,10 @@ class Shell:
     def _(self, effect: do.RemoveContainer) -> None:
         if not self._spool.was_cleaned(effect.key):  # by its supervisor
             self._launcher.clean(effect.key)
+
+    @_do.register
+    def _(self, effect: do.RunEpilog) -> None:
+        self._launcher.run_epilog(effect.key)
 
     @_do.register
     def _(self, effect: do.RemoveFiles) -> None:

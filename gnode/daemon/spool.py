@@ -229,6 +229,14 @@ class NodeSpool:
         except OSError:
             return False
 
+    def read_epilog(self, key: AttemptKey) -> str | None:
+        """Return what went wrong in an attempt's epilog; None: it has not ended.
+
+        Raises:
+            OSError: that cannot be read now.
+        """
+        return journal.read_story(self.directory(key)).epilog
+
     def _info(self, key: AttemptKey, story: Story) -> SupervisorInfo | None:
         return _decoded(_info_decoder, f"the start of {key.name}", story.started)
 
@@ -265,10 +273,10 @@ class NodeSpool:
     def look(self, key: AttemptKey) -> SpoolEntry:
         """Return what lies in the spool of an attempt."""
         task, info, record, doubt = self.read_task(key), None, None, ""
-        size = 0
+        size, epilog = 0, None
         try:
             story = journal.read_story(self.directory(key))
-            size = story.size_bytes
+            size, epilog = story.size_bytes, story.epilog
             info, record = self._info(key, story), self._exit(key, story)
         except OSError as error:
             doubt = str(error)
@@ -285,6 +293,7 @@ class NodeSpool:
             renewed_s=lease.read(self.directory(key)) if leased else None,
             launched=launched,
             journal_bytes=size,
+            epilog=epilog,
         )
 
     # --- remove ---

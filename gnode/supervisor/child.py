@@ -22,6 +22,7 @@ from gnode.supervisor import (
     output,
     private,
     privilege,
+    site_programs,
     staging,
     terminal,
 )
@@ -104,12 +105,13 @@ def _run(
     if task.switch_user:
         identified(channel)
     private.check_paths(task)
-    if task.stage_in:
+    if staging.has_begun_before(task):
         if not may_continue(channel, STAGING, output.planned_paths(task)):
             return
         os.umask(task.umask)
         staging.bring(task)
     paths, descriptors = prepare_as_owner(task, _sleep)
+    site_programs.prepare_as_owner(task, descriptors[2])
     if not may_continue(channel, READY, paths):
         return
     null, out, err = descriptors

@@ -15,7 +15,7 @@ import os
 import resource
 from collections.abc import Callable
 
-from gnode.supervisor import affinity, cgroup, child
+from gnode.supervisor import affinity, cgroup, child, staging
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.journal import Journal
 from gnode.task import Task
@@ -32,8 +32,8 @@ def is_possible(task: Task, around: Surroundings) -> bool:
         return False  # its process stays as the keeper of its terminal
     if "SLURM_JOB_ID" in task.env:
         return False  # only its own process knows SLURM_TASK_PID before the program starts
-    if task.stage_in:
-        return False  # the job's process copies them before it starts
+    if staging.has_begun_before(task):
+        return False  # the job's process does that before it starts
     if task.private:
         return False  # it enters a namespace
     if task.cgroup and not around.home.is_known:

@@ -17,6 +17,9 @@ Stage = Literal[
     "output",
     "program",
     "device",
+    "health",
+    "prolog",
+    "prolog_user",
 ]
 Subject = Literal["node", "user", "job"]
 

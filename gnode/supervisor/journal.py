@@ -14,11 +14,14 @@ half a line spoils no other. The kinds of lines:
 ``unhandled N``          no process handles it, so it was not sent
 ``cleaned``            what the attempt's container has left is removed
 ``ended CHECK {...}``  the exit record with its CRC-32; flushed, and the first one counts
+``epilog "..."``       the epilog has ended, and what went wrong, as JSON
 
 One file instead of one for each of these: four fewer files to make and to remove, and one flush.
 """
 
+import contextlib
 import errno
+import fcntl
 import json
 import os
 import zlib
@@ -35,9 +38,19 @@ NAME = "journal"
 RESERVED_BYTES = 4096
 _STARTED_BYTES = 5 * RESERVED_BYTES  # two paths of 4096 bytes, twice
 _STARTING, _MAY_RUN, _STARTED, _ENDED = b"starting", b"may run", b"started ", b"ended "
-_STAGING, _CLEANED = b"staging ", b"cleaned"
+_STAGING, _CLEANED, _EPILOG = b"staging ", b"cleaned", b"epilog "
 _SIGNALLED, _UNHANDLED = b"asked ", b"unhandled "
-_FACTS = (_STARTING, _STAGING, _MAY_RUN, _STARTED, _SIGNALLED, _UNHANDLED, _CLEANED, _ENDED)
+_FACTS = (
+    _STARTING,
+    _STAGING,
+    _MAY_RUN,
+    _STARTED,
+    _SIGNALLED,
+    _UNHANDLED,
+    _CLEANED,
+    _ENDED,
+    _EPILOG,
+)
 _CHECK_BYTES = 9  # eight hexadecimal digits and a space
 _READ_BYTES = 1 << 16
 
@@ -53,6 +66,7 @@ class Story:
         unhandled: the last migration whose signal no process handled, 0: none.
         cleaned: nothing is left of its container.
         ended: the exit record, JSON.
+        epilog: what went wrong in its epilog, empty: nothing; None: it has not ended.
         size_bytes: of all lines.
     """
 
@@ -60,6 +74,7 @@ class Story:
         "begun",
         "cleaned",
         "ended",
+        "epilog",
         "may_have_run",
         "signalled",
         "size_bytes",
@@ -73,6 +88,7 @@ class Story:
         self.size_bytes = len(content)
         self.started: bytes | None = None
         self.ended: bytes | None = None
+        self.epilog: str | None = None
         for line in content[: content.rfind(b"\n") + 1].split(b"\n"):
             self._take(line)
 
@@ -93,10 +109,17 @@ class Story:
         elif line.startswith(_STARTED):
             self.begun = self.may_have_run = True
             self.started = line[len(_STARTED) :]
-        elif line.startswith(_ENDED) and self.ended is None:
+        else:
+            self._take_end(line)
+
+    def _take_end(self, line: bytes) -> None:
+        if line.startswith(_ENDED) and self.ended is None:
             text = line[len(_ENDED) + _CHECK_BYTES :]
             if line == _ended_line(text):
                 self.ended = text
+        elif line.startswith(_EPILOG) and self.epilog is None:
+            with contextlib.suppress(ValueError):  # half a line
+                self.epilog = str(json.loads(line[len(_EPILOG) :]))
 
 
 def _number_after(start: bytes, line: bytes) -> int:
@@ -120,6 +143,10 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
+
+    def lock(self) -> None:
+        """Wait until no other process runs the attempt's epilog; this one does until it ends."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     # --- read ---
 
@@ -186,6 +213,14 @@ class Journal:
     def announce_cleaned(self) -> None:
         """Say that nothing is left of the attempt's container."""
         self._append(_CLEANED)
+
+    def write_epilog(self, fault: str) -> None:
+        """Say that the attempt's epilog has ended, and what went wrong; empty: nothing.
+
+        Raises:
+            OSError: there is no space for it.
+        """
+        self._append(_EPILOG + json.dumps(fault).encode())
 
     def write_started(self, started: SupervisorInfo) -> None:
         """Publish who runs the attempt; not flushed, since it says nothing after a power loss."""

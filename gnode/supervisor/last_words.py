@@ -45,8 +45,12 @@ def append(task: Task, stderr_path: str, lines: Sequence[str]) -> str:
         What went wrong, which nobody is told: the outcome is recorded anyway.
     """
     job = task.env.get("GSCHED_JOB_ID", str(task.job)).partition(".")[0]
-    text = "".join(f"gsched: job {job}: {line}\n" for line in lines)
-    fd = os.open(stderr_path, _FLAGS)
+    append_text(stderr_path, "".join(f"gsched: job {job}: {line}\n" for line in lines))
+    return ""
+
+
+def append_text(path: str, text: str) -> None:
+    """Append text to a file of the owner's, if it is a regular one."""
+    fd = os.open(path, _FLAGS)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         os.write(fd, text.encode("utf-8", "backslashreplace"))
-    return ""

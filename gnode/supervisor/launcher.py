@@ -4,10 +4,12 @@
 socket (JSON lines) and prints ``ready`` once it listens. Requests: ``{"launch": "12.1"}``,
 ``{"rules": {"allow_root": false, "uid_min": 1000}}`` (whose jobs run from now on; before it only
 ordinary users'), ``{"clean": "12.1"}`` (remove what the container of an attempt without a
-supervisor has left), ``{"stop": true}`` (leave when no supervisor is left).
+supervisor has left), ``{"epilog": "12.1"}`` (run the epilog of an attempt that has ended),
+``{"stop": true}`` (leave when no supervisor is left).
 Messages: ``{"launched": ..., "pid": ..., "start_ticks": ...}`` or
 ``{"failed": ..., "message": ..., "errno": ...}`` to who asked, and
-``{"ended": ..., "pid": ..., "record": ...}`` to all once an attempt's exit record is flushed.
+``{"ended": ..., "pid": ..., "record": ...}`` to all once an attempt's exit record is flushed,
+``{"epilog": ...}`` to all once a process that ran an epilog is gone; the journal has its result.
 
 It outlives gnode, and the supervisors outlive it. Where a supervisor was killed, it takes over.
 """
@@ -25,7 +27,7 @@ import signal
 import socket
 import sys
 
-from gnode.supervisor import child, errand, kernel, proc, spool
+from gnode.supervisor import child, errand, kernel, proc, site_programs, spool
 from gnode.supervisor.connection import Connection, ConnectionLostError
 from gnode.supervisor.errors import reason
 from gnode.supervisor.lost import LostAttempts
@@ -57,6 +59,7 @@ class Launcher:
         self._pool = SupervisorPool(self._around)
         self._lost = LostAttempts(f"{state}/attempts", self._epoll)
         self._cleaners: dict[int, str] = {}  # pids, and the names of their attempts
+        self._epilogs: dict[int, str] = {}  # likewise
         self._stopping = False
 
     def serve(self) -> None:
@@ -69,7 +72,9 @@ class Launcher:
             for fd, events in self._epoll.poll(patience_s):
                 self._handle(fd, events)
             self._look_after_spool()
-            for name, pid in self._lost.step(self._pool.by_pid.keys() | self._cleaners.keys()):
+            for name, pid in self._lost.step(
+                self._pool.by_pid.keys() | self._cleaners.keys() | self._epilogs.keys()
+            ):
                 self._tell_all({"ended": name, "pid": pid})
             for connection in tuple(self._connections.values()):
                 self._flush(connection)
@@ -124,6 +129,8 @@ class Launcher:
                     connection.put(self._launch(name))
                 case {"clean": str(name)}:
                     self._clean(name)
+                case {"epilog": str(name)}:
+                    self._run_epilog(name)
                 case {"rules": {"allow_root": bool(allow_root), "uid_min": int(uid_min)}}:
                     self._around.rules = PrivilegeRules(allow_root=allow_root, uid_min=uid_min)
                 case {"stop": True}:
@@ -189,6 +196,21 @@ class Launcher:
             errand.become_cleaner(directory, task, self._around)
         self._cleaners[pid] = name
 
+    def _run_epilog(self, name: str) -> None:
+        """Have the epilog of an attempt run, unless it does."""
+        directory = f"{self._state}/attempts/{name}"
+        if not _NAME.fullmatch(name) or name in self._epilogs.values():
+            return
+        try:
+            pid = os.fork()
+        except OSError as error:
+            spool.log(f"{directory}: its epilog cannot be run now: {error}")
+            self._tell_all({"epilog": name})
+            return
+        if pid == 0:
+            site_programs.become_epilog(directory)
+        self._epilogs[pid] = name
+
     def _start(self, name: str, directory: str, *, fresh: bool) -> dict[str, object]:
         try:
             worker, is_new = self._pool.start(name, directory, fresh=fresh)
@@ -228,6 +250,9 @@ class Launcher:
                 return
             worker = self._pool.remove(pid)
             if self._cleaners.pop(pid, None) is not None:
+                continue
+            if name := self._epilogs.pop(pid, None):
+                self._tell_all({"epilog": name})
                 continue
             if worker is None:
                 self._lost.reaped(pid, status, usage)

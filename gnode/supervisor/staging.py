@@ -26,6 +26,11 @@ def limit_s(task: Task) -> float:
     return task.stage_timeout_s
 
 
+def has_begun_before(task: Task) -> bool:
+    """Return whether an attempt begins before its program: it copies files or prepares itself."""
+    return bool(task.stage_in or (task.programs and task.programs.prolog_user))
+
+
 def bring(task: Task) -> None:
     """Copy what the job wants to find; the caller has the owner's rights, and is to be the job.
 

@@ -29,6 +29,7 @@ from gnode.supervisor import (
     proc,
     record,
     shells,
+    site_programs,
     spool,
     staging,
     terminal,
@@ -49,7 +50,7 @@ _ORDERS = (signal.SIGUSR1, signal.SIGTERM)
 _WRITE_AGAIN_S = 1.0
 #: Reasons of a stop after which the job runs again: its files are not copied away.
 _ANOTHER_FOLLOWS = frozenset({"rerun", "move", "fenced", "lease"})
-_OVER_IN_STAGE_IN = "exceeded its walltime limit during stage-in"
+_OVER_BEFORE = "exceeded its walltime limit during {}"
 _GROUP_LOOK_S = 0.05  # while processes that are not ours are in the group, such as a reader
 _SPOOL_LOOK_S = 10.0  # how often a supervisor makes sure that its attempt is still in the spool
 
@@ -156,9 +157,10 @@ class _Supervisor:
         else:
             result = record.ended(self._task, self._seen, self._ending, self._asking)
             words = last_words.words(self._task, result)
-            fault = self._stage_out(around)
+            faults = (self._epilog_of_owner(around, result), self._stage_out(around))
+            fault = "; ".join(filter(None, faults))
             self._remove_container(around)
-            if self._task.stage_out or self._task.removal:
+            if self._task.stage_out or self._task.removal or self._task.programs:
                 result.update(record.used(self._task, self._seen))
             if fault:
                 message = result.get("message")
@@ -182,6 +184,19 @@ class _Supervisor:
             error.message += ": most of what is in use there is yours: remove some of it"
         else:
             error.subject = "node"
+
+    def _epilog_of_owner(self, around: Surroundings, result: dict[str, object]) -> str:
+        """Run the owner's part of the epilog, unless the lease is over; return what went wrong."""
+        task, path = self._task, self._stderr_path
+        programs = task.programs
+        if programs is None or not programs.epilog_user or self._ending.reason == "lease":
+            return ""
+        fault = self._run_errand(
+            around,
+            lambda: site_programs.finish_as_owner(task, result, path),
+            programs.epilog_timeout_s + site_programs.SLACK_S,
+        )
+        return "epilog_user was stopped" if fault is None else fault
 
     def _stage_out(self, around: Surroundings) -> str:
         """Copy the job's files away, unless another attempt follows; return what went wrong."""
@@ -269,6 +284,7 @@ class _Supervisor:
         private.make(self._task, around)
         cgroup.prepare(self._task)
         self._announce_start()
+        site_programs.prepare(self._task, lambda: self._pause(0.0))
         failpoint("supervisor.start.before_fork")
         if direct.is_possible(self._task, around):
             self._job_pid, paths = direct.start(
@@ -321,12 +337,18 @@ class _Supervisor:
             theirs.close()
             failpoint("supervisor.start.after_fork")
             channel = StartChannel(ours, self._task, lambda: self._pause(0.0))
-            if self._task.stage_in:
+            if staging.has_begun_before(self._task):
                 self._let_stage_in(channel)
-            self._publish(*channel.paths(READY, staging.limit_s(self._task)))
+            self._publish(*channel.paths(READY, self._before_s()))
             self._refuse_if_stopped()
             channel.let_continue()
             channel.wait_for_program()
+
+    def _before_s(self) -> float:
+        """Return how long all that the owner does before the program may take, seconds."""
+        programs = self._task.programs
+        prolog_s = programs.prolog_timeout_s if programs and programs.prolog_user else 0.0
+        return staging.limit_s(self._task) + prolog_s
 
     def _let_stage_in(self, channel: StartChannel) -> None:
         """Let the job's process copy files; the attempt begins with that.
@@ -405,12 +427,13 @@ class _Supervisor:
         self._ending.expire(kernel.boottime_s())
         if self._ending.reason is not None:
             is_late = self._ending.reason == "walltime"
-            why = _OVER_IN_STAGE_IN if is_late else "stopped before it started"
+            step = "stage-in" if self._task.stage_in else "prolog_user"
+            why = _OVER_BEFORE.format(step) if is_late else "stopped before it started"
             raise LaunchError(why, stage="order", subject="job")
 
     def _clear_launch(self) -> None:
         """Kill the process that did not become the job, and all that it has started."""
-        if self._job_pid:
+        if self._job_pid or self._task.programs:
             self._ending.allow(0.0, kernel.boottime_s())
             self._watch()
 

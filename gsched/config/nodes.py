@@ -22,6 +22,8 @@ from gsched.config.words import (
 from gsched.errors import ConfigError
 from gsched.model.container import RUNTIMES, Runtime
 
+#: How long a program of the site may take, seconds.
+ProgramLimit = Annotated[float, msgspec.Meta(ge=1, le=86400)]
 _FILES_MAX = 16 * 1024
 _RANGES = re.compile(r"\[([0-9,-]+)\]")
 
@@ -99,6 +101,10 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         login_shell: scripts are run by login shells, which read the profiles of system and user.
         directory_wait_s: for how long a start waits for a working directory that does not exist,
             and for a directory of the output files; then the job waits, and is tried again.
+        prolog, epilog: programs that gnode's user runs before each job on this node, and after it,
+            before its resources are free; empty: none.
+        prolog_user, epilog_user: likewise, as the owner of the job, and within its limits.
+        prolog_timeout_s, epilog_timeout_s: of each part.
         private_tmp: each job has a /tmp and a /dev/shm of its own; needs root.
     """
 
@@ -133,6 +139,12 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     login_shell: bool = False
     directory_wait_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0
     private_tmp: bool = False
+    prolog: OptionalPath = ""
+    prolog_user: OptionalPath = ""
+    prolog_timeout_s: ProgramLimit = 300.0
+    epilog: OptionalPath = ""
+    epilog_user: OptionalPath = ""
+    epilog_timeout_s: ProgramLimit = 300.0
 
 
 class MigConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -313,6 +313,7 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         requested: the last migration for which it got its `JobSpec.checkpoint_signal`; 0: none.
         requested_s: when that was, seconds since the epoch on the node's clock.
         unhandled: the last move for which it was not sent, as no process of the part handled it.
+        epilog: what went wrong in the epilog of the node, which is not the job's; empty: nothing.
     """
 
     job: Count
@@ -335,6 +336,7 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     requested: Count = 0
     requested_s: Amount = 0.0
     unhandled: Count = 0
+    epilog: str = ""
 
     def outcome(self, node: str = "") -> Outcome:
         """Return how the part ended, on ``node`` where that is to be said."""

@@ -102,6 +102,9 @@ class LaunchStage(StrEnum):
     OUTPUT = "output"
     PROGRAM = "program"
     DEVICE = "device"  # a GPU that it was given
+    HEALTH = "health"  # a health check of the node before a job
+    PROLOG = "prolog"  # the site's program before a job
+    PROLOG_USER = "prolog_user"  # its part that runs as the job's owner
 
 
 class Subject(StrEnum):

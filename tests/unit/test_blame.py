@@ -18,6 +18,9 @@ def failure(stage: S, subject: Subject, number: int = 0) -> LaunchFailure:
 @pytest.mark.parametrize(
     ("stage", "subject", "number", "expected"),
     [
+        (S.PROLOG, Subject.NODE, 0, Verdict.NODE),
+        (S.HEALTH, Subject.NODE, 0, Verdict.NODE),
+        (S.PROLOG_USER, Subject.USER, 0, Verdict.USER),
         (S.WORKDIR, Subject.JOB, errno.ENOENT, Verdict.JOB),
         (S.WORKDIR, Subject.JOB, errno.EACCES, Verdict.JOB),
         (S.WORKDIR, Subject.JOB, errno.ESTALE, Verdict.OWN_PASSING),  # H4

@@ -13,7 +13,7 @@ from typing import Final
 
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.states import LaunchStage, OutcomeKind, Subject
-from gschedd.core.nodes.probation import ask_if_suspected, drained
+from gschedd.core.nodes.probation import ask_if_suspected, drained, stay_drained
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt
 from gschedd.core.state.state import State
@@ -109,11 +109,15 @@ def failed_nodes(attempt: Attempt) -> tuple[str, ...]:
 def suspect(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
     """Return what the end of a part says of its node.
 
-    Starts that failed in a row through the node's own fault are counted, with their users; enough
-    of different users drain it. One that worked clears it.
+    An epilog that failed drains it at once, for an operator to look at: what it was to remove may
+    still be there, and a probe does not see that. Starts that failed in a row through the node's
+    own fault are counted, with their users; enough of different users drain it. One that worked
+    clears it.
     """
     node = state.nodes.get(fact.node)
     record = fact.record
+    if node is not None and record.epilog and (not node.drained or node.probation.due_s > 0):
+        return [stay_drained(node, record.epilog, fact.at_s)]
     if node is None or record.stop_reason is not None or record.port_taken:
         return []
     if record.kind is OutcomeKind.NODE_LOST:

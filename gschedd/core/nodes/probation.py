@@ -80,6 +80,11 @@ def drained(node: Node, reason: str, now_s: float, *, exhausted: bool = False) -
     )
 
 
+def stay_drained(node: Node, reason: str, now_s: float) -> f.NodeDrained:
+    """Return that gsched drains a node, and no probe resumes it."""
+    return f.NodeDrained(at_s=now_s, node=node.name, reason=reason, by="gsched", automatic=True)
+
+
 def next_probe_s(state: State) -> float | None:
     """Return when a node is to be probed next, seconds since the epoch."""
     times = [
@@ -132,5 +137,4 @@ def _passed(node: Node, now_s: float) -> list[f.AnyFact]:
         f"{node.reason}; it was resumed {MAX_RESUMPTIONS} times within a day, so it stays "
         "drained until gnodes resume"
     )
-    given_up = f.NodeDrained(at_s=now_s, node=node.name, reason=reason, by="gsched", automatic=True)
-    return [probed, given_up]
+    return [probed, stay_drained(node, reason, now_s)]
