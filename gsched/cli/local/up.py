@@ -47,6 +47,9 @@ from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.states import NodeState
 from gsched.protocol.api import NodeRow, StatusReply
 
+#: A node tells how its GPUs are shared after it has connected, when it has looked.
+SHARING_S = 5.0
+
 EPILOG = """\b
 Examples:
   eval "$(gsched up --nodes 2 --cpus 4 --gpus 2 --policy goodput --share)"
@@ -212,8 +215,10 @@ class Bringup:
             write_file(layout.config_read, _digest(layout.config) + "\n")
             self._bring_nodes()
             rows = self._wait_for_nodes(status.started_s)
-            if wanted.share not in {None, "none"} and not any(row.gpus for row in rows):
-                self._report.notes.append("no node has a GPU to share: --gpus N declares some")
+            if wanted.share not in {None, "none"}:
+                rows = self._wait_for_sharing(rows)
+                if not any(row.gpus for row in rows):
+                    self._report.notes.append("no node has a GPU to share: --gpus N declares some")
             self._report.notes.extend(_unshared(rows))
         self._report.safe_mode = safe_mode_reason(status)
         return self._report
@@ -321,6 +326,16 @@ class Bringup:
             daemon = cluster.node_daemon(self._layout.node(missing[0]))
             self._check_time(daemon, f"the head does not see it ({_states(rows, missing)})")
             pause()
+
+    def _wait_for_sharing(self, rows: Sequence[NodeRow]) -> Sequence[NodeRow]:
+        """Wait for some seconds until nodes tell how their GPUs are shared; return the nodes."""
+        end_s = SystemClock().monotonic_s() + SHARING_S
+        while any(row.gpus and row.gpu_tokens is None for row in rows):
+            if SystemClock().monotonic_s() > end_s:
+                break
+            pause()
+            rows = self._node_rows() or rows
+        return rows
 
     def _node_rows(self) -> Sequence[NodeRow]:
         try:
