@@ -1,7 +1,5 @@
 """The read model: what all that the monitor serves is made from."""
 
-from collections.abc import Callable, Sequence
-
 from msgspec import Struct
 
 from gsched.clock import Clock
@@ -9,7 +7,6 @@ from gsched.config.tables import HistoryConfig
 from gsched.config.web import WebConfig
 from gsched.protocol.samples import UseSamples
 from gschedd.monitor.database import Database
-from gschedd.monitor.feed import ModelPart
 from gschedd.monitor.link import HeadLink
 from gschedd.monitor.viewers import Viewers
 
@@ -33,10 +30,6 @@ class MonitorBegin(Struct, frozen=True, kw_only=True):
     head_socket: str
     socket: str
     operators: tuple[int, ...]
-
-
-#: The parts of the read model, in the order in which they take events in.
-PARTS: Sequence[Callable[[MonitorBegin], ModelPart]] = ()
 
 
 class ReadModel(Struct, kw_only=True):

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from aiohttp import web
@@ -23,9 +23,10 @@ from gschedd.monitor.database import Database
 from gschedd.monitor.feed import Feed, ModelPart
 from gschedd.monitor.health import HealthRoutes
 from gschedd.monitor.link import HeadLink
-from gschedd.monitor.model import PARTS, MonitorBegin, ReadModel
+from gschedd.monitor.model import MonitorBegin, ReadModel
 from gschedd.monitor.serve import listen
 from gschedd.monitor.store import MonitorStore
+from gschedd.monitor.usage import UsageModel
 from gschedd.monitor.viewers import Viewers
 from gschedd.store.reader import Reader
 from gschedd.workers import inside
@@ -37,6 +38,8 @@ PERIOD_S: Final = 0.5
 #: After an error of a database, as a full disk.
 PAUSE_S: Final = 5.0
 KEY_BYTES: Final = 32
+#: The parts of the read model, in the order in which they take events in.
+PARTS: Final[Sequence[Callable[[MonitorBegin], ModelPart]]] = (UsageModel,)
 
 
 class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gsched.model.job import ExitRecord, JobSpec
 from gsched.model.resources import Load, Share, Usage
-from gsched.model.states import OutcomeKind
+from gsched.model.states import OutcomeKind, StopReason
 from gsched.protocol import node as n
 from gschedd.core.head import Head
 from gschedd.core.state import facts as f
@@ -108,7 +108,15 @@ class Books:
         """Run a cycle."""
         self.take(self.head.cycle(self.now_s))
 
-    def exit(self, job: int, node: str = "n1", *, code: int = 0, wall_s: float = 10.0) -> None:
+    def exit(
+        self,
+        job: int,
+        node: str = "n1",
+        *,
+        code: int = 0,
+        wall_s: float = 10.0,
+        stopped: StopReason | None = None,
+    ) -> None:
         """Have a job's present attempt end on a node, ``wall_s`` from now."""
         began_s = self.now_s
         self.now_s += wall_s
@@ -117,6 +125,7 @@ class Books:
             attempt=self.head.state.jobs[job].attempts,
             kind=OutcomeKind.EXITED,
             exit_code=code,
+            stop_reason=stopped,
             started_s=began_s,
             ended_s=self.now_s,
         )

@@ -1,0 +1,183 @@
+"""The monitor's rows of usage: equal to the head's own tables, whatever became of the jobs."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gsched.config.tables import HistoryConfig
+from gsched.config.web import WebConfig
+from gsched.model.arrays import read_spans
+from gsched.model.states import StopReason
+from gsched.protocol import actions as a
+from gsched.protocol.samples import UseSamples
+from gschedd.core.requests import commands as c
+from gschedd.monitor.feed import Feed
+from gschedd.monitor.model import MonitorBegin
+from gschedd.monitor.store import MonitorStore
+from gschedd.monitor.usage import UsageModel
+from gschedd.store.reader import Reader
+from tests.support.books import Books
+from tests.support.world import ALICE, BEGIN_S
+
+
+class Watched:
+    """A head with its store, and the monitor's read model of it."""
+
+    def __init__(self, directory: Path, *, keep_days: float = 365.0) -> None:
+        self.books = Books(directory)
+        self.books.register(cpus=4, gpu_types=("a100", "h100"))
+        begin = MonitorBegin(
+            server="test", config=WebConfig(), history=HistoryConfig(keep_days=keep_days),
+            database=self.books.store.path, state_dir=str(directory), head_socket="", socket="",
+            operators=(),
+        )  # fmt: skip
+        self.part = UsageModel(begin)
+        path = str(directory / "monitor.db")
+        self.store = MonitorStore(path, self.part.tables, head=self.books.store.path)
+        self.feed = Feed(Reader(self.books.store.path), self.store, [self.part])
+
+    def read(self) -> None:
+        """Take all events in."""
+        while self.feed.step():
+            pass
+
+    def sums(self) -> tuple[object, ...]:
+        """Return jobs, CPU time used, run time, and GPU time, as the monitor has them."""
+        query = "SELECT sum(jobs), sum(cpu_used_s), sum(wall_s), sum(gpus * wall_s) FROM usage"
+        row: tuple[object, ...] = self.store.db.execute(query).fetchone()
+        return row
+
+    def sums_of_head(self) -> tuple[object, ...]:
+        """Return the same by the head's tables."""
+        query = (
+            "SELECT count(failed), sum(cpu_s), sum(wall_s), sum(gpu_s) FROM head.jobs "
+            "WHERE state = 'done' AND failed IS NOT NULL"
+        )
+        row: tuple[object, ...] = self.store.db.execute(query).fetchone()
+        return row
+
+    def rows(self, columns: str) -> list[tuple[object, ...]]:
+        return self.store.db.execute(
+            f"SELECT {columns} FROM usage ORDER BY job, attempt"
+        ).fetchall()
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path)
+
+
+def run(books: Books, resources: str = "nodes=1", *, code: int = 0, **changes: object) -> int:
+    job = books.submit(resources, **changes)
+    books.schedule()
+    books.exit(job, code=code)
+    return job
+
+
+def test_sums_are_those_of_the_heads_tables(watched: Watched) -> None:
+    books = watched.books
+    run(books, "nodes=1:ppn=2:gpus=1,walltime=60", account="physics")
+    run(books, "nodes=1:ppn=3", code=3)
+    waits = books.submit(holds=("user",))
+    books.take(
+        books.head.command(c.ActOnJob(caller=ALICE, job=waits, action=a.DeleteJob()), books.now_s)
+    )
+    watched.read()
+
+    assert watched.sums() == watched.sums_of_head() == (3, 20.0, 20.0, 10.0)
+    assert watched.rows("attempt, jobs, account, cpus, gpus, gpu_type, cause") == [
+        (1, 1, "physics", 2, 1.0, "a100", ""),
+        (1, 1, "", 3, 0.0, "", "user program"),
+        (0, 1, "", 1, 0.0, "", ""),
+    ]
+
+
+def test_all_events_read_again_give_the_same_rows(watched: Watched) -> None:
+    run(watched.books, "nodes=1:gpus=2")
+    rerun = watched.books.submit()
+    watched.books.schedule()
+    watched.read()
+    watched.books.exit(rerun)
+    watched.read()
+    before = watched.rows("*")
+
+    watched.store.empty()
+    assert watched.rows("*") == []
+    watched.read()
+
+    assert watched.rows("*") == before
+    assert len(before) == 2
+
+
+def test_elements_that_never_were_jobs_count_each(watched: Watched) -> None:
+    books = watched.books
+    array = books.submit("nodes=1:ppn=1", array="0-9999%6")
+    books.schedule()
+    drop = c.ActOnJob(caller=ALICE, job=array, action=a.DeleteJob(), elements=read_spans("50-9999"))
+    books.take(books.head.command(drop, books.now_s))
+    watched.read()
+
+    assert watched.sums()[0] == 9950
+    assert watched.rows("wall_s, cause, outcome")[0] == (0.0, "", "cancelled")
+
+
+def test_a_deadline_is_met_by_a_job_that_succeeds_before_it(watched: Watched) -> None:
+    books = watched.books
+    run(books, deadline_s=BEGIN_S + 1000)
+    run(books, deadline_s=BEGIN_S + 2000, code=1)
+    run(books)
+    watched.read()
+
+    assert watched.rows("met") == [(1,), (0,), (None,)]
+
+
+def test_rows_go_with_the_history(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, keep_days=1.0)
+    run(watched.books)
+    watched.read()
+
+    for days, left in ((0.5, 1), (2.0, 0)):
+        samples = UseSamples(now_s=BEGIN_S + days * 86400, nodes=(), jobs=())
+        watched.feed.sample(samples)
+        assert len(watched.rows("job")) == left
+
+
+def test_what_nodes_had_is_known_for_each_time(watched: Watched) -> None:
+    books = watched.books
+    books.now_s += 100
+    books.take(books.head.disconnected("n1", "gone", books.now_s))
+    books.now_s += 50
+    books.register(cpus=8, gpu_types=("a100",))
+    watched.read()
+
+    query = "SELECT since_s, until_s, up, cpus, gpus FROM usage_nodes ORDER BY seq"
+    assert watched.store.db.execute(query).fetchall() == [
+        (BEGIN_S, BEGIN_S + 100, 1, 4, 2),
+        (BEGIN_S + 100, BEGIN_S + 150, 0, 4, 2),
+        (BEGIN_S + 150, None, 1, 8, 1),
+    ]
+
+
+def test_the_heads_tables_cannot_be_changed(watched: Watched) -> None:
+    with (
+        pytest.raises(sqlite3.OperationalError, match="readonly"),
+        watched.store.transaction() as db,
+    ):
+        db.execute("DELETE FROM head.jobs")
+
+
+def test_each_attempt_of_a_requeued_job_counts_and_the_job_once(watched: Watched) -> None:
+    books = watched.books
+    job = books.submit("nodes=1:gpus=1")
+    books.schedule()
+    rerun = c.ActOnJob(caller=ALICE, job=job, action=a.RerunJob())
+    books.take(books.head.command(rerun, books.now_s))
+    books.exit(job, stopped=StopReason.RERUN, wall_s=30.0)
+    watched.read()  # between two attempts
+    books.schedule()
+    books.exit(job, wall_s=20.0)
+    watched.read()
+
+    assert watched.sums() == watched.sums_of_head() == (1, 50.0, 50.0, 50.0)
+    assert watched.rows("attempt, jobs, wall_s") == [(1, 0, 30.0), (2, 1, 20.0)]
