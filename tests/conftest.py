@@ -53,8 +53,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep what each test takes, in the process that has started the workers."""
+    timings.open_account()
     if not hasattr(config, "workerinput") and hasattr(config, "cache"):
         config.pluginmanager.register(timings.Timings(config.cache))
+
+
+def pytest_unconfigure() -> None:
+    """Leave the control group in which the CPU time of the tests is counted."""
+    timings.close_account()
 
 
 def folder_of(path: Path) -> str:
