@@ -1,5 +1,6 @@
 """Markers from the folder, Hypothesis profiles, no network where pure, no process left behind."""
 
+import gc
 import json
 import os
 import signal
@@ -44,6 +45,10 @@ settings.register_profile(
 )
 settings.load_profile(PROFILE)
 
+# What is imported and collected stays: no collection of garbage looks at it, neither while it is
+# made nor in the tests (`pytest_collection_finish`).
+gc.disable()
+
 # Without bytecode each of the thousands of interpreters that tests start would compile gsched.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -87,6 +92,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[folder] * patience))
 
     _put_longest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected alone from now on."""
+    gc.freeze()
+    gc.enable()
 
 
 def _shares_with_its_file(item: pytest.Item) -> bool:

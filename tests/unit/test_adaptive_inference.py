@@ -11,8 +11,9 @@ import pytest
 
 from gsched import elastic
 from gsched.model.reports import ProgressReport
+from tests.support.late_torch import IN_ONE_WORKER, torch
 
-torch = pytest.importorskip("torch")
+pytestmark = IN_ONE_WORKER
 
 COUNT, BATCH, LARGEST = 100, 8, 64
 

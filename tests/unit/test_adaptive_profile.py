@@ -16,10 +16,9 @@ from gsched.elastic.adaptive.profiling import Calls, profile, sizes_between
 from gsched.model.reports import ProgressReport
 from tests.support.cluster import wait_until
 from tests.support.elastic_listener import Listener
+from tests.support.late_torch import IN_ONE_WORKER, models, torch
 
-torch = pytest.importorskip("torch")
-
-from tests.support.adaptive_models import Bounded, Noisy, Slow  # noqa: E402 - they need torch
+pytestmark = IN_ONE_WORKER
 
 COUNT, TUNED, LARGEST = 96, 12, 192
 
@@ -96,10 +95,10 @@ def train(
 
 def test_profile_leaves_every_bit_as_it_was() -> None:
     """Weights, buffers, optimiser, gradients, generators, and which samples are used."""
-    noisy = Noisy(own := torch.Generator().manual_seed(3))
+    noisy = models.Noisy(own := torch.Generator().manual_seed(3))
     _, expected, others = train(noisy, own=own)
     plain_sizes = set(noisy.sizes)
-    noisy = Noisy(own := torch.Generator().manual_seed(3))
+    noisy = models.Noisy(own := torch.Generator().manual_seed(3))
     _, found, found_others = train(noisy, own=own, profile_at=3)
 
     assert set(noisy.sizes) - plain_sizes >= set(sizes_between(TUNED, LARGEST)) - plain_sizes
@@ -130,7 +129,7 @@ def test_new_training_finds_what_fits_and_never_tries_more(
     """The tuned batch itself does not fit: it is trained in two parts."""
     monkeypatch.setenv("GSCHED_PROFILE_BATCHES", "1")
     seen: list[int] = []
-    training, _, (used, _) = train(Bounded(7, error), seen=seen)
+    training, _, (used, _) = train(models.Bounded(7, error), seen=seen)
     report = told(training)
 
     assert max(seen) <= 6
@@ -151,10 +150,10 @@ def test_limit_is_remembered_with_the_checkpoint(
     monkeypatch.setenv("GSCHED_PROFILE_BATCHES", "1")
     monkeypatch.setenv("GSCHED_CHECKPOINT_DIR", str(tmp_path))
     monkeypatch.setenv("GSCHED_CHECKPOINT_INTERVAL_S", "0")
-    train(Bounded(7, out_of_memory))
+    train(models.Bounded(7, out_of_memory))
     monkeypatch.delenv("GSCHED_PROFILE_BATCHES")
     again = elastic.start(
-        (model := network(Bounded(7, out_of_memory))),
+        (model := network(models.Bounded(7, out_of_memory))),
         torch.optim.Adam(model.parameters()),
         elastic.Samples(COUNT, global_batch=TUNED, epochs=2),
         adaptive=elastic.Adaptive(),
@@ -168,7 +167,7 @@ def test_limit_is_remembered_with_the_checkpoint(
 
 def test_profile_tells_what_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GSCHED_PROFILE_BATCHES", "1")
-    training, _, _ = train(Slow())
+    training, _, _ = train(models.Slow())
     report = told(training)
 
     assert (report.batch, report.batch_max) == (TUNED, LARGEST)
@@ -183,7 +182,7 @@ def test_profile_tells_what_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_profile_ends_with_its_budget() -> None:
-    model = network(Slow())
+    model = network(models.Slow())
     calls = Calls(model)
     calls.begin(4)
     model(torch.randn(4, 4))
@@ -194,16 +193,12 @@ def test_profile_ends_with_its_budget() -> None:
     assert (found.limit, found.fault) == (0, None)
 
 
-@pytest.mark.parametrize(
-    ("first", "words"),
-    [
-        (Bounded(20, lambda: ValueError("no so many")), "ValueError: no so many"),
-        (Bounded(20, lambda: RuntimeError("shapes differ")), "RuntimeError: shapes differ"),
-    ],
-)
+@pytest.mark.parametrize("error", [ValueError("no so many"), RuntimeError("shapes differ")])
 def test_model_that_cannot_be_profiled_is_trained(
-    first: Any, words: str, capsys: pytest.CaptureFixture[str]
+    error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    first = models.Bounded(20, lambda: error)
+    words = f"{type(error).__name__}: {error}"
     _, expected, others = train(first)
     training, found, found_others = train(first, profile_at=3)
 
@@ -234,6 +229,14 @@ def test_sizes_are_about_ten_with_equal_ratios(
     assert len(sizes) == min(10, most - least + 1)
 
 
+def reports(listener: Listener, training: elastic.AdaptiveTraining) -> list[ProgressReport]:
+    """Return all reports of a training job that has finished, once the last one has arrived."""
+    wait_until(
+        lambda: listener.all("progress")[-1]["step"] == training.step_count, what="the last report"
+    )
+    return [msgspec.convert(each, ProgressReport, strict=True) for each in listener.all("progress")]
+
+
 def test_reports_hold_what_a_goodput_is_estimated_from(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the first one nothing of the batch: the first step takes longer than others."""
     listener = Listener()
@@ -241,11 +244,9 @@ def test_reports_hold_what_a_goodput_is_estimated_from(monkeypatch: pytest.Monke
     monkeypatch.setenv("GSCHED_BATCH_PER_GPU", "8")
     monkeypatch.setenv("GSCHED_ACCUMULATION", "2")
     try:
-        training, _, _ = train(Slow())
+        training, _, _ = train(models.Slow())
         training.finish()
-        first, *_, last = [
-            msgspec.convert(body, ProgressReport, strict=True) for body in listener.all("progress")
-        ]
+        first, *_, last = reports(listener, training)
     finally:
         listener.close()
 
@@ -273,7 +274,7 @@ def test_batch_changes_while_the_training_runs(monkeypatch: pytest.MonkeyPatch) 
     try:
         training, _, (used, _) = train(each=tune)
         training.finish()
-        last = msgspec.convert(listener.all("progress")[-1], ProgressReport, strict=True)
+        *_, last = reports(listener, training)
     finally:
         listener.close()
 

@@ -10,8 +10,9 @@ from gsched import elastic
 from gsched.elastic.adaptive.noise import Noise
 from gsched.elastic.adaptive.rates import Rates, factor, rule_for
 from gsched.elastic.errors import StepError
+from tests.support.late_torch import IN_ONE_WORKER, torch
 
-torch = pytest.importorskip("torch")
+pytestmark = IN_ONE_WORKER
 
 NOISE = Noise(sqr=1.0, var=3.0)
 

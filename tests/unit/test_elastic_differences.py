@@ -1,12 +1,12 @@
 """What a rank has otherwise than rank 0, and rank 0's state with it merged in again."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gsched.elastic.differences import Entries, differences, digests_of, merged
+from tests.support.late_torch import IN_ONE_WORKER, torch
 
-torch = pytest.importorskip("torch")
+pytestmark = IN_ONE_WORKER
 
 KEYS = st.sampled_from(["a", "b", 1, 2])
 LEAVES: st.SearchStrategy[object] = st.one_of(

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
-
 from gsched.elastic import plain
+from tests.support.late_torch import IN_ONE_WORKER, torch
 
-torch = pytest.importorskip("torch")
+pytestmark = IN_ONE_WORKER
 
 
 def network_and_optimizer() -> tuple[Any, Any, dict[Any, str]]:

@@ -8,8 +8,9 @@ import pytest
 from gsched.elastic.errors import SaveError
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.tensors import load_tensors, save_tensors
+from tests.support.late_torch import IN_ONE_WORKER, torch
 
-torch = pytest.importorskip("torch")
+pytestmark = IN_ONE_WORKER
 
 KINDS = ("float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool", "complex64")
 
