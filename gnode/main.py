@@ -257,7 +257,7 @@ def _compose(
                 cores=usable_cores(node, confinement),
                 per_minute=bool(sharing.offered),
             ),
-            attempts=Sampler(nvml),
+            attempts=Sampler(nvml, config.idle_gpus),
             sample_s=node.sample_s,
             space=SpoolSpace(state.state_dir, parse_size_bytes(node.least_spool)),
             outside=OutsideWatch(config.outside_gpu_use, tracking),

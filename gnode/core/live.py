@@ -78,6 +78,7 @@ class LiveReports:
             or _differs(before.memory_bytes, use.memory_bytes, _BYTES)
             or _differs(before.gpus, use.gpus, _GPUS)
             or _differs(before.gpu_memory_bytes, use.gpu_memory_bytes, _BYTES)
+            or _idle_indices(before) != _idle_indices(use)
         )
 
     def _is_load_news(self, load: Load, now_s: float) -> bool:
@@ -92,6 +93,10 @@ class LiveReports:
             or _any_differs(before.gpu_util_percent, load.gpu_util_percent, _PERCENT)
             or _any_differs(before.gpu_memory_used_bytes, load.gpu_memory_used_bytes, 8 * _BYTES)
         )
+
+
+def _idle_indices(use: LiveUse) -> tuple[int, ...] | None:
+    return None if use.gpus_idle is None else tuple(gpu.index for gpu in use.gpus_idle)
 
 
 def _any_differs(before: Iterable[float], now: Iterable[float], least: float) -> bool:

@@ -231,6 +231,7 @@ class NodeAttempt:
             read_bytes=usage.read_bytes,
             write_bytes=usage.write_bytes,
             samples=usage.samples,
+            gpu_idle_s=usage.gpu_idle_s,
         )
 
 

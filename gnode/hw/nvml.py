@@ -29,6 +29,7 @@ class GpuSample:
         process_memory_bytes: by process id, where the GPU tells.
         pids: of all compute processes.
         process_util_percent: likewise, since the sample before; None: the GPU does not tell.
+        tells_util: the GPU tells its utilisation; with MIG it does not.
     """
 
     util_percent: float
@@ -36,6 +37,7 @@ class GpuSample:
     process_memory_bytes: dict[int, int]
     process_util_percent: dict[int, float] | None = None
     pids: frozenset[int] = frozenset()
+    tells_util: bool = True
 
 
 class ComputeMode(IntEnum):
@@ -253,11 +255,11 @@ class Nvml:
         return {pid: sum(each) / len(each) for pid, each in found.items()}
 
     def _sample(self, handle: object, process_util: dict[int, float] | None) -> GpuSample:
-        library = self._library
+        library, tells_util = self._library, True
         try:
             util_percent = float(library.nvmlDeviceGetUtilizationRates(handle).gpu)
         except library.NVMLError:  # not supported on every GPU, nor under MIG
-            util_percent = 0.0
+            util_percent, tells_util = 0.0, False
         try:
             processes = library.nvmlDeviceGetComputeRunningProcesses(handle)
         except library.NVMLError:
@@ -272,6 +274,7 @@ class Nvml:
             },
             process_util_percent=process_util,
             pids=frozenset(int(process.pid) for process in processes),
+            tells_util=tells_util,
         )
 
 

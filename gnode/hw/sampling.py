@@ -1,13 +1,18 @@
 """How busy the machine is, and what each attempt uses, over all its processes."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import os
+import stat
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 import psutil
 
 from gnode.hw import cgroups
+from gnode.hw.idle import GpuActivity, GpuWindow
 from gnode.hw.nvml import GpuSample, Nvml
+from gsched.clock import SystemClock
+from gsched.config.idle_gpus import IdleGpusConfig
 from gsched.model.resources import LiveUse, Usage
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -15,6 +20,8 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 #: The least time over which busy cores are averaged for their peak, seconds: CPU time counts in
 #: ticks of 10 ms, and a moment's figure would be noise.
 PEAK_INTERVAL_S: Final = 1.0
+#: Major numbers of the device files of pseudoterminals (Linux, Documentation/admin-guide/devices).
+_TERMINALS: Final = range(136, 144)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,7 @@ class _Sum:
     gpu_memory_sum_bytes: int = 0
     read_bytes: int = 0
     write_bytes: int = 0
+    windows: dict[int, GpuWindow] = field(default_factory=dict)  # of each GPU by index
     live: LiveUse = field(default_factory=LiveUse)
     live_mark: tuple[float, float] = (0.0, 0.0)  # wall and CPU seconds of the sample before
     held_mark: tuple[float, float] | None = None  # wall and token seconds of the sample before
@@ -66,18 +74,25 @@ class _Sum:
         if interval_s >= PEAK_INTERVAL_S or interval_s < 0:  # the clock was set back
             self.peak_mark = (wall_s, self.cpu_s)
 
-    def note_live(self, wall_s: float, memory_bytes: int, gpus: float, gpu_bytes: int) -> None:
-        """Note what is in use at this sample, after its CPU time."""
+    def note_live(
+        self, wall_s: float, memory_bytes: int, gpus: Mapping[int, GpuActivity], pids: set[int]
+    ) -> None:
+        """Note what is in use at this sample, after its CPU time and its GPUs' windows."""
         marked_s, used_s = self.live_mark
         interval_s = wall_s - marked_s
         cores = max(0.0, self.cpu_s - used_s) / interval_s if interval_s > 0 else 0.0
         self.live_mark = (wall_s, self.cpu_s)
+        known = any(window.known for window in self.windows.values())
+        found = (window.idle(index) for index, window in self.windows.items())
+        idle = tuple(gpu for gpu in found if gpu is not None)
         self.live = LiveUse(
             cpu_s=self.cpu_s,
             cpu_cores=cores,
             memory_bytes=memory_bytes,
-            gpus=gpus,
-            gpu_memory_bytes=gpu_bytes,
+            gpus=sum(gpu.util_percent or 0.0 for gpu in gpus.values()) / 100.0,
+            gpu_memory_bytes=sum(gpu.memory_bytes for gpu in gpus.values()),
+            gpus_idle=idle if known else None,
+            terminal_idle_s=_terminal_idle_s(pids) if idle else None,
         )
 
     def held_part(self, held_s: float, wall_s: float) -> float:
@@ -102,14 +117,16 @@ class _Sum:
             read_bytes=self.read_bytes,
             write_bytes=self.write_bytes,
             samples=self.samples,
+            gpu_idle_s=sum(window.idle_sum_s for window in self.windows.values()),
         )
 
 
 class Sampler(Generic[KeyT]):
     """Samples attempts and keeps their sums; used by one thread at a time, off the event loop."""
 
-    def __init__(self, nvml: Nvml) -> None:
+    def __init__(self, nvml: Nvml, idle: IdleGpusConfig | None = None) -> None:
         self._nvml = nvml
+        self._idle = idle if idle is not None and idle.window_s else None
         self._sums: dict[KeyT, _Sum] = {}
         #: The targets of the last sample, and the processes of each.
         self.processes: list[tuple[SamplingTarget[KeyT], set[int]]] = []
@@ -172,20 +189,50 @@ class Sampler(Generic[KeyT]):
         total.write_bytes = max(total.write_bytes, write_bytes)
         total.memory_peak_bytes = max(total.memory_peak_bytes, memory_bytes)
         total.memory_sum_bytes += memory_bytes
-        own = [gpus[index] for index in target.gpu_indices if index < len(gpus)]
-        shared = [gpus[index] for index in target.shared_gpus if index < len(gpus)]
         held_part = None if held_s is None else total.held_part(held_s, target.wall_s)
-        percents = [gpu.util_percent for gpu in own]
-        percents += [_shared_percent(gpu, pids, held_part) for gpu in shared]
-        if not shared and held_part is not None and target.shared_gpus:
-            percents.append(100.0 * held_part)  # a declared GPU, of which NVML knows nothing
-        gpu_memory_bytes = sum(_gpu_memory_bytes(gpu, pids) for gpu in own)
-        gpu_memory_bytes += sum(_named_bytes(gpu, pids) for gpu in shared)
-        if percents:
-            total.gpu_util_sum_percent += sum(percents) / len(percents)
+        activities = {
+            index: _activity(gpus[index], pids) for index in target.gpu_indices if index < len(gpus)
+        }
+        for index in target.shared_gpus:
+            if index < len(gpus):
+                activities[index] = _shared_activity(gpus[index], pids, held_part)
+            elif held_part is not None and not activities:  # a declared GPU
+                activities[index] = GpuActivity(
+                    util_percent=100.0 * held_part, memory_bytes=0, has_process=True
+                )
+        if self._idle is not None:
+            for index, activity in activities.items():
+                window = total.windows.setdefault(index, GpuWindow(self._idle))
+                window.note(activity, target.wall_s)
+        total.note_live(target.wall_s, memory_bytes, activities, pids)
+        if activities:
+            total.gpu_util_sum_percent += 100.0 * total.live.gpus / len(activities)
+        gpu_memory_bytes = total.live.gpu_memory_bytes
         total.gpu_memory_peak_bytes = max(total.gpu_memory_peak_bytes, gpu_memory_bytes)
         total.gpu_memory_sum_bytes += gpu_memory_bytes
-        total.note_live(target.wall_s, memory_bytes, sum(percents) / 100.0, gpu_memory_bytes)
+
+
+def _activity(gpu: GpuSample, pids: Collection[int]) -> GpuActivity:
+    """Return what an attempt with these processes does on a GPU that is its own."""
+    return GpuActivity(
+        util_percent=gpu.util_percent if gpu.tells_util else None,
+        memory_bytes=_gpu_memory_bytes(gpu, pids),
+        has_process=bool(gpu.pids) if not gpu.tells_util else not gpu.pids.isdisjoint(pids),
+    )
+
+
+def _shared_activity(gpu: GpuSample, pids: Collection[int], held_part: float | None) -> GpuActivity:
+    """Return what an attempt with these processes does on a GPU of which it has a part.
+
+    Of a GPU that tells of no process what it does, another job's process may be its own in another
+    pid namespace.
+    """
+    percent = _shared_percent(gpu, pids, held_part)
+    return GpuActivity(
+        util_percent=percent,
+        memory_bytes=_named_bytes(gpu, pids),
+        has_process=bool(gpu.pids) if percent is None else not gpu.pids.isdisjoint(pids),
+    )
 
 
 def _gpu_memory_bytes(gpu: GpuSample, pids: Iterable[int]) -> int:
@@ -199,8 +246,8 @@ def _named_bytes(gpu: GpuSample, pids: Iterable[int]) -> int:
     return sum(gpu.process_memory_bytes.get(pid, 0) for pid in pids)
 
 
-def _shared_percent(gpu: GpuSample, pids: Iterable[int], held_part: float | None) -> float:
-    """Return the part of a shared GPU that these processes keep busy, percent.
+def _shared_percent(gpu: GpuSample, pids: Iterable[int], held_part: float | None) -> float | None:
+    """Return the part of a shared GPU that these processes keep busy, percent; None: not known.
 
     NVML says it, unless it cannot tell the processes apart (MIG, old GPUs) or names none of them
     (another pid namespace). Then it is the time for which the job held the GPU's token: a little
@@ -210,7 +257,23 @@ def _shared_percent(gpu: GpuSample, pids: Iterable[int], held_part: float | None
     named = gpu.process_memory_bytes.keys() | (gpu.process_util_percent or {}).keys()
     if gpu.process_util_percent is not None and (own & named or held_part is None):
         return min(100.0, sum(gpu.process_util_percent.get(pid, 0.0) for pid in own))
-    return 0.0 if held_part is None else 100.0 * held_part
+    return None if held_part is None else 100.0 * held_part
+
+
+def _terminal_idle_s(pids: Iterable[int]) -> float | None:
+    """Return for how long nothing was typed at the terminals of these processes, as w(1) does.
+
+    None: they have none. A read from a terminal sets the time of the last access of its file.
+    """
+    accessed_s: list[float] = []
+    for pid in pids:
+        try:
+            status = os.stat(f"/proc/{pid}/fd/0")
+        except OSError:  # it has ended, or has closed it
+            continue
+        if stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) in _TERMINALS:
+            accessed_s.append(status.st_atime)
+    return max(0.0, SystemClock().wall_s() - max(accessed_s)) if accessed_s else None
 
 
 def _descendants_of() -> dict[int, list[int]]:

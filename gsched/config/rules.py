@@ -43,6 +43,7 @@ def check(config: Config) -> None:
     _check_balance(config.balance)
     _check_fabric(config.fabric)
     _check_gpu_share(config.gpu_share)
+    _check_idle_gpus(config)
     for at, mount in enumerate(config.containers.mounts):
         if mount_problem(mount):
             keys = ("containers", "mounts", at)
@@ -346,6 +347,20 @@ def _check_fabric(fabric: FabricConfig) -> None:
             )
         seen.add(pair)
         _check_bandwidth(("fabric", "link", at, "bandwidth"), link.bandwidth)
+
+
+def _check_idle_gpus(config: Config) -> None:
+    names = [queue.name for queue in config.queue]
+    seen: set[str] = set()
+    for at, rule in enumerate(config.idle_gpus.queue):
+        if rule.name not in names or rule.name in seen:
+            what = "duplicate" if rule.name in seen else "unknown"
+            raise BadValueError(
+                ("idle_gpus", "queue", at, "name"),
+                f": {what} queue {rule.name!r}",
+                hint=f"queues of this file: {', '.join(names)}",
+            )
+        seen.add(rule.name)
 
 
 def _check_notify(notify: NotifyConfig) -> None:

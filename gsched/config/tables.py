@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Struct
 
+from gsched.config.idle_gpus import IdleGpusConfig
 from gsched.config.nodes import (
     GpuShareConfig,
     LoginConfig,
@@ -226,6 +227,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     moves: MovesConfig = MovesConfig()
     gpu_share: GpuShareConfig = GpuShareConfig()
     outside_gpu_use: OutsideConfig = OutsideConfig()
+    idle_gpus: IdleGpusConfig = IdleGpusConfig()
     notify: NotifyConfig = NotifyConfig()
     limits: LimitsConfig = LimitsConfig()
     containers: ContainersConfig = ContainersConfig()

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from gsched.model.gpu_idle import IdleGpu
 from gsched.model.numbers import Amount, Count, Number, Size
 from gsched.model.states import Placement, ShareClass
 
@@ -223,6 +224,7 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         cpu_peak_cores: busy cores between the two samples where they were most; the mean of the
             whole run where that is more, or was too short to be sampled.
+        gpu_idle_s: for how long its GPUs were idle, added up, seconds.
     """
 
     wall_s: Amount = 0.0
@@ -236,6 +238,7 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     read_bytes: Count = 0
     write_bytes: Count = 0
     samples: Count = 0
+    gpu_idle_s: Amount = 0.0
 
 
 class LiveUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -247,6 +250,9 @@ class LiveUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
         memory_bytes: in use at the last sample.
         gpus: busy GPUs: the sum of the utilisations of its own, and its own part of a shared one.
         gpu_memory_bytes: in use at the last sample.
+        gpus_idle: GPUs that it does not use; None: that is not known yet.
+        terminal_idle_s: while there are any, for how long nothing was typed at its terminals; None:
+            it has none.
     """
 
     cpu_s: Amount = 0.0
@@ -254,6 +260,8 @@ class LiveUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: Count = 0
     gpus: Amount = 0.0
     gpu_memory_bytes: Count = 0
+    gpus_idle: tuple[IdleGpu, ...] | None = None
+    terminal_idle_s: Amount | None = None
 
 
 class Load(Struct, frozen=True, kw_only=True, omit_defaults=True):

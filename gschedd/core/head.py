@@ -26,6 +26,7 @@ from gsched.protocol.job_steps import LoginRequest, StepFailed, StepReport, Step
 from gschedd.core.apply.jobs import apply, note_heartbeat
 from gschedd.core.attempts import reports, steps
 from gschedd.core.attempts.assign import Assigner
+from gschedd.core.attempts.idle_gpus import answers
 from gschedd.core.attempts.migration import arrivals, next_overdue_s, overdue
 from gschedd.core.attempts.react import react
 from gschedd.core.attempts.settle import follow, is_overtaken
@@ -333,6 +334,12 @@ class Head:
         if self.rounds is not None and self.rounds.lose_patience(now_s):
             return together([step, self._go_on(self.rounds, now_s)])
         return step
+
+    def answer_idle_gpus(self, jobs: list[int], now_s: float) -> Step:
+        """Take in that nodes have told of idle GPUs of these jobs, or that they are used again."""
+        if self.safe_mode:
+            return NOTHING
+        return self._advance(answers(self.state, self.settings, jobs, now_s), "message Uses")
 
     def expire_leases(self, now_s: float, steady_s: float) -> Step:
         """Take in that time has passed on a clock that never jumps, ``steady_s``.

@@ -23,6 +23,7 @@ from gsched.protocol.sealing import SealError
 from gsched.protocol.sessions import OpenSession, SessionFailed
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
+from gschedd.core.attempts.idle_gpus import concerned
 from gschedd.core.nodes.live import MAX_PROBLEM, note_condition, note_uses
 from gschedd.core.state.step import Step
 from gschedd.engine.loop import Engine
@@ -362,6 +363,9 @@ class NodeChannel:
         head = self._engine.head
         if isinstance(message, Uses):
             note_uses(head.state, node, message, self._clock.wall_s())
+            jobs = concerned(head.state, head.settings, message)
+            if jobs:
+                await self._engine.tell(lambda now_s: (head.answer_idle_gpus(jobs, now_s),))
             return
         head.note_load(node, message.load, self._clock.wall_s(), message.usage)
         note_condition(head.state, node, message)

@@ -13,14 +13,17 @@ from msgspec import Struct
 from gsched.config.notify import NotifyConfig
 from gsched.model.ids import array_of, format_array_id, format_job_id, index_of
 from gsched.model.job import JobSpec, Outcome
-from gsched.model.mail import NEVER, domain_of
+from gsched.model.mail import NEVER, POINTS, domain_of
 from gsched.model.resources import Usage
 from gsched.model.states import OutcomeKind
 from gsched.model.wording import outcome_words
+from gschedd.core.attempts.idle_gpus import ENDINGS, idle_words
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job
 
 BEGIN, END, FAIL, ABORT = "begin", "end", "fail", "abort"
+#: A job does not use its GPUs: its owner is warned, or it has given them back.
+IDLE, RECLAIM = "idle", "reclaim"
 #: What a job tells of with ``--notify`` that states no mail points.
 URL_POINTS: Final = "abef"
 #: The job did not do it.
@@ -39,7 +42,7 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event of a job, with all that is told of it; times are seconds since the epoch.
 
     Attributes:
-        event: ``begin``, ``end`` (exit code 0), ``fail`` or ``abort``.
+        event: ``begin``, ``end`` (exit code 0), ``fail``, ``abort``, ``idle`` or ``reclaim``.
         seq: number of the event in the head's database: the same in every repetition.
         outcome: how it ended, in words; ``kind`` is the word for programs.
         exit_status: Torque's number.
@@ -117,6 +120,10 @@ def notice_of(
         return _notice(BEGIN, fact, seq, job, attempts, server)
     if isinstance(fact, f.JobEnded):
         return _notice(event_of(fact.outcome), fact, seq, job, attempts, server)
+    if isinstance(fact, f.GpusIdleWarned):
+        return _notice(IDLE, fact, seq, job, attempts, server)
+    if isinstance(fact, f.GpusIdled) and fact.action:
+        return _notice(RECLAIM, fact, seq, job, attempts, server)
     return None
 
 
@@ -130,7 +137,12 @@ def event_of(outcome: Outcome) -> str:
 
 
 def points_of(notice: Notice) -> frozenset[str]:
-    """Return the letters of ``-m`` that ask for a notice."""
+    """Return the letters of ``-m`` that ask for a notice.
+
+    Nobody asks to be warned: notices of idle GPUs come with any letter, and without one.
+    """
+    if notice.event in {IDLE, RECLAIM}:
+        return POINTS
     if notice.event == BEGIN:
         return frozenset("b")
     if notice.event == END:
@@ -147,6 +159,8 @@ def addresses_of(notice: Notice, spec: JobSpec, config: NotifyConfig) -> list[Ad
     """Return where a notice goes."""
     stated = spec.mail_points or ("a" if spec.mail_to else "")
     points = frozenset(stated or config.default_points)
+    if notice.event in {IDLE, RECLAIM} and stated != "p":
+        points = POINTS | points - NEVER
     at = points_of(notice)
     wanted = not (points & NEVER) and bool(at & points) and _is_due(notice, points)
     found: list[Address] = []
@@ -171,6 +185,8 @@ def addresses_of(notice: Notice, spec: JobSpec, config: NotifyConfig) -> list[Ad
 
 def _is_due(notice: Notice, points: frozenset[str]) -> bool:
     """Return whether it is of the array as a whole, or with ``j`` of each element."""
+    if notice.event in {IDLE, RECLAIM}:
+        return True
     if notice.is_array or notice.array_index is not None:
         return (notice.array_index is not None) == ("j" in points)
     return True
@@ -183,9 +199,12 @@ def recipients_of(spec: JobSpec, config: NotifyConfig) -> str:
     return ",".join(name if domain_of(name) or not domain else f"{name}@{domain}" for name in names)
 
 
+NotableFact = f.PartStarted | f.JobEnded | f.GpusIdleWarned | f.GpusIdled
+
+
 def _notice(
     event: str,
-    fact: f.PartStarted | f.JobEnded,
+    fact: NotableFact,
     seq: int,
     job: Job,
     attempts: Sequence[Attempt],
@@ -198,10 +217,14 @@ def _notice(
     words = ""
     if outcome is not None:
         words = outcome_words(outcome, walltime_s=spec.walltime_s, grace_s=spec.grace_s)
+    elif isinstance(fact, f.GpusIdleWarned):
+        words = idle_words(fact)
+    elif isinstance(fact, f.GpusIdled):
+        words = f"its GPUs were idle, so it was {ENDINGS[fact.action]}"
     return Notice(
         event=event,
         seq=seq,
-        at_s=fact.ended_s if isinstance(fact, f.JobEnded) else fact.started_s,
+        at_s=_at_s(fact),
         job=job.id,
         job_id=(format_array_id if is_array else format_job_id)(job.id, server),
         name=spec.name,
@@ -228,3 +251,9 @@ def _notice(
         started_s=job.started_s,
         ended_s=fact.ended_s if isinstance(fact, f.JobEnded) else None,
     )
+
+
+def _at_s(fact: NotableFact) -> float:
+    if isinstance(fact, f.PartStarted):
+        return fact.started_s
+    return fact.ended_s if isinstance(fact, f.JobEnded) else fact.at_s

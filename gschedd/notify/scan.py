@@ -22,9 +22,12 @@ from gschedd.notify.notices import (
     ABORT,
     BEGIN,
     FAIL,
+    IDLE,
     MAIL,
+    RECLAIM,
     WAYS,
     Address,
+    NotableFact,
     Notice,
     addresses_of,
     notice_of,
@@ -38,7 +41,7 @@ log = logging.getLogger("gschedd.notify")
 EVENTS_MOST: Final = 500
 #: Of a head that was away for longer, events are too old to be told.
 STALE_S: Final = 86400.0
-_KINDS: Final = ("PartStarted", "JobEnded")
+_KINDS: Final = ("PartStarted", "JobEnded", "GpusIdleWarned", "GpusIdled")
 _STATED: Final = (b"mail_points", b"mail_to", b"notify_url")
 
 
@@ -88,7 +91,7 @@ class Scanner:
         self._dropped.clear()
         with self._ledger.transaction():
             for seq, fact in found:
-                assert isinstance(fact, f.PartStarted | f.JobEnded), "only these were requested"
+                assert isinstance(fact, NotableFact), "only these were requested"
                 try:
                     self._tell(seq, fact, now_s)
                 except StorageError as error:
@@ -101,7 +104,10 @@ class Scanner:
             )
         return last < newest
 
-    def _tell(self, seq: int, fact: f.PartStarted | f.JobEnded, now_s: float) -> None:
+    def _tell(self, seq: int, fact: NotableFact, now_s: float) -> None:
+        if isinstance(fact, f.GpusIdleWarned | f.GpusIdled):
+            self._tell_of(fact.job, seq, fact, now_s)
+            return
         ended = isinstance(fact, f.JobEnded)
         if not (self._all or self._reader.states_any(fact.job, _STATED)):
             return
@@ -110,11 +116,10 @@ class Scanner:
         if array and not ended:  # an array begins with the first of its elements
             self._tell_of(array, seq, fact, now_s)
         if ended:
-            self._ledger.ended(fact.job)
+            for key in (fact.job, -2 * fact.job, -2 * fact.job - 1):
+                self._ledger.ended(key)
 
-    def _tell_of(
-        self, number: int, seq: int, fact: f.PartStarted | f.JobEnded, now_s: float
-    ) -> None:
+    def _tell_of(self, number: int, seq: int, fact: NotableFact, now_s: float) -> None:
         jobs = self._reader.jobs([number])
         if not jobs:
             return
@@ -123,7 +128,7 @@ class Scanner:
         if notice is None:
             return
         addresses = addresses_of(notice, job.spec, self._settings.config)
-        if not addresses or (notice.event == BEGIN and not self._ledger.begins(number)):
+        if not addresses or not self._is_first(notice, number):
             return
         if now_s - fact.at_s > STALE_S:
             for address in addresses:
@@ -131,6 +136,15 @@ class Scanner:
             return
         for address in addresses:
             self._put(notice, address, job, now_s)
+
+    def _is_first(self, notice: Notice, number: int) -> bool:
+        """Return whether nobody was told of the like: of an array its first idle GPUs are."""
+        if notice.event == BEGIN:
+            return self._ledger.begins(number)
+        array = array_of(number)
+        if notice.event not in {IDLE, RECLAIM} or not array:
+            return True
+        return self._ledger.begins(-2 * array - (notice.event == RECLAIM))
 
     def _stderr_of(self, notice: Notice) -> Sequence[str]:
         """Return the last lines of the error output of a job that has failed."""

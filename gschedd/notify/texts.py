@@ -12,12 +12,17 @@ import msgspec
 from gsched.logs import one_line
 from gsched.model.states import OutcomeKind
 from gsched.model.units import exact_size, format_duration, format_size
-from gschedd.notify.notices import ABORT, BEGIN, END, Notice
+from gschedd.notify.notices import ABORT, BEGIN, END, IDLE, RECLAIM, Notice
 
 #: Of the JSON that hooks get; it grows when a field changes its meaning.
 FORMAT_VERSION: Final = 1
 _LONGEST: Final = 1000  # characters of a line of mail
-_HAPPENED: Final = {BEGIN: "Begun execution", ABORT: "Aborted by PBS Server"}
+_HAPPENED: Final = {
+    BEGIN: "Begun execution",
+    ABORT: "Aborted by PBS Server",
+    IDLE: "GPUs idle",
+    RECLAIM: "GPUs idle: execution terminated",
+}
 _LONGEST_SUBJECT: Final = 200  # characters
 SIGNAL_STATUS: Final = 256  # of Torque's exit status, plus the number of a signal
 _LEAST_S: Final = 1.0  # of a run, to say how many CPUs it kept busy
@@ -74,6 +79,10 @@ def _happened(notice: Notice) -> str:
         return f"begun on {', '.join(notice.nodes)}" if notice.nodes else "begun"
     if notice.event == END:
         return "finished"
+    if notice.event == IDLE:
+        return "does not use its GPUs"
+    if notice.event == RECLAIM:
+        return "was stopped: its GPUs were idle"
     if notice.kind == OutcomeKind.CANCELLED:
         return "cancelled"
     status = notice.exit_status or 0
@@ -106,6 +115,15 @@ def _lines(notice: Notice) -> Iterator[str]:
         yield f"Output_Path: {notice.stdout_path}"
     yield ""
     yield summary_of(notice) + "."
+    if notice.event == IDLE:
+        number = notice.job_id.removesuffix(f".{notice.server}")
+        yield ""
+        yield f"gstat -f {number} shows the use of each GPU, gdel {number} cancels the job."
+        yield "Computing on its GPUs ends the warning."
+    elif notice.event == RECLAIM:
+        yield ""
+        yield "Submit it with fewer GPUs or a shorter walltime, or with its preparation in a job"
+        yield "without GPUs (gsub -W depend=afterok:JOB). A held job runs again after grls JOB."
     if notice.used is not None:
         yield ""
         yield from _table(notice)

@@ -15,8 +15,10 @@ from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
 from gsched.protocol.sessions import SessionFailed
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
+from gschedd.core.attempts.idle_gpus import concerned
 from gschedd.core.cycle.rounds import Answer, Answerer, Failed, Question
 from gschedd.core.head import Head
+from gschedd.core.nodes.live import note_uses
 from gschedd.core.requests import commands as c
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
@@ -150,7 +152,9 @@ class HeadProcess:
         link.call = self._calls
         return n.Challenge(version=n.PROTOCOL_VERSION, cluster=CLUSTER, epoch=self.epoch, nonce="")
 
-    def hear(self, link: Downlink, message: n.NodeMessage) -> None:
+    def hear(  # noqa: C901 # one line a message
+        self, link: Downlink, message: n.NodeMessage
+    ) -> None:
         """Take in a message of a node."""
         head, name = self.head, link.name
         if head is None:
@@ -174,6 +178,11 @@ class HeadProcess:
                 problem = message.problem
                 if problem != head.state.nodes[name].problem:
                     self._inbox.append((lambda now_s: head.has_problem(name, problem, now_s), None))
+            case Uses():
+                note_uses(head.state, name, message, self.wall_s())
+                jobs = concerned(head.state, head.settings, message)
+                if jobs:
+                    self._inbox.append((lambda now_s: head.answer_idle_gpus(jobs, now_s), None))
             case n.Register():
                 self._admit(head, link, message)
             case n.Probed():
@@ -185,7 +194,6 @@ class HeadProcess:
                 head.oddities["unknown_attempt"] += 1
             case (
                 n.Hello()
-                | Uses()
                 | n.OutputRead()
                 | n.KnownAttempts()
                 | n.Pong()

@@ -63,6 +63,9 @@ REPEATED: Final = frozenset(
     {
         "BatchingChosen",
         "CheckpointTaken",
+        "GpusIdleWarned",
+        "GpusUsedAgain",
+        "IdleGpusReclaimed",
         "JobAltered",
         "JobHeld",
         "JobReleased",

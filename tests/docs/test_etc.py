@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gsched.config.idle_gpus import IdleGpusConfig, IdleQueueConfig
 from gsched.config.load import parse_config
 from gsched.config.nodes import GpuConfig, GpuShareConfig, LoginConfig, NodeConfig, OutsideConfig
 from gsched.config.notify import NotifyConfig
@@ -34,7 +35,7 @@ from gsched.config.words import DEFAULT_NODE_STATE_DIR
 
 ETC = Path(__file__).resolve().parents[2] / "etc"
 TEXT = (ETC / "gsched.toml").read_text(encoding="utf-8")
-SETTING = re.compile(r"^#(?P<setting>\[\[?[a-z.]+\]\]?|[a-z_]+ = .*)$", re.MULTILINE)
+SETTING = re.compile(r"^#(?P<setting>\[\[?[a-z_.]+\]\]?|[a-z_]+ = .*)$", re.MULTILINE)
 
 
 #: What new installations have, and those without a configuration do not.
@@ -50,12 +51,14 @@ def test_each_commented_default_is_the_real_one() -> None:
     """Taking every comment mark off changes nothing but the declared GPUs, and the link shown."""
     config = parse_config(SETTING.sub(r"\g<setting>", TEXT), where="gsched.toml")
 
+    assert config.idle_gpus.queue == (IdleQueueConfig(name="batch"),)
     assert config.node.gpu == (GpuConfig(count=2),)
     assert config.fabric.link == (LinkConfig(nodes=("gpu1", "gpu2"), bandwidth="25GB/s"),)
     assert msgspec.structs.replace(
         config,
         node=msgspec.structs.replace(config.node, gpu=()),
         fabric=msgspec.structs.replace(config.fabric, link=()),
+        idle_gpus=msgspec.structs.replace(config.idle_gpus, queue=()),
     ) == Config(queue=(QueueConfig(name="batch"),), node=SHIPPED)
 
 
@@ -81,6 +84,7 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[node]", NodeConfig),
         ("[[node.gpu]]", GpuConfig),
         ("[outside_gpu_use]", OutsideConfig),
+        ("[idle_gpus]", IdleGpusConfig),
         ("[login]", LoginConfig),
     ],
 )
@@ -92,6 +96,7 @@ def test_each_key_is_in_its_section(section: str, kind: type[msgspec.Struct]) ->
     extra = {  # tables of their own
         "[node]": {"gpu"},
         "[fabric]": {"link"},
+        "[idle_gpus]": {"queue", "interactive"},
         "[gpu_share]": {"mig"},  # it is shown in a comment: it is for one runtime only
         "[training]": {"deadline", "drs", "elasticflow", "goodput", "sia"},
     }.get(section, set())

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from docutils.core import publish_string
 
+from gsched.config.idle_gpus import IdleGpusConfig
 from gsched.config.nodes import (
     GpuConfig,
     GpuShareConfig,
@@ -235,6 +236,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[NODE]": NodeConfig,
         "[[NODE.GPU]]": GpuConfig,
         "[OUTSIDE_GPU_USE]": OutsideConfig,
+        "[IDLE_GPUS]": IdleGpusConfig,
         "[LOGIN]": LoginConfig,
     }
     for title, struct in tables.items():
@@ -260,6 +262,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "staging",
         "gpu_share",
         "outside_gpu_use",
+        "idle_gpus",
         "login",
         "notify",
         "web",

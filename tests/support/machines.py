@@ -72,6 +72,7 @@ class Machine:
         self.launches: list[tuple[int, int]] = []
         self.going_on: list[int] = []
         self.tunes: list[tuple[int, Batching]] = []
+        self.messages: list[tuple[int, str]] = []
         self.steps: list[StepOrder | StepRefused] = []
         self.preparing: list[tuple[int, int]] = []
         self.yielding: set[tuple[int, int]] = set()

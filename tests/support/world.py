@@ -27,8 +27,11 @@ from gsched.protocol import actions as a
 from gsched.protocol import api
 from gsched.protocol import node as n
 from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
+from gsched.protocol.uses import Uses
 from gschedd.core.apply.jobs import apply
+from gschedd.core.attempts.idle_gpus import concerned
 from gschedd.core.head import Head
+from gschedd.core.nodes.live import note_uses
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.followers import awaited, recall
 from gschedd.core.state import effects as e
@@ -230,6 +233,14 @@ class World:
         self.lose_power(name)
         self.connect(name)
 
+    def hear_uses(self, name: str, message: Uses) -> None:
+        """A machine's daemon tells what jobs use, and the head does what its channel does."""
+        head = self.head
+        note_uses(head.state, name, message, self.now_s)
+        jobs = concerned(head.state, self.settings, message)
+        self._take(head.answer_idle_gpus(jobs, self.now_s))
+        self.settle()
+
     def restart_head(self) -> None:
         """The head dies; another one starts from what was durable, and the machines come back."""
         state = self._fresh_state()
@@ -413,6 +424,8 @@ class World:
                 self._told(machine, order)
             case StepOrder() | StepRefused():
                 machine.steps.append(order)
+            case n.ReadOutput():
+                machine.messages.append((order.job, order.append.decode()))
             case LoginAnswer():
                 pass
             case _:

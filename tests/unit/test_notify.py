@@ -1,6 +1,7 @@
 """Mail points, recipients, texts of mail, and what waits to be delivered."""
 
 import asyncio
+import contextlib
 import email
 import email.policy
 import gc
@@ -10,12 +11,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from gsched.clock import SystemClock
 from gsched.config.load import parse_config
 from gsched.config.notify import NotifyConfig
 from gsched.errors import ConfigError, GschedError, InvalidRequestError
 from gsched.logs import Complaints
+from gsched.model.ids import array_of, element_number
 from gsched.model.job import JobSpec, Outcome
 from gsched.model.limits import (
     MAX_HOST_NOTICES,
@@ -458,6 +461,79 @@ def test_dropped_notices_of_a_user_are_a_few_lines_of_the_log(
     reader.close()
     ledger.close()
     store.close()
+
+
+WARNED = f.GpusIdleWarned(
+    at_s=7200.0,
+    job=1,
+    attempt=1,
+    gpus={"n1": (0,)},
+    of=1,
+    since_s=3600.0,
+    action="hold",
+    acts_s=9000.0,
+)
+IDLED = f.GpusIdled(at_s=9000.0, job=1, attempt=1, idle_s=5400.0, action="hold", returned_s=60.0)
+
+
+def idle_mails(store: Store, spec: JobSpec, facts: list[f.AnyFact]) -> list[str]:
+    """Return the subjects of the mail about these facts of jobs with the numbers of the facts."""
+    numbers = {fact.job for fact in facts if isinstance(fact, f.JobFact)}
+    jobs = [
+        Job(id=number, spec=spec, state=JobState.RUNNING, submitted_s=0.0, eligible_s=0.0)
+        for number in sorted({*numbers, *(array_of(number) for number in numbers)} - {0})
+    ]
+    known: list[f.AnyFact] = [
+        f.JobSubmitted(at_s=0.0, job=job.id, spec=spec, state=JobState.QUEUED) for job in jobs
+    ]
+    batch = Batch(facts=[*known, *facts], jobs=jobs, attempts=[], nodes=[], blobs={}, next_job=9)
+    ledger, _ = open_ledger(f"{store.path}.notify")
+    reader = Reader(store.path)
+    scanner = Scanner(reader, ledger, told_by(MAILS), complaints())
+    scanner.begin(store.reached[0])
+    store.commit(batch)
+    while scanner.step(9001.0):
+        pass
+    subjects = []
+    while (each := ledger.next_due("mail", "", 9002.0)) is not None:
+        message = email.message_from_bytes(each.body, policy=email.policy.default)
+        subjects.append(message["Subject"])
+        assert "idle" in message.get_content()
+        ledger.delivered(each)
+    reader.close()
+    ledger.close()
+    return subjects
+
+
+@pytest.mark.parametrize(("points", "count"), [("", 2), ("n", 2), ("e", 2), ("p", 0)])
+def test_owners_are_warned_of_idle_gpus_whatever_they_want_mail_for(
+    tmp_path: Path, points: str, count: int
+) -> None:
+    with contextlib.closing(Store(str(tmp_path))) as store:
+        store.open()
+        subjects = idle_mails(store, spec_of(mail_points=points), [WARNED, IDLED])
+    assert (
+        subjects
+        == [
+            "gsched: job 1 job does not use its GPUs",
+            "gsched: job 1 job was stopped: its GPUs were idle",
+        ][:count]
+    )
+
+
+def test_an_idle_time_that_nothing_followed_is_not_told(tmp_path: Path) -> None:
+    with contextlib.closing(Store(str(tmp_path))) as store:
+        store.open()
+        assert idle_mails(store, spec_of(), [structs.replace(IDLED, action="")]) == []
+
+
+def test_of_an_array_the_first_idle_element_is_told(tmp_path: Path) -> None:
+    elements = [element_number(3, index) for index in range(3)]
+    facts: list[f.AnyFact] = [structs.replace(WARNED, job=each) for each in elements]
+    facts += [structs.replace(IDLED, job=each) for each in elements]
+    with contextlib.closing(Store(str(tmp_path))) as store:
+        store.open()
+        assert len(idle_mails(store, spec_of(), facts)) == 2
 
 
 def test_a_hook_that_does_not_read_its_input_leaves_no_error(tmp_path: Path) -> None:

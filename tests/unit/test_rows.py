@@ -151,6 +151,29 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             "expected to miss its deadline on 2 GPUs, done by 1970-01-01 00:01:00 UTC: full",
         ),
         (
+            f.GpusIdleWarned(
+                **ATTEMPT,  # type: ignore[arg-type] # common fields
+                gpus={"n1": (0, 2), "n2": (1,)},
+                of=4,
+                since_s=60.0,
+                action="hold",
+                acts_s=7260.0,
+            ),
+            (
+                "3 of 4 GPUs idle since 1970-01-01 00:01:00 UTC: n1 (GPU 0,2); n2 (GPU 1); "
+                "the job is held at 1970-01-01 02:01:00 UTC if they stay idle"
+            ),
+        ),
+        (f.GpusUsedAgain(**ATTEMPT), "attempt 2 uses its GPUs again"),  # type: ignore[arg-type] # common fields
+        (
+            f.IdleGpusReclaimed(**ATTEMPT, action="requeue", gpus=2.0, planned_end_s=9.0),  # type: ignore[arg-type] # common fields
+            "idle GPUs reclaimed: the job is requeued",
+        ),
+        (
+            f.GpusIdled(**ATTEMPT, idle_s=7200.0, action="hold", returned_s=3600.0),  # type: ignore[arg-type] # common fields
+            "attempt 2: GPUs idle for 2.0 GPU-hours, 1.0 GPU-hours returned",
+        ),
+        (
             f.PartOpened(**ATTEMPT, node="n2", boot_id="b"),  # type: ignore[arg-type] # common fields
             "attempt 2: its programs start tasks on n2",
         ),

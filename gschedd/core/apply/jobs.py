@@ -37,7 +37,7 @@ from gschedd.core.state.indexing import (
     touch_attempt,
 )
 from gschedd.core.state.ledger import disown, own, refresh_space, reserve
-from gschedd.core.state.records import Attempt, Elements, Job, Part
+from gschedd.core.state.records import Attempt, Elements, IdleWarning, Job, Part
 from gschedd.core.state.state import State, client_key
 from gschedd.core.state.transitions import next_attempt_state, next_job_state, next_part_state
 from gschedd.core.state.walltime import spent_by
@@ -339,6 +339,43 @@ def _note_start(job: Job, attempt: Attempt, started_s: float) -> None:
         job.started_s = started_s
 
 
+def _idle_warned(state: State, fact: f.GpusIdleWarned) -> None:
+    job = state.jobs[fact.job]
+    move(state, job, fact, job.state)
+    job.idle = IdleWarning(
+        attempt=fact.attempt,
+        warned_s=fact.at_s,
+        since_s=fact.since_s,
+        gpus=fact.gpus,
+        action=fact.action,
+        acts_s=fact.acts_s,
+    )
+
+
+def _used_again(state: State, fact: f.GpusUsedAgain) -> None:
+    job = state.jobs[fact.job]
+    move(state, job, fact, job.state)
+    job.idle = None
+
+
+def _idle_reclaimed(state: State, fact: f.IdleGpusReclaimed) -> None:
+    job = state.jobs[fact.job]
+    move(state, job, fact, job.state)
+    assert job.idle is not None, "its owner was warned"
+    job.idle = structs.replace(
+        job.idle,
+        reclaimed=fact.action,
+        reclaimed_gpus=fact.gpus,
+        planned_end_s=fact.planned_end_s,
+    )
+
+
+def _idled(state: State, fact: f.GpusIdled) -> None:
+    job = state.jobs[fact.job]
+    job.idle = None
+    touch(state, job)
+
+
 def _stop_requested(state: State, fact: f.StopRequested) -> None:
     job = state.jobs[fact.job]
     attempt = touch_attempt(state, job)
@@ -491,6 +528,10 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.StepsMeasured, apply_moves.steps_measured),
             _on(f.MigrationMeasured, apply_moves.move_measured),
             _on(f.DeadlineJudged, apply_moves.judged),
+            _on(f.GpusIdleWarned, _idle_warned),
+            _on(f.GpusUsedAgain, _used_again),
+            _on(f.IdleGpusReclaimed, _idle_reclaimed),
+            _on(f.GpusIdled, _idled),
             _on(f.PartOpened, _part_opened),
             _on(f.PartStarted, _part_started),
             _on(f.StopRequested, _stop_requested),

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
+from gsched.model.ids import short_job_id
 from gsched.model.states import PartState, StopReason
 from gsched.protocol import node as n
+from gschedd.core.attempts.idle_gpus import idle_words
 from gschedd.core.attempts.warm import discarded
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
@@ -28,6 +30,7 @@ _OfAttempt = (
     | f.JobAltered
     | f.TrainingResumed
     | f.PartStarted
+    | f.GpusIdleWarned
 )
 
 
@@ -85,6 +88,20 @@ def _to_attempt(
             # one that knows only its signal does not wait; should it end, its end will say why
             go_on = n.GoOn(job=job.id, attempt=attempt.number, request=job.moves_requested)
             yield e.Send(node=next(iter(attempt.parts)), message=go_on)
+        case f.GpusIdleWarned() if job.spec.interactive is None:
+            line = f"gsched: job {short_job_id(job.id)}: {idle_words(fact)}\n".encode()
+            yield e.Send(
+                node=next(iter(attempt.parts)),
+                message=n.ReadOutput(
+                    request=0,
+                    job=job.id,
+                    attempt=attempt.number,
+                    stream="stderr",
+                    offset=0,
+                    max_bytes=0,
+                    append=line,
+                ),
+            )
         case f.PartStarted() if attempt.stop is not None:
             yield stop(fact.node, fact.job, attempt)
         case f.StopRequested() | f.JobSignalled() | f.JobAltered() | f.TrainingResumed():

@@ -21,6 +21,7 @@ from gsched.model.states import (
 )
 from gsched.model.wording import OVER_WALLTIME, outcome_words
 from gschedd.core.attempts.blame import suspect
+from gschedd.core.attempts.idle_gpus import idle_time
 from gschedd.core.attempts.leaving import (
     has_left,
     has_unhandled_signal,
@@ -66,8 +67,8 @@ def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:  # noqa: PLR0911 #
         case f.PartEnded():
             return _after_part(state, fact)
         case f.AttemptEnded():
-            begun = startup_by_end(state, fact)
-            return [*([] if begun is None else [begun]), *_after_attempt(state, fact)]
+            learned = (startup_by_end(state, fact), idle_time(state, fact))
+            return [*(each for each in learned if each), *_after_attempt(state, fact)]
         case f.PartStarted():
             return _after_start(state, fact)
         case f.JobEnded() | f.ElementsDropped():
@@ -254,6 +255,7 @@ def total_usage(attempt: Attempt) -> Usage:
         read_bytes=sum(usage.read_bytes for usage in used),
         write_bytes=sum(usage.write_bytes for usage in used),
         samples=samples,
+        gpu_idle_s=sum(usage.gpu_idle_s for usage in used),
     )
 
 

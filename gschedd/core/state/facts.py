@@ -6,6 +6,7 @@ the same facts to the same state always gives the same state.
 
 from msgspec import Struct
 
+from gsched.config.idle_gpus import IdleAction
 from gsched.model.arrays import Spans
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.machine import Machine
@@ -301,6 +302,47 @@ class DeadlineJudged(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag
     firm: bool = True
 
 
+class GpusIdleWarned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The owner of a job is warned that it does not use its GPUs.
+
+    ``gpus`` are the idle ones by node, of ``of`` in all, the first since ``since_s``. If they stay
+    idle, ``action`` follows at ``acts_s``; 0: nothing does.
+    """
+
+    gpus: dict[str, tuple[int, ...]]
+    of: int
+    since_s: float
+    action: IdleAction = "warn"
+    acts_s: float = 0.0
+
+
+class GpusUsedAgain(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """None of the GPUs of which the owner was warned is idle any more: nothing follows."""
+
+
+class IdleGpusReclaimed(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The job is to give back its idle GPUs: it is held, requeued or cancelled.
+
+    It would have had its ``gpus`` until ``planned_end_s``, the end of its walltime; 0: it has none.
+    """
+
+    action: IdleAction
+    gpus: float
+    planned_end_s: float = 0.0
+
+
+class GpusIdled(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """An attempt has ended whose GPUs were idle for ``idle_s``, added up, in GPU-seconds.
+
+    ``action`` has ended it; empty: something else. ``returned_s`` are the GPU-seconds from then to
+    the end of its walltime.
+    """
+
+    idle_s: float
+    action: str = ""
+    returned_s: float = 0.0
+
+
 class PartStarted(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The attempt runs on this node; ``warm``: its processes were prepared there."""
 
@@ -496,6 +538,10 @@ AnyFact = (
     | StepsMeasured
     | MigrationMeasured
     | DeadlineJudged
+    | GpusIdleWarned
+    | GpusUsedAgain
+    | IdleGpusReclaimed
+    | GpusIdled
     | PartOpened
     | PartStarted
     | StopRequested

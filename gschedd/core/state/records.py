@@ -174,6 +174,26 @@ class Reached(Progress, frozen=True, kw_only=True):
     ready: bool = False
 
 
+class IdleWarning(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That a job's owner was warned of idle GPUs; see `gschedd.core.state.facts.GpusIdleWarned`.
+
+    Attributes:
+        attempt: of which attempt.
+        reclaimed: by which action it gives back its GPUs; empty: it was only warned.
+        reclaimed_gpus, planned_end_s: as in `gschedd.core.state.facts.IdleGpusReclaimed`.
+    """
+
+    attempt: int
+    warned_s: float
+    since_s: float
+    gpus: dict[str, tuple[int, ...]]
+    action: str
+    acts_s: float = 0.0
+    reclaimed: str = ""
+    reclaimed_gpus: float = 0.0
+    planned_end_s: float = 0.0
+
+
 class Elements(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What has become of the elements of an array.
 
@@ -224,6 +244,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
         missing_since_s: since when each has failed for a directory that does not exist; 0: none.
         recovered: a node knew it and the database did not; it is never started (again).
         elements: of an array; None: it is none.
+        idle: that its owner was warned of idle GPUs of its last attempt; None: that was not so.
         short_number: of an element of an array of Slurm what its commands call it; of such an array
             that of its first element; 0: none was reserved.
     """
@@ -247,6 +268,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
     missing_since_s: float = 0.0
     recovered: bool = False
     elements: Elements | None = None
+    idle: IdleWarning | None = None
     short_number: int = 0
 
 

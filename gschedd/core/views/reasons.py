@@ -10,6 +10,7 @@ from gsched.model.signals import describe_signal
 from gsched.model.states import HoldKind, JobState, NodeState, PartState, StopReason
 from gsched.model.units import format_duration, format_gpus, format_size
 from gsched.model.wording import batching_words, counted, outcome_words, share_words
+from gschedd.core.attempts.idle_gpus import ENDINGS, idle_words
 from gschedd.core.attempts.relaunch import AFTER
 from gschedd.core.requests.dependencies import dependencies_short, dependency_reason
 from gschedd.core.state import facts as f
@@ -353,6 +354,16 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
             return f"the migration to attempt {fact.attempt} {took}"
         case f.DeadlineJudged():
             return _describe_judgement(fact)
+        case f.GpusIdleWarned():
+            return idle_words(fact)
+        case f.GpusUsedAgain():
+            return f"attempt {fact.attempt} uses its GPUs again"
+        case f.IdleGpusReclaimed():
+            return f"idle GPUs reclaimed: the job is {ENDINGS[fact.action]}"
+        case f.GpusIdled():
+            words = f"attempt {fact.attempt}: GPUs idle for {fact.idle_s / 3600:.1f} GPU-hours"
+            back = f", {fact.returned_s / 3600:.1f} GPU-hours returned" if fact.returned_s else ""
+            return words + back
         case f.PartOpened():
             return f"attempt {fact.attempt}: its programs start tasks on {fact.node}"
         case f.PartStarted():
