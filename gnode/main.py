@@ -20,9 +20,10 @@ from msgspec import structs
 from gnode.core import containers
 from gnode.core.agent import Agent
 from gnode.core.gpu_access import GpuAccess
-from gnode.core.inputs import Account
+from gnode.core.inputs import SiteChanged
 from gnode.core.site import REMOVE_DELAY_S, NodeLimits, ProgramRules, Site
 from gnode.core.staging import Staging
+from gnode.core.task import Account
 from gnode.daemon import leftovers, neighbours, spool
 from gnode.daemon.elastic import socket_path
 from gnode.daemon.identity import own_identity
@@ -31,6 +32,7 @@ from gnode.daemon.measuring import Meters
 from gnode.daemon.parts import DaemonIdentity
 from gnode.daemon.peer import socket_path as socket_of
 from gnode.daemon.peer import trusted_uids
+from gnode.daemon.reloading import NodeReload
 from gnode.daemon.scratch import DEFAULT_TMP_DIR
 from gnode.daemon.sharing import Sharing
 from gnode.daemon.shell import Shell
@@ -58,7 +60,8 @@ from gsched.config.tables import Config
 from gsched.config.words import DEFAULT_NODE_STATE_DIR, HEAD_ACCOUNT
 from gsched.daemon_files import check_config, read_key
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
-from gsched.logs import HANGUP, Complaints, LineFormatter, survive_hangups
+from gsched.hangup import OnHangup, survive_hangups
+from gsched.logs import Complaints, LineFormatter
 from gsched.model.container import SHARE_FEATURE
 from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.model.resources import Inventory
@@ -101,15 +104,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     try:
         check_config(given.config)
-        serve(load_config(given.config))
+        serve(load_config(given.config), given.config)
     except GschedError as error:
         hint = f"       hint: {error.hint}\n" if error.hint else ""
         sys.stderr.write(f"gnode: {error.message}\n{hint}")
         sys.exit(error.exit_code)
 
 
-def serve(config: Config) -> None:
-    """Run the daemon until it is told to end.
+def serve(config: Config, given: str | None) -> None:
+    """Run the daemon until it is told to end; ``given`` names the file that SIGHUP reads again.
 
     Raises:
         GschedError: it cannot start, or something inside it broke.
@@ -127,9 +130,10 @@ def serve(config: Config) -> None:
             gpu_fence=node.gpu_fence,
             attach=fence.attach,
         )
-        shell = _compose(config, state, roots, lambda: state.is_locked_by(lock_fd))
+        has_spool = partial(state.is_locked_by, lock_fd)
+        shell, reloading = _compose(given, config, state, roots, has_spool)
         _raise_open_files()
-        asyncio.run(_run(shell))
+        asyncio.run(_run(shell, reloading))
         cgroups.remove_if_empty(roots)
     finally:
         if state.is_locked_by(lock_fd):  # else what is there is another gnode's
@@ -145,8 +149,12 @@ def serve(config: Config) -> None:
 
 
 def _compose(
-    config: Config, state: NodeSpool, roots: cgroups.Roots, has_spool: Callable[[], bool]
-) -> Shell:
+    given: str | None,
+    config: Config,
+    state: NodeSpool,
+    roots: cgroups.Roots,
+    has_spool: Callable[[], bool],
+) -> tuple[Shell, NodeReload]:
     node = config.node
     _check_private_tmp(config)
     name = node_name(config)
@@ -166,6 +174,8 @@ def _compose(
         inventory = structs.replace(inventory, features=(*inventory.features, SHARE_FEATURE))
     _kill_strays(roots, state)
     rules = LaunchRules(allow_root=node.allow_root_jobs, uid_min=node.min_uid)
+    of_config = partial(_of_jobs, runtimes=runtimes, memory_root=roots.memory)
+    of_jobs = of_config(config)
     site = Site(
         node=name,
         user_root=state.scratch.root,
@@ -175,24 +185,13 @@ def _compose(
         uid=os.geteuid(),
         root_jobs=node.allow_root_jobs,
         cgroup_root=roots.tracking,
-        memory_root=roots.memory if node.enforce_memory else None,
+        memory_root=of_jobs.memory_root,
         elastic_socket=socket_path(state.state_dir),
         probe_account=_probe_account(rules),
-        limits=NodeLimits(
-            no_new_privileges=node.no_new_privileges,
-            open_files=node.job_open_files,
-            processes=node.job_processes,
-            login_shell=node.login_shell,
-            directory_wait_s=node.directory_wait_s,
-            private_tmp=node.private_tmp,
-        ),
+        limits=of_jobs.limits,
         processes_root=roots.processes,
         sharing=sharing.offered,
-        containers=containers.ContainerRules(
-            runtimes=runtimes,
-            mount_home=config.containers.mount_home,
-            mounts=config.containers.mounts,
-        ),
+        containers=of_jobs.containers,
         cpus=binding.cpus,
         cpu_binding=binding.words,
         cpuset_root=roots.cpuset if binding.method == "cpuset" else None,
@@ -201,13 +200,8 @@ def _compose(
         step_agent=(sys.executable, "-I", "-c", STEP_BOOT.format("agent"), _own_root()),
         unpacker=(sys.executable, "-I", "-c", STEP_BOOT.format("code"), _own_root()),
         launch_agent=_launch_agent(),
-        staging=Staging(
-            usecp=config.staging.usecp,
-            copy=config.staging.copy,
-            timeout_s=config.staging.timeout_s,
-            own_names=own_names(),
-        ),
-        programs=_programs(config),
+        staging=of_jobs.staging,
+        programs=of_jobs.programs,
         visible=_needed_by_jobs(config, state.state_dir),
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )
@@ -246,24 +240,60 @@ def _compose(
     if access.words:
         log.info("fence around the GPUs of each job: %s", access.words)
     clock = SystemClock()
-    return Shell(
+    meters = Meters(
+        load=LoadMeter(
+            clock,
+            confinement,
+            cores=usable_cores(node, confinement),
+            per_minute=bool(sharing.offered),
+        ),
+        attempts=Sampler(nvml, config.idle_gpus),
+        sample_s=node.sample_s,
+        space=SpoolSpace(state.state_dir, parse_size_bytes(node.least_spool)),
+        outside=OutsideWatch(config.outside_gpu_use, tracking),
+    )
+    shell = Shell(
         identity=identity,
         agent=agent,
         spool=state,
-        meters=Meters(
-            load=LoadMeter(
-                clock,
-                confinement,
-                cores=usable_cores(node, confinement),
-                per_minute=bool(sharing.offered),
-            ),
-            attempts=Sampler(nvml, config.idle_gpus),
-            sample_s=node.sample_s,
-            space=SpoolSpace(state.state_dir, parse_size_bytes(node.least_spool)),
-            outside=OutsideWatch(config.outside_gpu_use, tracking),
-        ),
+        meters=meters,
         clock=clock,
         has_spool=has_spool,
+    )
+    return shell, NodeReload(given, config, site=of_config, post=shell.post, meters=meters)
+
+
+def _of_jobs(
+    config: Config,
+    *,
+    runtimes: tuple[containers.ContainerRuntime, ...],
+    memory_root: tuple[int, str] | None,
+) -> SiteChanged:
+    """Return what a configuration says of jobs that start from now on."""
+    node = config.node
+    return SiteChanged(
+        memory_root=memory_root if node.enforce_memory else None,
+        limits=NodeLimits(
+            no_new_privileges=node.no_new_privileges,
+            open_files=node.job_open_files,
+            processes=node.job_processes,
+            login_shell=node.login_shell,
+            directory_wait_s=node.directory_wait_s,
+            private_tmp=node.private_tmp,
+        ),
+        containers=containers.ContainerRules(
+            runtimes=runtimes,
+            mount_home=config.containers.mount_home,
+            mounts=config.containers.mounts,
+        ),
+        staging=Staging(
+            usecp=config.staging.usecp,
+            copy=config.staging.copy,
+            timeout_s=config.staging.timeout_s,
+            own_names=own_names(),
+        ),
+        programs=_programs(config),
+        heartbeat_s=node.heartbeat_s,
     )
 
 
@@ -442,7 +472,7 @@ def is_shortage_at_accept(context: Mapping[str, object]) -> bool:
     return "socket" in context and isinstance(exception, OSError) and exception.errno in SHORTAGES
 
 
-async def _run(shell: Shell) -> None:
+async def _run(shell: Shell, reloading: NodeReload) -> None:
     loop = asyncio.get_running_loop()
     broken: list[str] = []
 
@@ -460,7 +490,7 @@ async def _run(shell: Shell) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, shell.finish)
     loop.add_signal_handler(signal.SIGUSR2, shell.stop_all)
-    loop.add_signal_handler(signal.SIGHUP, complaints.say, "SIGHUP", HANGUP)
+    OnHangup(reloading.reload).install()
     await shell.run()
     if broken:
         raise InternalError(

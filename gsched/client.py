@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gsched.protocol.predictions import NodePredictions, PredictionsReply
     from gsched.protocol.recover import RecoverReply
     from gsched.protocol.rerun import RerunReply
-    from gsched.protocol.running import RunningConfig
+    from gsched.protocol.running import ReloadReply, RunningConfig
 
 POLL_S = 30.0  # one long poll of `wait`; the head answers earlier when the job ends
 RETRY_S = 30.0  # how long a submission whose answer was lost is tried again: a head's restart
@@ -376,6 +376,12 @@ class HeadClient:
         from gsched.protocol.running import RunningConfig  # late: few commands need it
 
         return self._get("/v1/config", RunningConfig)
+
+    def reload(self) -> "ReloadReply":
+        """Let the head read its configuration again (operators only)."""
+        from gsched.protocol.running import ReloadReply  # late: few commands need it
+
+        return self._decode(self._post_again("/v1/reload", b"{}"), ReloadReply, "/v1/reload")
 
     def snapshot(self) -> bytes:
         """Return what the policies see now (operators only), as ``gsim plan`` reads it."""

@@ -6,7 +6,6 @@ in all, and counts the rest. `LineFormatter` keeps every record on one line, wha
 """
 
 import logging
-import signal
 from collections import Counter
 from typing import Final
 
@@ -29,17 +28,6 @@ def one_line(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
-
-
-HANGUP: Final = "ignored: logs go to stderr, and a changed configuration needs a restart"
-
-
-def survive_hangups() -> None:
-    """Let SIGHUP not end this process from its very beginning.
-
-    What it starts gets the default again, as a handler is not inherited and an ignored signal is.
-    """
-    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 class LineFormatter(logging.Formatter):

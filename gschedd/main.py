@@ -7,10 +7,11 @@ import sys
 import click
 
 from gsched import watchdog
-from gsched.config.load import load_config
+from gsched.config.load import read_config
 from gsched.daemon_files import check_config
 from gsched.errors import CannotWriteError, GschedError
-from gsched.logs import LineFormatter, survive_hangups
+from gsched.hangup import survive_hangups
+from gsched.logs import LineFormatter
 from gsched.version import VERSION
 from gschedd.daemon.service import Service
 from gschedd.policies.registry import chosen_policy
@@ -47,9 +48,9 @@ def run(given: str | None) -> int:
     """Run until told to stop; return the exit code."""
     try:
         check_config(given)
-        config = load_config(given)
+        file = read_config(given)
         with watchdog.fed_meanwhile():  # the step of a large database's schema takes minutes
-            service = Service(config, chosen=chosen_policy(config))
+            service = Service(file, chosen=chosen_policy(file.config), given=given)
         return asyncio.run(service.run())
     except GschedError as error:
         click.echo(f"gschedd: {error.message}", err=True)

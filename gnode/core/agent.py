@@ -38,6 +38,7 @@ from gnode.core.inputs import (
     ShareAbused,
     SharingChanged,
     SharingStatus,
+    SiteChanged,
     SpoolFound,
     StopAllRequested,
     SupervisorAnswered,
@@ -78,6 +79,7 @@ MachineEvent = (
     | SharingStatus
     | ShareAbused
     | SharingChanged
+    | SiteChanged
     | StopAllRequested
 )
 
@@ -205,6 +207,7 @@ class Agent:
                 | SharingStatus()
                 | ShareAbused()
                 | SharingChanged()
+                | SiteChanged()
                 | ProblemChanged()
                 | BindingChanged()
                 | StopAllRequested()
@@ -418,6 +421,16 @@ class Agent:
             case SharingChanged():
                 access = event.access or table.site.gpu_access
                 table.site = replace(table.site, sharing=event.sharing, gpu_access=access)
+            case SiteChanged():
+                self._heartbeat_s = event.heartbeat_s
+                table.site = replace(
+                    table.site,
+                    memory_root=event.memory_root,
+                    limits=event.limits,
+                    containers=event.containers,
+                    staging=event.staging,
+                    programs=event.programs,
+                )
             case StopAllRequested():
                 orders.stop_all(table, now_s, wall_s)
 

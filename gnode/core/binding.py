@@ -7,12 +7,11 @@ import msgspec
 
 from gnode.core.contained import plan_container
 from gnode.core.environment import environment_of
-from gnode.core.inputs import Account
 from gnode.core.program import program_of
 from gnode.core.site import Site
 from gnode.core.site_programs import programs_around
 from gnode.core.staging import staging_commands
-from gnode.core.task import AcceptedTask, AttemptKey
+from gnode.core.task import AcceptedTask, Account, AttemptKey
 from gnode.task import CpusetCgroup, JobOptions, MemoryCgroup, PrivateTmp
 from gsched.protocol.node import Launch
 

@@ -8,10 +8,9 @@ from msgspec import Struct, structs
 
 from gnode.core import containers
 from gnode.core.environment import FALLBACK_SHELL
-from gnode.core.inputs import Account
 from gnode.core.program import SCRIPT_NAME, program_of
 from gnode.core.site import Site
-from gnode.core.task import AcceptedTask
+from gnode.core.task import AcceptedTask, Account
 from gnode.task import ContainerRemoval, TaskFile
 from gsched.model.container import Container
 from gsched.model.states import LaunchKind

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from gnode.core.inputs import Account
 from gnode.core.site import Site
-from gnode.core.task import AttemptKey
+from gnode.core.task import Account, AttemptKey
 from gsched.model.counts import repeated
 from gsched.model.host_lists import compact
 from gsched.model.ids import (

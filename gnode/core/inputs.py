@@ -2,8 +2,11 @@
 
 from msgspec import Struct
 
+from gnode.core.containers import ContainerRules
 from gnode.core.gpu_access import GpuAccess
-from gnode.core.task import AcceptedTask, AttemptKey
+from gnode.core.site import NodeLimits, ProgramRules
+from gnode.core.staging import Staging
+from gnode.core.task import AcceptedTask, Account, AttemptKey
 from gnode.task import SupervisorInfo
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
@@ -29,17 +32,6 @@ from gsched.protocol.node import (
     TuneTraining,
 )
 from gsched.protocol.sessions import OpenSession
-
-
-class Account(Struct, frozen=True, kw_only=True):
-    """A user as this machine knows him."""
-
-    user: str
-    uid: int
-    gid: int
-    home: str
-    shell: str
-
 
 # --- the head ---
 
@@ -297,6 +289,22 @@ class SharingChanged(Struct, frozen=True, kw_only=True):
     access: GpuAccess | None = None
 
 
+class SiteChanged(Struct, frozen=True, kw_only=True):
+    """What the configuration says of jobs that start from now on: it was read again.
+
+    Attributes:
+        memory_root, limits, containers, staging, programs: as in `Site`.
+        heartbeat_s: between two heartbeats, after the next one.
+    """
+
+    memory_root: tuple[int, str] | None
+    limits: NodeLimits
+    containers: ContainerRules
+    staging: Staging
+    programs: ProgramRules
+    heartbeat_s: float
+
+
 class InventoryChanged(Struct, frozen=True, kw_only=True):
     """What the machine has."""
 
@@ -339,6 +347,7 @@ Input = (
     | SharingStatus
     | ShareAbused
     | SharingChanged
+    | SiteChanged
     | AlarmRang
     | StopAllRequested
 )

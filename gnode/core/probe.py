@@ -23,7 +23,6 @@ from gnode.core.effects import (
 )
 from gnode.core.environment import DEFAULT_PATH, FALLBACK_SHELL, NODEFILE_NAME
 from gnode.core.inputs import (
-    Account,
     EpilogEnded,
     Launched,
     LaunchFailed,
@@ -35,7 +34,7 @@ from gnode.core.inputs import (
 from gnode.core.site import Site
 from gnode.core.site_programs import programs_of_probe
 from gnode.core.table import Table
-from gnode.core.task import AcceptedTask, AttemptKey
+from gnode.core.task import AcceptedTask, Account, AttemptKey
 from gnode.task import MemoryCgroup, TaskFile
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.states import Join, LaunchStage, OutcomeKind, Subject

@@ -13,8 +13,8 @@ from gnode.core.environment import (
     ranks_on_hosts,
     rendezvous,
 )
-from gnode.core.inputs import Account
 from gnode.core.site import Site
+from gnode.core.task import Account
 from gnode.task import TaskFile
 from gsched.model.ids import (
     array_of,

@@ -6,8 +6,8 @@ from typing import Final
 from gnode.core.containers import ContainerRules
 from gnode.core.cpus import Cpu
 from gnode.core.gpu_access import OPEN_ACCESS, GpuAccess
-from gnode.core.inputs import Account
 from gnode.core.staging import DEFAULT_STAGING, Staging
+from gnode.core.task import Account
 
 REMOVE_DELAY_S = 60.0
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from gnode.core.environment import variables_of_gsched
-from gnode.core.inputs import Account
 from gnode.core.site import ProgramRules
+from gnode.core.task import Account
 from gnode.task import SitePrograms
 from gsched.model.ids import format_job_id
 from gsched.model.units import format_duration

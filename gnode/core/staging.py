@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from gnode.core.inputs import Account
+from gnode.core.task import Account
 from gsched.model.job import StagedFile
 from gsched.protocol.node import Launch
 

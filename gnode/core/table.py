@@ -7,11 +7,10 @@ from msgspec import structs
 
 from gnode.core.cpus import CpuMap
 from gnode.core.effects import Effect, EndSharing, SendToHead, Warn
-from gnode.core.inputs import Account
 from gnode.core.leases import NodeLeases
 from gnode.core.mark import HeadMark
 from gnode.core.site import Site
-from gnode.core.task import AcceptedTask, AttemptKey, Command
+from gnode.core.task import AcceptedTask, Account, AttemptKey, Command
 from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
 from gnode.task import SupervisorInfo
 from gsched.model.gpu_outside import GpuUse

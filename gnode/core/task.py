@@ -17,6 +17,16 @@ for _record in (*TaskRecord.__subclasses__(), Task):
     dataclass(kw_only=True)(_record)
 
 
+class Account(Struct, frozen=True, kw_only=True):
+    """A user as this machine knows him."""
+
+    user: str
+    uid: int
+    gid: int
+    home: str
+    shell: str
+
+
 class AttemptKey(NamedTuple):
     """Identity of one attempt: the job's number and which of its starts this is."""
 

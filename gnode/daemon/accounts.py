@@ -13,7 +13,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gnode.core.inputs import Account, LaunchOrder
+from gnode.core.inputs import LaunchOrder
+from gnode.core.task import Account
 from gnode.supervisor import kernel
 from gsched.clock import Clock
 from gsched.protocol.node import Launch, Prepare

@@ -18,7 +18,7 @@ from gsched.clock import Clock
 from gsched.model.resources import Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Meters:
     """What measures the node and its attempts.
 

@@ -18,7 +18,7 @@ class SpoolSpace:
 
     def __init__(self, directory: str, least_bytes: int) -> None:
         self._directory = directory
-        self._least_bytes = least_bytes
+        self.least_bytes = least_bytes
         self._is_short = False
 
     def problem(self) -> str:
@@ -28,12 +28,10 @@ class SpoolSpace:
         except OSError as error:
             return f"its spool {self._directory} cannot be used: {error.strerror}"
         free_bytes = status.f_bavail * status.f_frsize
-        limit_bytes = self._least_bytes * (_ENOUGH if self._is_short else 1.0)
+        limit_bytes = self.least_bytes * (_ENOUGH if self._is_short else 1.0)
         self._is_short = free_bytes < limit_bytes
         if self._is_short:
-            return (
-                f"its spool {self._directory} has less than {format_size(self._least_bytes)} left"
-            )
+            return f"its spool {self._directory} has less than {format_size(self.least_bytes)} left"
         if status.f_files and not status.f_favail:
             return f"its spool {self._directory} has no inodes left"
         return ""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.config.errors import Keys, line_of
 from gsched.config.tables import Config
@@ -33,19 +33,21 @@ class Setting(Struct, frozen=True, kw_only=True, omit_defaults=True):
     differs: bool = False
 
 
-def settings_of(config: Config, text: str) -> Iterator[Setting]:
+def settings_of(config: Config, text: str, *, with_secrets: bool = False) -> Iterator[Setting]:
     """Yield all keys of a configuration in the order of their tables.
 
     Args:
         config: as it is in effect.
         text: the file.
+        with_secrets: their values are not redacted.
     """
-    yield from _of_table(config, Config(), (), tomllib.loads(text), text)
+    for keys, row in _of_table(config, Config(), (), tomllib.loads(text), text):
+        yield row if with_secrets else structs.replace(row, value=_redacted(keys, row.value))
 
 
 def _of_table(
     struct: Struct, default: Struct | None, way: Keys, document: object, text: str
-) -> Iterator[Setting]:
+) -> Iterator[tuple[Keys, Setting]]:
     inner: list[tuple[Struct, Struct | None, Keys, object]] = []
     for field in msgspec.structs.fields(type(struct)):
         value = getattr(struct, field.name)
@@ -60,7 +62,7 @@ def _of_table(
                 own = many[at] if at < len(many) else None
                 inner.append((each, None, (*keys, at), own))
         elif value is not None:  # else another key counts
-            yield _setting(keys, value, usual, text if stated is not None else "")
+            yield keys, _setting(keys, value, usual, text if stated is not None else "")
     for each, usual, keys, stated in inner:
         yield from _of_table(each, usual, keys, stated, text)
 
@@ -81,7 +83,7 @@ def _setting(keys: Keys, value: object, usual: object, text: str) -> Setting:
     return Setting(
         table=table.removeprefix("."),
         key=str(keys[-1]),
-        value=_redacted(keys, value),
+        value=value,
         default=usual,
         line=line or (1 if text else 0),
         differs=value != usual,

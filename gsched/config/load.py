@@ -1,10 +1,12 @@
 """Reads the configuration file."""
 
+import hashlib
 import os
 import stat
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from gsched.config.environment import config_path, environment
 from gsched.config.tables import Config
@@ -32,7 +34,35 @@ def _text_of(path: str) -> str:
     return text
 
 
+class ConfigFile(Struct, frozen=True, kw_only=True):
+    """A configuration as it was read.
+
+    Attributes:
+        text: of the file; None: there is none, and all keys have their defaults.
+    """
+
+    path: str
+    config: Config
+    text: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the file; empty: there is none."""
+        return "" if self.text is None else hashlib.sha256(self.text.encode()).hexdigest()
+
+    def error(self, bad: BadValueError) -> ConfigError:
+        """Return the error for a value that this machine refuses, with its line."""
+        from gsched.config.errors import located  # late: few files have a mistake
+
+        return located(bad.keys, bad.message, hint=bad.hint, text=self.text or "", where=self.path)
+
+
 def load_config(path: str | None) -> Config:
+    """Return the configuration of `read_config`."""
+    return read_config(path).config
+
+
+def read_config(path: str | None) -> ConfigFile:
     """Read a configuration; None means the default place, where a missing file means defaults.
 
     Raises:
@@ -47,17 +77,17 @@ def load_config(path: str | None) -> Config:
             raise ConfigError(
                 f"{where}: no such file", hint="give another file with --config or $GSCHED_CONFIG"
             ) from None
-        return Config()
+        return ConfigFile(path=where, config=Config())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: cannot be read: {error}") from error
-    return parse_config(text, where=where)
+    return ConfigFile(path=where, config=parse_config(text, where=where), text=text)
 
 
 def parse_config(text: str, *, where: str) -> Config:
     """Return the configuration that ``text`` states; ``where`` names it in errors.
 
     Raises:
-        ConfigError: as `load_config`.
+        ConfigError: as `read_config`.
     """
     import tomllib
 

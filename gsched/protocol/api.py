@@ -715,6 +715,26 @@ class DiskRow(Struct, frozen=True, kw_only=True):
     is_low: bool
 
 
+class ConfigRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The configuration file of the head, as it was read last.
+
+    Attributes:
+        digest: SHA-256 of the file with which the head runs; empty: there was none.
+        read_s: when, by a start or a reload.
+        waits: keys of it that need a restart.
+        problem: why the last reload was refused, or empty; ``hint`` says what to do.
+        problem_s: when that was.
+    """
+
+    path: str
+    digest: str
+    read_s: float
+    waits: tuple[str, ...] = ()
+    problem: str = ""
+    hint: str = ""
+    problem_s: float = 0.0
+
+
 class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``GET /v1/status``: how the head is.
 
@@ -733,6 +753,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         notify: how mail and hooks work; None: the site has none.
         stalled: why nothing can be written to the database now, or empty.
         disk: room for the head's state directory.
+        config: which configuration counts.
     """
 
     server: str
@@ -765,6 +786,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     scheduling: bool = True
     stalled: str = ""
     disk: DiskRow | None = None
+    config: ConfigRow | None = None
 
 
 class Health(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,8 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
+from gsched.model.configuration import ConfigChange
+
 
 class RunningSetting(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One key.
@@ -20,6 +22,21 @@ class RunningSetting(Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: Any
     stated: Any = UNSET
     changed: bool = False
+
+
+class ReloadReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``POST /v1/reload``: what became of the file; a file that is refused is an error.
+
+    Attributes:
+        changed: keys that count from now on.
+        waits: keys of the file that count after a restart.
+        overridden: changes of queues that do not show, as an operator has set the key.
+    """
+
+    path: str
+    changed: tuple[ConfigChange, ...] = ()
+    waits: tuple[ConfigChange, ...] = ()
+    overridden: tuple[str, ...] = ()
 
 
 class RunningConfig(Struct, frozen=True, kw_only=True):

@@ -67,6 +67,9 @@ class Housekeeping:
     Args:
         in_writer: runs something on the store's thread, between commits.
         code: the code snapshots of jobs.
+
+    Attributes:
+        keep: what is not removed.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Housekeeping:
         self._store = store
         self._in_writer = in_writer
         self._clock = clock
-        self._keep = keep
+        self.keep = keep
 
     async def run(self) -> None:
         """Purge now and then every day, users' jobs every ten minutes, until cancelled.
@@ -96,7 +99,7 @@ class Housekeeping:
                 if self._clock.monotonic_s() >= next_s:
                     await self.purge()
                     next_s = self._clock.monotonic_s() + DAY_S
-                await self.purge_users(Keep(jobs_per_user=self._keep.jobs_per_user))
+                await self.purge_users(Keep(jobs_per_user=self.keep.jobs_per_user))
             except TryAgainError as error:  # the disk is full, or another program has the database
                 log.warning("old rows are not removed now: %s", error)
                 await asyncio.sleep(RETRY_S)
@@ -106,11 +109,11 @@ class Housekeeping:
     async def purge(self) -> None:
         """Remove all that need not be kept, slice by slice; commits take their turn between."""
         now_s = await self._time_s()
-        await self.purge_users(self._keep)
+        await self.purge_users(self.keep)
         runs = jobs = events = 0
         more = True
         while more:
-            purged = await self._in_turn(lambda: self._store.purge(self._keep, now_s))
+            purged = await self._in_turn(lambda: self._store.purge(self.keep, now_s))
             runs, jobs, events = runs + purged.runs, jobs + purged.jobs, events + purged.events
             more = purged.more
         if runs or jobs or events:

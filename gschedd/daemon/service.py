@@ -5,7 +5,6 @@ import contextlib
 import gc
 import logging
 import os
-import pwd
 import signal
 import socket
 import sys
@@ -18,13 +17,14 @@ from aiohttp import web
 
 from gsched import file_systems, watchdog
 from gsched.clock import SystemClock
+from gsched.config.load import ConfigFile
 from gsched.config.nodes import SharingRules
 from gsched.config.tables import Config
-from gsched.config.words import monitor_socket_of
+from gsched.config.units import BadValueError
 from gsched.daemon_files import read_key
 from gsched.errors import NO_ROOM, FencedError, StorageError
 from gsched.files import replace_file
-from gsched.logs import HANGUP, Complaints
+from gsched.hangup import OnHangup
 from gsched.model.ids import short_job_id
 from gsched.model.states import JobState
 from gsched.protocol import api
@@ -38,7 +38,10 @@ from gschedd.core.views.ahead import waiting_elements
 from gschedd.core.views.jobs import queue_row
 from gschedd.daemon.housekeeping import Check, Housekeeping
 from gschedd.daemon.lock import HeadLock
+from gschedd.daemon.reloading import Reloading
 from gschedd.daemon.setup import (
+    begin_monitoring,
+    begin_notifying,
     keep_from,
     make_state_dir,
     relearn,
@@ -85,7 +88,6 @@ from gschedd.http.snapshots import Snapshots
 from gschedd.http.witnesses import Witnesses
 from gschedd.monitor.model import MonitorBegin
 from gschedd.monitor.worker import MonitorReport
-from gschedd.notify.scan import NotifierSettings
 from gschedd.notify.worker import NotifierBegin, NotifierReport
 from gschedd.plan.compose import Composed
 from gschedd.planner.process import Worker
@@ -112,12 +114,16 @@ SWITCH_S = 0.0003
 class Service:
     """Everything of one running head."""
 
-    def __init__(self, config: Config, *, chosen: Chosen) -> None:
-        self._config = config
+    def __init__(self, file: ConfigFile, *, chosen: Chosen, given: str | None = None) -> None:
+        self._config = config = file.config
+        self._file, self._given = file, given
         self._policy_name = chosen.name
         self._clock = SystemClock()
         self._started_s = self._clock.wall_s()
-        self._configured = settings_from(config)
+        try:
+            self._configured = settings_from(config)
+        except BadValueError as bad:
+            raise file.error(bad) from None
         make_state_dir(config.head.state_dir)
         self._overrides = read_overrides(config.head.state_dir)
         settings = overridden(self._configured, self._overrides)
@@ -183,7 +189,7 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, Complaints(log, self._clock).say, "SIGHUP", HANGUP)
+        OnHangup(self._reloading.for_signal).install()
         state = self._engine.head.state
         recall(state, await self._queries.ended_well(awaited(state)), self._clock.wall_s())
         engine = asyncio.create_task(self._engine.run(self._links), name="engine")
@@ -213,7 +219,7 @@ class Service:
         telling = asyncio.create_task(self._links.keep_witnesses(), name="high water")
         waiting = asyncio.create_task(self._sessions.waiting.run(), name="interactive jobs")
         work = {engine, keeping, checking, telling, waiting}
-        for worker in self._kept_workers():
+        for worker in (self._notifier, self._monitor):
             work.add(asyncio.create_task(worker.run(), name="worker process"))
         await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         code = self._why_stopped(work)
@@ -230,7 +236,7 @@ class Service:
             space=self._space,
             planner=self._planner,
         )
-        code_store = CodeStore(
+        self._code_store = CodeStore(
             os.path.join(self._config.head.state_dir, "code"),
             limits=self._config.limits,
         )
@@ -239,10 +245,21 @@ class Service:
             in_writer=self._engine.in_writer,
             clock=self._clock,
             keep=keep_from(self._config),
-            code=code_store,
+            code=self._code_store,
         )
-        self._notifier = self._make_notifier()
-        self._monitor = self._make_monitor()
+        self._notify_after = self._store.reached[0]
+        path = self._store.path
+
+        def notifying() -> NotifierBegin | None:
+            return begin_notifying(head.settings, newest=self._notify_after, database=path)
+
+        def monitoring() -> MonitorBegin | None:
+            return begin_monitoring(head.settings, database=path)
+
+        self._notifier = KeptWorker(
+            "notifier", "gschedd.notify.worker", notifying, NotifierReport()
+        )
+        self._monitor = KeptWorker("monitor", "gschedd.monitor.worker", monitoring, MonitorReport())
         self._check_reader = Reader(self._store.path)
         self._check = Check(self._check_reader, self._clock, self._damaged)
         self._blob_reader = Reader(self._store.path)
@@ -268,7 +285,7 @@ class Service:
             time_limit_s=self._config.training.planning_limit_s,
             clock=self._clock,
         )
-        callers = Callers(settings=head.settings, names=UserNames(self._clock))
+        callers = Callers(settings=lambda: head.settings, names=UserNames(self._clock))
         self._queries = Queries(
             engine=self._engine,
             callers=callers,
@@ -307,7 +324,6 @@ class Service:
             callers=callers,
             clock=self._clock,
             policy=self._policy_name,
-            config=self._config,
         )
         self._queues = Queues(
             engine=self._engine,
@@ -317,12 +333,16 @@ class Service:
             overrides=self._overrides,
             write=partial(write_overrides, self._config.head.state_dir),
         )
+        self._reloading = Reloading(
+            self._given, self._file, queues=self._queues, take=self._take, clock=self._clock
+        )
         self._running = Running(
             callers=callers,
-            config=self._config,
+            config=lambda: self._reloading.config,
             settings=lambda: head.settings,
             node_port=lambda: self._node_port,
             started_s=self._started_s,
+            reload=self._reloading.reload,
         )
         self._outputs = Outputs(
             state=head.state,
@@ -332,12 +352,11 @@ class Service:
             links=self._links,
         )
         self._code = CodeSnapshots(
-            code_store,
+            self._code_store,
             state=head.state,
             callers=callers,
             bodies=self._bodies,
             clock=self._clock,
-            most_files=self._config.limits.snapshot_files,
         )
         self._channel = NodeChannel(
             engine=self._engine,
@@ -350,6 +369,11 @@ class Service:
             code=self._code,
             on_fenced=self._on_successor,
             timeout_s=self._config.head.node_timeout_s,
+        )
+        self._texts = TextQuota(
+            self._text_reader.text_bytes,
+            most_bytes=self._config.limits.texts_per_user_bytes,
+            clock=self._clock,
         )
         parts = Parts(
             engine=self._engine,
@@ -366,53 +390,24 @@ class Service:
             forecasts=self._forecasts,
             expect_client=self._sessions.waiting.expect,
             code=self._code,
-            texts=TextQuota(
-                self._text_reader.text_bytes,
-                most_bytes=self._config.limits.texts_per_user_bytes,
-                clock=self._clock,
-            ),
+            texts=self._texts,
         )
         self._commands = Commands(parts)
         self._resubmissions = Resubmissions(parts, self._queries)
 
-    def _make_notifier(self) -> KeptWorker[NotifierReport] | None:
-        """Return the process that tells of jobs, not started yet; None where the site has none."""
-        config = self._configured.config.notify
-        if not config.is_on:
-            return None
-        domain = config.mail_domain
-        sender = config.sender or pwd.getpwuid(os.getuid()).pw_name
-        settings = NotifierSettings(
-            config=config,
-            server=self._head.settings.server,
-            sender=sender if "@" in sender or not domain else f"{sender}@{domain}",
-        )
-        ledger = os.path.join(self._config.head.state_dir, "notify.db")
-        path, newest = self._store.path, self._store.reached[0]
-        begin = NotifierBegin(settings=settings, newest=newest, database=path, ledger=ledger)
-        return KeptWorker("notifier", "gschedd.notify.worker", lambda: begin, NotifierReport())
-
-    def _make_monitor(self) -> KeptWorker[MonitorReport] | None:
-        """Return the process that serves the page and metrics; None where the site has none."""
-        if not self._config.web.enabled:
-            return None
-        begin = MonitorBegin(
-            server=self._head.settings.server,
-            config=self._config.web,
-            history=self._config.history,
-            database=self._store.path,
-            state_dir=self._config.head.state_dir,
-            head_socket=self._config.head.socket,
-            socket=monitor_socket_of(self._config.head.socket),
-            operators=tuple(sorted(self._head.settings.operator_uids)),
-        )
-        return KeptWorker("monitor", "gschedd.monitor.worker", lambda: begin, MonitorReport())
-
-    def _kept_workers(self) -> Iterable[KeptWorker[NotifierReport] | KeptWorker[MonitorReport]]:
-        if self._notifier is not None:
-            yield self._notifier
-        if self._monitor is not None:
-            yield self._monitor
+    def _take(self, config: Config) -> None:
+        """Give a configuration that was read again to the parts that do not ask the core."""
+        before = self._reloading.config
+        self._housekeeping.keep = keep_from(config)
+        self._code_store.limits = config.limits
+        self._texts.most_bytes = config.limits.texts_per_user_bytes
+        if config.notify != before.notify:
+            if not before.notify.is_on:
+                self._notify_after = self._store.reached[0]
+            self._notifier.restart()
+        watched = [(each.web, each.history, each.head.operators) for each in (before, config)]
+        if watched[0] != watched[1]:
+            self._monitor.restart()
 
     def _worker(self, name: str) -> Worker | None:
         """Return a process in which policies run, not started yet; None where none do."""
@@ -435,7 +430,7 @@ class Service:
         await self._serve(
             commands,
             listen_on_path(head.socket, mode=USERS_MODE, key="socket"),
-            UserSource(self._head.settings.operator_uids),
+            UserSource(lambda: self._head.settings.operator_uids),
             rules_for_users(open_files),
         )
 
@@ -447,7 +442,7 @@ class Service:
             await self._serve(
                 self._nodes_app(),
                 listen_on_path(path, mode=NODES_MODE, key="node_socket"),
-                UserSource(frozenset()),
+                UserSource(frozenset),
                 rules_for_nodes(open_files),
             )
         port_path = os.path.join(head.state_dir, "gschedd.port")
@@ -511,7 +506,7 @@ class Service:
         for door in self._doors:
             door.close()
         await self._forecasts.close()
-        for worker in self._kept_workers():
+        for worker in (self._notifier, self._monitor):
             await worker.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_S):
@@ -532,7 +527,7 @@ class Service:
         self._lock.release()
 
     def _notify_row(self) -> NotifyRow | None:
-        if self._notifier is None:
+        if not self._notifier.is_on:
             return None
         report = msgspec.to_builtins(self._notifier.report)
         return NotifyRow(trouble=self._notifier.trouble, **report)
@@ -579,6 +574,7 @@ class Service:
             queues=tuple(head.settings.queues),
             stalled=self._engine.stalled,
             disk=self._space.row(),
+            config=self._reloading.row,
             queue_rows=tuple(
                 queue_row(queue, by_queue[name]) for name, queue in head.settings.queues.items()
             ),

@@ -11,9 +11,14 @@ from msgspec import structs
 
 from gsched import trust
 from gsched.config.tables import Config
+from gsched.config.units import BadValueError
+from gsched.config.words import monitor_socket_of
 from gsched.errors import ConfigError
 from gschedd.core.state.settings import Settings
 from gschedd.models.predict import Model
+from gschedd.monitor.model import MonitorBegin
+from gschedd.notify.scan import NotifierSettings
+from gschedd.notify.worker import NotifierBegin
 from gschedd.plan.training import fabric_of
 from gschedd.store.purge import Keep
 from gschedd.store.sqlite import Store
@@ -23,7 +28,7 @@ def settings_from(config: Config) -> Settings:
     """Return the settings of the core on this machine.
 
     Raises:
-        ConfigError: an operator that is no user here.
+        BadValueError: an operator that is no user here.
     """
     head = config.head
     notify = structs.replace(config.notify, mail_domain=mail_domain(config))
@@ -47,12 +52,45 @@ def mail_domain(config: Config) -> str:
     return socket.getfqdn()
 
 
+def begin_notifying(settings: Settings, *, newest: int, database: str) -> NotifierBegin | None:
+    """Return what the process that tells of jobs is told; None where the site has none."""
+    config = settings.config.notify
+    if not config.is_on:
+        return None
+    sender = config.sender or pwd.getpwuid(os.getuid()).pw_name
+    has_domain = "@" in sender or not config.mail_domain
+    begin = NotifierSettings(
+        config=config,
+        server=settings.server,
+        sender=sender if has_domain else f"{sender}@{config.mail_domain}",
+    )
+    ledger = os.path.join(settings.config.head.state_dir, "notify.db")
+    return NotifierBegin(settings=begin, newest=newest, database=database, ledger=ledger)
+
+
+def begin_monitoring(settings: Settings, *, database: str) -> MonitorBegin | None:
+    """Return what the process of the page and metrics is told; None where the site has none."""
+    config = settings.config
+    if not config.web.enabled:
+        return None
+    return MonitorBegin(
+        server=settings.server,
+        config=config.web,
+        history=config.history,
+        database=database,
+        state_dir=config.head.state_dir,
+        head_socket=config.head.socket,
+        socket=monitor_socket_of(config.head.socket),
+        operators=tuple(sorted(settings.operator_uids)),
+    )
+
+
 def _uid(name: str) -> int:
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
-        raise ConfigError(
-            f"[head] operators: unknown user {name!r}", hint="name existing users"
+        raise BadValueError(
+            ("head", "operators"), f": unknown user {name!r}", hint="name existing users"
         ) from None
 
 

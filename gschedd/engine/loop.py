@@ -20,9 +20,11 @@ from gsched.model.limits import MAX_INBOX
 from gsched.model.states import OutcomeKind, StopReason
 from gschedd.core.cycle.rounds import Answer, Failed, Question
 from gschedd.core.head import Head
+from gschedd.core.requests.queues import reconfigure
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
-from gschedd.core.state.step import Run, Step
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.step import NOTHING, Run, Step
 from gschedd.engine.inbox import Action, FullError, Inbox, Input
 from gschedd.engine.space import DiskSpace
 from gschedd.store.rows import Batch
@@ -124,6 +126,27 @@ class Engine:
         except FullError:
             raise TryAgainError("the head is overloaded", hint="try again in a moment") from None
         return await future
+
+    async def configure(self, settings: Settings, take: Callable[[], None] | None = None) -> None:
+        """Give the head other settings between two inputs.
+
+        Args:
+            take: is called at once after that.
+
+        Raises:
+            GschedError: the head refuses them: nothing has changed.
+        """
+
+        def configure(_now_s: float) -> Sequence[Step]:
+            reconfigure(self.head.state, settings)
+            self.head.settings = settings
+            if take is not None:
+                take()
+            return (NOTHING,)
+
+        (step,) = await self.ask(configure, is_request=True)
+        if step.error is not None:
+            raise step.error
 
     async def tell(self, action: Action) -> None:
         """Have ``action`` run by the owner of the state; wait only for room in the inbox."""

@@ -101,9 +101,9 @@ class UserNames:
 
 
 class Callers:
-    """Turns connections into callers."""
+    """Turns connections into callers; ``settings`` returns what counts now."""
 
-    def __init__(self, *, settings: Settings, names: UserNames) -> None:
+    def __init__(self, *, settings: Callable[[], Settings], names: UserNames) -> None:
         self._settings = settings
         self._names = names
 
@@ -138,7 +138,7 @@ class Callers:
     def caller(self, uid: int, gid: int, *, acts: bool = False) -> Caller:
         """Return the caller with these ids."""
         name = self._names.name(uid, acts=acts)
-        settings = self._settings
+        settings = self._settings()
         is_operator = (
             uid in settings.operator_uids and settings.operator_names.get(uid, name) == name
         )

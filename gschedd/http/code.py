@@ -26,7 +26,6 @@ class CodeSnapshots:
 
     Args:
         state: tells which archives unfinished jobs have.
-        most_files: in a snapshot; clients heed it.
     """
 
     def __init__(
@@ -37,14 +36,12 @@ class CodeSnapshots:
         callers: Callers,
         bodies: Bodies,
         clock: Clock,
-        most_files: int,
     ) -> None:
         self._store = store
         self._state = state
         self._callers = callers
         self._bodies = bodies
         self._clock = clock
-        self._most_files = most_files
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -60,8 +57,8 @@ class CodeSnapshots:
         return answer(
             CodeReply(
                 received_bytes=received,
-                size_bytes_most=self._store.most_bytes,
-                files_most=self._most_files,
+                size_bytes_most=self._store.limits.snapshot_bytes,
+                files_most=self._store.limits.snapshot_files,
             )
         )
 

@@ -70,7 +70,7 @@ class TextQuota:
         self, stored_bytes: Callable[[int], int], *, most_bytes: int, clock: Clock
     ) -> None:
         self._stored_bytes = stored_bytes
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._clock = clock
         self._counts: dict[int, tuple[int, float]] = {}  # bytes, and when they were counted
         self._counting = asyncio.Lock()
@@ -81,24 +81,24 @@ class TextQuota:
         Raises:
             NoRoomError: it is too much; nothing was counted.
         """
-        if not self._most_bytes:
+        if not self.most_bytes:
             return
         sizes = {blob.digest: len(blob.data) for each in contents for blob in each.blobs}
         new_bytes = sum(sizes.values())
         async with self._counting:
             now_s = self._clock.monotonic_s()
-            held_bytes, counted_s = self._counts.get(uid, (self._most_bytes, now_s - RECOUNT_S))
-            if held_bytes + new_bytes > self._most_bytes and now_s - counted_s >= RECOUNT_S:
+            held_bytes, counted_s = self._counts.get(uid, (self.most_bytes, now_s - RECOUNT_S))
+            if held_bytes + new_bytes > self.most_bytes and now_s - counted_s >= RECOUNT_S:
                 held_bytes = await asyncio.to_thread(self._stored_bytes, uid)
                 counted_s = now_s
                 while len(self._counts) >= MAX_COUNTED:
                     del self._counts[next(iter(self._counts))]
                 self._counts[uid] = (held_bytes, counted_s)
-            if held_bytes + new_bytes > self._most_bytes:
+            if held_bytes + new_bytes > self.most_bytes:
                 raise StorageFullError(
                     f"the head keeps {format_size(held_bytes)} of scripts and environments of your "
                     f"jobs, and {format_size(new_bytes)} more are over the limit of "
-                    f"{format_size(self._most_bytes)} a user",
+                    f"{format_size(self.most_bytes)} a user",
                     hint="submit scripts that are smaller or the same, without gsub -V; the head "
                     "removes those of the oldest finished jobs once a day",
                 )

@@ -5,6 +5,7 @@ import os
 import resource
 import socket
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from gsched.config.tables import HeadConfig
@@ -50,16 +51,16 @@ def rules_for_nodes(open_files: int) -> Rules:
 
 
 class UserSource:
-    """Tells who is at the other end of a Unix socket."""
+    """Tells who is at the other end of a Unix socket; ``operator_uids`` returns who is one now."""
 
-    def __init__(self, operator_uids: frozenset[int]) -> None:
+    def __init__(self, operator_uids: Callable[[], frozenset[int]]) -> None:
         self._operator_uids = operator_uids
 
     def __call__(self, connection: socket.socket) -> Source:
         """Return the user, as the kernel saw it when the other side connected."""
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         uid = int(_UCRED.unpack(raw)[1])
-        return Source(name=f"uid {uid}", uid=uid, operator=uid in self._operator_uids)
+        return Source(name=f"uid {uid}", uid=uid, operator=uid in self._operator_uids())
 
 
 def address_source(connection: socket.socket) -> Source:

@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from gsched.errors import NotPermittedError, StorageError
+from gsched.errors import GschedError, NotPermittedError, StorageError
 from gsched.protocol import api
 from gsched.protocol.queues import QueueRequest
-from gschedd.core.requests.queues import Overrides, changed, overridden
+from gschedd.core.requests.queues import Overrides, changed, hidden_changes, overridden
 from gschedd.core.state.settings import Settings
-from gschedd.core.state.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer
 from gschedd.http.bodies import Bodies, read_body
@@ -54,6 +53,24 @@ class Queues:
         """Return the routes."""
         return [web.post("/v1/queues", self.change)]
 
+    async def configure(self, configured: Settings, take: Callable[[], None]) -> tuple[str, ...]:
+        """Take in the settings of a configuration that was read again.
+
+        Args:
+            take: is called with them, between two inputs of the engine.
+
+        Returns:
+            Keys of queues that stay as an operator has set them.
+
+        Raises:
+            GschedError: they are refused; nothing has changed.
+        """
+        async with self._turn:
+            await self._engine.settled()
+            await self._engine.configure(overridden(configured, self._overrides), take)
+            before, self._configured = self._configured, configured
+        return tuple(hidden_changes(before, configured, self._overrides))
+
     async def change(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/queues``: all changes are durable before any of them counts.
 
@@ -73,14 +90,12 @@ class Queues:
                 await asyncio.get_running_loop().run_in_executor(None, self._write, overrides)
             except OSError as error:
                 raise StorageError(f"the change cannot be written: {error.strerror}") from None
+            try:
+                await self._engine.configure(overridden(self._configured, overrides))
+            except GschedError:  # a job came meanwhile
+                self._write(self._overrides)
+                raise
             self._overrides = overrides
-
-            def take(_now_s: float) -> list[Step]:
-                head.settings = overridden(self._configured, overrides)
-                head.state.dirty.mark_all()
-                return []
-
-            await self._engine.ask(take, is_request=True)
         for each in wanted.changes:
             log.info("%s by %s: %s", each.verb, caller.user, each)
         return answer(

@@ -1,22 +1,19 @@
 """The configuration with which this head runs (operators only)."""
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterator
 
 from aiohttp import web
 from msgspec import UNSET, structs
 
 from gsched.config.keys import settings_of
+from gsched.config.reload import TABLES_OF_NODES
 from gsched.config.tables import Config, QueueConfig
 from gsched.errors import NotPermittedError
 from gsched.protocol.queues import QUEUE_ATTRIBUTES
-from gsched.protocol.running import RunningConfig, RunningSetting
+from gsched.protocol.running import ReloadReply, RunningConfig, RunningSetting
 from gschedd.core.state.settings import Settings
 from gschedd.http.answers import answer
 from gschedd.http.callers import Callers
-
-#: Tables that only nodes read.
-_OF_NODES: Final = ("node", "staging")
 
 
 class Running:
@@ -24,30 +21,43 @@ class Running:
 
     Args:
         callers: who asks.
-        config: as it was read when the head started.
+        config: returns the configuration that counts, without the changes of operators.
         settings: returns what counts now, with the changes of operators.
         node_port: returns where nodes connect; 0: nowhere yet.
         started_s: of the head.
+        reload: reads the file again for somebody.
     """
 
     def __init__(
         self,
         *,
         callers: Callers,
-        config: Config,
+        config: Callable[[], Config],
         settings: Callable[[], Settings],
         node_port: Callable[[], int],
         started_s: float,
+        reload: Callable[[str], Awaitable[ReloadReply]],
     ) -> None:
         self._callers = callers
         self._config = config
         self._settings = settings
         self._node_port = node_port
         self._started_s = started_s
+        self._reload = reload
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [web.get("/v1/config", self.config)]
+        return [web.get("/v1/config", self.config), web.post("/v1/reload", self.reload)]
+
+    async def reload(self, request: web.Request) -> web.StreamResponse:
+        """``POST /v1/reload``: read the configuration again."""
+        caller = self._callers.of(request)
+        if not caller.operator:
+            raise NotPermittedError(
+                "only an operator reloads the configuration",
+                hint="operators are root, the head's account and those of [head] operators",
+            )
+        return answer(await self._reload(caller.user))
 
     async def config(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/config``: it names accounts and paths, so it is for operators."""
@@ -57,7 +67,7 @@ class Running:
                 hint="gsched config show FILE shows a file",
             )
         settings = self._settings()
-        rows = running_settings(self._config, settings, node_port=self._node_port())
+        rows = running_settings(self._config(), settings, node_port=self._node_port())
         return answer(
             RunningConfig(
                 server=settings.server,
@@ -85,7 +95,7 @@ def running_settings(
     now = structs.replace(config, queue=queues, head=structs.replace(config.head, node_port=port))
     before = {(row.table, row.key): row.value for row in settings_of(config, "")}
     for row in settings_of(now, ""):
-        if row.table.partition(".")[0].partition("[")[0] in _OF_NODES:
+        if row.table.partition(".")[0].partition("[")[0] in TABLES_OF_NODES:
             continue
         stated = before.get((row.table, row.key), UNSET)
         is_stated = stated == row.value

@@ -5,7 +5,6 @@ import asyncio
 from aiohttp import web
 
 from gsched.clock import Clock
-from gsched.config.tables import Config
 from gsched.errors import NotPermittedError
 from gsched.version import VERSION
 from gschedd.core.cycle.run import snapshot
@@ -22,7 +21,6 @@ class Snapshots:
         callers: who asks.
         clock: of this machine.
         policy: that plans, by its name.
-        config: the site's.
     """
 
     def __init__(
@@ -32,13 +30,11 @@ class Snapshots:
         callers: Callers,
         clock: Clock,
         policy: str,
-        config: Config,
     ) -> None:
         self._engine = engine
         self._callers = callers
         self._clock = clock
         self._policy = policy
-        self._config = config
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -49,6 +45,7 @@ class Snapshots:
         if not self._callers.of(request).operator:
             raise NotPermittedError("only an operator saves what policies see")
         head = self._engine.head
+        config = head.settings.config
         seen = snapshot(head.state, head.settings, self._clock.wall_s(), head.model).detach()
 
         def encoded() -> bytes:
@@ -57,8 +54,8 @@ class Snapshots:
                 version=saved.VERSION,
                 gsched=VERSION,
                 policy=self._policy,
-                balance=self._config.balance,
-                training=self._config.training,
+                balance=config.balance,
+                training=config.training,
                 snapshot=saved.saved(seen),
             )
             return saved.encode(content)

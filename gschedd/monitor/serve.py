@@ -73,7 +73,7 @@ async def listen(
     listening = Listening(doors=[], runners=[])
     login = Login(model, lambda: listening.address)
     listeners: list[tuple[socket.socket, Callable[[socket.socket], Source]]] = [
-        (listen_on_path(path, mode=USERS_MODE, key="socket"), UserSource(operators))
+        (listen_on_path(path, mode=USERS_MODE, key="socket"), UserSource(lambda: operators))
     ]
     if model.config.listen:
         tcp = listen_on_address(model.config.listen, port)

@@ -9,7 +9,6 @@ from msgspec import structs
 from gnode.core import effects as do
 from gnode.core.agent import Agent
 from gnode.core.inputs import (
-    Account,
     Admitted,
     AlarmRang,
     Disconnected,
@@ -32,7 +31,7 @@ from gnode.core.inputs import (
     Welcomed,
 )
 from gnode.core.site import Site
-from gnode.core.task import AttemptKey
+from gnode.core.task import Account, AttemptKey
 from gsched.model.job import Owner
 from gsched.model.resources import Load
 from gsched.protocol import node as n

@@ -70,20 +70,17 @@ class CodeStore:
 
     Args:
         directory: in the head's state directory, which exists.
+
+    Attributes:
         limits: of one archive, of a user's and of all.
     """
 
     def __init__(self, directory: str, limits: LimitsConfig) -> None:
         self._directory = directory
-        self._limits = limits
+        self.limits = limits
         self._lock = threading.Lock()
         self._held: dict[tuple[int, str], int] = {}  # bytes by owner and digest, parts as announced
         self._count()
-
-    @property
-    def most_bytes(self) -> int:
-        """Return the limit of one archive."""
-        return self._limits.snapshot_bytes
 
     def _count(self) -> None:
         """Find out what is there."""
@@ -120,7 +117,7 @@ class CodeStore:
             QuotaError: it is beyond a quota of this user or of all.
             NoRoomError: the disk is nearly full.
         """
-        most_bytes = self._limits.snapshot_bytes
+        most_bytes = self.limits.snapshot_bytes
         if size_bytes > most_bytes:
             raise RequestTooLargeError(
                 f"the snapshot has {format_size(size_bytes)}; the limit is "
@@ -190,11 +187,11 @@ class CodeStore:
 
     def _quotas(self) -> tuple[int, int]:
         """Return how many bytes a user's archives may have, and all together."""
-        in_all = self._limits.snapshots_total_bytes
+        in_all = self.limits.snapshots_total_bytes
         if not in_all:
             status = os.statvfs(os.path.dirname(self._directory))
             in_all = status.f_blocks * status.f_frsize // TOTAL_PART
-        return self._limits.snapshots_per_user_bytes or in_all // USER_PART, in_all
+        return self.limits.snapshots_per_user_bytes or in_all // USER_PART, in_all
 
     def _check_quotas(self, key: tuple[int, str], size_bytes: int) -> None:
         """Refuse an archive beyond a quota.
@@ -206,8 +203,8 @@ class CodeStore:
         own = [size for (uid, _), size in others.items() if uid == key[0]]
         of_user_bytes, in_all_bytes = self._quotas()
         for of_all, sizes, most_bytes, most, name in (
-            (False, own, of_user_bytes, self._limits.snapshots_per_user, "snapshots_per_user"),
-            (True, others.values(), in_all_bytes, self._limits.snapshots_total, "snapshots_total"),
+            (False, own, of_user_bytes, self.limits.snapshots_per_user, "snapshots_per_user"),
+            (True, others.values(), in_all_bytes, self.limits.snapshots_total, "snapshots_total"),
         ):
             whose = "all users" if of_all else "this user"
             hint = (

@@ -30,7 +30,8 @@ class KeptWorker(Generic[R]):
     Args:
         name: for the log.
         module: that the process runs, with ``-m``.
-        begin: returns what its first line of input says, each time it is started.
+        begin: returns what its first line of input says, each time it is started; None: no
+            process is to run.
         empty: the report before the first.
 
     Attributes:
@@ -39,11 +40,15 @@ class KeptWorker(Generic[R]):
         pid: of the process; 0: none runs.
     """
 
-    def __init__(self, name: str, module: str, begin: Callable[[], Struct], empty: R) -> None:
+    def __init__(
+        self, name: str, module: str, begin: Callable[[], Struct | None], empty: R
+    ) -> None:
         self._log = logging.getLogger(module.rpartition(".")[0])
         self._name = name
         self._module = module
+        self._empty = empty
         self._begin = begin
+        self._changed = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self.report = empty
         self.trouble = ""
@@ -57,6 +62,10 @@ class KeptWorker(Generic[R]):
         """Run the process again and again, until cancelled."""
         failures = 0
         while True:
+            self._changed.clear()
+            if not self.is_on:
+                await self._changed.wait()
+                continue
             try:
                 process = await self._start()
             except OSError as error:
@@ -67,12 +76,29 @@ class KeptWorker(Generic[R]):
                     failures = 0
                 self.trouble = f"has ended with exit status {await process.wait()}"
                 self._process = None
+                if self._changed.is_set():
+                    self.trouble = ""
+                    continue
             pause_s = min(FIRST_PAUSE_S * 2 ** min(failures, 30), LAST_PAUSE_S)
             failures += 1
             self._log.error(
                 "the %s %s; it is started again in %.1f s", self._name, self.trouble, pause_s
             )
-            await asyncio.sleep(pause_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
+
+    def restart(self) -> None:
+        """Let a process with other settings follow, once this one has finished what it does."""
+        self.report = self._empty
+        self._changed.set()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether a process is to run."""
+        return self._begin() is not None
 
     async def _start(self) -> asyncio.subprocess.Process:
         path = os.pathsep.join(filter(None, sys.path))
@@ -86,7 +112,11 @@ class KeptWorker(Generic[R]):
         )
         self._process = process
         assert process.stdin is not None, "it is a pipe"
-        process.stdin.write(msgspec.json.encode(self._begin()) + b"\n")
+        begin = self._begin()
+        if begin is None:  # it was turned off just now
+            process.stdin.close()
+        else:
+            process.stdin.write(msgspec.json.encode(begin) + b"\n")
         return process
 
     async def _keep_reports(self, process: asyncio.subprocess.Process) -> bool:

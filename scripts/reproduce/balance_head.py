@@ -5,7 +5,7 @@ import logging
 import sys
 
 from baselines.registry import ALL
-from gsched.config.load import load_config
+from gsched.config.load import read_config
 from gschedd.daemon.service import Service
 
 
@@ -13,8 +13,8 @@ def main() -> int:
     """Run the head until it is stopped."""
     logging.basicConfig(level="INFO")
     name, _, path = sys.argv[1:]
-    config = load_config(path)
-    return asyncio.run(Service(config, chosen=ALL.choose(name, config)).run())
+    file = read_config(path)
+    return asyncio.run(Service(file, chosen=ALL.choose(name, file.config)).run())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``gsched config show`` beside a running head: its own values, and what a restart would change."""
+"""``gsched config show`` beside a running head: its own values, and what the file states else."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def show(cluster: Cluster, *words: str) -> Ran:
     return run_command("gsched", "config", "show", *words, env={"GSCHED_CONFIG": config})
 
 
-def test_the_values_of_the_running_head_are_shown_and_what_a_restart_changes(
+def test_the_values_of_the_running_head_are_shown_and_what_the_file_changes(
     running: Cluster,
 ) -> None:
     """Also of queues that operators have changed; never a secret."""
@@ -59,13 +59,14 @@ def test_the_values_of_the_running_head_are_shown_and_what_a_restart_changes(
 
     lines = ran.stdout.splitlines()
     line = _line(text, '"3h"')
-    what = f"line {line} of the file has 10800.0: restart the head to use it"
+    what = f"line {line} of the file has 10800.0: gsched reload uses it"
     assert f"max_walltime_s = 7200.0  # running head; {what}" in lines
     assert "started = false  # changed on the running head: qmgr unset takes it back" in lines
-    assert any(line.startswith('name = "old"  # not in the file: restart') for line in lines)
-    assert any("not in the running head: restart" in line for line in lines if "new" in line)
+    assert any(line.startswith('name = "old"  # not in the file: gsched reload') for line in lines)
+    assert any("not in the running head: gsched reload" in line for line in lines if "new" in line)
     assert "SECRET" not in ran.stdout + ran.stderr
-    assert "differ from the running head: restart the head to use the file" in ran.stderr
+    assert "differ from the running head" in ran.stderr
+    assert "by gsched reload, 0 by a restart of the head" in ran.stderr
     document = json.loads(show(running, "--json").stdout)
     assert "SECRET" not in str(document)
     rows = {(row["table"], row["key"]): row for row in document["settings"]}

@@ -32,6 +32,7 @@ from gsched.config.policies import (
     LinkConfig,
     TrainingConfig,
 )
+from gsched.config.reload import TakesEffect, daemon_of, takes_effect
 from gsched.config.tables import (
     Config,
     ContainersConfig,
@@ -267,6 +268,53 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "notify",
         "web",
     }
+
+
+def when_keys_count() -> dict[str, str]:
+    """Return what gsched.toml(5) says of each table: which keys a reload applies, and which not."""
+    rows: dict[str, dict[str, list[str]]] = {}
+    for table, kind in config_tables(Config):
+        nested = {name for name, _ in config_tables(kind)}
+        for field in msgspec.structs.fields(kind):
+            if field.name in nested and takes_effect(table, field.name) is TakesEffect.RESTART:
+                continue  # its keys have a row of their own
+            effect = takes_effect(table, field.name)
+            how = {
+                TakesEffect.RELOAD: f"reload of **{daemon_of(table, field.name)}**",
+                TakesEffect.RESTART: f"restart of **{daemon_of(table, field.name)}**",
+                TakesEffect.LOGIN: "next login",
+            }[effect]
+            rows.setdefault(table, {}).setdefault(how, []).append(f"``{field.name}``")
+    return {
+        table: " ".join(
+            f"{how[0].upper()}{how[1:]}: {', '.join(keys)}." for how, keys in hows.items()
+        )
+        for table, hows in rows.items()
+    }
+
+
+def config_tables(
+    kind: type[msgspec.Struct], path: str = ""
+) -> Iterator[tuple[str, type[msgspec.Struct]]]:
+    """Yield the tables below a table, at any depth, by their names in the file."""
+    for field in msgspec.structs.fields(kind):
+        info = msgspec.inspect.type_info(field.type)
+        if isinstance(info, msgspec.inspect.VarTupleType):
+            info = info.item_type
+        if isinstance(info, msgspec.inspect.StructType):
+            assert issubclass(info.cls, msgspec.Struct)
+            yield f"{path}{field.name}", info.cls
+            if takes_effect(path.rstrip("."), field.name) is TakesEffect.RESTART:
+                yield from config_tables(info.cls, f"{path}{field.name}.")
+
+
+def test_the_page_says_for_each_key_whether_a_reload_applies_it() -> None:
+    """From the one table, `gsched.config.reload.RELOADED`."""
+    section = sections_of(page_of("gsched.toml"))["CHANGES OF A RUNNING CLUSTER"]
+    found = re.findall(r"^``\[+([a-z_.]+)\]+``\n((?:    .*\n)+)", section, re.MULTILINE)
+
+    said = {table: " ".join(text.split()) for table, text in found}
+    assert said == when_keys_count()
 
 
 @pytest.mark.parametrize("page", sorted(MAN.glob("*.rst")), ids=lambda page: page.name)

@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 from gnode.core import effects as do
 from gnode.core.agent import Agent
 from gnode.core.inputs import (
-    Account,
     Admitted,
     HeadOrder,
     Input,
@@ -19,7 +18,7 @@ from gnode.core.inputs import (
 )
 from gnode.core.mark import HeadMark
 from gnode.core.site import Site
-from gnode.core.task import AttemptKey
+from gnode.core.task import Account, AttemptKey
 from gnode.task import SupervisorInfo
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Gpu, Inventory, Share

@@ -13,7 +13,7 @@ from functools import partial
 from msgspec import structs
 
 from baselines import edf
-from gsched.config.load import load_config
+from gsched.config.load import read_config
 from gschedd.daemon.service import Service
 from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Policy
@@ -37,11 +37,11 @@ def named(text: str) -> Policy:
 def main() -> int:
     """Run the head."""
     logging.basicConfig(level="INFO")
-    config = load_config(sys.argv[sys.argv.index("--config") + 1])
-    chosen = chosen_policy(config)
+    file = read_config(sys.argv[sys.argv.index("--config") + 1])
+    chosen = chosen_policy(file.config)
     assert isinstance(chosen.plan, Composed)
     policy = Composed(named(os.environ["ODD_POLICY"]), chosen.plan.queue_policy)
-    service = Service(config, chosen=structs.replace(chosen, name="odd", plan=policy))
+    service = Service(file, chosen=structs.replace(chosen, name="odd", plan=policy))
     return asyncio.run(service.run())
 
 

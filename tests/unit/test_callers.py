@@ -58,7 +58,7 @@ def test_a_uid_with_a_new_account_acts_at_once_under_its_new_name() -> None:
     """Else whoever gets the number of a deleted user could change that user's jobs meanwhile."""
     clock, directory, version = HandClock(), Directory(alice=1001), [1]
     names = UserNames(clock, directory.name, lambda: version[0])
-    callers = Callers(settings=Settings(server="s", queues={}), names=names)
+    callers = Callers(settings=lambda: Settings(server="s", queues={}), names=names)
     owner = Owner(user="alice", uid=1001, gid=1)
     assert callers.caller(1001, 1, acts=True).owns(owner)
 
@@ -138,7 +138,7 @@ def test_an_operators_uid_that_another_user_has_now_is_no_operator() -> None:
         operator_names={1005: "olga"},
     )  # fmt: skip
     clock = HandClock()
-    callers = Callers(settings=config, names=UserNames(clock, directory.name))
+    callers = Callers(settings=lambda: config, names=UserNames(clock, directory.name))
 
     assert [callers.caller(uid, 1).operator for uid in (0, 990, 1005, 1007)] == [
         *(True, True, True, False)

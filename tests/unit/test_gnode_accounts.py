@@ -10,7 +10,8 @@ from typing import TypeVar
 
 import pytest
 
-from gnode.core.inputs import Account, LaunchOrder
+from gnode.core.inputs import LaunchOrder
+from gnode.core.task import Account
 from gnode.daemon.accounts import (
     FAILED,
     KEPT_S,

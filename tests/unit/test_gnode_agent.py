@@ -6,7 +6,6 @@ import pytest
 from gnode.core import effects as do
 from gnode.core.agent import MARK_SAVE_S
 from gnode.core.inputs import (
-    Account,
     AlarmRang,
     Disconnected,
     HeadOffered,
@@ -22,7 +21,14 @@ from gnode.core.inputs import (
     Welcomed,
 )
 from gnode.core.mark import HeadMark
-from gnode.core.task import AttemptKey, RetimeCommand, SignalCommand, StopCommand, parse_key
+from gnode.core.task import (
+    Account,
+    AttemptKey,
+    RetimeCommand,
+    SignalCommand,
+    StopCommand,
+    parse_key,
+)
 from gnode.core.transitions import LIVE, MOVES, Happening, Phase, next_phase
 from gsched.errors import InvalidRequestError
 from gsched.model.job import Owner

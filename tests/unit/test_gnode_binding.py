@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, bind
 from gnode.core.environment import processes_per_node
-from gnode.core.inputs import Account
 from gnode.core.site import NodeLimits
+from gnode.core.task import Account
 from gnode.task import MemoryCgroup
 from gsched.model.host_lists import compact
 from gsched.model.ids import element_number

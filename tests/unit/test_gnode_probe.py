@@ -7,7 +7,6 @@ import pytest
 from gnode.core import effects as do
 from gnode.core import probe
 from gnode.core.inputs import (
-    Account,
     AlarmRang,
     Disconnected,
     HeadOrder,
@@ -20,7 +19,7 @@ from gnode.core.inputs import (
     SpoolFound,
     SupervisorEnded,
 )
-from gnode.core.task import AttemptKey
+from gnode.core.task import Account, AttemptKey
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.states import LaunchStage, OutcomeKind, Subject
 from gsched.protocol.node import Probe, Probed

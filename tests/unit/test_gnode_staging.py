@@ -5,8 +5,8 @@ import socket
 import pytest
 from msgspec import structs
 
-from gnode.core.inputs import Account
 from gnode.core.staging import Staging, staging_commands
+from gnode.core.task import Account
 from gnode.hw.machine import own_names
 from gsched.model.job import StagedFile
 from tests.support.agent_driver import order

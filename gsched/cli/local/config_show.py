@@ -1,6 +1,8 @@
 """``gsched config show``: the configuration in effect, and where each value comes from."""
 
 import hashlib
+import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,12 +20,17 @@ from gsched.client import HeadClient
 from gsched.config.environment import config_path, environment
 from gsched.config.keys import Setting, settings_of
 from gsched.config.load import load_config
+from gsched.config.reload import TakesEffect, takes_effect
 from gsched.config.tables import Config
 from gsched.errors import GschedError, HeadUnreachableError, NotPermittedError
 from gsched.model.wording import counted
 from gsched.protocol.running import RunningConfig, RunningSetting
 
-_RESTART: Final = "restart the head to use it"
+#: How the running head gets a key of the file.
+_HOW: Final = {
+    TakesEffect.RELOAD: "gsched reload uses it",
+    TakesEffect.RESTART: "restart the head to use it",
+}
 
 
 def found_file(given: str | None) -> str:
@@ -56,21 +63,16 @@ def changed_since(path: str, head: HeadClient) -> str:
         head: that runs with it.
     """
     try:
-        started_s = head.status().started_s
-        content = Path(path).read_bytes()
-        modified_s = Path(path).stat().st_mtime
+        row = head.status().config
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except (GschedError, OSError):
         return ""
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started_s))
-    words = (
-        f"the running head, started {at}, has not read the file as it is now: restart the head "
-        "for the changes to take effect; jobs keep running"
-    )
-    try:  # of a cluster of gsched up, which writes the file while the head runs
-        read = Path(f"{path}.read").read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return words if modified_s > started_s else ""
-    return words if read != hashlib.sha256(content).hexdigest() else ""
+    if row is None or row.digest == digest or not os.path.exists(row.path):
+        return ""
+    if not os.path.samefile(row.path, path):
+        return ""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.read_s))
+    return f"the head read {path} at {at} and has not read it as it is now: gsched reload reads it"
 
 
 class Shown(Setting, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,7 +81,7 @@ class Shown(Setting, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         running: the value is that of the running head; else it is that of the file.
         changed: an operator has changed it on the running head, with qmgr.
-        pending: what the head will have after a restart; UNSET: the same.
+        pending: what the head will have after a reload or a restart; UNSET: the same.
         removed: the file does not have it any more.
         added: the running head does not have it yet.
     """
@@ -92,8 +94,15 @@ class Shown(Setting, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def waits(self) -> bool:
-        """Return whether a restart of the head changes it."""
+        """Return whether the file states it otherwise than the head has it."""
         return self.pending is not UNSET or self.removed or self.added
+
+    @property
+    def how(self) -> TakesEffect:
+        """Return how the running head gets what the file states."""
+        table = re.sub(r"\[\d+\]", "", self.table)
+        is_queue = table == "queue" and (self.added or self.removed)
+        return takes_effect(table, "name" if is_queue else self.key)
 
 
 def with_running(rows: Sequence[Setting], running: Sequence[RunningSetting]) -> Iterator[Shown]:
@@ -206,15 +215,15 @@ def _print(rows: Sequence[Shown], *, is_running: bool) -> None:
 
 
 def _source(row: Shown) -> str:
-    """Return where a value comes from, and what a restart of the head will make of it."""
+    """Return where a value comes from, and how the head gets what the file states."""
     line = f"line {row.line}" if row.line else "default"
     if row.added:
-        return f"{line}; not in the running head: {_RESTART}"
+        return f"{line}; not in the running head: {_HOW[row.how]}"
     if row.removed:
-        return f"not in the file: {_RESTART}"
+        return f"not in the file: {_HOW[row.how]}"
     if row.pending is not UNSET:
         stated = f"line {row.line} of the file has" if row.line else "the default is"
-        return f"running head; {stated} {value_text(row.pending)}: {_RESTART}"
+        return f"running head; {stated} {value_text(row.pending)}: {_HOW[row.how]}"
     if row.changed:
         return "changed on the running head: qmgr unset takes it back"
     if row.line and row.default is not None and row.differs:
@@ -237,12 +246,14 @@ def _ask(config: Config) -> tuple[RunningConfig | None, str]:
 
 
 def _pending_note(rows: Sequence[Shown]) -> str:
-    count = sum(row.waits for row in rows)
-    if not count:
+    hows = [row.how for row in rows if row.waits]
+    if not hows:
         return ""
+    restarts = hows.count(TakesEffect.RESTART)
     return (
-        f"{counted(count, 'key')} of the file differ{'s' * (count == 1)} from the running head: "
-        "restart the head to use the file; jobs keep running"
+        f"{counted(len(hows), 'key')} of the file differ{'s' * (len(hows) == 1)} from the running "
+        f"head: {len(hows) - restarts} by gsched reload, {restarts} by a restart of the head; "
+        "jobs keep running"
     )
 
 

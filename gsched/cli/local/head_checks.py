@@ -2,8 +2,10 @@
 
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 
+from gsched.cli.local.config_show import changed_since
 from gsched.cli.local.findings import Finding, collected, fail, ok, warn
 from gsched.cli.local.machine_checks import check_space
 from gsched.client import HeadClient
@@ -11,7 +13,7 @@ from gsched.clock import SystemClock
 from gsched.errors import NO_ROOM, GschedError, HeadUnreachableError
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.wording import FENCE_NO_FILES, FENCE_OFF, counted
-from gsched.protocol.api import API_VERSION, DiskRow, NodeRow, NotifyRow, StatusReply
+from gsched.protocol.api import API_VERSION, ConfigRow, DiskRow, NodeRow, NotifyRow, StatusReply
 from gsched.version import VERSION
 
 SKEW_WARN_S = 2.0
@@ -52,7 +54,29 @@ def check_head(address: str, *, patience_s: float = 1.0) -> Iterator[Finding]:
         return
     yield ok("head", f"answers at {head.transport.address.text} (process {status.pid})")
     yield from check_status(status, now_s=sent_s)
+    if status.config is not None and path:
+        yield from check_file(status.config, HeadClient(address, patience_s=0.0))
     yield from check_nodes(nodes, now_s=status.now_s)
+
+
+def check_file(row: ConfigRow, head: HeadClient) -> Iterator[Finding]:
+    """Judge whether the head runs with its configuration file as it is."""
+    if row.problem:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.problem_s))
+        text = f"the reload of {at} was refused: {row.problem}"
+        yield fail("reload", text, f"{row.hint}; then gsched reload")
+    outdated = "" if row.problem else changed_since(row.path, head)
+    if outdated:
+        yield warn("reload", outdated, "gsched config show --diff shows the changes")
+    if row.waits:
+        yield warn(
+            "reload",
+            f"{counted(len(row.waits), 'key')} of {row.path} differ from the running head and need "
+            f"a restart: {', '.join(row.waits)}",
+            "systemctl restart gschedd; jobs keep running",
+        )
+    elif not row.problem and not outdated:
+        yield ok("reload", f"the head runs with {row.path or 'the defaults'} as it is")
 
 
 def check_socket(path: str) -> Finding:

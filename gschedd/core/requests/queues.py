@@ -4,12 +4,17 @@ The configuration says how queues are; what an operator changes counts until it 
 unset, also after a restart, whatever the configuration says then.
 """
 
+from collections import Counter
+from collections.abc import Iterator
+
 from msgspec import Struct, structs
 
 from gsched.config.tables import QueueConfig
 from gsched.errors import InvalidRequestError, UnknownQueueError
 from gsched.model.limits import MAX_WORD
+from gsched.model.wording import counted
 from gsched.protocol.queues import QUEUE_ATTRIBUTES, QueueChange
+from gschedd.core.state.indexing import reprioritize
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 
@@ -72,6 +77,34 @@ def changed(
             return _deleted(overrides, change.queue, configured, state)
         case _:
             return _altered(overrides, change, configured)
+
+
+def hidden_changes(before: Settings, after: Settings, overrides: Overrides) -> Iterator[str]:
+    """Yield the keys that a configuration changes, and that are as an operator has set them."""
+    for name, override in overrides.queues.items():
+        old, new = before.queues.get(name), after.queues.get(name)
+        for attribute in QUEUE_ATTRIBUTES if old is not None and new is not None else ():
+            is_set = getattr(override, attribute) is not None
+            if is_set and getattr(old, attribute) != getattr(new, attribute):
+                yield f"queue {name}: {attribute}"
+
+
+def reconfigure(state: State, settings: Settings) -> None:
+    """Prepare the state for other settings: what jobs have got stays theirs, all are looked at.
+
+    Raises:
+        InvalidRequestError: a queue with unfinished jobs is not there any more.
+    """
+    jobs = Counter(job.spec.queue for job in state.jobs.values())
+    for gone in (state.queue_priorities.keys() & jobs.keys()) - settings.queues.keys():
+        raise InvalidRequestError(
+            f"queue {gone} has {counted(jobs[gone], 'unfinished job')}, and would not exist",
+            hint="keep its [[queue]] with enabled = false, or move or delete the jobs first: "
+            f"gselect -q {gone}",
+        )
+    reprioritize(state, {name: queue.priority for name, queue in settings.queues.items()})
+    state.caches.sizes.clear()
+    state.dirty.mark_all()
 
 
 def _with_scheduling(overrides: Overrides, change: QueueChange) -> Overrides:

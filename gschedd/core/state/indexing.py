@@ -4,6 +4,7 @@ For `gschedd.core.apply` and its parts alone: nobody else writes the state.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 from typing import Final
 
 from gsched.model.ids import ELEMENT_BASE, array_of, short_job_id
@@ -57,6 +58,23 @@ def leave(state: State, job: Job) -> None:
         index = bisect_left(state.delayed, entry)
         assert state.delayed[index] == entry, f"job {short_job_id(job.id)} is not among the delayed"
         del state.delayed[index]
+
+
+def reprioritize(state: State, queue_priorities: Mapping[str, int]) -> None:
+    """Give queues other priorities; their waiting jobs get other places in the order."""
+    before = state.queue_priorities
+    known = {*before, *queue_priorities}
+    changed = {name for name in known if before.get(name, 0) != queue_priorities.get(name, 0)}
+    waiting = [
+        job
+        for job in state.jobs.values()
+        if job.state is JobState.QUEUED and job.spec.queue in changed
+    ]
+    for job in waiting:
+        leave(state, job)
+    state.queue_priorities = dict(queue_priorities)
+    for job in waiting:
+        enter(state, job)
 
 
 def count_element(state: State, job: Job, change: int) -> None:

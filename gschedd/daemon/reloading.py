@@ -1,0 +1,135 @@
+"""Reads the configuration of a running head again: all keys that can apply at once do, or none."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec import structs
+
+from gsched.clock import Clock
+from gsched.config.load import ConfigFile, read_config
+from gsched.config.reload import differences, reloaded
+from gsched.config.rules import check
+from gsched.config.tables import Config
+from gsched.config.units import BadValueError
+from gsched.daemon_files import check_config
+from gsched.errors import ConfigError, GschedError, InvalidRequestError
+from gsched.model.configuration import ConfigChange
+from gsched.model.wording import counted
+from gsched.protocol.api import ConfigRow
+from gsched.protocol.running import ReloadReply
+from gschedd.core.state.settings import Settings
+from gschedd.daemon.setup import settings_from
+from gschedd.http.queues import Queues
+
+log = logging.getLogger("gschedd.reload")
+
+
+class Reloading:
+    """The configuration of a running head, and how it changes.
+
+    Args:
+        given: the file, as the command line named it; None: the usual one.
+        file: as it was read when the head started.
+        queues: has the settings of the core in its care.
+        take: gives a configuration to all parts that do not ask the core.
+
+    Attributes:
+        config: with which the head runs.
+    """
+
+    def __init__(
+        self,
+        given: str | None,
+        file: ConfigFile,
+        *,
+        queues: Queues,
+        take: Callable[[Config], None],
+        clock: Clock,
+    ) -> None:
+        self._given = given
+        self._queues = queues
+        self._take = take
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self.config = file.config
+        self._row = ConfigRow(path=file.path, digest=file.digest, read_s=clock.wall_s())
+
+    @property
+    def row(self) -> ConfigRow:
+        """Return how the last reading went."""
+        return self._row
+
+    async def for_signal(self) -> None:
+        """Reload for SIGHUP; how it went is in the log."""
+        try:
+            reply = await self.reload("SIGHUP")
+        except GschedError:
+            return
+        if not reply.changed and not reply.waits:
+            log.info("SIGHUP: %s states nothing that is new", reply.path)
+
+    async def reload(self, by: str) -> ReloadReply:
+        """Read the file and apply it; the answer says what changed and what needs a restart.
+
+        Args:
+            by: who requested it, for the log.
+
+        Raises:
+            GschedError: the file cannot be used now; nothing has changed.
+        """
+        async with self._turn:
+            try:
+                file, merged, settings = await asyncio.to_thread(self._read)
+                hidden = await self._queues.configure(settings, partial(self._take, merged))
+            except GschedError as error:
+                raise self._refused(by, error) from None
+            changed = tuple(differences(self.config, merged, "gschedd"))
+            waits = tuple(differences(merged, file.config, "gschedd"))
+            self.config = merged
+            self._row = ConfigRow(
+                path=file.path,
+                digest=file.digest,
+                read_s=self._clock.wall_s(),
+                waits=tuple(each.place for each in waits),
+            )
+        _log(by, changed, waits)
+        return ReloadReply(path=file.path, changed=changed, waits=waits, overridden=hidden)
+
+    def _read(self) -> tuple[ConfigFile, Config, Settings]:
+        """Return the file, what of it counts without a restart, and the core's settings."""
+        check_config(self._given)
+        file = read_config(self._given)
+        if file.text is None:
+            raise ConfigError(f"{file.path}: no such file", hint="put it back, then reload again")
+        merged = reloaded(self.config, file.config, "gschedd")
+        try:
+            check(merged)
+            return file, merged, settings_from(merged)
+        except BadValueError as bad:
+            raise file.error(bad) from None
+
+    def _refused(self, by: str, error: GschedError) -> GschedError:
+        """Note that the file is refused, and return the error for whoever requested it."""
+        if isinstance(error, InvalidRequestError):  # the state does not allow it
+            error = ConfigError(f"{self._row.path}: [[queue]]: {error.message}", hint=error.hint)
+        if isinstance(error, ConfigError):
+            self._row = structs.replace(
+                self._row, problem=error.message, hint=error.hint, problem_s=self._clock.wall_s()
+            )
+        message = f"{error.message}; the head keeps the configuration that it has"
+        log.error("reload by %s refused: %s. %s", by, message, error.hint)
+        return type(error)(message, hint=error.hint)
+
+
+def _log(by: str, changed: Sequence[ConfigChange], waits: Sequence[ConfigChange]) -> None:
+    for each in changed:
+        log.info("reload by %s: %s", by, each.text)
+    if waits:
+        names = ", ".join(each.place for each in waits)
+        log.warning("reload by %s: %s for a restart: %s", by, _wait(len(waits)), names)
+
+
+def _wait(count: int) -> str:
+    return f"{counted(count, 'key')} wait{'s' * (count == 1)}"
