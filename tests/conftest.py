@@ -52,13 +52,13 @@ gc.disable()
 # Without bytecode each of the thousands of interpreters that tests start would compile gsched.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+timings.open_account()  # before `tests.support.forks` looks in which control groups it is
 # A shell ignores it for what runs in the background, and so would each command that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep what each test takes, in the process that has started the workers."""
-    timings.open_account()
     if not hasattr(config, "workerinput") and hasattr(config, "cache"):
         config.pluginmanager.register(timings.Timings(config.cache))
 

@@ -1,5 +1,7 @@
 """Which processes a test has started, however they were started, and how to end them."""
 
+import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +11,8 @@ import psutil
 
 #: Set in the environment of each system and cli test; processes inherit it unless they clean up.
 MARKER = "GSCHED_TEST_MARKER"
+LONGEST_PAUSE_S = 0.1
+ENVIRONMENT_BYTES = 1 << 20
 
 
 def processes_of(marker: str, directory: Path) -> list[psutil.Process]:
@@ -18,12 +22,16 @@ def processes_of(marker: str, directory: Path) -> list[psutil.Process]:
     directory or writes its output there (jobs get a fresh environment, but run and write
     somewhere), or if it descends from one that does.
     """
-    ours = {os.getpid()} | {parent.pid for parent in psutil.Process().parents()}
+    ours = _with_ancestors(os.getpid())
+    mark, below = f"{MARKER}={marker}\0".encode(), f"{directory}/"
     found: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter():
-        if process.pid not in ours and _belongs(process.pid, marker, directory):
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) in ours or not _belongs(name, mark, below):
+            continue
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(int(name))
             found[process.pid] = process
-            for child in _children(process):
+            for child in process.children(recursive=True):
                 found[child.pid] = child
     return [process for process in found.values() if _alive(process)]
 
@@ -58,37 +66,44 @@ def describe(processes: list[psutil.Process]) -> str:
 
 
 def attempts(timeout_s: float, interval_s: float = 0.02) -> Iterator[int]:
-    """Yield 0, 1, 2, … with a pause between, at least twice, until ``timeout_s`` have passed."""
-    deadline_s = time.monotonic() + timeout_s
-    number = 0
-    while number < 2 or time.monotonic() < deadline_s:
+    """Yield 0, 1, 2, … with a pause between, at least twice, until ``timeout_s`` have passed.
+
+    The pause grows to a tenth of the time so far, and 0.1 s at most: a look is often a request to
+    a daemon, which would take a large part of a processor while a test waits for seconds.
+    """
+    started_s = time.monotonic()
+    number, passed_s = 0, 0.0
+    while number < 2 or passed_s < timeout_s:
         yield number
         number += 1
-        time.sleep(interval_s)
+        passed_s = time.monotonic() - started_s
+        time.sleep(max(interval_s, min(LONGEST_PAUSE_S, passed_s / 10)))
 
 
-def _belongs(pid: int, marker: str, directory: Path) -> bool:
+@functools.cache
+def _with_ancestors(pid: int) -> frozenset[int]:
+    return frozenset({pid} | {parent.pid for parent in psutil.Process(pid).parents()})
+
+
+def _belongs(pid: str, mark: bytes, below: str) -> bool:
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
+        try:
+            environment = os.read(fd, ENVIRONMENT_BYTES)
+        finally:
+            os.close(fd)
     except OSError:
         return False  # gone, or another user's
-    if f"{MARKER}={marker}".encode() in environment.split(b"\0"):
+    if environment.startswith(mark) or b"\0" + mark in environment:
         return True
-    return any(_is_below(f"/proc/{pid}/{link}", directory) for link in ("cwd", "fd/1", "fd/2"))
+    return any(_is_below(f"/proc/{pid}/{link}", below) for link in ("cwd", "fd/1", "fd/2"))
 
 
-def _is_below(link: str, directory: Path) -> bool:
+def _is_below(link: str, below: str) -> bool:
     try:
-        return Path(os.readlink(link)).is_relative_to(directory)
+        return f"{os.readlink(link)}/".startswith(below)
     except OSError:
         return False
-
-
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.Error:
-        return []
 
 
 def _alive(process: psutil.Process) -> bool:
