@@ -26,6 +26,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 from msgspec import structs
 
+from gsched.cli.show.usage import GROUPS
 from gsched.client import HeadClient
 from gsched.config.environment import environment, full_environment
 from gsched.errors import GschedError
@@ -334,6 +335,8 @@ _SOURCES: Final[dict[tuple[str, str], Source]] = {
     ("galter", "attributes"): _words("kill_delay="),
     ("", "hold_list"): _words("n", *(kind.value[0] for kind in HoldKind)),
     ("", "signal_text"): _signals,
+    ("greport", "form"): _words("daily", "weekly", "monthly"),
+    ("greport", "by"): _words(*GROUPS),
     **{
         ("", name): _files
         for name in (

@@ -515,7 +515,7 @@ def history_filter(query: Mapping[str, str], *, server: str) -> HistoryFilter:
         UnknownJobError: an id that is none, or of another head.
     """
     outcome = query.get("outcome", "")
-    _check_pattern(query.get("name", ""))
+    check_pattern(query.get("name", ""))
     jobs = [own_job(text, server=server) for text in _COMMA.split(query.get("ids", "")) if text]
     return HistoryFilter(
         ids=tuple(_past_number(job) for job in jobs),
@@ -544,7 +544,7 @@ def _past_elements(job: JobId) -> Iterator[tuple[int, int]]:
             yield element_number(job.number, span.first), element_number(job.number, span.last)
 
 
-def _check_pattern(pattern: str) -> None:
+def check_pattern(pattern: str) -> None:
     """Check a pattern of job names; each wildcard may be tried at each place of each name.
 
     Raises:

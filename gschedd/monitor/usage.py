@@ -71,6 +71,7 @@ _SELECT_ATTEMPT: Final = (
     rows.SELECT_ATTEMPTS.replace("FROM attempts", "FROM head.attempts")
     + "WHERE job = ? AND attempt = ?"
 )
+_IDLED: Final = "UPDATE usage SET idle_gpu_s = ?, returned_gpu_s = ? WHERE job = ? AND attempt = ?"
 _OLD: Final = (
     "DELETE FROM usage WHERE rowid IN (SELECT rowid FROM usage WHERE ended_s < ? LIMIT ?)",
     "DELETE FROM usage_moves WHERE seq IN (SELECT seq FROM usage_moves WHERE at_s < ? LIMIT ?)",
@@ -104,7 +105,7 @@ class UsageModel:
         MonitorTable(name="usage_nodes", schema=_NODES),
     )
     kinds: Sequence[str] = (
-        *("AttemptEnded", "JobEnded", "ElementsDropped", "MigrationMeasured"),
+        *("AttemptEnded", "JobEnded", "ElementsDropped", "MigrationMeasured", "GpusIdled"),
         *("NodeRegistered", "NodeDisconnected", "NodeRemoved"),
     )
 
@@ -123,6 +124,8 @@ class UsageModel:
                 self._elements_dropped(db, seq, fact)
             case f.MigrationMeasured():
                 self._moved(db, seq, fact)
+            case f.GpusIdled():
+                db.execute(_IDLED, (fact.idle_s, fact.returned_s, fact.job, fact.attempt))
             case f.NodeRegistered():
                 inventory = fact.inventory
                 types = Counter(gpu.type for gpu in inventory.gpus)

@@ -24,6 +24,7 @@ from gschedd.monitor.feed import Feed, ModelPart
 from gschedd.monitor.health import HealthRoutes
 from gschedd.monitor.link import HeadLink
 from gschedd.monitor.model import MonitorBegin, ReadModel
+from gschedd.monitor.report_routes import ReportRoutes
 from gschedd.monitor.serve import listen
 from gschedd.monitor.store import MonitorStore
 from gschedd.monitor.usage import UsageModel
@@ -52,7 +53,7 @@ class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def routes_of(model: ReadModel) -> Sequence[web.RouteDef]:
     """Return the routes of all that the monitor serves."""
-    return HealthRoutes(model).routes()
+    return [*HealthRoutes(model).routes(), *ReportRoutes(model).routes()]
 
 
 async def work(begin: MonitorBegin, clock: Clock) -> None:

@@ -180,7 +180,6 @@ async def _questions(script: Script) -> None:
         "ghist",
         "ghist 1 77",
         "ghist --predictions",
-        "greport --since 2026-01-01 --csv",
         "gnodes",
         "gnodes gpu2",
         "gnodes --predictions",

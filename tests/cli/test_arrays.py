@@ -52,6 +52,7 @@ class Desk:
 
 @pytest.fixture
 def desk(cluster: Cluster) -> Desk:
+    cluster.has_monitor = True
     cluster.start_head()
     cluster.start_node("n1", cpus=4)
     return Desk(cluster)

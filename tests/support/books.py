@@ -108,6 +108,12 @@ class Books:
         """Run a cycle."""
         self.take(self.head.cycle(self.now_s))
 
+    def start(self, job: int, node: str = "n1") -> None:
+        """Have a job's present attempt start on a node."""
+        number = self.head.state.jobs[job].attempts
+        said = n.Started(job=job, attempt=number, pid=1, started_s=self.now_s)
+        self.take(self.head.reported(node, said, self.now_s))
+
     def exit(
         self,
         job: int,

@@ -5,62 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from gsched.config.tables import HistoryConfig
-from gsched.config.web import WebConfig
 from gsched.model.arrays import read_spans
 from gsched.model.states import StopReason
 from gsched.protocol import actions as a
 from gsched.protocol.samples import UseSamples
 from gschedd.core.requests import commands as c
-from gschedd.monitor.feed import Feed
-from gschedd.monitor.model import MonitorBegin
-from gschedd.monitor.store import MonitorStore
-from gschedd.monitor.usage import UsageModel
-from gschedd.store.reader import Reader
-from tests.support.books import Books
+from gschedd.core.state import facts as f
+from tests.support.usage import Watched
 from tests.support.world import ALICE, BEGIN_S
-
-
-class Watched:
-    """A head with its store, and the monitor's read model of it."""
-
-    def __init__(self, directory: Path, *, keep_days: float = 365.0) -> None:
-        self.books = Books(directory)
-        self.books.register(cpus=4, gpu_types=("a100", "h100"))
-        begin = MonitorBegin(
-            server="test", config=WebConfig(), history=HistoryConfig(keep_days=keep_days),
-            database=self.books.store.path, state_dir=str(directory), head_socket="", socket="",
-            operators=(),
-        )  # fmt: skip
-        self.part = UsageModel(begin)
-        path = str(directory / "monitor.db")
-        self.store = MonitorStore(path, self.part.tables, head=self.books.store.path)
-        self.feed = Feed(Reader(self.books.store.path), self.store, [self.part])
-
-    def read(self) -> None:
-        """Take all events in."""
-        while self.feed.step():
-            pass
-
-    def sums(self) -> tuple[object, ...]:
-        """Return jobs, CPU time used, run time, and GPU time, as the monitor has them."""
-        query = "SELECT sum(jobs), sum(cpu_used_s), sum(wall_s), sum(gpus * wall_s) FROM usage"
-        row: tuple[object, ...] = self.store.db.execute(query).fetchone()
-        return row
-
-    def sums_of_head(self) -> tuple[object, ...]:
-        """Return the same by the head's tables."""
-        query = (
-            "SELECT count(failed), sum(cpu_s), sum(wall_s), sum(gpu_s) FROM head.jobs "
-            "WHERE state = 'done' AND failed IS NOT NULL"
-        )
-        row: tuple[object, ...] = self.store.db.execute(query).fetchone()
-        return row
-
-    def rows(self, columns: str) -> list[tuple[object, ...]]:
-        return self.store.db.execute(
-            f"SELECT {columns} FROM usage ORDER BY job, attempt"
-        ).fetchall()
 
 
 @pytest.fixture
@@ -68,17 +20,10 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(tmp_path)
 
 
-def run(books: Books, resources: str = "nodes=1", *, code: int = 0, **changes: object) -> int:
-    job = books.submit(resources, **changes)
-    books.schedule()
-    books.exit(job, code=code)
-    return job
-
-
 def test_sums_are_those_of_the_heads_tables(watched: Watched) -> None:
     books = watched.books
-    run(books, "nodes=1:ppn=2:gpus=1,walltime=60", account="physics")
-    run(books, "nodes=1:ppn=3", code=3)
+    watched.run("nodes=1:ppn=2:gpus=1,walltime=60", account="physics")
+    watched.run("nodes=1:ppn=3", code=3)
     waits = books.submit(holds=("user",))
     books.take(
         books.head.command(c.ActOnJob(caller=ALICE, job=waits, action=a.DeleteJob()), books.now_s)
@@ -94,7 +39,7 @@ def test_sums_are_those_of_the_heads_tables(watched: Watched) -> None:
 
 
 def test_all_events_read_again_give_the_same_rows(watched: Watched) -> None:
-    run(watched.books, "nodes=1:gpus=2")
+    watched.run("nodes=1:gpus=2")
     rerun = watched.books.submit()
     watched.books.schedule()
     watched.read()
@@ -123,10 +68,9 @@ def test_elements_that_never_were_jobs_count_each(watched: Watched) -> None:
 
 
 def test_a_deadline_is_met_by_a_job_that_succeeds_before_it(watched: Watched) -> None:
-    books = watched.books
-    run(books, deadline_s=BEGIN_S + 1000)
-    run(books, deadline_s=BEGIN_S + 2000, code=1)
-    run(books)
+    watched.run(deadline_s=BEGIN_S + 1000)
+    watched.run(deadline_s=BEGIN_S + 2000, code=1)
+    watched.run()
     watched.read()
 
     assert watched.rows("met") == [(1,), (0,), (None,)]
@@ -134,7 +78,7 @@ def test_a_deadline_is_met_by_a_job_that_succeeds_before_it(watched: Watched) ->
 
 def test_rows_go_with_the_history(tmp_path: Path) -> None:
     watched = Watched(tmp_path, keep_days=1.0)
-    run(watched.books)
+    watched.run()
     watched.read()
 
     for days, left in ((0.5, 1), (2.0, 0)):
@@ -181,3 +125,13 @@ def test_each_attempt_of_a_requeued_job_counts_and_the_job_once(watched: Watched
 
     assert watched.sums() == watched.sums_of_head() == (1, 50.0, 50.0, 50.0)
     assert watched.rows("attempt, jobs, wall_s") == [(1, 0, 30.0), (2, 1, 20.0)]
+
+
+def test_idle_gpus_are_those_of_their_attempt(watched: Watched) -> None:
+    job = watched.run("nodes=1:gpus=1")
+    watched.read()
+    idled = f.GpusIdled(at_s=BEGIN_S + 10, job=job, attempt=1, idle_s=8.0, returned_s=2.0)
+    with watched.store.transaction() as db:
+        watched.part.note_event(db, 100, idled)
+
+    assert watched.rows("idle_gpu_s, returned_gpu_s") == [(8.0, 2.0)]

@@ -1,31 +1,35 @@
-"""greport: the usage of past jobs by user, account, queue and so on, for people and for cron."""
+"""greport: reports of past jobs, for people and for cron."""
 
 import csv
 import sys
+import time
+from collections.abc import Callable
 
 import click
 
 from gsched.cli.common import color_option, connected, gsched_command, print_json, print_note
 from gsched.cli.moments import parse_moment
+from gsched.cli.monitor import MonitorClient
 from gsched.cli.running import runner
 from gsched.cli.show.columns import Column
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.render import print_table
-from gsched.cli.show.usage import COLUMNS, GROUPS, UsageRow, csv_rows, table_rows, usage_of
+from gsched.cli.show.usage import COLUMNS, GROUPS, csv_rows, table_rows
 from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.errors import UsageError
-from gsched.model.limits import MAX_HISTORY_ROWS
-from gsched.protocol.api import JobRow
+from gsched.model.wording import counted
+from gsched.protocol.reports import UsageReply, UsageRow
 
-#: Jobs of one request.
-PAGE = 10_000
-#: Jobs that end within so short a time may be in different pages, seconds.
-TOGETHER_S = 1e-3
+DAY_S = 86400.0
+NOON_S = DAY_S / 2  # added to midnight, so that days of 23 and 25 hours do not matter
 
 EPILOG = """\b
 Examples:
   greport                                   yesterday and today, by user
+  greport weekly                            the last complete week: all figures
+  greport monthly --of 2026-10 --html > october.html
+  greport weekly --mail root
   greport --since 2026-10 --until 2026-11 --by account
   greport --since 7d --by day -u alice
   greport --since yesterday --until today --csv >> /var/log/gsched/usage.csv
@@ -34,32 +38,42 @@ Examples:
 
 
 @gsched_command("greport", cls=shaped("Greport", fields_of(UsageRow)), epilog=EPILOG)
+@click.argument("form", required=False, default="", metavar="[daily|weekly|monthly]")
 @shape_options
 @click.option(
-    "--since",
-    default="yesterday",
-    show_default=True,
-    metavar="TIME",
-    help="Jobs that ended at or after this: 2d, yesterday, 2026-11-20.",
+    "--of",
+    "of_date",
+    default="",
+    metavar="DATE",
+    help="The day, week or month of a report that has this date; default: the last complete one.",
 )
-@click.option("--until", default="now", metavar="TIME", help="Jobs that ended before this.")
+@click.option(
+    "--since",
+    default="",
+    metavar="TIME",
+    help="Jobs that ended at or after this: 2d, yesterday, 2026-11-20.  [default: yesterday]",
+)
+@click.option("--until", default="", metavar="TIME", help="Jobs that ended before this.")
 @click.option(
     "--by",
-    default="user",
-    show_default=True,
+    default="",
     metavar="GROUP",
-    help="A line for each user, account, queue, name, outcome, node, day or month.",
+    help="A line for each user, account, queue, name, outcome, node, gpu-type, day, week or month."
+    "  [default: user]",
 )
 @click.option("-u", "--user", default="", metavar="USER", help="Only jobs of this user.")
 @click.option("-q", "--queue", default="", metavar="QUEUE", help="Only jobs of this queue.")
 @click.option("-N", "--name", default="", metavar="NAME", help="Only jobs of this name; * and ?.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+@click.option("--html", "as_html", is_flag=True, help="Print a report as one HTML file.")
 @color_option
 @connected
 def greport(  # noqa: PLR0913 - one parameter for each option
     head: HeadClient,
     /,
     *,
+    form: str,
+    of_date: str,
     since: str,
     until: str,
     by: str,
@@ -67,70 +81,151 @@ def greport(  # noqa: PLR0913 - one parameter for each option
     queue: str,
     name: str,
     as_csv: bool,
+    as_html: bool,
     color: str,
     as_json: bool,
 ) -> int:
-    """Report the usage of jobs that ended in a period: jobs, failures, CPU- and GPU-hours, waits.
+    """Report the use of the cluster: of past jobs in groups, or of a day, week or month.
 
     CPU- and GPU-hours are what jobs had, whether they used them or not; "CPU used" is the part of
-    the CPU-hours that was used.
+    the CPU-hours that was used. With daily, weekly or monthly: utilisation, use by user, account,
+    queue and GPU type, waits, efficiency, deadlines, predictions, migrations, idle GPUs and
+    failures of that period.
     """
-    if by not in GROUPS:
-        raise UsageError(f"--by: unknown group {by!r}", hint=f"valid: {', '.join(GROUPS)}")
-    if as_csv and as_json:
-        raise UsageError("--csv and --json are mutually exclusive", hint="give one of them")
+    _check_options(form, of_date, (since, until, by), (as_csv, as_html, as_json))
+    filters = {"user": user, "queue": queue, "name": name}
     now_s = SystemClock().wall_s()
-    since_s = parse_moment(since, now_s=now_s, option="--since")
-    until_s = parse_moment(until, now_s=now_s, option="--until")
+    monitor = MonitorClient(head)
+    if form:
+        since_s, until_s = period_of(form, of_date, now_s)
+        wanted: dict[str, str | float] = {"since": since_s, "until": until_s, **filters}
+        return _report(monitor, form, wanted, as_csv=as_csv, as_html=as_html, as_json=as_json)
+    since_s = parse_moment(since or "yesterday", now_s=now_s, option="--since")
+    until_s = parse_moment(until or "now", now_s=now_s, option="--until")
     if until_s <= since_s:
         raise UsageError(
-            f"the period from {since} to {until} is empty", hint="give a later --until"
+            f"the period from {since or 'yesterday'} to {until or 'now'} is empty",
+            hint="give a later --until",
         )
-    filters = {"user": user, "queue": queue, "name": name}
-    jobs, damaged = past_jobs(head, since_s, until_s, filters)
-    rows = usage_of(jobs, by)
-    if damaged:
-        print_note(
-            f"{damaged} jobs with damaged records are left out: see ghist", command="greport"
-        )
-    if as_json:
-        period: dict[str, object] = {"since_s": since_s, "until_s": until_s, "by": by}
-        print_json({"server": _server_of(head), **period, "rows": rows})
-    elif as_csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(rows))
-    else:
-        columns = (Column(by.capitalize(), style="bold", least=8), *COLUMNS)
-        print_table(columns, table_rows(rows), color=color)
+    reply = monitor.usage(by or "user", since=since_s, until=until_s, **filters)
+    _note_behind(reply.behind)
+    _print_usage(reply, as_csv=as_csv, as_json=as_json, color=color)
     return 0
 
 
-def _server_of(head: HeadClient) -> str:
-    return head.status().server
+def _check_options(
+    form: str, of_date: str, listed: tuple[str, str, str], forms: tuple[bool, bool, bool]
+) -> None:
+    """Check options against each other.
+
+    Raises:
+        UsageError: two exclude each other, or a report or group is unknown.
+    """
+    since, until, by = listed
+    if form not in {"", *PERIODS}:
+        raise UsageError(f"unknown report {form!r}", hint=f"valid: {', '.join(PERIODS)}")
+    if by and by not in GROUPS:
+        raise UsageError(f"--by: unknown group {by!r}", hint=f"valid: {', '.join(GROUPS)}")
+    if sum(forms) > 1:
+        raise UsageError("--csv, --html and --json are mutually exclusive", hint="give one of them")
+    if form and (since or until or by):
+        option = "--since" if since else "--until" if until else "--by"
+        raise UsageError(
+            f"{form} and {option} are mutually exclusive", hint="choose the period with --of DATE"
+        )
+    if not form and (of_date or forms[1]):
+        option = "--of" if of_date else "--html"
+        raise UsageError(f"{option} is of a report", hint=f"say which: greport weekly {option}")
 
 
-def past_jobs(
-    head: HeadClient, since_s: float, until_s: float, filters: dict[str, str], *, page: int = PAGE
-) -> tuple[list[JobRow], int]:
-    """Return the jobs that ended in a period, page by page, and how many cannot be read."""
-    usual = page
-    found: dict[str, JobRow] = {}
-    damaged: set[int] = set()
-    end_s = until_s
-    while True:
-        reply = head.history(since=since_s, until=end_s, limit=page, **filters)
-        before = len(found)
-        for row in reply.jobs:
-            if row.ended_s is not None and since_s <= row.ended_s < until_s:
-                found.setdefault(row.shown_id(reply.server), row)
-        damaged.update(reply.damaged)
-        if not reply.more or not reply.jobs:
-            return list(found.values()), len(damaged)
-        last_s = reply.jobs[-1].ended_s or since_s
-        if len(found) == before:  # more jobs than a page ended at one moment
-            page *= 2
-            if page > MAX_HISTORY_ROWS:
-                page, last_s = usual, last_s - TOGETHER_S
-        end_s = min(end_s, last_s + TOGETHER_S)  # some of that moment may not be in the page
+def _report(
+    monitor: MonitorClient,
+    form: str,
+    wanted: dict[str, str | float],
+    *,
+    as_csv: bool,
+    as_html: bool,
+    as_json: bool,
+) -> int:
+    from gsched.cli.show.report_sections import csv_lines, text_of  # late: plain lists do without
+
+    if as_html:
+        page = monitor.get_text("/v1/report.html", form=form, **wanted)
+        sys.stdout.write(page.decode())
+        return 0
+    report = monitor.report(form, **wanted)
+    if as_json:
+        print_json(report)
+    elif as_csv:
+        _note_behind(report.behind)
+        csv.writer(sys.stdout, lineterminator="\n").writerows(csv_lines(report))
+    else:
+        sys.stdout.write(text_of(report))
+    return 0
+
+
+def _print_usage(reply: UsageReply, *, as_csv: bool, as_json: bool, color: str) -> None:
+    if as_json:
+        print_json(reply)
+    elif as_csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(reply.rows))
+    else:
+        columns = (Column(reply.by.capitalize(), style="bold", least=8), *COLUMNS)
+        print_table(columns, table_rows(reply.rows), color=color)
+
+
+def _note_behind(behind: int) -> None:
+    if behind:
+        text = f"{counted(behind, 'event')} are not counted yet: the monitor is still reading them"
+        print_note(text, command="greport")
+
+
+def period_of(form: str, of_date: str, now_s: float) -> tuple[float, float]:
+    """Return the first and the last moment of a report's period, in local time.
+
+    Without a date it is the last complete day, week from Monday, or month.
+
+    Raises:
+        UsageError: the date is none, or in the future.
+    """
+    moment_s = parse_moment(of_date, now_s=now_s, option="--of") if of_date else now_s
+    begin_s, end_s = PERIODS[form](moment_s)
+    if not of_date:
+        return PERIODS[form](begin_s - NOON_S)
+    if begin_s > now_s:
+        raise UsageError(f"--of: {of_date} is in the future", hint="give a date of the past")
+    return begin_s, end_s
+
+
+def _day(moment_s: float) -> tuple[float, float]:
+    begin_s = _midnight_s(moment_s)
+    return begin_s, _midnight_s(begin_s + DAY_S + NOON_S)
+
+
+def _week(moment_s: float) -> tuple[float, float]:
+    monday_s = _midnight_s(moment_s) - time.localtime(moment_s).tm_wday * DAY_S
+    begin_s = _midnight_s(monday_s + NOON_S)
+    return begin_s, _midnight_s(begin_s + 7 * DAY_S + NOON_S)
+
+
+def _month(moment_s: float) -> tuple[float, float]:
+    here = time.localtime(moment_s)
+    begin, end = ((here.tm_year, month, 1, 0, 0, 0, 0, 0, -1) for month in
+                  (here.tm_mon, here.tm_mon + 1))  # fmt: skip
+    return time.mktime(begin), time.mktime(end)
+
+
+def _midnight_s(moment_s: float) -> float:
+    here = time.localtime(moment_s)
+    return time.mktime((*here[:3], 0, 0, 0, 0, 0, -1))
+
+
+#: The period of each report around a moment.
+PERIODS: dict[str, Callable[[float], tuple[float, float]]] = {
+    "daily": _day,
+    "weekly": _week,
+    "monthly": _month,
+}
 
 
 main = runner(greport)

@@ -1,0 +1,62 @@
+"""A head with a store, and the monitor's rows of usage of it."""
+
+from pathlib import Path
+
+from gsched.config.tables import HistoryConfig
+from gsched.config.web import WebConfig
+from gschedd.monitor.feed import Feed
+from gschedd.monitor.model import MonitorBegin
+from gschedd.monitor.store import MonitorStore
+from gschedd.monitor.usage import UsageModel
+from gschedd.store.reader import Reader
+from tests.support.books import Books
+
+
+class Watched:
+    """A head with its store, and the monitor's read model of it."""
+
+    def __init__(self, directory: Path, *, keep_days: float = 365.0) -> None:
+        self.books = Books(directory)
+        self.books.register(cpus=4, gpu_types=("a100", "h100"))
+        begin = MonitorBegin(
+            server="test", config=WebConfig(), history=HistoryConfig(keep_days=keep_days),
+            database=self.books.store.path, state_dir=str(directory), head_socket="", socket="",
+            operators=(),
+        )  # fmt: skip
+        self.part = UsageModel(begin)
+        path = str(directory / "monitor.db")
+        self.store = MonitorStore(path, self.part.tables, head=self.books.store.path)
+        self.feed = Feed(Reader(self.books.store.path), self.store, [self.part])
+
+    def read(self) -> None:
+        """Take all events in."""
+        while self.feed.step():
+            pass
+
+    def sums(self) -> tuple[object, ...]:
+        """Return jobs, CPU time used, run time, and GPU time, as the monitor has them."""
+        query = "SELECT sum(jobs), sum(cpu_used_s), sum(wall_s), sum(gpus * wall_s) FROM usage"
+        row: tuple[object, ...] = self.store.db.execute(query).fetchone()
+        return row
+
+    def sums_of_head(self) -> tuple[object, ...]:
+        """Return the same by the head's tables."""
+        query = (
+            "SELECT count(failed), sum(cpu_s), sum(wall_s), sum(gpu_s) FROM head.jobs "
+            "WHERE state = 'done' AND failed IS NOT NULL"
+        )
+        row: tuple[object, ...] = self.store.db.execute(query).fetchone()
+        return row
+
+    def rows(self, columns: str) -> list[tuple[object, ...]]:
+        """Return columns of all rows."""
+        return self.store.db.execute(
+            f"SELECT {columns} FROM usage ORDER BY job, attempt"
+        ).fetchall()
+
+    def run(self, resources: str = "nodes=1", *, code: int = 0, **changes: object) -> int:
+        """Run a job for 10 seconds."""
+        job = self.books.submit(resources, **changes)
+        self.books.schedule()
+        self.books.exit(job, code=code)
+        return job

@@ -1,0 +1,145 @@
+"""The figures of reports against those that a person counts."""
+
+from pathlib import Path
+
+import pytest
+
+from gsched.cli.show.report_sections import csv_lines, text_of
+from gsched.errors import InvalidRequestError
+from gsched.protocol import actions as a
+from gsched.protocol.reports import PeriodReport
+from gschedd.core.requests import commands as c
+from gschedd.monitor.report_page import page_of
+from gschedd.monitor.reports import quantile, report_of
+from gschedd.monitor.usage_queries import GROUPS, Wanted, held, usage_of
+from tests.support.usage import Watched
+from tests.support.world import ALICE, BEGIN_S
+
+DAY_S = 86400.0
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path)
+
+
+def whole_day(**changes: str) -> Wanted:
+    return Wanted(since_s=BEGIN_S, until_s=BEGIN_S + DAY_S, **changes)
+
+
+def report(watched: Watched, **changes: str) -> PeriodReport:
+    watched.read()
+    return report_of(
+        watched.store.db,
+        whole_day(**changes),
+        form="daily",
+        server="test",
+        now_s=BEGIN_S + 2 * DAY_S,
+        behind=0,
+    )
+
+
+def several(watched: Watched) -> None:
+    watched.run("nodes=1:ppn=2:gpus=1", account="physics", name="train")
+    watched.run("nodes=1:ppn=4", code=3)
+    books = watched.books
+    waits = books.submit(holds=("user",))
+    books.now_s += 5
+    delete = c.ActOnJob(caller=ALICE, job=waits, action=a.DeleteJob())
+    books.take(books.head.command(delete, books.now_s))
+
+
+def test_jobs_hours_and_causes_by_group(watched: Watched) -> None:
+    several(watched)
+    watched.read()
+    physics, none, total = usage_of(watched.store.db, whole_day(), "account")
+
+    assert (physics.group, physics.jobs, physics.succeeded) == ("physics", 1, 1)
+    assert (none.group, none.jobs, none.failed, none.cancelled) == ("-", 2, 1, 1)
+    assert none.causes == {"exit code": 1}
+    assert total.cpu_hours == pytest.approx(60 / 3600, abs=1e-4)
+    assert total.gpu_hours == pytest.approx(10 / 3600, abs=1e-4)
+    assert total.cpu_efficiency == pytest.approx(20 / 60, abs=1e-4)
+
+
+@pytest.mark.parametrize("by", list(GROUPS))
+def test_each_group_has_all_jobs_once(watched: Watched, by: str) -> None:
+    several(watched)
+    watched.read()
+    *groups, total = usage_of(watched.store.db, whole_day(), by)
+
+    assert sum(each.jobs for each in groups) == total.jobs == 3
+
+
+def test_an_unknown_group_is_refused(watched: Watched) -> None:
+    with pytest.raises(InvalidRequestError, match="unknown group 'x'"):
+        usage_of(watched.store.db, whole_day(), "x")
+
+
+def test_hours_within_a_period_are_those_of_the_time_in_it(watched: Watched) -> None:
+    """Of a job that began before, one that ended after, and one that runs."""
+    books = watched.books
+    long = books.submit("nodes=1:ppn=2:gpus=1")
+    books.schedule()
+    started_s = books.now_s
+    books.exit(long, wall_s=100.0)
+    watched.read()
+    part = Wanted(since_s=started_s + 20, until_s=started_s + 50)
+    (row,) = held(watched.store.db, part, books.now_s).rows
+
+    assert (row.cpu_s, row.gpu_s, row.gpu_type) == (60.0, 30.0, "a100")
+    halves = held(watched.store.db, part, books.now_s, steps=2).busy
+    assert [(point.cpus, point.gpus) for point in halves] == [(0.5, 0.5), (0.5, 0.5)]
+    assert held(watched.store.db, part, books.now_s).offered.cpu_s == 4 * 30
+
+
+def test_running_jobs_count_until_now(watched: Watched) -> None:
+    books = watched.books
+    job = books.submit("nodes=1:ppn=2:gpus=2", account="physics")
+    books.schedule()
+    books.start(job)
+    watched.read()
+    (row,) = held(watched.store.db, whole_day(), books.now_s + 60).rows
+
+    assert (row.account, row.cpu_s, row.gpu_s) == ("physics", 120.0, 120.0)
+    assert row.gpu_type == "a100:1+h100:1"
+
+
+def test_the_report_of_a_day(watched: Watched) -> None:
+    several(watched)
+    watched.run("nodes=1:ppn=1", deadline_s=BEGIN_S + 1000)
+    found = report(watched)
+
+    assert found.total.jobs == 4
+    assert found.offered.cpus == 4
+    assert [share.group for share in found.gpu_types] == ["a100"]
+    assert found.deadlines is not None
+    assert (found.deadlines.met, found.deadlines.missed) == (1, 0)
+    assert [(row.cause, row.attempts) for row in found.failures] == [("user program", 1)]
+    (wait,) = found.waits
+    assert (wait.queue, wait.jobs) == ("batch", 3)
+    assert found.used[0].cpu == pytest.approx(30 / 70, abs=1e-4)
+    text = text_of(found)
+    assert "4 jobs ended: 2 succeeded, 1 failed, 1 cancelled." in text
+    assert "Left out: no run had a prediction, no job was migrated" in text
+    assert ["Failed attempts by cause", "user program", "Attempts", "1"] in list(csv_lines(found))
+
+
+def test_a_report_of_nothing_says_so(watched: Watched) -> None:
+    text = text_of(report(watched, user="nobody"))
+
+    assert "0 jobs ended" in text
+    assert "no attempt failed." in text
+
+
+def test_names_cannot_become_markup(watched: Watched) -> None:
+    watched.run(account="<script>alert(1)</script>")
+    page = page_of(report(watched))
+
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_quantiles_of_few_values() -> None:
+    assert [quantile([1.0], part) for part in (0.5, 0.9)] == [1.0, 1.0]
+    assert quantile([1.0, 2.0, 3.0], 0.5) == 2.0
