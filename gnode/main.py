@@ -26,6 +26,7 @@ from gnode.core.staging import Staging
 from gnode.core.task import Account
 from gnode.daemon import leftovers, neighbours, spool
 from gnode.daemon.elastic import socket_path
+from gnode.daemon.health import HealthChecks
 from gnode.daemon.identity import own_identity
 from gnode.daemon.launching import LaunchRules
 from gnode.daemon.measuring import Meters
@@ -42,6 +43,7 @@ from gnode.gpushare import make_runtime
 from gnode.hw import cgroups
 from gnode.hw.confinement import Confinement, find_confinement
 from gnode.hw.gpu_files import find_gpu_access
+from gnode.hw.gpu_health import GpuHealth
 from gnode.hw.inventory import find_runtimes, take_inventory, usable_cores
 from gnode.hw.load import LoadMeter
 from gnode.hw.machine import own_names, read_machine
@@ -251,6 +253,7 @@ def _compose(
         sample_s=node.sample_s,
         space=SpoolSpace(state.state_dir, parse_size_bytes(node.least_spool)),
         outside=OutsideWatch(config.outside_gpu_use, tracking),
+        health=_health(config, name, len(inventory.gpus) if not node.gpu else 0),
     )
     shell = Shell(
         identity=identity,
@@ -320,6 +323,8 @@ def _programs(config: Config) -> ProgramRules:
     node = config.node
     for key in ("prolog", "epilog", "prolog_user", "epilog_user"):
         check_program(getattr(node, key), f"{key} in [node]")
+    for check in node.health_check:
+        check_program(check.program, f"program of the health check {check.name}")
     return ProgramRules(
         prolog=node.prolog,
         epilog=node.epilog,
@@ -327,6 +332,21 @@ def _programs(config: Config) -> ProgramRules:
         epilog_user=node.epilog_user,
         prolog_timeout_s=node.prolog_timeout_s,
         epilog_timeout_s=node.epilog_timeout_s,
+        checks=tuple(
+            (check.name, check.program, check.timeout_s)
+            for check in node.health_check
+            if check.when == "job"
+        ),
+    )
+
+
+def _health(config: Config, name: str, gpus: int) -> HealthChecks:
+    interval_s = config.node.gpu_check_interval_s
+    return HealthChecks(
+        node=name,
+        programs=tuple(each for each in config.node.health_check if each.when != "job"),
+        gpus=GpuHealth(gpus) if gpus and interval_s else None,
+        gpu_interval_s=interval_s,
     )
 
 

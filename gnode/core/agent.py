@@ -3,6 +3,7 @@
 The daemon drives it with real processes and a real connection, the simulator with modelled ones.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from msgspec import structs
@@ -26,6 +27,7 @@ from gnode.core.inputs import (
     Disconnected,
     HeadOffered,
     HeadOrder,
+    HealthChanged,
     Input,
     InventoryChanged,
     LauncherDown,
@@ -54,6 +56,7 @@ from gnode.core.task import AttemptKey
 from gnode.core.transitions import Phase
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import sharing_state
+from gsched.model.health import HealthResult
 from gsched.model.resources import Inventory, Usage
 from gsched.protocol.node import (
     HEARTBEAT_S,
@@ -75,6 +78,7 @@ MachineEvent = (
     Measured
     | InventoryChanged
     | ProblemChanged
+    | HealthChanged
     | BindingChanged
     | SharingStatus
     | ShareAbused
@@ -209,6 +213,7 @@ class Agent:
                 | SharingChanged()
                 | SiteChanged()
                 | ProblemChanged()
+                | HealthChanged()
                 | BindingChanged()
                 | StopAllRequested()
             ):
@@ -303,7 +308,8 @@ class Agent:
                 attempts=reports,
                 mark=table.mark,
                 probes=table.site.probe_account is not None,
-                problem=table.problem,
+                problem=table.closed,
+                health=table.health,
                 cpu_binding=table.cpu_binding,
                 gpu_sharing=table.gpu_sharing,
                 gpu_use=table.gpu_use,
@@ -414,7 +420,7 @@ class Agent:
                 self._on_measured(event, now_s)
             case InventoryChanged():
                 table.inventory = event.inventory
-            case ProblemChanged() | BindingChanged() | SharingStatus():
+            case ProblemChanged() | HealthChanged() | BindingChanged() | SharingStatus():
                 self._on_condition(event, now_s)
             case ShareAbused():
                 orders.note_abuse(table, event)
@@ -452,7 +458,7 @@ class Agent:
             self._beat(now_s)
 
     def _on_condition(
-        self, event: ProblemChanged | BindingChanged | SharingStatus, now_s: float
+        self, event: ProblemChanged | HealthChanged | BindingChanged | SharingStatus, now_s: float
     ) -> None:
         """Take in what the head is to hear at once: of sharing GPUs, that it is another state."""
         table = self._table
@@ -460,6 +466,10 @@ class Agent:
             case ProblemChanged():
                 table.problem = event.problem
                 self._remove_due(now_s)
+            case HealthChanged():
+                before, table.health = table.health, event.results
+                if _verdicts(before) == _verdicts(event.results):
+                    return
             case BindingChanged():
                 table.unbound = event.reason
             case SharingStatus():
@@ -533,7 +543,8 @@ class Agent:
         message = Heartbeat(
             load=table.load,
             usage=usage,
-            problem=table.problem,
+            problem=table.closed,
+            health=table.health,
             cpu_binding=table.cpu_binding,
             gpu_sharing=table.gpu_sharing,
             gpu_use=table.gpu_use,
@@ -548,6 +559,10 @@ def _places(use: GpuUse | None) -> tuple[object, ...]:
     outside = tuple((each.index, each.pid, each.ends_s) for each in use.outside)
     unused = tuple((each.index, each.job, each.attempt) for each in use.unused)
     return (outside, unused, use.avoid)
+
+
+def _verdicts(results: Iterable[HealthResult]) -> list[tuple[str, bool, str]]:
+    return [(each.name, each.passed, "" if each.passed else each.text) for each in results]
 
 
 def _on_question(table: Table, order: ReadOutput | OpenSession) -> None:

@@ -7,6 +7,7 @@ from gnode.core.mark import HeadMark
 from gnode.core.task import AcceptedTask, AttemptKey, Command
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
+from gsched.model.health import HealthResult
 from gsched.model.job import ExitRecord
 from gsched.model.resources import GpuShare
 from gsched.protocol.node import (
@@ -182,6 +183,7 @@ class SendRegister(Struct, frozen=True, kw_only=True):
     mark: HeadMark
     probes: bool = False
     problem: str = ""
+    health: tuple[HealthResult, ...] = ()
     cpu_binding: str = ""
     gpu_sharing: GpuSharing | None = None
     gpu_use: GpuUse | None = None

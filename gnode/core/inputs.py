@@ -10,6 +10,7 @@ from gnode.core.task import AcceptedTask, Account, AttemptKey
 from gnode.task import SupervisorInfo
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
+from gsched.model.health import HealthResult
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Inventory, LiveUse, Load, Usage
 from gsched.protocol.node import (
@@ -258,6 +259,12 @@ class ProblemChanged(Struct, frozen=True, kw_only=True):
     problem: str
 
 
+class HealthChanged(Struct, frozen=True, kw_only=True):
+    """The last results of this node's health checks."""
+
+    results: tuple[HealthResult, ...]
+
+
 class BindingChanged(Struct, frozen=True, kw_only=True):
     """New attempts are not bound to CPUs any more, for a reason in words, or are again (empty)."""
 
@@ -342,6 +349,7 @@ Input = (
     | SpoolFound
     | Measured
     | ProblemChanged
+    | HealthChanged
     | BindingChanged
     | InventoryChanged
     | SharingStatus

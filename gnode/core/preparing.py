@@ -50,7 +50,7 @@ def prepare(table: Table, order: LaunchOrder) -> None:
     if not table.site.programs.is_empty:
         table.drop("a preparation on a node with a prolog or an epilog", key)
         return
-    if table.problem or refusal_of(table, order) is not None:
+    if table.closed or refusal_of(table, order) is not None:
         table.drop("a preparation that is not possible here", key)
         return
     assert order.account is not None, "else it is refused"

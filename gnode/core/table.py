@@ -15,6 +15,7 @@ from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_pha
 from gnode.task import SupervisorInfo
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
+from gsched.model.health import HealthResult, health_problem
 from gsched.model.ids import submitted_number
 from gsched.model.job import ExitRecord
 from gsched.model.origin import Origin
@@ -248,6 +249,7 @@ class Table:
         mark: of the heads that were obeyed; ``saved_mark`` is what of it is durable.
         removals: when which spool is removed, in order of time.
         problem: why the machine takes no new jobs; empty: it does.
+        health: the last results of its health checks, of which one that failed is a problem, too.
         gpu_sharing: how jobs share GPUs here; None: nothing is known of it.
         gpu_use: who is on the GPUs beside the jobs; None: likewise.
         leases: how far the leases of attempts reach.
@@ -274,6 +276,7 @@ class Table:
     ending: bool = False
     load: Load = field(default_factory=Load)
     problem: str = ""
+    health: tuple[HealthResult, ...] = ()
     gpu_sharing: GpuSharing | None = None
     gpu_use: GpuUse | None = None
     leases: NodeLeases[NodeAttempt] = field(default_factory=NodeLeases)
@@ -324,6 +327,11 @@ class Table:
     def cpu_binding(self) -> str:
         """Return how new attempts are bound to CPUs, for the head."""
         return f"none: {self.unbound}" if self.unbound else self.site.cpu_binding
+
+    @property
+    def closed(self) -> str:
+        """Return why the node takes no new jobs, for the head; empty: it does."""
+        return "; ".join(filter(None, (self.problem, health_problem(self.health))))
 
     def live(self) -> list[NodeAttempt]:
         """Return the attempts that may have processes; ended ones can be thousands beside them."""

@@ -8,6 +8,7 @@ from gnode.core.agent import Agent
 from gnode.core.inputs import Input, Measured, SharingStatus
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import Phase
+from gnode.daemon.health import HealthChecks
 from gnode.daemon.sharing import Sharing
 from gnode.daemon.space import SpoolSpace
 from gnode.hw.load import LoadMeter
@@ -26,6 +27,7 @@ class Meters:
         sample_s: seconds between two samples of the attempts.
         space: what is left of the spool's file system.
         outside: who is on the GPUs beside the jobs.
+        health: whether the node is fit for jobs.
     """
 
     load: LoadMeter
@@ -33,6 +35,7 @@ class Meters:
     sample_s: float
     space: SpoolSpace
     outside: OutsideWatch
+    health: HealthChecks
 
 
 async def measure(

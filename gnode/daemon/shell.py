@@ -166,6 +166,7 @@ class Shell:
                 self._remover.remove(path)
             else:
                 self._remover.add(path)  # a new attempt of the same number may come
+        self._step(self._meters.health.pending())
         if self._identity.cpus:
             await self._neighbours.start()
         async with asyncio.TaskGroup() as group:
@@ -179,6 +180,9 @@ class Shell:
                 group.create_task(self._remover.run()),
                 group.create_task(self._watch_spool()),
                 group.create_task(self._watch_space()),
+                group.create_task(
+                    self._meters.health.run(self._clock, lambda: not self._agent.live(), self.post)
+                ),
                 group.create_task(self._shared_gpus.watch()),
                 group.create_task(watchdog.feed()),
             ]
@@ -496,6 +500,7 @@ class Shell:
                 next_job=effect.mark.next_job,
                 probes=effect.probes,
                 problem=effect.problem,
+                health=effect.health,
                 sharing=self._sharing.offered,
                 cpu_binding=effect.cpu_binding,
                 gpu_fence=identity.gpu_fence,

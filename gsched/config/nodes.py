@@ -22,6 +22,10 @@ from gsched.config.words import (
 from gsched.errors import ConfigError
 from gsched.model.container import RUNTIMES, Runtime
 
+#: The built-in health check.
+GPU_CHECK: Final = "gpus"
+#: Of a health check.
+CheckName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9_.-]{0,31}\Z")]
 #: How long a program of the site may take, seconds.
 ProgramLimit = Annotated[float, msgspec.Meta(ge=1, le=86400)]
 _FILES_MAX = 16 * 1024
@@ -58,6 +62,25 @@ class GpuConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory: str = "16gb"
     rate_mhz: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     files: tuple[str, ...] = ()
+
+
+class HealthCheckConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[[node.health_check]]``: a program that tells whether the node is fit for jobs.
+
+    Attributes:
+        name: of the check, in reasons and lists.
+        program: its path; exit code 0 is a pass, the first line of its output is the text.
+        interval_s: from the end of a run to the next one; not of ``when = "job"``.
+        timeout_s: after which it has failed.
+        when: ``any``: at all times; ``idle``: while no job is on the node; ``job``: before each
+            job, as a part of its start.
+    """
+
+    name: CheckName
+    program: AbsolutePath
+    interval_s: Annotated[float, msgspec.Meta(ge=1, le=86400)] = 300.0
+    timeout_s: ProgramLimit = 60.0
+    when: Literal["any", "idle", "job"] = "any"
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,6 +128,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             before its resources are free; empty: none.
         prolog_user, epilog_user: likewise, as the owner of the job, and within its limits.
         prolog_timeout_s, epilog_timeout_s: of each part.
+        health_check: programs that tell whether the node is fit for jobs.
+        gpu_check_interval_s: how often the GPUs are checked by NVML; 0: never.
         private_tmp: each job has a /tmp and a /dev/shm of its own; needs root.
     """
 
@@ -145,6 +170,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     epilog: OptionalPath = ""
     epilog_user: OptionalPath = ""
     epilog_timeout_s: ProgramLimit = 300.0
+    health_check: tuple[HealthCheckConfig, ...] = ()
+    gpu_check_interval_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 60.0
 
 
 class MigConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

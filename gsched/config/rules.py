@@ -10,7 +10,14 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from gsched.config.nodes import SHARE_RUNTIMES, GpuShareConfig, NodeConfig, expanded, share_runtimes
+from gsched.config.nodes import (
+    GPU_CHECK,
+    SHARE_RUNTIMES,
+    GpuShareConfig,
+    NodeConfig,
+    expanded,
+    share_runtimes,
+)
 from gsched.config.notify import NotifyConfig
 from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
 from gsched.config.tables import Config, HeadConfig, QueueConfig
@@ -285,6 +292,14 @@ def _check_node(node: NodeConfig) -> None:
         except ConfigError as error:
             where = ("node", "gpu", at, "files")
             raise BadValueError(where, f": {error.message}", hint=error.hint) from None
+    names = [check.name for check in node.health_check]
+    for at, name in enumerate(names):
+        if name == GPU_CHECK or name in names[:at]:
+            raise BadValueError(
+                ("node", "health_check", at, "name"),
+                f": the name {name!r} is taken",
+                hint=f"give each check a name of its own; {GPU_CHECK} is gnode's check of the GPUs",
+            )
     _check_counted(node)
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing, TokenUse
+from gsched.model.health import HealthResult
 from gsched.model.ids import format_array_id, format_job_id
 from gsched.model.job import Labels, Stated
 from gsched.model.limits import MAX_JOBS_PER_REQUEST as MAX_JOBS_PER_REQUEST  # noqa: PLC0414 - also said here
@@ -599,6 +600,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         gpu_tokens: how jobs take turns on its shared GPUs, as it has told last.
         cpu_binding: how it binds jobs to CPUs, or why not; empty: it does not tell.
         gpu_fence: what keeps jobs from GPUs of others, likewise. ``gpu_use``: who else is there.
+        health: the last results of its health checks.
         faults: starts in a row that failed through the node's own fault.
         automatic: gsched has drained it itself.
         probe_due_s: when it is probed next; 0: not. ``probes_failed``: in a row.
@@ -645,6 +647,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_fence: str = ""
     gpu_tokens: GpuSharing | None = None
     gpu_use: GpuUse | None = None
+    health: tuple[HealthResult, ...] = ()
 
 
 class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
+from gsched.model.health import HealthResult
 from gsched.model.job import ExitRecord, JobSpec, LaunchFailure
 from gsched.model.machine import Machine
 from gsched.model.numbers import Amount, Count, Number
@@ -146,6 +147,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         seq, next_job: how far the head of that epoch had come, as it said last.
         gpu_sharing: how jobs share GPUs here; None: nobody wants to share any.
         gpu_use: who is on the GPUs beside the jobs; None: that is not known.
+        health: the last results of its health checks; what fails is a part of ``problem``.
         cpu_binding: how jobs are bound to CPUs, and why they are not; empty: not told.
         gpu_fence: what keeps jobs from the GPUs of others, or why nothing does; empty: no GPUs.
     """
@@ -171,6 +173,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     gpu_fence: str = ""
     gpu_sharing: GpuSharing | None = None
     gpu_use: GpuUse | None = None
+    health: tuple[HealthResult, ...] = ()
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=True):

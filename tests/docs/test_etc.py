@@ -10,7 +10,14 @@ import pytest
 
 from gsched.config.idle_gpus import IdleGpusConfig, IdleQueueConfig
 from gsched.config.load import parse_config
-from gsched.config.nodes import GpuConfig, GpuShareConfig, LoginConfig, NodeConfig, OutsideConfig
+from gsched.config.nodes import (
+    GpuConfig,
+    GpuShareConfig,
+    HealthCheckConfig,
+    LoginConfig,
+    NodeConfig,
+    OutsideConfig,
+)
 from gsched.config.notify import NotifyConfig
 from gsched.config.policies import (
     BalanceConfig,
@@ -53,10 +60,12 @@ def test_each_commented_default_is_the_real_one() -> None:
 
     assert config.idle_gpus.queue == (IdleQueueConfig(name="batch"),)
     assert config.node.gpu == (GpuConfig(count=2),)
+    check = HealthCheckConfig(name="scratch", program="/etc/gsched/check-scratch")
+    assert config.node.health_check == (check,)
     assert config.fabric.link == (LinkConfig(nodes=("gpu1", "gpu2"), bandwidth="25GB/s"),)
     assert msgspec.structs.replace(
         config,
-        node=msgspec.structs.replace(config.node, gpu=()),
+        node=msgspec.structs.replace(config.node, gpu=(), health_check=()),
         fabric=msgspec.structs.replace(config.fabric, link=()),
         idle_gpus=msgspec.structs.replace(config.idle_gpus, queue=()),
     ) == Config(queue=(QueueConfig(name="batch"),), node=SHIPPED)
@@ -83,6 +92,7 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[notify]", NotifyConfig),
         ("[node]", NodeConfig),
         ("[[node.gpu]]", GpuConfig),
+        ("[[node.health_check]]", HealthCheckConfig),
         ("[outside_gpu_use]", OutsideConfig),
         ("[idle_gpus]", IdleGpusConfig),
         ("[login]", LoginConfig),
@@ -94,7 +104,7 @@ def test_each_key_is_in_its_section(section: str, kind: type[msgspec.Struct]) ->
     body = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
     keys = set(re.findall(r"^#?([a-z_]+) = ", body, re.MULTILINE))
     extra = {  # tables of their own
-        "[node]": {"gpu"},
+        "[node]": {"gpu", "health_check"},
         "[fabric]": {"link"},
         "[idle_gpus]": {"queue", "interactive"},
         "[gpu_share]": {"mig"},  # it is shown in a comment: it is for one runtime only

@@ -8,6 +8,7 @@ from gsched.cli.show.render import print_fields, print_table
 from gsched.cli.times import format_time
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing, TokenGpu
+from gsched.model.health import HealthResult
 from gsched.model.ids import short_job_id
 from gsched.model.states import NodeState
 from gsched.model.units import format_size
@@ -165,6 +166,12 @@ def _reason(row: NodeRow) -> str:
     return f"{row.reason} (next probe {format_time(row.probe_due_s)})"
 
 
+def _health(result: HealthResult) -> str:
+    verdict = "passed" if result.passed else "failed"
+    text = f": {result.text}" if result.text else ""
+    return f"{verdict} at {format_time(result.at_s)}{text}"
+
+
 def _probe_fields(row: NodeRow) -> list[tuple[str, str]]:
     fields = []
     if row.faults:
@@ -184,6 +191,7 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         ("reason", row.reason),
         *_probe_fields(row),
         ("refused", row.refused),
+        *((f"health_{each.name}", _health(each)) for each in row.health),
         ("jobs", " ".join(map(short_job_id, row.jobs))),
         ("cpus", f"{row.cpus - row.cpus_free} of {row.cpus} in use"),
         ("cpu_binding", binding_words(row.cpu_binding)),

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import MAX_TOKEN_ROWS, GpuSharing
+from gsched.model.health import MAX_CHECKS, MAX_TEXT
 from gsched.model.resources import LiveUse, Load
 from gsched.protocol.node import Register
 from gsched.protocol.uses import Heartbeat, Uses
@@ -39,6 +40,9 @@ def note_condition(state: State, node: str, message: Register | Heartbeat) -> No
     state.volatile.cpu_bindings[node] = message.cpu_binding[:MAX_PROBLEM]
     if isinstance(message, Register):
         state.volatile.gpu_fences[node] = message.gpu_fence[:MAX_PROBLEM]
+    state.volatile.health[node] = tuple(
+        structs.replace(each, text=each.text[:MAX_TEXT]) for each in message.health[:MAX_CHECKS]
+    )
     note_sharing(state, node, message.gpu_sharing)
     note_gpu_use(state, node, message.gpu_use)
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
+from gsched.model.health import HealthResult
 from gsched.model.ids import short_job_id
 from gsched.model.machine import Machine
 from gsched.model.resources import LiveUse, Load, Request
@@ -231,6 +232,7 @@ class Volatile:
         cpu_bindings: how nodes bind jobs to CPUs, by node, in their words.
         gpu_fences: what keeps jobs from the GPUs of others, by node, likewise.
         gpu_sharing: how jobs share GPUs on nodes, by node, as these have told last.
+        health: the last results of their health checks, likewise.
         gpu_use: who is on their GPUs beside the jobs, likewise.
         coming: what jobs have not been told yet of those that they depend on.
         ended: whether jobs that have ended lately succeeded, by number; the oldest first.
@@ -252,6 +254,7 @@ class Volatile:
         self.cpu_bindings: dict[str, str] = {}
         self.gpu_fences: dict[str, str] = {}
         self.gpu_sharing: dict[str, GpuSharing] = {}
+        self.health: dict[str, tuple[HealthResult, ...]] = {}
         self.gpu_use: dict[str, GpuUse] = {}
         self.coming = Coming()
         self.ended: dict[int, bool] = {}

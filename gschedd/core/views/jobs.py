@@ -312,6 +312,7 @@ class JobViews:
             sharing=node.sharing,
             cpu_binding=self._state.volatile.cpu_bindings.get(node.name, ""),
             gpu_fence=self._state.volatile.gpu_fences.get(node.name, ""),
+            health=self._state.volatile.health.get(node.name, ()),
             gpu_use=self._state.volatile.gpu_use.get(node.name),
             gpu_tokens=self._state.volatile.gpu_sharing.get(node.name),
             gpu_types=tuple(sorted({gpu.type for gpu in inventory.gpus if gpu.type})),

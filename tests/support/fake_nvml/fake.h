@@ -13,6 +13,8 @@ enum {
     NO_PERMISSION = 4,
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
+    TIMEOUT = 10,
+    GPU_IS_LOST = 15,
     RESET_REQUIRED = 16,
     IN_USE = 19,
     INSUFFICIENT_RESOURCES = 23,
@@ -28,4 +30,5 @@ typedef struct {
 } nvmlProcessInfo_t;
 
 unsigned int processes(unsigned int gpu, nvmlProcessInfo_t *found);
+int is_lost(unsigned int gpu);
 unsigned long long mig_bytes(nvmlDevice_t device);

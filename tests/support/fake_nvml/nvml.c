@@ -69,6 +69,8 @@ const char *nvmlErrorString(nvmlReturn_t result)
         return "In use by another client";
     case INSUFFICIENT_RESOURCES:
         return "Insufficient Resources";
+    case GPU_IS_LOST:
+        return "GPU is lost";
     default:
         return "Error";
     }
@@ -84,6 +86,8 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 {
     if (index >= count())
         return INVALID_ARGUMENT;
+    if (is_lost(index))
+        return GPU_IS_LOST;
     *device = &devices[index];
     return SUCCESS;
 }

@@ -1,0 +1,118 @@
+"""Runs the health checks of this node: the site's programs, and the built-in one of its GPUs."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from gnode.core.inputs import HealthChanged
+from gnode.core.site_programs import ROOT_PATH
+from gnode.hw.gpu_health import GpuHealth
+from gnode.supervisor import site_programs
+from gsched.clock import Clock
+from gsched.config.nodes import GPU_CHECK, HealthCheckConfig
+from gsched.errors import TryAgainError
+from gsched.model.health import MAX_TEXT, HealthResult
+
+_LOOK_S: Final = 1.0  # how often a check for idle nodes looks whether the node is idle
+
+
+@dataclass(slots=True, kw_only=True)
+class HealthChecks:
+    """The checks of a node that are run at intervals.
+
+    Attributes:
+        programs: of the site, without those that run before a job.
+        gpus: the built-in check of GPUs; None: there are none, or it is turned off.
+        gpu_interval_s: how often that is run.
+    """
+
+    node: str
+    programs: tuple[HealthCheckConfig, ...] = ()
+    gpus: GpuHealth | None = None
+    gpu_interval_s: float = 0.0
+    _results: dict[str, HealthResult] = field(default_factory=dict)
+    _closed: bool = False
+
+    def pending(self) -> HealthChanged:
+        """Return that the checks for all times have not run yet: no job starts before they have."""
+        names = [each.name for each in self.programs if each.when == "any"]
+        names += [GPU_CHECK] if self.gpus is not None else []
+        for name in names:
+            self._results[name] = HealthResult(
+                name=name, passed=False, at_s=0.0, text="has not run yet"
+            )
+        return HealthChanged(results=tuple(self._results.values()))
+
+    async def run(
+        self, clock: Clock, is_idle: Callable[[], bool], post: Callable[[HealthChanged], None]
+    ) -> None:
+        """Run all checks until this is cancelled, and post all results with each that comes."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for check in self.programs:
+                    group.create_task(self._repeat(check, clock, is_idle, post))
+                if self.gpus is not None and self.gpu_interval_s:
+                    group.create_task(self._repeat_gpus(self.gpus, clock, post))
+        finally:
+            self._closed = True
+
+    async def _repeat(
+        self,
+        check: HealthCheckConfig,
+        clock: Clock,
+        is_idle: Callable[[], bool],
+        post: Callable[[HealthChanged], None],
+    ) -> None:
+        while True:
+            if check.when == "any" or is_idle():
+                passed, text = await asyncio.to_thread(self._check, check)
+                self._note(check.name, text, clock, post, passed=passed)
+                await asyncio.sleep(check.interval_s)
+            else:
+                await asyncio.sleep(min(_LOOK_S, check.interval_s))
+
+    async def _repeat_gpus(
+        self, gpus: GpuHealth, clock: Clock, post: Callable[[HealthChanged], None]
+    ) -> None:
+        while True:
+            fault = await asyncio.to_thread(gpus.look)
+            self._note(GPU_CHECK, fault, clock, post, passed=not fault)
+            await asyncio.sleep(self.gpu_interval_s)
+
+    def _note(
+        self,
+        name: str,
+        text: str,
+        clock: Clock,
+        post: Callable[[HealthChanged], None],
+        *,
+        passed: bool,
+    ) -> None:
+        at_s = clock.wall_s()
+        self._results[name] = HealthResult(
+            name=name, passed=passed, text=text[:MAX_TEXT], at_s=at_s
+        )
+        post(HealthChanged(results=tuple(self._results.values())))
+
+    def _check(self, check: HealthCheckConfig) -> tuple[bool, str]:
+        """Return whether a check has passed, and the first line of its output."""
+        env = {
+            "PATH": ROOT_PATH,
+            "LANG": "C.UTF-8",
+            "GSCHED_STAGE": "health",
+            "GSCHED_NODE": self.node,
+        }
+        try:
+            ended = site_programs.run((check.program,), env, check.timeout_s, self._look)
+        except TryAgainError:
+            return True, ""
+        first = next((line.strip() for line in ended.output.splitlines() if line.strip()), "")
+        if not ended.fault:
+            return True, first
+        fault = ended.fault.partition(": ")[0]
+        return False, f"{first} ({fault})" if first else fault
+
+    def _look(self) -> None:
+        if self._closed:
+            raise TryAgainError("gnode ends")
