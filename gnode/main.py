@@ -81,6 +81,7 @@ SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 STEP_BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from gnode.steps.{} import main; main()"
 )
+SYSTEMD_S = 5.0  # which answers within milliseconds
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 
@@ -89,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="gnode",
         description="Node daemon of gsched: starts, monitors and ends jobs on this machine.",
-        epilog="SIGTERM stops gnode, and jobs keep running; SIGUSR2 ends all jobs first.",
+        epilog="SIGTERM stops gnode, and jobs keep running unless the machine shuts down; "
+        "SIGUSR2 ends all jobs first.",
     )
     parser.add_argument("--config", metavar="FILE", help="configuration file (gsched.toml)")
     parser.add_argument(
@@ -507,8 +509,9 @@ async def _run(shell: Shell, reloading: NodeReload) -> None:
         shell.finish()
 
     loop.set_exception_handler(on_fault)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, shell.finish)
+    endings: list[asyncio.Task[None]] = []
+    loop.add_signal_handler(signal.SIGTERM, lambda: endings.append(loop.create_task(_end(shell))))
+    loop.add_signal_handler(signal.SIGINT, shell.finish)
     loop.add_signal_handler(signal.SIGUSR2, shell.stop_all)
     OnHangup(reloading.reload).install()
     await shell.run()
@@ -517,6 +520,30 @@ async def _run(shell: Shell, reloading: NodeReload) -> None:
             f"internal error of gnode: {broken[0]}",
             hint="details are in its log; jobs keep running; start gnode again",
         )
+
+
+async def _end(shell: Shell) -> None:
+    """End the daemon; if the machine shuts down, first all attempts, while there is time."""
+    if await is_shutting_down():
+        log.info("the machine shuts down: its jobs are stopped; rerunnable jobs are requeued")
+        shell.shut_down()
+    else:
+        shell.finish()
+
+
+async def is_shutting_down() -> bool:
+    """Return whether systemd shuts the machine down: then its jobs end, too."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("systemctl", "is-system-running"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        state, _ = await asyncio.wait_for(process.communicate(), SYSTEMD_S)
+    except (OSError, TimeoutError):  # there is no systemd, or it hangs
+        return False
+    return state.strip() == b"stopping"
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 #: How long leftovers of a job that has ended by itself get between TERM and KILL, in seconds:
 #: long enough to flush a file; the next job waits meanwhile.
 LEFTOVER_GRACE_S: Final = 2.0
+#: What a job gets at most between its signal and TERM when its machine shuts down.
+NOTICE_MOST_S: Final = 60.0
 
 
 @dataclass_transform(kw_only_default=True)
@@ -147,12 +149,14 @@ class JobOptions(TaskRecord):
         grace_s: from TERM to KILL.
         early_signal: sent before the walltime ends, or again if its supervisor was lost meanwhile;
             None: there is none.
+        checkpoint_signal: by which it saves its state and ends; 0: there is none.
     """
 
     join: str
     umask: int
     grace_s: float
     early_signal: TaskEarlySignal | None = None
+    checkpoint_signal: int = 0
 
 
 class Task(JobOptions):

@@ -140,9 +140,11 @@ def _share_refusal(table: Table, order: LaunchOrder) -> LaunchRefusal | None:
 
 
 def _ending_refusal(table: Table, _order: LaunchOrder) -> LaunchRefusal | None:
-    if not table.ending:
+    if table.ending is None:
         return None
-    return LaunchRefusal("the node daemon is ending its jobs", reason=StopReason.NODE_STOP)
+    if table.ending is StopReason.SHUTDOWN:
+        return LaunchRefusal("the node's machine shuts down")
+    return LaunchRefusal("the node daemon is ending its jobs", reason=table.ending)
 
 
 #: The first refusal counts.

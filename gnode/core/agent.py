@@ -58,6 +58,7 @@ from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import sharing_state
 from gsched.model.health import HealthResult
 from gsched.model.resources import Inventory, Usage
+from gsched.model.states import StopReason
 from gsched.protocol.node import (
     HEARTBEAT_S,
     ExitAck,
@@ -226,7 +227,7 @@ class Agent:
         if self.unsaved_mark is not None:
             self._plan_save(now_s)
         table.leases.plan(now_s)
-        if table.ending:
+        if table.ending is not None:
             self._maybe_finish(now_s)
         effects, table.out = table.out, []
         return effects
@@ -438,7 +439,8 @@ class Agent:
                     programs=event.programs,
                 )
             case StopAllRequested():
-                orders.stop_all(table, now_s, wall_s)
+                reason = StopReason.SHUTDOWN if event.shuts_down else StopReason.NODE_STOP
+                orders.stop_all(table, reason, now_s, wall_s)
 
     def _on_measured(self, event: Measured, now_s: float) -> None:
         table = self._table

@@ -323,7 +323,12 @@ class AlarmRang(Struct, frozen=True, kw_only=True):
 
 
 class StopAllRequested(Struct, frozen=True, kw_only=True):
-    """The administrator wants all attempts ended, and then the daemon."""
+    """The administrator wants all attempts ended, and then the daemon.
+
+    ``shuts_down``: because the machine shuts down.
+    """
+
+    shuts_down: bool = False
 
 
 Input = (

@@ -53,6 +53,7 @@ _BY_OTHERS = frozenset(
     }
 )
 OBEY_MARGIN_S = 30.0  # what a supervisor may take beyond the grace before gnode kills it
+SHUTDOWN_MARGIN_S = 90.0  # likewise at a shutdown: a job gets a signal before TERM
 
 
 def launch(table: Table, order: LaunchOrder, now_s: float, wall_s: float) -> None:
@@ -226,11 +227,12 @@ def stop(table: Table, order: StopAttempt, now_s: float, wall_s: float) -> None:
 
 def end_deferred(table: Table, attempt: NodeAttempt, wall_s: float) -> None:
     """End an accepted attempt that the launcher was never asked for."""
+    is_lost = attempt.stop_reason is StopReason.SHUTDOWN
     record = ExitRecord(
         job=attempt.key.job,
         attempt=attempt.key.attempt,
-        kind=OutcomeKind.CANCELLED,
-        stop_reason=attempt.stop_reason,
+        kind=OutcomeKind.NODE_LOST if is_lost else OutcomeKind.CANCELLED,
+        stop_reason=None if is_lost else attempt.stop_reason,
         message="stopped before it was launched here",
         ended_s=wall_s,
     )
@@ -247,18 +249,19 @@ def stop_attempt(table: Table, attempt: NodeAttempt, command: StopCommand, now_s
     if attempt.phase is Phase.EPILOG:
         return
     attempt.stop_reason = command.reason
-    attempt.kill_at_s = now_s + command.grace_s + OBEY_MARGIN_S
+    margin_s = SHUTDOWN_MARGIN_S if command.reason is StopReason.SHUTDOWN else OBEY_MARGIN_S
+    attempt.kill_at_s = now_s + command.grace_s + margin_s
     table.stopping[attempt.key] = attempt
     give(table, attempt, command)
 
 
-def stop_all(table: Table, now_s: float, wall_s: float) -> None:
+def stop_all(table: Table, reason: StopReason, now_s: float, wall_s: float) -> None:
     """Stop every live attempt because the node's administrator wants it."""
-    table.ending = True
+    table.ending = reason
     for attempt in table.live():
-        reason = attempt.stop_reason or StopReason.NODE_STOP
         grace_s = attempt.task.grace_s if attempt.task is not None else 0.0
-        stop_attempt(table, attempt, StopCommand(reason=reason, grace_s=grace_s), now_s)
+        command = StopCommand(reason=attempt.stop_reason or reason, grace_s=grace_s)
+        stop_attempt(table, attempt, command, now_s)
         if attempt.unasked:
             end_deferred(table, attempt, wall_s)
 

@@ -273,7 +273,7 @@ class Table:
     saved_mark: HeadMark = field(default_factory=HeadMark)
     welcomed: bool = False
     launcher_up: bool = False
-    ending: bool = False
+    ending: StopReason | None = None
     load: Load = field(default_factory=Load)
     problem: str = ""
     health: tuple[HealthResult, ...] = ()

@@ -254,6 +254,11 @@ class Shell:
         """End all attempts, then the daemon."""
         self.post(StopAllRequested())
 
+    def shut_down(self) -> None:
+        """End all attempts, as the machine shuts down, then the daemon."""
+        self.post(ProblemChanged(problem="the machine shuts down"))
+        self.post(StopAllRequested(shuts_down=True))
+
     # --- inputs ---
 
     def post(self, event: Input) -> None:

@@ -1,7 +1,7 @@
-"""The signal that a job has asked for some time before its walltime ends."""
+"""The signals by which a job learns that its walltime ends, or that its machine shuts down."""
 
 from gnode.supervisor import proc, spool
-from gnode.task import Task
+from gnode.task import NOTICE_MOST_S, Task
 
 
 def before_s(task: Task) -> float | None:
@@ -29,3 +29,27 @@ def send(task: Task, job_pid: int, members: set[int]) -> None:
     if not handlers:
         spool.log(f"no process of the job handles signal {number}: it is not sent")
     proc.send(handlers, number)
+
+
+def notice_s(task: Task) -> float:
+    """Return how long before TERM the job gets a signal when its machine shuts down; 0: none."""
+    before_end_s = task.grace_s if task.checkpoint_signal else before_s(task) or 0.0
+    return min(before_end_s, NOTICE_MOST_S)
+
+
+def notify(task: Task, job_pid: int, members: set[int]) -> bool:
+    """Let a job save its state before its machine shuts down; return whether a process does.
+
+    By its checkpoint signal, otherwise by the signal before the end of its walltime.
+    """
+    signal_spec, number = task.early_signal, task.checkpoint_signal
+    if number or signal_spec is None:
+        takers = proc.handlers_of(members, number)
+    else:
+        number = signal_spec.signal
+        own = {job_pid}
+        takers = (
+            members & own if signal_spec.script_only else proc.handlers_of(members - own, number)
+        )
+    proc.send(takers, number)
+    return bool(takers)

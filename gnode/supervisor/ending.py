@@ -17,6 +17,7 @@ class Do(enum.Enum):
 
     NOTHING = "nothing"
     EARLY = "early"
+    NOTICE = "notice"
     TERM = "term"
     KILL = "kill"
 
@@ -33,6 +34,7 @@ class Ending:
         signalled_s: when that was.
         lease_until_s: when its lease is over unless that is renewed; None: it has none, or is over.
         early_s: how long before the end of the walltime the job is told; None: it is not.
+        notice_s: how long before TERM the job gets a signal when its machine shuts down; 0: none.
         launched_s: when an attempt that was prepared was launched; None: it was not.
     """
 
@@ -42,13 +44,15 @@ class Ending:
         "_kill_s",
         "_lease_grace_s",
         "_leftover_grace_s",
+        "_notice_due",
         "_over",
         "_started_s",
-        "_term_due",
+        "_term_s",
         "_walltime_s",
         "early_s",
         "launched_s",
         "lease_until_s",
+        "notice_s",
         "reason",
         "signalled",
         "signalled_s",
@@ -71,6 +75,7 @@ class Ending:
         self.signalled_s = 0.0
         self.launched_s: float | None = None
         self.early_s = early_s
+        self.notice_s = 0.0
         self._started_s: float | None = None
         self._walltime_s = walltime_s
         self._over = False
@@ -79,7 +84,8 @@ class Ending:
         self.lease_until_s = lease_until_s
         self._lease_grace_s = lease_grace_s
         self._kill_s: float | None = None
-        self._term_due = False
+        self._term_s: float | None = None
+        self._notice_due = False
         self._kill_again_s = _KILL_AGAIN_S
 
     def started(self, now_s: float) -> None:
@@ -118,10 +124,17 @@ class Ending:
         if self.reason is None and not self._over:
             self.reason = reason
             self.stopped_s = now_s
-            self._term_due = True
-            self._kill_s = now_s + grace_s
+            self._notice_due = reason == "shutdown" and self.notice_s > 0
+            self._term_s = now_s + (self.notice_s if self._notice_due else 0.0)
+            self._kill_s = self._term_s + grace_s
         elif self._kill_s is not None:
             self._kill_s = min(self._kill_s, now_s + grace_s)
+
+    def skip_notice(self, now_s: float) -> None:
+        """Send TERM at once: no process of the job handles the signal before it."""
+        if self._term_s is not None and self._kill_s is not None:
+            self._kill_s -= max(0.0, self._term_s - now_s)
+            self._term_s = now_s
 
     def set_lease(self, until_s: float | None, grace_s: float) -> None:
         """Give a prepared attempt the lease with which it is launched."""
@@ -159,7 +172,7 @@ class Ending:
     def allow(self, limit_s: float, now_s: float) -> None:
         """Let an errand of an attempt whose program has ended take that long, then be killed."""
         self._over = True
-        self._term_due = False
+        self._term_s = None
         self._kill_s = now_s + limit_s
         self._kill_again_s = _KILL_AGAIN_S
 
@@ -171,7 +184,7 @@ class Ending:
         """
         self._over = True
         if self._kill_s is None:
-            self._term_due = True
+            self._term_s = now_s
             self._kill_s = now_s + self._leftover_grace_s
 
     def step(self, now_s: float) -> Do:
@@ -185,12 +198,15 @@ class Ending:
             self.early_s = None
             return Do.EARLY
         if self._kill_s is not None and now_s >= self._kill_s:
-            self._term_due = False
+            self._term_s = None
             self._kill_s = now_s + self._kill_again_s
             self._kill_again_s = min(self._kill_again_s * 2, _KILL_AGAIN_S_MAX)
             return Do.KILL
-        if self._term_due:
-            self._term_due = False
+        if self._notice_due:
+            self._notice_due = False
+            return Do.NOTICE
+        if self._term_s is not None and now_s >= self._term_s:
+            self._term_s = None
             return Do.TERM
         return Do.NOTHING
 
@@ -199,6 +215,8 @@ class Ending:
         early_due_s = self._early_due_s()
         due_s = self._limit_s() if early_due_s is None else early_due_s
         due_s = due_s if self._kill_s is None else self._kill_s
+        if self._term_s is not None and self.reason == "shutdown":
+            due_s = self._term_s if due_s is None else min(due_s, self._term_s)
         if self.lease_until_s is None or due_s is None:
             return self.lease_until_s if due_s is None else due_s
         return min(due_s, self.lease_until_s)

@@ -8,7 +8,17 @@ from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import Ending
 
 _STOP_REASONS = frozenset(
-    {"delete", "rerun", "move", "walltime", "peer_failed", "fenced", "node_stop", "lease"}
+    {
+        "delete",
+        "rerun",
+        "move",
+        "walltime",
+        "peer_failed",
+        "fenced",
+        "node_stop",
+        "shutdown",
+        "lease",
+    }
 )
 
 

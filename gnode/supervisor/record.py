@@ -98,23 +98,33 @@ def ended(task: Task, seen: Seen, ending: Ending, asking: Asking) -> dict[str, o
     if asking.refused:
         record["unhandled"] = asking.refused
     record.update(_outcome(seen.status))
-    merge_lease(task, ending, record)
+    merge_loss(task, ending, record)
     if seen.status not in (None, 0):
         _merge_out_of_memory(task, record, stopped=ending.reason is not None)
         _merge_report(task, seen, ending, record)
     return gate.never_launched(record) if gate.is_shut(task, ending) else record
 
 
-def merge_lease(task: Task, ending: Ending, record: dict[str, object]) -> None:
-    """Say so if the lease was over: it is not the job's own end, however it took the signal."""
-    if ending.reason != "lease":
-        return
-    for name in ("exit_code", "failure"):
+def merge_loss(task: Task, ending: Ending, record: dict[str, object]) -> None:
+    """Say so if the node was lost to the job: it is not its own end, however it took the signal.
+
+    The lease was over, or the machine shuts down, which is as if its power had failed.
+    """
+    match ending.reason:
+        case "lease":
+            message = (
+                f"the node could not reach the head for {task.lease_s:g} s: the job's lease has "
+                "expired"
+            )
+        case "shutdown":
+            message = "the node was shut down"
+            record.pop("stop_reason", None)
+        case _:
+            return
+    for name in ("exit_code", "failure", "signal"):
         record.pop(name, None)
     record["kind"] = "node_lost"
-    record["message"] = (
-        f"the node could not reach the head for {task.lease_s:g} s: the job's lease has expired"
-    )
+    record["message"] = message
 
 
 def _outcome(status: int | None) -> dict[str, object]:

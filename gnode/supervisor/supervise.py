@@ -49,7 +49,7 @@ WATCHED = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM, signal.SIGTERM)
 _ORDERS = (signal.SIGUSR1, signal.SIGTERM)
 _WRITE_AGAIN_S = 1.0
 #: Reasons of a stop after which the job runs again: its files are not copied away.
-_ANOTHER_FOLLOWS = frozenset({"rerun", "move", "fenced", "lease"})
+_ANOTHER_FOLLOWS = frozenset({"rerun", "move", "fenced", "lease", "shutdown"})
 _OVER_BEFORE = "exceeded its walltime limit during {}"
 _GROUP_LOOK_S = 0.05  # while processes that are not ours are in the group, such as a reader
 _SPOOL_LOOK_S = 10.0  # how often a supervisor makes sure that its attempt is still in the spool
@@ -131,6 +131,7 @@ class _Supervisor:
             lease_grace_s=task.lease_grace_s,
             early_s=None if task.gate else early.before_s(task),  # its walltime begins later
         )
+        self._ending.notice_s = early.notice_s(task)
 
     def run(self, around: Surroundings) -> bytes:
         """Start the job, wait until nothing of it is left, record how it ended."""
@@ -149,7 +150,7 @@ class _Supervisor:
             result = record.never_ran(self._task, error, seen)
             if self._ending.reason is not None:
                 result["stop_reason"] = self._ending.reason
-                record.merge_lease(self._task, self._ending, result)
+                record.merge_loss(self._task, self._ending, result)
             if is_shut(self._task, self._ending):
                 result = never_launched(result)
             words, fault = last_words.words(self._task, result), ""
@@ -418,9 +419,16 @@ class _Supervisor:
         Raises:
             LaunchError: it is to be stopped.
         """
-        if signal.sigtimedwait(_ORDERS, pause_s) is not None:
+        received = signal.sigtimedwait(_ORDERS, pause_s)
+        if received is not None and received.si_signo == signal.SIGTERM:
+            self._shut_down()
+        elif received is not None:
             self._obey()
         self._refuse_if_stopped()
+
+    def _shut_down(self) -> None:
+        """Stop the job, as the machine shuts down without gnode: nobody else sends TERM."""
+        self._ending.stop("shutdown", self._task.grace_s, kernel.boottime_s())
 
     def _refuse_if_stopped(self) -> None:
         lease.look(self._directory, self._task, self._ending, kernel.boottime_s())
@@ -451,8 +459,8 @@ class _Supervisor:
             number = signal.sigwaitinfo(WATCHED).si_signo
             if number == signal.SIGUSR1:
                 self._obey()
-            elif number == signal.SIGTERM:  # the machine goes down: leave a true record behind
-                self._ending.stop("node_stop", self._task.grace_s, kernel.boottime_s())
+            elif number == signal.SIGTERM:
+                self._shut_down()
             elif self._reap():  # an alarm looks, too: others may have put processes into the group
                 if cgroup.is_empty(self._task):
                     return
@@ -546,6 +554,9 @@ class _Supervisor:
     def _act(self, what: Do) -> None:
         if what is Do.EARLY:
             early.send(self._task, self._job_pid, self._members())
+        elif what is Do.NOTICE:
+            if not early.notify(self._task, self._job_pid, self._members()):
+                self._ending.skip_notice(kernel.boottime_s())
         elif what is Do.TERM:
             proc.ask_to_end(self._members())
         elif what is Do.KILL:

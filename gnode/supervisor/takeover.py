@@ -77,6 +77,7 @@ class LostAttempt:
             lease_grace_s=task.lease_grace_s,
             early_s=early.before_s(task),
         )
+        self._ending.notice_s = early.notice_s(task)
         self.job_pid = started.job_pid if started else 0
         self._ticks = started.job_start_ticks if started else 0
         self._may_have_run = spool.may_have_run(directory)
@@ -195,6 +196,9 @@ class LostAttempt:
         what = self._ending.step(now_s)
         if what is Do.EARLY:
             early.send(self._task, self.job_pid, set(self._members))
+        elif what is Do.NOTICE:
+            if not early.notify(self._task, self.job_pid, set(self._members)):
+                self._ending.skip_notice(now_s)
         elif what is Do.TERM:
             proc.ask_to_end(self._members)
         elif what is Do.KILL:

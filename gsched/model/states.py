@@ -125,6 +125,7 @@ class StopReason(StrEnum):
     PEER_FAILED = "peer_failed"  # another node's part of the same attempt ended
     FENCED = "fenced"  # the head gave this attempt up
     NODE_STOP = "node_stop"  # the node daemon was told to end its jobs
+    SHUTDOWN = "shutdown"  # its machine shuts down: a node's own reason, recorded as a lost node
     LEASE = "lease"  # the node has not reached the head for as long as the job's lease lasts
 
 

@@ -361,6 +361,27 @@ def test_usr2_ends_all_jobs_and_then_gnode(world: GnodeWorld) -> None:
     assert world.head.wait_for_exit(1).record.stop_reason is StopReason.NODE_STOP
 
 
+@pytest.mark.parametrize("state", ["stopping", "running"])
+def test_term_stops_jobs_where_the_machine_shuts_down(world: GnodeWorld, state: str) -> None:
+    """What systemd answers decides; scripts/package-test shows it under a real one."""
+    programs = world.directory / "bin"
+    programs.mkdir()
+    (programs / "systemctl").write_text(f"#!/bin/sh\necho {state}\n")
+    (programs / "systemctl").chmod(0o755)
+    world.head.acknowledge = True
+    world.start({"PATH": f"{programs}:{os.environ['PATH']}"})
+    world.launch(1, "trap 'sleep 0.2; exit 0' TERM; sleep 600 & wait")
+    pid = world.head.wait_for_start(1).pid
+
+    assert world.terminate() == 0
+
+    assert lives(pid) == (state == "running")
+    if state == "stopping":
+        record = world.head.wait_for_exit(1).record
+        assert (record.kind, record.stop_reason) == (OutcomeKind.NODE_LOST, None)
+        assert record.message == "the node was shut down"
+
+
 @pytest.mark.parametrize(
     "point", ["node.launch.after_report", "node.exit.before_report", "node.exit.after_report"]
 )

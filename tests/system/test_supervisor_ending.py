@@ -248,4 +248,28 @@ def test_term_to_the_supervisor_ends_the_job_with_a_true_record(launcher: Launch
     os.kill(pid, signal.SIGTERM)
     record = launcher.exit(1)
 
-    assert (record["kind"], record["stop_reason"]) == ("signalled", "node_stop")
+    assert (record["kind"], record["message"]) == ("node_lost", "the node was shut down")
+    assert "stop_reason" not in record
+
+
+@pytest.mark.parametrize(
+    ("options", "trapped"),
+    [
+        ({"checkpoint_signal": signal.SIGUSR1}, "USR1"),
+        ({"early_signal": {"signal": signal.SIGUSR1, "before_s": 30, "script_only": True}}, "USR1"),
+        ({"checkpoint_signal": signal.SIGUSR1}, "TERM"),
+    ],
+)
+def test_a_shutdown_gives_a_job_its_own_signal_where_it_handles_it_else_term(
+    launcher: Launcher, options: dict[str, object], trapped: str
+) -> None:
+    save = f"trap 'echo saved; exit 0' {trapped}; echo up; while :; do sleep 0.05; done"
+    launcher.launch(launcher.task(1, [BASH, "-c", save], grace_s=30, **options))
+    launcher.wait_for_output(1, "up")
+
+    launcher.order(1, {"do": "stop", "reason": "shutdown", "grace_s": 30})
+    record = launcher.exit(1)
+
+    assert "saved" in launcher.output(1)
+    assert record["kind"] == "node_lost"
+    assert "exit_code" not in record

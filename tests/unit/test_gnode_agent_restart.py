@@ -149,6 +149,23 @@ def test_stopping_all_ends_every_attempt_and_then_the_daemon() -> None:
     assert only(driver.step(AlarmRang()), do.Finish) == []
 
 
+def test_a_machine_that_shuts_down_stops_its_jobs_as_lost_ones_and_takes_no_others() -> None:
+    driver = Driver()
+    driver.run(1)
+    driver.launch(order(1, 2))  # waits for the end of the older attempt, which is fenced
+    driver.run(2)
+
+    done = driver.step(StopAllRequested(shuts_down=True))
+
+    reasons = {each.key.job: each.command.reason for each in only(done, do.CommandSupervisor)}  # type: ignore[union-attr] # only stops are given
+    assert reasons == {1: StopReason.FENCED, 2: StopReason.SHUTDOWN}
+    (ended,) = exits(done)
+    assert (ended.attempt, ended.kind, ended.stop_reason) == (2, OutcomeKind.NODE_LOST, None)
+    refused = exits(driver.launch(order(3)))[0]
+    assert (refused.kind, refused.stop_reason) == (OutcomeKind.LAUNCH_FAILED, None)
+    assert "shuts down" in refused.message
+
+
 def test_stopping_all_does_not_wait_long_for_a_head_that_does_not_answer() -> None:
     driver = Driver()
     driver.run(1)

@@ -183,3 +183,38 @@ def test_whatever_happens_term_comes_at_most_once_and_never_after_kill(
     steps = [what for what in done if what is not Do.NOTHING]
     assert steps.count(Do.TERM) <= 1
     assert Do.TERM not in steps[1:]
+
+
+def test_a_shutdown_lets_a_job_save_its_state_before_term() -> None:
+    ending = started()
+    ending.notice_s = 20
+    ending.stop("shutdown", 30, 1000)
+
+    assert ending.step(1000) is Do.NOTICE
+    assert ending.step(1000) is Do.NOTHING
+    assert ending.deadline_s() == 1020
+    assert ending.step(1020) is Do.TERM
+    assert ending.deadline_s() == 1050
+    assert ending.step(1050) is Do.KILL
+
+
+def test_a_shutdown_sends_term_at_once_where_no_process_handles_the_notice() -> None:
+    ending, without = started(), started()
+    ending.notice_s = 20
+    ending.stop("shutdown", 30, 1000)
+    assert ending.step(1000) is Do.NOTICE
+
+    ending.skip_notice(1001)
+    without.stop("shutdown", 30, 1000)
+
+    assert ending.step(1001) is Do.TERM
+    assert ending.deadline_s() == 1031
+    assert without.step(1000) is Do.TERM
+
+
+def test_only_a_shutdown_gives_notice() -> None:
+    ending = started()
+    ending.notice_s = 20
+    ending.stop("delete", 30, 1000)
+
+    assert ending.step(1000) is Do.TERM
