@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from gsched.protocol.recover import RecoverReply
     from gsched.protocol.rerun import RerunReply
     from gsched.protocol.running import ReloadReply, RunningConfig
+    from gsched.protocol.tasks import TaskList
 
 POLL_S = 30.0  # one long poll of `wait`; the head answers earlier when the job ends
 RETRY_S = 30.0  # how long a submission whose answer was lost is tried again: a head's restart
@@ -376,6 +377,18 @@ class HeadClient:
         from gsched.protocol.running import RunningConfig  # late: few commands need it
 
         return self._get("/v1/config", RunningConfig)
+
+    def tasks(self) -> "TaskList":
+        """Return the head's periodic tasks."""
+        from gsched.protocol.tasks import TaskList  # late: few commands need it
+
+        return self._get("/v1/tasks", TaskList)
+
+    def run_task(self, name: str) -> "TaskList":
+        """Start one of the head's periodic tasks (operators only)."""
+        from gsched.protocol.tasks import RunTask, TaskList  # late: few commands need it
+
+        return self._post("/v1/tasks", RunTask(name=name), TaskList)
 
     def reload(self) -> "ReloadReply":
         """Let the head read its configuration again (operators only)."""

@@ -16,6 +16,7 @@ from gsched.config.keys import settings_of
 from gsched.config.nodes import OutsideConfig, StagingConfig
 from gsched.config.notify import NotifyConfig
 from gsched.config.tables import Config, LimitsConfig, QueueConfig
+from gsched.config.tasks import TasksConfig
 from gsched.config.web import WebConfig
 from gsched.model.configuration import ConfigChange
 
@@ -57,6 +58,7 @@ RELOADED: Final[Mapping[Daemon, Mapping[str, tuple[str, ...]]]] = {
         "balance": ("predicted_times",),
         "fabric": ("inside", "between", "inside_of", "gpu_speeds", "link"),
         "training": ("refuse_impossible", "move_s", "profile"),
+        "tasks": TasksConfig.__struct_fields__,
         "web": WebConfig.__struct_fields__,
         "notify": NotifyConfig.__struct_fields__,
         "moves": ("at_once", "checkpoint_timeout_s", "warm", "prepare_timeout_s"),

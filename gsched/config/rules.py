@@ -21,6 +21,7 @@ from gsched.config.nodes import (
 from gsched.config.notify import NotifyConfig
 from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
 from gsched.config.tables import Config, HeadConfig, QueueConfig
+from gsched.config.tasks import HINT, NEVER, TasksConfig, cron_fields, period_s
 from gsched.config.units import BadValueError
 from gsched.config.web import WebConfig
 from gsched.errors import BadResourceError, ConfigError, InvalidRequestError
@@ -55,6 +56,8 @@ def check(config: Config) -> None:
         if mount_problem(mount):
             keys = ("containers", "mounts", at)
             raise BadValueError(keys, f": {mount!r} {mount_problem(mount)}", hint=MOUNT_RULE)
+    if config.tasks != TasksConfig():
+        _check_tasks(config.tasks)
     if config.notify != NotifyConfig():
         _check_notify(config.notify)
     _check_web(config.web)
@@ -376,6 +379,19 @@ def _check_idle_gpus(config: Config) -> None:
                 hint=f"queues of this file: {', '.join(names)}",
             )
         seen.add(rule.name)
+
+
+def _check_tasks(tasks: TasksConfig) -> None:
+    """Check the times of tasks; each cron expression must have some time at which it is due."""
+    from apscheduler.triggers.cron import CronTrigger  # late: few files have the table
+
+    for name in TasksConfig.__struct_fields__:
+        schedule = getattr(tasks, name)
+        try:
+            if schedule != NEVER and period_s(schedule) is None:
+                CronTrigger(**cron_fields(schedule))
+        except (BadResourceError, ValueError) as error:
+            raise BadValueError(("tasks", name), f": {error}", hint=HINT) from None
 
 
 def _check_notify(notify: NotifyConfig) -> None:

@@ -15,6 +15,7 @@ from gsched.config.nodes import (
 )
 from gsched.config.notify import NotifyConfig
 from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
+from gsched.config.tasks import TasksConfig
 from gsched.config.web import WebConfig
 from gsched.config.words import (
     DEFAULT_KEY,
@@ -233,4 +234,5 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     containers: ContainersConfig = ContainersConfig()
     staging: StagingConfig = StagingConfig()
     login: LoginConfig = LoginConfig()
+    tasks: TasksConfig = TasksConfig()
     web: WebConfig = WebConfig()

@@ -1,8 +1,7 @@
 """The head's regular work: old rows are removed, and all others looked at for damage.
 
-A task of the event loop and no scheduler library: it does the same things at fixed intervals;
-nothing about it must be remembered over a restart, and it has to take turns with commits on the
-store's own thread, which a scheduler would not do for us.
+`gschedd.daemon.tasks` says when. The work itself takes turns with commits on the store's own
+thread, slice by slice.
 """
 
 import asyncio
@@ -12,7 +11,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from gsched.clock import Clock
-from gsched.errors import TryAgainError
+from gsched.model.wording import counted
 from gschedd.store.purge import DAY_S, Keep, Kept, Purged, beyond
 from gschedd.store.scrub import Place
 from gschedd.store.seals import Damaged
@@ -21,8 +20,6 @@ T = TypeVar("T")
 
 log = logging.getLogger("gschedd.housekeeping")
 
-RETRY_S = 3600.0  # after the database could not be written
-USERS_S = 600.0  # between two looks at what each user has: a thousand jobs a second may end
 AHEAD_S = 7 * DAY_S  # of the clock, before it is said
 MAX_DAMAGED = 100  # damaged rows that are kept to be told
 REST_RATIO = 4.0  # a check rests so many times as long as each slice took: questions go first
@@ -62,7 +59,7 @@ class Checker(Protocol):
 
 
 class Housekeeping:
-    """Purges the database once a day, and users' finished jobs beyond their number more often.
+    """Purges the database, and users' finished jobs beyond their number.
 
     Args:
         in_writer: runs something on the store's thread, between commits.
@@ -87,27 +84,16 @@ class Housekeeping:
         self._clock = clock
         self.keep = keep
 
-    async def run(self) -> None:
-        """Purge now and then every day, users' jobs every ten minutes, until cancelled.
+    async def purge(self) -> str:
+        """Remove all that need not be kept, slice by slice; commits take their turn between.
+
+        Returns:
+            What was removed, in words.
 
         Raises:
+            TryAgainError: the disk is full, or another program has the database.
             StorageError: the database failed: the head must stop.
         """
-        next_s = self._clock.monotonic_s()
-        while True:
-            try:
-                if self._clock.monotonic_s() >= next_s:
-                    await self.purge()
-                    next_s = self._clock.monotonic_s() + DAY_S
-                await self.purge_users(Keep(jobs_per_user=self.keep.jobs_per_user))
-            except TryAgainError as error:  # the disk is full, or another program has the database
-                log.warning("old rows are not removed now: %s", error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                await asyncio.sleep(USERS_S)
-
-    async def purge(self) -> None:
-        """Remove all that need not be kept, slice by slice; commits take their turn between."""
         now_s = await self._time_s()
         await self.purge_users(self.keep)
         runs = jobs = events = 0
@@ -116,26 +102,37 @@ class Housekeeping:
             purged = await self._in_turn(lambda: self._store.purge(self.keep, now_s))
             runs, jobs, events = runs + purged.runs, jobs + purged.jobs, events + purged.events
             more = purged.more
-        if runs or jobs or events:
-            log.info("removed %d old runs, %d jobs and %d events of nodes", runs, jobs, events)
+        removed = f"removed {runs} old runs, {jobs} jobs and {events} events of nodes"
         in_use = await self._in_turn(self._store.code_in_use)
-        if in_use is None:
-            return  # a spec is damaged: its job may need any of them
-        removed = await asyncio.to_thread(self._code.purge, in_use, self._clock.wall_s())
-        if removed:
-            log.info("removed %d code snapshots", removed)
+        if in_use is not None:  # else a spec is damaged: its job may need any of them
+            code = await asyncio.to_thread(self._code.purge, in_use, self._clock.wall_s())
+            removed += f" and {counted(code, 'code snapshot')}" if code else ""
+        if runs or jobs or events or "code" in removed:
+            log.info("%s", removed)
+        return removed
 
-    async def purge_users(self, keep: Keep) -> None:
-        """Remove finished jobs of each user beyond what is kept, slice by slice."""
+    async def purge_users(self, keep: Keep | None = None) -> str:
+        """Remove finished jobs of each user beyond what is kept, slice by slice.
+
+        Args:
+            keep: None: only their number counts.
+
+        Returns:
+            What was removed, in words; it raises what `purge` raises.
+        """
+        keep = keep or Keep(jobs_per_user=self.keep.jobs_per_user)
+        jobs = 0
         kept = await self._in_turn(partial(self._store.next_user, -1))
         while kept is not None:
             left = total = beyond(kept, keep)
             while left > 0:
                 removed = await self._in_turn(partial(self._store.purge_user, kept.uid, left))
                 left = left - removed if removed else 0
+            jobs += total
             if total:
                 log.info("removed the %d oldest finished jobs of uid %d", total, kept.uid)
             kept = await self._in_turn(partial(self._store.next_user, kept.uid))
+        return f"removed {counted(jobs, 'finished job')}"
 
     async def _in_turn(self, work: Callable[[], T]) -> T:
         done: list[T] = []
@@ -156,7 +153,7 @@ class Housekeeping:
 
 
 class Check:
-    """Compares all rows with their checksums once a day, slowly.
+    """Compares all rows with their checksums, slowly.
 
     Args:
         reader: has a connection of its own, used in one thread at a time.
@@ -172,20 +169,15 @@ class Check:
         self.damaged: dict[str, Damaged] = {}
         self._note(damaged)
 
-    async def run(self) -> None:
-        """Look at all rows now and then every day, until cancelled."""
-        while True:
-            await self.look()
-            await asyncio.sleep(DAY_S)
-
-    async def look(self) -> None:
-        """Look at all rows once."""
+    async def look(self) -> str:
+        """Look at all rows once; return what was found, in words."""
         place: Place | None = Place()
         while place is not None:
             began_s = self._clock.monotonic_s()
             damaged, place = await asyncio.to_thread(self._reader.check, place)
             self._note(damaged)
             await asyncio.sleep(REST_RATIO * (self._clock.monotonic_s() - began_s))
+        return f"{counted(len(self.damaged), 'damaged row')}" if self.damaged else ""
 
     def _note(self, damaged: Sequence[Damaged]) -> None:
         for each in damaged:

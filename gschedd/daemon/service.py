@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,6 @@ from gsched.errors import NO_ROOM, FencedError, StorageError
 from gsched.files import replace_file
 from gsched.hangup import OnHangup
 from gsched.model.ids import short_job_id
-from gsched.model.states import JobState
 from gsched.protocol import api
 from gsched.protocol.api import NotifyRow
 from gsched.version import VERSION
@@ -34,8 +34,7 @@ from gschedd.core.head import Head
 from gschedd.core.requests.followers import awaited, recall
 from gschedd.core.requests.queues import overridden
 from gschedd.core.state.state import State
-from gschedd.core.views.ahead import waiting_elements
-from gschedd.core.views.jobs import queue_row
+from gschedd.core.views.jobs import queue_rows
 from gschedd.daemon.housekeeping import Check, Housekeeping
 from gschedd.daemon.lock import HeadLock
 from gschedd.daemon.reloading import Reloading
@@ -47,6 +46,7 @@ from gschedd.daemon.setup import (
     relearn,
     settings_from,
 )
+from gschedd.daemon.tasks import PeriodicTask, PeriodicTasks
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import errors
@@ -85,6 +85,7 @@ from gschedd.http.samples import SampleQueries
 from gschedd.http.schema import openapi
 from gschedd.http.sessions import Sessions
 from gschedd.http.snapshots import Snapshots
+from gschedd.http.tasks import TaskRoutes
 from gschedd.http.witnesses import Witnesses
 from gschedd.monitor.model import MonitorBegin
 from gschedd.monitor.worker import MonitorReport
@@ -214,11 +215,10 @@ class Service:
             len(self._head.state.jobs),
             self._node_port,
         )
-        keeping = asyncio.create_task(self._housekeeping.run(), name="housekeeping")
-        checking = asyncio.create_task(self._check.run(), name="check of the database")
+        keeping = asyncio.create_task(self._tasks.run(), name="tasks")
         telling = asyncio.create_task(self._links.keep_witnesses(), name="high water")
         waiting = asyncio.create_task(self._sessions.waiting.run(), name="interactive jobs")
-        work = {engine, keeping, checking, telling, waiting}
+        work = {engine, keeping, telling, waiting}
         for worker in (self._notifier, self._monitor):
             work.add(asyncio.create_task(worker.run(), name="worker process"))
         await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -247,21 +247,10 @@ class Service:
             keep=keep_from(self._config),
             code=self._code_store,
         )
-        self._notify_after = self._store.reached[0]
-        path = self._store.path
-
-        def notifying() -> NotifierBegin | None:
-            return begin_notifying(head.settings, newest=self._notify_after, database=path)
-
-        def monitoring() -> MonitorBegin | None:
-            return begin_monitoring(head.settings, database=path)
-
-        self._notifier = KeptWorker(
-            "notifier", "gschedd.notify.worker", notifying, NotifierReport()
-        )
-        self._monitor = KeptWorker("monitor", "gschedd.monitor.worker", monitoring, MonitorReport())
+        self._make_workers()
         self._check_reader = Reader(self._store.path)
         self._check = Check(self._check_reader, self._clock, self._damaged)
+        self._tasks = self._make_tasks()
         self._blob_reader = Reader(self._store.path)
         self._text_reader = Reader(self._store.path)
         blobs = BlobCache(self._blob_reader.blob)
@@ -333,6 +322,9 @@ class Service:
             overrides=self._overrides,
             write=partial(write_overrides, self._config.head.state_dir),
         )
+        self._task_routes = TaskRoutes(
+            tasks=self._tasks, callers=callers, bodies=self._bodies, clock=self._clock
+        )
         self._reloading = Reloading(
             self._given, self._file, queues=self._queues, take=self._take, clock=self._clock
         )
@@ -395,11 +387,44 @@ class Service:
         self._commands = Commands(parts)
         self._resubmissions = Resubmissions(parts, self._queries)
 
+    def _make_workers(self) -> None:
+        """Make the processes that tell of jobs and serve the page; they are not started yet."""
+        head = self._head
+        self._notify_after = self._store.reached[0]
+        path = self._store.path
+
+        def notifying() -> NotifierBegin | None:
+            return begin_notifying(head.settings, newest=self._notify_after, database=path)
+
+        def monitoring() -> MonitorBegin | None:
+            return begin_monitoring(head.settings, database=path)
+
+        self._notifier = KeptWorker(
+            "notifier", "gschedd.notify.worker", notifying, NotifierReport()
+        )
+        self._monitor = KeptWorker("monitor", "gschedd.monitor.worker", monitoring, MonitorReport())
+
+    def _make_tasks(self) -> PeriodicTasks:
+        """Return what is done periodically: a row for each task, whose name is a key of [tasks]."""
+        rows = (
+            PeriodicTask(name="purge", run=self._housekeeping.purge),
+            PeriodicTask(name="purge_users", run=self._housekeeping.purge_users),
+            PeriodicTask(name="check_rows", run=self._check.look, at_start=True),
+        )
+        return PeriodicTasks(
+            rows,
+            self._config.tasks,
+            store=self._store,
+            in_writer=self._engine.in_writer,
+            clock=self._clock,
+        )
+
     def _take(self, config: Config) -> None:
         """Give a configuration that was read again to the parts that do not ask the core."""
         before = self._reloading.config
         self._housekeeping.keep = keep_from(config)
         self._code_store.limits = config.limits
+        self._tasks.configure(config.tasks)
         self._texts.most_bytes = config.limits.texts_per_user_bytes
         if config.notify != before.notify:
             if not before.notify.is_on:
@@ -422,7 +447,7 @@ class Service:
         commands = web.Application(middlewares=[watched(self._bodies), errors], logger=log)
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
-            *(self._queues, self._running, self._commands, self._resubmissions),
+            *(self._task_routes, self._queues, self._running, self._commands, self._resubmissions),
             *(self._code, self._outputs, self._samples),
         ):
             commands.add_routes(part.routes())
@@ -534,16 +559,6 @@ class Service:
 
     def _status(self) -> api.StatusReply:
         head = self._head
-        counts: dict[str, int] = {}
-        by_queue: dict[str, dict[str, int]] = {name: {} for name in head.settings.queues}
-        for job in head.state.jobs.values():
-            state = job.state.value
-            counts[state] = counts.get(state, 0) + 1
-            inside = by_queue.setdefault(job.spec.queue, {})
-            jobs, held = waiting_elements(job) if job.elements is not None else (1, 0)
-            for name, more in ((state, jobs), (JobState.HELD.value, held)):
-                if more:
-                    inside[name] = inside.get(name, 0) + more
         config = self._config.head
         return api.StatusReply(
             server=head.settings.server,
@@ -556,7 +571,7 @@ class Service:
             pid=os.getpid(),
             started_s=self._started_s,
             now_s=self._clock.wall_s(),
-            jobs=counts,
+            jobs=dict(Counter(job.state.value for job in head.state.jobs.values())),
             nodes_up=up_nodes(head),
             nodes=len(head.state.nodes),
             cycles=head.cycles,
@@ -575,9 +590,7 @@ class Service:
             stalled=self._engine.stalled,
             disk=self._space.row(),
             config=self._reloading.row,
-            queue_rows=tuple(
-                queue_row(queue, by_queue[name]) for name, queue in head.settings.queues.items()
-            ),
+            queue_rows=queue_rows(head.state, head.settings.queues),
             damaged=tuple(
                 text
                 for text, row in self._check.damaged.items()

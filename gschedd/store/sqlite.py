@@ -419,6 +419,19 @@ class Store:
             self._set_meta(seq=str(self._seq))
             return work()
 
+    def tasks(self) -> dict[str, str]:
+        """Return the last run of each periodic task of the head, as `save_task` kept it."""
+        try:
+            found = self._db.execute("SELECT key, value FROM meta WHERE key LIKE 'task %'")
+            return {str(key).removeprefix("task "): str(value) for key, value in found}
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def save_task(self, name: str, text: str) -> None:
+        """Keep the last run of a task; it raises what `purge` raises."""
+        with self._transaction():
+            self._set_meta(**{f"task {name}": text})
+
     def code_in_use(self) -> set[tuple[int, str]] | None:
         """Return owner and digest of the code snapshots of all jobs that are kept.
 

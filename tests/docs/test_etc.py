@@ -38,6 +38,7 @@ from gsched.config.tables import (
     MovesConfig,
     QueueConfig,
 )
+from gsched.config.tasks import TasksConfig
 from gsched.config.words import DEFAULT_NODE_STATE_DIR
 
 ETC = Path(__file__).resolve().parents[2] / "etc"
@@ -96,6 +97,7 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[outside_gpu_use]", OutsideConfig),
         ("[idle_gpus]", IdleGpusConfig),
         ("[login]", LoginConfig),
+        ("[tasks]", TasksConfig),
     ],
 )
 def test_each_key_is_in_its_section(section: str, kind: type[msgspec.Struct]) -> None:

@@ -42,6 +42,7 @@ from gsched.config.tables import (
     MovesConfig,
     QueueConfig,
 )
+from gsched.config.tasks import TasksConfig
 from gsched.config.web import WebConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -239,6 +240,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[OUTSIDE_GPU_USE]": OutsideConfig,
         "[IDLE_GPUS]": IdleGpusConfig,
         "[LOGIN]": LoginConfig,
+        "[TASKS]": TasksConfig,
     }
     for title, struct in tables.items():
         terms = re.findall(r"^([a-z_]+(?:, [a-z_]+)*)\n    \S", sections[title], re.MULTILINE)
@@ -265,6 +267,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "outside_gpu_use",
         "idle_gpus",
         "login",
+        "tasks",
         "notify",
         "web",
     }

@@ -128,7 +128,7 @@ def test_a_head_that_is_told_not_to_learn_keeps_nothing(cluster: Cluster) -> Non
     assert "does not learn" in run(cluster, "gnodes", "--predictions").stderr
 
 
-def test_a_head_purges_when_it_starts(cluster: Cluster) -> None:
+def test_a_head_purges_when_an_operator_wants_it(cluster: Cluster) -> None:
     """What it is told to; a job that runs meanwhile goes on, and ids go on where they were."""
     start(cluster)
     for _ in range(3):
@@ -141,7 +141,8 @@ def test_a_head_purges_when_it_starts(cluster: Cluster) -> None:
     cluster.start_head()
     cluster.wait_for_node("n1")
 
-    wait_until(lambda: rows_of(cluster) == [3], what="old runs to be removed")
+    run(cluster, "gsched", "tasks", "run", "purge")
+    assert rows_of(cluster) == [3]
     left = run_command("gstat", "-f", "1", head=cluster.socket)
     assert left.status != 0
     assert "Unknown Job Id 1.test" in left.stderr

@@ -22,6 +22,7 @@ COMMANDS = {
     "init": "Create configuration and key of a new site.",
     "config": "Show or check the configuration.",
     "reload": "Let the running head read its configuration again.",
+    "tasks": "List the periodic tasks of the head, or run one.",
     "recover": "Show why the head is in safe mode, and end it.",
     "backup": "Save the head's database and what belongs to it.",
     "restore": "Put a backup in place of the head's database.",

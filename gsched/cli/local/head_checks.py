@@ -1,5 +1,6 @@
 """What the doctor asks the head: does it answer, dispatch, see its nodes, and is it our version."""
 
+import contextlib
 import os
 import stat
 import time
@@ -14,6 +15,7 @@ from gsched.errors import NO_ROOM, GschedError, HeadUnreachableError
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.wording import FENCE_NO_FILES, FENCE_OFF, counted
 from gsched.protocol.api import API_VERSION, ConfigRow, DiskRow, NodeRow, NotifyRow, StatusReply
+from gsched.protocol.tasks import TaskOutcome, TaskRow
 from gsched.version import VERSION
 
 SKEW_WARN_S = 2.0
@@ -54,6 +56,8 @@ def check_head(address: str, *, patience_s: float = 1.0) -> Iterator[Finding]:
         return
     yield ok("head", f"answers at {head.transport.address.text} (process {status.pid})")
     yield from check_status(status, now_s=sent_s)
+    with contextlib.suppress(GschedError):  # of a head of another version
+        yield from check_tasks(head.tasks().tasks)
     if status.config is not None and path:
         yield from check_file(status.config, HeadClient(address, patience_s=0.0))
     yield from check_nodes(nodes, now_s=status.now_s)
@@ -77,6 +81,17 @@ def check_file(row: ConfigRow, head: HeadClient) -> Iterator[Finding]:
         )
     elif not row.problem and not outdated:
         yield ok("reload", f"the head runs with {row.path or 'the defaults'} as it is")
+
+
+def check_tasks(rows: Iterable[TaskRow]) -> Iterator[Finding]:
+    """Name periodic tasks of the head that failed, or that take longer than their periods."""
+    for row in rows:
+        todo = f"gsched tasks run {row.name} tries it again; see the head's log"
+        if row.outcome is TaskOutcome.FAILED:
+            yield warn(f"task {row.name}", f"failed: {row.text}", todo)
+        elif row.overlaps:
+            text = f"its time came {row.overlaps} times while it still ran"
+            yield warn(f"task {row.name}", text, "give it a longer period in [tasks]")
 
 
 def check_socket(path: str) -> Finding:

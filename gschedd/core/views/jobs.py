@@ -1,6 +1,6 @@
 """The core's records as users see them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import structs
 
@@ -22,9 +22,10 @@ from gschedd.core.nodes.probation import recent_resumptions
 from gschedd.core.requests.notify import origin_of
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job, Node, Part
+from gschedd.core.state.state import State
 from gschedd.core.training.checkpoints import checkpoint_dir
 from gschedd.core.training.startups import expected_startup_s
-from gschedd.core.views.ahead import jobs_ahead
+from gschedd.core.views.ahead import jobs_ahead, waiting_elements
 from gschedd.core.views.arrays import original_id, with_array
 from gschedd.core.views.details import (
     advice,
@@ -424,6 +425,13 @@ def part_row(node: str, part: Part, tokens: TokenUse | None = None) -> api.PartR
     )
 
 
-def queue_row(queue: QueueConfig, jobs: dict[str, int]) -> api.QueueRow:
-    """Return a queue with its settings; ``jobs`` counts its unfinished ones by state."""
-    return made_of(api.QueueRow, queue, jobs=jobs)
+def queue_rows(state: State, queues: Mapping[str, QueueConfig]) -> tuple[api.QueueRow, ...]:
+    """Return the queues with their settings, and their unfinished jobs counted by state."""
+    jobs: dict[str, dict[str, int]] = {name: {} for name in queues}
+    for job in state.jobs.values():
+        inside = jobs.setdefault(job.spec.queue, {})
+        count, held = waiting_elements(job) if job.elements is not None else (1, 0)
+        for name, more in ((job.state.value, count), (JobState.HELD.value, held)):
+            if more:
+                inside[name] = inside.get(name, 0) + more
+    return tuple(made_of(api.QueueRow, queue, jobs=jobs[name]) for name, queue in queues.items())
