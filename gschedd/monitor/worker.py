@@ -23,6 +23,8 @@ from gschedd.monitor.database import Database
 from gschedd.monitor.feed import Feed, ModelPart
 from gschedd.monitor.health import HealthRoutes
 from gschedd.monitor.link import HeadLink
+from gschedd.monitor.metrics.counts import MetricCounts
+from gschedd.monitor.metrics.routes import MetricsRoutes, token_of
 from gschedd.monitor.model import MonitorBegin, ReadModel
 from gschedd.monitor.report_routes import ReportRoutes
 from gschedd.monitor.serve import listen
@@ -40,7 +42,7 @@ PERIOD_S: Final = 0.5
 PAUSE_S: Final = 5.0
 KEY_BYTES: Final = 32
 #: The parts of the read model, in the order in which they take events in.
-PARTS: Final[Sequence[Callable[[MonitorBegin], ModelPart]]] = (UsageModel,)
+PARTS: Final[Sequence[Callable[[MonitorBegin], ModelPart]]] = (UsageModel, MetricCounts)
 
 
 class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,9 +53,10 @@ class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trouble: str = ""
 
 
-def routes_of(model: ReadModel) -> Sequence[web.RouteDef]:
+def routes_of(model: ReadModel, state_dir: str) -> Sequence[web.RouteDef]:
     """Return the routes of all that the monitor serves."""
-    return [*HealthRoutes(model).routes(), *ReportRoutes(model).routes()]
+    metrics = MetricsRoutes(model, token_of(state_dir))
+    return [*HealthRoutes(model).routes(), *metrics.routes(), *ReportRoutes(model).routes()]
 
 
 async def work(begin: MonitorBegin, clock: Clock) -> None:
@@ -108,7 +111,7 @@ async def _listen(begin: MonitorBegin, model: ReadModel, opened: contextlib.Asyn
     port_path = os.path.join(begin.state_dir, "monitor.port")
     try:
         listening = await listen(
-            routes_of(model),
+            routes_of(model, begin.state_dir),
             model=model,
             path=begin.socket,
             port=_port(port_path),
