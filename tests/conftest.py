@@ -193,6 +193,16 @@ def cluster(
     made.stop()
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[object]:
+    """Return a `tests.support.forks.ForkServer` that has imported torch."""
+    from tests.support.forks import torch_server
+
+    made = torch_server()
+    yield made
+    made.close()
+
+
 _CLUSTER = pytest.StashKey[object]()
 _CPU_S = pytest.StashKey[float]()
 

@@ -8,7 +8,8 @@ import signal
 import pytest
 
 from gsched.elastic import Adaptive, Samples
-from tests.support.torchrun import ROOT, run_torchrun
+from tests.support.elastic_runs import ROOT, run_ranks
+from tests.support.forks import ForkServer
 
 GUIDE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 
@@ -19,7 +20,7 @@ GUIDE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     [pytest.param(64, 2, id="within an epoch"), pytest.param(1024, 1, id="after one")],
 )
 def test_example_trains_and_goes_on_where_it_was(
-    tmp_path: pathlib.Path, batch: int, last: int
+    tmp_path: pathlib.Path, forks: ForkServer, batch: int, last: int
 ) -> None:
     """Alone; then with a directory, killed after its ``last`` checkpoint, and started again.
 
@@ -33,29 +34,31 @@ def test_example_trains_and_goes_on_where_it_was(
     assert '"model.pt"' in code
     code = code.replace('"model.pt"', repr(str(tmp_path / "model.pt")))
     script.write_text(code.replace("schedule.step()\n", "schedule.step(); loss.item()\n"))
-    alone = run_torchrun(script, ranks=2)
-    assert alone.returncode == 0, alone.stderr
     directory = {"GSCHED_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
-    killed = run_torchrun(
-        script,
-        ranks=2,
-        GSCHED_CHECKPOINT_INTERVAL_S="0.000001",
-        GSCHED_FAIL=f"training.save.after_publish:{last}:kill",
-        **directory,
-    )
-    assert killed.returncode != 0
-    assert f"exitcode  : -{int(signal.SIGKILL)}" in killed.stderr
-    again = run_torchrun(script, ranks=2, **directory)
-    assert again.returncode == 0, again.stderr
+    kill = f"training.save.after_publish:{last}:kill"
+    often = {"GSCHED_CHECKPOINT_INTERVAL_S": "0.000001", "GSCHED_FAIL": kill}
+
+    alone, whole = run_ranks(forks, tmp_path, str(script), ranks=2)
+    assert alone == 0, whole
+    killed, before = run_ranks(forks, tmp_path, str(script), ranks=2, **directory, **often)
+    assert killed == -signal.SIGKILL, before
+    (tmp_path / "model.pt").unlink()
+    again, after = run_ranks(forks, tmp_path, str(script), ranks=2, **directory)
+    assert again == 0, after
     assert (tmp_path / "model.pt").exists()
 
-    lines = alone.stdout.splitlines()
+    lines = epochs(whole)
     assert [line.split(":")[0] for line in lines] == [f"epoch {epoch}" for epoch in range(4)]
     assert lines[-1].endswith("after 4096 samples")
     # The same losses: it went on, and did not begin anew with other numbers.
-    assert (killed.stdout + again.stdout).splitlines()[-1] == lines[-1]
-    assert len(again.stdout.splitlines()) <= 4
-    assert "begins anew" not in again.stderr
+    assert (epochs(before) + epochs(after))[-1] == lines[-1]
+    assert len(epochs(after)) <= 4
+    assert "begins anew" not in after
+
+
+def epochs(output: str) -> list[str]:
+    """Return the lines of an example's output that are about an epoch."""
+    return [line for line in output.splitlines() if line.startswith("epoch ")]
 
 
 def test_guide_names_every_setting_and_variable() -> None:

@@ -94,10 +94,10 @@ class Ranks:
 
 
 def run_ranks(
-    forks: ForkServer, directory: pathlib.Path, *script: str, ranks: int
+    forks: ForkServer, directory: pathlib.Path, *script: str, ranks: int, **variables: str
 ) -> tuple[int, str]:
     """Run a script on so many ranks; return how it ended, and the end of what it wrote."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", **variables}
     output = directory / "output"
     started = Ranks(forks, list(script), environment, output, ranks)
     return started.wait(RANKS_TIMEOUT_S), output.read_text(errors="replace")[-4000:]

@@ -178,31 +178,21 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_taken(
     assert first_step(tmp_path / "trace-3-0.jsonl") == 3
 
 
-def run_python(name: str, directory: Path, script: Path, *arguments: str) -> str:
-    """Return what a script has written to standard output."""
-    done = subprocess.run(
-        [torch_python(*NEEDS[name]), str(script), *arguments],
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300.0,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+MISTAKES = str(ROOT / "tests" / "support" / "framework_mistakes.py")
 
 
-def mistakes(name: str, directory: Path) -> dict[str, str]:
+def answers(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
     """Return what each mistake is told."""
-    script = ROOT / "tests" / "support" / "framework_mistakes.py"
-    lines = run_python(name, directory, script, name, str(directory)).splitlines()
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
     return {key: words for key, _, words in (line.partition(": ") for line in lines)}
 
 
-def test_mistakes_with_a_trainer_of_hugging_face_are_told(tmp_path: Path) -> None:
+def test_mistakes_with_a_trainer_of_hugging_face_are_told(tmp_path: Path, forks_of: Forks) -> None:
     """Before a step is done; none of them would be seen otherwise."""
-    said = mistakes("huggingface", tmp_path)
+    words = [MISTAKES, "huggingface", str(tmp_path)]
+    said = answers(forks_of("huggingface").run(words, env=ENVIRONMENT, timeout=300.0))
 
     assert "a step takes 4 samples on 1 ranks" in said["other batch"]
     assert "ElasticCallback says global_batch=8" in said["other batch"]
@@ -212,8 +202,13 @@ def test_mistakes_with_a_trainer_of_hugging_face_are_told(tmp_path: Path) -> Non
 
 
 def test_mistakes_with_a_trainer_of_lightning_are_told(tmp_path: Path) -> None:
-    """Also where it is imported under its older name."""
-    said = mistakes("lightning", tmp_path)
+    """Also where it is imported under its older name; a fork would have it by the new one."""
+    words = [torch_python(*NEEDS["lightning"]), MISTAKES, "lightning", str(tmp_path)]
+    said = answers(
+        subprocess.run(
+            words, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
+        )
+    )
 
     assert "call elastic.checkpoint() before" in said["not looked"]
     assert "the data set has 9 samples, and Samples says 8" in said["other data"]
@@ -231,13 +226,15 @@ def test_mistakes_with_a_trainer_of_lightning_are_told(tmp_path: Path) -> None:
     ],
 )
 def test_an_example_trains_outside_gsched(
-    tmp_path: Path, name: str, words: str, model: str
+    tmp_path: Path, forks_of: Forks, name: str, words: str, model: str
 ) -> None:
     """As any other script, and its model is there at the end."""
     script = ROOT / "examples" / f"elastic_{name}.py"
 
-    said = run_python(name, tmp_path, script, "--samples=32", "--global-batch=8", "--epochs=2")
+    options = ("--samples=32", "--global-batch=8", "--epochs=2")
+    done = forks_of(name).run([str(script), *options], cwd=tmp_path, env=ENVIRONMENT, timeout=300.0)
 
-    assert words in said
+    assert done.returncode == 0, done.stderr
+    assert words in done.stdout
     assert (tmp_path / model).exists()
     assert not (tmp_path / "gsched-checkpoints").exists()

@@ -328,7 +328,7 @@ def test_logins_while_jobs_end_leave_nothing_behind(site: Site) -> None:
     with ThreadPoolExecutor(6) as pool:
         counts = pool.map(log_in_again_and_again, range(6))
         for _ in range(8):
-            job = site.users.submit(site.cluster, alice, "--", "sleep", "1.5")
+            job = site.users.submit(site.cluster, alice, "--", "sleep", "0.5")
             site.await_end(job)
             assert not cgroups.members(site.group(job))
         stopped = True

@@ -117,11 +117,17 @@ def test_two_agents_train_together(launcher: Launcher, training: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_d8_a_rank_killed_by_a_signal(launcher: Launcher, training: str) -> None:
-    start_two(launcher, "os.kill(os.getpid(), signal.SIGSEGV)", 1, elastic=training == "elastic")
+    start_two(
+        launcher,
+        "os.kill(os.getpid(), signal.SIGSEGV)",
+        1,
+        elastic=training == "elastic",
+        ranks=1,
+    )
 
     record = first_failure(launcher)
 
-    assert (record["job"], record["rank"]) == (1, 1)
+    assert (record["job"], record["rank"]) == (2, 1)
     assert (record["kind"], record["signal"]) == ("signalled", 11)
     assert "rank 1" in record["message"]
     assert "exit_code" not in record
@@ -168,7 +174,7 @@ os._exit(3)
 
 @pytest.mark.timeout(300)
 def test_an_elastic_training_with_options_for_torchrun_gets_torchrun(launcher: Launcher) -> None:
-    start_two(launcher, "pass", 0, elastic=True, options=("--tee", "3"))
+    start_two(launcher, "pass", 0, elastic=True, ranks=1, options=("--tee", "3"))
 
     assert [launcher.exit(job)["exit_code"] for job in (1, 2)] == [0, 0], launcher.output(1, "e")
     assert "[default0]" in launcher.output(1) + launcher.output(1, "e")
