@@ -555,11 +555,12 @@ class Agent:
 
 
 def _places(use: GpuUse | None) -> tuple[object, ...]:
-    """Return what the head hears at once: who is on GPUs, and whether that counts."""
+    """Return what the head hears at once: who is on GPUs, whether that counts, what is unused."""
     if use is None:
         return ()
     outside = tuple((each.index, each.pid, each.ends_s) for each in use.outside)
-    return (outside, use.avoid)
+    unused = tuple((each.index, each.job, each.attempt) for each in use.unused)
+    return (outside, unused, use.avoid)
 
 
 def _verdicts(results: Iterable[HealthResult]) -> list[tuple[str, bool, str]]:

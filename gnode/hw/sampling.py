@@ -128,6 +128,8 @@ class Sampler(Generic[KeyT]):
         self._nvml = nvml
         self._idle = idle if idle is not None and idle.window_s else None
         self._sums: dict[KeyT, _Sum] = {}
+        #: The targets of the last sample, and the processes of each.
+        self.processes: list[tuple[SamplingTarget[KeyT], set[int]]] = []
 
     @property
     def live(self) -> dict[KeyT, LiveUse]:
@@ -154,9 +156,10 @@ class Sampler(Generic[KeyT]):
         self._sums = {target.key: self._sums.get(target.key, _Sum()) for target in targets}
         below = _descendants_of() if targets else {}
         usage: dict[KeyT, Usage] = {}
-        for target in targets:
+        self.processes = [(target, _processes(target, below)) for target in targets]
+        for target, pids in self.processes:
             total = self._sums[target.key]
-            self._add(total, target, _processes(target, below), gpus, tokens.get(target.key))
+            self._add(total, target, pids, gpus, tokens.get(target.key))
             usage[target.key] = total.usage(target.wall_s)
         return usage, gpus
 

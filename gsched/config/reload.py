@@ -54,7 +54,9 @@ RELOADED: Final[Mapping[Daemon, Mapping[str, tuple[str, ...]]]] = {
             "unsatisfiable",
         ),
         "queue": tuple(name for name in QueueConfig.__struct_fields__ if name != "policy"),
-        "history": ("keep_days", "keep_rows", "keep_jobs_days", "keep_jobs_per_user"),
+        "history": (
+            *("keep_days", "keep_rows", "keep_jobs_days", "keep_jobs_per_user", "accounting"),
+        ),
         "balance": ("predicted_times",),
         "fabric": ("inside", "between", "inside_of", "gpu_speeds", "link"),
         "training": ("refuse_impossible", "move_s", "profile"),

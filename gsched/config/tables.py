@@ -171,6 +171,8 @@ class HistoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         keep_jobs_days: how long jobs that are done are kept, with their events, attempts and
             scripts, and events of nodes.
         keep_jobs_per_user: how many jobs that are done are kept of each user, the newest.
+        accounting: whether Torque's accounting records are written, to ``accounting/YYYYMMDD`` in
+            the state directory.
     """
 
     learn: bool = True
@@ -179,6 +181,7 @@ class HistoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     keep_rows: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 500_000
     keep_jobs_days: Days = 365.0
     keep_jobs_per_user: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 250_000
+    accounting: bool = False
 
 
 class ContainersConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from msgspec import Struct
 from gsched.errors import ConfigError
 from gsched.protocol.web import WebAddress
 from gschedd.http.answers import answer, errors
-from gschedd.http.door import Doors, Rules, Source
+from gschedd.http.door import Door, Rules, Source
 from gschedd.http.listening import USERS_MODE, UserSource, address_source, listen_on_path
 from gschedd.monitor.model import ReadModel
 
@@ -25,13 +25,16 @@ RULES: Final = Rules(of_source=32, in_all=256, reserved=16)
 class Listening(Struct, kw_only=True):
     """What is listened on; ``address`` is that of the TCP socket, empty if there is none."""
 
-    doors: Doors
+    doors: list[Door]
+    runners: list[web.AppRunner]
     address: str = ""
 
     async def close(self) -> None:
         """Close all sockets and connections."""
-        self.doors.close()
-        await self.doors.cleanup()
+        for door in self.doors:
+            door.close()
+        for runner in self.runners:
+            await runner.cleanup()
 
 
 class Login:
@@ -67,7 +70,7 @@ async def listen(
     Raises:
         ConfigError: one of them cannot be had.
     """
-    listening = Listening(doors=Doors(model.clock))
+    listening = Listening(doors=[], runners=[])
     login = Login(model, lambda: listening.address)
     listeners: list[tuple[socket.socket, Callable[[socket.socket], Source]]] = [
         (listen_on_path(path, mode=USERS_MODE, key="socket"), UserSource(lambda: operators))
@@ -80,7 +83,19 @@ async def listen(
     for listener, source_of in listeners:
         app = web.Application(middlewares=[errors], logger=log)
         app.add_routes([*routes, *login.routes()])
-        await listening.doors.serve(app, listener, source_of, RULES)
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await runner.setup()
+        assert runner.server is not None, "it was set up"
+        door = Door(
+            listener=listener,
+            server=runner.server,
+            source_of=source_of,
+            rules=RULES,
+            clock=model.clock,
+        )
+        door.open()
+        listening.runners.append(runner)
+        listening.doors.append(door)
     return listening
 
 

@@ -16,10 +16,9 @@ from gsched.protocol.samples import UseSamples
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job, Part
 from gschedd.monitor.model import MonitorBegin
+from gschedd.monitor.records import HeadRecords
 from gschedd.monitor.store import MonitorTable
-from gschedd.store import rows
 from gschedd.store.purge import DAY_S
-from gschedd.store.seals import DamagedRowError
 
 #: Rows that are removed at once.
 SLICE: Final = 1000
@@ -61,16 +60,6 @@ CREATE TABLE IF NOT EXISTS usage_nodes (
     up INTEGER NOT NULL, cpus INTEGER NOT NULL, gpus INTEGER NOT NULL, gpu_types TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS usage_nodes_now ON usage_nodes (node) WHERE until_s IS NULL;
 """
-_SELECT_JOB: Final = (
-    rows.SELECT_JOBS.replace(
-        "FROM jobs LEFT JOIN specs ON", "FROM head.jobs AS jobs LEFT JOIN head.specs AS specs ON"
-    )
-    + "WHERE jobs.id = ?"
-)
-_SELECT_ATTEMPT: Final = (
-    rows.SELECT_ATTEMPTS.replace("FROM attempts", "FROM head.attempts")
-    + "WHERE job = ? AND attempt = ?"
-)
 _IDLED: Final = "UPDATE usage SET idle_gpu_s = ?, returned_gpu_s = ? WHERE job = ? AND attempt = ?"
 _OLD: Final = (
     "DELETE FROM usage WHERE rowid IN (SELECT rowid FROM usage WHERE ended_s < ? LIMIT ?)",
@@ -111,7 +100,7 @@ class UsageModel:
 
     def __init__(self, begin: MonitorBegin) -> None:
         self._keep_days = begin.history.keep_days
-        self._specs = rows.SpecReader()
+        self._records = HeadRecords()
 
     def note_event(self, db: sqlite3.Connection, seq: int, fact: f.AnyFact) -> None:
         """Take an event in, within the transaction that moves the cursor."""
@@ -148,13 +137,19 @@ class UsageModel:
                 db.execute(statement, (before_s, SLICE))
 
     def _attempt_ended(self, db: sqlite3.Connection, fact: f.AttemptEnded) -> None:
-        job, attempt = self._job(db, fact.job), _attempt(db, fact.job, fact.attempt)
+        job, attempt = self._both(db, fact)
         if job is None or attempt is None:
             return  # it is purged, or its records are damaged
         _insert(db, {**_of_job(job), **_of_attempt(db, job, attempt, fact)})
 
+    def _both(
+        self, db: sqlite3.Connection, fact: f.AttemptFact
+    ) -> tuple[Job | None, Attempt | None]:
+        records = self._records
+        return records.job(db, fact.job), records.attempt(db, fact.job, fact.attempt)
+
     def _job_ended(self, db: sqlite3.Connection, fact: f.JobEnded) -> None:
-        job = self._job(db, fact.job)
+        job = self._records.job(db, fact.job)
         if job is None or job.spec.array is not None:  # the elements of an array count
             return
         outcome = fact.outcome
@@ -177,7 +172,7 @@ class UsageModel:
             _insert(db, {**_of_job(job), **number, **ended})
 
     def _elements_dropped(self, db: sqlite3.Connection, seq: int, fact: f.ElementsDropped) -> None:
-        array = self._job(db, fact.job)
+        array = self._records.job(db, fact.job)
         if array is None:
             return
         outcome = Outcome(kind=OutcomeKind.CANCELLED)
@@ -192,7 +187,7 @@ class UsageModel:
         _insert(db, {**_of_job(array), **ended})
 
     def _moved(self, db: sqlite3.Connection, seq: int, fact: f.MigrationMeasured) -> None:
-        job, attempt = self._job(db, fact.job), _attempt(db, fact.job, fact.attempt)
+        job, attempt = self._both(db, fact)
         if job is None or attempt is None:
             return
         spec = job.spec
@@ -202,22 +197,6 @@ class UsageModel:
             "INSERT OR REPLACE INTO usage_moves VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (seq, fact.at_s, job.id, *whose, *cost),
         )
-
-    def _job(self, db: sqlite3.Connection, number: int) -> Job | None:
-        """Return a job as the head has it now; None: it is purged or damaged."""
-        row = db.execute(_SELECT_JOB, (number,)).fetchone()
-        try:
-            return None if row is None else rows.read_job(row, self._specs)
-        except DamagedRowError:
-            return None
-
-
-def _attempt(db: sqlite3.Connection, job: int, number: int) -> Attempt | None:
-    row = db.execute(_SELECT_ATTEMPT, (job, number)).fetchone()
-    try:
-        return None if row is None else rows.read_attempt(row)
-    except DamagedRowError:
-        return None
 
 
 def _insert(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:

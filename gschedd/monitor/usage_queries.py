@@ -11,9 +11,8 @@ from msgspec import Struct
 from gsched.errors import InvalidRequestError
 from gsched.model.resources import percent_held
 from gsched.protocol.reports import BusyPoint, HeldRow, NodeTime, UsageRow
+from gschedd.monitor.records import HeadRecords
 from gschedd.monitor.usage import gpu_types_of
-from gschedd.store import rows
-from gschedd.store.seals import DamagedRowError
 
 HOUR_S: Final = 3600.0
 #: How a job ended: that it did, or why not.
@@ -38,10 +37,6 @@ TIMES: Final = frozenset({"day", "week", "month"})
 _SUMS: Final = (
     "sum(cpus * wall_s), sum(cpu_used_s), sum(gpus * wall_s), sum(wall_s), sum(jobs), "
     "sum(wait_s), count(wait_s)"
-)
-_RUNNING: Final = (
-    rows.SELECT_ATTEMPTS.replace("FROM attempts", "FROM head.attempts")
-    + "WHERE job = ? AND attempt = ?"
 )
 
 
@@ -236,6 +231,7 @@ def _ended_spans(db: sqlite3.Connection, wanted: Wanted) -> Iterator[_Span]:
 
 def _running_spans(db: sqlite3.Connection, wanted: Wanted, now_s: float) -> Iterator[_Span]:
     """Yield the attempts that have not ended; those of a damaged record are left out."""
+    records = HeadRecords()
     whose, values = wanted.whose()
     query = (
         "SELECT id, user, queue, attempts, specs.spec FROM head.jobs AS jobs "  # noqa: S608 # bound
@@ -243,11 +239,7 @@ def _running_spans(db: sqlite3.Connection, wanted: Wanted, now_s: float) -> Iter
         f"WHERE state <> 'done' AND state IN ('running', 'exiting', 'migrating'){whose}"
     )
     for job, user, queue, number, spec in db.execute(query, values):
-        row = db.execute(_RUNNING, (job, number)).fetchone()
-        try:
-            attempt = rows.read_attempt(row) if row is not None else None
-        except DamagedRowError:
-            continue
+        attempt = records.attempt(db, job, number)
         if attempt is None or attempt.started_s is None or attempt.ended_s is not None:
             continue
         gpus = percent_held(attempt.allocation) / 100

@@ -19,12 +19,11 @@ from gsched.clock import Clock, SystemClock
 from gsched.errors import ConfigError, GschedError
 from gsched.files import replace_file
 from gsched.logs import Complaints
+from gschedd.monitor.accounting import Accounting
 from gschedd.monitor.database import Database
 from gschedd.monitor.feed import Feed, ModelPart
 from gschedd.monitor.health import HealthRoutes
 from gschedd.monitor.link import HeadLink
-from gschedd.monitor.metrics.counts import MetricCounts
-from gschedd.monitor.metrics.routes import MetricsRoutes, token_of
 from gschedd.monitor.model import MonitorBegin, ReadModel
 from gschedd.monitor.report_routes import ReportRoutes
 from gschedd.monitor.serve import listen
@@ -42,7 +41,7 @@ PERIOD_S: Final = 0.5
 PAUSE_S: Final = 5.0
 KEY_BYTES: Final = 32
 #: The parts of the read model, in the order in which they take events in.
-PARTS: Final[Sequence[Callable[[MonitorBegin], ModelPart]]] = (UsageModel, MetricCounts)
+PARTS: Final[Sequence[Callable[[MonitorBegin], ModelPart]]] = (UsageModel, Accounting)
 
 
 class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -53,10 +52,9 @@ class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trouble: str = ""
 
 
-def routes_of(model: ReadModel, state_dir: str) -> Sequence[web.RouteDef]:
+def routes_of(model: ReadModel) -> Sequence[web.RouteDef]:
     """Return the routes of all that the monitor serves."""
-    metrics = MetricsRoutes(model, token_of(state_dir))
-    return [*HealthRoutes(model).routes(), *metrics.routes(), *ReportRoutes(model).routes()]
+    return [*HealthRoutes(model).routes(), *ReportRoutes(model).routes()]
 
 
 async def work(begin: MonitorBegin, clock: Clock) -> None:
@@ -111,7 +109,7 @@ async def _listen(begin: MonitorBegin, model: ReadModel, opened: contextlib.Asyn
     port_path = os.path.join(begin.state_dir, "monitor.port")
     try:
         listening = await listen(
-            routes_of(model, begin.state_dir),
+            routes_of(model),
             model=model,
             path=begin.socket,
             port=_port(port_path),

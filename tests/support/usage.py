@@ -4,6 +4,7 @@ from pathlib import Path
 
 from gsched.config.tables import HistoryConfig
 from gsched.config.web import WebConfig
+from gschedd.monitor.accounting import Accounting
 from gschedd.monitor.feed import Feed
 from gschedd.monitor.model import MonitorBegin
 from gschedd.monitor.store import MonitorStore
@@ -15,18 +16,25 @@ from tests.support.books import Books
 class Watched:
     """A head with its store, and the monitor's read model of it."""
 
-    def __init__(self, directory: Path, *, keep_days: float = 365.0) -> None:
+    def __init__(
+        self, directory: Path, *, keep_days: float = 365.0, accounting: bool = False
+    ) -> None:
         self.books = Books(directory)
         self.books.register(cpus=4, gpu_types=("a100", "h100"))
         begin = MonitorBegin(
-            server="test", config=WebConfig(), history=HistoryConfig(keep_days=keep_days),
+            server="test", config=WebConfig(),
+            history=HistoryConfig(keep_days=keep_days, accounting=accounting),
             database=self.books.store.path, state_dir=str(directory), head_socket="", socket="",
             operators=(),
         )  # fmt: skip
         self.part = UsageModel(begin)
+        self.accounting = Accounting(begin)
+        parts = (self.part, self.accounting)
         path = str(directory / "monitor.db")
-        self.store = MonitorStore(path, self.part.tables, head=self.books.store.path)
-        self.feed = Feed(Reader(self.books.store.path), self.store, [self.part])
+        self.store = MonitorStore(
+            path, [table for part in parts for table in part.tables], head=self.books.store.path
+        )
+        self.feed = Feed(Reader(self.books.store.path), self.store, parts)
 
     def read(self) -> None:
         """Take all events in."""

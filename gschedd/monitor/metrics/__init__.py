@@ -1,1 +1,0 @@
-"""Metrics for Prometheus: counters from events and samples, and the state at a scrape."""
