@@ -156,7 +156,7 @@ class HeadClient:
             finished: also jobs that are done.
             elements: also those elements of unfinished arrays that are jobs.
             forecast: predict when jobs start that wait (`gsched.protocol.api.StartRow`); not with
-                ``ids``.
+                more than 100 ``ids``.
         """
         wanted = [str(each) for each in ids]
         filters = {

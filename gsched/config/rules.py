@@ -77,6 +77,12 @@ def _check_web(web: WebConfig) -> None:
             f": invalid path {web.base_path!r}",
             hint="write it as /gsched: with a leading and no trailing slash",
         )
+    if web.origin and not re.fullmatch(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", web.origin):
+        raise BadValueError(
+            ("web", "origin"),
+            f": invalid origin {web.origin!r}",
+            hint="write scheme and name in small letters, as https://cluster.example.org",
+        )
 
 
 def _check_size(keys: Sequence[str | int], text: str) -> None:

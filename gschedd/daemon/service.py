@@ -50,13 +50,13 @@ from gschedd.daemon.tasks import PeriodicTask, PeriodicTasks
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import errors
-from gschedd.http.bodies import Bodies, watched
+from gschedd.http.bodies import Bodies, counted
 from gschedd.http.callers import Callers, UserNames
 from gschedd.http.channel import NodeChannel
 from gschedd.http.code import CodeSnapshots
 from gschedd.http.commands import Commands, Parts
 from gschedd.http.contents import TextQuota
-from gschedd.http.door import Door, Rules, Source
+from gschedd.http.door import Door, Rules, Source, watched
 from gschedd.http.forecasts import Forecasts
 from gschedd.http.handshake import Handshake
 from gschedd.http.launches import BlobCache, Launches
@@ -444,7 +444,7 @@ class Service:
 
     async def _listen_for_users(self, open_files: int) -> None:
         head = self._config.head
-        commands = web.Application(middlewares=[watched(self._bodies), errors], logger=log)
+        commands = web.Application(middlewares=[watched, counted(self._bodies), errors], logger=log)
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
             *(self._task_routes, self._queues, self._running, self._commands, self._resubmissions),

@@ -6,7 +6,6 @@ What is in flight is counted while it comes in, not when it is there: 200 connec
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, TypeVar
 
@@ -29,7 +28,7 @@ from gschedd.http.decoding import (
     decode_submission,
     decoded,
 )
-from gschedd.http.door import Visitor
+from gschedd.http.door import Handler, Visitor
 from gschedd.http.pace import Entrance, Pace, Turns
 
 T = TypeVar("T")
@@ -102,23 +101,16 @@ def uid_of(request: web.Request) -> int:
     return visitor.source.uid if isinstance(visitor, Visitor) else -1
 
 
-def watched(bodies: Bodies) -> Middleware:
-    """Return the middleware that lets requests begin and tells connections what they do."""
+def counted(bodies: Bodies) -> Middleware:
+    """Return the middleware that lets requests begin, and counts them no longer at their end."""
 
     @web.middleware
-    async def middleware(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        visitor = request.protocol
-        if isinstance(visitor, Visitor):
-            visitor.begin(request)
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             await bodies.entrance.enter(uid_of(request))
             return await handler(request)
         finally:
             bodies.give_back(request, uid_of(request))
-            if isinstance(visitor, Visitor):
-                visitor.end()
 
     return middleware
 

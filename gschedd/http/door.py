@@ -14,7 +14,7 @@ import json
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
@@ -181,6 +181,22 @@ class Visitor(web.RequestHandler):
             return
         self._drained = drained
         self._watch()
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Tell the connection of a request when it begins and has been handled."""
+    visitor = request.protocol
+    if isinstance(visitor, Visitor):
+        visitor.begin(request)
+    try:
+        return await handler(request)
+    finally:
+        if isinstance(visitor, Visitor):
+            visitor.end()
 
 
 class Door:

@@ -137,7 +137,8 @@ class Queries:
         warning = await self._engine.shown()
         if "ids" in query:
             ids = [text for text in _COMMA.split(query["ids"]) if text]
-            return await self._jobs_by_id(ids, warning, caller.uid)
+            forecast = query.get("forecast", "") == "1"
+            return await self._jobs_by_id(ids, warning, caller.uid, forecast=forecast)
         states = _states(query.get("state", ""))
         user = query.get("user", "")
         every, arrays = query.get("elements", "") == "1", self._head.state.arrays
@@ -172,19 +173,10 @@ class Queries:
     ) -> web.StreamResponse:
         """Answer with jobs in the order of their numbers; those that are not live are read."""
         starts: Mapping[int, Forecast] = {}
-        teller = self._teller()
         if request.query.get("forecast", "") == "1":
-            waiting = [job.id for job in live if teller.lacks_start(job)]
-            uid = self._callers.of(request).uid
-            starts = await self._forecasts.starts_of(waiting, uid=uid)
+            starts = await self._starts_of(live, self._callers.of(request).uid)
             await self._engine.settled()
-            teller = self._teller()
-
-        def row(entry: Entry) -> api.JobRow:
-            start = None if isinstance(entry, Unstarted) else starts.get(entry.id)
-            if start is None or isinstance(entry, Unstarted):
-                return _row(teller, entry)
-            return teller.row_with_start(entry, start)
+        row = partial(_row, self._teller(), starts)
 
         reply = api.JobList(
             server=self._head.settings.server,
@@ -196,19 +188,39 @@ class Queries:
         is_long = len(numbers) > ROWS_PER_SLICE
         return await send(request, lambda: reply, slices, row, is_long=is_long)
 
-    async def _jobs_by_id(self, texts: list[str], warning: str, uid: int) -> web.StreamResponse:
+    async def _starts_of(self, jobs: Iterable[Job], uid: int) -> Mapping[int, Forecast]:
+        """Return when those of some jobs start that wait."""
+        teller = self._teller()
+        waiting = [job.id for job in jobs if teller.lacks_start(job)]
+        return await self._forecasts.starts_of(waiting, uid=uid)
+
+    async def _jobs_by_id(
+        self, texts: list[str], warning: str, uid: int, *, forecast: bool
+    ) -> web.StreamResponse:
         texts = list(dict.fromkeys(texts))
         if len(texts) <= IDS_PER_READ:
             past = await self._read_jobs(self._wanted(texts))
-            return await self._chosen_rows(texts, past, warning, Pace())
+            starts: Mapping[int, Forecast] = {}
+            if forecast:
+                server, state = self._head.settings.server, self._head.state
+                starts = await self._starts_of(
+                    found_jobs(texts, state, past, server)[0].values(), uid
+                )
+                await self._engine.settled()
+            return await self._chosen_rows(texts, past, warning, Pace(), starts)
         async with self._bodies.brief(uid):
             wanted = self._wanted(texts)
         past = await self._read_jobs(wanted)  # without a turn: others need not wait for the disk
         async with self._bodies.brief(uid) as pace:
-            return await self._chosen_rows(texts, past, warning, pace)
+            return await self._chosen_rows(texts, past, warning, pace, {})
 
     async def _chosen_rows(
-        self, texts: Sequence[str], past: Past, warning: str, pace: Pace
+        self,
+        texts: Sequence[str],
+        past: Past,
+        warning: str,
+        pace: Pace,
+        starts: Mapping[int, Forecast],
     ) -> web.Response:
         teller = self._teller()
         server, state = self._head.settings.server, self._head.state
@@ -217,7 +229,7 @@ class Queries:
         for text in texts:
             await pace.keep()
             try:
-                rows.append(teller.row(found_job(text, state, past, server)))
+                rows.append(_row(teller, starts, found_job(text, state, past, server)))
             except (UnknownJobError, StorageError) as error:
                 errors[text] = error_body(error)
         return answer(
@@ -293,11 +305,9 @@ class Queries:
         await self._engine.settled()
         done = await self._read_jobs(self._wanted(texts))
         find = partial(found_jobs, texts, self._head.state, done, self._head.settings.server)
-        starts: dict[int, Forecast] = {}
+        starts: Mapping[int, Forecast] = {}
         if request.query.get("forecast", "") == "1":
-            teller = self._teller()
-            waiting = [job.id for job in find()[0].values() if teller.lacks_start(job)]
-            starts = await self._forecasts.starts_of(waiting, uid=caller.uid)
+            starts = await self._starts_of(find()[0].values(), caller.uid)
         origins = await self._origins(caller, find()[0].values())
         past = await all_at_one_moment(
             self._engine,
@@ -441,7 +451,7 @@ class Queries:
 
             slices = self._lists.entries(numbers, index.known, damaged)
             is_long = len(numbers) > ROWS_PER_SLICE
-            row = partial(_row, self._teller())
+            row = partial(_row, self._teller(), {})
             return await send(request, reply, slices, row, is_long=is_long)
 
     async def was_there(self, number: int) -> bool:
@@ -501,10 +511,11 @@ class Queries:
         self._long_reader.close()
 
 
-def _row(teller: JobViews, entry: Entry) -> api.JobRow:
+def _row(teller: JobViews, starts: Mapping[int, Forecast], entry: Entry) -> api.JobRow:
     if isinstance(entry, Unstarted):
         return unstarted_row(teller.row(entry.job), entry.elements)
-    return teller.row(entry)
+    start = starts.get(entry.id)
+    return teller.row(entry) if start is None else teller.row_with_start(entry, start)
 
 
 def history_filter(query: Mapping[str, str], *, server: str) -> HistoryFilter:

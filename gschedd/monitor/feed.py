@@ -39,13 +39,14 @@ class Feed:
 
     Attributes:
         behind: events that are still to be read.
+        newest: the number of the last event that was read since the start; 0: none was.
     """
 
     def __init__(self, reader: Reader, store: MonitorStore, parts: Sequence[ModelPart]) -> None:
         self._reader = reader
         self._store = store
         self._parts = parts
-        self.behind = 0
+        self.behind = self.newest = 0
         self._wanted: dict[str, list[ModelPart]] = {}
         for part in parts:
             for kind in part.kinds:
@@ -74,7 +75,7 @@ class Feed:
                     part.note_event(db, seq, fact)
             at_s = self._reader.event_time_s(last)
             self._store.move_cursor(Cursor(seq=last, at_s=at_s if at_s is not None else 0.0))
-        self.behind = newest - last
+        self.behind, self.newest = newest - last, last
         return last < newest
 
     def sample(self, samples: UseSamples) -> None:

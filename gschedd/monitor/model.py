@@ -37,9 +37,11 @@ class ReadModel(Struct, kw_only=True):
 
     Attributes:
         server: name of the cluster's head.
+        operators: uids of operators, who may act on all jobs.
         samples: the last that the head gave; None: none yet.
         trouble: why it gave none at last; empty: it did.
         behind: events that are still to be read.
+        version: another one when events or samples have come.
     """
 
     server: str
@@ -48,6 +50,8 @@ class ReadModel(Struct, kw_only=True):
     head: HeadLink
     viewers: Viewers
     clock: Clock
+    operators: frozenset[int] = frozenset()
     samples: UseSamples | None = None
     trouble: str = ""
     behind: int = 0
+    version: int = 0

@@ -12,14 +12,17 @@ from msgspec import Struct
 from gsched.errors import ConfigError
 from gsched.protocol.web import WebAddress
 from gschedd.http.answers import answer, errors
-from gschedd.http.door import Door, Rules, Source
+from gschedd.http.door import Door, Rules, Source, watched
 from gschedd.http.listening import USERS_MODE, UserSource, address_source, listen_on_path
 from gschedd.monitor.model import ReadModel
 
 log = logging.getLogger("gschedd.monitor")
 
 BACKLOG: Final = 128
-RULES: Final = Rules(of_source=32, in_all=256, reserved=16)
+#: How long requests under way may take at the end, seconds; streams of events last longer.
+SHUTDOWN_S: Final = 1.0
+#: A reverse proxy, and all tunnels of ssh, are one source.
+RULES: Final = Rules(of_source=224, in_all=256, reserved=16)
 
 
 class Listening(Struct, kw_only=True):
@@ -52,8 +55,14 @@ class Login:
         """``POST /v1/web-address``: the page's address for the caller, with a token."""
         viewer = self._model.viewers.of(request)
         token = self._model.viewers.new_token(viewer)
+        config = self._model.config
         return answer(
-            WebAddress(address=self._address(), base_path=self._model.config.base_path, token=token)
+            WebAddress(
+                address=self._address(),
+                base_path=config.base_path,
+                origin=config.origin,
+                token=token,
+            )
         )
 
 
@@ -63,7 +72,6 @@ async def listen(
     model: ReadModel,
     path: str,
     port: int,
-    operators: frozenset[int],
 ) -> Listening:
     """Serve routes on the Unix socket and, if so configured, on a TCP socket.
 
@@ -73,7 +81,7 @@ async def listen(
     listening = Listening(doors=[], runners=[])
     login = Login(model, lambda: listening.address)
     listeners: list[tuple[socket.socket, Callable[[socket.socket], Source]]] = [
-        (listen_on_path(path, mode=USERS_MODE, key="socket"), UserSource(lambda: operators))
+        (listen_on_path(path, mode=USERS_MODE, key="socket"), UserSource(lambda: model.operators))
     ]
     if model.config.listen:
         tcp = listen_on_address(model.config.listen, port)
@@ -81,9 +89,11 @@ async def listen(
         listening.address = f"{host}:{tcp.getsockname()[1]}"
         listeners.append((tcp, address_source))
     for listener, source_of in listeners:
-        app = web.Application(middlewares=[errors], logger=log)
+        app = web.Application(middlewares=[watched, errors], logger=log)
         app.add_routes([*routes, *login.routes()])
-        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S
+        )
         await runner.setup()
         assert runner.server is not None, "it was set up"
         door = Door(

@@ -54,6 +54,7 @@ class Viewers:
         self._session_s = session_s
         self._clock = clock
         self._used: dict[str, float] = {}
+        self._ended: dict[str, float] = {}
 
     def of(self, request: web.Request) -> Viewer:
         """Return who sent a request.
@@ -64,7 +65,7 @@ class Viewers:
         session = request.cookies.get(COOKIE, "")
         if session:
             uid = self._uid_of(self._sessions, session, self._session_s)
-            if uid is not None:
+            if uid is not None and _digest(session) not in self._ended:
                 return _viewer(uid, session)
         try:
             return _viewer(peer_of(request)[0])
@@ -86,13 +87,19 @@ class Viewers:
         uid = self._uid_of(self._tokens, token, TOKEN_S)
         now_s = self._clock.monotonic_s()
         self._used = {text: at_s for text, at_s in self._used.items() if now_s - at_s < TOKEN_S}
-        digest = hashlib.sha256(token.encode()).hexdigest()
+        digest = _digest(token)
         if uid is None or digest in self._used or len(self._used) >= TOKENS_MOST:
             raise NotPermittedError(
                 "this address was used before, or is too old", hint="get another: gsched web"
             )
         self._used[digest] = now_s
         return self._sessions.dumps([uid, secrets.token_urlsafe(9)])
+
+    def end_session(self, viewer: Viewer) -> None:
+        """Accept a session no more, also if somebody has copied it."""
+        now_s = self._clock.monotonic_s()
+        kept = {text: at_s for text, at_s in self._ended.items() if now_s - at_s < self._session_s}
+        self._ended = kept | {_digest(viewer.session): now_s}
 
     def form_token(self, viewer: Viewer) -> str:
         """Return what a form that changes something must carry: it proves that we made the form."""
@@ -116,6 +123,10 @@ class Viewers:
         except BadSignature:  # or too old, which is one of them
             return None
         return value[0] if isinstance(value, list) and isinstance(value[0], int) else None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _viewer(uid: int, session: str = "") -> Viewer:

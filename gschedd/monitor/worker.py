@@ -25,6 +25,7 @@ from gschedd.monitor.feed import Feed, ModelPart
 from gschedd.monitor.health import HealthRoutes
 from gschedd.monitor.link import HeadLink
 from gschedd.monitor.model import MonitorBegin, ReadModel
+from gschedd.monitor.page.routes import page_routes
 from gschedd.monitor.report_routes import ReportRoutes
 from gschedd.monitor.serve import listen
 from gschedd.monitor.store import MonitorStore
@@ -54,7 +55,8 @@ class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def routes_of(model: ReadModel) -> Sequence[web.RouteDef]:
     """Return the routes of all that the monitor serves."""
-    return [*HealthRoutes(model).routes(), *ReportRoutes(model).routes()]
+    parts = (HealthRoutes(model), ReportRoutes(model))
+    return [*(route for part in parts for route in part.routes()), *page_routes(model)]
 
 
 async def work(begin: MonitorBegin, clock: Clock) -> None:
@@ -96,6 +98,7 @@ async def _run(
             head=HeadLink(begin.head_socket),
             viewers=Viewers(key, session_s=config.session_hours * 3600, clock=clock),
             clock=clock,
+            operators=frozenset(begin.operators),
         )
         opened.callback(model.database.close)
         opened.push_async_callback(model.head.close)
@@ -113,7 +116,6 @@ async def _listen(begin: MonitorBegin, model: ReadModel, opened: contextlib.Asyn
             model=model,
             path=begin.socket,
             port=_port(port_path),
-            operators=frozenset(begin.operators),
         )
     except ConfigError as error:
         inside.write_report(MonitorReport(trouble=str(error)))
@@ -132,10 +134,11 @@ async def _feed(
     last: MonitorReport | None = None
     next_sample_s = model.clock.monotonic_s()
     while not ended.is_set():
-        more, trouble = False, ""
+        more, trouble, newest = False, "", feed.newest
         try:
             more = await asyncio.to_thread(feed.step)
             model.behind = feed.behind
+            model.version += feed.newest != newest
             if model.clock.monotonic_s() >= next_sample_s:
                 next_sample_s = model.clock.monotonic_s() + model.config.sample_period_s
                 await _sample(model, feed)
@@ -158,6 +161,7 @@ async def _sample(model: ReadModel, feed: Feed) -> None:
         model.trouble = error.message
     else:
         model.trouble = ""
+        model.version += 1
         await asyncio.to_thread(feed.sample, model.samples)
 
 

@@ -19,8 +19,8 @@ from gsched.clock import SystemClock
 from gsched.errors import InvalidRequestError
 from gsched.model.limits import MAX_REQUEST_BYTES, MAX_SUBMIT_BYTES
 from gschedd.http.answers import answer, errors
-from gschedd.http.bodies import Bodies, read_submission, watched
-from gschedd.http.door import Door, Rules, Source, Visitor
+from gschedd.http.bodies import Bodies, counted, read_submission
+from gschedd.http.door import Door, Rules, Source, Visitor, watched
 from gschedd.http.listening import (
     USERS_MODE,
     listen_on_path,
@@ -60,7 +60,7 @@ class House:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Door]:
-        app = web.Application(middlewares=[watched(self.bodies), errors])
+        app = web.Application(middlewares=[watched, counted(self.bodies), errors])
         app.router.add_get("/", self._hello)
         app.router.add_get("/large", self._large)
         app.router.add_post("/", self._submit)

@@ -61,6 +61,7 @@ class Cluster:
         self.head_settings: dict[str, object] = {}
         self.queues: str = ""  # [[queue]] tables, as TOML text
         self.has_monitor = False  # it takes half a second of CPU to start
+        self.web_settings: dict[str, object] = {}
         self.wrapper: list[str] = []  # words before each daemon's command
         self.share_runtimes: dict[str, str] = {}
         self.share_settings: dict[str, object] = {}  # more of [gpu_share] of these nodes
@@ -97,7 +98,7 @@ class Cluster:
             **self.head_settings,
         }
         config = self.directory / "head.toml"
-        web = _table("web", {"enabled": self.has_monitor})
+        web = _table("web", {"enabled": self.has_monitor, **self.web_settings})
         config.write_text(_table("head", settings) + web + self.queues, encoding="utf-8")
         port_file = self.state_dir / "gschedd.port"
         port_file.unlink(missing_ok=True)

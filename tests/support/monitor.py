@@ -56,9 +56,9 @@ def socket_of(cluster: Cluster) -> Path:
     return Path(monitor_socket_of(str(cluster.socket)))
 
 
-def get(cluster: Cluster, path: str) -> Response:
+def get(cluster: Cluster, path: str, headers: dict[str, str] | None = None) -> Response:
     """Send a GET request on the Unix socket."""
-    return send(UnixConnection(socket_of(cluster)), "GET", path)
+    return send(UnixConnection(socket_of(cluster)), "GET", path, headers=headers)
 
 
 def is_ready(cluster: Cluster) -> bool:

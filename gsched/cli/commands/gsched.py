@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "up": "Start or restore a cluster on this machine.",
     "down": "Stop a cluster that gsched up started.",
+    "web": "Show the page of the cluster in a browser.",
     "doctor": "Check this installation for problems.",
     "init": "Create configuration and key of a new site.",
     "config": "Show or check the configuration.",

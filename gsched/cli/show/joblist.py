@@ -82,6 +82,20 @@ def _folded(
     rows: Sequence[JobRow], lines: Sequence[tuple[str, ...]]
 ) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield lines, and for how many jobs each stands: those of a run of equal jobs that wait."""
+    for group in equal_jobs(rows, lines):
+        line = group[0][1]
+        if len(group) > 1:
+            line = (ids_words([row.id for row, _ in group]), *line[1:])
+        yield line, len(group)
+
+
+def equal_jobs(
+    rows: Sequence[JobRow], lines: Sequence[tuple[str, ...]]
+) -> Iterator[list[tuple[JobRow, tuple[str, ...]]]]:
+    """Yield jobs with their lines, those together that wait and whose lines differ in the id only.
+
+    The id is the first text of a line.
+    """
 
     def key(pair: tuple[JobRow, tuple[str, ...]]) -> object:
         row, line = pair
@@ -89,14 +103,10 @@ def _folded(
         return (array_of(row.id), line[1:]) if waits else row.id
 
     for _, group in groupby(zip(rows, lines, strict=True), key=key):
-        alike = list(group)
-        line = alike[0][1]
-        if len(alike) > 1:
-            line = (_ids([row.id for row, _ in alike]), *line[1:])
-        yield line, len(alike)
+        yield list(group)
 
 
-def _ids(numbers: Sequence[int]) -> str:
+def ids_words(numbers: Sequence[int]) -> str:
     """Return ``7-26``, ``9[3-19]`` or ``7,9,...``: jobs, or elements of one array."""
     array = array_of(numbers[0])
     spans = format_spans(compressed(sorted(map(index_of, numbers) if array else numbers)))

@@ -1,0 +1,1 @@
+"""The page for browsers: HTML that works without scripts, made by the monitor."""

@@ -1,0 +1,17 @@
+"""All routes of the page."""
+
+from aiohttp import web
+
+from gschedd.monitor.model import ReadModel
+from gschedd.monitor.page.live import LiveUpdates
+from gschedd.monitor.page.queue import QueuePage
+from gschedd.monitor.page.shown import ShownJobs
+from gschedd.monitor.page.site import Pages
+
+
+def page_routes(model: ReadModel) -> list[web.RouteDef]:
+    """Return the routes of all pages."""
+    site = Pages(model)
+    shown = ShownJobs(model)
+    parts = (QueuePage(site, shown), LiveUpdates(site, model))
+    return [*site.own_routes(), *(route for part in parts for route in part.routes())]

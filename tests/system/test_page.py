@@ -1,0 +1,248 @@
+"""The page: who may look, what it shows, and what keeps others from using it."""
+
+import http.client
+import re
+from urllib.parse import urlencode
+
+import pytest
+
+from gsched.client import new_job
+from gsched.protocol import actions as a
+from gsched.protocol.web import WebAddress
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import run_command
+from tests.support.monitor import Response, address, get, is_ready, send
+
+
+class Browser:
+    """A session on the TCP address; it sends what browsers send."""
+
+    def __init__(self, found: WebAddress) -> None:
+        self.found = found
+        self.cookie = ""
+
+    def send(self, method: str, path: str, body: str = "", **headers: str) -> Response:
+        """Send a request; header names have ``_`` for ``-``."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self.cookie:
+            given.setdefault("Cookie", self.cookie)
+        connection = http.client.HTTPConnection(self.found.address, timeout=20.0)
+        return send(connection, method, path, body=body, headers=given)
+
+    def get(self, path: str, **headers: str) -> Response:
+        return self.send("GET", path, **headers)
+
+    def post(self, path: str, fields: dict[str, str], **headers: str) -> Response:
+        given = {"Content_Type": "application/x-www-form-urlencoded"} | headers
+        return self.send("POST", path, urlencode(fields), **given)
+
+    def log_in(self) -> Response:
+        response = self.get(f"/login?token={self.found.token}")
+        self.cookie = response.headers["set-cookie"].partition(";")[0]
+        return response
+
+    def form_token(self, path: str = "/") -> str:
+        found = re.search(r'name="form_token" value="([^"]+)"', self.get(path).text)
+        assert found is not None
+        return found[1]
+
+
+@pytest.fixture
+def watched(cluster: Cluster) -> Cluster:
+    cluster.has_monitor = True
+    cluster.start_head()
+    wait_until(lambda: is_ready(cluster), what="the monitor to be ready")
+    return cluster
+
+
+@pytest.fixture
+def browser(watched: Cluster) -> Browser:
+    made = Browser(address(watched))
+    made.log_in()
+    return made
+
+
+def submit(cluster: Cluster, count: int = 1, **options: object) -> list[int]:
+    given = {"name": "train", "workdir": "/tmp", "script": "#!/bin/sh\nsleep 60\n"} | options
+    reply = cluster.head.submit([new_job(**given) for _ in range(count)])  # type: ignore[arg-type] # any option
+    return [result.id for result in reply.results]
+
+
+# --- who may look ---
+
+
+def test_a_session_begins_with_an_address_that_works_once(watched: Cluster) -> None:
+    browser = Browser(address(watched))
+    stranger = browser.get("/")
+    began = browser.log_in()
+    again = browser.get(f"/login?token={browser.found.token}")
+
+    assert stranger.status == 401
+    assert "gsched web" in stranger.text
+    assert began.status == 303
+    assert began.headers["location"] == "/"
+    assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(began.headers["set-cookie"].split("; "))
+    assert "Secure" not in began.headers["set-cookie"]
+    assert browser.get("/").status == 200
+    assert again.status == 401
+    assert "was used before" in again.text
+
+
+def test_a_session_ends_for_whoever_has_copied_it(browser: Browser) -> None:
+    token = browser.form_token()
+    forged = browser.post("/logout", {"form_token": "0" * 64})
+    left = browser.post("/logout", {"form_token": token})
+
+    assert forged.status == 403
+    assert left.status == 200
+    assert "Max-Age=0" in left.headers["set-cookie"]
+    assert browser.get("/").status == 401
+
+
+def test_pages_have_strict_headers(browser: Browser) -> None:
+    headers = browser.get("/").headers
+
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "same-origin"
+    assert headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example:15080", 400),
+        ("localhost:15080", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:80", 200),
+        ("127.0.0.1.evil.example", 400),
+    ],
+)
+def test_a_foreign_name_of_this_machine_is_refused(
+    browser: Browser, host: str, status: int
+) -> None:
+    assert browser.get("/", Host=host).status == status
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
+def test_a_form_on_another_page_changes_nothing(browser: Browser, origin: str) -> None:
+    token = browser.form_token()
+
+    assert browser.post("/logout", {"form_token": token}, Origin=origin).status == 403
+    assert browser.get("/").status == 200
+
+
+def test_the_user_of_a_unix_socket_needs_no_session_but_a_proxy_does(watched: Cluster) -> None:
+    here = {"Host": "localhost"}
+
+    assert get(watched, "/", here).status == 200
+    assert get(watched, "/", here | {"X-Forwarded-For": "10.0.0.1"}).status == 401
+
+
+def test_behind_a_proxy_all_addresses_begin_with_its_path(cluster: Cluster) -> None:
+    cluster.has_monitor = True
+    cluster.web_settings = {"base_path": "/gsched", "origin": "https://hpc.example"}
+    cluster.start_head()
+    wait_until(lambda: is_ready(cluster), what="the monitor to be ready")
+    browser = Browser(address(cluster))
+    began = browser.log_in()
+    page = browser.get("/", Host="hpc.example")
+    addresses = re.findall(r'(?:href|action|src|data-updates)="([^"]+)"', page.text)
+    printed = run_command("gsched", "web", "--print", head=cluster.socket)
+
+    assert began.headers["location"] == "/gsched/"
+    assert "Path=/gsched" in began.headers["set-cookie"]
+    assert all(each.startswith(("/gsched/", "#")) for each in addresses)
+    token = browser.form_token()
+    from_page = {"Origin": "https://hpc.example", "X_Forwarded_Proto": "https"}
+    assert browser.post("/logout", {"form_token": token}, **from_page).status == 200
+    assert printed.stdout.startswith("https://hpc.example/gsched/login?token=")
+    browser = Browser(address(cluster))
+    assert (
+        "Secure"
+        in browser.get(f"/login?token={browser.found.token}", X_Forwarded_Proto="https").headers[
+            "set-cookie"
+        ]
+    )
+
+
+# --- the queue ---
+
+
+def test_the_queue_shows_the_reason_and_folds_equal_jobs(
+    watched: Cluster, browser: Browser
+) -> None:
+    watched.start_node("n1", cpus=2)
+    submit(watched, 1, resources=("nodes=1:ppn=2",))
+    waiting = submit(watched, 3, resources=("nodes=1:ppn=2",), name="behind")
+    watched.head.act(a.HoldJob(ids=(str(waiting[2]),)))
+    wait_until(lambda: "n1</td>" in browser.get("/").text, what="the first job to run")
+    page = browser.get("/").text
+    held = browser.get("/?state=held").text
+    named = browser.get("/?name=beh").text
+
+    assert "CPUs short" in page or "behind job" in page
+    assert "held by" in held
+    assert held.count("<tr role=") == 2
+    assert "train" not in named.partition("<tbody")[2]
+
+
+def test_what_users_write_is_text_and_not_html(watched: Cluster, browser: Browser) -> None:
+    submit(watched, name="<b>bold&amp;", account="x")
+    page = browser.get("/?name=<script>alert(1)</script>").text + browser.get("/").text
+
+    assert "<b>bold" not in page
+    assert "&lt;b&gt;bold&amp;amp;" in page
+    assert "<script>alert" not in page
+
+
+def test_filters_are_values_and_never_sql(watched: Cluster, browser: Browser) -> None:
+    submit(watched)
+    odd = urlencode(
+        {"user": "' OR 1=1 --", "sort": "id; DROP TABLE jobs", "state": "x", "number": "-4"}
+    )
+
+    assert "No jobs match" in browser.get(f"/?{odd}").text
+    assert browser.get("/?number=999999999999999999").status == 200
+
+
+def test_without_the_head_its_database_still_shows_the_queue(
+    watched: Cluster, browser: Browser
+) -> None:
+    submit(watched, 2)
+    watched.head_process.send_signal(19)  # SIGSTOP: it hangs
+    try:
+        found = browser.get("/")
+    finally:
+        watched.head_process.send_signal(18)
+
+    assert found.status == 200
+    assert "train" in found.text
+    assert "does not answer" in found.text
+
+
+# --- gsched web ---
+
+
+def test_gsched_web_prints_an_address_that_begins_a_session(watched: Cluster) -> None:
+    ssh = {"SSH_CONNECTION": "10.0.0.9 4711 10.0.0.1 22", "DISPLAY": "", "WAYLAND_DISPLAY": ""}
+    ran = run_command("gsched", "web", head=watched.socket, env=ssh)
+    path = ran.stdout.strip().partition("/login")[2]
+
+    assert ran.status == 0, ran.stderr
+    assert "ssh -L" in ran.stderr
+    assert Browser(address(watched)).get(f"/login{path}").status == 303
+
+
+def test_gsched_web_tells_why_there_is_no_page(cluster: Cluster) -> None:
+    away = run_command("gsched", "web", "--print", head=cluster.socket)
+    cluster.start_head()
+    off = run_command("gsched", "web", "--print", head=cluster.socket)
+    remote = run_command("gsched", "web", "--print", head="http://127.0.0.1:1")
+
+    assert "does not answer, so there is no page" in away.stderr
+    assert "runs without a page" in off.stderr
+    assert "on the head's machine only" in remote.stderr
+    assert away.status == off.status == 69
