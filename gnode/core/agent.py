@@ -555,12 +555,11 @@ class Agent:
 
 
 def _places(use: GpuUse | None) -> tuple[object, ...]:
-    """Return what the head hears at once: who is on GPUs, whether that counts, what is unused."""
+    """Return what the head hears at once: who is on GPUs, and whether that counts."""
     if use is None:
         return ()
     outside = tuple((each.index, each.pid, each.ends_s) for each in use.outside)
-    unused = tuple((each.index, each.job, each.attempt) for each in use.unused)
-    return (outside, unused, use.avoid)
+    return (outside, use.avoid)
 
 
 def _verdicts(results: Iterable[HealthResult]) -> list[tuple[str, bool, str]]:

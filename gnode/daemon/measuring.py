@@ -13,7 +13,7 @@ from gnode.daemon.sharing import Sharing
 from gnode.daemon.space import SpoolSpace
 from gnode.hw.load import LoadMeter
 from gnode.hw.nvml import GpuSample
-from gnode.hw.outside import Held, OutsideWatch
+from gnode.hw.outside import OutsideWatch
 from gnode.hw.sampling import Sampler, SamplingTarget
 from gsched.clock import Clock
 from gsched.model.resources import Usage
@@ -60,12 +60,7 @@ async def measure(
         supervisors = {attempt.pid for attempt in agent.live() if attempt.pid}
         usage, gpus = await asyncio.to_thread(_sample, meters, sharing, targets)
         meters.load.note_gpus(gpus)
-        held = {
-            Held(index=index, job=target.key.job, attempt=target.key.attempt): pids
-            for target, pids in meters.attempts.processes
-            for index in target.gpu_indices
-        }
-        use = await asyncio.to_thread(meters.outside.look, gpus, held, supervisors, wall_s)
+        use = await asyncio.to_thread(meters.outside.look, gpus, supervisors, wall_s)
         post(Measured(load=meters.load.load(), usage=usage, live=meters.attempts.live, gpu_use=use))
         await look_at_sharing(sharing, post)
 

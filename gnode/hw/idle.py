@@ -14,8 +14,10 @@ from gsched.model.gpu_idle import IdleGpu
 
 #: In so many pieces the window slides.
 _PIECES: Final = 60
-#: A window with a gap of more than this part of it, as after a suspend, begins anew.
+#: A window with a gap of more than this part of it, as after a suspend, begins anew; a gap of so
+#: many seconds never matters.
 _GAP: Final = 0.25
+_GAP_S: Final = 5.0
 #: GPU memory that grows by so much is work, bytes.
 GREW_BYTES: Final = 256 * 1024**2
 
@@ -59,6 +61,7 @@ class GpuWindow:
         "_least_bytes",
         "_pieces",
         "_sampled_s",
+        "_sum",
         "_worked_s",
         "idle_since_s",
         "idle_sum_s",
@@ -73,6 +76,7 @@ class GpuWindow:
 
     def _restart(self) -> None:
         self._pieces: deque[_Piece] = deque()
+        self._sum = _Piece(0.0)  # of all of them
         self._least_bytes: int | None = None
         self._worked_s = 0.0
         self.known = False
@@ -83,7 +87,7 @@ class GpuWindow:
         if now_s < self._config.grace_s:
             return
         passed_s = now_s - self._sampled_s
-        if self._pieces and not 0 <= passed_s <= max(self._config.window_s * _GAP, 1.0):
+        if self._pieces and not 0 <= passed_s <= max(self._config.window_s * _GAP, _GAP_S):
             self._restart()
         self._sampled_s = now_s
         percent = self._percent(activity)
@@ -94,7 +98,8 @@ class GpuWindow:
         first_s = self._pieces[0].begin_s
         self.known = self.known or now_s - first_s >= self._config.window_s
         was_idle = self.idle_since_s is not None
-        if not self.known or self._mean_percent() >= self._config.busy_percent:
+        mean_percent = self._sum.percent / self._sum.samples
+        if not self.known or mean_percent >= self._config.busy_percent:
             self.idle_since_s = None
         elif not was_idle:
             self.idle_since_s = max(first_s, self._worked_s)
@@ -119,16 +124,14 @@ class GpuWindow:
         pieces, window_s = self._pieces, self._config.window_s
         if not pieces or now_s - pieces[-1].begin_s >= window_s / _PIECES:
             pieces.append(_Piece(now_s))
-        newest = pieces[-1]
-        newest.samples += 1
-        newest.percent += percent
-        newest.has_process = newest.has_process or has_process
+        for piece in (pieces[-1], self._sum):
+            piece.samples += 1
+            piece.percent += percent
+        pieces[-1].has_process |= has_process
         while len(pieces) > 1 and pieces[1].begin_s <= now_s - window_s:
-            pieces.popleft()
-
-    def _mean_percent(self) -> float:
-        samples = sum(piece.samples for piece in self._pieces)
-        return sum(piece.percent for piece in self._pieces) / samples
+            oldest = pieces.popleft()
+            self._sum.samples -= oldest.samples
+            self._sum.percent -= oldest.percent
 
     def idle(self, index: int) -> IdleGpu | None:
         """Return that the GPU with this index is idle; None: it is not, or that is not known."""

@@ -5,7 +5,7 @@ import os
 import pwd
 import signal
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ import psutil
 from gnode.hw import cgroups
 from gnode.hw.nvml import GpuSample
 from gsched.config.nodes import OutsideConfig
-from gsched.model.gpu_outside import MAX_OUTSIDE_ROWS, GpuUse, OutsideUse, UnusedGpu
+from gsched.model.gpu_outside import MAX_OUTSIDE_ROWS, GpuUse, OutsideUse
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +30,6 @@ class _Process(NamedTuple):
     gpu: int
     pid: int
     started_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A whole GPU of a running attempt."""
-
-    index: int
-    job: int
-    attempt: int
 
 
 @dataclass(slots=True)
@@ -57,21 +48,18 @@ class OutsideWatch:
     config: OutsideConfig
     group: str = ""
     _seen: dict[_Process, float] = field(default_factory=dict)
-    _unused: dict[Held, float] = field(default_factory=dict)
     _terminated: set[_Process] = field(default_factory=set)
 
     def look(
         self,
         samples: Sequence[GpuSample],
-        held: Mapping[Held, Collection[int]],
         supervisors: Collection[int],
         now_s: float,
     ) -> GpuUse | None:
-        """Return who is on the GPUs and who is not; None where NVML tells nothing.
+        """Return who is on the GPUs beside the jobs; None where NVML tells nothing.
 
         Args:
             samples: of all GPUs, by index.
-            held: whole GPUs of attempts that run, and the processes of each attempt.
             supervisors: processes below which the jobs of this node run.
             now_s: seconds since the epoch.
         """
@@ -92,7 +80,6 @@ class OutsideWatch:
         return GpuUse(
             outside=tuple(rows[:MAX_OUTSIDE_ROWS]),
             avoid=self.config.action != "warn",
-            unused=self._note_unused(samples, held, now_s)[:MAX_OUTSIDE_ROWS],
         )
 
     def _strangers(
@@ -175,21 +162,6 @@ class OutsideWatch:
                 continue  # it has ended
             except PermissionError as error:
                 log.warning("process %d cannot be ended: %s", row.pid, error)
-
-    def _note_unused(
-        self, samples: Sequence[GpuSample], held: Mapping[Held, Collection[int]], now_s: float
-    ) -> tuple[UnusedGpu, ...]:
-        """Return the GPUs on which no process of their job was for long."""
-        self._unused = {
-            gpu: self._unused.get(gpu, now_s)
-            for gpu, pids in held.items()
-            if gpu.index < len(samples) and not samples[gpu.index].pids & set(pids)
-        }
-        return tuple(
-            UnusedGpu(index=gpu.index, job=gpu.job, attempt=gpu.attempt, since_s=since_s)
-            for gpu, since_s in self._unused.items()
-            if self.config.unused_s and now_s - since_s >= self.config.unused_s
-        )
 
 
 def _user_of(pid: int) -> str:

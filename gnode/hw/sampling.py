@@ -128,8 +128,6 @@ class Sampler(Generic[KeyT]):
         self._nvml = nvml
         self._idle = idle if idle is not None and idle.window_s else None
         self._sums: dict[KeyT, _Sum] = {}
-        #: The targets of the last sample, and the processes of each.
-        self.processes: list[tuple[SamplingTarget[KeyT], set[int]]] = []
 
     @property
     def live(self) -> dict[KeyT, LiveUse]:
@@ -156,10 +154,9 @@ class Sampler(Generic[KeyT]):
         self._sums = {target.key: self._sums.get(target.key, _Sum()) for target in targets}
         below = _descendants_of() if targets else {}
         usage: dict[KeyT, Usage] = {}
-        self.processes = [(target, _processes(target, below)) for target in targets]
-        for target, pids in self.processes:
+        for target in targets:
             total = self._sums[target.key]
-            self._add(total, target, pids, gpus, tokens.get(target.key))
+            self._add(total, target, _processes(target, below), gpus, tokens.get(target.key))
             usage[target.key] = total.usage(target.wall_s)
         return usage, gpus
 

@@ -79,8 +79,8 @@ class IdleGpusConfig(IdleRule, frozen=True, kw_only=True, forbid_unknown_fields=
         queue, interactive: other rules for some jobs; that of an interactive job counts.
     """
 
-    window_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 900.0
-    busy_percent: Annotated[float, msgspec.Meta(gt=0, le=100)] = 2.0
+    window_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 1200.0
+    busy_percent: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0
     grace_s: Seconds = 1800.0
     exempt_users: tuple[str, ...] = ()
     exempt_accounts: tuple[str, ...] = ()

@@ -254,14 +254,11 @@ class OutsideConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         action: ``ignore`` them, ``warn`` (show them), ``avoid`` their GPUs, or ``end`` them.
         grace_s: for how long a process may stay that is ended; seconds.
         ignored: names of programs that may use GPUs in no job.
-        unused_s: a GPU of a job is shown as unused after so long without a process on it; 0:
-            never; seconds.
     """
 
     action: Literal["ignore", "warn", "avoid", "end"] = "avoid"
     grace_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 300.0
     ignored: tuple[str, ...] = ("nvidia-cuda-mps-server",)
-    unused_s: Annotated[float, msgspec.Meta(ge=0, le=604800)] = 600.0
 
 
 class StagingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from gsched.model.numbers import Amount, Number
+from gsched.model.numbers import Amount, Count, Number
 
 
 class IdleGpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -16,4 +16,13 @@ class IdleGpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     index: Number
     idle_s: Amount
+    held: bool = False
+
+
+class IdleGpuRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An idle GPU of a node as commands show it; ``since_s``: seconds since the epoch."""
+
+    index: Number
+    job: Count
+    since_s: Amount
     held: bool = False

@@ -1,4 +1,4 @@
-"""Processes on a node's GPUs that belong to no job of it, and GPUs of jobs that no process uses."""
+"""Processes on a node's GPUs that belong to no job of it."""
 
 from typing import Annotated, Final
 
@@ -32,27 +32,16 @@ class OutsideUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ends_s: Amount = 0.0
 
 
-class UnusedGpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A whole GPU of a running job on which none of its processes is, and since when."""
-
-    index: Number
-    job: Count
-    attempt: Count
-    since_s: Amount
-
-
 class GpuUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who is on the GPUs of a node beside its jobs, and who is not.
+    """Who is on the GPUs of a node beside its jobs.
 
     Attributes:
         outside: processes of no job.
         avoid: no job is started on their GPUs.
-        unused: GPUs that a job holds without using them.
     """
 
     outside: tuple[OutsideUse, ...] = ()
     avoid: bool = True
-    unused: tuple[UnusedGpu, ...] = ()
 
     @property
     def avoided(self) -> frozenset[int]:

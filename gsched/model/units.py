@@ -183,6 +183,11 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes}b"
 
 
+def format_gpu_hours(gpu_s: float) -> str:
+    """Return GPU-seconds as ``1.5 GPU-hours``."""
+    return f"{gpu_s / 3600:.1f} GPU-hours"
+
+
 def format_gpus(count: int) -> str:
     """Return ``1 GPU`` or ``2 GPUs``."""
     return f"{count} GPU" + "s" * (count != 1)

@@ -7,6 +7,7 @@ it from the kernel. Times are seconds since the epoch, sizes bytes, durations se
 
 from msgspec import Struct, field
 
+from gsched.model.gpu_idle import IdleGpuRow
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing, TokenUse
 from gsched.model.health import HealthResult
@@ -601,6 +602,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpu_binding: how it binds jobs to CPUs, or why not; empty: it does not tell.
         gpu_fence: what keeps jobs from GPUs of others, likewise. ``gpu_use``: who else is there.
         health: the last results of its health checks.
+        gpus_idle: GPUs that jobs hold and do not use.
         faults: starts in a row that failed through the node's own fault.
         automatic: gsched has drained it itself.
         probe_due_s: when it is probed next; 0: not. ``probes_failed``: in a row.
@@ -648,6 +650,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_tokens: GpuSharing | None = None
     gpu_use: GpuUse | None = None
     health: tuple[HealthResult, ...] = ()
+    gpus_idle: tuple[IdleGpuRow, ...] = ()
 
 
 class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ class GpuUseSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         jobs: that have it, or shares of it, by number.
-        unused: a job has it, and none of its processes is on it.
+        idle: a job has it and does not use it; ``unused``: none of its processes is on it, too.
         outside: processes of no job are on it.
     """
 
@@ -18,6 +18,7 @@ class GpuUseSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: str = ""
     memory_bytes: int = 0
     jobs: tuple[int, ...] = ()
+    idle: bool = False
     unused: bool = False
     outside: bool = False
 

@@ -51,6 +51,8 @@ class LiveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpu_cores: busy.
         gpus: busy GPUs: the sum of the utilisations, of a shared one the job's own part.
         gpus_held: whole GPUs that it has, and shared ones.
+        gpus_idle: so many of them are idle, as far as that is known.
+        idle_since_s: since when the first of them is, seconds since the epoch; 0: none is.
     """
 
     at_s: float
@@ -58,6 +60,8 @@ class LiveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: int = 0
     gpus: float = 0.0
     gpus_held: int = 0
+    gpus_idle: int = 0
+    idle_since_s: float = 0.0
     gpu_memory_bytes: int = 0
 
     @property

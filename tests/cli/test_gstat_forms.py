@@ -69,7 +69,9 @@ def test_a_list_has_the_form_and_the_order_that_is_asked_for(
 
 def test_what_jobs_use_is_a_table_with_titles_that_fits(fake: FakeApi, head: Path) -> None:
     """In a pipe by TABs; on a terminal of 80 columns no line is longer or broken."""
-    live = LiveRow(at_s=NOW_S - 5, cpu_cores=0.2, memory_bytes=430_767_309, gpus_held=10, gpus=0.7)
+    live = LiveRow(
+        at_s=NOW_S - 5, cpu_cores=0.2, memory_bytes=430_767_309, gpus_held=10, gpus=0.7, gpus_idle=9
+    )
     fake.add(structs.replace(fake.stories[2].row, name="train_resnet50_imagenet", live=live))
     lines = run_here("gstat", "--format", "usage", "2", head=head).stdout.splitlines()
     titles, row = (line.split("\t") for line in lines)
@@ -87,6 +89,7 @@ def test_what_jobs_use_is_a_table_with_titles_that_fits(fake: FakeApi, head: Pat
         "GPUs": "10",
         "GPU use": "7%",
         "GPU mem": "0b",
+        "Idle": "9",
         "Age": "5s",
     }
     changed = structs.replace(fake.stories[2].row, cpus=128, memory_bytes=10**12)

@@ -24,25 +24,39 @@ NOBODY = 65534
 
 
 class Gpus:
-    """A node with two GPUs, and the processes that its driver names."""
+    """A node with two GPUs, and the processes that its driver names.
 
-    def __init__(self, directory: Path, library: Path) -> None:
+    Args:
+        tables: further tables of the head's configuration.
+    """
+
+    def __init__(self, directory: Path, library: Path, tables: str = "") -> None:
         self.cluster = Cluster(directory / "c", f"outside-{uuid.uuid4().hex}")
         self.library = library
         self._list = directory / "processes"
         self._rows: dict[int, str] = {}
         self._started: list[subprocess.Popen[bytes]] = []
+        self._use = directory / "utilisation"
+        self.work(0, 0)
+        self.cluster.queues = tables
         self.cluster.start_head()
 
-    def start(self, **settings: object) -> None:
-        """Start the node; ``settings`` are of ``[outside_gpu_use]``."""
+    def work(self, *percents: int) -> None:
+        """Let the GPUs be so busy, percent."""
+        new = self._use.with_suffix(".new")
+        new.write_text(" ".join(map(str, percents)))
+        new.rename(self._use)
+
+    def start(self, tables: str = "", **settings: object) -> None:
+        """Start the node; ``settings`` are of ``[outside_gpu_use]``, ``tables`` others."""
         self.put({})
         keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
-        self.cluster.node_tables = f"[outside_gpu_use]\n{keys}"
+        self.cluster.node_tables = f"[outside_gpu_use]\n{keys}{tables}"
         env = {
             "LD_LIBRARY_PATH": str(self.library),
             "FAKE_NVML_GPUS": "2",
             "FAKE_NVML_PROCESSES": str(self._list),
+            "FAKE_NVML_UTILISATION": str(self._use),
         }
         self.cluster.start_node("n1", cpus=4, env=env, sample_s=0.2)
 
@@ -83,6 +97,16 @@ class Gpus:
 
     def state(self, job: int) -> str:
         return self.cluster.head.job(job).row.state
+
+    def process_of(self, job: int) -> int:
+        """Return the process of a running job on the first of its nodes."""
+
+        def pid() -> int:
+            attempts = self.cluster.head.job(job).attempts
+            return attempts[-1].parts[0].pid if attempts else 0
+
+        wait_until(pid, what="the job's process")
+        return pid()
 
     def gpus_of(self, job: int) -> tuple[int, ...]:
         """Return the GPUs that a running job has, by index."""
@@ -148,7 +172,6 @@ def test_processes_of_jobs_are_not_outside(gpus: Gpus) -> None:
     time.sleep(2.0)
 
     assert not gpus.use.outside
-    assert not gpus.use.unused
     assert gpus.gpus_of(job) == (0,)
 
 
@@ -209,17 +232,6 @@ def test_by_configuration_it_is_ended_after_a_grace(gpus: Gpus) -> None:
 
     assert gpus.status(pid) == -15
     assert f"sent SIGTERM to process {pid}" in gpus.cluster.log("n1.log")
-
-
-def test_a_gpu_that_its_job_does_not_use_is_shown(gpus: Gpus) -> None:
-    gpus.start(unused_s=1.0)
-    job = gpus.submit("sleep 600")
-    wait_until(lambda: gpus.use.unused, 30.0, what="the GPU to be shown")
-
-    (row,) = gpus.use.unused
-    assert (row.index, row.job, row.attempt) == (0, job, 1)
-    details = run_command("gnodes", "n1", head=str(gpus.cluster.socket)).stdout
-    assert f"gpu_0_unused = job {job}, no process since " in details
 
 
 def run_user() -> str:

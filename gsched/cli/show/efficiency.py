@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.model.states import JobState, OutcomeKind
-from gsched.model.units import exact_size, format_duration, format_size
+from gsched.model.units import exact_size, format_duration, format_gpu_hours, format_size
 from gsched.model.wording import counted, outcome_words
 from gsched.protocol.api import JobRow, JobStory, ShareRow
 
@@ -31,6 +31,7 @@ class MeasuredUse(Struct, frozen=True, kw_only=True):
         cpu_cores: busy on average.
         cpu_peak_cores: busy at most.
         gpu_percent: mean utilisation of its GPUs.
+        gpu_idle_s: for how long they were idle, added up, in GPU-seconds.
         wall_s: for how long it ran; of an array the mean of its elements.
         wall_max_s: of an array the longest of its elements.
         elements: of an array that have run.
@@ -44,6 +45,7 @@ class MeasuredUse(Struct, frozen=True, kw_only=True):
     cpu_peak_cores: float = 0.0
     memory_peak_bytes: int = 0
     gpu_percent: float = 0.0
+    gpu_idle_s: float = 0.0
     gpu_memory_peak_bytes: int = 0
     sampled: bool = False
 
@@ -110,6 +112,7 @@ def use_of(story: JobStory, elements: Sequence[JobRow] = ()) -> MeasuredUse:
         cpu_peak_cores=max(cores, usage.cpu_peak_cores),
         memory_peak_bytes=usage.memory_peak_bytes,
         gpu_percent=usage.gpu_util_mean_percent,
+        gpu_idle_s=usage.gpu_idle_s,
         gpu_memory_peak_bytes=usage.gpu_memory_peak_bytes,
         sampled=usage.samples > 0,
     )
@@ -224,6 +227,9 @@ def _remarks(story: JobStory, used: MeasuredUse) -> Iterator[str]:
     has_gpus = row.gpus or row.gpu_share is not None
     if has_gpus and row.array is None and not _is_measured(used):
         yield "no use of its GPUs was measured: they are only declared, or nothing ran on them"
+    elif used.gpu_idle_s:
+        hours = format_gpu_hours(used.gpu_idle_s)
+        yield f"its GPUs were idle for {hours}: request fewer, or end the job when its work is done"
     elif has_gpus and used.sampled and used.gpu_percent < _IDLE_PERCENT:
         yield "its GPUs were idle: check that the program uses them, or request none"
 

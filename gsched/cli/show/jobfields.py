@@ -125,6 +125,10 @@ def _gpu_live(name: str) -> Callable[[JobRow, JobReply], Value]:
     return read
 
 
+def _idle_gpus(row: JobRow, _: JobReply) -> Value:
+    return row.live.gpus_idle or None if row.live is not None else None
+
+
 def _use_age(row: JobRow, view: JobReply) -> float | None:
     return None if row.live is None else max(0.0, view.now_s - row.live.at_s)
 
@@ -316,6 +320,7 @@ _NAMED: Final = (
     Field("memory_use", "Mem use", _live("memory_bytes"), _size, right=True),
     Field("gpu_use", "GPU use", _gpu_live("gpu_percent"), _percent, right=True),
     Field("gpu_memory_use", "GPU mem", _gpu_live("gpu_memory_bytes"), _size, right=True),
+    Field("gpus_idle", "Idle", _idle_gpus, right=True, drop=3),
     Field("use_age", "Age", _use_age, lambda v, *_: f"{v:.0f}s", right=True, drop=1),
     Field("attempt", "Attempt", "attempt", right=True),
     Field("reason", "Reason", reason_words, wraps=True, least=20),

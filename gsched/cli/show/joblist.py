@@ -39,7 +39,7 @@ TABLES: Final = MappingProxyType(
         "start": ("id", "name", "letter", "start", "reason"),
         "usage": (
             *("id", "name", "user", "letter", "elapsed", "cpus", "cpu_use", "memory"),
-            *("memory_use", "any_gpu", "gpu_use", "gpu_memory_use", "use_age"),
+            *("memory_use", "any_gpu", "gpu_use", "gpu_memory_use", "gpus_idle", "use_age"),
         ),
     }
 )

@@ -6,7 +6,6 @@ from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_fields, print_table
 from gsched.cli.times import format_time
-from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing, TokenGpu
 from gsched.model.health import HealthResult
 from gsched.model.ids import short_job_id
@@ -66,14 +65,16 @@ def _line(row: NodeRow) -> Sequence[str]:
 
 
 def _gpu_use(row: NodeRow) -> str:
-    """Return the shares in use of each shared GPU, and the GPUs that processes of no job use.
+    """Return the shares in use of each shared GPU, and GPUs that no job uses, or others.
 
-    ``1:40% 2:outside``: the shares of GPU 1 are 40 % of it, and GPU 2 counts as in use.
+    ``1:40% 2:outside 3:idle 4:empty``: the shares of GPU 1 are 40 % of it, GPU 2 counts as in use,
+    jobs hold GPUs 3 and 4 and do not use them, and no process is on the latter.
     """
     use = row.gpu_use
     indices = sorted({each.index for each in use.outside}) if use is not None else []
     shared = [f"{each.index}:{each.percent}%" for each in row.shared_gpus]
-    return " ".join([*shared, *(f"{index}:outside" for index in indices)])
+    idle = [f"{each.index}:{'idle' if each.held else 'empty'}" for each in row.gpus_idle]
+    return " ".join([*shared, *(f"{index}:outside" for index in indices), *idle])
 
 
 def _outside(row: NodeRow) -> list[str]:
@@ -85,21 +86,20 @@ def _outside(row: NodeRow) -> list[str]:
     ]
 
 
-def _gpu_use_fields(use: GpuUse | None) -> list[tuple[str, str]]:
+def _gpu_use_fields(row: NodeRow) -> list[tuple[str, str]]:
     """Return the processes on GPUs that belong to no job, and GPUs that their jobs do not use."""
-    if use is None:
-        return []
     fields = []
-    for each in use.outside:
+    for each in row.gpu_use.outside if row.gpu_use is not None else ():
         memory = f", {format_size(each.memory_bytes)}" if each.memory_bytes else ""
         text = f"{each.program} of {each.user}, pid {each.pid}{memory}"
         text += f", since {format_time(each.since_s)}"
         if each.ends_s:
             text += f"; it is ended at {format_time(each.ends_s)}"
         fields.append((f"gpu_{each.index}_outside", text))
-    for gpu in use.unused:
-        text = f"job {short_job_id(gpu.job)}, no process since {format_time(gpu.since_s)}"
-        fields.append((f"gpu_{gpu.index}_unused", text))
+    for gpu in row.gpus_idle:
+        what = "holds memory, idle" if gpu.held else "no process"
+        text = f"job {short_job_id(gpu.job)}, {what} since {format_time(gpu.since_s)}"
+        fields.append((f"gpu_{gpu.index}_idle", text))
     return fields
 
 
@@ -200,7 +200,7 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         *((f"gpu_{each.index}", _shared(each)) for each in row.shared_gpus),
         ("gpu_sharing", (row.gpu_tokens and row.gpu_tokens.words) or row.sharing),
         *_token_fields(row.gpu_tokens),
-        *_gpu_use_fields(row.gpu_use),
+        *_gpu_use_fields(row),
         ("gpu_types", ",".join(row.gpu_types)),
         ("memory", f"{_used_memory(row)} of {format_size(row.memory_bytes)} in use"),
         ("features", ",".join(row.features)),

@@ -16,7 +16,7 @@ from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, OutcomeKind, PartState
 from gsched.model.training import Adaptive, Scaling, Training
-from gsched.model.units import format_duration, format_size
+from gsched.model.units import format_duration, format_gpu_hours, format_size
 from gsched.model.wording import batching_words, counted, outcome_words, share_words
 from gsched.protocol.api import ArrayRow, AttemptRow, JobRow, JobStory, MoveRow, OutcomeRow, PartRow
 from gsched.protocol.uses import LiveRow
@@ -406,6 +406,9 @@ def live_words(live: LiveRow, of: JobRow | PartRow, now_s: float) -> str:
         words.append(f"no use of {gpus} measured")
     if live.gpu_memory_bytes:  # of a shared GPU NVML may not tell whose memory it is
         words.append(f"GPU memory {format_size(live.gpu_memory_bytes)}")
+    if live.gpus_idle:
+        since = format_time(live.idle_since_s)
+        words.append(f"{live.gpus_idle} of {counted(live.gpus_held, 'GPU')} idle since {since}")
     return f"{', '.join(words)} ({max(0.0, now_s - live.at_s):.0f} s ago)"
 
 
@@ -432,6 +435,8 @@ def _usage(usage: Usage) -> str:
     if usage.gpu_memory_peak_bytes or usage.gpu_util_mean_percent:
         words.append(f"GPU {usage.gpu_util_mean_percent:.0f} %")
         words.append(f"peak GPU memory {format_size(usage.gpu_memory_peak_bytes)}")
+    if usage.gpu_idle_s:
+        words.append(f"{format_gpu_hours(usage.gpu_idle_s)} idle")
     return ", ".join(words)
 
 

@@ -1,7 +1,11 @@
 """Parts of what is shown of a job: its present use, migrations, GPU shares, and advice."""
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
+from gsched.model.gpu_idle import IdleGpuRow
 from gsched.model.gpu_tokens import TokenUse
 from gsched.model.reports import Checkpoint, Progress, made_of
 from gsched.model.resources import WHOLE_PERCENT, GpuShare, LiveUse, Share
@@ -49,7 +53,24 @@ def live_row(state: State, job: int, attempt: Attempt | None) -> LiveRow | None:
     total = total_of(uses_of(state, job, attempt).values())
     if total is None or attempt is None:
         return None
-    return _row(total.use, total.at_s, *attempt.allocation)
+    row = _row(total.use, total.at_s, *attempt.allocation)
+    idle = [each for each in live_parts(state, job, attempt).values() if each.gpus_idle]
+    if not idle:
+        return row
+    return structs.replace(
+        row,
+        gpus_idle=sum(each.gpus_idle for each in idle),
+        idle_since_s=min(each.idle_since_s for each in idle),
+    )
+
+
+def idle_gpus(state: State, node: str) -> Iterator[IdleGpuRow]:
+    """Yield the GPUs of a node that jobs hold and do not use, by job."""
+    for number, job in sorted(state.by_node.get(node, {}).items()):
+        use, reported_s = uses_of(state, number, job.attempt).get(node, (LiveUse(), 0.0))
+        for gpu in use.gpus_idle or ():
+            since_s = reported_s - gpu.idle_s
+            yield IdleGpuRow(index=gpu.index, job=number, since_s=since_s, held=gpu.held)
 
 
 def live_parts(state: State, job: int, attempt: Attempt) -> dict[str, LiveRow]:
@@ -62,6 +83,7 @@ def live_parts(state: State, job: int, attempt: Attempt) -> dict[str, LiveRow]:
 
 
 def _row(use: LiveUse, at_s: float, *shares: Share) -> LiveRow:
+    idle = use.gpus_idle or ()
     return LiveRow(
         at_s=at_s,
         cpu_cores=use.cpu_cores,
@@ -69,6 +91,8 @@ def _row(use: LiveUse, at_s: float, *shares: Share) -> LiveRow:
         gpus=use.gpus,
         gpus_held=sum(len(share.gpu_indices) + len(share.gpu_shares) for share in shares),
         gpu_memory_bytes=use.gpu_memory_bytes,
+        gpus_idle=len(idle),
+        idle_since_s=min((at_s - gpu.idle_s for gpu in idle), default=0.0),
     )
 
 

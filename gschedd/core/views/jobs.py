@@ -30,6 +30,7 @@ from gschedd.core.views.arrays import original_id, with_array
 from gschedd.core.views.details import (
     advice,
     checkpoint_row,
+    idle_gpus,
     live_parts,
     live_row,
     move_row,
@@ -40,7 +41,7 @@ from gschedd.core.views.details import (
     tokens_of,
     used_so_far,
 )
-from gschedd.core.views.reasons import Reasons, Why, describe, next_try_s, unanswered
+from gschedd.core.views.reasons import Reasons, Why, describe, idle_why, next_try_s, unanswered
 from gschedd.core.views.remedies import Remedies
 from gschedd.models.sizes import stated_size
 from gschedd.plan.forecast import Forecast
@@ -164,7 +165,8 @@ class JobViews:
     def _unanswered(self, job: Job) -> Why:
         requeued_s = self._leases.requeued_s(job, self._settings)
         patience_s = self._settings.config.head.node_timeout_s
-        return unanswered(job, self._state, self._now_s, requeued_s, patience_s)
+        why = unanswered(job, self._state, self._now_s, requeued_s, patience_s)
+        return why if why.cause else idle_why(job, self._state, self._now_s)
 
     def _present_wall_s(self, attempt: Attempt | None) -> float:
         """Return for how long an attempt has run; what ended is charged already."""
@@ -315,6 +317,7 @@ class JobViews:
             gpu_fence=self._state.volatile.gpu_fences.get(node.name, ""),
             health=self._state.volatile.health.get(node.name, ()),
             gpu_use=self._state.volatile.gpu_use.get(node.name),
+            gpus_idle=tuple(idle_gpus(self._state, node.name)),
             gpu_tokens=self._state.volatile.gpu_sharing.get(node.name),
             gpu_types=tuple(sorted({gpu.type for gpu in inventory.gpus if gpu.type})),
             features=inventory.features,

@@ -8,9 +8,9 @@ from gsched.model.ids import array_of, short_job_id
 from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
 from gsched.model.states import HoldKind, JobState, NodeState, PartState, StopReason
-from gsched.model.units import format_duration, format_gpus, format_size
+from gsched.model.units import format_duration, format_gpu_hours, format_gpus, format_size
 from gsched.model.wording import batching_words, counted, outcome_words, share_words
-from gschedd.core.attempts.idle_gpus import ENDINGS, idle_words
+from gschedd.core.attempts.idle_gpus import ENDINGS, idle_now, idle_words
 from gschedd.core.attempts.relaunch import AFTER
 from gschedd.core.requests.dependencies import dependencies_short, dependency_reason
 from gschedd.core.state import facts as f
@@ -227,6 +227,23 @@ def unanswered(
     return Why(words, short=f"{first.name} unreachable")
 
 
+def idle_why(job: Job, state: State, now_s: float) -> Why:
+    """Return that a running job does not use its GPUs, and what follows; else nothing."""
+    if job.attempt is None or job.state is not JobState.RUNNING:
+        return Why("")
+    now = idle_now(state, job, now_s)
+    if now is None or not now.gpus:
+        return Why("")
+    count = len(now.gpus)
+    words = f"{count} of {counted(now.of, 'GPU')} idle since {moment(now.since_s)}"
+    short = f"{counted(count, 'GPU')} idle"
+    warning = job.idle
+    if warning is not None and warning.attempt == job.attempts and warning.acts_s:
+        then = moment(warning.acts_s)
+        words += f"; the job is {ENDINGS[warning.action]} at {then} if they stay idle"
+    return Why(words, short=short)
+
+
 def _held_words(job: Job) -> str:
     """Return ``held by user: REASON``, or ``held after 5 failed starts``: then gsched holds it."""
     if _is_after_failures(job.hold_reason):
@@ -361,9 +378,9 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
         case f.IdleGpusReclaimed():
             return f"idle GPUs reclaimed: the job is {ENDINGS[fact.action]}"
         case f.GpusIdled():
-            words = f"attempt {fact.attempt}: GPUs idle for {fact.idle_s / 3600:.1f} GPU-hours"
-            back = f", {fact.returned_s / 3600:.1f} GPU-hours returned" if fact.returned_s else ""
-            return words + back
+            words = f"attempt {fact.attempt}: GPUs idle for {format_gpu_hours(fact.idle_s)}"
+            returned = f", {format_gpu_hours(fact.returned_s)} returned" if fact.returned_s else ""
+            return words + returned
         case f.PartOpened():
             return f"attempt {fact.attempt}: its programs start tasks on {fact.node}"
         case f.PartStarted():

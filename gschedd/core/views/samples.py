@@ -5,6 +5,7 @@ from gsched.protocol.samples import GpuUseSample, JobUseSample, NodeUseSample
 from gschedd.core.nodes.live import newest_load, total_of, uses_of
 from gschedd.core.state.records import Job, Node
 from gschedd.core.state.state import State
+from gschedd.core.views.details import idle_gpus
 
 
 def node_sample(state: State, node: Node) -> NodeUseSample:
@@ -34,7 +35,7 @@ def _gpu_samples(state: State, node: Node) -> tuple[GpuUseSample, ...]:
         for held in part.share.gpus_held if part is not None else ():
             jobs.setdefault(held.index, []).append(number)
     use = state.volatile.gpu_use.get(node.name)
-    unused = {each.index for each in use.unused} if use is not None else set()
+    idle = {each.index: each for each in idle_gpus(state, node.name)}
     outside = {each.index for each in use.outside} if use is not None else set()
     return tuple(
         GpuUseSample(
@@ -42,7 +43,8 @@ def _gpu_samples(state: State, node: Node) -> tuple[GpuUseSample, ...]:
             type=gpu.type,
             memory_bytes=gpu.memory_bytes,
             jobs=tuple(jobs.get(gpu.index, ())),
-            unused=gpu.index in unused,
+            idle=gpu.index in idle,
+            unused=gpu.index in idle and not idle[gpu.index].held,
             outside=gpu.index in outside,
         )
         for gpu in node.inventory.gpus

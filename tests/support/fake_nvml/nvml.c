@@ -141,7 +141,15 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates)
 {
     nvmlProcessInfo_t found[PROCESSES_MAX];
-    *rates = (nvmlUtilization_t){processes(device->index, found) > 0 ? 90 : 0, 0};
+    const char *path = getenv("FAKE_NVML_UTILISATION"); /* a file: percent of each GPU in order */
+    FILE *file = path == NULL ? NULL : fopen(path, "r");
+    unsigned int percent = processes(device->index, found) > 0 ? 90 : 0;
+    for (unsigned int at = 0; file != NULL && at <= device->index; at++)
+        if (fscanf(file, "%u", &percent) != 1)
+            break;
+    if (file != NULL)
+        fclose(file);
+    *rates = (nvmlUtilization_t){percent, 0};
     return SUCCESS;
 }
 

@@ -1,0 +1,106 @@
+"""A job that does not use its GPUs, on real daemons with a fake NVML: warned, shown, held."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import wait_until
+from tests.support.commands import run_command
+from tests.support.mailbox import MailServer, serving
+from tests.support.nvml_machine import build_nvml
+from tests.system.test_outside_gpu_use import Gpus
+
+pytestmark = pytest.mark.timeout(240)
+
+NODE = "[idle_gpus]\nwindow_s = 3.0\ngrace_s = 0.0\n"
+HEAD = """
+[idle_gpus]
+action = "hold"
+warn_s = 1.0
+warn_held_s = 1.0
+act_s = 5.0
+
+[notify]
+smtp_host = "127.0.0.1"
+smtp_port = {port}
+mail_domain = "site.test"
+retry_s = 0.1
+"""
+
+
+@pytest.fixture
+def mails() -> Iterator[MailServer]:
+    with serving(MailServer()) as server:
+        yield server
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, mails: MailServer) -> Iterator[Gpus]:
+    directory = tmp_path / "nvml"
+    directory.mkdir()
+    made = Gpus(tmp_path, build_nvml(directory), HEAD.format(port=mails.port))
+    made.start(NODE)
+    yield made
+    made.stop()
+
+
+def shown(gpus: Gpus, *words: str) -> str:
+    return run_command(*words, head=str(gpus.cluster.socket)).stdout
+
+
+def test_an_idle_job_is_warned_shown_and_held(gpus: Gpus, mails: MailServer) -> None:
+    gpus.work(60, 0)
+    job = gpus.submit("sleep 600", gpus=2)
+    gpus.put({gpus.process_of(job): 1})
+    wait_until(lambda: mails.messages, 60.0, what="the mail")
+    subject = mails.messages[0][1]["Subject"]
+    assert subject == f"gsched: job {job} gpu does not use its GPUs"
+    error_file = gpus.cluster.jobs / f"gpu.e{job}"
+    wait_until(lambda: "1 of 2 GPUs idle since " in error_file.read_text(), what="the line")
+    acts_s = time.time() + 6.0
+
+    assert "1 of 2 GPUs idle since " in shown(gpus, "gstat", "--why", str(job))
+    assert "if they stay idle" in shown(gpus, "gstat", "-f", str(job))
+    line = shown(gpus, "gstat", "--format", "{gpus_idle}|{short_reason}", str(job)).splitlines()
+    assert line[-1] == "1|1 GPU idle"
+    assert "\t1:idle\t" in shown(gpus, "gnodes")
+    details = shown(gpus, "gnodes", "n1")
+    assert f"gpu_1_idle = job {job}, holds memory, idle since " in details
+
+    os.kill(gpus.cluster.head_process.pid, signal.SIGKILL)
+    gpus.cluster.head_process.wait()
+    gpus.cluster.start_head()
+    wait_until(lambda: time.time() > acts_s, what="the time of the action")
+    assert gpus.state(job) == "running", "one of its GPUs works"
+    gpus.work(0, 0)
+    wait_until(lambda: gpus.state(job) == "held", 60.0, what="the hold")
+
+    wait_until(lambda: len(mails.messages) > 1, what="the second mail")
+    subjects = [message["Subject"] for _, message in mails.messages]
+    assert subjects[1:] == [f"gsched: job {job} gpu was stopped: its GPUs were idle"]
+    assert "held by user: 2 GPUs idle since " in shown(gpus, "gstat", "--why", str(job))
+    kinds = [event.kind for event in gpus.cluster.head.job(job).events]
+    for kind in ("GpusIdleWarned", "IdleGpusReclaimed", "GpusIdled"):
+        assert kinds.count(kind) == 1
+    usage = gpus.cluster.head.job(job).attempts[-1].usage
+    assert usage is not None
+    assert usage.gpu_idle_s > 6.0
+
+
+def test_a_node_daemon_that_restarts_begins_its_window_anew(gpus: Gpus) -> None:
+    job = gpus.submit("sleep 600", gpus=1)
+    reason = "1 of 1 GPU idle since "
+    wait_until(lambda: reason in shown(gpus, "gstat", "--why", str(job)), 60.0, what="its reason")
+    assert "\t0:empty\t" in shown(gpus, "gnodes")
+    gpus.work(90, 90)
+    gpus.cluster.kill_node("n1")
+    gpus.start(NODE)
+    wait_until(lambda: gpus.cluster.head.job(job).row.live is not None, 60.0, what="its use")
+    time.sleep(6.0)
+    events = [event.kind for event in gpus.cluster.head.job(job).events]
+    assert gpus.state(job) == "running"
+    assert "GpusUsedAgain" in events
