@@ -185,7 +185,8 @@ def format_size(size_bytes: int) -> str:
 
 def format_gpu_hours(gpu_s: float) -> str:
     """Return GPU-seconds as ``1.5 GPU-hours``."""
-    return f"{gpu_s / 3600:.1f} GPU-hours"
+    hours = gpu_s / 3600
+    return f"{hours:.1f} GPU-hours" if hours >= 1 else f"{hours:.2f} GPU-hours"
 
 
 def format_gpus(count: int) -> str:

@@ -118,7 +118,7 @@ def _lines(notice: Notice) -> Iterator[str]:
     if notice.event == IDLE:
         number = notice.job_id.removesuffix(f".{notice.server}")
         yield ""
-        yield f"gstat -f {number} shows the use of each GPU, gdel {number} cancels the job."
+        yield f"gstat --why {number} shows its idle GPUs, gdel {number} cancels the job."
         yield "Computing on its GPUs ends the warning."
     elif notice.event == RECLAIM:
         yield ""

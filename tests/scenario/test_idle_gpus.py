@@ -80,7 +80,28 @@ def test_the_owner_is_warned_once_and_the_job_s_error_file_says_so() -> None:
     ((number, line),) = world.machines["n1"].messages
     assert number == job
     assert line.startswith(f"gsched: job {job}: 1 of 2 GPUs idle since ")
+    assert line.endswith(": n1 (GPU 1)\n"), "it works on the other one: nothing follows"
+
+
+def test_before_a_job_is_ended_its_owner_has_been_warned_of_all_its_idle_gpus() -> None:
+    world = world_with()
+    job = world.submit("nodes=1:gpus=2", program=LONG)
+    world.run_for(5)
+    idle_for(world, job, 1, hours=5)
+    tell(world, job, 0, 1, idle_s=5 * HOUR_S)
+    first, second = warnings_of(world, job)
+    assert (first.action, first.acts_s) == ("warn", 0.0)
+    assert (second.gpus, second.action) == ({"n1": (0, 1)}, "hold")
+    assert second.acts_s == world.now_s + HOUR_S
+    world.run_for(1)
+    (_, line) = world.machines["n1"].messages[-1]
     assert line.endswith(" UTC if they stay idle\n")
+    world.run_for(HOUR_S)
+    tell(world, job, 1, idle_s=6 * HOUR_S)
+    assert world.state(job) == "running"
+    tell(world, job, 0, 1, idle_s=6 * HOUR_S)
+    world.run_for(5)
+    assert world.state(job) == "held"
 
 
 def test_work_ends_the_warning_and_a_later_idle_time_is_warned_of_again() -> None:
@@ -135,6 +156,8 @@ def test_a_requeued_job_runs_again_and_may_be_warned_again() -> None:
     idle_for(world, job, 0, hours=2.1)
     assert (world.state(job), world.job(job).attempts) == ("running", 2)
     assert world.job(job).idle is None
+    idle_for(world, job, 0, hours=2.1)
+    assert world.state(job) == "held", "it would be so for ever"
 
 
 def test_a_job_that_can_save_its_state_does_so_before_it_is_held() -> None:

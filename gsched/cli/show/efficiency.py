@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from gsched.cli.times import format_time
 from gsched.model.states import JobState, OutcomeKind
 from gsched.model.units import exact_size, format_duration, format_gpu_hours, format_size
 from gsched.model.wording import counted, outcome_words
@@ -184,7 +185,11 @@ def _is_measured(used: MeasuredUse) -> bool:
 def _advice(story: JobStory, used: MeasuredUse, past: Sequence[JobStory]) -> Advice:
     row = story.row
     if row.state != JobState.DONE or row.outcome is None:
-        return Advice(remarks=("it has not finished: what it will use is not known yet",))
+        remarks = ["it has not finished: what it will use is not known yet"]
+        if row.live is not None and row.live.gpus_idle:
+            gpus = f"{row.live.gpus_idle} of {counted(row.live.gpus_held, 'GPU')}"
+            remarks.append(f"{gpus} idle since {format_time(row.live.idle_since_s)}")
+        return Advice(remarks=tuple(remarks))
     like = [
         use_of(each)
         for each in past

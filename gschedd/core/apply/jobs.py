@@ -373,6 +373,7 @@ def _idle_reclaimed(state: State, fact: f.IdleGpusReclaimed) -> None:
 def _idled(state: State, fact: f.GpusIdled) -> None:
     job = state.jobs[fact.job]
     job.idle = None
+    job.idle_requeues += fact.action == "requeue"
     touch(state, job)
 
 

@@ -159,21 +159,31 @@ class _Case(NamedTuple):
         return self.job.spec.interactive is not None and quiet_s is not None and quiet_s < limit_s
 
     @property
+    def ends(self) -> bool:
+        """Return whether the job is ended if the GPUs stay idle that are so now."""
+        is_enough = len(self.long_idle) >= self.rule.act_part * self.now.of
+        return self.action in ENDINGS and is_enough
+
+    @property
     def action(self) -> IdleAction:
-        """Return what is done if the GPUs stay idle; ``warn``: nothing more."""
+        """Return what ends the job if its GPUs stay idle; ``warn``: nothing does.
+
+        It is requeued once: a job that is idle again would be so for ever.
+        """
         action = self.rule.action
         if action not in ENDINGS:
             return "warn"
         spec = self.job.spec
         if spec.movable or spec.rerunnable:
-            return action
+            is_again = action == "requeue" and self.job.idle_requeues > 0
+            return "hold" if is_again else action
         ends = self.rule.end_any or spec.interactive is not None  # whose rule says "cancel"
         return "cancel" if ends else "warn"
 
 
 def _answer(case: _Case) -> Iterator[f.AnyFact]:
-    warning, idle = case.warning, case.long_idle
-    if warning is None or (not warning.acts_s and case.action in ENDINGS):
+    warning, idle = case.warning, {(node, gpu.index) for node, gpu in case.long_idle}
+    if warning is None:
         if idle and not case.is_attended:
             yield _warned(case)
         return
@@ -182,9 +192,12 @@ def _answer(case: _Case) -> Iterator[f.AnyFact]:
         if not warning.reclaimed:
             yield f.GpusUsedAgain(at_s=case.now_s, job=case.job.id, attempt=case.attempt.number)
         return
-    enough = len(idle) >= case.rule.act_part * case.now.of
-    is_due = case.action in ENDINGS and 0 < warning.acts_s <= case.now_s
-    if is_due and enough and not case.is_attended:
+    if not case.ends or case.is_attended:
+        return
+    if not warning.acts_s or not idle <= known:  # its owner knows of other GPUs, or of no end
+        if not warning.reclaimed:
+            yield _warned(case)
+    elif warning.acts_s <= case.now_s:
         yield from _reclaimed(case, warning)
 
 
@@ -197,16 +210,16 @@ def _warned(case: _Case) -> f.GpusIdleWarned:
         gpus=idle.by_node,
         of=idle.of,
         since_s=case.now.since_s,
-        action=case.action,
-        acts_s=case.now_s + case.rule.act_s if case.action in ENDINGS else 0.0,
+        action=case.action if case.ends else "warn",
+        acts_s=case.now_s + case.rule.act_s if case.ends else 0.0,
     )
 
 
 def _reclaimed(case: _Case, warning: IdleWarning) -> Iterator[f.AnyFact]:
     """Yield the end of a job: by a checkpoint if it can make one, else by a stop."""
     job, number, now_s, action = case.job, case.attempt.number, case.now_s, case.action
-    count = counted(len(case.now.gpus), "GPU")
-    why = f"{count} idle since {moment(case.now.since_s)}"
+    all_since_s = max(now_s - gpu.idle_s for _, gpu in case.long_idle)
+    why = f"{counted(len(case.long_idle), 'GPU')} idle since {moment(all_since_s)}"
     if not warning.reclaimed:
         yield f.IdleGpusReclaimed(
             at_s=now_s,

@@ -245,6 +245,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
         recovered: a node knew it and the database did not; it is never started (again).
         elements: of an array; None: it is none.
         idle: that its owner was warned of idle GPUs of its last attempt; None: that was not so.
+        idle_requeues: how often it was requeued since its GPUs were idle.
         short_number: of an element of an array of Slurm what its commands call it; of such an array
             that of its first element; 0: none was reserved.
     """
@@ -269,6 +270,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
     recovered: bool = False
     elements: Elements | None = None
     idle: IdleWarning | None = None
+    idle_requeues: int = 0
     short_number: int = 0
 
 
