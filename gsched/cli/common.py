@@ -154,7 +154,7 @@ READ_PATIENCE_S = 5.0
 _READING = frozenset(
     {
         *("gstat", "ghist", "gnodes", "gpeek", "greport", "gseff", "gselect", "qstat", "qselect"),
-        *("pbsnodes", "tracejob", "squeue", "sinfo", "sacct", "sstat"),
+        *("pbsnodes", "tracejob", "squeue", "sinfo", "sacct", "sreport", "sstat"),
     }
 )
 

@@ -12,11 +12,12 @@ from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.desk import PLENTY_S
 from tests.support.in_process import run_here
+from tests.support.slurm_commands import slurm
 
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_reports_of_a_real_head(cluster: Cluster) -> None:
+def test_reports_of_a_real_head(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the jobs that have just ended, too."""
     cluster.has_monitor = True
     cluster.start_head()
@@ -55,6 +56,11 @@ def test_reports_of_a_real_head(cluster: Cluster) -> None:
     )
     assert report["total"]["jobs"] == 5
     assert report["offered"]["cpus"] == 8
+    monkeypatch.setenv("GSCHED_HEAD", str(cluster.socket))
+    sreport = ("sreport", "-n", "-P", "-t", "seconds", "cluster", "util", "start=today", "end=now")
+    cells = slurm(*sreport).stdout.split("|")
+    assert cells[0] == "test"
+    assert int(cells[6]) > 0
 
 
 @pytest.mark.parametrize(

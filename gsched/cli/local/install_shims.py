@@ -22,6 +22,7 @@ SLURM_COMMANDS: Final = (
     "sinfo",
     "squeue",
     "srun",
+    "sreport",
     "sshare",
     "sstat",
 )

@@ -37,6 +37,7 @@ from gsched.cli.slurm.sacct import sacct, sacctmgr, sshare, sstat
 from gsched.cli.slurm.sbatch import sbatch
 from gsched.cli.slurm.scontrol import scontrol
 from gsched.cli.slurm.sinfo import repeated, sinfo
+from gsched.cli.slurm.sreport import sreport
 from gsched.cli.slurm.srun import srun
 from gsched.client import HeadClient
 from gsched.config.environment import environment
@@ -191,6 +192,7 @@ COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "sinfo": sinfo,
     "squeue": squeue,
     "srun": srun,
+    "sreport": sreport,
     "sstat": sstat,
 }
 

@@ -41,6 +41,9 @@ _COMMANDS: Final[Mapping[str, str]] = {
         local0 long/l0 noconvert0 node=Node/N0 nodes/n noheader/h0 partition/p
         reasons:list-reasons/R0 reservation/T0 responding/r0 sort/S states=state/t
         summarize/s0 usage0 verbose/v0 version/V0 yaml2""",
+    "sreport": """all_clusters/a0 autocomplete cluster/M federation0 help/h0 immediate/i0 local0
+        noheader/n0 parsable/p0 parsable2/P0 quiet/Q0 time/t tres/T usage0 verbose/v0
+        version/V0""",
     "sstat": """allsteps/a0 autocomplete format=fields/o help/h0 helpformat/e0 jobs/j noconvert0
         noheader/n0 parsable/p0 parsable2/P0 pidformat/i0 usage0 verbose/v0 version/V0""",
 }
@@ -54,6 +57,7 @@ _MISSING: Final = {
             timelimit-min truncate units wckeys whole-hetjob yaml""",
         "scancel": "admin-comment autocomplete cron sibling",
         "sinfo": "autocomplete future helpformat helpstate json sort yaml",
+        "sreport": "autocomplete",
         "sstat": "autocomplete pidformat",
     }.items()
 }
