@@ -45,7 +45,7 @@ def check(config: Config) -> None:
         BadValueError: the first rule that is broken.
     """
     _check_head(config.head)
-    _check_queues(config.queue)
+    check_queues(config.queue)
     _check_node(config.node)
     _check_training(config.training)
     _check_balance(config.balance)
@@ -219,7 +219,8 @@ def _check_extension(at: int, text: str) -> None:
         ) from None
 
 
-def _check_queues(queues: Sequence[QueueConfig]) -> None:
+def check_queues(queues: Sequence[QueueConfig]) -> None:
+    """Check that the queues are a set of queues, and that the keys of each agree."""
     if not queues:
         raise BadValueError(
             ("queue",), "is empty: a head needs a queue", hint="omit queue for the default"

@@ -1,6 +1,6 @@
 """The tables of the configuration file that the head reads, and the file as a whole."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -106,6 +106,8 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         walltime_extensions_per_user: running jobs that a user can have extended; 0: any number.
         enabled: whether it takes jobs.
         started: whether its jobs are started.
+        allow_users, allow_groups: who may submit to it; both empty: everybody.
+        deny_users: who may not, whatever the others say.
         detach_timeout_s: as in ``[head]``, for its jobs; -1: that of ``[head]``.
         max_interactive_walltime_s, max_detach_timeout_s, default_memory_per_cpu_bytes,
             default_memory_per_gpu_bytes: as in ``[limits]``, for its jobs; -1: that of
@@ -121,11 +123,20 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     walltime_extensions_per_user: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     enabled: bool = True
     started: bool = True
+    allow_users: tuple[str, ...] = ()
+    allow_groups: tuple[str, ...] = ()
+    deny_users: tuple[str, ...] = ()
     detach_timeout_s: Annotated[float, msgspec.Meta(ge=-1, le=MAX_DETACH_TIMEOUT_S)] = -1.0
     max_interactive_walltime_s: Annotated[float, msgspec.Meta(ge=-1, le=1e9)] = -1.0
     max_detach_timeout_s: Annotated[float, msgspec.Meta(ge=-1, le=MAX_DETACH_TIMEOUT_S)] = -1.0
     default_memory_per_cpu_bytes: Annotated[int, msgspec.Meta(ge=-1, le=2**50)] = -1
     default_memory_per_gpu_bytes: Annotated[int, msgspec.Meta(ge=-1, le=2**50)] = -1
+
+
+#: What operators can change of a queue on a running head.
+QUEUE_ATTRIBUTES: Final = tuple(
+    name for name in QueueConfig.__struct_fields__ if name not in {"name", "policy"}
+)
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -684,14 +684,9 @@ class HistoryReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One queue, as it is configured, and its unfinished jobs.
+    """One queue, and its unfinished jobs; all else is as in ``[[queue]]``.
 
     Attributes:
-        enabled: it accepts jobs.
-        started: its jobs are started.
-        priority: added to the priority of its jobs.
-        max_walltime_s: jobs that request more are refused; 0: no limit.
-        default_walltime_s: limit of jobs that state none; 0: ``max_walltime_s``.
         jobs: number of unfinished jobs by state.
     """
 
@@ -701,6 +696,16 @@ class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     max_walltime_s: float = 0.0
     default_walltime_s: float = 0.0
+    walltime_extension: str = ""
+    walltime_extensions_per_user: int = 0
+    allow_users: tuple[str, ...] = ()
+    allow_groups: tuple[str, ...] = ()
+    deny_users: tuple[str, ...] = ()
+    detach_timeout_s: float = -1.0
+    max_interactive_walltime_s: float = -1.0
+    max_detach_timeout_s: float = -1.0
+    default_memory_per_cpu_bytes: int = -1
+    default_memory_per_gpu_bytes: int = -1
     jobs: dict[str, int] = {}
 
 

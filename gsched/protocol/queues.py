@@ -4,8 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-#: What can be changed of a queue on a running head.
-QUEUE_ATTRIBUTES = ("enabled", "started", "max_walltime_s", "default_walltime_s")
+QueueValue = bool | int | float | str | tuple[str, ...]
 
 
 class QueueChange(
@@ -14,16 +13,17 @@ class QueueChange(
     """A change by an operator.
 
     Attributes:
-        verb: ``set`` and ``unset`` an attribute, ``create`` and ``delete`` a queue.
+        verb: ``set`` and ``unset`` an attribute, ``add`` to a list and ``remove`` from it,
+            ``create`` and ``delete`` a queue.
         queue: its name; empty: all scheduling is meant (``set`` of ``scheduling`` only).
-        attribute: one of `QUEUE_ATTRIBUTES`, or ``scheduling``.
-        value: of ``set``: true or false, or seconds (0: no limit).
+        attribute: a key of ``[[queue]]``, or ``scheduling``.
+        value: of ``set``, ``add`` and ``remove``.
     """
 
-    verb: Literal["set", "unset", "create", "delete"]
+    verb: Literal["set", "unset", "add", "remove", "create", "delete"]
     queue: str = ""
     attribute: str = ""
-    value: bool | float = 0.0
+    value: QueueValue = 0.0
 
 
 class QueueRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

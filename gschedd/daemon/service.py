@@ -26,7 +26,6 @@ from gsched.daemon_files import read_key
 from gsched.errors import NO_ROOM, FencedError, StorageError
 from gsched.files import replace_file
 from gsched.hangup import OnHangup
-from gsched.model.ids import short_job_id
 from gsched.protocol import api
 from gsched.protocol.api import NotifyRow
 from gsched.version import VERSION
@@ -42,6 +41,7 @@ from gschedd.daemon.setup import (
     begin_monitoring,
     begin_notifying,
     keep_from,
+    log_set_aside,
     make_state_dir,
     relearn,
     settings_from,
@@ -148,13 +148,7 @@ class Service:
         )
         self._damaged = self._store.load(state)
         self._set_aside = frozenset(state.damaged)
-        for job in sorted(state.damaged):
-            log.critical(
-                "job %s is set aside: its record is damaged. What runs of it is left alone; an "
-                "operator can give it up with gdel %s",
-                short_job_id(job),
-                short_job_id(job),
-            )
+        log_set_aside(state.damaged)
         model = chosen.make_model() if config.history.learn else None
         if model is not None:
             learned = relearn(model, self._store, config.history.learn_rows)

@@ -1,10 +1,12 @@
 """From the configuration to what the head needs: settings, key, directories."""
 
+import logging
 import os
 import pwd
 import socket
 import stat
 import zlib
+from collections.abc import Iterable
 from types import MappingProxyType
 
 from msgspec import structs
@@ -14,6 +16,7 @@ from gsched.config.tables import Config
 from gsched.config.units import BadValueError
 from gsched.config.words import monitor_socket_of
 from gsched.errors import ConfigError
+from gsched.model.ids import short_job_id
 from gschedd.core.state.settings import Settings
 from gschedd.models.predict import Model
 from gschedd.monitor.model import MonitorBegin
@@ -22,6 +25,8 @@ from gschedd.notify.worker import NotifierBegin
 from gschedd.plan.training import fabric_of
 from gschedd.store.purge import Keep
 from gschedd.store.sqlite import Store
+
+log = logging.getLogger("gschedd")
 
 
 def settings_from(config: Config) -> Settings:
@@ -116,6 +121,18 @@ def relearn(model: Model, store: Store, most: int) -> int:
     for run in runs:
         model.learn(run.record)
     return len(runs)
+
+
+def log_set_aside(jobs: Iterable[int]) -> None:
+    """Name the jobs whose records are damaged."""
+    for job in sorted(jobs):
+        name = short_job_id(job)
+        log.critical(
+            "job %s is set aside: its record is damaged. What runs of it is left alone; an "
+            "operator can give it up with gdel %s",
+            name,
+            name,
+        )
 
 
 def make_state_dir(path: str) -> None:

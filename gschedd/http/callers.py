@@ -1,5 +1,7 @@
 """Who is calling: from the kernel (SO_PEERCRED), never from a message."""
 
+import contextlib
+import grp
 import logging
 import os
 import pwd
@@ -28,6 +30,7 @@ MAX_NAMES = 10_000
 KEPT_S = 30.0
 KEPT_TO_ACT_S = 1.0
 ACCOUNTS = "/etc/passwd"
+GROUPS = "/etc/group"
 KEPT_UNKNOWN_S = 2.0  # a name service may say "not found" for a moment
 PATIENCE_S = 2.0  # the head does nothing else while it waits for a name service
 
@@ -85,6 +88,10 @@ class UserNames:
         self._known[uid] = (now_s, name)
         return name
 
+    def of_groups(self) -> "UserNames":
+        """Return the same for the groups of users, with commas between."""
+        return UserNames(self._clock, group_names, lambda: accounts_version(GROUPS))
+
     def _ask(self, uid: int) -> Future[str]:
         """Look a name up in a thread that keeps nobody from ending the head if it hangs."""
         answer: Future[str] = Future()
@@ -101,11 +108,19 @@ class UserNames:
 
 
 class Callers:
-    """Turns connections into callers; ``settings`` returns what counts now."""
+    """Turns connections into callers.
 
-    def __init__(self, *, settings: Callable[[], Settings], names: UserNames) -> None:
+    Args:
+        settings: returns what counts now.
+        groups: like ``names``, the groups of each user, with commas between.
+    """
+
+    def __init__(
+        self, *, settings: Callable[[], Settings], names: UserNames, groups: UserNames | None = None
+    ) -> None:
         self._settings = settings
         self._names = names
+        self._groups = groups or names.of_groups()
 
     def of(self, request: web.Request, *, acts: bool | None = None) -> Caller:
         """Return who is at the other end of a request's Unix socket.
@@ -142,7 +157,14 @@ class Callers:
         is_operator = (
             uid in settings.operator_uids and settings.operator_names.get(uid, name) == name
         )
-        return Caller(user=name, uid=uid, gid=gid, operator=is_operator)
+        groups = self._group_names(uid) if acts and not is_operator else frozenset()
+        return Caller(user=name, uid=uid, gid=gid, operator=is_operator, groups=groups)
+
+    def _group_names(self, uid: int) -> frozenset[str]:
+        """Return the groups of a user, where a queue asks for some."""
+        if not any(queue.allow_groups for queue in self._settings().queues.values()):
+            return frozenset()
+        return frozenset(self._groups.name(uid, acts=True).split(","))
 
 
 def peer_of(request: web.Request) -> tuple[int, int]:
@@ -164,6 +186,20 @@ def _ids(text: str) -> tuple[int, int]:
     if not (colon and uid.isdecimal() and gid.isdecimal() and max(len(uid), len(gid)) <= 10):
         raise InvalidRequestError(f"{ON_BEHALF_OF}: {shown(text)} is not UID:GID")
     return int(uid), int(gid)
+
+
+def group_names(uid: int) -> str:
+    """Return the names of all groups of a user, with commas between."""
+    try:
+        user = pwd.getpwuid(uid)
+        gids = os.getgrouplist(user.pw_name, user.pw_gid)
+    except (KeyError, OSError):
+        return ""
+    names = []
+    for gid in gids:
+        with contextlib.suppress(KeyError):
+            names.append(grp.getgrgid(gid).gr_name)
+    return ",".join(names)
 
 
 def accounts_version(path: str = ACCOUNTS) -> object:

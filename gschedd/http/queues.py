@@ -6,10 +6,17 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from gsched.errors import GschedError, NotPermittedError, StorageError
+from gsched.config.rules import check_queues
+from gsched.config.units import BadValueError
+from gsched.errors import GschedError, InvalidRequestError, NotPermittedError, StorageError
 from gsched.protocol import api
 from gsched.protocol.queues import QueueRequest
-from gschedd.core.requests.queues import Overrides, changed, hidden_changes, overridden
+from gschedd.core.requests.queues import (
+    Overrides,
+    changed,
+    hidden_changes,
+    overridden,
+)
 from gschedd.core.state.settings import Settings
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer
@@ -86,6 +93,7 @@ class Queues:
             overrides = self._overrides
             for each in wanted.changes:
                 overrides = changed(overrides, each, configured=self._configured, state=head.state)
+            _check_together(overridden(self._configured, overrides))
             try:
                 await asyncio.get_running_loop().run_in_executor(None, self._write, overrides)
             except OSError as error:
@@ -106,3 +114,21 @@ class Queues:
                 )
             )
         )
+
+
+def _check_together(settings: Settings) -> None:
+    """Check that the attributes of each queue agree, as those of a configuration must.
+
+    Raises:
+        InvalidRequestError: they do not.
+    """
+    queues = tuple(settings.queues.values())
+    try:
+        check_queues(queues)
+    except BadValueError as error:
+        at, key = error.keys[1], error.keys[-1]
+        name = queues[at].name if isinstance(at, int) else ""
+        blank = "" if error.message.startswith(":") else " "
+        raise InvalidRequestError(
+            f"queue {name}: {key}{blank}{error.message}", hint=error.hint
+        ) from None

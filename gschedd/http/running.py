@@ -7,9 +7,8 @@ from msgspec import UNSET, structs
 
 from gsched.config.keys import settings_of
 from gsched.config.reload import TABLES_OF_NODES
-from gsched.config.tables import Config, QueueConfig
+from gsched.config.tables import QUEUE_ATTRIBUTES, Config, QueueConfig
 from gsched.errors import NotPermittedError
-from gsched.protocol.queues import QUEUE_ATTRIBUTES
 from gsched.protocol.running import ReloadReply, RunningConfig, RunningSetting
 from gschedd.core.state.settings import Settings
 from gschedd.http.answers import answer

@@ -173,6 +173,8 @@ async def _questions(script: Script) -> None:
         "gnodes resume nowhere",
         "gstat",
         "gstat -x",
+        "gmgr list",
+        "gmgr export",
         "gstat --why",
         "gstat -f -a",
         "gstat 1 77",

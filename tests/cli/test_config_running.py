@@ -61,7 +61,7 @@ def test_the_values_of_the_running_head_are_shown_and_what_the_file_changes(
     line = _line(text, '"3h"')
     what = f"line {line} of the file has 10800.0: gsched reload uses it"
     assert f"max_walltime_s = 7200.0  # running head; {what}" in lines
-    assert "started = false  # changed on the running head: qmgr unset takes it back" in lines
+    assert "started = false  # changed on the running head: gmgr unset takes it back" in lines
     assert any(line.startswith('name = "old"  # not in the file: gsched reload') for line in lines)
     assert any("not in the running head: gsched reload" in line for line in lines if "new" in line)
     assert "SECRET" not in ran.stdout + ran.stderr

@@ -58,6 +58,7 @@ COMMANDS = (
         "ghist",
         "greport",
         "gmigrate",
+        "gmgr",
         "gmove",
         "gmsg",
         "gseff",

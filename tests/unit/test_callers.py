@@ -138,7 +138,11 @@ def test_an_operators_uid_that_another_user_has_now_is_no_operator() -> None:
         operator_names={1005: "olga"},
     )  # fmt: skip
     clock = HandClock()
-    callers = Callers(settings=lambda: config, names=UserNames(clock, directory.name))
+    callers = Callers(
+        settings=lambda: config,
+        names=UserNames(clock, directory.name),
+        groups=UserNames(clock, directory.name),
+    )
 
     assert [callers.caller(uid, 1).operator for uid in (0, 990, 1005, 1007)] == [
         *(True, True, True, False)

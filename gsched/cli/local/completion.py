@@ -11,7 +11,7 @@ from gsched.cli.local.options import SETTINGS
 
 COMMANDS = (
     *("gsub", "gstat", "gdel", "ghold", "grls", "gsig", "grerun", "galter"),
-    *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gmove", "gmsg", "gseff", "gselect"),
+    *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gmgr", "gmove", "gmsg", "gseff", "gselect"),
     *("greport", "gattach", "gshell", "gsched", "gsim"),
 )
 

@@ -5,6 +5,7 @@ import os
 import pwd
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -74,24 +75,31 @@ def _warnings_here(loaded: Config) -> list[str]:
     login = loaded.login
     return [
         *found,
-        *_unknown("allow_users", "user", login.allow_users, pwd.getpwnam),
-        *_unknown("allow_groups", "group", login.allow_groups, grp.getgrnam),
+        *_unknown("[login] allow_users", _LOGS_IN, login.allow_users),
+        *_unknown("[login] allow_groups", _LOGS_IN, login.allow_groups),
+        *(
+            text
+            for queue in loaded.queue
+            for key in ("allow_users", "allow_groups", "deny_users")
+            for text in _unknown(f"[[queue]] {queue.name}: {key}", _SUBMITS, getattr(queue, key))
+        ),
     ]
 
 
-def _unknown(
-    key: str, kind: str, names: Sequence[str], look_up: Callable[[str], object]
-) -> list[str]:
+_LOGS_IN: Final = "nobody logs in by it; name existing {kind}s, and check the file on the nodes"
+_SUBMITS: Final = "it has no effect; name existing {kind}s, and check the file on the head"
+
+
+def _unknown(key: str, what: str, names: Sequence[str]) -> list[str]:
     """Return a sentence for each user or group that this machine does not have."""
+    kind = "group" if key.endswith("groups") else "user"
+    look_up: Callable[[str], object] = grp.getgrnam if kind == "group" else pwd.getpwnam
     found = []
     for name in names:
         try:
             look_up(name)
         except KeyError:
-            found.append(
-                f"[login] {key}: unknown {kind} {name!r}: nobody logs in by it; name existing "
-                f"{kind}s, and check the file on the nodes"
-            )
+            found.append(f"{key}: unknown {kind} {name!r}: {what.format(kind=kind)}")
     return found
 
 

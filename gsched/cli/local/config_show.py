@@ -80,7 +80,7 @@ class Shown(Setting, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         running: the value is that of the running head; else it is that of the file.
-        changed: an operator has changed it on the running head, with qmgr.
+        changed: an operator has changed it on the running head, with gmgr.
         pending: what the head will have after a reload or a restart; UNSET: the same.
         removed: the file does not have it any more.
         added: the running head does not have it yet.
@@ -225,7 +225,7 @@ def _source(row: Shown) -> str:
         stated = f"line {row.line} of the file has" if row.line else "the default is"
         return f"running head; {stated} {value_text(row.pending)}: {_HOW[row.how]}"
     if row.changed:
-        return "changed on the running head: qmgr unset takes it back"
+        return "changed on the running head: gmgr unset takes it back"
     if row.line and row.default is not None and row.differs:
         line += f"; default {value_text(row.default)}"
     return line

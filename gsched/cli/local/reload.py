@@ -34,7 +34,7 @@ def reload(head: HeadClient, *, as_json: bool) -> int:
         print(f"{reply.path}: in force now")
         _print(reply.changed)
     if reply.overridden:
-        print("in the file, but an operator has set another value (qmgr unset takes it back):")
+        print("in the file, but an operator has set another value (gmgr unset takes it back):")
         print("".join(f"  {printable(text)}\n" for text in reply.overridden), end="")
     if reply.waits:
         print("need a restart of the head (systemctl restart gschedd; jobs keep running):")

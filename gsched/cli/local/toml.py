@@ -24,6 +24,11 @@ def head_toml(head: HeadConfig, queues: tuple[QueueConfig, ...]) -> str:
     return "\n".join(sections)
 
 
+def queue_toml(queue: QueueConfig) -> str:
+    """Return the table of a queue; keys that have their default are left out."""
+    return _table("[[queue]]", queue)
+
+
 def node_toml(node: NodeConfig) -> str:
     """Return a configuration file of a node; keys that have their default are left out."""
     plain = msgspec.structs.replace(node, gpu=(), resources={})

@@ -10,22 +10,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 import click
-from msgspec import structs
 
 from gsched.cli.common import connected, gsched_command, is_terminal, print_error, print_note
 from gsched.cli.dialect import spoken
 from gsched.cli.pbs.pbsnodes import attributes_of
 from gsched.cli.pbs.queues import queue_attributes, server_attributes
+from gsched.cli.queue_changes import change_of
 from gsched.client import HeadClient, error_from
 from gsched.errors import (
-    BadResourceError,
     GschedError,
     InvalidRequestError,
     UnknownNodeError,
     UnknownQueueError,
     UsageError,
 )
-from gsched.model.units import format_duration, parse_duration_s
+from gsched.model.units import format_duration
 from gsched.protocol.actions import AnyNodeAction, DrainNode, ResumeNode
 from gsched.protocol.api import QueueRow, StatusReply
 from gsched.protocol.queues import QueueChange
@@ -189,19 +188,28 @@ def _queues(order: _QmgrCommand, known: Sequence[str]) -> Sequence[str]:
     return order.names or known
 
 
+def _settings_of(row: QueueRow) -> list[str]:
+    """Return the assignments that make a queue what it is."""
+    sets = ["queue_type = Execution", f"Priority = {row.priority}"]
+    if row.max_walltime_s:
+        sets.append(f"resources_max.walltime = {format_duration(row.max_walltime_s)}")
+    if row.default_walltime_s:
+        default = format_duration(row.default_walltime_s)
+        sets.append(f"resources_default.walltime = {default}")
+    for kind, names in (("user", row.allow_users), ("group", row.allow_groups)):
+        if names:
+            sets += [f"acl_{kind}s = {','.join(names)}", f"acl_{kind}_enable = True"]
+    sets += [f"enabled = {row.enabled}", f"started = {row.started}"]
+    return sets
+
+
 def _print(head: HeadClient, order: _QmgrCommand) -> None:
     """Print commands that would make these objects in Torque."""
     status = head.status()
     if order.kind in {"server", "queue"}:
         for name in _queues(order if order.kind == "queue" else _ALL, status.queues):
             row = next(each for each in status.queue_rows if each.name == name)
-            sets = ["queue_type = Execution", f"Priority = {row.priority}"]
-            if row.max_walltime_s:
-                sets.append(f"resources_max.walltime = {format_duration(row.max_walltime_s)}")
-            if row.default_walltime_s:
-                default = format_duration(row.default_walltime_s)
-                sets.append(f"resources_default.walltime = {default}")
-            sets += [f"enabled = {row.enabled}", f"started = {row.started}"]
+            sets = _settings_of(row)
             sys.stdout.write(f"create queue {name}\n")
             sys.stdout.write("".join(f"set queue {name} {each}\n" for each in sets))
     if order.kind == "server":
@@ -248,13 +256,16 @@ def _make_queues(head: HeadClient, order: _QmgrCommand) -> None:
 def _set(head: HeadClient, order: _QmgrCommand) -> None:
     """Set or unset an attribute of queues or of the server."""
     name, operator, value = _assignment(order.rest)
-    if order.verb == "set" and operator != "=":
+    if order.verb == "set" and (not operator or (order.kind == "server" and operator != "=")):
         raise UsageError(f"syntax error: {order.rest}", hint="set queue NAME ATTRIBUTE = VALUE")
+    if (of_list := _SWITCHES.get(name.lower())) and order.kind == "queue":
+        if value.lower() in {"true", "t", "1", "y"}:
+            return  # a list that has names counts
+        name, operator, value = of_list, "=", ""
     status = head.status()
     names = ("",) if order.kind == "server" else _queues(order, status.queues)
-    rows = {row.name: row for row in status.queue_rows}
     for queue in names:
-        if order.verb == "set" and _is_so(name, value, rows.get(queue), status):
+        if order.verb == "set" and _is_so(name, value, status):
             continue
         attribute = _CHANGEABLE[order.kind].get(name.lower())
         if attribute is None:
@@ -262,37 +273,14 @@ def _set(head: HeadClient, order: _QmgrCommand) -> None:
             raise InvalidRequestError(
                 f"{order.verb} {order.kind} {name}: a running head cannot change it: {key}"
             )
-        verb: Literal["set", "unset"] = "set" if order.verb == "set" else "unset"
-        change = QueueChange(verb=verb, queue=queue, attribute=attribute)
-        if verb == "set":
-            change = structs.replace(change, value=_value(attribute, value))
-        head.change_queues([change])
+        sign = operator if order.verb == "set" else ""
+        head.change_queues([change_of(queue, attribute, sign, value)])
 
 
-def _is_so(name: str, value: str, row: QueueRow | None, status: StatusReply) -> bool:
+def _is_so(name: str, value: str, status: StatusReply) -> bool:
     """Return whether an attribute has a value already that only the configuration can change."""
     so = {"queue_type": ("execution", "e"), "default_queue": (next(iter(status.queues), ""),)}
-    if row is not None:
-        so["priority"] = (str(row.priority),)
     return value.lower() in so.get(name.lower(), ())
-
-
-def _value(attribute: str, text: str) -> bool | float:
-    """Return a value for the head.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if attribute.endswith("_s"):
-        try:
-            return parse_duration_s(text)
-        except BadResourceError:
-            raise UsageError(f"{text!r} is not a time", hint="write HH:MM:SS") from None
-    words = {"true": True, "t": True, "1": True, "y": True}
-    words |= {"false": False, "f": False, "0": False, "n": False}
-    if text.lower() not in words:
-        raise UsageError(f"{attribute} = {text!r} is not a truth value", hint="True or False")
-    return words[text.lower()]
 
 
 def _change_nodes(head: HeadClient, order: _QmgrCommand) -> None:
@@ -346,11 +334,15 @@ _CHANGEABLE: Final = {
         "started": "started",
         "resources_max.walltime": "max_walltime_s",
         "resources_default.walltime": "default_walltime_s",
+        "priority": "priority",
+        "acl_users": "allow_users",
+        "acl_groups": "allow_groups",
     },
 }
+#: Whether a list counts, by the names of PBS: an empty one does not.
+_SWITCHES: Final = {"acl_user_enable": "acl_users", "acl_group_enable": "acl_groups"}
 #: Where else an attribute is configured.
 _CONFIGURED: Final = {
-    ("queue", "priority"): "change priority of its [[queue]] in gsched.toml, and restart gschedd",
     ("queue", "max_running"): "gsched has no limit of the running jobs of a queue",
     ("queue", "max_user_run"): "gsched has no limit of the running jobs of a user",
     ("queue", "max_queuable"): "change max_queued_per_user in [limits] of gsched.toml",

@@ -119,6 +119,12 @@ def queue_attributes(queue: QueueRow, *, openpbs: bool) -> Iterator[str]:
     if queue.default_walltime_s:
         default = format_duration(queue.default_walltime_s)
         fields.append(Attribute("resources_default", "walltime", default))
+    for kind, names in (("user", queue.allow_users), ("group", queue.allow_groups)):
+        if names:
+            fields.append(Attribute(f"acl_{kind}_enable", "", "True"))
+            fields.append(Attribute(f"acl_{kind}s", "", ",".join(names)))
+    if queue.deny_users:
+        fields.append(Attribute("gsched_deny_users", "", ",".join(queue.deny_users)))
     fields += [
         Attribute("enabled", "", str(queue.enabled)),
         Attribute("started", "", str(queue.started)),

@@ -19,7 +19,18 @@ QUEUE_COLUMNS = (
     Column("Held", right=True),
     Column("Waiting", right=True, drop=4),
     Column("Total", right=True),
+    Column("For", drop=5, wraps=True, least=10),
 )
+
+
+def _users_of(queue: QueueRow) -> str:
+    """Return who may use a queue, as ``users a,b; groups c; not d``; empty: everybody."""
+    lists = (
+        ("users", queue.allow_users),
+        ("groups", queue.allow_groups),
+        ("not", queue.deny_users),
+    )
+    return "; ".join(f"{what} {','.join(names)}" for what, names in lists if names)
 
 
 def queue_rows(queues: Sequence[QueueRow]) -> Iterator[Sequence[str]]:
@@ -38,4 +49,5 @@ def queue_rows(queues: Sequence[QueueRow]) -> Iterator[Sequence[str]]:
             str(queue.jobs.get(JobState.HELD, 0)),
             str(queue.jobs.get(JobState.WAITING, 0)),
             str(sum(queue.jobs.values())),
+            _users_of(queue),
         )

@@ -19,9 +19,10 @@ def owner_of(submitted: SubmitJob, caller: Caller, state: State, settings: Setti
     """Return the owner of one more job, with the host that it was submitted from.
 
     Raises:
-        GschedError: the caller may not submit it; see `check_caller`.
+        GschedError: the caller may not submit it; see `check_caller`, `check_queue_access`.
     """
     check_caller(caller, state, settings)
+    check_queue_access(submitted.queue or settings.default_queue, caller, settings)
     host = submitted.environment.get("PBS_O_HOST", "")[:MAX_WORD]
     return Owner(user=caller.user, uid=caller.uid, gid=caller.gid, host=host)
 
@@ -64,6 +65,33 @@ def check_caller(caller: Caller, state: State, settings: Settings) -> None:
         raise TryAgainError(
             f"{caller.user} has {most} unfinished jobs, the limit here",
             hint="wait until some have ended, or delete some",
+        )
+
+
+def check_queue_access(queue: str, caller: Caller, settings: Settings) -> None:
+    """Check that a user may submit to a queue, or move jobs to it; operators always may.
+
+    Raises:
+        NotPermittedError: the queue is for others.
+    """
+    config = settings.queues.get(queue)
+    if config is None or caller.operator:
+        return
+    if caller.user in config.deny_users:
+        raise NotPermittedError(
+            f"{caller.user} may not use queue {queue}: its deny_users names this user",
+            hint="choose another queue with -q: gmgr list shows who may use which",
+        )
+    is_allowed = caller.user in config.allow_users or caller.groups & set(config.allow_groups)
+    if (config.allow_users or config.allow_groups) and not is_allowed:
+        who = [
+            f"{what} {', '.join(names)}"
+            for what, names in (("users", config.allow_users), ("groups", config.allow_groups))
+            if names
+        ]
+        raise NotPermittedError(
+            f"{caller.user} may not use queue {queue}: it is for {' and '.join(who)}",
+            hint="choose another queue with -q: gmgr list shows who may use which",
         )
 
 

@@ -18,7 +18,7 @@ from gsched.model.request import check_length, format_resources, parse_resources
 from gsched.model.states import HoldKind, JobState
 from gsched.model.units import format_duration
 from gsched.protocol.actions import Alteration, AlterJob
-from gschedd.core.requests.access import own_job
+from gschedd.core.requests.access import check_queue_access, own_job
 from gschedd.core.requests.commands import ActOnJob
 from gschedd.core.requests.containers import with_container
 from gschedd.core.requests.content import check_name, check_texts
@@ -196,6 +196,7 @@ def _altered(
         **stated,
     )
     if alteration.queue is not None:
+        check_queue_access(spec.queue, caller, settings)
         spec = _in_queue(job, spec, state, settings)
     if alteration.resources is not None:
         spec = _with_resources(

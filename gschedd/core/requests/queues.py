@@ -7,13 +7,13 @@ unset, also after a restart, whatever the configuration says then.
 from collections import Counter
 from collections.abc import Iterator
 
-from msgspec import Struct, structs
+from msgspec import Struct, ValidationError, convert, structs
 
-from gsched.config.tables import QueueConfig
+from gsched.config.tables import QUEUE_ATTRIBUTES, QueueConfig
 from gsched.errors import InvalidRequestError, UnknownQueueError
 from gsched.model.limits import MAX_WORD
 from gsched.model.wording import counted
-from gsched.protocol.queues import QUEUE_ATTRIBUTES, QueueChange
+from gsched.protocol.queues import QueueChange
 from gschedd.core.state.indexing import reprioritize
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
@@ -23,7 +23,7 @@ MAX_CREATED = 1000
 
 
 class QueueOverride(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was changed of one queue; None: it is as configured.
+    """What was changed of one queue, by the keys of ``[[queue]]``; None: it is as configured.
 
     Attributes:
         created: it is not in the configuration.
@@ -31,8 +31,19 @@ class QueueOverride(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     enabled: bool | None = None
     started: bool | None = None
+    priority: int | None = None
     max_walltime_s: float | None = None
     default_walltime_s: float | None = None
+    walltime_extension: str | None = None
+    walltime_extensions_per_user: int | None = None
+    allow_users: tuple[str, ...] | None = None
+    allow_groups: tuple[str, ...] | None = None
+    deny_users: tuple[str, ...] | None = None
+    detach_timeout_s: float | None = None
+    max_interactive_walltime_s: float | None = None
+    max_detach_timeout_s: float | None = None
+    default_memory_per_cpu_bytes: int | None = None
+    default_memory_per_gpu_bytes: int | None = None
     created: bool = False
 
 
@@ -147,20 +158,43 @@ def _deleted(overrides: Overrides, name: str, configured: Settings, state: State
 
 
 def _altered(overrides: Overrides, change: QueueChange, configured: Settings) -> Overrides:
-    name = change.queue
-    if name not in configured.queues and name not in overrides.queues:
+    name, attribute = change.queue, change.attribute
+    before = overridden(configured, overrides).queues.get(name)
+    if before is None:
         raise _unknown(name)
-    if change.attribute not in QUEUE_ATTRIBUTES:
+    if attribute not in QUEUE_ATTRIBUTES:
         raise InvalidRequestError(
-            f"{change.attribute}: not an attribute that a running head can change",
+            f"{attribute}: not an attribute that a running head can change",
             hint=f"valid: {', '.join(QUEUE_ATTRIBUTES)}; all else is in gsched.toml(5), [[queue]]",
         )
-    value: bool | float | None = None
-    if change.verb == "set":
-        flags = {"enabled", "started"}
-        value = _flag(change) if change.attribute in flags else _seconds(change)
-    before = overrides.queues.get(name, QueueOverride())
-    return _with_queue(overrides, name, structs.replace(before, **{change.attribute: value}))
+    value = None if change.verb == "unset" else _value(before, change)
+    override = overrides.queues.get(name, QueueOverride())
+    return _with_queue(overrides, name, structs.replace(override, **{attribute: value}))
+
+
+def _value(before: QueueConfig, change: QueueChange) -> object:
+    """Return the new value of an attribute, of its type.
+
+    Raises:
+        InvalidRequestError: it cannot have this value.
+    """
+    value: object = change.value
+    old = getattr(before, change.attribute)
+    if change.verb in {"add", "remove"}:
+        if not isinstance(old, tuple) or not isinstance(value, tuple):
+            raise InvalidRequestError(f"{change.attribute} is no list", hint="set it")
+        others = tuple(each for each in old if each not in value)
+        value = others + value if change.verb == "add" else others
+    fields = {name: getattr(before, name) for name in QueueConfig.__struct_fields__}
+    try:
+        made = convert(fields | {change.attribute: value}, QueueConfig)
+    except ValidationError as error:
+        why = str(error).partition(" - at")[0].replace("`", "'")
+        raise InvalidRequestError(
+            f"queue {before.name}: {change.attribute} = {change.value}: {why}",
+            hint="see gsched.toml(5), [[queue]]",
+        ) from None
+    return getattr(made, change.attribute)
 
 
 def _with_queue(overrides: Overrides, name: str, override: QueueOverride) -> Overrides:
@@ -176,13 +210,6 @@ def _flag(change: QueueChange) -> bool:
     if not isinstance(change.value, bool):
         raise InvalidRequestError(f"{change.attribute} is true or false, not {change.value}")
     return change.value
-
-
-def _seconds(change: QueueChange) -> float:
-    value = change.value
-    if isinstance(value, bool) or not 0 <= value < 2**53:
-        raise InvalidRequestError(f"{change.attribute} is a time in seconds, not {value}")
-    return float(value)
 
 
 def _unknown(name: str) -> UnknownQueueError:

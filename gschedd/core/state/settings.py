@@ -80,12 +80,13 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """Who asks, as the kernel told the head."""
+    """Who asks, as the kernel told the head; ``groups`` by name, where a queue has some."""
 
     user: str
     uid: int
     gid: int
     operator: bool = False
+    groups: frozenset[str] = frozenset()
 
     def owns(self, owner: Owner) -> bool:
         """Return whether the caller is that owner: by uid and name.
