@@ -315,24 +315,36 @@ def test_a_deleted_account_and_a_new_one_of_the_same_number_do_not_come_in(site:
 
 @pytest.mark.timeout(400)
 def test_logins_while_jobs_end_leave_nothing_behind(site: Site) -> None:
-    """Whatever the moment, a session is a part of a job that ends it, or is refused."""
+    """Whatever the moment, a session is a part of a job that ends it, or is refused.
+
+    Each job ends as soon as somebody has been in it, while others log in.
+    """
     alice = started(site)
+    over = site.users.home(alice) / "over"
+    come_in: list[int] = []
     stopped = False
 
-    def log_in_again_and_again(_number: int) -> int:
-        count = 0
+    def log_in_again_and_again(number: int) -> None:
         while not stopped:
-            count += site.sshd.run(alice, "sleep 0.2; cat /proc/self/cgroup").status == 0
-        return count
+            if site.sshd.run(alice, "sleep 0.2; cat /proc/self/cgroup").status == 0:
+                come_in.append(number)
 
     with ThreadPoolExecutor(6) as pool:
-        counts = pool.map(log_in_again_and_again, range(6))
-        for _ in range(8):
-            job = site.users.submit(site.cluster, alice, "--", "sleep", "0.5")
-            site.await_end(job)
-            assert not cgroups.members(site.group(job))
-        stopped = True
-        assert sum(counts) > 0
+        threads = [pool.submit(log_in_again_and_again, number) for number in range(6)]
+        try:
+            for _ in range(8):
+                before = len(come_in)
+                waits = f"while [ ! -e {over} ]; do sleep 0.05; done"
+                job = site.users.submit(site.cluster, alice, "--", "sh", "-c", waits)
+                wait_until(lambda: len(come_in) > before, 60, what="a login")  # noqa: B023 - called here
+                over.touch()
+                site.await_end(job)
+                over.unlink()
+                assert not cgroups.members(site.group(job))
+        finally:
+            stopped = True
+        for each in threads:
+            each.result()
     server = psutil.Process(site.sshd.process.pid)
     wait_until(
         lambda: not any(map(lives, server.children(recursive=True))), what="no session to be left"
