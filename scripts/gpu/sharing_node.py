@@ -242,8 +242,8 @@ class Node:
         self.extra = {"PYTHONPATH": f"{HERE.parents[1]}:{os.environ.get('PYTHONPATH', '')}"}
         if self.rehearsal is not None:
             self.extra |= self.rehearsal.environment()
-        self.library = folder / "lib"
-        self.library.mkdir()
+        self.library = self.rehearsal.builds if self.rehearsal else folder / "lib"
+        self.library.mkdir(exist_ok=True)
         self.main = Site(self, "main")
 
     @functools.cached_property

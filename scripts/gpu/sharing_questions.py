@@ -190,7 +190,7 @@ def outside(node: Node) -> Answer:
 
 
 def _rows(node: Node, watch: OutsideWatch) -> tuple[Any, ...]:
-    use = watch.look(node.nvml.samples(), {}, (), time.time())
+    use = watch.look(node.nvml.samples(), (), time.time())
     time.sleep(0.2)
     return use.outside if use is not None else ()
 

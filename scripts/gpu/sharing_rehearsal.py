@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-from tests.support.gpu_device import Device, build_driver
+from tests.support.gpu_device import BUILDS, FAKE_DRIVER, Device, build_driver
 
 GIB = 1 << 30
 UUID = "GPU-rehearsed"
@@ -16,8 +16,12 @@ SECOND_NS = 1_000_000_000
 class Rehearsal:
     """The device that stands for a GPU.
 
+    With the directory GSCHED_TEST_GPU_BUILDS, of `tests.support.gpu_fixtures`, its library and that
+    of the runtime are those there.
+
     Attributes:
         driver: path of its library.
+        builds: directory of the runtime's builds.
         device: what it has logged.
 
     Args:
@@ -25,8 +29,12 @@ class Rehearsal:
     """
 
     def __init__(self, folder: Path) -> None:
-        (folder / "driver").mkdir()
-        self.driver = build_driver(folder / "driver")
+        built = os.environ.get("GSCHED_TEST_GPU_BUILDS")
+        if built:
+            self.driver, self.builds = Path(built, *FAKE_DRIVER), Path(built, BUILDS)
+        else:
+            (folder / "driver").mkdir()
+            self.driver, self.builds = build_driver(folder / "driver"), folder / "lib"
         self.device = Device(folder / "device", total_bytes=TOTAL_BYTES)
 
     def library(self) -> ModuleType:

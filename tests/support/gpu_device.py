@@ -23,6 +23,11 @@ MIB = 1 << 20
 LOG_MAX = 1 << 20
 
 
+#: Below the directory of a run of tests: the library of the driver, and builds of the runtime's.
+FAKE_DRIVER = ("fake-driver", LIBRARY)
+BUILDS = "gpushare-lib"
+
+
 def build_driver(folder: Path, *, flags: Sequence[str] = ()) -> Path:
     """Compile the fake driver; return the path of its library."""
     compiler = find_compiler()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gnode.gpushare.build import LIBRARY, build, find_compiler
-from tests.support.gpu_device import SharedGpu, build_driver
+from gnode.gpushare.build import build, find_compiler
+from tests.support.gpu_device import BUILDS, FAKE_DRIVER, SharedGpu, build_driver
 
 NO_COMPILER = "no C compiler: the library for GPU sharing cannot be built"
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
@@ -32,11 +32,11 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_compiler() is None:
         pytest.skip(NO_COMPILER)
     with _one_at_a_time(tmp_path_factory) as top:
-        folder = top / "fake-driver"
-        if not (folder / LIBRARY).exists():
-            folder.mkdir(exist_ok=True)
-            build_driver(folder)
-    return folder / LIBRARY
+        driver = top.joinpath(*FAKE_DRIVER)
+        if not driver.exists():
+            driver.parent.mkdir(exist_ok=True)
+            build_driver(driver.parent)
+    return driver
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +45,7 @@ def library_cache(tmp_path_factory: pytest.TempPathFactory, fake_driver: Path) -
     compiler = find_compiler()
     assert compiler is not None
     with _one_at_a_time(tmp_path_factory) as top:
-        folder = top / "gpushare-lib"
+        folder = top / BUILDS
         build(folder, compiler, driver=fake_driver)
     return folder
 

@@ -23,10 +23,10 @@ from scripts.gpu.sharing_cases import CASES
 from scripts.gpu.sharing_node import SOURCES, Node, OutOfTimeError, common
 from scripts.gpu.sharing_programs import PROGRAMS, Program
 from scripts.gpu.sharing_questions import QUESTIONS
-from tests.support.gpu_fixtures import NO_COMPILER, fake_driver, needs_compiler
+from tests.support.gpu_fixtures import NO_COMPILER, fake_driver, library_cache, needs_compiler
 from tests.support.torch_python import torch_python
 
-__all__ = ["fake_driver"]
+__all__ = ["fake_driver", "library_cache"]
 CUDA_H = os.environ.get("GSCHED_TEST_CUDA_INCLUDE", "")
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.timeout(300)]
@@ -43,6 +43,18 @@ NO_GPU = "no GPU that NVML sees: nothing is measured\n"
 without_gpu = pytest.mark.skipif(
     bool(Nvml().gpus()), reason="there is a GPU: the scripts would use it"
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_build(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let each rehearsal have the libraries that other tests have built."""
+    if find_compiler() is None:
+        yield
+        return
+    library_cache: Path = request.getfixturevalue("library_cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GSCHED_TEST_GPU_BUILDS", str(library_cache.parent))
+        yield
 
 
 @pytest.fixture(scope="module")
