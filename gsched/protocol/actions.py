@@ -203,6 +203,21 @@ class ResumeNode(NodeAction, tag="resume", frozen=True, kw_only=True, omit_defau
     done: ClassVar[str] = "resumed"
 
 
+class MaintainNode(NodeAction, tag="maintenance", frozen=True, kw_only=True, omit_defaults=True):
+    """Let no job run on the node in a window of time, or cancel one.
+
+    Attributes:
+        from_s, to_s: seconds since the epoch.
+        cancel: the number of the window to be cancelled; 0: one is ordered.
+    """
+
+    done: ClassVar[str] = "maintenance"
+
+    from_s: Amount = 0.0
+    to_s: Amount = 0.0
+    cancel: Count = 0
+
+
 class ConfirmDead(NodeAction, tag="confirm-dead", frozen=True, kw_only=True, omit_defaults=True):
     """Vouch that nothing runs on an unreachable node any more."""
 
@@ -226,7 +241,7 @@ class ReplaceNode(NodeAction, tag="replace", frozen=True, kw_only=True, omit_def
     identity: str = ""
 
 
-AnyNodeAction = DrainNode | ResumeNode | ConfirmDead | RemoveNode | ReplaceNode
+AnyNodeAction = DrainNode | ResumeNode | MaintainNode | ConfirmDead | RemoveNode | ReplaceNode
 NODE_ACTION: Final = cast("type[AnyNodeAction]", AnyNodeAction)
 NODE_ACTIONS: Final[Mapping[str, type[AnyNodeAction]]] = MappingProxyType(
     {name_of(kind): kind for kind in get_args(AnyNodeAction)}

@@ -20,6 +20,7 @@ from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Load, Usage
 from gsched.model.states import ShareClass
 from gsched.model.training import Training
+from gsched.model.window import NodeWindow
 from gsched.protocol.uses import LiveRow
 
 
@@ -603,6 +604,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         gpu_fence: what keeps jobs from GPUs of others, likewise. ``gpu_use``: who else is there.
         health: the last results of its health checks.
         gpus_idle: GPUs that jobs hold and do not use.
+        windows: of maintenance, in order; in one that has begun the node counts as drained.
         faults: starts in a row that failed through the node's own fault.
         automatic: gsched has drained it itself.
         probe_due_s: when it is probed next; 0: not. ``probes_failed``: in a row.
@@ -651,6 +653,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_use: GpuUse | None = None
     health: tuple[HealthResult, ...] = ()
     gpus_idle: tuple[IdleGpuRow, ...] = ()
+    windows: tuple[NodeWindow, ...] = ()
 
 
 class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -38,6 +38,7 @@ from gschedd.core.nodes import admission
 from gschedd.core.nodes.admission import Refusal
 from gschedd.core.nodes.leases import Leases
 from gschedd.core.nodes.probation import due_probes, next_probe_s
+from gschedd.core.nodes.windows import due_windows, next_window_s
 from gschedd.core.recovery.adopt import Hold, Survey
 from gschedd.core.recovery.adopting import adopted
 from gschedd.core.requests import commands as c
@@ -327,6 +328,7 @@ class Head:
         facts = [
             *due_jobs(self.state, now_s),
             *due_probes(self.state, now_s),
+            *due_windows(self.state, now_s),
             *coalescing.due(self.state, now_s),
             *more_followers(self.state, self.settings, now_s),
         ]
@@ -372,6 +374,7 @@ class Head:
             next_retry_s(state) if state.volatile.stuck else None,
             coalescing.next_due_s(state) if state.volatile.unwritten else None,
             next_probe_s(state) if state.on_probation else None,
+            next_window_s(state) if state.windowed else None,
             0.0 if state.volatile.coming.events else None,
         )
         return min([*alarms_s, *(at_s for at_s in rare if at_s is not None)], default=None)

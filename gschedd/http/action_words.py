@@ -1,9 +1,14 @@
 """What a command says of an action that was carried out, or would be."""
 
 from gsched.errors import GschedError
+from gsched.model.ids import short_job_id
+from gsched.model.wording import counted
 from gsched.protocol import actions as a
 from gsched.protocol import api
+from gschedd.core.nodes.windows import longer_jobs
+from gschedd.core.requests.migrate import leaving_node
 from gschedd.core.state import facts as f
+from gschedd.core.state.state import State
 from gschedd.core.state.step import Step
 from gschedd.core.views.reasons import describe_place
 from gschedd.http.answers import error_body
@@ -38,3 +43,48 @@ def _where(step: Step) -> str:
     """Return where a job goes to: ``n1 (GPUs 0,1), n2 (GPU 0)``."""
     moves = (fact for fact in step.facts if isinstance(fact, f.MigrationRequested))
     return ", ".join(describe_place(share) for move in moves for share in move.allocation)
+
+
+def node_words(state: State, node: str, action: a.AnyNodeAction) -> str:
+    """Return what has become of one node: ``drained``, ``maintenance 3``."""
+    match action:
+        case a.MaintainNode():
+            return _maintenance(state, node, action)
+        case a.DrainNode(migrate=True):
+            return action.done + _leaving(state, node)
+        case _:
+            return action.done
+
+
+def _maintenance(state: State, node: str, action: a.MaintainNode) -> str:
+    """Return the number of a maintenance, and which jobs may still run when it begins."""
+    if action.cancel:
+        return f"maintenance {action.cancel} cancelled"
+    known = state.nodes.get(node)
+    numbers = [
+        window.number
+        for window in (known.windows if known is not None else ())
+        if (window.from_s, window.to_s) == (action.from_s, action.to_s)
+    ]
+    text = f"maintenance {numbers[0]}" if numbers else action.done
+    jobs = longer_jobs(state, node, action.from_s)
+    if not jobs:
+        return text
+    shown = ", ".join(map(short_job_id, jobs[:5])) + (", …" if len(jobs) > 5 else "")
+    return f"{text}; may still run at its beginning: {counted(len(jobs), 'job')} ({shown})"
+
+
+def _leaving(state: State, node: str) -> str:
+    """Return what becomes of the jobs of a node that is drained for good, in words."""
+    leaving = leaving_node(state, node)
+    forms = (
+        (leaving.now, "migrates to other nodes", "migrate to other nodes"),
+        (leaving.later, "waits for room on other nodes", "wait for room on other nodes"),
+        (leaving.never, "cannot migrate and runs on", "cannot migrate and run on"),
+    )
+    parts = [f"{count} {one if count == 1 else many}" for count, one, many in forms if count]
+    if not parts:
+        return ": no job runs there"
+    number, _, rest = parts[0].partition(" ")
+    parts[0] = f"{number} {'job' if number == '1' else 'jobs'} {rest}"
+    return f": {', '.join(parts)}"

@@ -27,14 +27,13 @@ from gsched.protocol import api, recover
 from gschedd.core.forecast.deadline import guarantee_of
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
-from gschedd.core.requests.migrate import leaving_node
 from gschedd.core.requests.submit import Submission, known_submission, prepare
 from gschedd.core.state.settings import Caller
 from gschedd.core.state.step import Step
 from gschedd.engine.inbox import Action
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
-from gschedd.http.action_words import action_result, action_words
+from gschedd.http.action_words import action_result, action_words, node_words
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
 from gschedd.http.callers import Callers
@@ -513,27 +512,10 @@ class Commands:
         async with self._bodies.turn_if(len(commands) > FEW, caller.uid) as pace:
             steps = await self._carry_out(commands, pace, dry_run=False)
         results = tuple(
-            action_result(node, step.error, action.done + self._leaving(node, action))
+            action_result(node, step.error, node_words(self._head.state, node, action))
             for node, step in zip(action.nodes, steps, strict=True)
         )
         return answer(api.ActionReply(results=results))
-
-    def _leaving(self, node: str, action: a.AnyNodeAction) -> str:
-        """Return what becomes of the jobs of a node that is drained for good, in words."""
-        if not isinstance(action, a.DrainNode) or not action.migrate:
-            return ""
-        leaving = leaving_node(self._head.state, node)
-        forms = (
-            (leaving.now, "migrates to other nodes", "migrate to other nodes"),
-            (leaving.later, "waits for room on other nodes", "wait for room on other nodes"),
-            (leaving.never, "cannot migrate and runs on", "cannot migrate and run on"),
-        )
-        parts = [f"{count} {one if count == 1 else many}" for count, one, many in forms if count]
-        if not parts:
-            return ": no job runs there"
-        number, _, rest = parts[0].partition(" ")
-        parts[0] = f"{number} {'job' if number == '1' else 'jobs'} {rest}"
-        return f": {', '.join(parts)}"
 
     # --- safe mode ---
 

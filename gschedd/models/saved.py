@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 
 from gsched.config.policies import BalanceConfig, TrainingConfig
 from gsched.model.training import Inference
+from gsched.model.window import NodeWindow
 from gschedd.models.goodput.inference import goodput_of, parts_of
 from gschedd.models.goodput.model import GoodputModel
 from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
@@ -96,6 +97,7 @@ class SavedSnapshot(Struct, frozen=True, kw_only=True):
     predicted_times: bool
     moves_max: int | None
     moves_left: bool = False
+    windows: dict[str, tuple[NodeWindow, ...]] = {}
 
 
 class SnapshotFile(Struct, frozen=True, kw_only=True):
@@ -141,6 +143,7 @@ def saved(snapshot: Snapshot) -> SavedSnapshot:
         predicted_times=snapshot.predicted_times,
         moves_max=snapshot.moves_max,
         moves_left=snapshot.moves_left,
+        windows=dict(snapshot.windows),
     )
 
 
@@ -221,6 +224,7 @@ def restored(kept: SavedSnapshot) -> Snapshot:
         predicted_times=kept.predicted_times,
         moves_max=kept.moves_max,
         moves_left=kept.moves_left,
+        windows=kept.windows,
     )
 
 

@@ -14,6 +14,7 @@ from gsched.model.ids import short_job_id
 from gsched.model.resources import Request, Share, percent_held
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
+from gschedd.plan.windows import barred
 from gschedd.plan.words import Reason
 
 #: Starts of other jobs on GPUs that are checked against the deadlines, and made, in one cycle.
@@ -84,7 +85,10 @@ class Composed:
             return None
         training_jobs = [group for group in snapshot.groups if group.job_class.training in profiles]
         others = [group for group in snapshot.groups if group.job_class.training not in profiles]
-        nodes = _without(snapshot, self.kept_for_others(snapshot, others))
+        closed = self.kept_for_others(snapshot, others) | _in_windows(
+            snapshot, training_jobs, profiles.keys()
+        )
+        nodes = _without(snapshot, closed)
         return structs.replace(snapshot, groups=training_jobs, nodes=nodes, profiles=profiles)
 
     def kept_for_others(self, snapshot: Snapshot, others: Iterable[Group]) -> frozenset[str]:
@@ -102,6 +106,26 @@ class Composed:
     def after(self, snapshot: Snapshot, others: list[Group], first: Plan) -> Plan:
         """Return the plan for the other jobs on what the training jobs leave."""
         return self.queue_policy(_after(snapshot, others, first))
+
+
+def _in_windows(
+    snapshot: Snapshot, waiting: Iterable[Group], training_jobs: Container[int]
+) -> frozenset[str]:
+    """Return the nodes that training jobs do not get, as any of them might run into a window there.
+
+    Their policies do not tell nodes apart by walltimes, so the longest decides for all.
+    """
+    if not snapshot.windows:
+        return frozenset()
+    limits_s = [group.job_class.walltime_s for group in waiting]
+    limits_s += [
+        None if each.end_s is None else each.end_s - snapshot.now_s
+        for each in snapshot.running
+        if each.job in training_jobs
+    ]
+    known_s = [limit_s for limit_s in limits_s if limit_s is not None]
+    longest_s = max(known_s, default=0.0) if len(known_s) == len(limits_s) else None
+    return barred(snapshot.windows, snapshot.now_s, longest_s)
 
 
 def joined(first: Plan, second: Plan) -> Plan:

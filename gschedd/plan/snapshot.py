@@ -13,6 +13,7 @@ from gschedd.plan.forecast import Forecast
 from gschedd.plan.load import Kind, Learning, NodeLoad, Predictor, Use, predict_all
 from gschedd.plan.space import FreeNode
 from gschedd.plan.training import Fabric, TrainingProfile
+from gschedd.plan.windows import Windows
 from gschedd.plan.words import Lack
 
 
@@ -117,6 +118,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         predicted_times: whether jobs are planned to run as long as their kind is predicted to.
         moves_max: so many running jobs can be moved now; of more some have to wait. None: all.
         moves_left: moves of an earlier plan had to wait for others, and some can be made now.
+        windows: of maintenance, by node: see `gschedd.plan.windows`.
         starts_max: a plan may end after so many starts (`Plan.more`), so that a cycle takes a short
             time. None: it goes through the whole queue.
     """
@@ -135,6 +137,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     moves_max: int | None = None
     moves_left: bool = False
     starts_max: int | None = None
+    windows: Windows = field(default_factory=dict)
 
     def detach(self) -> "Snapshot":
         """Return the same as a value, which can be pickled and does not change with the state.
@@ -164,6 +167,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             moves_max=self.moves_max,
             moves_left=self.moves_left,
             starts_max=self.starts_max,
+            windows=dict(self.windows),
         )
 
 

@@ -44,6 +44,7 @@ def validate(
     spaces: Spaces,
     waiting_class: Callable[[int], JobClass | None],
     movable: Callable[[int], Movable | None] = lambda _: None,
+    window: Callable[[Start], str] = lambda _: "",
 ) -> Validated:
     """Accept what is still possible: starts item by item, in the plan's order; moves all or none.
 
@@ -52,6 +53,7 @@ def validate(
         spaces: free resources now; not changed.
         waiting_class: the class of a job that may start now, else None.
         movable: what runs and may be moved, by its job, else None.
+        window: why a start would run into a window of maintenance, else the empty string.
     """
     work = spaces.copy()
     objection = _move_all(plan.moves, work, movable)
@@ -61,7 +63,7 @@ def validate(
     refused: list[RefusedStart] = []
     seen: set[int] = set()
     for start in plan.starts:
-        reason = _objection(start, work, waiting_class(start.job), seen)
+        reason = _objection(start, work, waiting_class(start.job), seen) or window(start)
         if reason:
             refused.append(RefusedStart(start=start, reason=reason))
             continue

@@ -293,10 +293,14 @@ class Store:
                 state.damaged_nodes.add(str(row[0]))
                 continue
             state.nodes[node.name] = node
-            if node.vacating:
-                state.vacating.add(node.name)
-            if node.probation.due_s:
-                state.on_probation.add(node.name)
+            marks = (
+                (state.vacating, node.vacating),
+                (state.on_probation, node.probation.due_s),
+                (state.windowed, node.windows),
+            )
+            for names, is_marked in marks:
+                if is_marked:
+                    names.add(node.name)
             refresh_space(state, node)
         attempts: dict[int, Attempt] = {}
         for row in self._db.execute(rows.SELECT_ATTEMPTS + "WHERE state <> 'ended'"):

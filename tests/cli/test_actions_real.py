@@ -272,3 +272,58 @@ def test_ghist_filters_and_counts(desk: Desk) -> None:
     by_id = desk.run("ghist", bad, "999")
     assert by_id.status == 153
     assert "exit 3" in by_id.stdout
+
+
+def test_maintenance_is_ordered_listed_kept_over_a_restart_and_cancelled(desk: Desk) -> None:
+    """A job that would not end before it waits, and says for what and until when."""
+    ordered = desk.run("gnodes", "maintenance", "n1", "--from", "+1h", "--to", "+2h", "-m", "disks")
+    assert (ordered.status, ordered.stdout) == (0, "n1: maintenance 1\n"), ordered.stderr
+    long = desk.submit("true", resources=("walltime=3:00:00",))
+    short = desk.submit("true", resources=("walltime=0:10:00",))
+    desk.ended(short)
+
+    why = desk.run("gstat", "--why", long).stdout
+    assert "maintenance of n1 from " in why
+    assert "disks; its walltime does not end before" in why
+    (window,) = json.loads(desk.run("gnodes", "maintenance", "--json").stdout)["maintenance"][0][
+        "windows"
+    ]
+    assert window["to_s"] - window["from_s"] == 7200
+    said = desk.run("gstat", "--why", "--json", "job_id,start.expected_s", long).stdout
+    assert str(window["to_s"]).rstrip("0").rstrip(".") in said, "the forecast counts with its end"
+    desk.cluster.kill_head()
+    desk.cluster.start_head()
+    desk.cluster.wait_for_node("n1")
+    listed = desk.run("gnodes", "maintenance").stdout
+    assert "planned" in listed
+    assert "disks" in listed
+    assert "maintenance from " in desk.run("gnodes").stdout
+
+    cancelled = desk.run("gnodes", "maintenance", "--cancel", "1")
+    assert (cancelled.status, cancelled.stdout) == (0, "n1: maintenance 1 cancelled\n")
+    desk.ended(long)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("maintenance", "n1", "--from", "+1h"), "maintenance needs its end"),
+        (("maintenance", "--to", "+1h"), "maintenance needs at least one node"),
+        (("maintenance", "n1", "--to", "2h"), "'2h' is a time ago"),
+        (("maintenance", "n1", "--to", "+x"), "--to: "),
+        (("maintenance", "n1", "--cancel", "9"), "node n1 has no maintenance 9"),
+        (("maintenance", "--cancel", "9"), "there is no maintenance 9"),
+        (("maintenance", "n1", "--cancel", "9", "--to", "+1h"), "mutually exclusive"),
+        (("drain", "n1", "--to", "+1h"), "--to is valid only with maintenance"),
+        (("n1", "--from", "+1h"), "--from is valid only with maintenance"),
+        (("maintenance", "n9", "--to", "+1h"), "unknown node 'n9'"),
+    ],
+)
+def test_mistakes_with_maintenance_say_what_is_wrong(
+    desk: Desk, words: tuple[str, ...], message: str
+) -> None:
+    said = desk.run("gnodes", *words)
+
+    assert said.status != 0
+    assert message in said.stderr
+    assert "Traceback" not in said.stderr

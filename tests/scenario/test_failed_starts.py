@@ -327,7 +327,7 @@ def test_a_retry_takes_nothing_that_was_planned_for_others(cpus: int, expected: 
         for number, name, wanted in ((retry, "n1", 1), (other, "n2", cpus))
     ]
 
-    found = elsewhere(state, starts)
+    found = elsewhere(state, starts, 0.0)
 
     assert [start.allocation[0].node for start in found] == [expected, "n2"]
     assert state.spaces["n2"].cpus == 2

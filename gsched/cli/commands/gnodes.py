@@ -20,11 +20,25 @@ from gsched.cli.common import (
 )
 from gsched.cli.running import runner
 from gsched.cli.show.fields import fields_of, shape_options, shaped
-from gsched.cli.show.nodelist import node_fields, print_nodes, print_state_list
+from gsched.cli.show.nodelist import (
+    node_fields,
+    print_maintenance,
+    print_nodes,
+    print_state_list,
+)
 from gsched.client import HeadClient, body_of
-from gsched.errors import UnknownNodeError, UsageError
-from gsched.protocol.actions import NODE_ACTIONS, AnyNodeAction, DrainNode, ReplaceNode
+from gsched.clock import SystemClock
+from gsched.errors import BadResourceError, UnknownNodeError, UsageError
+from gsched.protocol.actions import (
+    NODE_ACTIONS,
+    AnyNodeAction,
+    DrainNode,
+    MaintainNode,
+    ReplaceNode,
+)
 from gsched.protocol.api import ErrorBody, NodeList, NodeRow
+
+Flags = Mapping[str, bool | str | int | None]
 
 EPILOG = """\b
 Examples:
@@ -33,6 +47,9 @@ Examples:
   gnodes drain n1 n2 -m "new driver"  no new jobs; running jobs continue
   gnodes drain n1 --migrate -m fans   also migrate its jobs where possible
   gnodes resume n1 n2
+  gnodes maintenance n1 n2 --from "2026-12-01 08:00" --to +4h -m "new switch"
+  gnodes maintenance                  list the maintenance of all nodes
+  gnodes maintenance --cancel 3       cancel maintenance 3 on all its nodes
   gnodes confirm-dead n3              it is gone for good: requeue its jobs
   gnodes remove n3                    delete the node from the list
   gnodes replace n4                   accept its new disk or machine
@@ -48,7 +65,7 @@ def _reason_option(function: Callback) -> Callback:
         "reason",
         default="",
         metavar="REASON",
-        help="drain: the reason, which is required (-N as in Torque).",
+        help="drain, maintenance: the reason, which drain requires (-N as in Torque).",
     )(function)
 
 
@@ -61,13 +78,27 @@ _PREDICTED = ("has", "unpredicted", "predicted", "measured", "errors")
 )
 @shape_options
 @click.argument(
-    "operands", nargs=-1, metavar="[drain|resume|confirm-dead|remove|replace] [NODE...]"
+    "operands",
+    nargs=-1,
+    metavar="[drain|resume|maintenance|confirm-dead|remove|replace] [NODE...]",
 )
 @_reason_option
 @click.option(
     "--migrate",
     is_flag=True,
     help="drain: also migrate the jobs that can be migrated, a few at a time.",
+)
+@click.option(
+    "--from", "from_", default="", metavar="TIME", help="maintenance: when it begins; default: now."
+)
+@click.option(
+    "--to", default="", metavar="TIME", help="maintenance: when it ends; +4h: after its beginning."
+)
+@click.option(
+    "--cancel",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="maintenance: cancel this one, on all its nodes or those that are named.",
 )
 @click.option("-y", "--yes", is_flag=True, help="confirm-dead: do not ask for confirmation.")
 @click.option(
@@ -98,7 +129,7 @@ def gnodes(
     yes: bool,
     as_json: bool,
     predictions: bool,
-    **flags: "bool | str",
+    **flags: "bool | str | int | None",
 ) -> int:
     """List nodes, or drain, resume, remove or replace them.
 
@@ -106,12 +137,15 @@ def gnodes(
     nodes where possible. confirm-dead declares a node permanently lost: its attempts end, and
     rerunnable jobs are requeued. If the node is in fact alive, they run twice. remove
     deletes a node without jobs. replace gives a node's name to another gnode, which the head
-    refuses until then: one with a new state directory, or on another machine.
+    refuses until then: one with a new state directory, or on another machine. maintenance keeps
+    nodes free for a time: no job starts whose walltime does not end before it begins.
     """
     verb, names = _verb(operands, offline=bool(flags["offline"]), clear=bool(flags["clear"]))
     if predictions:
         _check_only_lists(verb, reason, flags)
         return _predictions(head, names, color=str(flags["color"]), as_json=as_json)
+    if _lists_maintenance(verb, flags):
+        return _maintenance(head, names, color=str(flags["color"]), as_json=as_json)
     if verb:
         action = _action(verb, names, reason.strip(), flags)
         return _act(head, action, yes=yes, as_json=as_json)
@@ -121,7 +155,9 @@ def gnodes(
         _check_drain(verb)
     _checked_identity(verb, str(flags["identity"]))
     if reason:
-        raise UsageError("-m is valid only with drain", hint="gnodes drain NODE... -m REASON")
+        raise UsageError(
+            "-m is valid only with drain and maintenance", hint="gnodes drain NODE... -m REASON"
+        )
     listing = head.nodes()
     if listing.warning:
         print_note(listing.warning, command="gnodes")
@@ -159,9 +195,95 @@ def _action(
     identity = _checked_identity(verb, str(flags["identity"]))
     if verb == "drain":
         return DrainNode(nodes=names, reason=reason, migrate=bool(flags["migrate"]))
+    if verb == "maintenance":
+        return _window(names, reason, flags)
     if verb == "replace":
         return ReplaceNode(nodes=names, identity=identity)
     return NODE_ACTIONS[verb](nodes=names)
+
+
+def _window(names: tuple[str, ...], reason: str, flags: Mapping[str, object]) -> MaintainNode:
+    """Return the maintenance that is ordered or cancelled.
+
+    Raises:
+        UsageError: its end is missing, or a time cannot be read.
+    """
+    if flags["cancel"]:
+        return MaintainNode(nodes=names, cancel=int(str(flags["cancel"])))
+    now_s = SystemClock().wall_s()
+    start, end = str(flags["from_"]), str(flags["to"])
+    if not end:
+        raise UsageError(
+            "maintenance needs its end",
+            hint='gnodes maintenance NODE... --from "2026-12-01 08:00" --to 18:00 -m REASON',
+        )
+    from_s = _moment_s(start, "--from", now_s) if start else now_s
+    return MaintainNode(
+        nodes=names, reason=reason, from_s=from_s, to_s=_moment_s(end, "--to", from_s)
+    )
+
+
+def _moment_s(text: str, option: str, now_s: float) -> float:
+    """Return seconds since the epoch; ``+4h`` counts from ``now_s``, a time alone is of its day.
+
+    Raises:
+        UsageError: it is no time.
+    """
+    from gsched.cli.moments import parse_moment  # late: only maintenance has times
+    from gsched.model.units import parse_duration_s
+
+    if not text.startswith("+"):
+        if text[-1:] in set("dhms"):
+            raise UsageError(f"{option}: {text!r} is a time ago", hint=f"write +{text}")
+        return parse_moment(text, now_s=now_s, option=option)
+    try:
+        return now_s + parse_duration_s(text[1:])
+    except BadResourceError as error:
+        raise UsageError(f"{option}: {error.message}", hint=error.hint) from None
+
+
+def _lists_maintenance(verb: str, flags: Mapping[str, object]) -> bool:
+    """Return whether maintenance is to be listed, and not to be ordered or cancelled.
+
+    Raises:
+        UsageError: it is so, or one of them excludes another one.
+    """
+    given = [f"--{name.rstrip('_')}" for name in ("from_", "to", "cancel") if flags[name]]
+    if given and verb != "maintenance":
+        raise UsageError(
+            f"{given[0]} is valid only with maintenance",
+            hint="gnodes maintenance NODE... --from TIME --to TIME -m REASON",
+        )
+    if flags["cancel"] and len(given) > 1:
+        raise UsageError(f"--cancel and {given[0]} are mutually exclusive", hint="give one of them")
+    return verb == "maintenance" and not given
+
+
+def _nodes_of(head: HeadClient, number: int) -> tuple[str, ...]:
+    """Return the nodes of a maintenance.
+
+    Raises:
+        UsageError: there is no such maintenance.
+    """
+    found = tuple(
+        row.name
+        for row in head.nodes().nodes
+        if any(window.number == number for window in row.windows)
+    )
+    if not found:
+        raise UsageError(f"there is no maintenance {number}", hint="gnodes maintenance lists them")
+    return found
+
+
+def _maintenance(head: HeadClient, names: Sequence[str], *, color: str, as_json: bool) -> int:
+    """List the maintenance of nodes; return the exit code."""
+    rows, errors = _chosen(head.nodes().nodes, names)
+    if as_json:
+        found = [{"node": row.name, "windows": row.windows} for row in rows if row.windows]
+        print_json({"maintenance": found})
+    else:
+        print_maintenance(rows, color=color)
+    return report_errors([("", each) for each in errors], as_json=as_json)
 
 
 def _checked_identity(verb: str, beginning: str) -> str:
@@ -213,6 +335,9 @@ def _check_drain(verb: str) -> None:
 
 def _act(head: HeadClient, action: AnyNodeAction, *, yes: bool, as_json: bool) -> int:
     verb, names = action.action, action.nodes
+    if isinstance(action, MaintainNode) and action.cancel and not names:
+        names = _nodes_of(head, action.cancel)
+        action = structs.replace(action, nodes=names)
     if not names:
         raise UsageError(f"{verb} needs at least one node", hint=f"gnodes {verb} NODE...")
     if verb == "drain" and not action.reason:
@@ -225,7 +350,9 @@ def _act(head: HeadClient, action: AnyNodeAction, *, yes: bool, as_json: bool) -
         return 1
     reply = head.node_action(action)
     results = reply.results
-    migrates = isinstance(action, DrainNode) and action.migrate
+    migrates = isinstance(action, MaintainNode) or (
+        isinstance(action, DrainNode) and action.migrate
+    )
     if migrates and not as_json:
         results = tuple(structs.replace(each, text=f"{each.id}: {each.text}") for each in results)
     return report_results(results, as_json=as_json, show_text=migrates)
@@ -252,7 +379,7 @@ def _is_sure(head: HeadClient, names: Sequence[str]) -> bool:
     return click.confirm("gnodes: is the machine gone for good?", err=True)
 
 
-def _check_only_lists(verb: str, reason: str, flags: "dict[str, bool | str]") -> None:
+def _check_only_lists(verb: str, reason: str, flags: Flags) -> None:
     """Refuse what does not go with --predictions.
 
     Raises:
@@ -307,7 +434,11 @@ def _chosen(
 
 
 def _print(
-    rows: Sequence[NodeRow], *, named: bool, flags: "dict[str, bool | str]", listing: NodeList
+    rows: Sequence[NodeRow],
+    *,
+    named: bool,
+    flags: Flags,
+    listing: NodeList,
 ) -> None:
     if flags["down_only"]:
         print_state_list(rows)

@@ -144,6 +144,36 @@ def _used_memory(row: NodeRow) -> str:
     return format_size(used_bytes) if used_bytes > 0 else "0"
 
 
+_MAINTENANCE = (
+    Column("Number", right=True),
+    Column("Node", style="bold"),
+    Column("From"),
+    Column("To"),
+    Column("State"),
+    Column("By"),
+    Column("Reason", wraps=True, least=20),
+)
+
+
+def print_maintenance(rows: Iterable[NodeRow], *, color: str) -> None:
+    """Print one line for each window of maintenance of each node, in order of time."""
+    found = [(window, row.name) for row in rows for window in row.windows]
+    found.sort(key=lambda each: (each[0].from_s, each[0].number, each[1]))
+    lines = [
+        (
+            str(window.number),
+            name,
+            format_time(window.from_s),
+            format_time(window.to_s),
+            "now" if window.begun else "planned",
+            window.by,
+            window.reason,
+        )
+        for window, name in found
+    ]
+    print_table(_MAINTENANCE, lines, color=color)
+
+
 def print_state_list(rows: Iterable[NodeRow]) -> None:
     """Print name, state and reason of the nodes that take no jobs, as ``pbsnodes -l`` does."""
     for row in rows:

@@ -1,10 +1,12 @@
 """The part of `gschedd.core.apply` for nodes."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import structs
 
 from gsched.model.states import NodeState
+from gsched.model.window import NodeWindow
 from gschedd.core.state import facts as f
 from gschedd.core.state.ledger import refresh_space
 from gschedd.core.state.records import Node, Probation
@@ -101,6 +103,37 @@ def resumed(state: State, fact: f.NodeResumed) -> None:
     _changed(state, node)
 
 
+def window_added(state: State, fact: f.NodeWindowAdded) -> None:
+    """No job is to run on a node in a window of time."""
+    node = state.nodes[fact.node]
+    windows = sorted((*node.windows, fact.window), key=lambda window: window.from_s)
+    _set_windows(state, node, fact, windows)
+
+
+def window_begun(state: State, fact: f.NodeWindowBegun) -> None:
+    """The time of a window has come."""
+    node = state.nodes[fact.node]
+    windows = [
+        structs.replace(each, begun=True) if each.number == fact.number else each
+        for each in node.windows
+    ]
+    _set_windows(state, node, fact, windows)
+
+
+def window_ended(state: State, fact: f.NodeWindowEnded) -> None:
+    """A window is over, or was cancelled."""
+    node = state.nodes[fact.node]
+    left = [each for each in node.windows if each.number != fact.number]
+    _set_windows(state, node, fact, left)
+
+
+def _set_windows(state: State, node: Node, fact: f.NodeFact, windows: Iterable[NodeWindow]) -> None:
+    node.state = next_node_state(node.state, fact, node.state)
+    node.windows = tuple(windows)
+    (state.windowed.add if node.windows else state.windowed.discard)(node.name)
+    _changed(state, node)
+
+
 def _clear(node: Node) -> None:
     """Forget what a node was suspected of."""
     node.faults, node.fault_uids, node.fault_s, node.fault_message = 0, (), 0.0, ""
@@ -118,6 +151,7 @@ def removed(state: State, fact: f.NodeRemoved) -> None:
     state.vacating.discard(fact.node)
     state.dirty.nodes.discard(fact.node)
     state.on_probation.discard(fact.node)
+    state.windowed.discard(fact.node)
     state.volatile.rivals.pop(fact.node, None)
     state.volatile.cpu_bindings.pop(fact.node, None)
     state.volatile.gpu_fences.pop(fact.node, None)

@@ -25,6 +25,7 @@ from gschedd.plan.load import Predictor
 from gschedd.plan.snapshot import Group, JobClass, Move, Plan, Policy, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import RefusedStart, validate
+from gschedd.plan.windows import barred, window_reason, without
 
 #: Maximum number of node comparisons for the starts of a cycle, as all requests wait meanwhile:
 #: ``balance`` takes 3 us per node on a quiet core and 5 us on a busy one, at most 40 ms in all.
@@ -96,6 +97,7 @@ def snapshot(
         moves_max=max(0, settings.config.moves.at_once - len(state.targets)),
         moves_left=state.volatile.moves_left and len(state.targets) < settings.config.moves.at_once,
         starts_max=starts_max,
+        windows=state.windows(),
     )
 
 
@@ -147,10 +149,11 @@ def carried_out(
         Spaces(state.spaces),
         lambda job: class_if_waiting(state, job),
         lambda job: movable(state, job),
+        lambda start: _window_objection(state, start, now_s),
     )
     assigner = Assigner(state, settings, now_s, predictor)
     # moves keep more room than the starts take: then a start stays where it was planned
-    starts = checked.accepted if checked.moves else elsewhere(state, checked.accepted)
+    starts = checked.accepted if checked.moves else elsewhere(state, checked.accepted, now_s)
     facts = [
         assigner.assign(state.jobs[start.job], start.allocation, start.why, start.batching)
         for start in starts
@@ -200,7 +203,16 @@ def judged(state: State, verdicts: Iterable[Forecast], now_s: float) -> Iterator
             )
 
 
-def elsewhere(state: State, starts: Sequence[Start]) -> tuple[Start, ...]:
+def _window_objection(state: State, start: Start, now_s: float) -> str:
+    """Return why a start would run into a window of maintenance, or the empty string."""
+    if not state.windowed:
+        return ""
+    windows, walltime_s = state.windows(), start.job_class.walltime_s
+    closed = barred(windows, now_s, walltime_s).intersection(s.node for s in start.allocation)
+    return window_reason(windows, closed, now_s, walltime_s) if closed else ""
+
+
+def elsewhere(state: State, starts: Sequence[Start], now_s: float) -> tuple[Start, ...]:
     """Return accepted starts, those on nodes that their jobs avoid elsewhere if there is room.
 
     Nodes on which a job failed to start are its last choice, not forbidden: where nothing else is
@@ -218,7 +230,8 @@ def elsewhere(state: State, starts: Sequence[Start]) -> tuple[Start, ...]:
     for start in starts:
         free.take(start.allocation)
     return tuple(
-        _elsewhere(state, start, free) if start.job in avoiding else start for start in starts
+        _elsewhere(state, start, free, now_s) if start.job in avoiding else start
+        for start in starts
     )
 
 
@@ -227,13 +240,12 @@ def _is_avoided(state: State, start: Start) -> bool:
     return bool(avoid) and any(share.node in avoid for share in start.allocation)
 
 
-def _elsewhere(state: State, start: Start, free: Spaces) -> Start:
+def _elsewhere(state: State, start: Start, free: Spaces, now_s: float) -> Start:
     """Return a start elsewhere, and take it from ``free``; or the same one."""
     avoid = [name for name in state.jobs[start.job].avoid if name in free]
     free.give(start.allocation)
-    others = free.copy()
-    for name in avoid:
-        others.put(structs.replace(others[name], open=False))
+    closed = barred(state.windows(), now_s, start.job_class.walltime_s)
+    others = without(free, closed.union(avoid))
     found = place(_request_of(start), others)
     if isinstance(found, NoFit):
         free.take(start.allocation)

@@ -375,7 +375,8 @@ class _Play:
 
     def _are_open(self, allocation: Allocation) -> bool:
         nodes = (self._seen.nodes.get(share.node) for share in allocation)
-        return all(node is not None and node.open for node in nodes)
+        windowed = self._seen.windows
+        return all(node is not None and node.open and node.name not in windowed for node in nodes)
 
     def _first_end(self) -> tuple[float, int] | None:
         """Return which running job ends next, and when."""
@@ -433,6 +434,13 @@ class _Play:
             for each in self._unmade.values()
             if each.count and each.elements.at_s > self._now_s
         ]
+        if self._groups:
+            times_s += [
+                window.to_s
+                for windows in self._seen.windows.values()
+                for window in windows
+                if window.to_s > self._now_s
+            ]
         if self._again_s is not None and (self._groups or ends_s):
             times_s.append(max(self._again_s, self._now_s + LEAST_STEP_S))
         return max(self._now_s, min(times_s)) if times_s else None

@@ -13,6 +13,7 @@ from gsched.model.machine import Machine
 from gsched.model.resources import Allocation, Inventory, Load, Usage
 from gsched.model.states import HoldKind, JobState, StopReason
 from gsched.model.training import Batching
+from gsched.model.window import NodeWindow
 from gschedd.models.steptimes import Steps
 from gschedd.plan.load import Prediction
 
@@ -473,6 +474,25 @@ class NodeResumed(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=T
     automatic: bool = False
 
 
+class NodeWindowAdded(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """No job is to run on the node in a window of time."""
+
+    window: NodeWindow
+
+
+class NodeWindowBegun(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The time of a window has come."""
+
+    number: int
+
+
+class NodeWindowEnded(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A window is over; ``by`` has cancelled it, or nobody: its time has passed."""
+
+    number: int
+    by: str = ""
+
+
 class NodeProbeRequested(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The node is to find out whether it can start jobs; it is asked again at ``due_s``."""
 
@@ -554,6 +574,9 @@ AnyFact = (
     | NodeDisconnected
     | NodeDrained
     | NodeResumed
+    | NodeWindowAdded
+    | NodeWindowBegun
+    | NodeWindowEnded
     | NodeFaulted
     | NodeProbeRequested
     | NodeProbed

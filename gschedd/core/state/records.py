@@ -17,6 +17,7 @@ from gsched.model.states import (
     StopReason,
 )
 from gsched.model.training import Batching
+from gsched.model.window import NodeWindow
 from gschedd.plan.load import Prediction
 
 
@@ -365,6 +366,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         problem: why it takes no new jobs by its own word; empty: it does.
         identity: to whom the name belongs; empty: it has registered before nodes had one.
         machine: on which it runs.
+        windows: in which no job runs there, in order of their beginnings.
     """
 
     name: str
@@ -388,6 +390,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     probes: bool = False
     sharing: str = ""
     probation: Probation = Probation()
+    windows: tuple[NodeWindow, ...] = ()
     load: Load | None = None
     heartbeat_s: float | None = None
 

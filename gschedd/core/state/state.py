@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from gsched.config.nodes import SharingRules
 from gsched.model.ids import ELEMENT_BASE, submitted_number
 from gsched.model.resources import Gpu, Request
+from gsched.model.window import NodeWindow
 from gschedd.core.state.records import ArrayIndex, Job, Node, Reached
 from gschedd.core.state.transient import Caches, Dirty, Unstored, Volatile, WaitingGroup
 from gschedd.models.adaptive import GoodputKnowledge
@@ -55,6 +56,7 @@ class State:
         targets_on: the same by the nodes that they go to.
         training jobs: jobs that are planned by what is known of their run time and deadline.
         vacating: nodes that jobs are to leave.
+        windowed: nodes with windows of maintenance.
         on_probation: nodes of which a probe is planned.
         ports: master ports in use.
         jobs_by_user, argument_bytes_by_user: what limits per user count.
@@ -113,12 +115,17 @@ class State:
         self.training_jobs: dict[int, Job] = {}
         self.vacating: set[str] = set()
         self.on_probation: set[str] = set()
+        self.windowed: set[str] = set()
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
         self.argument_bytes_by_user: dict[int, int] = {}
         self.reruns: dict[int, set[int]] = {}
         self.dependants: dict[int, set[int]] = {}
         self.arrays: dict[int, ArrayIndex] = {}
+
+    def windows(self) -> dict[str, tuple[NodeWindow, ...]]:
+        """Return the windows of maintenance by node; nodes without one are missing."""
+        return {name: self.nodes[name].windows for name in sorted(self.windowed)}
 
     def damaged_on(self, node: str) -> int:
         """Return a job with a damaged record that may own something on a node; 0: none."""

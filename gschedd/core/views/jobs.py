@@ -19,6 +19,7 @@ from gschedd.core.head import Head
 from gschedd.core.nodes.admission import SHOWN, refused_words
 from gschedd.core.nodes.live import newest_load
 from gschedd.core.nodes.probation import recent_resumptions
+from gschedd.core.nodes.windows import window_words
 from gschedd.core.requests.notify import origin_of
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job, Node, Part
@@ -323,11 +324,11 @@ class JobViews:
             features=inventory.features,
             generic=dict(inventory.generic),
             generic_free=dict(space.generic),
-            drained=node.drained,
+            drained=node.drained or any(window.begun for window in node.windows),
             vacating=node.vacating,
             problem=node.problem,
-            reason=node.reason
-            or ("not connected" if node.state is not NodeState.UP else node.problem),
+            windows=node.windows,
+            reason=_node_reason(node),
             address=node.address,
             version=node.version,
             since_s=node.since_s,
@@ -343,6 +344,12 @@ class JobViews:
             probes_failed=node.probation.failed,
             resumptions=recent_resumptions(node.probation, self._now_s),
         )
+
+
+def _node_reason(node: Node) -> str:
+    """Return why a node accepts no jobs, or will not soon."""
+    gone = "not connected" if node.state is not NodeState.UP else node.problem
+    return "; ".join(filter(None, (node.reason or gone, window_words(node))))
 
 
 def start_row(start: Forecast, *, planned_s: float | None = None) -> StartRow:

@@ -437,6 +437,20 @@ def _describe_node_fact(fact: f.AnyFact) -> str:  # one line a fact
             return _describe_fitness(fact)
 
 
+def _describe_window(fact: f.NodeWindowAdded | f.NodeWindowBegun | f.NodeWindowEnded) -> str:
+    match fact:
+        case f.NodeWindowAdded(window=window):
+            because = f": {window.reason}" if window.reason else ""
+            times = f"from {moment(window.from_s)} to {moment(window.to_s)}"
+            return f"maintenance {window.number} {times} ordered by {window.by}{because}"
+        case f.NodeWindowBegun():
+            return f"maintenance {fact.number} has begun"
+        case f.NodeWindowEnded():
+            return f"maintenance {fact.number} " + (
+                f"cancelled by {fact.by}" if fact.by else "is over"
+            )
+
+
 def _describe_fitness(fact: f.AnyFact) -> str:
     """Say what a node has found out about itself."""
     match fact:
@@ -446,5 +460,7 @@ def _describe_fitness(fact: f.AnyFact) -> str:
             return f"probe {fact.request} requested"
         case f.NodeProbed():
             return "probe passed" if fact.passed else f"probe failed: {fact.message}"
+        case f.NodeWindowAdded() | f.NodeWindowBegun() | f.NodeWindowEnded():
+            return _describe_window(fact)
         case _:
             return type(fact).__name__

@@ -34,6 +34,7 @@ from gschedd.plan.snapshot import (
     end_order,
 )
 from gschedd.plan.space import FreeNode, Spaces, take
+from gschedd.plan.windows import barred, window_reason, without
 from gschedd.plan.words import Lack, Reason
 from gschedd.policies.kit.chooser import Chooser
 
@@ -81,7 +82,10 @@ class _Pass:
         self.shadow_s: float | None = None
         self.blocked_job: int | None = None
         #: What did not fit goes on not fitting: a pass only takes.
-        self.lacking: dict[Request, NoFit] = {}
+        self.lacking: dict[tuple[Request, frozenset[str], bool], NoFit] = {}
+        #: Nodes with windows into which jobs with a walltime would run, and what is free elsewhere.
+        self.barred: dict[float | None, frozenset[str]] = {}
+        self.views: dict[frozenset[str], Spaces] = {}
         self.spare: dict[str, FreeNode] = {}
 
     def run(self) -> Plan:
@@ -102,15 +106,42 @@ class _Pass:
     def _start(self, group: Group, job: int) -> bool:
         """Start the job, or note why its whole group waits and return False."""
         request = group.job_class.request
-        found = self.lacking.get(request) or place(request, self.free, self.chooser.rank(job))
+        closed = self._barred(group.job_class)
+        key = (request, closed, group.job_class.walltime_s is None)
+        found = self.lacking.get(key) or self._place(group.job_class, job, closed)
         if isinstance(found, NoFit):
-            self.lacking[request] = found
+            self.lacking[key] = found
             self._wait(group.job_class, job, found.reason)
             return False
         if self.blocked_job is None:
             self._accept(group.job_class, job, found, "next in order")
             return True
         return self._backfill(group.job_class, job, found)
+
+    def _barred(self, job_class: JobClass) -> frozenset[str]:
+        """Return the nodes on which jobs of a class may not start now, for windows."""
+        walltime_s, windows = job_class.walltime_s, self.snapshot.windows
+        if walltime_s not in self.barred:
+            self.barred[walltime_s] = barred(windows, self.snapshot.now_s, walltime_s)
+        return self.barred[walltime_s]
+
+    def _place(self, job_class: JobClass, job: int, closed: frozenset[str]) -> Allocation | NoFit:
+        request, rank = job_class.request, self.chooser.rank(job)
+        found = place(request, self._free_without(closed), rank)
+        if closed and isinstance(found, NoFit):
+            elsewhere = place(request, self.free, rank)
+            if not isinstance(elsewhere, NoFit):
+                windows, now_s = self.snapshot.windows, self.snapshot.now_s
+                mine = closed.intersection(share.node for share in elsewhere)
+                return NoFit(reason=window_reason(windows, mine, now_s, job_class.walltime_s))
+        return found
+
+    def _free_without(self, closed: frozenset[str]) -> Spaces:
+        if not closed:
+            return self.free
+        if closed not in self.views:
+            self.views[closed] = without(self.free, closed)
+        return self.views[closed]
 
     def _backfill(self, job_class: JobClass, job: int, found: Allocation) -> bool:
         assert self.shadow_s is not None
@@ -121,7 +152,8 @@ class _Pass:
                 job_class, job, found, f"ends before job {short_job_id(self.blocked_job)} can start"
             )
             return True
-        beside = place(job_class.request, self.free.common_with(self.spare), self.chooser.rank(job))
+        left = without(self.free.common_with(self.spare), self._barred(job_class))
+        beside = place(job_class.request, left, self.chooser.rank(job))
         if isinstance(beside, NoFit):
             self.waits.append(
                 Wait(
@@ -139,6 +171,7 @@ class _Pass:
 
     def _accept(self, job_class: JobClass, job: int, allocation: Allocation, why: str) -> None:
         self.free.take(allocation)
+        self.views.clear()
         self.chooser.started(job, allocation)
         self.starts.append(Start(job=job, job_class=job_class, allocation=allocation, why=why))
 
@@ -169,16 +202,19 @@ class _Pass:
         ended (its nodes are down), nothing is reserved: the shadow time lies beyond everything.
         """
         now_s, request = self.snapshot.now_s, job_class.request
+        windows = self.snapshot.windows
         later = self.free.copy()
         rank = self.chooser.rank(job)
         alone = len(request.chunks) == 1 and request.chunks[0].count == 1
-        for running in self._in_order_of_ends():
-            allocation, end_s = running.allocation, running.end_s
+        for end_s, allocation, names in self._events():
             later.give(allocation)
-            if not any(may_help(request, later[share.node]) for share in allocation):
+            if not any(may_help(request, later[name]) for name in names):
                 continue
             # one place did not fit anywhere before, so it can only where something has ended
-            where = Spaces({s.node: later[s.node] for s in allocation}) if alone else later
+            where = Spaces({name: later[name] for name in names}) if alone else later
+            if windows:
+                at_s = now_s + UNLIMITED_S if end_s is None else max(end_s, now_s)
+                where = without(where, barred(windows, at_s, job_class.walltime_s))
             found = place(request, where, rank)
             if not isinstance(found, NoFit):
                 spare = {share.node: take(later[share.node], share) for share in found}
@@ -186,6 +222,23 @@ class _Pass:
                     return now_s + UNLIMITED_S, None, spare
                 return max(end_s, now_s), max(end_s, now_s), spare
         return now_s + UNLIMITED_S, None, {}
+
+    def _events(self) -> Iterable[tuple[float | None, Allocation, tuple[str, ...]]]:
+        """Yield when something becomes free, what of it is given back, and on which nodes."""
+        ends = (
+            (each.end_s, each.allocation, tuple(share.node for share in each.allocation))
+            for each in self._in_order_of_ends()
+        )
+        windows = sorted(
+            (window.to_s, node)
+            for node, of_node in self.snapshot.windows.items()
+            for window in of_node
+            if node in self.free
+        )
+        opened = ((to_s, (), (node,)) for to_s, node in windows)
+        if not windows:
+            return ends
+        return heapq.merge(ends, opened, key=lambda each: (each[0] is None, each[0] or 0.0))
 
     def _in_order_of_ends(self) -> Iterable[RunningJob]:
         """Return what runs and what this plan starts, by planned ends."""

@@ -1,0 +1,33 @@
+"""Windows of time on nodes in which no job runs there: maintenance."""
+
+from msgspec import Struct
+
+from gsched.model.numbers import Amount, Count
+
+
+class NodeWindow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A time in which a node is kept free of jobs.
+
+    Attributes:
+        number: the same for all nodes of one order.
+        from_s, to_s: seconds since the epoch.
+        reason: in words, for everybody.
+        by: the operator who has ordered it.
+        begun: it is now.
+    """
+
+    number: Count
+    from_s: Amount
+    to_s: Amount
+    reason: str = ""
+    by: str = ""
+    begun: bool = False
+
+    def bars(self, start_s: float, walltime_s: float | None) -> bool:
+        """Return whether a job may not start then: its limit reaches into the window.
+
+        A job without a walltime has no limit that would end it before.
+        """
+        if start_s >= self.to_s:
+            return False
+        return walltime_s is None or start_s + walltime_s > self.from_s
