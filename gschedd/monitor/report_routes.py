@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import tempfile
 from typing import Final
 
 from aiohttp import web
@@ -13,19 +14,22 @@ from gschedd.http.queries import check_pattern
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.report_page import page_of
 from gschedd.monitor.reports import STEPS, report_of
+from gschedd.monitor.swf import write_swf
 from gschedd.monitor.usage_queries import Wanted, held, usage_of
 
 #: What has just ended is waited for, seconds, if it is no more than so many events.
 CATCH_UP_S: Final = 5.0
 CATCH_UP_EVENTS: Final = 20_000
 PAUSE_S: Final = 0.1
+#: Of a long answer, sent at once.
+PART_BYTES: Final = 1 << 18
 _BEHIND: Final = (
     "SELECT coalesce((SELECT max(seq) FROM head.events), 0) - coalesce((SELECT seq FROM cursor), 0)"
 )
 
 
 class ReportRoutes:
-    """``/v1/usage``, ``/v1/held`` and ``/v1/report``."""
+    """``/v1/usage``, ``/v1/held``, ``/v1/report`` and ``/v1/swf``."""
 
     def __init__(self, model: ReadModel) -> None:
         self._model = model
@@ -37,6 +41,7 @@ class ReportRoutes:
             web.get("/v1/held", self.held),
             web.get("/v1/report", self.report),
             web.get("/v1/report.html", self.page),
+            web.get("/v1/swf", self.swf),
         ]
 
     async def usage(self, request: web.Request) -> web.StreamResponse:
@@ -78,6 +83,22 @@ class ReportRoutes:
     async def page(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/report.html``: the same with figures, in one file."""
         return web.Response(text=page_of(await self._report(request)), content_type="text/html")
+
+    async def swf(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/swf``: jobs that ended in a period, in the Standard Workload Format."""
+        wanted, server = self._wanted(request), self._model.server
+        await self._behind()
+        with tempfile.TemporaryFile() as file:
+            await self._model.database.read(lambda db: write_swf(db, wanted, server, file))
+            size = file.tell()
+            file.seek(0)
+            response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+            response.content_length = size
+            await response.prepare(request)
+            while part := file.read(PART_BYTES):
+                await response.write(part)
+            await response.write_eof()
+        return response
 
     async def _report(self, request: web.Request) -> PeriodReport:
         wanted, behind = self._wanted(request), await self._behind()

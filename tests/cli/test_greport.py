@@ -51,6 +51,8 @@ def test_reports_of_a_real_head(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
     assert page.startswith("<!DOCTYPE html>")
     assert "<polyline" in page
     assert "<script" not in page
+    workload = run_here("greport", "--swf", head=cluster.socket).stdout.splitlines()
+    assert len([line for line in workload if not line.startswith(";")]) == 5
     report = json.loads(
         run_here("greport", "daily", "--of", "today", "--json", head=cluster.socket).stdout
     )
@@ -73,6 +75,7 @@ def test_reports_of_a_real_head(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
         (("hourly",), "unknown report 'hourly'"),
         (("weekly", "--by", "user"), "weekly and --by are mutually exclusive"),
         (("--of", "today"), "--of is of a report"),
+        (("--swf", "--by", "user"), "--by and --swf are mutually exclusive"),
         (("daily", "--of", "2999-01-01"), "is in the future"),
     ],
 )

@@ -11,7 +11,9 @@ from gsched.protocol.reports import PeriodReport
 from gschedd.core.requests import commands as c
 from gschedd.monitor.report_page import page_of
 from gschedd.monitor.reports import quantile, report_of
+from gschedd.monitor.swf import write_swf
 from gschedd.monitor.usage_queries import GROUPS, Wanted, held, usage_of
+from gschedd.sim.traces import read_trace
 from tests.support.usage import Watched
 from tests.support.world import ALICE, BEGIN_S
 
@@ -143,3 +145,29 @@ def test_names_cannot_become_markup(watched: Watched) -> None:
 def test_quantiles_of_few_values() -> None:
     assert [quantile([1.0], part) for part in (0.5, 0.9)] == [1.0, 1.0]
     assert quantile([1.0, 2.0, 3.0], 0.5) == 2.0
+
+
+def test_the_simulator_reads_the_workload_back(watched: Watched, tmp_path: Path) -> None:
+    several(watched)
+    books = watched.books
+    books.now_s += 20
+    watched.run("nodes=1:ppn=3,mem=3gb,walltime=600", name="train")
+    books.submit("nodes=1", array="0-99")
+    watched.read()
+    path = tmp_path / "past.swf"
+    with path.open("wb") as file:
+        write_swf(watched.store.db, whole_day(), "test", file)
+    trace = read_trace(str(path))
+
+    text = path.read_text()
+    assert text.startswith("; Version: 2.2\n; Computer: test\n")
+    assert "; MaxJobs: 4\n" in text
+    assert "; Queue: 1 batch\n" in text
+    assert trace.malformed == 0
+    assert sum(trace.skipped.values()) == 1  # deleted before it started
+    assert [(job.cpus, job.duration_s) for job in trace.jobs] == [(2, 10.0), (4, 10.0), (3, 10.0)]
+    first, _, last = trace.jobs
+    assert last.walltime_s == 600
+    assert last.memory_bytes == 3 << 30
+    assert (first.kind, first.user) == (last.kind, last.user)
+    assert last.submit_s == 45.0

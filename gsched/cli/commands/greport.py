@@ -3,7 +3,7 @@
 import csv
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -33,6 +33,7 @@ Examples:
   greport --since 2026-10 --until 2026-11 --by account
   greport --since 7d --by day -u alice
   greport --since yesterday --until today --csv >> /var/log/gsched/usage.csv
+  greport --since 2026-01 --until 2027-01 --swf > 2026.swf
   greport --by outcome --jq '.rows[] | [.group, .jobs]'
 """
 
@@ -65,6 +66,9 @@ Examples:
 @click.option("-q", "--queue", default="", metavar="QUEUE", help="Only jobs of this queue.")
 @click.option("-N", "--name", default="", metavar="NAME", help="Only jobs of this name; * and ?.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+@click.option(
+    "--swf", "as_swf", is_flag=True, help="Print the jobs in the Standard Workload Format."
+)
 @click.option("--html", "as_html", is_flag=True, help="Print a report as one HTML file.")
 @color_option
 @connected
@@ -82,6 +86,7 @@ def greport(  # noqa: PLR0913 - one parameter for each option
     name: str,
     as_csv: bool,
     as_html: bool,
+    as_swf: bool,
     color: str,
     as_json: bool,
 ) -> int:
@@ -92,7 +97,8 @@ def greport(  # noqa: PLR0913 - one parameter for each option
     queue and GPU type, waits, efficiency, deadlines, predictions, migrations, idle GPUs and
     failures of that period.
     """
-    _check_options(form, of_date, (since, until, by), (as_csv, as_html, as_json))
+    chosen = {"--csv": as_csv, "--html": as_html, "--swf": as_swf, "--json": as_json}
+    _check_options(form, of_date, (since, until, by), [each for each in chosen if chosen[each]])
     filters = {"user": user, "queue": queue, "name": name}
     now_s = SystemClock().wall_s()
     monitor = MonitorClient(head)
@@ -107,6 +113,10 @@ def greport(  # noqa: PLR0913 - one parameter for each option
             f"the period from {since or 'yesterday'} to {until or 'now'} is empty",
             hint="give a later --until",
         )
+    if as_swf:
+        text = monitor.get_text("/v1/swf", since=since_s, until=until_s, **filters)
+        sys.stdout.write(text.decode())
+        return 0
     reply = monitor.usage(by or "user", since=since_s, until=until_s, **filters)
     _note_behind(reply.behind)
     _print_usage(reply, as_csv=as_csv, as_json=as_json, color=color)
@@ -114,7 +124,7 @@ def greport(  # noqa: PLR0913 - one parameter for each option
 
 
 def _check_options(
-    form: str, of_date: str, listed: tuple[str, str, str], forms: tuple[bool, bool, bool]
+    form: str, of_date: str, listed: tuple[str, str, str], chosen: Sequence[str]
 ) -> None:
     """Check options against each other.
 
@@ -126,14 +136,19 @@ def _check_options(
         raise UsageError(f"unknown report {form!r}", hint=f"valid: {', '.join(PERIODS)}")
     if by and by not in GROUPS:
         raise UsageError(f"--by: unknown group {by!r}", hint=f"valid: {', '.join(GROUPS)}")
-    if sum(forms) > 1:
-        raise UsageError("--csv, --html and --json are mutually exclusive", hint="give one of them")
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} are mutually exclusive", hint="give one of them")
     if form and (since or until or by):
         option = "--since" if since else "--until" if until else "--by"
         raise UsageError(
             f"{form} and {option} are mutually exclusive", hint="choose the period with --of DATE"
         )
-    if not form and (of_date or forms[1]):
+    if "--swf" in chosen and (form or by):
+        option = form or "--by"
+        raise UsageError(
+            f"{option} and --swf are mutually exclusive", hint="--swf prints all jobs of a period"
+        )
+    if not form and (of_date or "--html" in chosen):
         option = "--of" if of_date else "--html"
         raise UsageError(f"{option} is of a report", hint=f"say which: greport weekly {option}")
 
