@@ -92,7 +92,7 @@ class _Sum:
             gpus=sum(gpu.util_percent or 0.0 for gpu in gpus.values()) / 100.0,
             gpu_memory_bytes=sum(gpu.memory_bytes for gpu in gpus.values()),
             gpus_idle=idle if known else None,
-            terminal_idle_s=_terminal_idle_s(pids) if idle else None,
+            terminal_idle_s=terminal_idle_s(pids) if idle else None,
         )
 
     def held_part(self, held_s: float, wall_s: float) -> float:
@@ -257,7 +257,7 @@ def _shared_percent(gpu: GpuSample, pids: Iterable[int], held_part: float | None
     return None if held_part is None else 100.0 * held_part
 
 
-def _terminal_idle_s(pids: Iterable[int]) -> float | None:
+def terminal_idle_s(pids: Iterable[int]) -> float | None:
     """Return for how long nothing was typed at the terminals of these processes, as w(1) does.
 
     None: they have none. A read from a terminal sets the time of the last access of its file.

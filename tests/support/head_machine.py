@@ -43,6 +43,7 @@ from tests.fault_world.bookkeeping import check_head
 from tests.support.dependent_jobs import DependentJobs
 from tests.support.evidence import FORK, LEASE, NO_DIRECTORY, UNKNOWN_USER
 from tests.support.head_wishes import callers, holds, moments, numbers, resource_texts, walltimes
+from tests.support.idle_jobs import IdleJobs
 from tests.support.invariants import check_history, content, replayed
 from tests.support.orders import order_of
 from tests.support.sharing_jobs import SharingJobs, sharing_of, wild_share
@@ -97,7 +98,7 @@ class Body:
         self.seen: dict[int, int] = {}
 
 
-class HeadMachine(DependentJobs, SharingJobs):
+class HeadMachine(DependentJobs, SharingJobs, IdleJobs):
     """Drives a `Head` and keeps a database beside it."""
 
     def __init__(self) -> None:

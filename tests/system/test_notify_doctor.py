@@ -4,11 +4,14 @@ import socket
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from gsched.cli.local.findings import Finding, Level
 from gsched.cli.local.head_checks import check_notify
-from gsched.cli.local.notify_checks import check_ways
+from gsched.cli.local.notify_checks import check_idle_warnings, check_ways
+from gsched.config.idle_gpus import IdleGpusConfig, IdleQueueConfig
 from gsched.config.notify import NotifyConfig
+from gsched.config.tables import Config
 from gsched.protocol.api import NotifyRow
 from tests.support.mailbox import HANG, MailServer, WebServer, serving
 
@@ -20,6 +23,15 @@ def levels(findings: list[Finding]) -> list[Level]:
 def test_a_site_without_notifications_has_no_findings() -> None:
     assert check_ways(NotifyConfig()) == []
     assert check_notify(None) == []
+
+
+def test_warnings_of_idle_gpus_without_mail_are_found() -> None:
+    queue = IdleQueueConfig(name="batch", action="warn")
+    config = Config(idle_gpus=IdleGpusConfig(queue=(queue,)))
+    assert levels(check_idle_warnings(config)) == [Level.WARN]
+    assert check_idle_warnings(Config()) == []
+    mails = NotifyConfig(smtp_host="mx")
+    assert check_idle_warnings(structs.replace(config, notify=mails)) == []
 
 
 def test_programs_are_there_executable_and_not_for_all_to_write(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Which GPUs of a job are idle: what a node's sliding window finds in samples."""
 
 import os
+import subprocess
+import time
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -10,12 +12,13 @@ from gnode.core.live import LiveReports
 from gnode.core.task import AttemptKey
 from gnode.hw.idle import GREW_BYTES, GpuActivity, GpuWindow
 from gnode.hw.nvml import GpuSample, Nvml
-from gnode.hw.sampling import Sampler, SamplingTarget
+from gnode.hw.sampling import Sampler, SamplingTarget, terminal_idle_s
 from gsched.config.idle_gpus import IdleGpusConfig
 from gsched.config.load import parse_config
 from gsched.errors import ConfigError
 from gsched.model.gpu_idle import IdleGpu
 from gsched.model.resources import LiveUse, Load
+from tests.support.cluster import wait_until
 from tests.unit.test_gnode_nvml import SaidError, library
 
 CONFIG = IdleGpusConfig(window_s=600.0, busy_percent=2.0, grace_s=300.0)
@@ -233,9 +236,36 @@ def test_the_head_is_told_at_once_that_a_gpu_is_idle_and_hourly_nothing_more() -
         ('[[idle_gpus.queue]]\nname = "x"', "unknown queue 'x'"),
         (2 * '[[idle_gpus.queue]]\nname = "batch"\n', "duplicate queue 'batch'"),
         ("[idle_gpus]\nact_part = 0", "act_part"),
+        ("[idle_gpus]\nwindow_s = 49", "shorter than ten samples"),
         ('[idle_gpus]\naction = "kill"', "action"),
     ],
 )
 def test_a_wrong_rule_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_config(text, where="gsched.toml")
+
+
+# --- terminals ---
+
+
+def test_a_terminal_is_idle_since_something_was_typed_and_read() -> None:
+    """On a real pseudoterminal: the kernel notes when its program has read."""
+    master, slave = os.openpty()
+    with subprocess.Popen(["cat"], stdin=slave, stdout=subprocess.DEVNULL) as process:
+        past_s = time.time() - 1000.0
+        os.utime(os.ttyname(slave), (past_s, past_s))
+        idle_s = terminal_idle_s({process.pid})
+        assert idle_s is not None
+        assert idle_s >= 999.0
+
+        os.write(master, b"x\n")
+        wait_until(lambda: (terminal_idle_s({process.pid}) or 0.0) < 60.0, what="the line")
+        process.kill()
+    os.close(master)
+    os.close(slave)
+
+
+def test_a_process_without_a_terminal_has_none() -> None:
+    with subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL) as process:
+        assert terminal_idle_s({process.pid, 2**22 + 1}) is None
+        process.kill()

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from gsched.cli.local.findings import Finding, collected, fail, ok, warn
 from gsched.config.notify import NotifyConfig
+from gsched.config.tables import Config
 
 PATIENCE_S = 5.0
 
@@ -26,6 +27,17 @@ def check_ways(notify: NotifyConfig) -> Iterator[Finding]:
         yield check_mail_server(notify)
     if notify.url:
         yield check_url(notify.url)
+
+
+@collected
+def check_idle_warnings(config: Config) -> Iterator[Finding]:
+    """Say whether owners of jobs with idle GPUs are warned by mail, where they are warned."""
+    rule = config.idle_gpus
+    actions = {rule.action, rule.interactive.action, *(queue.action for queue in rule.queue)}
+    warns = bool(actions - {None, "report"})
+    if warns and not config.notify.sends_mail:
+        text = "owners of jobs with idle GPUs get no mail, only a line in the error file of the job"
+        yield warn("idle_gpus", text, "set [notify] sendmail or smtp_host")
 
 
 def check_program(key: str, path: str) -> Finding:
