@@ -64,13 +64,15 @@ build/man/%: man/%.rst $(MAN_NEEDS)
 
 # The programs come with `pip install .`; this installs what pip does not.
 install: man
-	install -d $(DESTDIR)/etc/gsched $(DESTDIR)$(PREFIX)/lib/systemd/system \
+	install -d $(DESTDIR)/etc/gsched $(DESTDIR)/etc/logrotate.d \
+		$(DESTDIR)$(PREFIX)/lib/systemd/system \
 		$(DESTDIR)$(PREFIX)/lib/sysusers.d $(DESTDIR)$(PREFIX)/lib/tmpfiles.d \
 		$(DESTDIR)$(PREFIX)/share/man
 	test -e $(DESTDIR)/etc/gsched/gsched.toml \
 		|| install -m 644 etc/gsched.toml $(DESTDIR)/etc/gsched/gsched.toml
 	install -m 644 etc/systemd/*.service $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 644 etc/sysusers.d/gsched.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d
+	install -m 644 etc/logrotate.d/gsched $(DESTDIR)/etc/logrotate.d
 	install -m 644 etc/tmpfiles.d/gsched.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d
 	for page in $(MAN_PAGES); do \
 		install -D -m 644 $$page \

@@ -60,10 +60,10 @@ from gsched.config.load import load_config
 from gsched.config.nodes import GpuShareConfig
 from gsched.config.tables import Config
 from gsched.config.words import DEFAULT_NODE_STATE_DIR, HEAD_ACCOUNT
-from gsched.daemon_files import check_config, read_key
+from gsched.daemon_files import begin_log, check_config, read_key
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
 from gsched.hangup import OnHangup, survive_hangups
-from gsched.logs import Complaints, LineFormatter
+from gsched.logs import FORMATS, Complaints, set_up
 from gsched.model.container import SHARE_FEATURE
 from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.model.resources import Inventory
@@ -98,17 +98,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--foreground", action="store_true", help="run in the foreground (the default)"
     )
     parser.add_argument("--verbose", action="store_true", help="log debug messages, too")
+    parser.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        help="text, or json: an object a line; instead of log_format in [node]",
+    )
     parser.add_argument("--version", action="version", version=f"gnode {VERSION}")
     given = parser.parse_args(arguments)
-    level = logging.DEBUG if given.verbose else logging.INFO
+    level = "debug" if given.verbose else "info"
     survive_hangups()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(LOG_FORMAT))
-    logging.basicConfig(level=level, handlers=[handler])
+    set_up(level, log_format=given.log_format or "text", path="", line=LOG_FORMAT)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     try:
         check_config(given.config)
-        serve(load_config(given.config), given.config)
+        config = load_config(given.config)
+        begin_log(level, config.node, given.log_format, line=LOG_FORMAT)
+        serve(config, given.config)
     except GschedError as error:
         hint = f"       hint: {error.hint}\n" if error.hint else ""
         sys.stderr.write(f"gnode: {error.message}\n{hint}")

@@ -5,7 +5,10 @@ import stat
 
 from gsched import trust
 from gsched.config.environment import config_path
+from gsched.config.nodes import NodeConfig
+from gsched.config.tables import HeadConfig
 from gsched.errors import ConfigError
+from gsched.logs import set_up
 from gsched.trust import UntrustedError
 
 KEY_BYTES_MIN = 32
@@ -26,6 +29,33 @@ def check_config(given: str | None) -> None:
         ) from error
     except OSError as error:
         raise ConfigError(f"the configuration {path}: {error.strerror}") from error
+
+
+def begin_log(
+    level: str, config: HeadConfig | NodeConfig, log_format: str | None, *, line: str
+) -> None:
+    """Send the log of a daemon where its configuration says.
+
+    Args:
+        config: of the daemon.
+        log_format: of the command line, instead of that of the configuration.
+        line: how a record looks as text.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    path = config.log_file
+    try:
+        if path:
+            trust.check_way(os.path.dirname(path))
+        set_up(level, log_format=log_format or config.log_format, path=path, line=line)
+    except UntrustedError as error:
+        raise ConfigError(f"log_file {path} cannot be used: {error}", hint=error.hint) from error
+    except OSError as error:
+        raise ConfigError(
+            f"log_file {path}: {error.strerror}",
+            hint="make its directory, for the user of this daemon; see gsched.toml(5)",
+        ) from error
 
 
 def read_key(path: str) -> bytes:

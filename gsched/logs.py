@@ -5,8 +5,13 @@ node port. Such lines go through `Complaints`, which bounds how many there are f
 in all, and counts the rest. `LineFormatter` keeps every record on one line, whatever is in it.
 """
 
+import json
 import logging
+import re
 from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from logging.handlers import WatchedFileHandler
 from typing import Final
 
 from gsched.clock import Clock
@@ -17,6 +22,14 @@ LONGEST: Final = 400  # characters of a complaint
 SOURCES_NAMED: Final = 3  # in the line that says how many lines were left out
 SOURCES_COUNTED: Final = 1000  # in a period; all others are counted together
 OTHERS: Final = "others"
+#: A line of the head, and of its worker processes.
+HEAD_LINE: Final = "%(asctime)s %(levelname)-8s %(name)s: %(message)s"
+FORMATS: Final = ("text", "json")
+FORMAT_VARIABLE: Final = "GSCHED_LOG_FORMAT"
+FILE_VARIABLE: Final = "GSCHED_LOG_FILE"
+_PLACEHOLDER: Final = re.compile(
+    r"(?:\b(?P<word>job|node) )?%[-+ #0]*[0-9]*(?:\.[0-9]+)?(?P<kind>[a-zA-Z%])"
+)
 
 
 def one_line(text: str) -> str:
@@ -37,6 +50,73 @@ class LineFormatter(logging.Formatter):
         """Return the line of a record."""
         record.message = one_line(record.message)
         return super().formatMessage(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats each record as one JSON object in one line, for programs that collect logs.
+
+    Job and node are the values that follow these words in the message, as ``job %s`` has them.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        fields: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created)
+            .astimezone()
+            .isoformat("T", "milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_subjects(record),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
+
+
+def _subjects(record: logging.LogRecord) -> dict[str, str]:
+    """Return which job and node a record is about, by the words before its arguments."""
+    found: dict[str, str] = {}
+    if not isinstance(record.args, tuple):
+        return found
+    placeholders = (each for each in _PLACEHOLDER.finditer(str(record.msg)) if each["kind"] != "%")
+    for placeholder, value in zip(placeholders, record.args, strict=False):
+        if placeholder["word"]:
+            found.setdefault(placeholder["word"], str(value))
+    return found
+
+
+def set_up(level: str, *, log_format: str, path: str, line: str) -> None:
+    """Send the log of this process to stderr or a file, from now on.
+
+    Args:
+        log_format: ``text`` or ``json``.
+        path: of the file; empty: stderr. It is opened again once it was renamed or removed.
+        line: how a record looks as text.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    handler = log_handler(log_format, path, line)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def log_handler(log_format: str, path: str, line: str) -> logging.Handler:
+    """Return a handler as `set_up` describes it."""
+    handler = WatchedFileHandler(path, encoding="utf-8") if path else logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else LineFormatter(line))
+    return handler
+
+
+def log_environment(handlers: Iterable[logging.Handler] | None = None) -> dict[str, str]:
+    """Return the variables that let a worker process log where and as this process does."""
+    found = {}
+    for handler in logging.getLogger().handlers if handlers is None else handlers:
+        if isinstance(handler.formatter, JsonFormatter):
+            found[FORMAT_VARIABLE] = "json"
+        if isinstance(handler, WatchedFileHandler):
+            found[FILE_VARIABLE] = handler.baseFilename
+    return found
 
 
 class Complaints:

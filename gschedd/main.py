@@ -8,10 +8,10 @@ import click
 
 from gsched import watchdog
 from gsched.config.load import read_config
-from gsched.daemon_files import check_config
+from gsched.daemon_files import begin_log, check_config
 from gsched.errors import CannotWriteError, GschedError
 from gsched.hangup import survive_hangups
-from gsched.logs import LineFormatter
+from gsched.logs import FORMATS, HEAD_LINE, set_up
 from gsched.version import VERSION
 from gschedd.daemon.service import Service
 from gschedd.policies.registry import chosen_policy
@@ -26,11 +26,16 @@ log = logging.getLogger("gschedd")
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="least severe messages to log (to stderr)",
+    help="least severe messages to log",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    help="text, or json: an object a line; instead of log_format in [head]",
 )
 @click.version_option(VERSION, prog_name="gschedd")
-def main(config_path: str | None, log_level: str) -> None:
-    """Run the head of a gsched cluster in the foreground, logging to stderr.
+def main(config_path: str | None, log_level: str, log_format: str | None) -> None:
+    """Run the head of a gsched cluster in the foreground, logging to stderr or a file.
 
     SIGTERM stops it cleanly: running jobs continue under their supervisors, and the next start
     finds them.
@@ -38,17 +43,16 @@ def main(config_path: str | None, log_level: str) -> None:
     Example: gschedd --config /etc/gsched/gsched.toml
     """
     survive_hangups()
-    handler = logging.StreamHandler()
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
-    logging.basicConfig(level=log_level.upper(), handlers=[handler])
-    sys.exit(run(config_path))
+    set_up(log_level, log_format=log_format or "text", path="", line=HEAD_LINE)
+    sys.exit(run(config_path, log_level=log_level, log_format=log_format))
 
 
-def run(given: str | None) -> int:
-    """Run until told to stop; return the exit code."""
+def run(given: str | None, *, log_level: str, log_format: str | None) -> int:
+    """Run until SIGTERM; return the exit code."""
     try:
         check_config(given)
         file = read_config(given)
+        begin_log(log_level, file.config.head, log_format, line=HEAD_LINE)
         with watchdog.fed_meanwhile():  # the step of a large database's schema takes minutes
             service = Service(file, chosen=chosen_policy(file.config), given=given)
         return asyncio.run(service.run())

@@ -23,6 +23,7 @@ from gsched.config.words import (
     DEFAULT_STATE_DIR,
     Days,
     Directory,
+    OptionalPath,
     Port,
     QueuePolicy,
     RendezvousPort,
@@ -63,6 +64,8 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         operators_enter_jobs: whether operators may have a terminal in the jobs of others, and so
             act as these; root may in any case, and nobody in jobs of root.
         unsatisfiable: jobs whose dependency can never be satisfied: ``cancel`` or ``hold``.
+        log_format: ``text``, or ``json``: an object a line.
+        log_file: of the daemon; empty: stderr.
     """
 
     server_name: ServerName = ""
@@ -90,6 +93,8 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     detach_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_DETACH_TIMEOUT_S)] = 3600.0
     operators_enter_jobs: bool = False
     unsatisfiable: Literal["cancel", "hold"] = "cancel"
+    log_format: Literal["text", "json"] = "text"
+    log_file: OptionalPath = ""
 
 
 class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,7 +7,6 @@ head. It writes reports as lines to standard output.
 import asyncio
 import contextlib
 import fcntl
-import logging
 import os
 import signal
 import sys
@@ -16,7 +15,8 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from gsched.logs import LineFormatter
+from gsched.config.environment import environment
+from gsched.logs import FILE_VARIABLE, FORMAT_VARIABLE, HEAD_LINE, set_up
 
 B = TypeVar("B", bound=Struct)
 
@@ -29,9 +29,8 @@ LOCK_PERIOD_S: Final = 0.5
 
 def begin(wanted: type[B]) -> B:
     """Set the process up and return its first line of input; end it where there is none."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
-    logging.basicConfig(level="INFO", handlers=[handler])
+    log_format, log_file = environment(FORMAT_VARIABLE, "text"), environment(FILE_VARIABLE)
+    set_up("info", log_format=log_format, path=log_file, line=HEAD_LINE)
     _settle_in()
     line = b""
     while not line.endswith(b"\n"):

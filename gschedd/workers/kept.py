@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from gsched.config.environment import full_environment
+from gsched.logs import log_environment
 
 R = TypeVar("R", bound=Struct)
 
@@ -106,7 +107,7 @@ class KeptWorker(Generic[R]):
             *(sys.executable, "-P", "-m", self._module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**full_environment(), "PYTHONPATH": path},
+            env={**full_environment(), **log_environment(), "PYTHONPATH": path},
             start_new_session=True,
             limit=LONGEST,
         )

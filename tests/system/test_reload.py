@@ -268,3 +268,23 @@ def test_mail_and_hooks_follow_the_file(cluster: Cluster) -> None:
     file_of(cluster).write_text(text)
     assert reload(cluster).status == 0
     wait_until(lambda: cluster.head.status().notify is None, what="no notifier")
+
+
+def test_the_log_is_json_in_a_file_that_can_be_rotated(cluster: Cluster) -> None:
+    """Also of the worker processes; messages of a start that fails go to stderr."""
+    log = cluster.directory / "json.log"
+    cluster.head_settings |= {"log_format": "json", "log_file": str(log)}
+    cluster.start_head()
+    wait_until(lambda: "serves" in log.read_text(), what="a line")
+    log.rename(cluster.directory / "json.log.1")
+    cluster.head_process.send_signal(signal.SIGHUP)
+    wait_until(log.exists, what="a new file")
+    wait_until(lambda: "states nothing that is new" in log.read_text(), what="a line")
+    for line in (log.read_text() + (cluster.directory / "json.log.1").read_text()).splitlines():
+        assert {"time", "level", "logger", "message"} <= json.loads(line).keys()
+
+    cluster.stop_head()
+    cluster.head_settings["log_file"] = str(cluster.directory / "none" / "log")
+    cluster.start_head(wait=False)
+    assert cluster.head_process.wait(20) == 78
+    assert "log_file " in cluster.log("head.log")
