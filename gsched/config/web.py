@@ -1,6 +1,6 @@
 """The table ``[web]`` of the configuration file."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +19,9 @@ class WebConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         session_hours: how long a browser stays logged in.
         sample_period_s: how often the use of nodes, GPUs and jobs is recorded.
         keep_sample_days: how long records of use are kept; 0 keeps all.
+        metrics_access: who may read metrics on the TCP address: ``token``: who sends the token in
+            ``metrics.token`` of the state directory; ``everyone``; ``none``: nobody.
+        user_metrics: whether there are metrics of each user.
     """
 
     enabled: bool = True
@@ -28,3 +31,5 @@ class WebConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     session_hours: Annotated[float, msgspec.Meta(ge=0.1, le=8760)] = 12.0
     sample_period_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 15.0
     keep_sample_days: Annotated[float, msgspec.Meta(ge=0, le=36500)] = 31.0
+    metrics_access: Literal["token", "everyone", "none"] = "token"
+    user_metrics: bool = False

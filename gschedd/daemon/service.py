@@ -6,10 +6,9 @@ import gc
 import logging
 import os
 import signal
-import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -56,9 +55,10 @@ from gschedd.http.channel import NodeChannel
 from gschedd.http.code import CodeSnapshots
 from gschedd.http.commands import Commands, Parts
 from gschedd.http.contents import TextQuota
-from gschedd.http.door import Door, Rules, Source, watched
+from gschedd.http.door import Doors, watched
 from gschedd.http.forecasts import Forecasts
 from gschedd.http.handshake import Handshake
+from gschedd.http.internals import Condition, Internals, measured
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.links import Links
 from gschedd.http.listening import (
@@ -161,8 +161,7 @@ class Service:
             apart=chosen.plan if isinstance(chosen.plan, Composed) else None,
         )
         state.epoch_id = self._opened.epoch_id
-        self._runners: list[web.AppRunner] = []
-        self._doors: list[Door] = []
+        self._doors = Doors(self._clock)
         self._bodies = Bodies()
         self._node_port = 0
         self._stop = asyncio.Event()
@@ -280,6 +279,9 @@ class Service:
             status=self._status,
         )
         self._samples = SampleQueries(state=head.state, callers=callers, clock=self._clock)
+        self._internals = Internals(
+            engine=self._engine, callers=callers, space=self._space, condition=self._condition
+        )
         self._sessions = Sessions(
             engine=self._engine,
             callers=callers,
@@ -438,15 +440,16 @@ class Service:
 
     async def _listen_for_users(self, open_files: int) -> None:
         head = self._config.head
-        commands = web.Application(middlewares=[watched, counted(self._bodies), errors], logger=log)
+        handlers = [measured(self._engine.measures), watched, counted(self._bodies), errors]
+        commands = web.Application(middlewares=handlers, logger=log)
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
             *(self._task_routes, self._queues, self._running, self._commands, self._resubmissions),
-            *(self._code, self._outputs, self._samples),
+            *(self._code, self._outputs, self._samples, self._internals),
         ):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)
-        await self._serve(
+        await self._doors.serve(
             commands,
             listen_on_path(head.socket, mode=USERS_MODE, key="socket"),
             UserSource(lambda: self._head.settings.operator_uids),
@@ -455,19 +458,19 @@ class Service:
 
     async def _listen_for_nodes(self, open_files: int) -> None:
         """Let nodes in; they may learn of this start of the head only when it is durable."""
-        head = self._config.head
+        head, rules = self._config.head, rules_for_nodes(open_files)
         path = node_socket_path(head)
         if path:
-            await self._serve(
+            await self._doors.serve(
                 self._nodes_app(),
                 listen_on_path(path, mode=NODES_MODE, key="node_socket"),
                 UserSource(frozenset),
-                rules_for_nodes(open_files),
+                rules,
             )
         port_path = os.path.join(head.state_dir, "gschedd.port")
         listener = listen_for_nodes(head, free_port_like(head, port_path))
         self._node_port = listener.getsockname()[1]
-        await self._serve(self._nodes_app(), listener, address_source, rules_for_nodes(open_files))
+        await self._doors.serve(self._nodes_app(), listener, address_source, rules)
         try:
             replace_file(port_path, f"{self._node_port}\n".encode(), mode=0o644)
         except OSError as error:
@@ -480,27 +483,6 @@ class Service:
         app.router.add_get("/v1/node", self._channel.handle)
         app.router.add_get("/v1/session", self._sessions.node)
         return app
-
-    async def _serve(
-        self,
-        app: web.Application,
-        listener: socket.socket,
-        source_of: Callable[[socket.socket], Source],
-        rules: Rules,
-    ) -> None:
-        runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await runner.setup()
-        self._runners.append(runner)
-        assert runner.server is not None, "it was set up"
-        door = Door(
-            listener=listener,
-            server=runner.server,
-            source_of=source_of,
-            rules=rules,
-            clock=self._clock,
-        )
-        door.open()
-        self._doors.append(door)
 
     def _why_stopped(self, work: Iterable[asyncio.Task[None]]) -> int:
         ended = [task for task in work if task.done()]
@@ -522,8 +504,7 @@ class Service:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for door in self._doors:
-            door.close()
+        self._doors.close()
         await self._forecasts.close()
         for worker in (self._notifier, self._monitor):
             await worker.close()
@@ -531,8 +512,7 @@ class Service:
             async with asyncio.timeout(SHUTDOWN_S):
                 await self._sessions.close()
                 await self._links.close()
-                for runner in self._runners:
-                    await runner.cleanup()
+                await self._doors.cleanup()
         self._engine.close()
         if self._planner is not None:
             await self._planner.close()
@@ -550,6 +530,27 @@ class Service:
             return None
         report = msgspec.to_builtins(self._notifier.report)
         return NotifyRow(trouble=self._notifier.trouble, **report)
+
+    def _damaged_rows(self) -> tuple[str, ...]:
+        """Return the rows of the database that cannot be read, in words."""
+        return tuple(
+            text
+            for text, row in self._check.damaged.items()
+            if row.job not in self._set_aside or row.job in self._head.state.damaged
+        )
+
+    def _condition(self) -> Condition:
+        workers = (self._notifier, self._monitor)
+        troubles = {each.name: each.trouble for each in workers if each.is_on}
+        if self._planner is not None:
+            troubles |= {"planner": self._planner.trouble, "forecaster": self._forecasts.trouble}
+        return Condition(
+            started_s=self._started_s,
+            database_bytes=os.path.getsize(self._store.path),
+            damaged=len(self._damaged_rows()),
+            troubles=troubles,
+            notify=self._notify_row(),
+        )
 
     def _status(self) -> api.StatusReply:
         head = self._head
@@ -585,9 +586,5 @@ class Service:
             disk=self._space.row(),
             config=self._reloading.row,
             queue_rows=queue_rows(head.state, head.settings.queues),
-            damaged=tuple(
-                text
-                for text, row in self._check.damaged.items()
-                if row.job not in self._set_aside or row.job in head.state.damaged
-            ),
+            damaged=self._damaged_rows(),
         )

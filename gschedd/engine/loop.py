@@ -26,6 +26,7 @@ from gschedd.core.state import facts as f
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.step import NOTHING, Run, Step
 from gschedd.engine.inbox import Action, FullError, Inbox, Input
+from gschedd.engine.measures import COMMIT, CYCLE, PLANNING, SLOW_S, Measures
 from gschedd.engine.space import DiskSpace
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import DiskFullError, Store
@@ -72,6 +73,7 @@ class Engine:
     Attributes:
         watches: of jobs of which somebody reads; told when a commit with changes of them begins.
         begun: this start of the head is durable: nodes may hear of it.
+        measures: how long its steps take.
     """
 
     def __init__(
@@ -99,6 +101,8 @@ class Engine:
         self._await_plan: list[tuple[int, asyncio.Future[None]]] = []
         self._unanswered: list[asyncio.Future[Sequence[Step]]] = []
         self.watches = Watches()
+        self.measures = Measures(clock)
+        self._passed_s = clock.monotonic_s()
         self._sink: EffectSink | None = None
         self.last_cycle_s = 0.0
         self._gathered_s = 0.0
@@ -210,6 +214,7 @@ class Engine:
         await self._commit([self.head.begin(self._clock.wall_s())])
         while True:
             await self._wait()
+            self._passed_s = self._clock.monotonic_s()
             now_s = self._clock.wall_s()
             steps: list[Step] = [
                 self.head.tick(now_s),
@@ -264,7 +269,8 @@ class Engine:
 
     async def _hear_planner(self, question: Question, planner: Planner) -> None:
         try:
-            answer = await planner.ask(question)
+            with self.measures.timed(PLANNING):
+                answer = await planner.ask(question)
         except Exception:  # a fault of ours costs this round, not every later plan
             log.exception("the planner cannot be asked")
             answer = Failed(number=question.number, why="cannot be asked: see the head's log")
@@ -292,7 +298,8 @@ class Engine:
             return False
         failpoint("head.cycle.before")
         begin_s = self._clock.monotonic_s()
-        step = self.head.cycle(self._clock.wall_s())
+        with self.measures.timed(CYCLE):
+            step = self.head.cycle(self._clock.wall_s())
         self.last_cycle_s = self._clock.monotonic_s() - begin_s
         if self.head.policy_failure is not None:
             log.error(
@@ -341,7 +348,9 @@ class Engine:
         batch = self._batch(facts, [run for step in steps for run in step.runs])
         _failpoints(facts, "before_commit")
         self._settled.clear()
-        await self._write(batch)
+        with self.measures.timed(COMMIT):
+            await self._write(batch)
+        self.measures.events.inc(len(facts))
         self._settled.set()
         self.begun.set()
         if self._sink is not None:
@@ -407,6 +416,19 @@ class Engine:
 
     def _stall(self) -> TryAgainError:
         return TryAgainError(self.stalled, hint="try again later; gsched doctor shows the cause")
+
+    @property
+    def inputs_waiting(self) -> int:
+        """Return how many inputs nobody has taken yet."""
+        return len(self._inbox)
+
+    def trouble(self) -> str:
+        """Return why nothing is decided or recorded now, in words; empty: all is well."""
+        slow = self.stalled or self.measures.slow_step()
+        idle_s = self._clock.monotonic_s() - self._passed_s
+        if slow or not self._may_plan() or idle_s < SLOW_S:
+            return slow
+        return f"no scheduling cycle for {idle_s:.0f} s, and one is due"
 
     async def in_writer(self, work: Callable[[], None]) -> None:
         """Run something on the writer's thread, between commits."""

@@ -362,6 +362,55 @@ class Door:
             del self._open[name]
 
 
+class Doors:
+    """Listening sockets, each with the application that answers there.
+
+    Args:
+        clock: for the log's limits.
+        shutdown_s: how long requests may still take when connections are closed.
+    """
+
+    def __init__(self, clock: Clock, *, shutdown_s: float = 60.0) -> None:
+        self._clock = clock
+        self._shutdown_s = shutdown_s
+        self._doors: list[Door] = []
+        self._runners: list[web.AppRunner] = []
+
+    async def serve(
+        self,
+        app: web.Application,
+        listener: socket.socket,
+        source_of: Callable[[socket.socket], Source],
+        rules: Rules,
+    ) -> None:
+        """Begin to accept on a socket; the arguments are those of `Door`."""
+        runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=self._shutdown_s
+        )
+        await runner.setup()
+        self._runners.append(runner)
+        assert runner.server is not None, "it was set up"
+        door = Door(
+            listener=listener,
+            server=runner.server,
+            source_of=source_of,
+            rules=rules,
+            clock=self._clock,
+        )
+        door.open()
+        self._doors.append(door)
+
+    def close(self) -> None:
+        """Accept nobody any more; connections that are open stay."""
+        for door in self._doors:
+            door.close()
+
+    async def cleanup(self) -> None:
+        """Close all connections."""
+        for runner in self._runners:
+            await runner.cleanup()
+
+
 def _refusal_bytes(status: int, text: str) -> bytes:
     body = json.dumps(
         {"error": {"code": "try_again", "message": text, "hint": "try again in a moment"}}

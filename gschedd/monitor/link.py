@@ -1,5 +1,6 @@
 """The monitor's connection to its head: the same API that commands use, over the same socket."""
 
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import aiohttp
@@ -8,6 +9,7 @@ import msgspec
 from gsched.errors import GschedError, HeadUnreachableError
 from gsched.protocol.api import ErrorReply
 from gsched.protocol.samples import UseSamples
+from gschedd.http.answers import MAX_ERROR_TEXT
 from gschedd.http.callers import ON_BEHALF_OF
 from gschedd.monitor.viewers import Viewer
 
@@ -31,8 +33,7 @@ class HeadLink:
 
     def __init__(self, socket: str) -> None:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(path=socket, limit=CONNECTIONS),
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+            connector=aiohttp.UnixConnector(path=socket, limit=CONNECTIONS)
         )
 
     async def get(
@@ -44,11 +45,17 @@ class HeadLink:
             HeadUnreachableError: the head does not answer.
             RefusedByHeadError: it refuses the request.
         """
-        return await self._send("GET", path, answer, viewer, query, None)
+        data = await self._send("GET", path, viewer=viewer, query=query)
+        return msgspec.json.decode(data, type=answer)
+
+    async def text(self, path: str, *, timeout_s: float) -> str:
+        """Return the answer to a GET request as text; errors as in `get`."""
+        return (await self._send("GET", path, timeout_s=timeout_s)).decode()
 
     async def post(self, path: str, body: object, answer: type[T], *, viewer: Viewer) -> T:
         """Return the answer to a POST request; errors as in `get`."""
-        return await self._send("POST", path, answer, viewer, {}, msgspec.json.encode(body))
+        data = await self._send("POST", path, viewer=viewer, body=msgspec.json.encode(body))
+        return msgspec.json.decode(data, type=answer)
 
     async def samples(self) -> UseSamples:
         """Return samples of all nodes and running jobs; errors as in `get`."""
@@ -58,17 +65,23 @@ class HeadLink:
         self,
         method: str,
         path: str,
-        answer: type[T],
-        viewer: Viewer | None,
-        query: dict[str, str],
-        body: bytes | None,
-    ) -> T:
+        *,
+        viewer: Viewer | None = None,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> bytes:
         headers = {"Content-Type": "application/json"}
         if viewer is not None:
             headers[ON_BEHALF_OF] = f"{viewer.uid}:{viewer.gid}"
         try:
             async with self._session.request(
-                method, f"http://head{path}", params=query, data=body, headers=headers
+                method,
+                f"http://head{path}",
+                params=query,
+                data=body,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
             ) as response:
                 data = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -78,7 +91,7 @@ class HeadLink:
             ) from error
         if response.status >= 400:
             raise _refusal(data, response.status)
-        return msgspec.json.decode(data, type=answer)
+        return data
 
     async def close(self) -> None:
         """Close all connections."""
@@ -89,6 +102,7 @@ def _refusal(data: bytes, status: int) -> RefusedByHeadError:
     try:
         error = msgspec.json.decode(data, type=ErrorReply).error
     except msgspec.DecodeError:
-        message = f"the head refuses the request with status {status}"
+        text = data[:MAX_ERROR_TEXT].decode(errors="replace").strip()
+        message = text or f"the head refuses the request with status {status}"
         return RefusedByHeadError(message, hint="", reason="internal", status=status)
     return RefusedByHeadError(error.message, hint=error.hint, reason=error.code, status=status)

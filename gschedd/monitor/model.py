@@ -55,3 +55,8 @@ class ReadModel(Struct, kw_only=True):
     trouble: str = ""
     behind: int = 0
     version: int = 0
+
+    @property
+    def sample_age_s(self) -> float | None:
+        """Return how old the newest samples are, seconds; None: there are none."""
+        return None if self.samples is None else self.clock.wall_s() - self.samples.now_s

@@ -12,7 +12,7 @@ from msgspec import Struct
 from gsched.errors import ConfigError
 from gsched.protocol.web import WebAddress
 from gschedd.http.answers import answer, errors
-from gschedd.http.door import Door, Rules, Source, watched
+from gschedd.http.door import Doors, Rules, Source, watched
 from gschedd.http.listening import USERS_MODE, UserSource, address_source, listen_on_path
 from gschedd.monitor.model import ReadModel
 
@@ -28,16 +28,13 @@ RULES: Final = Rules(of_source=224, in_all=256, reserved=16)
 class Listening(Struct, kw_only=True):
     """What is listened on; ``address`` is that of the TCP socket, empty if there is none."""
 
-    doors: list[Door]
-    runners: list[web.AppRunner]
+    doors: Doors
     address: str = ""
 
     async def close(self) -> None:
         """Close all sockets and connections."""
-        for door in self.doors:
-            door.close()
-        for runner in self.runners:
-            await runner.cleanup()
+        self.doors.close()
+        await self.doors.cleanup()
 
 
 class Login:
@@ -78,7 +75,7 @@ async def listen(
     Raises:
         ConfigError: one of them cannot be had.
     """
-    listening = Listening(doors=[], runners=[])
+    listening = Listening(doors=Doors(model.clock, shutdown_s=SHUTDOWN_S))
     login = Login(model, lambda: listening.address)
     listeners: list[tuple[socket.socket, Callable[[socket.socket], Source]]] = [
         (listen_on_path(path, mode=USERS_MODE, key="socket"), UserSource(lambda: model.operators))
@@ -91,21 +88,7 @@ async def listen(
     for listener, source_of in listeners:
         app = web.Application(middlewares=[watched, errors], logger=log)
         app.add_routes([*routes, *login.routes()])
-        runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S
-        )
-        await runner.setup()
-        assert runner.server is not None, "it was set up"
-        door = Door(
-            listener=listener,
-            server=runner.server,
-            source_of=source_of,
-            rules=RULES,
-            clock=model.clock,
-        )
-        door.open()
-        listening.runners.append(runner)
-        listening.doors.append(door)
+        await listening.doors.serve(app, listener, source_of, RULES)
     return listening
 
 

@@ -24,6 +24,8 @@ from gschedd.monitor.database import Database
 from gschedd.monitor.feed import Feed, ModelPart
 from gschedd.monitor.health import HealthRoutes
 from gschedd.monitor.link import HeadLink
+from gschedd.monitor.metrics.counts import MetricCounts
+from gschedd.monitor.metrics.routes import MetricsRoutes, token_of
 from gschedd.monitor.model import MonitorBegin, ReadModel
 from gschedd.monitor.page.routes import page_routes
 from gschedd.monitor.report_routes import ReportRoutes
@@ -42,7 +44,11 @@ PERIOD_S: Final = 0.5
 PAUSE_S: Final = 5.0
 KEY_BYTES: Final = 32
 #: The parts of the read model, in the order in which they take events in.
-PARTS: Final[Sequence[Callable[[MonitorBegin], ModelPart]]] = (UsageModel, Accounting)
+PARTS: Final[Sequence[Callable[[MonitorBegin], ModelPart]]] = (
+    UsageModel,
+    Accounting,
+    MetricCounts,
+)
 
 
 class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -53,9 +59,10 @@ class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trouble: str = ""
 
 
-def routes_of(model: ReadModel) -> Sequence[web.RouteDef]:
+def routes_of(model: ReadModel, state_dir: str) -> Sequence[web.RouteDef]:
     """Return the routes of all that the monitor serves."""
-    parts = (HealthRoutes(model), ReportRoutes(model))
+    metrics = MetricsRoutes(model, token_of(state_dir))
+    parts = (HealthRoutes(model), metrics, ReportRoutes(model))
     return [*(route for part in parts for route in part.routes()), *page_routes(model)]
 
 
@@ -112,7 +119,7 @@ async def _listen(begin: MonitorBegin, model: ReadModel, opened: contextlib.Asyn
     port_path = os.path.join(begin.state_dir, "monitor.port")
     try:
         listening = await listen(
-            routes_of(model),
+            routes_of(model, begin.state_dir),
             model=model,
             path=begin.socket,
             port=_port(port_path),

@@ -29,13 +29,13 @@ class KeptWorker(Generic[R]):
     """Keeps one process running, which reads one line of JSON and writes reports, a line each.
 
     Args:
-        name: for the log.
         module: that the process runs, with ``-m``.
         begin: returns what its first line of input says, each time it is started; None: no
             process is to run.
         empty: the report before the first.
 
     Attributes:
+        name: for the log.
         report: the last one.
         trouble: why no process runs, in words; empty while one does.
         pid: of the process; 0: none runs.
@@ -45,7 +45,7 @@ class KeptWorker(Generic[R]):
         self, name: str, module: str, begin: Callable[[], Struct | None], empty: R
     ) -> None:
         self._log = logging.getLogger(module.rpartition(".")[0])
-        self._name = name
+        self.name = name
         self._module = module
         self._empty = empty
         self._begin = begin
@@ -83,7 +83,7 @@ class KeptWorker(Generic[R]):
             pause_s = min(FIRST_PAUSE_S * 2 ** min(failures, 30), LAST_PAUSE_S)
             failures += 1
             self._log.error(
-                "the %s %s; it is started again in %.1f s", self._name, self.trouble, pause_s
+                "the %s %s; it is started again in %.1f s", self.name, self.trouble, pause_s
             )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):

@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: counters from events and samples, and the state at a scrape."""

@@ -1,0 +1,404 @@
+"""Counters and histograms, in the monitor's database: they last over restarts of head and monitor.
+
+What follows from events is counted in the transaction that moves the cursor, so each event counts
+once. GPU-seconds follow from samples.
+"""
+
+import json
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from gsched.model.arrays import count
+from gsched.model.ids import array_of
+from gsched.model.job import Outcome
+from gsched.model.states import NodeState, OutcomeKind
+from gsched.protocol.samples import GpuUseSample, NodeUseSample, UseSamples
+from gschedd.core.state import facts as f
+from gschedd.monitor.model import MonitorBegin
+from gschedd.monitor.store import MonitorTable
+
+
+class MetricGroup(StrEnum):
+    """What metrics are about: the last part of ``/metrics/GROUP``."""
+
+    JOBS = "jobs"
+    NODES = "nodes"
+    PARTITIONS = "partitions"
+    SCHEDULER = "scheduler"
+    USERS = "users"
+
+
+class Counted(Struct, frozen=True, kw_only=True):
+    """A counter, or with ``buckets`` a histogram."""
+
+    text: str
+    labels: tuple[str, ...] = ()
+    group: MetricGroup
+    buckets: tuple[float, ...] = ()
+
+
+_WAITS_S: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0, 604800.0)
+_ERRORS_S: Final = (10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
+_RATIOS: Final = (0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 2.0, 4.0)
+_COSTS_S: Final = (1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
+_SUM: Final = "sum"
+#: Samples that are farther apart than so many periods say nothing of the time between them.
+_PERIODS_APART: Final = 4
+
+COUNTED: Final = {
+    "gsched_jobs_submitted": Counted(
+        text="Jobs submitted; elements of arrays each.", labels=("queue",), group=MetricGroup.JOBS
+    ),
+    "gsched_jobs_started": Counted(
+        text="Jobs started for the first time.", labels=("queue",), group=MetricGroup.JOBS
+    ),
+    "gsched_jobs_ended": Counted(
+        text="Jobs ended, by outcome.", labels=("queue", "outcome"), group=MetricGroup.JOBS
+    ),
+    "gsched_jobs_requeued": Counted(
+        text="Attempts after which a job was requeued.", labels=("queue",), group=MetricGroup.JOBS
+    ),
+    "gsched_wait_seconds": Counted(
+        text="Time from when a job could start to its first start.",
+        labels=("queue",),
+        group=MetricGroup.PARTITIONS,
+        buckets=_WAITS_S,
+    ),
+    "gsched_deadlines": Counted(
+        text="Jobs with a deadline that ended, by result.",
+        labels=("result",),
+        group=MetricGroup.JOBS,
+    ),
+    "gsched_migrations": Counted(
+        text="Migrations of jobs, by result.", labels=("result",), group=MetricGroup.JOBS
+    ),
+    "gsched_migration_cost_seconds": Counted(
+        text="Time without progress of a migration.", group=MetricGroup.JOBS, buckets=_COSTS_S
+    ),
+    "gsched_walltime_ratio": Counted(
+        text="Run time of a successful attempt by its prediction.",
+        group=MetricGroup.SCHEDULER,
+        buckets=_RATIOS,
+    ),
+    "gsched_walltime_forecasts": Counted(
+        text="Successful attempts, by whether their run time was below the predicted bound.",
+        labels=("result",),
+        group=MetricGroup.SCHEDULER,
+    ),
+    "gsched_start_forecast_error_seconds": Counted(
+        text="Difference between estimated and real start of a job.",
+        group=MetricGroup.SCHEDULER,
+        buckets=_ERRORS_S,
+    ),
+    "gsched_start_forecasts": Counted(
+        text="Jobs started, by whether that was in the predicted range (four of five should be).",
+        labels=("result",),
+        group=MetricGroup.SCHEDULER,
+    ),
+    "gsched_node_events": Counted(
+        text="Faults of nodes, by kind.", labels=("event",), group=MetricGroup.NODES
+    ),
+    "gsched_gpu_installed_seconds": Counted(
+        text="GPU-seconds of nodes that are up.", labels=("type",), group=MetricGroup.NODES
+    ),
+    "gsched_gpu_allocated_seconds": Counted(
+        text="GPU-seconds allocated to jobs.", labels=("type",), group=MetricGroup.NODES
+    ),
+    "gsched_gpu_busy_seconds": Counted(
+        text="GPU-seconds times utilisation.", labels=("type",), group=MetricGroup.NODES
+    ),
+    "gsched_gpu_unused_seconds": Counted(
+        text="GPU-seconds allocated to jobs without a process on the GPU.",
+        labels=("type",),
+        group=MetricGroup.NODES,
+    ),
+}
+
+
+class StartForecast(NamedTuple):
+    """When a job is expected to start, and the range of four in five starts."""
+
+    expected_s: float
+    early_s: float
+    late_s: float
+
+
+class _Known(NamedTuple):
+    """A row of ``metric_jobs``: what later events do not repeat."""
+
+    queue: str
+    since_s: float
+    deadline_s: float
+    is_array: bool
+    wall_s: float | None = None
+    wall_high_s: float | None = None
+    start_s: float | None = None
+    start_early_s: float | None = None
+    start_late_s: float | None = None
+
+
+_COUNTS: Final = "(name TEXT, labels TEXT, value REAL, PRIMARY KEY (name, labels)) WITHOUT ROWID;"
+_JOB_COLUMNS: Final = ", ".join(_Known._fields)
+
+
+class MetricCounts:
+    """The part of the read model that counts."""
+
+    tables: Sequence[MonitorTable] = (
+        MonitorTable(
+            name="metric_counts", schema=f"CREATE TABLE IF NOT EXISTS metric_counts {_COUNTS}"
+        ),
+        MonitorTable(
+            name="metric_use",
+            schema=f"CREATE TABLE IF NOT EXISTS metric_use {_COUNTS}",
+            derived=False,
+        ),
+        MonitorTable(
+            name="metric_jobs",
+            schema=f"""
+            CREATE TABLE IF NOT EXISTS metric_jobs (job INTEGER PRIMARY KEY, {_JOB_COLUMNS});""",
+        ),
+    )
+    kinds: Sequence[str] = (
+        *("JobSubmitted", "JobAltered", "JobDue", "JobReleased", "JobRequeued", "JobEnded"),
+        *("JobDiscarded", "ElementsDropped", "AttemptAssigned", "AttemptEnded"),
+        *("MigrationAbandoned", "TargetLost", "TrainingResumed", "MigrationMeasured"),
+        *("NodeDisconnected", "NodeDrained", "NodeFaulted", "NodeProbed"),
+    )
+
+    def __init__(self, begin: MonitorBegin) -> None:
+        self._gap_s = _PERIODS_APART * begin.config.sample_period_s
+        self._sampled_s: float | None = None
+
+    def note_event(self, db: sqlite3.Connection, seq: int, fact: f.AnyFact) -> None:  # noqa: ARG002 - of the protocol
+        """Count an event."""
+        match fact:
+            case f.JobSubmitted():
+                _note_submission(db, fact)
+            case f.MigrationMeasured():
+                _observe(db, "gsched_migration_cost_seconds", (), fact.cost_s)
+            case f.JobDiscarded():
+                _forget(db, fact.job)
+            case f.MigrationAbandoned():
+                _add(db, "gsched_migrations", "abandoned")
+            case f.TargetLost():
+                _add(db, "gsched_migrations", "queued")
+            case f.TrainingResumed():
+                _add(db, "gsched_migrations", "restarted" if fact.lost else "done")
+            case f.JobFact():
+                known = _known(db, fact.job)
+                if known is not None:  # else its submission is no longer in the database
+                    _note_of_job(db, fact, known)
+            case _:
+                event = _node_event(fact)
+                if event:
+                    _add(db, "gsched_node_events", event)
+
+    def note_samples(self, db: sqlite3.Connection, samples: UseSamples) -> None:
+        """Count GPU-seconds since the samples before."""
+        before_s, self._sampled_s = self._sampled_s, samples.now_s
+        if before_s is None or not 0.0 < samples.now_s - before_s < self._gap_s:
+            return
+        passed_s = samples.now_s - before_s
+        totals: dict[tuple[str, str], float] = {}
+        for node in samples.nodes:
+            if node.state == NodeState.UP:
+                for gpu in node.gpus:
+                    for use, share in gpu_uses(node, gpu).items():
+                        key = (f"gsched_gpu_{use}_seconds", gpu.type or "unknown")
+                        totals[key] = totals.get(key, 0.0) + share * passed_s
+        for (name, kind), amount in totals.items():
+            _add(db, name, kind, amount=amount, table="metric_use")
+
+
+def gpu_uses(node: NodeUseSample, gpu: GpuUseSample) -> dict[str, float]:
+    """Return how much of a GPU is installed, allocated, busy and unused, each 0 to 1."""
+    load = node.load
+    utilisations = load.gpu_util_percent if load is not None else ()
+    busy = utilisations[gpu.index] / 100 if gpu.index < len(utilisations) else 0.0
+    return {
+        "installed": 1.0,
+        "allocated": float(bool(gpu.jobs)),
+        "busy": busy,
+        "unused": float(bool(gpu.jobs) and gpu.unused),
+    }
+
+
+def _node_event(fact: f.AnyFact) -> str:
+    match fact:
+        case f.NodeDisconnected():
+            return "disconnected"
+        case f.NodeDrained(automatic=True):
+            return "drained by gsched"
+        case f.NodeFaulted():
+            return "start failed"
+        case f.NodeProbed(passed=False):
+            return "probe failed"
+        case _:
+            return ""
+
+
+def _note_submission(db: sqlite3.Connection, fact: f.JobSubmitted) -> None:
+    spec = fact.spec
+    known = _Known(spec.queue, fact.at_s, spec.deadline_s, spec.array is not None)
+    _keep(db, fact.job, known)
+    jobs = count(spec.array.spans) if spec.array is not None else 1
+    _add(db, "gsched_jobs_submitted", spec.queue, amount=jobs)
+
+
+def _note_of_job(db: sqlite3.Connection, fact: f.JobFact, known: _Known) -> None:
+    """Count an event of a job whose submission was counted."""
+    match fact:
+        case f.JobAltered():
+            changed = known._replace(queue=fact.spec.queue, deadline_s=fact.spec.deadline_s)
+            _keep(db, fact.job, changed)
+        case f.JobDue() | f.JobReleased():
+            _keep(db, fact.job, known._replace(since_s=fact.at_s))
+        case f.JobRequeued():
+            _add(db, "gsched_jobs_requeued", known.queue)
+        case f.AttemptAssigned():
+            _note_start(db, fact, known)
+        case f.AttemptEnded() if fact.outcome.succeeded:
+            _compare_run_time(db, fact.usage.wall_s, known)
+        case f.ElementsDropped():
+            jobs = count(fact.elements)
+            _add(db, "gsched_jobs_ended", known.queue, OutcomeKind.CANCELLED, amount=jobs)
+        case f.JobEnded():
+            _note_end(db, fact, known)
+        case _:
+            pass
+
+
+def _note_start(db: sqlite3.Connection, fact: f.AttemptAssigned, known: _Known) -> None:
+    predictions = [each for each in fact.predictions.values() if each.wall_s is not None]
+    wall_s = max((each.wall_s or 0.0 for each in predictions), default=None)
+    high_s = max((each.wall_high_s or 0.0 for each in predictions), default=None)
+    _keep(db, fact.job, known._replace(wall_s=wall_s, wall_high_s=high_s))
+    if fact.attempt != 1:
+        return
+    _add(db, "gsched_jobs_started", known.queue)
+    _observe(db, "gsched_wait_seconds", (known.queue,), max(0.0, fact.at_s - known.since_s))
+    if known.start_s is not None:
+        error_s = abs(fact.at_s - known.start_s)
+        _observe(db, "gsched_start_forecast_error_seconds", (), error_s)
+        early_s, late_s = known.start_early_s or 0.0, known.start_late_s or 0.0
+        result = "earlier" if fact.at_s < early_s else "later" if fact.at_s > late_s else "in range"
+        _add(db, "gsched_start_forecasts", result)
+
+
+def _compare_run_time(db: sqlite3.Connection, wall_s: float, known: _Known) -> None:
+    if not known.wall_s or not wall_s:
+        return
+    _observe(db, "gsched_walltime_ratio", (), wall_s / known.wall_s)
+    if known.wall_high_s:
+        result = "below" if wall_s <= known.wall_high_s else "above"
+        _add(db, "gsched_walltime_forecasts", result)
+
+
+def _note_end(db: sqlite3.Connection, fact: f.JobEnded, known: _Known) -> None:
+    _forget(db, fact.job)
+    if known.is_array and not array_of(fact.job):
+        return  # its elements were counted
+    outcome = fact.outcome
+    _add(db, "gsched_jobs_ended", known.queue, _outcome_word(outcome))
+    if known.deadline_s:
+        met = outcome.succeeded and fact.ended_s <= known.deadline_s
+        is_cancelled = outcome.kind is OutcomeKind.CANCELLED
+        _add(db, "gsched_deadlines", "met" if met else "cancelled" if is_cancelled else "missed")
+
+
+def _outcome_word(outcome: Outcome) -> str:
+    if outcome.succeeded:
+        return "succeeded"
+    return "failed" if outcome.kind is OutcomeKind.EXITED else outcome.kind.value
+
+
+# --- rows ---
+
+
+def _known(db: sqlite3.Connection, job: int) -> _Known | None:
+    """Return what is known of a job; of an element at first what is known of its array."""
+    query = f"SELECT {_JOB_COLUMNS} FROM metric_jobs WHERE job = ?"  # noqa: S608 # constants
+    row = db.execute(query, (job,)).fetchone() or db.execute(query, (array_of(job),)).fetchone()
+    return None if row is None else _Known(*row)
+
+
+def _keep(db: sqlite3.Connection, job: int, known: _Known) -> None:
+    marks = ", ".join("?" * len(known))
+    db.execute(f"INSERT OR REPLACE INTO metric_jobs VALUES (?, {marks})", (job, *known))  # noqa: S608 # marks
+
+
+def _forget(db: sqlite3.Connection, job: int) -> None:
+    db.execute("DELETE FROM metric_jobs WHERE job = ?", (job,))
+
+
+def note_start_forecast(db: sqlite3.Connection, job: int, forecast: StartForecast) -> None:
+    """Keep the first forecast of a job's start, to be compared with its start."""
+    db.execute(
+        "UPDATE metric_jobs SET start_s = ?, start_early_s = ?, start_late_s = ? "
+        "WHERE job = ? AND start_s IS NULL",
+        (*forecast, job),
+    )
+
+
+def _add(
+    db: sqlite3.Connection,
+    name: str,
+    *labels: str,
+    amount: float = 1.0,
+    table: str = "metric_counts",
+) -> None:
+    db.execute(
+        f"INSERT INTO {table} VALUES (?, ?, ?) "  # noqa: S608 # a constant
+        "ON CONFLICT DO UPDATE SET value = value + excluded.value",
+        (name, json.dumps(labels), amount),
+    )
+
+
+def _observe(db: sqlite3.Connection, name: str, labels: tuple[str, ...], value: float) -> None:
+    """Count a value in its bucket, which the last label names by number."""
+    bucket = bisect_left(COUNTED[name].buckets, value)
+    _add(db, name, *labels, str(bucket))
+    _add(db, name, *labels, _SUM, amount=value)
+
+
+def counters(db: sqlite3.Connection, groups: Iterable[MetricGroup]) -> list[Metric]:
+    """Return all counters and histograms of some groups."""
+    wanted = frozenset(groups)
+    values: dict[str, dict[tuple[str, ...], float]] = {
+        name: {} for name, counted in COUNTED.items() if counted.group in wanted
+    }
+    for table in ("metric_counts", "metric_use"):
+        for name, labels, value in db.execute(f"SELECT name, labels, value FROM {table}"):  # noqa: S608 # a constant
+            if name in values:
+                values[name][tuple(json.loads(labels))] = value
+    return [_family(name, COUNTED[name], found) for name, found in values.items()]
+
+
+def _family(name: str, counted: Counted, values: dict[tuple[str, ...], float]) -> Metric:
+    if not counted.buckets:
+        counter = CounterMetricFamily(name, counted.text, labels=counted.labels)
+        for labels, value in values.items():
+            counter.add_metric(labels, value)
+        if not counted.labels and not values:
+            counter.add_metric((), 0.0)
+        return counter
+    histogram = HistogramMetricFamily(name, counted.text, labels=counted.labels)
+    bounds = [*map(str, counted.buckets), "+Inf"]
+    for labels in dict.fromkeys(labels[:-1] for labels in values):
+        total, buckets = 0.0, []
+        for number, bound in enumerate(bounds):
+            total += values.get((*labels, str(number)), 0.0)
+            buckets.append((bound, total))
+        histogram.add_metric(labels, buckets, values.get((*labels, _SUM), 0.0))
+    return histogram
