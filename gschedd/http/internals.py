@@ -142,8 +142,7 @@ class Internals(Collector):
         for worker, trouble in condition.troubles.items():
             working.add_metric([worker], not trouble)
         yield working
-        if condition.notify is not None:
-            yield from self._notifications(condition.notify)
+        yield from self._notifications(condition.notify or NotifyRow())
 
     @staticmethod
     def _notifications(row: NotifyRow) -> Iterator[Metric]:

@@ -2,7 +2,7 @@
 
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from gsched.protocol.samples import UseSamples
@@ -83,3 +83,8 @@ class Feed:
         with self._store.transaction() as db:
             for part in self._parts:
                 part.note_samples(db, samples)
+
+    def write(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Run something in a transaction of its own."""
+        with self._store.transaction() as db:
+            work(db)

@@ -10,6 +10,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -19,12 +20,14 @@ from gsched.clock import Clock, SystemClock
 from gsched.errors import ConfigError, GschedError
 from gsched.files import replace_file
 from gsched.logs import Complaints
+from gsched.model.ids import short_job_id
+from gsched.protocol.stories import JobStories
 from gschedd.monitor.accounting import Accounting
 from gschedd.monitor.database import Database
 from gschedd.monitor.feed import Feed, ModelPart
 from gschedd.monitor.health import HealthRoutes
 from gschedd.monitor.link import HeadLink
-from gschedd.monitor.metrics.counts import MetricCounts
+from gschedd.monitor.metrics.counts import MetricCounts, note_forecasts, without_forecast
 from gschedd.monitor.metrics.routes import MetricsRoutes, token_of
 from gschedd.monitor.model import MonitorBegin, ReadModel
 from gschedd.monitor.page.routes import page_routes
@@ -40,6 +43,8 @@ log = logging.getLogger("gschedd.monitor")
 
 #: How often new events are looked for, seconds.
 PERIOD_S: Final = 0.5
+#: How often the starts of some waiting jobs are forecast.
+FORECAST_PERIOD_S: Final = 300.0
 #: After an error of a database, as a full disk.
 PAUSE_S: Final = 5.0
 KEY_BYTES: Final = 32
@@ -140,6 +145,7 @@ async def _feed(
     """Take events and samples in until the head has ended."""
     last: MonitorReport | None = None
     next_sample_s = model.clock.monotonic_s()
+    next_forecast_s = next_sample_s + FORECAST_PERIOD_S
     while not ended.is_set():
         more, trouble, newest = False, "", feed.newest
         try:
@@ -149,6 +155,9 @@ async def _feed(
             if model.clock.monotonic_s() >= next_sample_s:
                 next_sample_s = model.clock.monotonic_s() + model.config.sample_period_s
                 await _sample(model, feed)
+            if model.clock.monotonic_s() >= next_forecast_s and not model.trouble:
+                next_forecast_s = model.clock.monotonic_s() + FORECAST_PERIOD_S
+                await _forecast(model, feed)
         except sqlite3.OperationalError as error:
             trouble = str(error)
             complaints.say("records wait", trouble, level=logging.ERROR)
@@ -170,6 +179,19 @@ async def _sample(model: ReadModel, feed: Feed) -> None:
         model.trouble = ""
         model.version += 1
         await asyncio.to_thread(feed.sample, model.samples)
+
+
+async def _forecast(model: ReadModel, feed: Feed) -> None:
+    """Let the head forecast starts, which metrics compare with the real ones."""
+    jobs = await model.database.read(without_forecast)
+    if not jobs:
+        return
+    ids = ",".join(map(short_job_id, jobs))
+    try:
+        stories = await model.head.get("/v1/stories", JobStories, ids=ids, forecast="1")
+    except GschedError:
+        return
+    await asyncio.to_thread(feed.write, partial(note_forecasts, stories=stories.jobs))
 
 
 async def _opened(

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from tests.support.cluster import Cluster, wait_until
+from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.monitor import Response, UnixConnection, address, get, is_ready, send, socket_of
 
@@ -97,6 +98,21 @@ def test_both_formats_are_accepted_by_promtool(watched: Cluster) -> None:
         [PROMTOOL, "check", "metrics"], input=text.text, capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
+
+
+def test_alerts_and_dashboards_use_metrics_that_exist(watched: Cluster) -> None:
+    run_command("gwait", run_job(watched), head=watched.socket)
+    wait_until(lambda: value(watched, "gsched_jobs_ended_total"), what="the end to be counted")
+    families = {family.name: family.type for family in plain(get(watched, "/metrics").text)}
+    suffixes = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",)}
+    known = {
+        name + suffix for name, kind in families.items() for suffix in suffixes.get(kind, ("",))
+    }
+    files = [*(ROOT / "etc/grafana").glob("*.json"), *(ROOT / "etc/prometheus").glob("*.yml")]
+    used = {name for path in files for name in re.findall(r"\bgsched_\w+", path.read_text("utf-8"))}
+
+    assert used
+    assert used <= known
 
 
 def test_a_scrape_over_tcp_needs_the_token(watched: Cluster) -> None:

@@ -22,6 +22,7 @@ from gsched.model.arrays import count
 from gsched.model.ids import array_of
 from gsched.model.job import Outcome
 from gsched.model.states import NodeState, OutcomeKind
+from gsched.protocol.api import JobStory
 from gsched.protocol.samples import GpuUseSample, NodeUseSample, UseSamples
 from gschedd.core.state import facts as f
 from gschedd.monitor.model import MonitorBegin
@@ -54,6 +55,9 @@ _COSTS_S: Final = (1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
 _SUM: Final = "sum"
 #: Samples that are farther apart than so many periods say nothing of the time between them.
 _PERIODS_APART: Final = 4
+
+#: Jobs whose start is forecast at once, for a comparison with their start.
+FORECASTS_AT_ONCE: Final = 16
 
 COUNTED: Final = {
     "gsched_jobs_submitted": Counted(
@@ -123,14 +127,6 @@ COUNTED: Final = {
         group=MetricGroup.NODES,
     ),
 }
-
-
-class StartForecast(NamedTuple):
-    """When a job is expected to start, and the range of four in five starts."""
-
-    expected_s: float
-    early_s: float
-    late_s: float
 
 
 class _Known(NamedTuple):
@@ -342,13 +338,26 @@ def _forget(db: sqlite3.Connection, job: int) -> None:
     db.execute("DELETE FROM metric_jobs WHERE job = ?", (job,))
 
 
-def note_start_forecast(db: sqlite3.Connection, job: int, forecast: StartForecast) -> None:
-    """Keep the first forecast of a job's start, to be compared with its start."""
-    db.execute(
-        "UPDATE metric_jobs SET start_s = ?, start_early_s = ?, start_late_s = ? "
-        "WHERE job = ? AND start_s IS NULL",
-        (*forecast, job),
+def without_forecast(db: sqlite3.Connection) -> list[int]:
+    """Return some waiting jobs, the next first, whose start was not forecast yet."""
+    query = (
+        "SELECT job FROM metric_jobs JOIN head.jobs ON id = job WHERE state = 'queued' "
+        "AND start_s IS NULL AND NOT is_array ORDER BY eligible_s LIMIT ?"
     )
+    return [row[0] for row in db.execute(query, (FORECASTS_AT_ONCE,))]
+
+
+def note_forecasts(db: sqlite3.Connection, stories: Iterable[JobStory]) -> None:
+    """Keep the first forecast of each job's start, to be compared with its start."""
+    for story in stories:
+        start = story.row.start
+        if start is not None and start.expected_s is not None:
+            early_s, late_s = start.early_s or start.expected_s, start.late_s or start.expected_s
+            db.execute(
+                "UPDATE metric_jobs SET start_s = ?, start_early_s = ?, start_late_s = ? "
+                "WHERE job = ? AND start_s IS NULL",
+                (start.expected_s, early_s, late_s, story.row.id),
+            )
 
 
 def _add(
