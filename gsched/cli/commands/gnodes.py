@@ -38,6 +38,7 @@ from gsched.protocol.actions import (
 )
 from gsched.protocol.api import ErrorBody, NodeList, NodeRow
 
+_DAY_S = 86_400.0
 Flags = Mapping[str, bool | str | int | None]
 
 EPILOG = """\b
@@ -210,7 +211,7 @@ def _window(names: tuple[str, ...], reason: str, flags: Mapping[str, object]) ->
     """
     if flags["cancel"]:
         return MaintainNode(nodes=names, cancel=int(str(flags["cancel"])))
-    now_s = SystemClock().wall_s()
+    now_s = float(round(SystemClock().wall_s()))
     start, end = str(flags["from_"]), str(flags["to"])
     if not end:
         raise UsageError(
@@ -224,22 +225,30 @@ def _window(names: tuple[str, ...], reason: str, flags: Mapping[str, object]) ->
 
 
 def _moment_s(text: str, option: str, now_s: float) -> float:
-    """Return seconds since the epoch; ``+4h`` counts from ``now_s``, a time alone is of its day.
+    """Return seconds since the epoch; ``+4h`` and a time without a date count from ``now_s`` on.
 
     Raises:
         UsageError: it is no time.
     """
-    from gsched.cli.moments import parse_moment  # late: only maintenance has times
+    import time  # late, as the others: only maintenance has times
+
+    from gsched.cli.moments import parse_moment
     from gsched.model.units import parse_duration_s
 
-    if not text.startswith("+"):
-        if text[-1:] in set("dhms"):
-            raise UsageError(f"{option}: {text!r} is a time ago", hint=f"write +{text}")
-        return parse_moment(text, now_s=now_s, option=option)
     try:
-        return now_s + parse_duration_s(text[1:])
-    except BadResourceError as error:
-        raise UsageError(f"{option}: {error.message}", hint=error.hint) from None
+        if text.startswith("+"):
+            return now_s + parse_duration_s(text[1:])
+        moment_s = parse_moment(text, now_s=now_s, option=option)
+    except (BadResourceError, UsageError):
+        raise UsageError(
+            f"{option}: invalid time {text!r}", hint="write '2026-12-01 08:00', 08:00, +2h or now"
+        ) from None
+    if text[-1:] in set("dhms"):
+        raise UsageError(f"{option}: {text!r} is a time ago", hint=f"write +{text}")
+    if moment_s > now_s or ":" not in text[:3]:
+        return moment_s
+    tomorrow = time.strftime("%Y-%m-%d", time.localtime(now_s + _DAY_S))
+    return parse_moment(f"{tomorrow} {text}", now_s=now_s, option=option)
 
 
 def _lists_maintenance(verb: str, flags: Mapping[str, object]) -> bool:

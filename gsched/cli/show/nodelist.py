@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_fields, print_table
-from gsched.cli.times import format_time
+from gsched.cli.times import format_time, local_times
 from gsched.model.gpu_tokens import GpuSharing, TokenGpu
 from gsched.model.health import HealthResult
 from gsched.model.ids import short_job_id
@@ -178,7 +178,7 @@ def print_state_list(rows: Iterable[NodeRow]) -> None:
     """Print name, state and reason of the nodes that take no jobs, as ``pbsnodes -l`` does."""
     for row in rows:
         if row.state != NodeState.UP or row.drained or row.problem:
-            line = f"{row.name:<20} {shown_state(row):<20} {row.reason}"
+            line = f"{row.name:<20} {shown_state(row):<20} {local_times(row.reason)}"
             print(printable(line.rstrip()))
 
 
@@ -191,9 +191,10 @@ def node_fields(row: NodeRow, *, now_s: float) -> None:
 
 def _reason(row: NodeRow) -> str:
     """Return why a node takes no jobs, and when that may end by itself."""
+    reason = local_times(row.reason)
     if not row.probe_due_s:
-        return row.reason
-    return f"{row.reason} (next probe {format_time(row.probe_due_s)})"
+        return reason
+    return f"{reason} (next probe {format_time(row.probe_due_s)})"
 
 
 def _health(result: HealthResult) -> str:
@@ -218,7 +219,7 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
     fields = [
         ("state", shown_state(row)),
         ("since", format_time(row.since_s or None)),
-        ("reason", row.reason),
+        ("reason", local_times(row.reason)),
         *_probe_fields(row),
         ("refused", row.refused),
         *((f"health_{each.name}", _health(each)) for each in row.health),
