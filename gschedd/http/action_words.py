@@ -45,13 +45,13 @@ def _where(step: Step) -> str:
     return ", ".join(describe_place(share) for move in moves for share in move.allocation)
 
 
-def node_words(state: State, node: str, action: a.AnyNodeAction) -> str:
+def node_words(state: State, node: str, action: a.AnyNodeAction, now_s: float) -> str:
     """Return what has become of one node: ``drained``, ``maintenance 3``."""
     match action:
         case a.MaintainNode():
             return _maintenance(state, node, action)
         case a.DrainNode(migrate=True):
-            return action.done + _leaving(state, node)
+            return action.done + _leaving(state, node, now_s)
         case _:
             return action.done
 
@@ -74,9 +74,9 @@ def _maintenance(state: State, node: str, action: a.MaintainNode) -> str:
     return f"{text}; may still run at its beginning: {counted(len(jobs), 'job')} ({shown})"
 
 
-def _leaving(state: State, node: str) -> str:
+def _leaving(state: State, node: str, now_s: float) -> str:
     """Return what becomes of the jobs of a node that is drained for good, in words."""
-    leaving = leaving_node(state, node)
+    leaving = leaving_node(state, node, now_s)
     forms = (
         (leaving.now, "migrates to other nodes", "migrate to other nodes"),
         (leaving.later, "waits for room on other nodes", "wait for room on other nodes"),

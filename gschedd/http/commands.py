@@ -511,8 +511,9 @@ class Commands:
         commands = [c.ActOnNode(caller=caller, node=node, action=action) for node in action.nodes]
         async with self._bodies.turn_if(len(commands) > FEW, caller.uid) as pace:
             steps = await self._carry_out(commands, pace, dry_run=False)
+        now_s = self._parts.clock.wall_s()
         results = tuple(
-            action_result(node, step.error, node_words(self._head.state, node, action))
+            action_result(node, step.error, node_words(self._head.state, node, action, now_s))
             for node, step in zip(action.nodes, steps, strict=True)
         )
         return answer(api.ActionReply(results=results))

@@ -4,9 +4,10 @@ import pytest
 
 from gsched.protocol import actions as a
 from gschedd.core.requests import commands as c
+from gschedd.core.state.settings import Caller
 from gschedd.core.views.jobs import JobViews
 from gschedd.policies.queue import balance, fifo
-from tests.support.world import ADMIN, BEGIN_S, World, node
+from tests.support.world import ADMIN, ALICE, BEGIN_S, World, node
 
 
 def windowed(**changes: float) -> a.MaintainNode:
@@ -106,6 +107,23 @@ def test_a_restarted_head_knows_it_and_a_cancelled_one_bars_nothing() -> None:
     order(world, "n2", action=a.MaintainNode(cancel=1))
     world.run_until(30)
     assert world.started_s(job) == 20
+
+
+def test_a_user_cannot_extend_a_running_job_into_it_and_an_operator_can() -> None:
+    world = World(node("n1"))
+    order(world, "n1")
+    job = world.submit("walltime=50", runs_s=1000)
+    world.run_until(10)
+
+    def longer(to: str, by: Caller) -> c.ActOnJob:
+        alteration = a.Alteration(resources=(f"walltime={to}",))
+        return c.ActOnJob(caller=by, job=job, action=a.AlterJob(alteration=alteration))
+
+    world.do(longer("90", ALICE))
+    assert "would run into the maintenance of n1" in world.refusal(longer("150", ALICE)).message
+    world.do(longer("150", ADMIN))
+    world.run_until(300)
+    assert world.job(job).ended_s == BEGIN_S + 150
 
 
 def test_times_that_are_no_window_are_refused() -> None:

@@ -23,7 +23,9 @@ from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
 from gschedd.core.state.walltime import walltime_left_s
 from gschedd.plan.fit import NoFit, place
+from gschedd.plan.moments import moment
 from gschedd.plan.space import Spaces
+from gschedd.plan.windows import barring
 
 #: Waiting classes that are looked at, the first ones in the queue.
 CLASSES_MOST: Final = 32
@@ -77,6 +79,7 @@ def extended_s(
     queue = settings.queues.get(job.spec.queue, QueueConfig(name=job.spec.queue))
     _check_quota(job, total_s, before_s - job.spec.extended_s, queue)
     _check_count(job, caller, state, queue)
+    _check_windows(job, added_s, state, now_s)
     _check_delay(job, added_s, state, settings, now_s)
     return total_s
 
@@ -120,11 +123,37 @@ def _check_count(job: Job, caller: Caller, state: State, queue: QueueConfig) -> 
         )
 
 
-def _check_delay(job: Job, added_s: float, state: State, settings: Settings, now_s: float) -> None:
-    attempt = job.current_attempt
-    left_s = walltime_left_s(job)
+def _check_windows(job: Job, added_s: float, state: State, now_s: float) -> None:
+    """Refuse an extension into maintenance of a node of the job.
+
+    Raises:
+        NotPermittedError: it would run into one.
+    """
+    windows = state.windows()
+    until_s = _limit_s(job, now_s) + added_s
+    found = [
+        (window, node)
+        for node in job.current_attempt.parts
+        if (window := barring(windows, node, now_s, until_s - now_s)) is not None
+    ]
+    if found:
+        window, node = min(found, key=lambda each: (each[0].from_s, each[1]))
+        raise NotPermittedError(
+            f"job {short_job_id(job.id)} would run into the maintenance of {node} that begins at "
+            f"{moment(window.from_s)}",
+            hint="extend it by less, save a checkpoint and submit again, or ask an operator",
+        )
+
+
+def _limit_s(job: Job, now_s: float) -> float:
+    """Return when the walltime of a running job ends, seconds since the epoch."""
+    started_s, left_s = job.current_attempt.started_s, walltime_left_s(job)
     assert left_s is not None, "it has a walltime"
-    ends_s = max(now_s, (now_s if attempt.started_s is None else attempt.started_s) + left_s)
+    return max(now_s, (now_s if started_s is None else started_s) + left_s)
+
+
+def _check_delay(job: Job, added_s: float, state: State, settings: Settings, now_s: float) -> None:
+    ends_s = _limit_s(job, now_s)
     groups = [each for each in state.groups.values() if _is_started(settings, each.job_class.queue)]
     if not groups:
         return

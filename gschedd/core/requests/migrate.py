@@ -24,6 +24,7 @@ from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job, Node
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
+from gschedd.core.state.walltime import walltime_left_s
 from gschedd.core.training.world_size import check_gpus, takes_gpus
 from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place
@@ -31,6 +32,7 @@ from gschedd.plan.room import shortage
 from gschedd.plan.snapshot import Move, Plan
 from gschedd.plan.space import Spaces, emptied
 from gschedd.plan.validate import Movable, validate
+from gschedd.plan.windows import barred, without
 
 
 def migrate_job(
@@ -47,7 +49,8 @@ def migrate_job(
     if action.gpus:
         check_gpus(state, job, request.gpus)
     nodes = [_target(state, name) for name in dict.fromkeys(action.nodes)]
-    allocation = _place_for(state, job, what, request, nodes, resized=action.gpus > 0)
+    spaces = _without(state, job, what.allocation, now_s)
+    allocation = _place_for(state, job, request, nodes, spaces, resized=action.gpus > 0)
     if _layout(allocation) == _layout(what.allocation):
         where = ", ".join(share.node for share in allocation)
         raise BadStateError(f"job {short_job_id(job.id)} already runs on {where}")
@@ -145,9 +148,9 @@ def _target(state: State, name: str) -> Node:
 def _place_for(
     state: State,
     job: Job,
-    what: Movable,
     request: Request,
     nodes: list[Node],
+    spaces: Spaces,
     *,
     resized: bool,
 ) -> Allocation:
@@ -160,8 +163,7 @@ def _place_for(
         BadStateError: there is none now.
         RequestTooLargeError: those nodes could not hold it even if nothing else ran there.
     """
-    spaces = _without(state, what.allocation)
-    present = {share.node for share in what.allocation}
+    present = {share.node for share in job.current_attempt.allocation}
     if nodes:
         names: Iterable[str] = [node.name for node in nodes]
     else:
@@ -251,11 +253,16 @@ def _best(request: Request, spaces: Spaces) -> Allocation | NoFit:
     return place(request, spaces)
 
 
-def _without(state: State, allocation: Allocation) -> Spaces:
-    """Return what is free when a job has left its place."""
+def _without(state: State, job: Job, allocation: Allocation, now_s: float) -> Spaces:
+    """Return what is free for a job when it has left its place, without nodes with maintenance."""
     spaces = Spaces(state.spaces)
     spaces.give(allocation)
-    return spaces
+    if not state.windowed:
+        return spaces
+    left_s, started_s = walltime_left_s(job), job.current_attempt.started_s
+    if left_s is not None and started_s is not None:
+        left_s = max(0.0, left_s - (now_s - started_s))
+    return without(spaces, barred(state.windows(), now_s, left_s))
 
 
 def _only(spaces: Spaces, names: Iterable[str]) -> Spaces:
@@ -288,7 +295,7 @@ class Leaving(Struct, frozen=True, kw_only=True):
     never: int = 0
 
 
-def leaving_node(state: State, node: str) -> Leaving:
+def leaving_node(state: State, node: str, now_s: float) -> Leaving:
     """Return what becomes of the jobs of a node that is drained already; ending ones not counted.
 
     The check is that of a migration: `gmigrate --dry-run` of each job says the same.
@@ -296,18 +303,20 @@ def leaving_node(state: State, node: str) -> Leaving:
     counts = {"now": 0, "later": 0, "never": 0}
     for job in state.by_node.get(node, {}).values():
         if job.state is not JobState.EXITING:
-            counts[_leaves(state, job)] += 1
+            counts[_leaves(state, job, now_s)] += 1
     return Leaving(**counts)
 
 
-def _leaves(state: State, job: Job) -> str:
+def _leaves(state: State, job: Job, now_s: float) -> str:
     if not job.spec.movable:
         return "never"
     if job.state is JobState.MIGRATING:
         return "now"
     what = movable(state, job.id)
-    if what is not None and _anywhere(state, job, what) is not None:
-        return "now"
+    if what is not None:
+        free = _without(state, job, what.allocation, now_s)
+        if _anywhere(state, job, what, free) is not None:
+            return "now"
     request = job.spec.request if what is None else what.request
     if is_elastic(request):
         request = at_count(request, request.places)
@@ -342,7 +351,7 @@ def next_vacating(state: State, settings: Settings, now_s: float) -> f.Migration
         what = movable(state, job.id)
         if what is None:
             continue
-        allocation = _anywhere(state, job, what)
+        allocation = _anywhere(state, job, what, _without(state, job, what.allocation, now_s))
         if allocation is not None:
             node = next(n for n in vacating(state) if job.id in state.by_node.get(n.name, {}))
             why = f"{node.name} is drained: {node.reason}"
@@ -351,9 +360,8 @@ def next_vacating(state: State, settings: Settings, now_s: float) -> f.Migration
     return None
 
 
-def _anywhere(state: State, job: Job, what: Movable) -> Allocation | None:
+def _anywhere(state: State, job: Job, what: Movable, spaces: Spaces) -> Allocation | None:
     """Return the best place on nodes that take jobs, with fewer GPUs only if there is no other."""
-    spaces = _without(state, what.allocation)
     request = what.request
     if not is_elastic(request):
         found = place(request, spaces)
