@@ -44,6 +44,7 @@ from gnode.hw import cgroups
 from gnode.hw.confinement import Confinement, find_confinement
 from gnode.hw.gpu_files import find_gpu_access
 from gnode.hw.gpu_health import GpuHealth
+from gnode.hw.idle import with_samples
 from gnode.hw.inventory import find_runtimes, take_inventory, usable_cores
 from gnode.hw.load import LoadMeter
 from gnode.hw.machine import own_names, read_machine
@@ -256,7 +257,7 @@ def _compose(
             cores=usable_cores(node, confinement),
             per_minute=bool(sharing.offered),
         ),
-        attempts=Sampler(nvml, config.idle_gpus),
+        attempts=Sampler(nvml, with_samples(config.idle_gpus, config.node.sample_s)),
         sample_s=node.sample_s,
         space=SpoolSpace(state.state_dir, parse_size_bytes(node.least_spool)),
         outside=OutsideWatch(config.outside_gpu_use, tracking),

@@ -9,9 +9,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import structs
+
 from gsched.config.idle_gpus import IdleGpusConfig
 from gsched.model.gpu_idle import IdleGpu
 
+#: A window has so many samples at least.
+LEAST_SAMPLES: Final = 10
 #: In so many pieces the window slides.
 _PIECES: Final = 60
 #: A window with a gap of more than this part of it, as after a suspend, begins anew; a gap of so
@@ -20,6 +24,13 @@ _GAP: Final = 0.25
 _GAP_S: Final = 5.0
 #: GPU memory that grows by so much is work, bytes.
 GREW_BYTES: Final = 256 * 1024**2
+
+
+def with_samples(config: IdleGpusConfig, sample_s: float) -> IdleGpusConfig:
+    """Return a configuration whose window is long enough for GPUs that are sampled so rarely."""
+    if not config.window_s:
+        return config
+    return structs.replace(config, window_s=max(config.window_s, LEAST_SAMPLES * sample_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

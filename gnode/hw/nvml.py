@@ -30,6 +30,7 @@ class GpuSample:
         pids: of all compute processes.
         process_util_percent: likewise, since the sample before; None: the GPU does not tell.
         tells_util: the GPU tells its utilisation; with MIG it does not.
+        mps_pids: of compute processes that use it through an MPS server; they are not in ``pids``.
     """
 
     util_percent: float
@@ -38,6 +39,7 @@ class GpuSample:
     process_util_percent: dict[int, float] | None = None
     pids: frozenset[int] = frozenset()
     tells_util: bool = True
+    mps_pids: frozenset[int] = frozenset()
 
 
 class ComputeMode(IntEnum):
@@ -275,7 +277,19 @@ class Nvml:
             process_util_percent=process_util,
             pids=frozenset(int(process.pid) for process in processes),
             tells_util=tells_util,
+            mps_pids=self._mps_pids(handle),
         )
+
+    def _mps_pids(self, handle: object) -> frozenset[int]:
+        """Return the clients of MPS servers on a GPU; none where the driver does not tell."""
+        library = self._library
+        ask = getattr(library, "nvmlDeviceGetMPSComputeRunningProcesses", None)
+        # an old driver has no function of the version that the binding wants
+        mismatch = getattr(library, "NVMLLibraryMismatchError", library.NVMLError)
+        try:
+            return frozenset(int(process.pid) for process in ask(handle)) if ask else frozenset()
+        except (library.NVMLError, mismatch):
+            return frozenset()
 
 
 def _type_word(name: str) -> str:

@@ -214,7 +214,7 @@ def _activity(gpu: GpuSample, pids: Collection[int]) -> GpuActivity:
     return GpuActivity(
         util_percent=gpu.util_percent if gpu.tells_util else None,
         memory_bytes=_gpu_memory_bytes(gpu, pids),
-        has_process=bool(gpu.pids) if not gpu.tells_util else not gpu.pids.isdisjoint(pids),
+        has_process=_has_process(gpu, pids if gpu.tells_util else None),
     )
 
 
@@ -222,14 +222,22 @@ def _shared_activity(gpu: GpuSample, pids: Collection[int], held_part: float | N
     """Return what an attempt with these processes does on a GPU of which it has a part.
 
     Of a GPU that tells of no process what it does, another job's process may be its own in another
-    pid namespace.
+    pid namespace. What a process does through an MPS server may be counted as the server's.
     """
     percent = _shared_percent(gpu, pids, held_part)
+    if held_part is None and not gpu.mps_pids.isdisjoint(pids):
+        percent = None
     return GpuActivity(
         util_percent=percent,
         memory_bytes=_named_bytes(gpu, pids),
-        has_process=bool(gpu.pids) if percent is None else not gpu.pids.isdisjoint(pids),
+        has_process=_has_process(gpu, pids if percent is not None else None),
     )
+
+
+def _has_process(gpu: GpuSample, pids: Collection[int] | None) -> bool:
+    """Return whether one of these processes is on a GPU; None: any."""
+    found = gpu.pids | gpu.mps_pids
+    return bool(found) if pids is None else not found.isdisjoint(pids)
 
 
 def _gpu_memory_bytes(gpu: GpuSample, pids: Iterable[int]) -> int:

@@ -375,13 +375,6 @@ def _check_fabric(fabric: FabricConfig) -> None:
 
 
 def _check_idle_gpus(config: Config) -> None:
-    window_s, sample_s = config.idle_gpus.window_s, config.node.sample_s
-    if 0 < window_s < 10 * sample_s:
-        raise BadValueError(
-            ("idle_gpus", "window_s"),
-            f"= {window_s:g} is shorter than ten samples of a GPU (sample_s = {sample_s:g})",
-            hint=f"set {10 * sample_s:g} or more seconds, or 0 to look at no GPU",
-        )
     names = [queue.name for queue in config.queue]
     seen: set[str] = set()
     for at, rule in enumerate(config.idle_gpus.queue):

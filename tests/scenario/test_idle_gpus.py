@@ -137,6 +137,16 @@ def test_a_job_whose_gpus_stay_idle_is_held_and_its_gpu_hours_are_recorded() -> 
     assert world.state(job) == "running", "its owner may release it"
 
 
+def test_a_job_without_walltime_returns_what_was_predicted_or_nothing() -> None:
+    world = world_with()
+    job = world.submit("nodes=1:gpus=1", program=LONG)
+    world.run_for(5)
+    idle_for(world, job, 0, hours=2.1)
+    (idled,) = world.told(f.GpusIdled, job)
+    assert isinstance(idled, f.GpusIdled)
+    assert (idled.action, idled.returned_s) == ("hold", 0.0)
+
+
 @pytest.mark.parametrize(
     ("action", "state"), [("report", "running"), ("warn", "running"), ("cancel", "done")]
 )

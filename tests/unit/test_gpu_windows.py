@@ -4,13 +4,15 @@ import os
 import subprocess
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gnode.core.live import LiveReports
 from gnode.core.task import AttemptKey
-from gnode.hw.idle import GREW_BYTES, GpuActivity, GpuWindow
+from gnode.hw.idle import GREW_BYTES, GpuActivity, GpuWindow, with_samples
 from gnode.hw.nvml import GpuSample, Nvml
 from gnode.hw.sampling import Sampler, SamplingTarget, terminal_idle_s
 from gsched.config.idle_gpus import IdleGpusConfig
@@ -105,6 +107,12 @@ def test_the_mean_of_the_window_counts(percent: float, is_idle: bool) -> None:  
     assert (window_after((2000, percent)).idle(3) is not None) == is_idle
 
 
+def test_a_window_has_ten_samples_at_least_and_none_stays_none() -> None:
+    assert with_samples(CONFIG, 5.0) == CONFIG
+    assert with_samples(CONFIG, 300.0).window_s == 3000.0
+    assert with_samples(IdleGpusConfig(window_s=0), 300.0).window_s == 0
+
+
 # --- what is sampled ---
 
 
@@ -176,6 +184,25 @@ def test_of_a_shared_gpu_the_job_s_own_part_counts() -> None:
     assert idle_of(use) == {}
 
 
+def test_a_job_that_shares_a_gpu_by_mps_may_work_though_nvml_names_the_server_alone() -> None:
+    own, server = os.getpid(), 987654
+    mps = gpu(60, [server], process_util_percent={server: 60.0}, mps_pids=frozenset({own}))
+    use, _ = live_after(mps, shared=(0,))
+    assert idle_of(use) == {}
+    use, _ = live_after(replace(mps, util_percent=0.0))
+    assert idle_of(use) == {0: True}, "of a whole GPU the utilisation is the job's own"
+
+
+def test_clients_of_an_mps_server_are_read_where_the_driver_tells_them() -> None:
+    client = [SimpleNamespace(pid=44, usedGpuMemory=1)]
+    made = library(nvmlDeviceGetMPSComputeRunningProcesses=client)
+    assert [each.mps_pids for each in Nvml(made).samples()] == [{44}, {44}]
+    old = library(nvmlDeviceGetMPSComputeRunningProcesses=SaidError("Not Supported"))
+    assert [each.mps_pids for each in (*Nvml(old).samples(), *Nvml(library()).samples())] == [
+        frozenset()
+    ] * 4
+
+
 @pytest.mark.parametrize("shared", [(), (0,)])
 def test_a_gpu_with_mig_is_idle_only_without_any_process(shared: tuple[int, ...]) -> None:
     """NVML tells no utilisation of it: a process on it may work."""
@@ -236,7 +263,6 @@ def test_the_head_is_told_at_once_that_a_gpu_is_idle_and_hourly_nothing_more() -
         ('[[idle_gpus.queue]]\nname = "x"', "unknown queue 'x'"),
         (2 * '[[idle_gpus.queue]]\nname = "batch"\n', "duplicate queue 'batch'"),
         ("[idle_gpus]\nact_part = 0", "act_part"),
-        ("[idle_gpus]\nwindow_s = 49", "shorter than ten samples"),
         ('[idle_gpus]\naction = "kill"', "action"),
     ],
 )

@@ -249,10 +249,14 @@ def _reclaimed(case: _Case, warning: IdleWarning) -> Iterator[f.AnyFact]:
 
 
 def _planned_end_s(job: Job, attempt: Attempt) -> float:
-    """Return when the walltime of an attempt ends, seconds since the epoch; 0: it has none."""
-    if job.spec.walltime_s is None or attempt.started_s is None:
+    """Return when the walltime of an attempt ends, else its predicted run time; 0: it has none."""
+    if attempt.started_s is None:
         return 0.0
-    return attempt.started_s + job.spec.walltime_s - job.spent_s
+    if job.spec.walltime_s is not None:
+        return attempt.started_s + job.spec.walltime_s - job.spent_s
+    predictions = (part.prediction for part in attempt.parts.values())
+    wall_s = max((each.wall_high_s or 0.0 for each in predictions if each), default=0.0)
+    return attempt.started_s + wall_s if wall_s else 0.0
 
 
 def idle_time(state: State, fact: f.AttemptEnded) -> f.GpusIdled | None:

@@ -324,7 +324,8 @@ class GpusUsedAgain(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, 
 class IdleGpusReclaimed(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The job is to give back its idle GPUs: it is held, requeued or cancelled.
 
-    It would have had its ``gpus`` until ``planned_end_s``, the end of its walltime; 0: it has none.
+    It would have had its ``gpus`` until ``planned_end_s``, the end of its walltime or, if it has
+    none, of its predicted run time; 0: that is not known.
     """
 
     action: IdleAction
