@@ -120,13 +120,12 @@ def text_of(value: object) -> str:
             return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def printed(rows: Iterable[QueueRow], *, scheduling: bool) -> Iterator[str]:
+def printed(rows: Iterable[QueueRow]) -> Iterator[str]:
     """Yield commands of gmgr that make these queues what they are, wherever they are given."""
     for row in rows:
         yield f"create queue {shlex.quote(row.name)}"
         terms = (f"{name}={shlex.quote(text_of(getattr(row, name)))}" for name in QUEUE_ATTRIBUTES)
         yield f"set queue {shlex.quote(row.name)} {' '.join(terms)}"
-    yield f"set server scheduling={text_of(scheduling)}"
 
 
 def config_of(row: QueueRow, policy: str) -> QueueConfig:

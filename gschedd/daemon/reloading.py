@@ -34,6 +34,7 @@ class Reloading:
         file: as it was read when the head started.
         queues: has the settings of the core in its care.
         take: gives a configuration to all parts that do not ask the core.
+        node_port: returns where nodes connect; a file that names it states nothing that is new.
 
     Attributes:
         config: with which the head runs.
@@ -46,11 +47,13 @@ class Reloading:
         *,
         queues: Queues,
         take: Callable[[Config], None],
+        node_port: Callable[[], int],
         clock: Clock,
     ) -> None:
         self._given = given
         self._queues = queues
         self._take = take
+        self._node_port = node_port
         self._clock = clock
         self._turn = asyncio.Lock()
         self.config = file.config
@@ -103,7 +106,10 @@ class Reloading:
         file = read_config(self._given)
         if file.text is None:
             raise ConfigError(f"{file.path}: no such file", hint="put it back, then reload again")
-        merged = reloaded(self.config, file.config, "gschedd")
+        running, port = self.config, self._node_port()
+        if port and port == file.config.head.node_port:
+            running = structs.replace(running, head=structs.replace(running.head, node_port=port))
+        merged = reloaded(running, file.config, "gschedd")
         try:
             check(merged)
             return file, merged, settings_from(merged)

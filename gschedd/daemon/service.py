@@ -322,7 +322,12 @@ class Service:
             tasks=self._tasks, callers=callers, bodies=self._bodies, clock=self._clock
         )
         self._reloading = Reloading(
-            self._given, self._file, queues=self._queues, take=self._take, clock=self._clock
+            self._given,
+            self._file,
+            queues=self._queues,
+            take=self._take,
+            node_port=lambda: self._node_port,
+            clock=self._clock,
         )
         self._running = Running(
             callers=callers,

@@ -21,6 +21,7 @@ from gsched.cli.queue_changes import (
     printed,
     read_term,
     stated_attributes,
+    text_of,
     words_of,
 )
 from gsched.cli.running import runner
@@ -156,7 +157,9 @@ def _show(status: StatusReply, verb: str, rows: Sequence[QueueRow], *, as_json: 
     elif verb == "list":
         print("\n".join(_listed(rows, status)))
     elif verb == "print":
-        print("\n".join(printed(rows, scheduling=status.scheduling)))
+        print("\n".join(printed(rows)))
+        if len(rows) == len(status.queue_rows):
+            print(f"set server scheduling={text_of(status.scheduling)}")
     else:
         policy = status.policy if status.policy in {"balance", "fifo"} else ""
         print("\n".join(queue_toml(config_of(row, policy)) for row in rows), end="")
@@ -169,7 +172,7 @@ def _show(status: StatusReply, verb: str, rows: Sequence[QueueRow], *, as_json: 
 
 
 def _listed(rows: Iterable[QueueRow], status: StatusReply) -> Iterator[str]:
-    yield f"scheduling = {'true' if status.scheduling else 'false'}"
+    yield f"scheduling = {text_of(status.scheduling)}"
     for row in rows:
         default = "  # the default queue" if row.name == status.queues[0] else ""
         yield f"\nqueue {row.name}{default}"

@@ -62,11 +62,6 @@ class ClusterLayout:
         return self.directory / "gsched.toml"
 
     @property
-    def config_read(self) -> Path:
-        """Return the file that holds the digest of the configuration the head was started with."""
-        return self.directory / "gsched.toml.read"
-
-    @property
     def socket(self) -> Path:
         """Return the head's Unix socket."""
         return self.directory / "head.sock"

@@ -1,5 +1,6 @@
 """``gsched up``: a throw-away cluster on this machine, as the calling user."""
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -212,7 +213,7 @@ class Bringup:
             if not self._leaves_broken:
                 cluster.add_nodes(layout, wanted)
             cluster.pin_port(layout, port, self._nodes())
-            write_file(layout.config_read, _digest(layout.config) + "\n")
+            self._let_read(status)
             self._bring_nodes()
             rows = self._wait_for_nodes(status.started_s)
             if wanted.share not in {None, "none"}:
@@ -228,7 +229,7 @@ class Bringup:
     def _bring_head(self) -> StatusReply:
         daemon = cluster.head_daemon(self._layout)
         process = running_process(daemon)
-        if process is not None and not _has_read(self._layout):
+        if process is not None and not self._has_read():
             self._tell(f"restarting {daemon.label}: its configuration changed")
             stop(process)
             process = None
@@ -239,6 +240,24 @@ class Bringup:
             self._tell("starting the head")
             self._start(daemon)
         return self._wait_for_head()
+
+    def _has_read(self) -> bool:
+        """Return whether the running head has the configuration that is there now."""
+        try:
+            row = self._client.status().config
+        except GschedError:
+            return True  # it does not answer yet
+        return row is not None and row.digest == _digest(self._layout.config) and not row.waits
+
+    def _let_read(self, status: StatusReply) -> None:
+        """Let the head read the configuration again, in which its port stands now."""
+        if status.config is None or status.config.digest != _digest(self._layout.config):
+            with contextlib.suppress(GschedError):  # the next start reads it
+                self._client.reload()
+
+    @property
+    def _client(self) -> HeadClient:
+        return HeadClient(str(self._layout.socket), patience_s=0.0)
 
     def _prepare_head(self, wanted: cluster.ClusterRequest) -> None:
         """Store the configuration with which the head is to run."""
@@ -262,7 +281,7 @@ class Bringup:
         last: GschedError | None = None
         while True:
             try:
-                return HeadClient(str(self._layout.socket), patience_s=0.0).status()
+                return self._client.status()
             except (HeadUnreachableError, TryAgainError) as error:
                 last = error
             self._check_alive()
@@ -382,8 +401,8 @@ def _unshared(rows: Iterable[NodeRow]) -> list[str]:
     ]
 
 
-def _has_read(daemon: ClusterLayout | NodeLayout) -> bool:
-    """Return whether a running daemon was started with the configuration that is there now."""
+def _has_read(daemon: NodeLayout) -> bool:
+    """Return whether a running gnode was started with the configuration that is there now."""
     try:
         return daemon.config_read.read_text(encoding="ascii").strip() == _digest(daemon.config)
     except FileNotFoundError:
