@@ -52,7 +52,7 @@ def test_example_trains_and_goes_on_where_it_was(
     assert lines[-1].endswith("after 4096 samples")
     # The same losses: it went on, and did not begin anew with other numbers.
     assert (epochs(before) + epochs(after))[-1] == lines[-1]
-    assert len(epochs(after)) <= 4
+    assert len(epochs(after)) <= (4 if batch == 64 else 3), "an epoch that was done is done again"
     assert "begins anew" not in after
 
 

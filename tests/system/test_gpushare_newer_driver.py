@@ -42,6 +42,9 @@ VERSIONS = "CUDA_DRIVER_14 { global: cu*; local: *; };"
 PROGRAM = "extern int cuInit(unsigned int); int main(void) { return cuInit(0); }"
 
 
+QUICKLY = ("-O0",)  # compiled: what is found by name is the same
+
+
 def compiler() -> str:
     """Return the C compiler."""
     found = find_compiler()
@@ -106,11 +109,11 @@ def test_a_program_that_wants_the_drivers_versions_runs(tmp_path: Path) -> None:
     script = tmp_path / "versions"
     script.write_text(VERSIONS)
     (tmp_path / "driver").mkdir()
-    driver = build_driver(tmp_path / "driver", flags=(f"-Wl,--version-script={script}",))
+    driver = build_driver(tmp_path / "driver", flags=(f"-Wl,--version-script={script}", *QUICKLY))
     source, program = tmp_path / "client.c", tmp_path / "client"
     source.write_text(PROGRAM)
     subprocess.run([compiler(), str(source), str(driver), "-o", str(program)], check=True)
-    library = build(tmp_path / "lib", compiler(), driver=driver)
+    library = build(tmp_path / "lib", compiler(), driver=driver, extra_flags=QUICKLY)
 
     ran = subprocess.run(
         [str(program)], env=preloaded(library, driver), capture_output=True, text=True, check=False
@@ -122,10 +125,12 @@ def test_a_program_that_wants_the_drivers_versions_runs(tmp_path: Path) -> None:
 
 
 def test_another_driver_at_the_same_path_is_another_build(
-    newer: Path, fake_driver: Path, tmp_path: Path
+    newer: Path, fake_driver: Path, library_cache: Path, tmp_path: Path
 ) -> None:
     """An upgrade while gnode runs: the next job gets a library with the new entry points."""
     driver = tmp_path / LIBRARY
+    (tmp_path / "gpushare").mkdir()
+    (tmp_path / "gpushare" / "lib").symlink_to(library_cache)
     shutil.copy(fake_driver, driver)
     runtime = InterceptionRuntime(GpuShareConfig(driver=str(driver)), tmp_path / "gpushare")
     first = runtime.library()

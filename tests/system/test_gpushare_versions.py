@@ -31,7 +31,7 @@ def with_library(environment: dict[str, str], cache: Path, version: int) -> dict
     """Return an environment with a library that speaks another version."""
     compiler = find_compiler()
     assert compiler is not None
-    folder = build(cache, compiler, extra_flags=(f"-DGS_WIRE_VERSION={version}",))
+    folder = build(cache, compiler, extra_flags=(f"-DGS_WIRE_VERSION={version}", "-O0"))
     preload = f"{folder / LIBRARY}:{folder / ALIAS}"
     return {**environment, "LD_PRELOAD": preload, "LD_LIBRARY_PATH": str(folder)}
 
