@@ -19,6 +19,8 @@ from gsched.errors import NotPermittedError
 from gschedd.http.callers import peer_of
 
 COOKIE: Final = "gsched-session"
+#: A client of Slurm's REST API has its session there.
+SLURM_TOKEN: Final = "X-SLURM-USER-TOKEN"  # noqa: S105 # the name of a header
 #: A token for a new session is valid for so long, seconds.
 TOKEN_S: Final = 300
 #: Tokens that were used and are remembered until they are too old.
@@ -62,17 +64,25 @@ class Viewers:
         Raises:
             NotPermittedError: nobody has logged in there.
         """
-        session = request.cookies.get(COOKIE, "")
+        session = request.cookies.get(COOKIE, "") or request.headers.get(SLURM_TOKEN, "")
         if session:
             uid = self._uid_of(self._sessions, session, self._session_s)
             if uid is not None and _digest(session) not in self._ended:
                 return _viewer(uid, session)
         try:
-            return _viewer(peer_of(request)[0])
+            return self.at_socket(request)
         except NotPermittedError:
             raise NotPermittedError(
                 "nobody is logged in here, or the session is over", hint="run: gsched web"
             ) from None
+
+    def at_socket(self, request: web.Request) -> Viewer:
+        """Return who is at the other end of the Unix socket.
+
+        Raises:
+            NotPermittedError: it is no Unix socket.
+        """
+        return _viewer(peer_of(request)[0])
 
     def new_token(self, viewer: Viewer) -> str:
         """Return a token for one session of somebody."""

@@ -33,6 +33,7 @@ from gschedd.monitor.model import MonitorBegin, ReadModel
 from gschedd.monitor.page.routes import page_routes
 from gschedd.monitor.report_routes import ReportRoutes
 from gschedd.monitor.serve import listen
+from gschedd.monitor.slurm.routes import SlurmRoutes
 from gschedd.monitor.store import MonitorStore
 from gschedd.monitor.usage import UsageModel
 from gschedd.monitor.viewers import Viewers
@@ -67,7 +68,7 @@ class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def routes_of(model: ReadModel, state_dir: str) -> Sequence[web.RouteDef]:
     """Return the routes of all that the monitor serves."""
     metrics = MetricsRoutes(model, token_of(state_dir))
-    parts = (HealthRoutes(model), metrics, ReportRoutes(model))
+    parts = (HealthRoutes(model), metrics, ReportRoutes(model), SlurmRoutes(model))
     return [*(route for part in parts for route in part.routes()), *page_routes(model)]
 
 

@@ -1,0 +1,178 @@
+"""The answers to Slurm's REST API, compared with the schema that slurmrestd itself prints."""
+
+import http.client
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import run_command
+from tests.support.monitor import UnixConnection, address, get, is_ready, send, socket_of
+
+VERSIONS = ("v0.0.43", "v0.0.44", "v0.0.45")
+SLURMRESTD = shutil.which("slurmrestd")
+PATHS = {
+    "/slurm/{}/ping/": "ping",
+    "/slurm/{}/diag/": "diag",
+    "/slurm/{}/jobs/": "jobs",
+    "/slurm/{}/job/{{job_id}}": "job/1",
+    "/slurm/{}/nodes/": "nodes",
+    "/slurm/{}/node/{{node_name}}": "node/a",
+    "/slurm/{}/partitions/": "partitions/",
+    "/slurm/{}/partition/{{partition_name}}": "partition/batch",
+    "/slurm/{}/reservations/": "reservations",
+    "/slurm/{}/licenses/": "licenses",
+    "/slurm/{}/shares": "shares",
+    "/slurmdb/{}/jobs/": "jobs",
+    "/slurmdb/{}/job/{{job_id}}": "job/1",
+    "/slurmdb/{}/qos/": "qos",
+    "/slurmdb/{}/accounts/": "accounts",
+    "/slurmdb/{}/users/": "users",
+    "/slurmdb/{}/associations/": "associations",
+    "/slurmdb/{}/clusters/": "clusters",
+    "/slurmdb/{}/config": "config",
+}
+
+
+@pytest.fixture
+def used(cluster: Cluster) -> Cluster:
+    cluster.has_monitor = True
+    cluster.web_settings = {"sample_period_s": 1}
+    cluster.start_head()
+    cluster.start_node("a")
+    wait_until(lambda: is_ready(cluster), what="the monitor to be ready")
+    for options in (["-A", "physics", "-l", "walltime=1:00:00"], ["-h"], ["-h", "-J", "0-3"]):
+        done = run_command("gsub", *options, "--", "false", head=cluster.socket, cwd=cluster.jobs)
+        assert done.status == 0, done.stderr
+    run_command("gwait", "1", head=cluster.socket)
+    wait_until(lambda: answer(cluster, "slurmdb/v0.0.44/accounts")["accounts"], what="its account")
+    return cluster
+
+
+def answer(cluster: Cluster, path: str, status: int = 200) -> dict[str, Any]:
+    response = get(cluster, f"/{path}")
+    assert response.status == status, response.text
+    found: dict[str, Any] = json.loads(response.text)
+    assert bool(found["errors"]) == (status != 200)
+    return found
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Return the OpenAPI documents of the installed slurmrestd."""
+    if SLURMRESTD is None:
+        pytest.skip("slurmrestd is not installed")
+    conf = tmp_path_factory.mktemp("slurm") / "slurm.conf"
+    found = Path(SLURMRESTD).resolve()
+    conf.write_text("ClusterName=c\nSlurmctldHost=h\nAuthType=auth/none\nCredType=cred/none\n")
+    made: dict[str, dict[str, Any]] = {}
+    for version in VERSIONS:
+        done = subprocess.run(
+            [
+                *(str(found), "-f", str(conf), "-d", version),
+                *("-s", "slurmctld,slurmdbd", "--generate-openapi-spec"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            made[version] = json.loads(done.stdout)
+    if not made:
+        pytest.skip("slurmrestd is too old: it has none of these versions")
+    return made
+
+
+KINDS: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
+
+
+def faults(value: Any, schema: dict[str, Any], schemas: dict[str, Any], at: str) -> Iterator[str]:
+    """Yield where a value is not as a schema says, or has a field that it does not know."""
+    schema = schemas[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    kind = schema.get("type", "object")
+    if type(value) not in KINDS[kind]:
+        yield f"{at}: {value!r} is not of type {kind}"
+        return
+    if schema.get("format") == "int32" and not -(2**31) <= value < 2**31:
+        yield f"{at}: {value} is no int32"
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{at}: {value!r} is not one of {schema['enum']}"
+    for index, each in enumerate(value if kind == "array" else ()):
+        yield from faults(each, schema["items"], schemas, f"{at}[{index}]")
+    if kind == "object" and "properties" in schema:
+        known = schema["properties"]
+        yield from (
+            f"{at}: {name} is missing" for name in schema.get("required", ()) if name not in value
+        )
+        yield from (f"{at}: {name} is unknown" for name in value if name not in known)
+        for name in value.keys() & known.keys():
+            yield from faults(value[name], known[name], schemas, f"{at}.{name}")
+
+
+def test_each_answer_is_as_the_schema_of_slurmrestd_says(
+    specs: dict[str, dict[str, Any]], used: Cluster
+) -> None:
+    found: list[str] = []
+    for version, spec in specs.items():
+        for path, what in PATHS.items():
+            operation = spec["paths"][path.format(version)]["get"]
+            schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+            url = f"{path.split('/')[1]}/{version}/{what}"
+            found += faults(answer(used, url), schema, spec["components"]["schemas"], url)
+
+    assert found == []
+
+
+def test_jobs_have_slurms_states_and_limits(used: Cluster) -> None:
+    jobs = {row["job_id"]: row for row in answer(used, "slurm/v0.0.44/jobs")["jobs"]}
+
+    assert jobs[1]["job_state"] == ["FAILED"]
+    assert jobs[1]["account"] == "physics"
+    assert jobs[1]["time_limit"] == {"set": True, "infinite": False, "number": 60}
+    assert jobs[1]["exit_code"]["return_code"]["number"] == 1
+    assert (jobs[2]["job_state"], jobs[2]["state_reason"]) == (["PENDING"], "JobHeldUser")
+    assert jobs[2]["time_limit"]["infinite"]
+    assert jobs[3]["array_job_id"]["number"] == 3
+    assert jobs[3]["array_task_string"] == "0-3"
+    assert answer(used, "slurm/v0.0.44/nodes")["nodes"][0]["state"] == ["IDLE"]
+    partitions = answer(used, "slurm/v0.0.44/partitions")["partitions"]
+    assert [row["partition"]["state"] for row in partitions] == [["UP"]]
+
+
+def test_an_error_has_slurms_form(used: Cluster) -> None:
+    for path in (
+        *("slurm/v0.0.44/job/99", "slurm/v0.0.44/job/no", "slurm/v0.0.44/node/no"),
+        *("slurm/v0.0.1/jobs", "slurm/v0.0.44/none", "slurmdb/v0.0.44/user/nobody"),
+    ):
+        (error,) = answer(used, path, 404)["errors"]
+        assert error["error_number"]
+        assert error["description"]
+
+
+def test_over_tcp_a_token_says_who_reads(used: Cluster) -> None:
+    text = send(UnixConnection(socket_of(used)), "POST", "/v1/slurm-token").text
+    token = text.strip().removeprefix("SLURM_JWT=")
+    host, _, port = address(used).address.rpartition(":")
+
+    def status(**headers: str) -> int:
+        connection = http.client.HTTPConnection(host, int(port), timeout=20.0)
+        return send(connection, "GET", "/slurm/v0.0.44/jobs", headers=headers).status
+
+    assert status() == 401
+    assert status(**{"X-SLURM-USER-TOKEN": "no"}) == 401
+    assert status(**{"X-SLURM-USER-TOKEN": token}) == 200
+    assert status(**{"X-SLURM-USER-TOKEN": token, "X-SLURM-USER-NAME": "another"}) == 401
+    connection = http.client.HTTPConnection(host, int(port), timeout=20.0)
+    assert send(connection, "POST", "/v1/slurm-token").status == 403
