@@ -31,12 +31,15 @@ class Viewer(Struct, frozen=True, kw_only=True):
     """Who looks.
 
     Attributes:
+        home, shell: of the account.
         session: the text of the session; empty on the Unix socket.
     """
 
     uid: int
     gid: int
     user: str
+    home: str = "/"
+    shell: str = "/bin/sh"
     session: str = ""
 
 
@@ -149,4 +152,11 @@ def _viewer(uid: int, session: str = "") -> Viewer:
         known = pwd.getpwuid(uid)
     except KeyError:
         raise NotPermittedError(f"uid {uid} is no user of this machine") from None
-    return Viewer(uid=uid, gid=known.pw_gid, user=known.pw_name, session=session)
+    return Viewer(
+        uid=uid,
+        gid=known.pw_gid,
+        user=known.pw_name,
+        home=known.pw_dir,
+        shell=known.pw_shell or "/bin/sh",
+        session=session,
+    )

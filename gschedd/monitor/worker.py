@@ -26,6 +26,7 @@ from gschedd.monitor.accounting import Accounting
 from gschedd.monitor.database import Database
 from gschedd.monitor.feed import Feed, ModelPart
 from gschedd.monitor.health import HealthRoutes
+from gschedd.monitor.history import UseHistory
 from gschedd.monitor.link import HeadLink
 from gschedd.monitor.metrics.counts import MetricCounts, note_forecasts, without_forecast
 from gschedd.monitor.metrics.routes import MetricsRoutes, token_of
@@ -54,6 +55,7 @@ PARTS: Final[Sequence[Callable[[MonitorBegin], ModelPart]]] = (
     UsageModel,
     Accounting,
     MetricCounts,
+    UseHistory,
 )
 
 

@@ -6,6 +6,7 @@ I/O; `serve` is its connection. A job takes a fixed time, or none, and exits wit
 
 import asyncio
 import heapq
+import math
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -143,12 +144,35 @@ class SimulatedNode:
         self.tally.reports += 1
         cores = now_s % 7.0
         keys = [(job, attempt) for job, attempt, _ in self._parts]
-        load = Load(cpu_percent=10.0 * cores, memory_used_bytes=1 << 30)
+        load = self._load(cores, now_s)
         if self._reports == "heartbeat":
             usage = Usage(wall_s=now_s % 1e6, cpu_s=cores, memory_peak_bytes=1 << 30, samples=9)
             return [n.Heartbeat(load=load, usage=tuple((*key, usage) for key in keys))]
         use = LiveUse(cpu_s=now_s % 1e6, cpu_cores=cores, memory_bytes=1 << 30, gpus=0.5)
         return [Uses(load=load, uses=tuple((*key, use) for key in keys))]
+
+    def _load(self, cores: float, now_s: float) -> Load:
+        """Return a load with GPUs that are busy where jobs have them, each in its own way."""
+        held = {
+            gpu.index
+            for part in self._parts.values()
+            for share in part.launch.origin.allocation
+            if share.node == self.name and part.record is None
+            for gpu in share.gpus_held
+        }
+        busy = {
+            index: 50.0 + 45.0 * math.sin(now_s / (40.0 + 7 * index) + len(self.name) + index)
+            for index in held
+        }
+        gpus = self._inventory.gpus
+        return Load(
+            cpu_percent=10.0 * cores,
+            memory_used_bytes=1 << 30,
+            gpu_util_percent=tuple(busy.get(gpu.index, 0.0) for gpu in gpus),
+            gpu_memory_used_bytes=tuple(
+                gpu.memory_bytes * (gpu.index + 2) // 12 if gpu.index in held else 0 for gpu in gpus
+            ),
+        )
 
     def hear(self, message: n.HeadMessage, now_s: float) -> list[n.NodeMessage]:
         """Return the answers to a message of the head, in order."""

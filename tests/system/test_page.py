@@ -246,3 +246,88 @@ def test_gsched_web_tells_why_there_is_no_page(cluster: Cluster) -> None:
     assert "runs without a page" in off.stderr
     assert "on the head's machine only" in remote.stderr
     assert away.status == off.status == 69
+
+
+# --- jobs, nodes and GPUs ---
+
+
+def act(browser: Browser, job: int, action: str, **fields: str) -> Response:
+    token = browser.form_token(f"/jobs/{job}")
+    return browser.post(f"/jobs/{job}/{action}", {"form_token": token} | fields)
+
+
+def test_own_jobs_are_held_released_and_cancelled(watched: Cluster, browser: Browser) -> None:
+    (job,) = submit(watched)
+    held = act(browser, job, "hold")
+    page = browser.get(held.headers["location"])
+    released = act(browser, job, "release", holds="user")
+    cancelled = act(browser, job, "cancel", message="wrong data")
+    again = act(browser, job, "cancel")
+
+    assert held.status == released.status == cancelled.status == 303
+    assert "The job is held" in page.text
+    assert "Release" in page.text
+    assert watched.head.job(job).row.state == "done"
+    assert "wrong data" in browser.get(f"/jobs/{job}").text
+    assert again.status == 409
+    assert f"/jobs/{job}" in browser.get("/jobs?id=" + str(job)).headers["location"]
+
+
+def test_nothing_changes_without_a_form(watched: Cluster, browser: Browser) -> None:
+    (job,) = submit(watched)
+
+    assert browser.get(f"/jobs/{job}/hold").status in {404, 405}
+    assert browser.post(f"/jobs/{job}/hold", {}).status == 403
+    assert browser.post(f"/jobs/{job}/hold", {"form_token": "0" * 64}).status == 403
+    assert watched.head.job(job).row.state == "queued"
+
+
+def test_a_job_is_submitted_and_a_refusal_is_shown(watched: Cluster, browser: Browser) -> None:
+    token = browser.form_token("/submit")
+    fields = {
+        "form_token": token,
+        "key": "6f1c1f0e-0000-4000-8000-000000000001",
+        "name": "from-page",
+        "queue": "batch",
+        "resources": "nodes=1:ppn=1,walltime=0:10:00",
+        "workdir": "/tmp",
+        "script": "#!/bin/sh\r\necho <hello>\r\n",
+    }
+    checked = browser.post("/submit", fields | {"check": "1"})
+    refused = browser.post("/submit", fields | {"resources": "nodes=1:ppn=none"})
+    began = browser.post("/submit", fields)
+    again = browser.post("/submit", fields)
+    job = began.headers["location"].rpartition("/")[2]
+    like = browser.get(f"/submit?from={job}")
+
+    assert "would accept this job" in checked.text
+    assert refused.status == 400
+    assert "What to do" in refused.text or "ppn" in refused.text
+    assert again.headers["location"] == began.headers["location"]
+    assert watched.head.job(job).row.name == "from-page"
+    assert "echo &lt;hello&gt;" in like.text
+    assert "\r" not in like.text
+
+
+def test_a_node_shows_its_jobs_and_the_use_of_its_gpus(cluster: Cluster) -> None:
+    cluster.has_monitor = True
+    cluster.web_settings = {"sample_period_s": 1.0}
+    cluster.start_head()
+    cluster.start_node("n1", cpus=4, gpus=2)
+    (job,) = submit(cluster, resources=("nodes=1:ppn=1:gpus=1",))
+    wait_until(lambda: is_ready(cluster), what="the monitor to be ready")
+    browser = Browser(address(cluster))
+    browser.log_in()
+    used = f'<a href="/jobs/{job}">'
+    wait_until(lambda: used in browser.get("/nodes/n1/gpus/0").text, what="a sample with the job")
+    node = browser.get("/nodes/n1").text
+
+    assert "n1 GPU 1" in browser.get("/gpus?state=free").text
+    assert used in browser.get("/gpus?state=busy").text
+    assert used in node
+    assert '<svg viewBox="0 0 440 120" role="img"' in node
+    assert browser.get("/nodes/n2").status == 404
+    assert browser.get("/nodes/n1/gpus/7").status == 404
+    assert browser.get("/jobs/77").status == 404
+    for path in ("/nodes", "/users", "/deadlines", "/reports", f"/jobs/{job}"):
+        assert browser.get(path).status == 200, path

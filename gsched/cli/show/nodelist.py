@@ -185,7 +185,7 @@ def print_state_list(rows: Iterable[NodeRow]) -> None:
 def node_fields(row: NodeRow, *, now_s: float) -> None:
     """Print everything about one node, and a blank line."""
     print(printable(row.name))
-    print_fields(_fields(row, now_s))
+    print_fields(node_words(row, now_s))
     print()
 
 
@@ -215,7 +215,8 @@ def _probe_fields(row: NodeRow) -> list[tuple[str, str]]:
     return fields
 
 
-def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
+def node_words(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
+    """Return names and texts of all that is known of a node."""
     fields = [
         ("state", shown_state(row)),
         ("since", format_time(row.since_s or None)),

@@ -28,12 +28,12 @@ _LONG_CAUSE: Final = 40
 def print_story(story: JobStory) -> None:
     """Print the job's attributes, its attempts and its events, then a blank line."""
     print(f"Job Id: {story.row.shown_id(story.server)}")
-    print_fields(_attributes(story))
+    print_fields(attribute_words(story))
     for alike in _alike(story.attempts):
         _print_attempts(alike, story)
     if story.events:
         print("    Events:")
-        for moment, text in _events(story):
+        for moment, text in event_words(story):
             print(f"        {moment}  {text}")
     print()
 
@@ -53,7 +53,7 @@ def _failure(attempt: AttemptRow) -> str:
     return outcome.message
 
 
-def _events(story: JobStory) -> Iterator[tuple[str, str]]:
+def event_words(story: JobStory) -> Iterator[tuple[str, str]]:
     """Yield the moments of events and their texts.
 
     The end of a part, of its attempt, and what follows from it often have the same long cause,
@@ -80,7 +80,8 @@ def _array_fields(array: ArrayRow | None) -> Iterator[tuple[str, str]]:
         yield f"array_indices_{name}", spans
 
 
-def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
+def attribute_words(story: JobStory) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of what a job was submitted with and has reached, as qstat -f does."""
     row = story.row
     owner = f"{row.user}@{story.submit_host}" if story.submit_host else row.user
     fields = [
@@ -344,7 +345,7 @@ def _print_attempts(alike: Sequence[AttemptRow], story: JobStory) -> None:
     used = [each.usage for each in alike if each.usage is not None]
     wall_s, cpu_s = sum(each.wall_s for each in used), sum(each.cpu_s for each in used)
     if wall_s:
-        print(f"        used: {_usage(Usage(wall_s=wall_s, cpu_s=cpu_s))}")
+        print(f"        used: {usage_words(Usage(wall_s=wall_s, cpu_s=cpu_s))}")
     assert last.outcome is not None, "it has failed to start"
     print(f"        outcome, {len(alike)} times: {_outcome(story, last.outcome)}")
 
@@ -353,11 +354,11 @@ def _print_attempt(attempt: AttemptRow, story: JobStory) -> None:
     span = _span(attempt.started_s, attempt.ended_s, story.now_s)
     print(f"    Attempt {attempt.attempt}: {attempt.state}{span}")
     for part in attempt.parts:
-        print(f"        {_part(part, story, attempt.outcome)}")
+        print(f"        {part_words(part, story, attempt.outcome)}")
     if attempt.startup_s is not None:
         print(f"        {attempt.startup_s:.1f} s from start to first step")
     if attempt.usage is not None:
-        print(f"        used: {_usage(attempt.usage)}")
+        print(f"        used: {usage_words(attempt.usage)}")
     if attempt.outcome is not None:
         print(f"        outcome: {_outcome(story, attempt.outcome)}")
 
@@ -371,7 +372,7 @@ def _span(started_s: float | None, ended_s: float | None, now_s: float) -> str:
     return text
 
 
-def _part(part: PartRow, story: JobStory, outcome: OutcomeRow | None) -> str:
+def part_words(part: PartRow, story: JobStory, outcome: OutcomeRow | None) -> str:
     """Return how an attempt is on one node; its outcome there, unless that is the attempt's."""
     words = [counted(part.cpus, "CPU")]
     if part.gpu_indices:
@@ -384,7 +385,7 @@ def _part(part: PartRow, story: JobStory, outcome: OutcomeRow | None) -> str:
     state = "the program runs on the first node" if part.state == PartState.PASSIVE else part.state
     text = f"on {printable(part.node)}: {', '.join(words)}; {state}"
     if part.usage is not None:
-        text += f"; used {_usage(part.usage)}"
+        text += f"; used {usage_words(part.usage)}"
     if part.live is not None and len(story.row.nodes) > 1:
         text += f"; uses {live_words(part.live, part, story.now_s)}"
     if part.gpu_tokens is not None:
@@ -428,7 +429,8 @@ def _turns(use: TokenUse) -> str:
     return ", ".join(words)
 
 
-def _usage(usage: Usage) -> str:
+def usage_words(usage: Usage) -> str:
+    """Return ``wall 00:10:00, CPU 00:09:12, peak memory 1gb``."""
     words = [f"wall {format_duration(usage.wall_s)}", f"CPU {format_duration(usage.cpu_s)}"]
     if usage.memory_peak_bytes:
         words.append(f"peak memory {format_size(usage.memory_peak_bytes)}")

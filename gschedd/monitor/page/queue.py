@@ -12,7 +12,7 @@ from gsched.cli.show.joblist import equal_jobs, ids_words
 from gsched.model.ids import short_job_id
 from gsched.model.limits import MAX_PATTERN_WILDCARDS, MAX_WORD
 from gsched.protocol.api import JobList
-from gschedd.monitor.page.shown import PAGE_ROWS, SORTS, STATES, JobFilter, ShownJobs
+from gschedd.monitor.page.shown import PAGE_ROWS, SORTS, STATES, JobFilter, ShownJobs, page_number
 from gschedd.monitor.page.site import Pages
 from gschedd.monitor.viewers import Viewer
 
@@ -23,7 +23,6 @@ _FIELDS: Final = (
 )
 #: By which column of the database a field is sorted, where one of them is it.
 _SORTED_BY: Final = {name: name for name in SORTS} | {"elapsed": "started_s"}
-PAGES_MOST: Final = 100_000
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -62,6 +61,15 @@ def lines_of(reply: JobList) -> Iterator[Line]:
         )
 
 
+def columns_of(reply: JobList) -> list[tuple[str, Column, str]]:
+    """Return the columns of a list: field, title, and by which column of the database it sorts."""
+    columns, _ = cells_of(_FIELDS, (), reply)
+    return [
+        (name, column, _SORTED_BY.get(name, ""))
+        for name, column in zip(_FIELDS, columns, strict=True)
+    ]
+
+
 class QueuePage:
     """The page of the queue."""
 
@@ -78,7 +86,6 @@ class QueuePage:
         wanted = filter_of(request, viewer)
         reply, counts = await self._shown.list(wanted, viewer)
         total = sum(n for name, n in counts.items() if _is_in(name, wanted.state))
-        columns, _ = cells_of(_FIELDS, (), reply)
         return self._site.page(
             "queue.html",
             viewer,
@@ -91,10 +98,7 @@ class QueuePage:
                 (key, words, sum(n for name, n in counts.items() if _is_in(name, key)))
                 for key, (words, _) in STATES.items()
             ],
-            columns=[
-                (name, column, _SORTED_BY.get(name, ""))
-                for name, column in zip(_FIELDS, columns, strict=True)
-            ],
+            columns=columns_of(reply),
             lines=list(lines_of(reply)),
             warning=reply.warning,
             total=total,
@@ -112,7 +116,7 @@ def _is_in(name: str, state: str) -> bool:
 def filter_of(request: web.Request, viewer: Viewer) -> JobFilter:
     """Return which jobs an address names; what it does not understand does not count."""
     query = request.query
-    state, sort, number = query.get("state", ""), query.get("sort", ""), query.get("number", "1")
+    state, sort = query.get("state", ""), query.get("sort", "")
     name = query.get("name", "").strip()
     if name and not set(name) & set("*?["):
         name = f"*{name}*"
@@ -124,5 +128,5 @@ def filter_of(request: web.Request, viewer: Viewer) -> JobFilter:
         name="" if too_much else name,
         state=state if state in STATES else "",
         sort=sort if sort.removeprefix("-") in SORTS else "",
-        number=int(number) if number.isdecimal() and 0 < int(number[:9]) <= PAGES_MOST else 1,
+        number=page_number(request),
     )

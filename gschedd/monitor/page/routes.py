@@ -3,15 +3,26 @@
 from aiohttp import web
 
 from gschedd.monitor.model import ReadModel
+from gschedd.monitor.page.job import JobPages
 from gschedd.monitor.page.live import LiveUpdates
+from gschedd.monitor.page.nodes import NodePages
+from gschedd.monitor.page.people import PeoplePages
 from gschedd.monitor.page.queue import QueuePage
 from gschedd.monitor.page.shown import ShownJobs
 from gschedd.monitor.page.site import Pages
+from gschedd.monitor.page.submit import SubmitPage
 
 
 def page_routes(model: ReadModel) -> list[web.RouteDef]:
     """Return the routes of all pages."""
     site = Pages(model)
     shown = ShownJobs(model)
-    parts = (QueuePage(site, shown), LiveUpdates(site, model))
+    parts = (
+        QueuePage(site, shown),
+        NodePages(site, model, shown),
+        JobPages(site, model, shown),
+        SubmitPage(site, model),
+        PeoplePages(site, model, shown),
+        LiveUpdates(site, model),
+    )
     return [*site.own_routes(), *(route for part in parts for route in part.routes())]

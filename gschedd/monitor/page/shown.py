@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
+from aiohttp import web
 from msgspec import Struct, structs
 
 from gsched.errors import GschedError, HeadUnreachableError
@@ -15,6 +16,7 @@ from gschedd.monitor.model import ReadModel
 from gschedd.monitor.viewers import Viewer
 
 PAGE_ROWS: Final = 100
+PAGES_MOST: Final = 100_000
 #: How long rows and counts are shown again, seconds.
 FRESH_S: Final = 2.0
 #: How old predicted starts may get before new ones are requested, and how long they are shown.
@@ -37,6 +39,12 @@ STATES: Final = {
 }
 #: Columns by which lists are sorted: of the head's table of jobs.
 SORTS: Final = ("id", "name", "user", "queue", "state", "started_s")
+
+
+def page_number(request: web.Request) -> int:
+    """Return which page of a list an address names."""
+    text = request.query.get("number", "1")
+    return int(text) if text.isdecimal() and 0 < int(text[:9]) <= PAGES_MOST else 1
 
 
 class JobFilter(Struct, frozen=True, kw_only=True):

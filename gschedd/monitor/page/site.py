@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from ipaddress import ip_address
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
+from uuid import uuid4
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from gsched.cli.common import printable
 from gsched.errors import GschedError, InvalidRequestError, NotPermittedError
@@ -41,7 +42,15 @@ _PASSED_ON: Final = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Proto", "X-Rea
 MAX_FORM_BYTES: Final = 1 << 20
 FORM_FIELD: Final = "form_token"
 #: The pages of the navigation, by path.
-PAGES: Final = (("/", "Queue"),)
+PAGES: Final = (
+    ("/", "Queue"),
+    ("/nodes", "Nodes"),
+    ("/gpus", "GPUs"),
+    ("/users", "Users"),
+    ("/deadlines", "Deadlines"),
+    ("/reports", "Reports"),
+    ("/submit", "Submit"),
+)
 
 Form = Mapping[str, str]
 Shown = Callable[[web.Request, Viewer], Awaitable[web.StreamResponse]]
@@ -69,8 +78,15 @@ class Pages:
             lstrip_blocks=True,
             finalize=_shown,
         )
+        self._pages.filters["verbatim"] = escape
+        self._pages.filters["urlencode"] = lambda text: quote(str(text), safe="")
         self._pages.globals.update(
-            url=self.url, static=self._static_url, server=model.server, pages=PAGES, moment=_moment
+            key=lambda: str(uuid4()),
+            url=self.url,
+            static=self._static_url,
+            server=model.server,
+            pages=PAGES,
+            moment=_moment,
         )
 
     # --- addresses ---
@@ -156,7 +172,7 @@ class Pages:
 
     def sent_to(self, path: str, **query: object) -> web.Response:
         """Return the answer to a form: the browser shows another page."""
-        return web.Response(status=303, headers={"Location": self.url(path, **query)})
+        return web.Response(status=303, headers={"Location": self.url(quote(path), **query)})
 
     def may_act(self, viewer: Viewer, owner: str) -> bool:
         """Return whether somebody may act on the jobs of a user."""

@@ -1,0 +1,332 @@
+"""A job: why it waits, its attempts, use and events, and what its owner can do with it."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from aiohttp import web
+from msgspec import structs
+
+from gsched.cli.show.jobfields import FIELDS, array_summary
+from gsched.cli.show.story import attribute_words, event_words, part_words, usage_words
+from gsched.cli.show.why import why_lines, why_sentence
+from gsched.cli.times import format_time
+from gsched.errors import GschedError, InvalidRequestError, UnknownJobError
+from gsched.model.ids import INDICES, element_number, own_job_number, short_job_id
+from gsched.model.states import JobState
+from gsched.model.units import format_duration
+from gsched.model.wording import outcome_words
+from gsched.protocol import actions as a
+from gsched.protocol.api import ActionReply, AttemptRow, JobStory, OutputChunk
+from gsched.protocol.rerun import RerunFailed, RerunReply
+from gsched.protocol.stories import JobStories
+from gschedd.monitor.history import job_points, period_s
+from gschedd.monitor.model import ReadModel
+from gschedd.monitor.page.charts import Chart, chart
+from gschedd.monitor.page.queue import columns_of, lines_of
+from gschedd.monitor.page.shown import PAGE_ROWS, ShownJobs, page_number
+from gschedd.monitor.page.site import Form, Pages
+from gschedd.monitor.viewers import Viewer
+
+#: The end of a job's output that is shown, bytes, and how long a page waits for it, seconds.
+OUTPUT_BYTES: Final = 16 * 1024
+OUTPUT_S: Final = 0.25
+_WAITS: Final = (JobState.QUEUED, JobState.HELD, JobState.WAITING)
+_RUNS: Final = (JobState.RUNNING, JobState.MIGRATING)
+#: What a form can do with a job, and what is shown when it is done.
+_ACTIONS: Final[dict[str, tuple[str, Callable[[str, Form], a.JobAction]]]] = {
+    "hold": ("The job is held.", lambda job, _: a.HoldJob(ids=(job,))),
+    "release": (
+        "The hold is removed.",
+        lambda job, form: a.ReleaseJob(
+            ids=(job,), holds=tuple(form.get("holds", "user").split(","))
+        ),
+    ),
+    "cancel": (
+        "The job is cancelled. It may take its grace period to end.",
+        lambda job, form: a.DeleteJob(ids=(job,), message=form.get("message", "")),
+    ),
+    "requeue": (
+        "The job is stopped and requeued.",
+        lambda job, form: a.RerunJob(ids=(job,), message=form.get("message", "")),
+    ),
+}
+
+
+class JobPages:
+    """The page of each job."""
+
+    def __init__(self, site: Pages, model: ReadModel, shown: ShownJobs) -> None:
+        self._site = site
+        self._model = model
+        self._shown = shown
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            self._site.shows("/jobs/{id}", self.job),
+            self._site.shows("/jobs", self.find),
+            self._site.does("/jobs/{id}/rerun-failed", self.rerun_failed),
+            self._site.does("/jobs/{id}/{action}", self.act),
+        ]
+
+    async def find(self, request: web.Request, _viewer: Viewer) -> web.StreamResponse:
+        """``GET /jobs?id=ID``: the page of that job."""
+        return self._site.sent_to(f"/jobs/{request.query.get('id', '').strip()}")
+
+    async def job(self, request: web.Request, viewer: Viewer) -> web.StreamResponse:
+        """``GET /jobs/ID``."""
+        story = await self._story(request.match_info["id"], viewer)
+        row = story.row
+        may_act = self._site.may_act(viewer, row.user)
+        elements = await self._elements(story, page_number(request), viewer)
+        return self._site.page(
+            "job.html",
+            viewer,
+            title=f"Job {short_job_id(row.id)}{'[]' if row.array else ''}",
+            here="/",
+            story=story,
+            row=row,
+            id=request.match_info["id"],
+            sentence=why_sentence(story) if row.state in _WAITS or row.reason else "",
+            why=_why(story) if row.state in _WAITS else [],
+            facts=list(_facts(story)),
+            attributes=list(attribute_words(story)),
+            attempts=[_attempt(each, story) for each in reversed(story.attempts)],
+            events=list(event_words(story)),
+            charts=await self._charts(story),
+            output=await self._output(story, viewer) if may_act else None,
+            elements=elements,
+            may_act=may_act,
+            is_own=viewer.user == row.user,
+            can=_possible(story),
+            done=_ACTIONS.get(request.query.get("done", ""), ("", None))[0],
+            number=page_number(request),
+        )
+
+    async def _story(self, text: str, viewer: Viewer) -> JobStory:
+        """Return all that is known of a job, with the predicted start as lists have it.
+
+        Raises:
+            UnknownJobError: there is none.
+        """
+        own_job_number(text, server=self._model.server)
+        reply = await self._model.head.get("/v1/stories", JobStories, viewer=viewer, ids=text)
+        for error in reply.errors.values():
+            raise UnknownJobError(error.message, hint=error.hint)
+        story = reply.jobs[0]
+        if story.row.state in _WAITS:
+            rows = await self._shown.rows([story.row.id], viewer)
+            for row in rows.jobs:
+                story = structs.replace(
+                    story,
+                    row=structs.replace(
+                        story.row, start=row.start, predicted_start_s=row.predicted_start_s
+                    ),
+                )
+        return story
+
+    async def _elements(self, story: JobStory, number: int, viewer: Viewer) -> dict[str, object]:
+        """Return a page of the elements of an array that are jobs, finished or not."""
+        if story.row.array is None:
+            return {}
+        array = story.row.id
+        bounds = (element_number(array, 0), element_number(array, INDICES - 1))
+
+        def read(db: sqlite3.Connection) -> tuple[int, list[int]]:
+            where = "FROM head.jobs WHERE id BETWEEN ? AND ?"
+            total = db.execute(f"SELECT count(*) {where}", bounds).fetchone()[0]
+            query = f"SELECT id {where} ORDER BY id LIMIT ? OFFSET ?"
+            found = db.execute(query, (*bounds, PAGE_ROWS, PAGE_ROWS * (number - 1)))
+            return total, [each for (each,) in found]
+
+        total, numbers = await self._model.database.read(read)
+        reply = await self._shown.rows(numbers, viewer)
+        return {
+            "words": array_summary(story.row.array),
+            "lines": list(lines_of(reply)),
+            "columns": columns_of(reply),
+            "total": total,
+            "page_count": -(-total // PAGE_ROWS),
+        }
+
+    async def _charts(self, story: JobStory) -> list[Chart]:
+        """Return what a job has used over time against what it requested."""
+        row = story.row
+        if row.array is not None or not story.attempts:
+            return []
+        until_s = row.ended_s or story.now_s
+        begins = (each.started_s or each.assigned_s for each in story.attempts)
+        since_s = min(begins, default=until_s)
+        points = await self._model.database.read(
+            lambda db: job_points(db, row.id, since_s, until_s)
+        )
+        if len(points) < 2:
+            return []
+        memory = (row.memory_bytes or 0) / (1 << 30)
+        figures = [
+            ("CPU cores", [(at, each.cores) for at, each in points], "cores", float(row.cpus)),
+            (
+                "Memory",
+                [(at, each.memory_mb / 1024) for at, each in points],
+                "GiB",
+                memory or None,
+            ),
+        ]
+        if row.gpus or row.gpu_share:
+            share = row.gpu_share.percent / 100 if row.gpu_share else float(row.gpus)
+            figures.append(("GPUs busy", [(at, each.gpus) for at, each in points], "GPUs", share))
+            memory_points = [(at, each.gpu_memory_mb / 1024) for at, each in points]
+            figures.append(("GPU memory", memory_points, "GiB", None))
+        return [
+            chart(
+                title,
+                line,
+                since_s=since_s,
+                until_s=until_s,
+                period_s=max(60.0, period_s(since_s, until_s, self._model.config.sample_period_s)),
+                unit=unit,
+                limit=limit,
+            )
+            for title, line, unit, limit in figures
+        ]
+
+    async def _output(self, story: JobStory, viewer: Viewer) -> tuple[str, str]:
+        """Return the end of a running job's output, and a sentence on it."""
+        if story.row.state not in _RUNS:
+            path = story.stdout_path
+            return "", f"The output is in {path}." if story.attempts and path else ""
+        try:
+            async with asyncio.timeout(OUTPUT_S):
+                chunk = await self._model.head.get(
+                    f"/v1/jobs/{story.row.id}/output",
+                    OutputChunk,
+                    viewer=viewer,
+                    offset=str(-OUTPUT_BYTES),
+                    max=str(OUTPUT_BYTES),
+                )
+        except TimeoutError:
+            return "", "The node has not answered yet; load the page again, or use gpeek."
+        except GschedError as error:
+            return "", f"{error.message}."
+        text = chunk.data.decode("utf-8", "replace")
+        if chunk.offset:
+            text = text.partition("\n")[2]
+        lines = "".join(
+            each if each in "\n\t" or each.isprintable() else "\N{REPLACEMENT CHARACTER}"
+            for each in text.replace("\r\n", "\n").replace("\r", "\n")
+        )
+        if not chunk.path:
+            return "", "It has written nothing yet."
+        return lines, f"The end of {chunk.path} on {chunk.node}, {chunk.size_bytes} bytes."
+
+    async def act(self, request: web.Request, viewer: Viewer, form: Form) -> web.StreamResponse:
+        """``POST /jobs/ID/ACTION``.
+
+        Raises:
+            GschedError: the head refuses it.
+        """
+        job, name = request.match_info["id"], request.match_info["action"]
+        if name not in _ACTIONS:
+            raise InvalidRequestError(
+                f"unknown action {name[:40]!r}", hint=f"valid: {', '.join(_ACTIONS)}"
+            )
+        own_job_number(job, server=self._model.server)
+        body = _ACTIONS[name][1](job, form)
+        reply = await self._model.head.post("/v1/jobs/actions", body, ActionReply, viewer=viewer)
+        for result in reply.results:
+            if result.error is not None:
+                raise RefusedActionError(result.error.message, hint=result.error.hint)
+        return self._site.sent_to(f"/jobs/{job}", done=name)
+
+    async def rerun_failed(
+        self, request: web.Request, viewer: Viewer, form: Form
+    ) -> web.StreamResponse:
+        """``POST /jobs/ID/rerun-failed``: the failed job, or failed elements, as a new job."""
+        job = request.match_info["id"]
+        body = RerunFailed(job=job, key=form.get("key", ""))
+        reply = await self._model.head.post(
+            "/v1/jobs/rerun-failed", body, RerunReply, viewer=viewer
+        )
+        if not reply.id:
+            raise InvalidRequestError(reply.nothing or "nothing has failed")
+        return self._site.sent_to(f"/jobs/{reply.id}{'[]' if reply.elements else ''}")
+
+
+class RefusedActionError(InvalidRequestError):
+    """The head refuses an action (HTTP status 409)."""
+
+    status = 409
+
+
+def _possible(story: JobStory) -> dict[str, bool]:
+    """Return which buttons a job has."""
+    row = story.row
+    state, is_done = row.state, row.state == JobState.DONE
+    failed = row.outcome is not None and row.outcome.exit_status != 0
+    return {
+        "hold": state in {JobState.QUEUED, JobState.WAITING},
+        "release": bool({"user", "operator", "system"} & set(story.holds)),
+        "cancel": not is_done,
+        "requeue": state in _RUNS and story.rerunnable,
+        "resubmit": row.array is None,
+        "rerun_failed": (is_done and failed) or (row.array is not None and row.array.failed > 0),
+    }
+
+
+def _why(story: JobStory) -> list[tuple[str, list[str]]]:
+    """Return why a job waits: labels, each with its lines."""
+    found: list[tuple[str, list[str]]] = []
+    for label, text in why_lines(story):
+        if label:
+            found.append((label, []))
+        found[-1][1].append(text)
+    return found
+
+
+def _facts(story: JobStory) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of what most users look for."""
+    row = story.row
+    outcome = row.outcome
+    limit = f" of {format_duration(row.walltime_s)}" if row.walltime_s else ""
+    elapsed = str(FIELDS["elapsed"].shown(row, story))
+    pairs = (
+        ("User", row.user),
+        ("Account", story.account),
+        ("Queue", row.queue),
+        ("Request", story.resources),
+        ("Submitted", format_time(row.submitted_s)),
+        ("Started", format_time(row.started_s) if row.started_s else ""),
+        ("Ended", format_time(row.ended_s) if row.ended_s else ""),
+        ("Run time", f"{elapsed}{limit}" if elapsed else ""),
+        ("Outcome", "" if outcome is None else outcome_words(outcome, walltime_s=row.walltime_s)),
+        ("Array", "" if row.array is None else array_summary(row.array)),
+        ("Deadline", format_time(row.deadline_s) if row.deadline_s else ""),
+        ("Predicted end", format_time(row.predicted_end_s) if row.predicted_end_s else ""),
+        ("Slack", str(FIELDS["marked_slack"].shown(row, story))),
+        ("Late because", story.late_reason),
+        ("Migrations", str(FIELDS["moves"].shown(row, story))),
+        ("Depends on", story.depends),
+        ("Rerun of", story.rerun_of),
+        ("Comment", story.comment),
+        ("Directory", story.workdir),
+        ("Output", story.stdout_path),
+        ("Errors", story.stderr_path if story.stderr_path != story.stdout_path else ""),
+    )
+    return ((name, text) for name, text in pairs if text)
+
+
+def _attempt(attempt: AttemptRow, story: JobStory) -> dict[str, object]:
+    outcome = attempt.outcome
+    return {
+        "number": attempt.attempt,
+        "state": attempt.state,
+        "started": format_time(attempt.started_s) if attempt.started_s else "not started",
+        "ended": format_time(attempt.ended_s) if attempt.ended_s else "",
+        "nodes": [(part.node, part_words(part, story, outcome)) for part in attempt.parts],
+        "used": "" if attempt.usage is None else usage_words(attempt.usage),
+        "outcome": ""
+        if outcome is None
+        else outcome_words(outcome, walltime_s=story.row.walltime_s, grace_s=story.grace_s),
+    }
