@@ -64,7 +64,7 @@ REPEATED: Final = frozenset(
         "BatchingChosen",
         "CheckpointTaken",
         "GpusIdleWarned",
-        "GpusUsedAgain",
+        "IdleWarningEnded",
         "IdleGpusReclaimed",
         "JobAltered",
         "JobHeld",

@@ -110,7 +110,7 @@ def test_work_ends_the_warning_and_a_later_idle_time_is_warned_of_again() -> Non
     world.run_for(5)
     idle_for(world, job, 0, hours=1.5)
     tell(world, job, idle_s=0.0)
-    assert len(world.told(f.GpusUsedAgain, job)) == 1
+    assert len(world.told(f.IdleWarningEnded, job)) == 1
     assert world.job(job).idle is None
     world.run_for(3 * HOUR_S)
     assert world.state(job) == "running"
@@ -301,6 +301,13 @@ def test_an_interactive_job_is_idle_when_its_terminal_is_idle_too() -> None:
     own = IdleInteractiveConfig(action="cancel", warn_s=600.0, act_s=600.0)
     world = world_with(structs.replace(RULE, interactive=own))
     job = interactive(world)
+    tell(world, job, 0, idle_s=900.0, terminal_idle_s=7200.0)
+    tell(world, job, 0, idle_s=930.0, terminal_idle_s=5.0)
+    assert len(world.told(f.IdleWarningEnded, job)) == 1, "its user is back"
+    world.run_for(HOUR_S)
+    tell(world, job, 0, idle_s=HOUR_S, terminal_idle_s=1900.0)
+    assert len(warnings_of(world, job)) == 2, "and is warned again before the end"
+    assert world.state(job) == "running"
     idle_for(world, job, 0, hours=1, terminal_idle_s=7200.0)
     assert world.state(job) == "done"
 
@@ -342,7 +349,7 @@ def test_a_node_that_restarts_says_nothing_until_its_window_is_full_and_nothing_
     world.run_for(5)
     idle_for(world, job, 0, hours=1.5)
     world.hear_uses("n1", Uses(uses=((job, 1, LiveUse()),)))
-    assert world.told(f.GpusUsedAgain, job) == []
+    assert world.told(f.IdleWarningEnded, job) == []
     world.run_for(2 * HOUR_S)
     world.hear_uses("n1", Uses(uses=((job, 1, LiveUse()),)))
     assert world.state(job) == "running"

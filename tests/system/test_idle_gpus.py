@@ -105,4 +105,4 @@ def test_a_node_daemon_that_restarts_begins_its_window_anew(gpus: Gpus) -> None:
     time.sleep(6.0)
     events = [event.kind for event in gpus.cluster.head.job(job).events]
     assert gpus.state(job) == "running"
-    assert "GpusUsedAgain" in events
+    assert "IdleWarningEnded" in events

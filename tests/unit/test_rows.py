@@ -164,7 +164,7 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
                 "the job is held at 1970-01-01 02:01:00 UTC if they stay idle"
             ),
         ),
-        (f.GpusUsedAgain(**ATTEMPT), "attempt 2 uses its GPUs again"),  # type: ignore[arg-type] # common fields
+        (f.IdleWarningEnded(**ATTEMPT), "attempt 2: the warning of idle GPUs has ended"),  # type: ignore[arg-type] # common fields
         (
             f.IdleGpusReclaimed(**ATTEMPT, action="requeue", gpus=2.0, planned_end_s=9.0),  # type: ignore[arg-type] # common fields
             "idle GPUs reclaimed: the job is requeued",

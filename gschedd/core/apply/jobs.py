@@ -352,7 +352,7 @@ def _idle_warned(state: State, fact: f.GpusIdleWarned) -> None:
     )
 
 
-def _used_again(state: State, fact: f.GpusUsedAgain) -> None:
+def _used_again(state: State, fact: f.IdleWarningEnded) -> None:
     job = state.jobs[fact.job]
     move(state, job, fact, job.state)
     job.idle = None
@@ -530,7 +530,7 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.MigrationMeasured, apply_moves.move_measured),
             _on(f.DeadlineJudged, apply_moves.judged),
             _on(f.GpusIdleWarned, _idle_warned),
-            _on(f.GpusUsedAgain, _used_again),
+            _on(f.IdleWarningEnded, _used_again),
             _on(f.IdleGpusReclaimed, _idle_reclaimed),
             _on(f.GpusIdled, _idled),
             _on(f.PartOpened, _part_opened),

@@ -188,11 +188,12 @@ def _answer(case: _Case) -> Iterator[f.AnyFact]:
             yield _warned(case)
         return
     known = {(node, index) for node, found in warning.gpus.items() for index in found}
-    if not known.intersection((node, gpu.index) for node, gpu in case.now.gpus):
+    is_over = not known.intersection((node, gpu.index) for node, gpu in case.now.gpus)
+    if is_over or case.is_attended:
         if not warning.reclaimed:
-            yield f.GpusUsedAgain(at_s=case.now_s, job=case.job.id, attempt=case.attempt.number)
+            yield f.IdleWarningEnded(at_s=case.now_s, job=case.job.id, attempt=case.attempt.number)
         return
-    if not case.ends or case.is_attended:
+    if not case.ends:
         return
     if not warning.acts_s or not idle <= known:  # its owner knows of other GPUs, or of no end
         if not warning.reclaimed:

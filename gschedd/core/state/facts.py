@@ -317,8 +317,8 @@ class GpusIdleWarned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True,
     acts_s: float = 0.0
 
 
-class GpusUsedAgain(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """None of the GPUs of which the owner was warned is idle any more: nothing follows."""
+class IdleWarningEnded(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """No GPU of which the owner was warned is idle, or somebody is at the terminal: all is well."""
 
 
 class IdleGpusReclaimed(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -560,7 +560,7 @@ AnyFact = (
     | MigrationMeasured
     | DeadlineJudged
     | GpusIdleWarned
-    | GpusUsedAgain
+    | IdleWarningEnded
     | IdleGpusReclaimed
     | GpusIdled
     | PartOpened

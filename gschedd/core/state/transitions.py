@@ -59,7 +59,7 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.RUNNING, f.CheckpointTaken): frozenset({J.RUNNING}),
         (J.RUNNING, f.BatchingChosen): frozenset({J.RUNNING}),
         (J.RUNNING, f.GpusIdleWarned): frozenset({J.RUNNING}),
-        (J.RUNNING, f.GpusUsedAgain): frozenset({J.RUNNING}),
+        (J.RUNNING, f.IdleWarningEnded): frozenset({J.RUNNING}),
         (J.RUNNING, f.IdleGpusReclaimed): frozenset({J.RUNNING}),
         (J.RUNNING, f.TrainingResumed): frozenset({J.RUNNING}),
         (J.RUNNING, f.StopRequested): frozenset({J.EXITING}),

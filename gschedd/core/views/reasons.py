@@ -373,8 +373,8 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
             return _describe_judgement(fact)
         case f.GpusIdleWarned():
             return idle_words(fact)
-        case f.GpusUsedAgain():
-            return f"attempt {fact.attempt} uses its GPUs again"
+        case f.IdleWarningEnded():
+            return f"attempt {fact.attempt}: the warning of idle GPUs has ended"
         case f.IdleGpusReclaimed():
             return f"idle GPUs reclaimed: the job is {ENDINGS[fact.action]}"
         case f.GpusIdled():
