@@ -74,6 +74,22 @@ def test_the_first_job_that_waits_is_predicted_to_start_at_the_end_and_others_ba
     assert world.started_s(passes) is not None
 
 
+def test_a_job_does_not_backfill_on_a_node_whose_maintenance_it_would_reach() -> None:
+    """Beside a reservation it would fit there only."""
+    world = World(node("n1", cpus=4), node("n2", cpus=4))
+    order(world, "n2")
+    world.submit("nodes=n1:ppn=2,walltime=90", runs_s=90)
+    first = world.submit("nodes=1:ppn=4,walltime=500", runs_s=5)
+    beside = world.submit("nodes=1:ppn=1,walltime=400")
+
+    world.run_until(20)
+
+    assert world.started_s(beside) is None
+    assert "would delay job 2's reservation" in world.why(beside)
+    world.run_until(150)
+    assert (world.started_s(first), world.started_s(beside)) == (90, 95)
+
+
 def test_a_node_counts_as_drained_meanwhile_and_a_drain_by_an_operator_stays() -> None:
     world = World(node("n1"))
     order(world, "n1")

@@ -1,17 +1,22 @@
 """What every policy guarantees, checked on random snapshots: one suite for all of the registry."""
 
+import math
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from baselines.kit.paper_model import PaperModel
 from baselines.registry import POLICIES
+from gsched.model.window import NodeWindow
 from gschedd.models.robust import RobustModel
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.load import NodeLoad, NodeRates, Use
 from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import validate
+from gschedd.policies.queue import balance, fifo
 from tests.support.detached import AlsoDetached
 from tests.support.each_policy import with_each
 from tests.support.runs import kind, run
@@ -245,3 +250,36 @@ def test_a_predicted_start_is_kept(policy: Policy, snapshot: Snapshot) -> None:
         seen = after(seen, plan)
 
     raise AssertionError(f"job {wait.first} did not start by {end_s}")
+
+
+@st.composite
+def windowed(draw: st.DrawFn) -> Snapshot:
+    """Return a snapshot with maintenance of some nodes, now or to come."""
+    seen = draw(snapshots() | informed())
+    windows: dict[str, tuple[NodeWindow, ...]] = {}
+    for name in draw(st.sets(st.sampled_from(sorted(seen.nodes)), min_size=1)):
+        times_s = sorted(draw(st.sets(st.integers(-5, 120), min_size=2, max_size=4)))
+        pairs = zip(times_s[::2], times_s[1::2], strict=False)
+        windows[name] = tuple(
+            NodeWindow(number=number, from_s=NOW_S + from_s, to_s=NOW_S + to_s)
+            for number, (from_s, to_s) in enumerate(pairs, 1)
+        )
+    return structs.replace(seen, windows=windows)
+
+
+@given(snapshot=windowed())
+@pytest.mark.parametrize("policy", [fifo.plan, balance.plan], ids=["fifo", "balance"])
+def test_no_job_starts_that_would_run_into_maintenance(policy: Policy, snapshot: Snapshot) -> None:
+    """And each class of jobs has a start or a reason to wait, as without any."""
+    plan = policy(snapshot)
+
+    for start in plan.starts:
+        for share in start.allocation:
+            for window in snapshot.windows.get(share.node, ()):
+                walltime_s = start.job_class.walltime_s
+                ends_s = NOW_S + walltime_s if walltime_s is not None else math.inf
+                assert ends_s <= window.from_s or window.to_s <= NOW_S
+    told = {start.job_class for start in plan.starts} | {wait.job_class for wait in plan.waits}
+    assert told == {group.job_class for group in snapshot.groups}
+    for wait in plan.waits:
+        assert wait.predicted_start_s is None or wait.predicted_start_s >= NOW_S
