@@ -24,6 +24,7 @@ from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.elastic_runs import ROOT, SCRIPT, Run, release
 from tests.support.forks import ForkServer
+from tests.support.processes import environment_of
 from tests.support.torch_python import torch_python
 
 OPTIONS = ("--model=transformer", "--epochs=3", "--global-batch=8")  # 72 steps
@@ -43,7 +44,7 @@ class Watch:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._below = str(directory).encode()
+        self._below = f"\0GSCHED_JOB_DIR={directory}".encode()
         self._directory = directory
         self._known: dict[int, tuple[int, int] | None] = {}
         self._gated: set[int] = set()
@@ -88,13 +89,10 @@ class Watch:
                 return self._known[pid]
             del self._known[pid]
             return None
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
+        environment = environment_of(str(pid))
+        if self._below not in environment:
             return None
-        variables = dict(item.split(b"=", 1) for item in environment if b"=" in item)
-        if not variables.get(b"GSCHED_JOB_DIR", b"").startswith(self._below):
-            return None
+        variables = dict(item.split(b"=", 1) for item in environment.split(b"\0") if b"=" in item)
         key = (int(variables[b"GSCHED_JOB_NUMBER"]), int(variables[b"GSCHED_ATTEMPT"]))
         self._known[pid] = key
         if variables.get(b"GSCHED_GATE", b"open") != b"open":

@@ -23,7 +23,7 @@ def processes_of(marker: str, directory: Path) -> list[psutil.Process]:
     somewhere), or if it descends from one that does.
     """
     ours = _with_ancestors(os.getpid())
-    mark, below = f"{MARKER}={marker}\0".encode(), f"{directory}/"
+    mark, below = f"\0{MARKER}={marker}\0".encode(), f"{directory}/"
     found: dict[int, psutil.Process] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) in ours or not _belongs(name, mark, below):
@@ -85,16 +85,23 @@ def _with_ancestors(pid: int) -> frozenset[int]:
     return frozenset({pid} | {parent.pid for parent in psutil.Process(pid).parents()})
 
 
-def _belongs(pid: str, mark: bytes, below: str) -> bool:
+def environment_of(pid: str) -> bytes:
+    """Return the variables of a process, each between NUL bytes; none if it is gone or foreign."""
     try:
         fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
         try:
-            environment = os.read(fd, ENVIRONMENT_BYTES)
+            return b"\0" + os.read(fd, ENVIRONMENT_BYTES)
         finally:
             os.close(fd)
     except OSError:
-        return False  # gone, or another user's
-    if environment.startswith(mark) or b"\0" + mark in environment:
+        return b""
+
+
+def _belongs(pid: str, mark: bytes, below: str) -> bool:
+    environment = environment_of(pid)
+    if not environment:
+        return False
+    if mark in environment:
         return True
     return any(_is_below(f"/proc/{pid}/{link}", below) for link in ("cwd", "fd/1", "fd/2"))
 
