@@ -242,6 +242,26 @@ def _node_operands(context: click.Context, incomplete: str) -> Found:
     yield from (item for item in _nodes(context, incomplete) if item.value not in given)
 
 
+def _queue_words(context: click.Context, incomplete: str) -> Found:
+    """Yield the commands of gmgr, then queues, then attributes."""
+    from gsched.config.tables import QUEUE_ATTRIBUTES  # late: gmgr alone needs it
+
+    verb, *rest = context.params.get("words") or ("",)
+    if not verb:
+        verbs = ("list", "print", "export", "create", "set", "unset", "delete")
+        yield from (CompletionItem(each) for each in verbs)
+    elif not rest:
+        yield from _queues(context, incomplete)
+    elif verb in {"create", "set", "unset"}:
+        end = "" if verb == "unset" else "="
+        yield from (CompletionItem(f"{each}{end}") for each in QUEUE_ATTRIBUTES)
+
+
+def _task_names(context: click.Context, incomplete: str) -> Found:
+    del incomplete
+    return [CompletionItem(row.name) for row in _head(context).tasks().tasks]
+
+
 def _state_names(context: click.Context, incomplete: str) -> Found:
     del context
     if incomplete.isupper():
@@ -329,6 +349,8 @@ _SOURCES: Final[dict[tuple[str, str], Source]] = {
     ("gnodes", "operands"): _node_operands,
     ("gsub", "operands"): _work,
     ("", "queue"): _queues,
+    ("gmgr", "words"): _queue_words,
+    ("tasks", "name"): _task_names,
     ("", "states"): _listed(_state_names),
     ("", "resources"): _resources,  # gselect
     ("", "rerunnable"): _words("y", "n"),

@@ -98,6 +98,8 @@ def test_job_ids_and_node_and_queue_names_come_from_the_head(
         assert shell.line_after(f"gdel {TAB}") == f"gdel {first}"
         assert shell.line_after(f"gnodes drain rack{TAB}") == "gnodes drain rack7-node1"
         assert shell.line_after(f"gsub -q exp{TAB}") == "gsub -q express"
+        assert shell.line_after(f"gmgr delete lo{TAB}") == "gmgr delete long"
+        assert shell.line_after(f"gsched tasks run ch{TAB}") == "gsched tasks run check_rows"
 
     assert len(cluster.head.jobs().jobs) == 1  # and nothing was submitted
 
@@ -147,6 +149,9 @@ def deletion(job: int) -> a.DeleteJob:
         ("gsched", "gsched completion f", ["plain fish"]),
         ("gsim", "gsim run --se", ["plain --seed"]),
         ("gnodes", "gnodes dr", ["plain drain"]),
+        ("gmgr", "gmgr se", ["plain set"]),
+        ("gmgr", "gmgr set night allow_", ["open allow_users=", "open allow_groups="]),
+        ("gmgr", "gmgr unset night deny", ["plain deny_users"]),
         ("gdel", "gdel 1", []),  # no head: silent
     ],
 )

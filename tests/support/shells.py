@@ -94,7 +94,8 @@ def shell_with_completion(name: str, directory: Path, *, head: str = "") -> Iter
     """
     if shutil.which(name) is None:
         pytest.skip(f"there is no {name} here")
-    commands = make_commands(directory / "bin", "gsub", "gstat", "gdel", "gnodes", "gsched", "gsim")
+    names = ("gsub", "gstat", "gdel", "gmgr", "gnodes", "gsched", "gsim")
+    commands = make_commands(directory / "bin", *names)
     environment = {
         "PATH": f"{commands}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),

@@ -183,7 +183,7 @@ def test_up_changes_policy_and_shares_of_a_running_cluster(site: Site) -> None:
     assert ("has not read" in shown.stderr, 'policy = "goodput"' in shown.stdout) == (False, True)
     cluster.change(site.layout.config, ("history", "learn"), value=False)
     shown = run_command("gsched", "config", "show", str(site.layout.config), "--diff")
-    assert "has not read the file as it is now: restart the head" in shown.stderr
+    assert "has not read it as it is now: gsched reload" in shown.stderr
     site.up()
     assert site.pids()["head"] != before["head"], "an edited configuration restarts it"
 
