@@ -11,7 +11,7 @@ MAN_NEEDS = $(if $(filter $(BIN)/python,$(PYTHON)),$(VENV)/.gsched-base)
 MAN_PAGES = $(patsubst man/%.rst,build/man/%,$(wildcard man/*.[1-8].rst))
 
 .PHONY: check format lint types imports tidy docs-check house quick test integration bench demo man \
-	install clean
+	install install-etc clean
 
 check: format lint types imports tidy docs-check house quick
 
@@ -63,17 +63,10 @@ build/man/%: man/%.rst $(MAN_NEEDS)
 	$(PYTHON) -m docutils --writer manpage $< $@
 
 # The programs come with `pip install .`; this installs what pip does not.
-install: man
-	install -d $(DESTDIR)/etc/gsched $(DESTDIR)/etc/logrotate.d \
-		$(DESTDIR)$(PREFIX)/lib/systemd/system \
-		$(DESTDIR)$(PREFIX)/lib/sysusers.d $(DESTDIR)$(PREFIX)/lib/tmpfiles.d \
-		$(DESTDIR)$(PREFIX)/share/man
-	test -e $(DESTDIR)/etc/gsched/gsched.toml \
-		|| install -m 644 etc/gsched.toml $(DESTDIR)/etc/gsched/gsched.toml
-	install -m 644 etc/systemd/*.service $(DESTDIR)$(PREFIX)/lib/systemd/system
-	install -m 644 etc/sysusers.d/gsched.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d
-	install -m 644 etc/logrotate.d/gsched $(DESTDIR)/etc/logrotate.d
-	install -m 644 etc/tmpfiles.d/gsched.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d
+install-etc:
+	scripts/lib/install-etc "$(DESTDIR)" "$(PREFIX)"
+
+install: install-etc man
 	for page in $(MAN_PAGES); do \
 		install -D -m 644 $$page \
 			$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/} || exit 1; \

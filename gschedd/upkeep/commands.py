@@ -242,7 +242,10 @@ def upgrade(*, rehearse: bool, config_path: str | None, as_json: bool) -> int:
         return 0
     path = os.path.join(config.head.state_dir, DATABASE)
     if done is None:
-        print(f"{path} has schema {SCHEMA_VERSION}, that of this gsched: there is nothing to do")
+        state = f"has schema {SCHEMA_VERSION}, that of this gsched"
+        print(
+            f"{path} {state if os.path.exists(path) else 'does not exist'}: there is nothing to do"
+        )
     else:
         _print_rehearsal(done, path, is_done=not rehearse)
     return 0

@@ -55,7 +55,7 @@ def rehearse(state_dir: str, *, clock: Clock, progress: Progress) -> Rehearsal |
     """Start a head's store on a copy of the database, with the step of the schema, and check it.
 
     Returns:
-        What the step takes; None: the database has the schema of this gsched.
+        What the step takes; None: the database has the schema of this gsched, or there is none yet.
 
     Raises:
         ConfigError: the schema is not taken over.
@@ -67,6 +67,8 @@ def rehearse(state_dir: str, *, clock: Clock, progress: Progress) -> Rehearsal |
     path = os.path.join(state_dir, DATABASE)
     copy = os.path.join(place, DATABASE)
     shutil.rmtree(place, ignore_errors=True)
+    if not os.path.exists(path):
+        return None
     try:
         with closing(reading(path)) as db:
             (before,) = db.execute("PRAGMA user_version").fetchone()

@@ -20,12 +20,9 @@ PROGRAMS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scri
 OTHERS = {
     "python3": "tests/system/test_installation.py",
     "pip": "tests/system/test_installation.py",
-    "ln": "tests/system/test_installation.py",
-    "make": "tests/system/test_installation.py",
-    "systemd-sysusers": "tests/system/test_installation.py",
-    "useradd": "tests/system/test_installation.py",
     "runuser": "tests/system/test_installation.py",
     "systemctl": "tests/system/test_installation.py, tests/system/test_restored.py",
+    "scripts/install": "tests/system/test_installation.py",
     "scripts/package": "scripts/package-test",
     "apt-get": "scripts/package-test",
     "scripts/demo": ".ci/run",

@@ -23,8 +23,8 @@ from tests.support.processes import kill_all, processes_of
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = "administrators-guide.md"
-SOURCES = ("gsched", "gschedd", "gnode", "man", "etc", "docs")
-FILES = ("Makefile", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("gsched", "gschedd", "gnode", "man", "etc", "docs", "scripts")
+FILES = ("Makefile", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 TIMEOUT_S = 300.0
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
@@ -125,7 +125,7 @@ def test_installation_without_root(top: Path, process_marker: str) -> None:
 #: What stands for systemctl where there is no systemd: does what the installed units say.
 SYSTEMCTL = """#!/bin/bash -e
 for unit in gschedd gnode; do
-    file=/usr/lib/systemd/system/$unit.service
+    file=/usr/local/lib/systemd/system/$unit.service
     value() { sed -n "s/^$1=//p" $file; }
     user=$(value User)
     for kind in State:/var/lib Runtime:/run; do
@@ -168,8 +168,7 @@ def test_installation_on_a_fresh_machine(top: Path, process_marker: str, variant
     """As root, head and node on one machine; the head is not root, the job is its user's."""
     first, instead = shell_blocks(GUIDE, "## Installing")
     if variant == "without systemd":
-        kept = first.splitlines(keepends=True)[: -instead.count("\n") + 1]
-        first = "".join(kept) + instead
+        first = instead
     elif shutil.which("systemd-sysusers") is None:
         pytest.skip("systemd-sysusers is not installed")
     # The daemons need a moment: an administrator would ask the doctor again.
@@ -185,6 +184,13 @@ gsched init
 stat -c 'the head runs as %U' /proc/$(cat /var/lib/gsched/gschedd.pid)
 stat -c 'the node runs as %U' /proc/$(cat /var/lib/gnode/gnode.pid)
 stat -c '%U %a %n' /etc/gsched/* /var/lib/gsched /var/lib/gnode /run/gsched
+test -s /opt/gsched/share/man/man1/gsub.1 && test -s /usr/local/share/man/man8/gnode.8
+kill $(cat /var/lib/gsched/gschedd.pid /var/lib/gnode/gnode.pid)
+cd /run/src
+scripts/install
+scripts/install --uninstall
+find /opt /usr/local -name '*gsched*' -o -name gnode -o -name gsub
+scripts/install --uninstall || echo "nothing is left to remove"
 """
     (top / "commands").write_text(commands + after)
     (top / "bin" / "systemctl").write_text(SYSTEMCTL)
@@ -193,6 +199,7 @@ stat -c '%U %a %n' /etc/gsched/* /var/lib/gsched /var/lib/gnode /run/gsched
     env = {
         **OFFLINE,
         **{name: value for name, value in os.environ.items() if name.startswith("GSCHED_TEST")},
+        "GSCHED_PYTHON": "python3",
         "PATH": "/run/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/root",
         "LANG": "C.UTF-8",
@@ -222,6 +229,11 @@ stat -c '%U %a %n' /etc/gsched/* /var/lib/gsched /var/lib/gnode /run/gsched
     assert "kept /etc/gsched/gsched.toml" in lines
     assert "created the cluster's key /etc/gsched/cluster.key" in lines
     assert lines.index("kept the cluster's key /etc/gsched/cluster.key") > lines.index(user)
+    assert "install: gsched" in told.partition("(upgrade)")[0]
+    left = lines[lines.index("install: kept /etc/gsched, /var/lib/gsched, /var/lib/gnode and the "
+        "account gsched; --purge removes them") + 1 :]  # fmt: skip
+    assert [line for line in left if line.startswith("/")] == []
+    assert left[-1] == "nothing is left to remove"
     assert not processes_of(process_marker, top)
 
 
