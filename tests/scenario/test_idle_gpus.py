@@ -198,6 +198,21 @@ def test_a_job_that_hangs_instead_is_stopped_and_restarts_from_its_last_checkpoi
     assert len(world.told(f.IdleGpusReclaimed, job)) == 1
 
 
+def test_a_job_that_did_not_save_its_state_and_works_again_is_let_go() -> None:
+    world = world_with()
+    hangs = Program(runs_s=5 * HOUR_S, saves_s=None)
+    job = world.submit("nodes=1:gpus=1,walltime=9:00:00", movable=True, program=hangs)
+    world.run_for(5)
+    idle_for(world, job, 0, hours=2.1)
+    world.run_for(400)
+    assert world.job(job).holds
+    tell(world, job, idle_s=0.0)
+    assert (world.job(job).holds, world.job(job).hold_reason) == ((), "")
+    world.run_for(4 * HOUR_S)
+    assert world.state(job) == "done"
+    assert world.told(f.GpusIdled, job) == [], "nothing has ended it, and no node counted"
+
+
 def test_a_job_that_must_not_be_rerun_is_only_warned_unless_the_site_wants_it() -> None:
     world = world_with()
     job = world.submit("nodes=1:gpus=1", program=LONG, rerunnable=False)

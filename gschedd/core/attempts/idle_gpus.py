@@ -28,6 +28,8 @@ from gschedd.plan.snapshot import Move
 
 #: What a node has said of an attempt holds for so long, seconds: it says it once a minute.
 FRESH_S: Final = 180.0
+#: A part of the reason of a hold.
+HELD_FOR: Final = "idle since"
 #: What an action means for the job.
 ENDINGS: Final = MappingProxyType({"hold": "held", "requeue": "requeued", "cancel": "cancelled"})
 
@@ -190,8 +192,12 @@ def _answer(case: _Case) -> Iterator[f.AnyFact]:
     known = {(node, index) for node, found in warning.gpus.items() for index in found}
     is_over = not known.intersection((node, gpu.index) for node, gpu in case.now.gpus)
     if is_over or case.is_attended:
-        if not warning.reclaimed:
-            yield f.IdleWarningEnded(at_s=case.now_s, job=case.job.id, attempt=case.attempt.number)
+        job = case.job
+        yield f.IdleWarningEnded(at_s=case.now_s, job=job.id, attempt=case.attempt.number)
+        if (
+            warning.reclaimed and HELD_FOR in job.hold_reason
+        ):  # it did not save its state, and works
+            yield f.JobReleased(at_s=case.now_s, job=job.id, holds=(HoldKind.USER,), by="gsched")
         return
     if not case.ends:
         return
@@ -220,7 +226,7 @@ def _reclaimed(case: _Case, warning: IdleWarning) -> Iterator[f.AnyFact]:
     """Yield the end of a job: by a checkpoint if it can make one, else by a stop."""
     job, number, now_s, action = case.job, case.attempt.number, case.now_s, case.action
     all_since_s = max(now_s - gpu.idle_s for _, gpu in case.long_idle)
-    why = f"{counted(len(case.long_idle), 'GPU')} idle since {moment(all_since_s)}"
+    why = f"{counted(len(case.long_idle), 'GPU')} {HELD_FOR} {moment(all_since_s)}"
     if not warning.reclaimed:
         yield f.IdleGpusReclaimed(
             at_s=now_s,
