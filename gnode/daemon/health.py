@@ -1,6 +1,7 @@
 """Runs the health checks of this node: the site's programs, and the built-in one of its GPUs."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +14,8 @@ from gsched.clock import Clock
 from gsched.config.nodes import GPU_CHECK, HealthCheckConfig
 from gsched.errors import TryAgainError
 from gsched.model.health import MAX_TEXT, HealthResult
+
+log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0  # how often a check for idle nodes looks whether the node is idle
 
@@ -90,6 +93,12 @@ class HealthChecks:
         passed: bool,
     ) -> None:
         at_s = clock.wall_s()
+        known = self._results.get(name)
+        if known is None or known.passed is not passed or (not passed and known.text != text):
+            if passed:
+                log.info("health check %s passed: %s", name, text or "no output")
+            else:
+                log.warning("health check %s failed: %s", name, text)
         self._results[name] = HealthResult(
             name=name, passed=passed, text=text[:MAX_TEXT], at_s=at_s
         )
