@@ -1,9 +1,11 @@
 """The monitor's side of the API, for commands that make reports of the past."""
 
+from collections.abc import Mapping
+
 from gsched.client import HeadClient
 from gsched.config.words import monitor_socket_of
 from gsched.errors import HeadUnreachableError, UsageError
-from gsched.protocol.reports import HeldReply, PeriodReport, UsageReply
+from gsched.protocol.reports import HeldReply, MailReply, PeriodReport, UsageReply
 from gsched.transport import quote
 
 #: A report of a year reads a million rows.
@@ -42,10 +44,21 @@ class MonitorClient(HeadClient):
 
     def get_text(self, path: str, **wanted: str | float) -> bytes | bytearray:
         """Return the answer to a GET request as it came."""
+        return self._request("GET", path, wanted)
+
+    def mail(self, form: str, recipients: str, **wanted: str | float) -> MailReply:
+        """Have a report sent by mail."""
+        path = "/v1/report/mail"
+        sent = self._request("POST", path, {"form": form, "to": recipients, **wanted})
+        return self._decode(sent, MailReply, path)
+
+    def _request(
+        self, method: str, path: str, wanted: Mapping[str, str | float]
+    ) -> bytes | bytearray:
         texts = {name: str(value) for name, value in wanted.items() if value != ""}
         query = "&".join(f"{name}={quote(text)}" for name, text in texts.items())
         try:
-            return self._send("GET", f"{path}?{query}", timeout_s=TIMEOUT_S)
+            return self._send(method, f"{path}?{query}", timeout_s=TIMEOUT_S)
         except HeadUnreachableError as error:
             raise HeadUnreachableError(
                 f"the monitor does not answer at {self.transport.address.path}",

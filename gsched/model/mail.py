@@ -47,8 +47,8 @@ def wants_mail(points: str, recipients: str) -> bool:
     return bool(recipients) if not points else not NEVER & set(points)
 
 
-def checked_recipients(stated: str) -> tuple[str, ...]:
-    """Return the recipients of ``-M``, each once, in their order.
+def checked_recipients(stated: str, *, option: str = "-M") -> tuple[str, ...]:
+    """Return the recipients of an option, each once, in their order.
 
     Raises:
         InvalidRequestError: too many, or one that is no mail address and no local name.
@@ -56,13 +56,13 @@ def checked_recipients(stated: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(filter(None, (part.strip() for part in stated.split(",")))))
     if len(names) > MAX_RECIPIENTS:
         raise InvalidRequestError(
-            f"-M: {len(names)} recipients; the limit is {MAX_RECIPIENTS}",
+            f"{option}: {len(names)} recipients; the limit is {MAX_RECIPIENTS}",
             hint="use a mailing list",
         )
     for name in names:
         if len(name) > MAX_RECIPIENT or not _RECIPIENT.fullmatch(name):
             raise InvalidRequestError(
-                f"-M: invalid recipient {name[:80]!r}",
+                f"{option}: invalid recipient {name[:80]!r}",
                 hint="write USER or USER@HOST, several with commas between them",
             )
     return names

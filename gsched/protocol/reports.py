@@ -218,3 +218,9 @@ class PeriodReport(Struct, kw_only=True):
     idle: list[IdleRow]
     failures: list[FailureRow]
     behind: int = 0
+
+
+class MailReply(Struct, frozen=True, kw_only=True):
+    """``POST /v1/report/mail``: the recipients to which a report goes, with their domains."""
+
+    recipients: str

@@ -431,7 +431,9 @@ class Service:
             if not before.notify.is_on:
                 self._notify_after = self._store.reached[0]
             self._notifier.restart()
-        watched = [(each.web, each.history, each.head.operators) for each in (before, config)]
+        watched = [
+            (each.web, each.history, each.notify, each.head.operators) for each in (before, config)
+        ]
         if watched[0] != watched[1]:
             self._monitor.restart()
 

@@ -59,18 +59,23 @@ def mail_domain(config: Config) -> str:
 
 def begin_notifying(settings: Settings, *, newest: int, database: str) -> NotifierBegin | None:
     """Return what the process that tells of jobs is told; None where the site has none."""
-    config = settings.config.notify
-    if not config.is_on:
+    if not settings.config.notify.is_on:
         return None
+    ledger = os.path.join(settings.config.head.state_dir, "notify.db")
+    return NotifierBegin(
+        settings=_notifier_settings(settings), newest=newest, database=database, ledger=ledger
+    )
+
+
+def _notifier_settings(settings: Settings) -> NotifierSettings:
+    config = settings.config.notify
     sender = config.sender or pwd.getpwuid(os.getuid()).pw_name
     has_domain = "@" in sender or not config.mail_domain
-    begin = NotifierSettings(
+    return NotifierSettings(
         config=config,
         server=settings.server,
         sender=sender if has_domain else f"{sender}@{config.mail_domain}",
     )
-    ledger = os.path.join(settings.config.head.state_dir, "notify.db")
-    return NotifierBegin(settings=begin, newest=newest, database=database, ledger=ledger)
 
 
 def begin_monitoring(settings: Settings, *, database: str) -> MonitorBegin | None:
@@ -82,6 +87,7 @@ def begin_monitoring(settings: Settings, *, database: str) -> MonitorBegin | Non
         server=settings.server,
         config=config.web,
         history=config.history,
+        notify=_notifier_settings(settings),
         database=database,
         state_dir=config.head.state_dir,
         head_socket=config.head.socket,

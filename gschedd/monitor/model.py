@@ -9,12 +9,14 @@ from gsched.protocol.samples import UseSamples
 from gschedd.monitor.database import Database
 from gschedd.monitor.link import HeadLink
 from gschedd.monitor.viewers import Viewers
+from gschedd.notify.scan import NotifierSettings
 
 
 class MonitorBegin(Struct, frozen=True, kw_only=True):
     """What the head tells the process.
 
     Attributes:
+        notify: as the notifier gets them.
         database: path of the head's.
         state_dir: where ``monitor.db`` and the key of sessions are.
         head_socket: where the head takes requests.
@@ -25,6 +27,7 @@ class MonitorBegin(Struct, frozen=True, kw_only=True):
     server: str
     config: WebConfig
     history: HistoryConfig
+    notify: NotifierSettings
     database: str
     state_dir: str
     head_socket: str
@@ -37,6 +40,8 @@ class ReadModel(Struct, kw_only=True):
 
     Attributes:
         server: name of the cluster's head.
+        notify: by which reports are mailed.
+        state_dir: of the head.
         operators: uids of operators, who may act on all jobs.
         samples: the last that the head gave; None: none yet.
         trouble: why it gave none at last; empty: it did.
@@ -50,6 +55,8 @@ class ReadModel(Struct, kw_only=True):
     head: HeadLink
     viewers: Viewers
     clock: Clock
+    notify: NotifierSettings
+    state_dir: str
     operators: frozenset[int] = frozenset()
     samples: UseSamples | None = None
     trouble: str = ""

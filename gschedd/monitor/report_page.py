@@ -1,7 +1,11 @@
 """A report as one HTML file with figures: no script, and nothing that is loaded."""
 
+import email.message
+import email.policy
+import email.utils
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Final, NamedTuple
 
@@ -12,8 +16,10 @@ from gsched.cli.show.report_sections import (
     ReportSection,
     closing_words,
     sections_of,
+    text_of,
     title_of,
 )
+from gsched.logs import one_line
 from gsched.protocol.reports import PeriodReport, UsePart
 
 #: Of the figure of use, in pixels: its width and height, and what is left of and below it.
@@ -73,6 +79,22 @@ def page_of(report: PeriodReport) -> str:
         lines=[(_y(part), f"{part:.0%}") for part in (0.0, 0.5, 1.0)],
         days=list(_labels(report)),
     )
+
+
+def message_of(report: PeriodReport, *, sender: str, recipients: Sequence[str]) -> bytes:
+    """Return a report as a message: its text, with the page as an attachment."""
+    message = email.message.EmailMessage(policy=email.policy.SMTP)
+    message["From"] = sender
+    message["To"] = ", ".join(recipients)
+    message["Subject"] = one_line(title_of(report))
+    message["Date"] = email.utils.format_datetime(datetime.fromtimestamp(report.now_s, UTC))
+    message["Message-ID"] = email.utils.make_msgid(domain=report.server)
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(text_of(report))
+    day = time.strftime("%Y-%m-%d", time.localtime(report.since_s))
+    name = f"{report.server}-{report.form}-{day}.html"
+    message.add_attachment(page_of(report), subtype="html", filename=name)
+    return message.as_bytes()
 
 
 def _drawn(section: ReportSection, report: PeriodReport) -> DrawnSection:

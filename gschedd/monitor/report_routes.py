@@ -7,15 +7,17 @@ from typing import Final
 
 from aiohttp import web
 
-from gsched.errors import InvalidRequestError
-from gsched.protocol.reports import HeldReply, PeriodReport, UsageReply
+from gsched.errors import InvalidRequestError, NotPermittedError, TryAgainError
+from gsched.protocol.reports import HeldReply, MailReply, PeriodReport, UsageReply
+from gschedd.core.requests.notify import allowed_recipients
 from gschedd.http.answers import answer
 from gschedd.http.queries import check_pattern
 from gschedd.monitor.model import ReadModel
-from gschedd.monitor.report_page import page_of
+from gschedd.monitor.report_page import message_of, page_of
 from gschedd.monitor.reports import STEPS, report_of
 from gschedd.monitor.swf import write_swf
 from gschedd.monitor.usage_queries import Wanted, held, usage_of
+from gschedd.notify.letters import letters_in, put_letter
 
 #: What has just ended is waited for, seconds, if it is no more than so many events.
 CATCH_UP_S: Final = 5.0
@@ -42,6 +44,7 @@ class ReportRoutes:
             web.get("/v1/report", self.report),
             web.get("/v1/report.html", self.page),
             web.get("/v1/swf", self.swf),
+            web.post("/v1/report/mail", self.mail),
         ]
 
     async def usage(self, request: web.Request) -> web.StreamResponse:
@@ -83,6 +86,37 @@ class ReportRoutes:
     async def page(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/report.html``: the same with figures, in one file."""
         return web.Response(text=page_of(await self._report(request)), content_type="text/html")
+
+    async def mail(self, request: web.Request) -> web.StreamResponse:
+        """``POST /v1/report/mail``: send a report by mail, for operators on the Unix socket."""
+        model, viewer = self._model, self._model.viewers.of(request)
+        if viewer.session or viewer.uid not in model.operators:
+            raise NotPermittedError(
+                "only operators may mail reports", hint="print the report and send it yourself"
+            )
+        if not model.notify.config.sends_mail:
+            raise InvalidRequestError(
+                "this site sends no mail",
+                hint="set sendmail or smtp_host in [notify] of gsched.toml, or print the report",
+            )
+        stated = request.query.get("to", "")
+        recipients = allowed_recipients(stated, model.notify.config, option="--mail")
+        if not recipients:
+            raise InvalidRequestError("--mail: no recipient", hint="write USER or USER@HOST")
+        domain = model.notify.config.mail_domain
+        named = [
+            name if "@" in name or not domain else f"{name}@{domain}"
+            for name in recipients.split(",")
+        ]
+        message = message_of(
+            await self._report(request), sender=model.notify.sender, recipients=named
+        )
+        directory = letters_in(model.state_dir)
+        if not await asyncio.to_thread(put_letter, directory, message, uid=viewer.uid):
+            raise TryAgainError(
+                "too many messages wait for the mail server", hint="see gsched doctor"
+            )
+        return answer(MailReply(recipients=",".join(named)))
 
     async def swf(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/swf``: jobs that ended in a period, in the Standard Workload Format."""

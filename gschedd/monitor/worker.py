@@ -113,6 +113,8 @@ async def _run(
             head=HeadLink(begin.head_socket),
             viewers=Viewers(key, session_s=config.session_hours * 3600, clock=clock),
             clock=clock,
+            notify=begin.notify,
+            state_dir=begin.state_dir,
             operators=frozenset(begin.operators),
         )
         opened.callback(model.database.close)

@@ -9,6 +9,7 @@ block nor harm the head, and another one goes on where it was killed.
 import asyncio
 import contextlib
 import logging
+import os
 import sqlite3
 from typing import Final
 
@@ -18,6 +19,7 @@ from gsched.clock import Clock, SystemClock
 from gsched.failpoint import failpoint
 from gsched.logs import Complaints
 from gschedd.notify.ledger import Ledger, Waiting, open_ledger
+from gschedd.notify.letters import letters_in, take_letters
 from gschedd.notify.notices import USER_URL, WAYS, endpoint_of, user_of
 from gschedd.notify.scan import NotifierSettings, Scanner
 from gschedd.notify.ways import LaterError, RefusedError, Ways
@@ -195,10 +197,12 @@ async def work(begin: NotifierBegin, clock: Clock) -> None:
         deliverer = Deliverer(ledger, ways, begin.settings, clock)
         scanner = Scanner(reader, ledger, begin.settings, complaints)
         scanner.begin(begin.newest)
+        letters = letters_in(os.path.dirname(begin.ledger))
         last: NotifierReport | None = None
         while not ended.is_set():
             try:
                 more = scanner.step(clock.wall_s())
+                take_letters(letters, ledger, clock.wall_s())
                 deliverer.start_due()
                 report = _report(ledger, deliverer)
             except sqlite3.OperationalError as error:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from gsched.config.notify import NotifyConfig
 from gsched.config.tables import HistoryConfig
 from gsched.config.web import WebConfig
 from gschedd.monitor.accounting import Accounting
@@ -9,8 +10,26 @@ from gschedd.monitor.feed import Feed
 from gschedd.monitor.model import MonitorBegin
 from gschedd.monitor.store import MonitorStore
 from gschedd.monitor.usage import UsageModel
+from gschedd.notify.scan import NotifierSettings
 from gschedd.store.reader import Reader
 from tests.support.books import Books
+
+
+def monitor_begin(
+    *, history: HistoryConfig | None = None, database: str = "", state_dir: str = ""
+) -> MonitorBegin:
+    """Return what a head without mail tells its monitor."""
+    return MonitorBegin(
+        server="test",
+        config=WebConfig(),
+        history=history or HistoryConfig(),
+        notify=NotifierSettings(config=NotifyConfig(), server="test", sender=""),
+        database=database,
+        state_dir=state_dir,
+        head_socket="",
+        socket="",
+        operators=(),
+    )
 
 
 class Watched:
@@ -21,12 +40,10 @@ class Watched:
     ) -> None:
         self.books = Books(directory)
         self.books.register(cpus=4, gpu_types=("a100", "h100"))
-        begin = MonitorBegin(
-            server="test", config=WebConfig(),
-            history=HistoryConfig(keep_days=keep_days, accounting=accounting),
-            database=self.books.store.path, state_dir=str(directory), head_socket="", socket="",
-            operators=(),
-        )  # fmt: skip
+        history = HistoryConfig(keep_days=keep_days, accounting=accounting)
+        begin = monitor_begin(
+            history=history, database=self.books.store.path, state_dir=str(directory)
+        )
         self.part = UsageModel(begin)
         self.accounting = Accounting(begin)
         parts = (self.part, self.accounting)

@@ -11,7 +11,8 @@ import pytest
 from gsched.protocol.api import NotifyRow
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
-from tests.support.mailbox import HANG, MailServer, WebServer, serving
+from tests.support.mailbox import HANG, LATER, TAKE, MailServer, WebServer, serving
+from tests.support.monitor import is_ready
 
 
 @pytest.fixture
@@ -227,3 +228,36 @@ def body(message: Message) -> str:
     content = message.get_payload(decode=True)
     assert isinstance(content, bytes)
     return content.decode()
+
+
+def test_a_report_is_mailed_by_the_notifier(cluster: Cluster, mails: MailServer) -> None:
+    """With its page, once, also when the mail server is there only later."""
+    mails.mood = LATER
+    cluster.has_monitor = True
+    start(
+        cluster,
+        smtp_host="127.0.0.1",
+        smtp_port=mails.port,
+        sender="gsched@site.test",
+        mail_domain="site.test",
+        recipient_domains=["site.test"],
+    )
+    wait_until(lambda: is_ready(cluster), what="the monitor to be ready")
+    words = ("greport", "daily", "--of", "today", "--mail")
+    ran = run_command(*words, "operators", head=cluster.socket, cwd=cluster.jobs)
+    assert (ran.status, ran.stdout) == (0, "")
+    assert "the report goes to operators@site.test" in ran.stderr
+    refused = run_command(*words, "me@elsewhere.test", head=cluster.socket, cwd=cluster.jobs)
+    assert refused.status != 0
+    assert "--mail: this site sends no mail to elsewhere.test" in refused.stderr
+    wait_until(lambda: mails.talks > 0, what="the first try")
+    mails.mood = TAKE
+    wait_until(lambda: mails.messages, what="the report")
+
+    ((recipients, message),) = mails.messages
+    assert recipients == ["operators@site.test"]
+    assert str(message["Subject"]).startswith("Daily report of test: ")
+    _, text, page = message.walk()
+    assert "0 jobs ended" in body(text)
+    assert str(page.get_filename()).startswith("test-daily-")
+    assert body(page).startswith("<!DOCTYPE html>")

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 import pytest
 from msgspec import structs
 
-from gsched.config.tables import HistoryConfig
-from gsched.config.web import WebConfig
 from gsched.model.arrays import Array, Span
 from gsched.model.ids import element_number
 from gsched.model.job import JobSpec, Outcome
@@ -16,9 +14,9 @@ from gsched.model.states import JobState, OutcomeKind
 from gsched.protocol.samples import GpuUseSample, NodeUseSample, UseSamples
 from gschedd.core.state import facts as f
 from gschedd.monitor.metrics.counts import COUNTED, MetricCounts, MetricGroup, counters
-from gschedd.monitor.model import MonitorBegin
 from gschedd.plan.load import Basis, Prediction, Use
 from tests.support.books import spec_of as a_spec
+from tests.support.usage import monitor_begin
 
 USE = Use(cpu_cores=1.0, memory_bytes=1, gpus=0.0, gpu_memory_bytes=0)
 DONE = Outcome(kind=OutcomeKind.EXITED, exit_code=0)
@@ -29,18 +27,8 @@ class Counts:
     """The part with a database of its own."""
 
     def __init__(self) -> None:
-        begin = MonitorBegin(
-            server="test",
-            config=WebConfig(),
-            history=HistoryConfig(),
-            database="",
-            state_dir="",
-            head_socket="",
-            socket="",
-            operators=(),
-        )
         self.db = sqlite3.connect(":memory:", isolation_level=None)
-        self.part = MetricCounts(begin)
+        self.part = MetricCounts(monitor_begin())
         for table in self.part.tables:
             self.db.executescript(table.schema)
 

@@ -70,6 +70,13 @@ Examples:
     "--swf", "as_swf", is_flag=True, help="Print the jobs in the Standard Workload Format."
 )
 @click.option("--html", "as_html", is_flag=True, help="Print a report as one HTML file.")
+@click.option(
+    "--mail",
+    "recipients",
+    default="",
+    metavar="ADDRESS",
+    help="Send a report by mail, with the HTML file, as [notify] says; for operators.",
+)
 @color_option
 @connected
 def greport(  # noqa: PLR0913 - one parameter for each option
@@ -87,6 +94,7 @@ def greport(  # noqa: PLR0913 - one parameter for each option
     as_csv: bool,
     as_html: bool,
     as_swf: bool,
+    recipients: str,
     color: str,
     as_json: bool,
 ) -> int:
@@ -97,7 +105,13 @@ def greport(  # noqa: PLR0913 - one parameter for each option
     queue and GPU type, waits, efficiency, deadlines, predictions, migrations, idle GPUs and
     failures of that period.
     """
-    chosen = {"--csv": as_csv, "--html": as_html, "--swf": as_swf, "--json": as_json}
+    chosen = {
+        "--csv": as_csv,
+        "--html": as_html,
+        "--swf": as_swf,
+        "--json": as_json,
+        "--mail": bool(recipients),
+    }
     _check_options(form, of_date, (since, until, by), [each for each in chosen if chosen[each]])
     filters = {"user": user, "queue": queue, "name": name}
     now_s = SystemClock().wall_s()
@@ -105,6 +119,10 @@ def greport(  # noqa: PLR0913 - one parameter for each option
     if form:
         since_s, until_s = period_of(form, of_date, now_s)
         wanted: dict[str, str | float] = {"since": since_s, "until": until_s, **filters}
+        if recipients:
+            sent = monitor.mail(form, recipients, **wanted)
+            print_note(f"the report goes to {sent.recipients}", command="greport")
+            return 0
         return _report(monitor, form, wanted, as_csv=as_csv, as_html=as_html, as_json=as_json)
     since_s = parse_moment(since or "yesterday", now_s=now_s, option="--since")
     until_s = parse_moment(until or "now", now_s=now_s, option="--until")
@@ -148,8 +166,9 @@ def _check_options(
         raise UsageError(
             f"{option} and --swf are mutually exclusive", hint="--swf prints all jobs of a period"
         )
-    if not form and (of_date or "--html" in chosen):
-        option = "--of" if of_date else "--html"
+    of_report = ["--of"] if of_date else [each for each in chosen if each in {"--html", "--mail"}]
+    if not form and of_report:
+        option = of_report[0]
         raise UsageError(f"{option} is of a report", hint=f"say which: greport weekly {option}")
 
 

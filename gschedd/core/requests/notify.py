@@ -32,7 +32,7 @@ def checked_notify(submitted: SubmitJob, settings: NotifyConfig) -> Notify:
     points = checked_points(submitted.mail_points)
     warnings: tuple[str, ...] = ()
     try:
-        recipients = _recipients(submitted.mail_to, settings)
+        recipients = allowed_recipients(submitted.mail_to, settings)
     except InvalidRequestError as error:
         if not submitted.warn_unknown:
             raise
@@ -52,7 +52,7 @@ def kept_notify(spec: JobSpec, settings: NotifyConfig) -> Notify:
     """Return what a job keeps of it that is submitted again: nothing that is no longer allowed."""
     stated: dict[str, object] = {}
     warnings: list[str] = []
-    checks = (("mail_to", _recipients, spec.mail_to), ("notify_url", _url, spec.notify_url))
+    checks = (("mail_to", allowed_recipients, spec.mail_to), ("notify_url", _url, spec.notify_url))
     for name, checked, text in checks:
         try:
             checked(text, settings)
@@ -73,7 +73,7 @@ def altered_notify(alteration: Alteration, settings: NotifyConfig) -> dict[str, 
     if points is not None:
         changes["mail_points"] = points
     if alteration.mail_to is not None:
-        changes["mail_to"] = _recipients(alteration.mail_to, settings)
+        changes["mail_to"] = allowed_recipients(alteration.mail_to, settings)
     if alteration.notify_url is not None:
         changes["notify_url"] = _url(alteration.notify_url, settings)
     wanted = wants_mail(points or "", alteration.mail_to or "") if points != "n" else False
@@ -90,14 +90,19 @@ def origin_of(url: str) -> str:
     return "/".join([*url.split("/")[:3], "..."]) if url else ""
 
 
-def _recipients(stated: str, settings: NotifyConfig) -> str:
-    names = checked_recipients(stated)
+def allowed_recipients(stated: str, settings: NotifyConfig, *, option: str = "-M") -> str:
+    """Return recipients to which the site sends mail.
+
+    Raises:
+        InvalidRequestError: one of them is invalid, or the site sends none to its domain.
+    """
+    names = checked_recipients(stated, option=option)
     allowed = {each.lower() for each in settings.recipient_domains}
     for name in names:
         domain = domain_of(name) or settings.mail_domain.lower()
         if allowed and domain not in allowed:
             raise InvalidRequestError(
-                f"-M: this site sends no mail to {domain}",
+                f"{option}: this site sends no mail to {domain}",
                 hint=f"domains to which it does: {', '.join(sorted(allowed))}",
             )
     return ",".join(names)
