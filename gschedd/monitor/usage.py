@@ -263,7 +263,7 @@ def _of_attempt(
         or job.spec.request.memory_bytes,
         "wall_s": usage.wall_s,
         "cpu_used_s": usage.cpu_s,
-        "gpu_used_s": _gpu_used_s(attempt) if gpus else None,
+        "gpu_used_s": _gpu_used_s(db, attempt) if gpus else None,
         "memory_peak_bytes": usage.memory_peak_bytes,
         "memory_mean_bytes": usage.memory_mean_bytes,
         "outcome": outcome.kind.value,
@@ -276,40 +276,43 @@ def _of_attempt(
     }
 
 
-def _gpu_used_s(attempt: Attempt) -> float | None:
+def _gpu_used_s(db: sqlite3.Connection, attempt: Attempt) -> float | None:
     """Return for how long the GPUs of an attempt were busy, added up; None: nobody has measured.
 
-    GPUs that others use as well are not measured for each of them: they count as in use.
+    GPUs that others use as well are not measured for each of them: they count as in use. Those that
+    a node only declares are not measured at all.
     """
     found = 0.0
     for part in attempt.parts.values():
-        if part.usage is None or not part.usage.samples:
+        usage, held = part.usage, list(part.share.gpus_held)
+        if usage is None or not held:
             continue
-        busy = part.usage.gpu_util_mean_percent / 100 * len(part.share.gpu_indices)
-        shared = sum(held.percent for held in part.share.gpu_shares) / 100
-        found += part.usage.wall_s * (busy + shared)
-    measured = any(part.usage and part.usage.samples for part in attempt.parts.values())
-    return found if measured else None
+        known = _gpus_on(db, part.share.node)
+        if not usage.samples or not all(known.get(each.index, {}).get("uuid") for each in held):
+            return None
+        busy = usage.gpu_util_mean_percent / 100 * len(part.share.gpu_indices)
+        shared = sum(each.percent for each in part.share.gpu_shares) / 100
+        found += usage.wall_s * (busy + shared)
+    return found
 
 
 def gpu_types_of(db: sqlite3.Connection, attempt: Attempt) -> str:
     """Return the GPUs of an attempt by type: ``a100``, or ``a100:2+h100:4``; ``-``: not known."""
     percent: Counter[str] = Counter()
     for share in attempt.allocation:
-        types = _types_on(db, share.node)
+        gpus = _gpus_on(db, share.node)
         for held in share.gpus_held:
-            percent[types.get(held.index, "") or "-"] += held.percent
+            percent[gpus.get(held.index, {}).get("type") or "-"] += held.percent
     if len(percent) == 1:
         return next(iter(percent))
     return "+".join(f"{name}:{held / 100:g}" for name, held in sorted(percent.items()))
 
 
-def _types_on(db: sqlite3.Connection, node: str) -> dict[int, str]:
+def _gpus_on(db: sqlite3.Connection, node: str) -> dict[int, dict[str, Any]]:
+    """Return the GPUs of a node by index."""
     row = db.execute("SELECT data FROM head.nodes WHERE name = ?", (node,)).fetchone()
-    if row is None:
-        return {}
-    inventory = msgspec.json.decode(row[0])["inventory"]
-    return {gpu["index"]: gpu.get("type", "") for gpu in inventory.get("gpus", ())}
+    inventory = msgspec.json.decode(row[0])["inventory"] if row is not None else {}
+    return {gpu["index"]: gpu for gpu in inventory.get("gpus", ())}
 
 
 def cause_of(outcome: Outcome, parts: Sequence[Part]) -> str:

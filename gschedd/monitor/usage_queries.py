@@ -10,7 +10,9 @@ from msgspec import Struct
 
 from gsched.errors import InvalidRequestError
 from gsched.model.resources import percent_held
+from gsched.model.states import NodeState
 from gsched.protocol.reports import BusyPoint, HeldRow, NodeTime, UsageRow
+from gschedd.core.state.records import Node
 from gschedd.monitor.records import HeadRecords
 from gschedd.monitor.usage import gpu_types_of
 
@@ -267,7 +269,8 @@ def _offered(
         "WHERE coalesce(until_s, ?) > ? AND since_s < ?"
     )
     values = (now_s, now_s, wanted.since_s, wanted.until_s)
-    for node, since_s, until_s, up, cpus, gpus, types in db.execute(query, values):
+    rows = (*db.execute(query, values), *_unrecorded(db, now_s))
+    for node, since_s, until_s, up, cpus, gpus, types in rows:
         begin_s, end_s = max(since_s, wanted.since_s), min(until_s, wanted.until_s)
         if end_s <= begin_s:
             continue
@@ -289,3 +292,16 @@ def _offered(
     total.cpus = sum(cpus for cpus, _ in largest.values())
     total.gpus = sum(gpus for _, gpus in largest.values())
     return total, cpu_steps, gpu_steps
+
+
+def _unrecorded(
+    db: sqlite3.Connection, now_s: float
+) -> Iterator[tuple[str, float, float, int, int, int, str]]:
+    """Yield the nodes whose registrations are no longer in the events, as they are now."""
+    query = "SELECT data FROM head.nodes WHERE name NOT IN (SELECT node FROM usage_nodes)"
+    for (data,) in db.execute(query):
+        node = msgspec.json.decode(data, type=Node)
+        inventory = node.inventory
+        types = msgspec.json.encode(Counter(gpu.type for gpu in inventory.gpus)).decode()
+        up = int(node.state is NodeState.UP)
+        yield node.name, node.since_s, now_s, up, inventory.cpus, len(inventory.gpus), types

@@ -131,6 +131,7 @@ def test_a_report_of_nothing_says_so(watched: Watched) -> None:
     text = text_of(report(watched, user="nobody"))
 
     assert "0 jobs ended" in text
+    assert "Nodes: 1, with 4 CPUs and 2 GPUs." in text
     assert "no attempt failed." in text
 
 
@@ -171,3 +172,26 @@ def test_the_simulator_reads_the_workload_back(watched: Watched, tmp_path: Path)
     assert last.memory_bytes == 3 << 30
     assert (first.kind, first.user) == (last.kind, last.user)
     assert last.submit_s == 45.0
+
+
+def test_nodes_whose_registration_is_not_known_any_more_count(watched: Watched) -> None:
+    watched.run()
+    watched.read()
+    watched.store.db.execute("DELETE FROM usage_nodes")
+
+    assert report_offered(watched) == (4, 2, 4 * 30.0)
+
+
+def report_offered(watched: Watched) -> tuple[int, int, float]:
+    wanted = Wanted(since_s=BEGIN_S, until_s=BEGIN_S + 30)
+    offered = held(watched.store.db, wanted, BEGIN_S + 60).offered
+    return offered.cpus, offered.gpus, offered.cpu_s
+
+
+def test_the_use_of_gpus_counts_where_it_is_measured(watched: Watched) -> None:
+    """A node that only declares its GPUs measures nothing: that is not 0 %."""
+    watched.run("nodes=1:gpus=1")
+    watched.read()
+
+    assert watched.rows("gpu_used_s, gpus") == [(None, 1.0)]
+    assert report(watched).used[0].gpu is None

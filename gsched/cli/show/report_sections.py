@@ -49,7 +49,7 @@ def sections_of(report: PeriodReport) -> list[ReportSection]:
         _idle(report),
         _failures(report),
     )
-    return [section for section in found if section.rows]
+    return [found[0], *(section for section in found[1:] if section.rows)]
 
 
 def closing_words(report: PeriodReport) -> list[str]:
@@ -57,6 +57,7 @@ def closing_words(report: PeriodReport) -> list[str]:
     empty = [
         words
         for words, rows in (
+            ("no node was connected", report.offered.nodes),
             ("no job had GPUs", report.gpu_types),
             ("no job that ended had started", report.waits),
             ("no job with a deadline ended", report.deadlines),
@@ -108,7 +109,7 @@ def _summary(report: PeriodReport) -> ReportSection:
     jobs = [f"{total.succeeded} succeeded", f"{total.failed} failed"]
     jobs += [f"{total.cancelled} cancelled"] if total.cancelled else []
     nodes = (
-        f"There were {counted(offered.nodes, 'node')} with {counted(offered.cpus, 'CPU')} and "
+        f"Nodes: {offered.nodes}, with {counted(offered.cpus, 'CPU')} and "
         f"{counted(offered.gpus, 'GPU')}."
     )
     return ReportSection(
@@ -176,12 +177,13 @@ def _waits(report: PeriodReport) -> ReportSection:
 
 def _efficiency(report: PeriodReport) -> ReportSection:
     columns = (Column("User"), *_right("CPUs", "Memory", "GPUs", "CPU-hours", "GPU-hours"))
+    used = report.used if len(report.used) > 2 else report.used[1:]  # all of one user are his
     rows = [
         [
             *(each.user, percent(each.cpu), percent(each.memory), percent(each.gpu)),
             *(_hours(each.cpu_hours), _hours(each.gpu_hours)),
         ]
-        for each in report.used[: ROWS_MOST + 1]
+        for each in used[: ROWS_MOST + 1]
     ]
     low = [
         each.user
@@ -271,7 +273,9 @@ def text_of(report: PeriodReport) -> str:
 
 
 def aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines with the columns below each other."""
+    """Return lines with the columns below each other; none without rows."""
+    if not rows:
+        return []
     lines = [[column.title for column in columns], *rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     return [

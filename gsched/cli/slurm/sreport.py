@@ -201,7 +201,8 @@ def _heading(form: SreportForm, wish: Wish, reply: HeldReply, what: str) -> Iter
     unit = wish.unit.capitalize()
     unit += ("/" if unit else "") + "Percentage of Total" if wish.percent else ""
     yield _RULE
-    yield f"{form.heading} {first} - {last} ({int(reply.until_s - reply.since_s)} secs)"
+    heading = form.heading.format(wish.named.get("topcount", _TOP))
+    yield f"{heading} {first} - {last} ({int(reply.until_s - reply.since_s)} secs)"
     yield f"Usage reported in {what} {unit}"
     yield _RULE
 
@@ -312,7 +313,7 @@ _FORMS: Final[Mapping[tuple[str, str], SreportForm]] = {
         _account_utilization,
     ),
     ("user", "TopUsage"): SreportForm(
-        "Top Users",
+        "Top {} Users",
         _columns("Cluster:9,Login:9,Proper Name:15,Account:15,Used:10,Energy:8"),
         _top_users,
     ),
