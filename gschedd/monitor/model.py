@@ -1,8 +1,11 @@
 """The read model: what all that the monitor serves is made from."""
 
+from typing import Final
+
 from msgspec import Struct
 
 from gsched.clock import Clock
+from gsched.config.notify import NotifyConfig
 from gsched.config.tables import HistoryConfig
 from gsched.config.web import WebConfig
 from gsched.protocol.samples import UseSamples
@@ -10,6 +13,9 @@ from gschedd.monitor.database import Database
 from gschedd.monitor.link import HeadLink
 from gschedd.monitor.viewers import Viewers
 from gschedd.notify.scan import NotifierSettings
+
+#: Of a head that sends none.
+NO_MAIL: Final = NotifierSettings(config=NotifyConfig(), server="", sender="")
 
 
 class MonitorBegin(Struct, frozen=True, kw_only=True):
@@ -27,7 +33,7 @@ class MonitorBegin(Struct, frozen=True, kw_only=True):
     server: str
     config: WebConfig
     history: HistoryConfig
-    notify: NotifierSettings
+    notify: NotifierSettings = NO_MAIL
     database: str
     state_dir: str
     head_socket: str

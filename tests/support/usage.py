@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from gsched.config.notify import NotifyConfig
 from gsched.config.tables import HistoryConfig
 from gsched.config.web import WebConfig
 from gschedd.monitor.accounting import Accounting
@@ -10,7 +9,6 @@ from gschedd.monitor.feed import Feed
 from gschedd.monitor.model import MonitorBegin
 from gschedd.monitor.store import MonitorStore
 from gschedd.monitor.usage import UsageModel
-from gschedd.notify.scan import NotifierSettings
 from gschedd.store.reader import Reader
 from tests.support.books import Books
 
@@ -23,7 +21,6 @@ def monitor_begin(
         server="test",
         config=WebConfig(),
         history=history or HistoryConfig(),
-        notify=NotifierSettings(config=NotifyConfig(), server="test", sender=""),
         database=database,
         state_dir=state_dir,
         head_socket="",
