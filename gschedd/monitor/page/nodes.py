@@ -20,6 +20,8 @@ from gschedd.monitor.page.shown import PAGE_ROWS, ShownJobs, page_number
 from gschedd.monitor.page.site import Pages
 from gschedd.monitor.viewers import Viewer
 
+#: Nodes of a page.
+NODES: Final = 60
 #: How long the list of nodes is shown again, seconds.
 FRESH_S: Final = 3.0
 #: Periods of charts: seconds, by name.
@@ -82,7 +84,7 @@ class NodePages:
             if name in each.name and (not closed or shown_state(each) != "up")
         ]
         number = page_number(request)
-        first = PAGE_ROWS * (number - 1)
+        first = NODES * (number - 1)
         samples = self._node_samples()
         return self._site.page(
             "nodes.html",
@@ -91,13 +93,13 @@ class NodePages:
             here="/nodes",
             rows=[
                 (each, shown_state(each), _busy_gpus(samples.get(each.name)))
-                for each in rows[first : first + PAGE_ROWS]
+                for each in rows[first : first + NODES]
             ],
             total=len(rows),
             name=name,
             closed=closed,
             number=number,
-            page_count=-(-len(rows) // PAGE_ROWS),
+            page_count=-(-len(rows) // NODES),
             sums=_sums(reply.nodes),
             warning=reply.warning,
             size=format_size,
