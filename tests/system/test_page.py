@@ -1,10 +1,16 @@
 """The page: who may look, what it shows, and what keeps others from using it."""
 
+import asyncio
 import http.client
 import re
+import threading
+from collections.abc import Iterator
 from urllib.parse import urlencode
 
+import aiohttp
 import pytest
+from aiohttp import web
+from msgspec import structs
 
 from gsched.client import new_job
 from gsched.protocol import actions as a
@@ -331,3 +337,75 @@ def test_a_node_shows_its_jobs_and_the_use_of_its_gpus(cluster: Cluster) -> None
     assert browser.get("/jobs/77").status == 404
     for path in ("/nodes", "/users", "/deadlines", "/reports", f"/jobs/{job}"):
         assert browser.get(path).status == 200, path
+
+
+# --- a reverse proxy ---
+
+
+async def passed_on(request: web.Request) -> web.Response:
+    """Pass a request on as the example of nginx does: without the path, with the name."""
+    path = request.raw_path.removeprefix("/gsched")
+    headers = {name: value for name, value in request.headers.items() if name != "Connection"}
+    headers |= {"X-Forwarded-Proto": "https", "X-Forwarded-For": "10.0.0.9"}
+    async with (
+        aiohttp.ClientSession(auto_decompress=False) as session,
+        session.request(
+            request.method,
+            f"http://{request.app[UPSTREAM]}{path}",
+            headers=headers,
+            data=await request.read(),
+            allow_redirects=False,
+        ) as response,
+    ):
+        kept = {"Content-Type", "Location", "Set-Cookie"}
+        found = {name: value for name, value in response.headers.items() if name in kept}
+        return web.Response(status=response.status, body=await response.read(), headers=found)
+
+
+UPSTREAM = web.AppKey("upstream", str)
+
+
+@pytest.fixture
+def proxy(cluster: Cluster) -> Iterator[str]:
+    """Yield the address of a proxy that shows the page of a cluster in a folder."""
+    cluster.has_monitor = True
+    cluster.web_settings = {"base_path": "/gsched", "origin": "https://hpc.example"}
+    cluster.start_head()
+    wait_until(lambda: is_ready(cluster), what="the monitor to be ready")
+    loop = asyncio.new_event_loop()
+    app = web.Application()
+    app[UPSTREAM] = address(cluster).address
+    app.router.add_route("*", "/gsched/{path:.*}", passed_on)
+    runner = web.AppRunner(app)
+    loop.run_until_complete(runner.setup())
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    loop.run_until_complete(site.start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield "{}:{}".format(*runner.addresses[0])
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.run_until_complete(runner.cleanup())
+    loop.close()
+
+
+def test_the_page_works_in_a_folder_of_a_proxy(cluster: Cluster, proxy: str) -> None:
+    (job,) = submit(cluster)
+    named = {"Host": "hpc.example"}
+    browser = Browser(structs.replace(address(cluster), address=proxy))
+    began = browser.get(f"/gsched/login?token={browser.found.token}", **named)
+    browser.cookie = began.headers["set-cookie"].partition(";")[0]
+    page = browser.get(began.headers["location"], **named).text
+    token = re.search(r'name="form_token" value="([^"]+)"', page)
+    assert token is not None
+    form = {"form_token": token[1]}
+    origin = {"Origin": "https://hpc.example"} | named
+    held = browser.post(f"/gsched/jobs/{job}/hold", form, **origin)
+    style = re.search(r'href="(/gsched/static/page.css[^"]*)"', page)
+
+    assert {"Secure", "Path=/gsched"} <= set(began.headers["set-cookie"].split("; "))
+    assert held.headers["location"] == f"/gsched/jobs/{job}?done=hold"
+    assert "The job is held" in browser.get(held.headers["location"], **named).text
+    assert style is not None
+    assert browser.get(style[1], **named).status == 200
+    assert browser.post(f"/gsched/jobs/{job}/release", form, Origin="https://x.y").status == 403
