@@ -19,6 +19,9 @@ PAGE_ROWS: Final = 100
 PAGES_MOST: Final = 100_000
 #: How long rows and counts are shown again, seconds.
 FRESH_S: Final = 2.0
+#: How long counts are shown while new ones are made, seconds, and for how many filters.
+COUNTS_KEPT_S: Final = 60.0
+COUNTS_MOST: Final = 500
 #: How old predicted starts may get before new ones are requested, and how long they are shown.
 STARTS_FRESH_S: Final = 15.0
 STARTS_KEPT_S: Final = 120.0
@@ -87,24 +90,13 @@ class JobFilter(Struct, frozen=True, kw_only=True):
         return " AND ".join(terms), values
 
 
-class ChosenJobs(Struct, frozen=True, kw_only=True):
-    """The jobs of one page of a list, and how many there are in each state."""
-
-    rows: Sequence[JobRow]
-    counts: dict[str, int]
-
-    def count(self, state: str) -> int:
-        """Return how many jobs there are of a key of `STATES`."""
-        states = STATES[state][1]
-        return sum(n for name, n in self.counts.items() if not states or name in states)
-
-
 class ShownJobs:
     """Reads lists of jobs; what many request within seconds is read once."""
 
     def __init__(self, model: ReadModel) -> None:
         self._model = model
         self._counts: dict[tuple[str, ...], tuple[float, dict[str, int]]] = {}
+        self._counting: dict[tuple[str, ...], asyncio.Task[dict[str, int]]] = {}
         self._lists: dict[tuple[int, ...], tuple[float, JobList]] = {}
         self._starts: dict[int, tuple[float, JobRow]] = {}
         self._away_until_s = 0.0
@@ -112,33 +104,36 @@ class ShownJobs:
 
     async def list(self, wanted: JobFilter, viewer: Viewer) -> tuple[JobList, dict[str, int]]:
         """Return a page of a list with the jobs' reasons, and how many jobs there are by state."""
-        chosen = await self._model.database.read(lambda db: self._choose(db, wanted))
-        rows = await self.rows([row.id for row in chosen.rows], viewer, known=chosen.rows)
-        return rows, chosen.counts
+        counts = await self._counted(wanted)
+        known = await self._model.database.read(lambda db: _choose(db, wanted))
+        return await self.rows([row.id for row in known], viewer, known=known), counts
 
-    def _choose(self, db: sqlite3.Connection, wanted: JobFilter) -> ChosenJobs:
+    async def _counted(self, wanted: JobFilter) -> dict[str, int]:
+        """Return how many jobs there are by state; old counts while new ones are made."""
         where, values = wanted.query()
         key = (where, *values)
         now_s = self._model.clock.monotonic_s()
-        counted_s, counts = self._counts.get(key, (-FRESH_S, {}))
-        if now_s - counted_s >= FRESH_S:
-            if len(self._counts) > KEPT_MOST:
-                self._counts.clear()
-            query = f"SELECT state, count(*) FROM head.jobs WHERE {where} GROUP BY state"  # noqa: S608 # bound
-            counts = dict(db.execute(query, values).fetchall())
-            self._counts[key] = (now_s, counts)
-        states = STATES[wanted.state][1]
-        if states:
-            where += f" AND state IN ({', '.join('?' * len(states))})"
-            values += states
-        column = wanted.sort.removeprefix("-") or "id"
-        order = " DESC" if wanted.sort.startswith("-") else ""
-        found = db.execute(
-            "SELECT id, name, user, queue, state, submitted_s, started_s FROM head.jobs "  # noqa: S608 # bound
-            f"WHERE {where} ORDER BY {column}{order}, id{order} LIMIT ? OFFSET ?",
-            (*values, PAGE_ROWS, PAGE_ROWS * (wanted.number - 1)),
+        counted_s, counts = self._counts.get(key, (0.0, None))
+        if counts is not None and now_s - counted_s < FRESH_S:
+            return counts
+        task = self._counting.get(key)
+        if task is None:
+            task = self._counting[key] = asyncio.create_task(self._count(key))
+            task.add_done_callback(lambda _: self._counting.pop(key, None))
+        if counts is not None and now_s - counted_s < COUNTS_KEPT_S:
+            return counts
+        return await task
+
+    async def _count(self, key: tuple[str, ...]) -> dict[str, int]:
+        where, *values = key
+        query = f"SELECT state, count(*) FROM head.jobs WHERE {where} GROUP BY state"  # noqa: S608 # bound
+        counts: dict[str, int] = await self._model.database.read(
+            lambda db: dict(db.execute(query, values).fetchall())
         )
-        return ChosenJobs(rows=[_recorded(row) for row in found], counts=counts)
+        if len(self._counts) > COUNTS_MOST:
+            self._counts.clear()
+        self._counts[key] = (self._model.clock.monotonic_s(), counts)
+        return counts
 
     async def rows(
         self, numbers: Sequence[int], viewer: Viewer, *, known: Sequence[JobRow] = ()
@@ -226,6 +221,23 @@ class ShownJobs:
 
 def _ids(numbers: Sequence[int]) -> str:
     return ",".join(map(short_job_id, numbers))
+
+
+def _choose(db: sqlite3.Connection, wanted: JobFilter) -> list[JobRow]:
+    """Return the jobs of a page, with what their table has."""
+    where, values = wanted.query()
+    states = STATES[wanted.state][1]
+    if states:
+        where += f" AND state IN ({', '.join('?' * len(states))})"
+        values += states
+    column = wanted.sort.removeprefix("-") or "id"
+    order = " DESC" if wanted.sort.startswith("-") else ""
+    found = db.execute(
+        "SELECT id, name, user, queue, state, submitted_s, started_s FROM head.jobs "  # noqa: S608 # bound
+        f"WHERE {where} ORDER BY {column}{order}, id{order} LIMIT ? OFFSET ?",
+        (*values, PAGE_ROWS, PAGE_ROWS * (wanted.number - 1)),
+    )
+    return [_recorded(row) for row in found]
 
 
 def _recorded(row: sqlite3.Row) -> JobRow:
