@@ -63,11 +63,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(timings.Timings(config.cache))
 
 
-def pytest_unconfigure() -> None:
-    """Leave the control group in which the CPU time of the tests is counted."""
-    timings.close_account()
-
-
 def folder_of(path: Path) -> str:
     """Return the first folder below tests/ on the way to ``path``, which is a test's kind."""
     return path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""

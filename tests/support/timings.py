@@ -3,15 +3,19 @@
 ``scripts/test_times.py`` prints it.
 """
 
+import atexit
 import contextlib
 import os
 from pathlib import Path
 
 import pytest
 
+from tests.support.processes import attempts
+
 DURATIONS = "gsched/durations"
 FAILURES = "gsched/failures"
 CPU = "cpu_s"
+END_S = 2.0  # of servers of forks, behind their workers
 
 _ACCOUNTS = Path("/sys/fs/cgroup/cpuacct")  # control groups of version 1; root makes groups there
 
@@ -28,15 +32,20 @@ def open_account() -> None:
         group.mkdir()
         (group / "cgroup.procs").write_text("0")
         _account.append(group)
+        atexit.register(_close_account)  # after servers of forks, which are registered later
 
 
-def close_account() -> None:
-    """Leave the group; it is removed, unless something still runs in it."""
-    while _account:
-        group = _account.pop()
-        with contextlib.suppress(OSError):
-            (group.parent / "cgroup.procs").write_text("0")
-            group.rmdir()
+def _close_account() -> None:
+    """Leave the group, and remove it with those of workers, once what runs in them has ended."""
+    group = _account.pop()
+    with contextlib.suppress(OSError):
+        (group.parent / "cgroup.procs").write_text("0")
+    for _ in attempts(END_S):
+        for directory, _, _ in os.walk(group, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+        if not group.exists():
+            return
 
 
 def add_cpu_s(seconds: float) -> None:
