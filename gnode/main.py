@@ -271,6 +271,11 @@ def _compose(
         clock=clock,
         has_spool=has_spool,
     )
+    if node.metrics_listen:
+        from gnode.daemon.metrics import NodeMetrics
+
+        served = NodeMetrics(node.metrics_listen, node.metrics_labels, agent, meters)
+        shell.beside.append(served.run)
     return shell, NodeReload(given, config, site=of_config, post=shell.post, meters=meters)
 
 

@@ -153,6 +153,11 @@ class Agent:
         return self._table.welcomed
 
     @property
+    def closed(self) -> str:
+        """Return why the node takes no new jobs; empty: it does."""
+        return self._table.closed
+
+    @property
     def takes_logins(self) -> bool:
         """Return whether a head is being obeyed that opens parts of jobs for logins."""
         return self._table.welcomed

@@ -68,6 +68,7 @@ class Shell:
 
     Attributes:
         spool_lost: it ended since that was not so.
+        beside: what else runs until it ends.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Shell:
         has_spool: Callable[[], bool],
     ) -> None:
         self.spool_lost = False
+        self.beside: list[Callable[[], Coroutine[None, None, None]]] = []
         self._has_spool = has_spool
         self._identity = identity
         self._agent = agent
@@ -186,6 +188,7 @@ class Shell:
                 group.create_task(self._shared_gpus.watch()),
                 group.create_task(watchdog.feed()),
             ]
+            running += [group.create_task(run()) for run in self.beside]
             await self._finished.wait()
             for task in running:
                 task.cancel()

@@ -13,6 +13,7 @@ from gsched.config.words import (
     AbsolutePath,
     CgroupPlace,
     Feature,
+    MetricsPlace,
     MigProfile,
     OptionalPath,
     Period,
@@ -116,6 +117,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         least_spool: free space in the file system of ``state_dir`` below which the node takes no
             new jobs, as ``32mb``.
         heartbeat_s, sample_s: how often load is sent, and each job's use is sampled.
+        metrics_listen: where gnode serves metrics: path of a Unix socket, or address and port of
+            this machine, as ``127.0.0.1:15081``; empty: nowhere.
+        metrics_labels: labels of the metrics of jobs, which need ``job``.
         enforce_memory: kill a job that uses more memory than it requested.
         no_new_privileges: setuid programs in jobs gain no rights.
         job_open_files: soft limit on open files of each process of a job.
@@ -158,6 +162,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     least_spool: str = "32mb"
     heartbeat_s: Period = 300.0
     sample_s: Period = 5.0
+    metrics_listen: MetricsPlace = ""
+    metrics_labels: tuple[Literal["job", "user"], ...] = ("job",)
     enforce_memory: bool = True
     no_new_privileges: bool = False
     job_open_files: Annotated[int, msgspec.Meta(ge=64, le=1_048_576)] = 1024

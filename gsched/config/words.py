@@ -76,6 +76,14 @@ Feature = Annotated[
         "start with a letter; use letters, digits, '.', '_' and '-'",
     ),
 ]
+MetricsPlace = Annotated[
+    str,
+    _form(
+        r"\A(\Z|/|127\.0\.0\.1:[0-9]{1,5}\Z|\[::1\]:[0-9]{1,5}\Z)",
+        ": invalid place {!r}",
+        'use an absolute path, or an address of this machine: "127.0.0.1:15081"',
+    ),
+]
 CgroupPlace = Annotated[
     str, _form(r"\A(auto\Z|none\Z|/)", ": invalid value {!r}", 'use "auto", "none" or a full path')
 ]

@@ -1,5 +1,6 @@
 """Metrics and health of head and monitor, as Prometheus and a load balancer see them."""
 
+import getpass
 import http.client
 import os
 import re
@@ -42,6 +43,14 @@ def value(cluster: Cluster, name: str, path: str = "/metrics", **labels: str) ->
             if sample.name == name and labels.items() <= sample.labels.items():
                 return sample.value
     return None
+
+
+def check_metrics(text: str) -> None:
+    assert PROMTOOL is not None
+    ran = subprocess.run(
+        [PROMTOOL, "check", "metrics"], input=text, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
 
 
 def over_tcp(cluster: Cluster, path: str, **headers: str) -> Response:
@@ -94,10 +103,7 @@ def test_both_formats_are_accepted_by_promtool(watched: Cluster) -> None:
     assert {family.name for family in families} >= {"gsched_jobs", "gsched_up"}
     if PROMTOOL is None:
         pytest.skip("promtool is not installed")
-    ran = subprocess.run(
-        [PROMTOOL, "check", "metrics"], input=text.text, capture_output=True, text=True, check=False
-    )
-    assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
+    check_metrics(text.text)
 
 
 def test_alerts_and_dashboards_use_metrics_that_exist(watched: Cluster) -> None:
@@ -156,3 +162,28 @@ def test_a_stopped_head_is_noticed_with_the_reason(watched: Cluster) -> None:
     assert response.status == 503
     assert "SIGSTOP" in response.text
     wait_until(lambda: is_ready(watched), what="the head to be ready again")
+
+
+def test_a_node_serves_its_own_metrics_where_the_site_wants_them(cluster: Cluster) -> None:
+    path = cluster.directory / "gnode.sock"
+    cluster.start_head()
+    cluster.start_node("a", metrics_listen=str(path), metrics_labels=["job", "user"], sample_s=0.2)
+    ran = run_command("gsub", "--", "sleep", "60", head=cluster.socket, cwd=cluster.jobs)
+    assert ran.status == 0, ran.stderr
+
+    def text() -> str:
+        return send(UnixConnection(path), "GET", "/metrics").text
+
+    wait_until(lambda: "gsched_gnode_connected 1.0" in text(), what="the connection")
+    labels = f'{{job="1",user="{getpass.getuser()}"}}'
+    wait_until(lambda: f"gsched_job_memory_bytes{labels}" in text(), what="the job's memory")
+    assert send(UnixConnection(path), "GET", "/readyz").status == 200
+    cluster.start_node("b", metrics_listen=str(cluster.directory / "none" / "gnode.sock"))
+    cluster.stop_head()
+    wait_until(
+        lambda: "not connected" in send(UnixConnection(path), "GET", "/readyz").text,
+        what="the lost head",
+    )
+    assert send(UnixConnection(path), "GET", "/livez").text == "ok\n"
+    if PROMTOOL is not None:
+        check_metrics(text())
