@@ -60,8 +60,13 @@ def _line(row: NodeRow) -> Sequence[str]:
         format_size(row.load.memory_used_bytes) if row.load else "",
         f"{row.load.load1:.2f}" if row.load else "",
         ",".join(row.features),
-        "; ".join(filter(None, (_reason(row), row.refused, *_outside(row)))),
+        shown_reason(row),
     )
+
+
+def shown_reason(row: NodeRow) -> str:
+    """Return why a node takes no jobs, and who is on it beside its jobs."""
+    return "; ".join(filter(None, (_reason(row), row.refused, *_outside(row))))
 
 
 def _gpu_use(row: NodeRow) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 from aiohttp import web
 from msgspec import Struct
 
-from gsched.cli.show.nodelist import node_words, shown_state
+from gsched.cli.show.nodelist import node_words, shown_reason, shown_state
 from gsched.errors import UnknownNodeError
 from gsched.model.ids import short_job_id
 from gsched.model.units import format_size
@@ -92,7 +92,7 @@ class NodePages:
             title="Nodes",
             here="/nodes",
             rows=[
-                (each, shown_state(each), _busy_gpus(samples.get(each.name)))
+                (each, shown_state(each), shown_reason(each), _busy_gpus(samples.get(each.name)))
                 for each in rows[first : first + NODES]
             ],
             total=len(rows),
@@ -122,6 +122,7 @@ class NodePages:
             here="/nodes",
             row=row,
             state=shown_state(row),
+            reason=shown_reason(row),
             words=node_words(row, reply.now_s),
             lines=list(lines_of(jobs)),
             columns=columns_of(jobs),
