@@ -19,6 +19,8 @@ PAGE_ROWS: Final = 100
 PAGES_MOST: Final = 100_000
 #: How long rows and counts are shown again, seconds.
 FRESH_S: Final = 2.0
+#: A count of 100,000 jobs takes 50 ms of CPU time, so there is one in five seconds for a filter.
+COUNTS_FRESH_S: Final = 5.0
 #: How long counts are shown while new ones are made, seconds, and for how many filters.
 COUNTS_KEPT_S: Final = 60.0
 COUNTS_MOST: Final = 500
@@ -114,7 +116,7 @@ class ShownJobs:
         key = (where, *values)
         now_s = self._model.clock.monotonic_s()
         counted_s, counts = self._counts.get(key, (0.0, None))
-        if counts is not None and now_s - counted_s < FRESH_S:
+        if counts is not None and now_s - counted_s < COUNTS_FRESH_S:
             return counts
         task = self._counting.get(key)
         if task is None:
