@@ -509,7 +509,7 @@ LIMITS: Final = (
     ),
     *_of(
         Scope.JOB,
-        "gschedd.daemon.service",
+        "gschedd.http.code",
         (
             "[limits] snapshot_files",
             "files: files of a code snapshot",
