@@ -55,6 +55,12 @@ def test_squeue_prints_what_its_format_says(
     assert (ran.status, ran.stderr) == (0, "")
 
 
+def test_control_characters_of_others_do_not_reach_the_terminal(fake: FakeApi) -> None:
+    fake.add(row(14, user="ann", account="a\x1b[31mb", submitted_s=NOW_S))
+    ran = slurm("squeue", "-h", "-j", "14", "-o", "%i %a")
+    assert ran.stdout == "14 a\\x1b[31mb\n"
+
+
 def test_sacct_lists_the_jobs_of_a_window(fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """By default those of today; NOW_S is 2026-09-21T14:13:20 in UTC."""
     monkeypatch.setenv("TZ", "UTC")

@@ -1,6 +1,7 @@
 """sreport's columns and figures, from rows that a person can add up."""
 
 import pytest
+from msgspec import structs
 
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.slurm.moments import past_moment
@@ -66,6 +67,18 @@ def test_users_and_accounts() -> None:
     assert len(only) == 1
 
 
+def test_control_characters_of_users_do_not_reach_the_terminal() -> None:
+    form, named = form_of(["user", "top"])
+    rows = [structs.replace(REPLY.rows[0], account="a\x1b[31mb")]
+    (line,) = report_lines(
+        form,
+        wish_of({}, named),
+        structs.replace(REPLY, rows=rows),
+        {"noheader": "", "parsable": ""},
+    )
+    assert "|a\\x1b[31mb|" in line
+
+
 def test_sizes_of_jobs_by_account() -> None:
     lines = sreport("-n", "-P", "-t", "hours", "job", "sizesbyaccount")
 
@@ -107,5 +120,7 @@ def test_the_period_is_yesterday_unless_stated() -> None:
     assert period_of({}, now_s) == (moment("2026-11-26"), moment("2026-11-27"))
     stated = {"start": "2026-11-01", "end": "2026-11-03"}
     assert period_of(stated, now_s) == (moment("2026-11-01"), moment("2026-11-03"))
-    with pytest.raises(SlurmError, match="not after its start"):
+    with pytest.raises(
+        SlurmError, match=r"from 2026-11-03T00:00:00 to 2026-11-01T00:00:00 is empty: .*end=now"
+    ):
         period_of({"start": "2026-11-03", "end": "2026-11-01"}, now_s)

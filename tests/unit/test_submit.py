@@ -128,6 +128,7 @@ def test_unknown_resources_can_be_warnings() -> None:
         ({"name": "a b"}, InvalidRequestError, "job name 'a b'"),
         ({"name": "x" * 256}, InvalidRequestError, "name has 256 characters; the limit is 255"),
         ({"name": "a\nb"}, InvalidRequestError, "cannot be used"),
+        ({"account": "a\x1b[31mb"}, InvalidRequestError, r"account 'a\x1b[31mb' cannot be used"),
         ({"workdir": "rel"}, InvalidRequestError, "'rel' is not absolute"),
         ({"launch": "fork"}, InvalidRequestError, "launch 'fork' is not known"),
         ({"launch": "script", "script": "  \n"}, InvalidRequestError, "the script is empty"),

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gsched.cli.show.report_sections import csv_lines, text_of
+from gsched.cli.show.columns import Column
+from gsched.cli.show.report_sections import aligned, csv_lines, text_of
 from gsched.errors import InvalidRequestError
 from gsched.protocol import actions as a
 from gsched.protocol.reports import PeriodReport
@@ -195,3 +196,7 @@ def test_the_use_of_gpus_counts_where_it_is_measured(watched: Watched) -> None:
 
     assert watched.rows("gpu_used_s, gpus") == [(None, 1.0)]
     assert report(watched).used[0].gpu is None
+
+
+def test_control_characters_of_users_do_not_reach_the_terminal() -> None:
+    assert aligned((Column("Account"),), [["a\x1b[31mb"]]) == ["  Account", "  a\\x1b[31mb"]

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
 from gsched.model.units import format_duration, format_size
 from gsched.model.wording import counted
@@ -276,7 +277,7 @@ def aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[st
     """Return lines with the columns below each other; none without rows."""
     if not rows:
         return []
-    lines = [[column.title for column in columns], *rows]
+    lines = [[column.title for column in columns], *([*map(printable, row)] for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     return [
         "  "

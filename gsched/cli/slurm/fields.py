@@ -8,7 +8,7 @@ import pwd
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
-from gsched.cli.common import check_width
+from gsched.cli.common import check_width, printable
 from gsched.cli.show.jobfields import FIELDS, elapsed_s
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
@@ -62,7 +62,7 @@ class SlurmField(NamedTuple):
 
     def text(self, row: JobRow, listing: Listing) -> str:
         """Return its text in a job's line."""
-        return self.write(self.read(row, listing))
+        return printable(self.write(self.read(row, listing)))
 
 
 # --- values ---

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from gsched.cli.common import patient_head
+from gsched.cli.common import patient_head, printable
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import INVALID_JOB, VERSION, SlurmError, error_words
 from gsched.cli.slurm.fields import ends_s, group_id, group_name, user_id
@@ -182,7 +182,8 @@ def _hosts(text: str) -> tuple[str, ...]:
 
 def _print_record(lines: Sequence[str], *, one_line: bool) -> None:
     """Print a record of ``NAME=VALUE``: indented lines and a blank one, or a single line."""
-    print(" ".join(lines) if one_line else "\n   ".join(lines) + "\n")
+    shown = [printable(line) for line in lines]
+    print(" ".join(shown) if one_line else "\n   ".join(shown) + "\n")
 
 
 def _show_nodes(name: str, *, one_line: bool) -> int:

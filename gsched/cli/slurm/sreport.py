@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
+from gsched.cli.common import printable
 from gsched.cli.monitor import MonitorClient
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.slurm.moments import past_moment
@@ -144,7 +145,9 @@ def period_of(named: Mapping[str, str], now_s: float) -> tuple[float, float]:
         since_s = past_moment("today", now_s=min(today_s, until_s) - 43_200.0)
     until_s = min(until_s, now_s)
     if until_s <= since_s:
-        raise SlurmError("the end of the period is not after its start", plain=True)
+        first, last = map(_moment, (since_s, until_s))
+        text = f"the period from {first} to {last} is empty: give a later end, such as end=now"
+        raise SlurmError(text, plain=True)
     return since_s, until_s
 
 
@@ -175,7 +178,7 @@ def report_lines(
     if "tres" in options:
         columns.insert(_place_of_tres(columns), SreportColumn("TRES Name", 14))
     table = [
-        _with_tres(line, columns, name if "tres" in options else "")
+        _with_tres([*map(printable, line)], columns, name if "tres" in options else "")
         for name in wish.tres
         for line in form.lines(reply, name, wish)
     ]
@@ -194,10 +197,7 @@ def report_lines(
 
 
 def _heading(form: SreportForm, wish: Wish, reply: HeldReply, what: str) -> Iterator[str]:
-    first, last = (
-        time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(each))
-        for each in (reply.since_s, reply.until_s - 1.0)
-    )
+    first, last = map(_moment, (reply.since_s, reply.until_s - 1.0))
     unit = wish.unit.capitalize()
     unit += ("/" if unit else "") + "Percentage of Total" if wish.percent else ""
     yield _RULE
@@ -205,6 +205,10 @@ def _heading(form: SreportForm, wish: Wish, reply: HeldReply, what: str) -> Iter
     yield f"{heading} {first} - {last} ({int(reply.until_s - reply.since_s)} secs)"
     yield f"Usage reported in {what} {unit}"
     yield _RULE
+
+
+def _moment(at_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s))
 
 
 def _fitted(line: Sequence[str], columns: Sequence[SreportColumn]) -> str:

@@ -65,6 +65,7 @@ def _check_size(submitted: SubmitJob) -> None:
 
 def _check_values(submitted: SubmitJob) -> None:
     check_name(submitted.name)
+    check_account(submitted.account)
     if not submitted.workdir.startswith("/"):
         raise InvalidRequestError(
             f"working directory {limits.shown(submitted.workdir)} is not absolute"
@@ -154,6 +155,19 @@ def check_name(name: str) -> None:
         raise InvalidRequestError(
             f"job name {name!r} cannot be used",
             hint=f"up to {limits.MAX_WORD} characters without blanks and control characters",
+        )
+
+
+def check_account(account: str) -> None:
+    """Check an account: reports show it to others, on terminals and in lines of files.
+
+    Raises:
+        InvalidRequestError: it has control characters.
+    """
+    if not account.isprintable():
+        raise InvalidRequestError(
+            f"account {limits.shown(account)} cannot be used",
+            hint=f"up to {limits.MAX_WORD} characters without control characters",
         )
 
 
