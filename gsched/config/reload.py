@@ -15,7 +15,7 @@ from gsched.config.idle_gpus import IdleGpusConfig
 from gsched.config.keys import settings_of
 from gsched.config.nodes import OutsideConfig, StagingConfig
 from gsched.config.notify import NotifyConfig
-from gsched.config.tables import Config, LimitsConfig, QueueConfig
+from gsched.config.tables import Config, LimitsConfig, PowerConfig, QueueConfig
 from gsched.config.tasks import TasksConfig
 from gsched.config.web import WebConfig
 from gsched.model.configuration import ConfigChange
@@ -64,6 +64,7 @@ RELOADED: Final[Mapping[Daemon, Mapping[str, tuple[str, ...]]]] = {
         "web": WebConfig.__struct_fields__,
         "notify": NotifyConfig.__struct_fields__,
         "moves": ("at_once", "checkpoint_timeout_s", "warm", "prepare_timeout_s"),
+        "power": PowerConfig.__struct_fields__,
         "containers": ("allowed",),
         "idle_gpus": tuple(
             key for key in IdleGpusConfig.__struct_fields__ if key not in IDLE_KEYS_OF_NODES

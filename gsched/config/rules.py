@@ -20,11 +20,11 @@ from gsched.config.nodes import (
 )
 from gsched.config.notify import NotifyConfig
 from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
-from gsched.config.tables import Config, HeadConfig, QueueConfig
+from gsched.config.tables import Config, HeadConfig, PowerConfig, QueueConfig
 from gsched.config.tasks import HINT, NEVER, TasksConfig, cron_fields, period_s
 from gsched.config.units import BadValueError
 from gsched.config.web import WebConfig
-from gsched.errors import BadResourceError, ConfigError, InvalidRequestError
+from gsched.errors import BadResourceError, ConfigError, InvalidRequestError, UsageError
 from gsched.model.container import MOUNT_RULE, mount_problem
 from gsched.model.limits import MIN_LEASE_S
 from gsched.model.machine import NODE_NAME_RULE, is_node_name
@@ -61,6 +61,23 @@ def check(config: Config) -> None:
     if config.notify != NotifyConfig():
         _check_notify(config.notify)
     _check_web(config.web)
+    _check_power(config.power)
+
+
+def _check_power(power: PowerConfig) -> None:
+    if bool(power.suspend_program) is not bool(power.resume_program):
+        given, missing = "suspend_program", "resume_program"
+        if power.resume_program:
+            given, missing = missing, given
+        raise BadValueError(
+            ("power", given), f" needs {missing}", hint="give both, or none: nodes stay on"
+        )
+    try:
+        assert power.excluded is not None
+    except UsageError as error:
+        raise BadValueError(
+            ("power", "exclude_nodes"), f": {error.message}", hint=error.hint
+        ) from None
 
 
 def _check_web(web: WebConfig) -> None:

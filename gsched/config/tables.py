@@ -30,6 +30,7 @@ from gsched.config.words import (
     Seconds,
     ServerName,
 )
+from gsched.model.host_lists import expanded
 from gsched.model.limits import MAX_DETACH_TIMEOUT_S, MAX_LEASE_S
 
 
@@ -234,6 +235,45 @@ class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     prepare_timeout_s: Annotated[float, msgspec.Meta(ge=1, le=300)] = 60.0
 
 
+class PowerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[power]``: idle nodes are powered down, and up again for jobs. Without programs: they stay.
+
+    Attributes:
+        suspend_program, resume_program: are run with a list of nodes, as ``n[01-04]``, that are to
+            be powered down or up.
+        suspend_after_s: a node is powered down when it was idle for so long.
+        suspend_timeout_s: a node is powered down completely within this time after
+            ``suspend_program`` was run; it is not powered up before.
+        resume_timeout_s: a node that has not registered so long after ``resume_program`` was run
+            is drained.
+        exclude_nodes: are never powered down without an operator; names, or lists as ``n[01-04]``.
+        nodes_per_minute: so many are powered down within a minute, and so many up; 0: no limit.
+    """
+
+    suspend_program: OptionalPath = ""
+    resume_program: OptionalPath = ""
+    suspend_after_s: Seconds = 1800.0
+    suspend_timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=86400)] = 120.0
+    resume_timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=86400)] = 600.0
+    exclude_nodes: tuple[str, ...] = ()
+    nodes_per_minute: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 60
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether there are programs that switch nodes."""
+        return bool(self.suspend_program and self.resume_program)
+
+    @property
+    def excluded(self) -> frozenset[str]:
+        """Return the names of the nodes that are never powered down without an operator.
+
+        Raises:
+            UsageError: a list cannot be read.
+        """
+        lists = (expanded(each, option="exclude_nodes") for each in self.exclude_nodes)
+        return frozenset(name for names in lists for name in names)
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file; the first queue is the default."""
 
@@ -245,6 +285,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fabric: FabricConfig = FabricConfig()
     training: TrainingConfig = TrainingConfig()
     moves: MovesConfig = MovesConfig()
+    power: PowerConfig = PowerConfig()
     gpu_share: GpuShareConfig = GpuShareConfig()
     outside_gpu_use: OutsideConfig = OutsideConfig()
     idle_gpus: IdleGpusConfig = IdleGpusConfig()

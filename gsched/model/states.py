@@ -58,6 +58,20 @@ class NodeState(StrEnum):
     UNREACHABLE = "unreachable"
 
 
+class PowerState(StrEnum):
+    """Whether a node's machine is on, as far as the site's programs of ``[power]`` switch it."""
+
+    ON = "on"
+    POWERING_DOWN = "powering_down"
+    POWERED_DOWN = "powered_down"
+    POWERING_UP = "powering_up"
+
+    @property
+    def words(self) -> str:
+        """Return it as people write it: ``powered down``."""
+        return self.value.replace("_", " ")
+
+
 class HoldKind(StrEnum):
     """Who holds a job: its user, an operator, gsched itself, or the jobs that it depends on."""
 

@@ -1,4 +1,4 @@
-"""Windows of time on nodes in which no job runs there: maintenance."""
+"""Windows of time on nodes in which no job runs there: maintenance, and while they are off."""
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ class NodeWindow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A time in which a node is kept free of jobs.
 
     Attributes:
-        number: the same for all nodes of one order.
+        number: the same for all nodes of one order; 0: the node is powered down until then.
         from_s, to_s: seconds since the epoch.
         reason: in words, for everybody.
         by: the operator who has ordered it.

@@ -218,6 +218,14 @@ class MaintainNode(NodeAction, tag="maintenance", frozen=True, kw_only=True, omi
     cancel: Count = 0
 
 
+class PowerNode(NodeAction, tag="power", frozen=True, kw_only=True, omit_defaults=True):
+    """Power the node down, or up, by the site's programs."""
+
+    done: ClassVar[str] = "power"
+
+    up: bool = False
+
+
 class ConfirmDead(NodeAction, tag="confirm-dead", frozen=True, kw_only=True, omit_defaults=True):
     """Vouch that nothing runs on an unreachable node any more."""
 
@@ -241,7 +249,9 @@ class ReplaceNode(NodeAction, tag="replace", frozen=True, kw_only=True, omit_def
     identity: str = ""
 
 
-AnyNodeAction = DrainNode | ResumeNode | MaintainNode | ConfirmDead | RemoveNode | ReplaceNode
+AnyNodeAction = (
+    DrainNode | ResumeNode | MaintainNode | PowerNode | ConfirmDead | RemoveNode | ReplaceNode
+)
 NODE_ACTION: Final = cast("type[AnyNodeAction]", AnyNodeAction)
 NODE_ACTIONS: Final[Mapping[str, type[AnyNodeAction]]] = MappingProxyType(
     {name_of(kind): kind for kind in get_args(AnyNodeAction)}

@@ -18,7 +18,7 @@ from gsched.model.limits import MAX_SUBMIT_BYTES
 from gsched.model.numbers import Amount, Count, Number
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Load, Usage
-from gsched.model.states import ShareClass
+from gsched.model.states import NodeState, ShareClass
 from gsched.model.training import Training
 from gsched.model.window import NodeWindow
 from gsched.protocol.uses import LiveRow
@@ -605,6 +605,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         health: the last results of its health checks.
         gpus_idle: GPUs that jobs hold and do not use.
         windows: of maintenance, in order; in one that has begun the node counts as drained.
+        power: ``powering_down``, ``powered_down`` or ``powering_up``; empty: it is on.
         faults: starts in a row that failed through the node's own fault.
         automatic: gsched has drained it itself.
         probe_due_s: when it is probed next; 0: not. ``probes_failed``: in a row.
@@ -654,6 +655,12 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     health: tuple[HealthResult, ...] = ()
     gpus_idle: tuple[IdleGpuRow, ...] = ()
     windows: tuple[NodeWindow, ...] = ()
+    power: str = ""
+
+    @property
+    def is_down(self) -> bool:
+        """Return whether it is not connected, and not because it is powered down."""
+        return self.state != NodeState.UP and not self.power
 
 
 class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):

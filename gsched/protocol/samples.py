@@ -36,6 +36,7 @@ class NodeUseSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: tuple[GpuUseSample, ...] = ()
     load: Load | None = None
     load_s: float | None = None
+    power: str = ""
 
 
 class JobUseSample(Struct, frozen=True, kw_only=True, omit_defaults=True):

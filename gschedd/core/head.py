@@ -37,6 +37,7 @@ from gschedd.core.forecast.deadline import foresee, guarantee_of
 from gschedd.core.nodes import admission
 from gschedd.core.nodes.admission import Refusal
 from gschedd.core.nodes.leases import Leases
+from gschedd.core.nodes.power import PowerSaving
 from gschedd.core.nodes.probation import due_probes, next_probe_s
 from gschedd.core.nodes.windows import due_windows, next_window_s
 from gschedd.core.recovery.adopt import Hold, Survey
@@ -82,6 +83,7 @@ class Head:
         policy_failure: what the policy raised in the last cycle, or None.
         retry: how often in a row it failed, and when it is asked again.
         leases: how long nodes have not answered that jobs have leases on.
+        power: which nodes are idle, to be powered down, or wanted, to be powered up.
         again_s: when the policy wanted to be asked again, seconds since the epoch; None: no matter.
         unfinished: the last cycle ended before the end of the queue.
         rounds: how training jobs are planned elsewhere; None: the policy is called for all at once.
@@ -111,6 +113,7 @@ class Head:
         self.again_s: float | None = None
         self.unfinished = False
         self.leases = Leases(state)
+        self.power = PowerSaving(state)
         self.rounds = None if apart is None else r.Rounds(apart)
         self._requests: dict[Request, Request] = {}
 
@@ -156,7 +159,7 @@ class Head:
             case c.ActOnJob():
                 return act_on_job(self.state, self.settings, command, now_s)
             case c.ActOnNode():
-                return act_on_node(self.state, command, now_s)
+                return act_on_node(self.state, self.settings, command, now_s)
             case c.Submit() | c.Resubmit():
                 raise AssertionError("submissions take another way")
             case _:
@@ -325,6 +328,7 @@ class Head:
         if self.retry.take(now_s):
             self.state.dirty.mark_all()
         ask_again(self.state, now_s)
+        self.power.mark_due(self.settings, now_s)
         facts = [
             *due_jobs(self.state, now_s),
             *due_probes(self.state, now_s),
@@ -375,6 +379,7 @@ class Head:
             coalescing.next_due_s(state) if state.volatile.unwritten else None,
             next_probe_s(state) if state.on_probation else None,
             next_window_s(state) if state.windowed else None,
+            self.power.next_due_s(self.settings),
             0.0 if state.volatile.coming.events else None,
         )
         return min([*alarms_s, *(at_s for at_s in rare if at_s is not None)], default=None)
@@ -386,8 +391,9 @@ class Head:
             return NOTHING
         made = self._advance(more_elements(self.state, now_s), "cycle")
         step = together([made, self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)])
-        self.unfinished |= bool(self.state.dirty.arrays)
-        return step
+        saved = self._advance(self.power.changes(self.settings, now_s), "power saving")
+        self.unfinished |= bool(self.state.dirty.arrays or saved.facts)
+        return together([step, saved])
 
     def _arrive(self, now_s: float) -> Step:
         """Let moving jobs whose new places are free go on there."""
@@ -560,13 +566,6 @@ class Head:
         model.learn(run.record)
         return (run,)
 
-    def _with_unwritten(self, facts: Iterable[f.AnyFact]) -> Iterator[f.AnyFact]:
-        """Yield facts, and before the end of a part the checkpoint that its job has made last."""
-        for fact in facts:
-            if isinstance(fact, f.PartEnded) and fact.job in self.state.volatile.unwritten:
-                yield from coalescing.take(self.state, fact.job)
-            yield fact
-
     def _advance(self, facts: Iterable[f.AnyFact], cause: str, *, follows: bool = True) -> Step:
         """Apply facts and, unless they are of the past, all that follows from them.
 
@@ -580,12 +579,13 @@ class Head:
         pending = list(facts)
         while pending:
             following: list[f.AnyFact] = []
-            for each in self._with_unwritten(pending):
+            for each in coalescing.with_unwritten(self.state, pending):
                 if is_overtaken(self.state, each):
                     continue
                 fact = structs.replace(each, cause=cause)
                 apply(self.state, fact)
                 self.leases.note(fact)
+                self.power.note(fact)
                 if self.model is not None and isinstance(fact, f.PartEnded):
                     runs.extend(self._learn(self.model, fact))
                 applied.append(fact)

@@ -35,6 +35,7 @@ from gschedd.core.state.state import State
 from gschedd.core.views.jobs import queue_rows
 from gschedd.daemon.housekeeping import Check, Housekeeping
 from gschedd.daemon.lock import HeadLock
+from gschedd.daemon.power import PowerSwitches
 from gschedd.daemon.reloading import Reloading
 from gschedd.daemon.setup import (
     begin_monitoring,
@@ -184,9 +185,11 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         OnHangup(self._reloading.for_signal).install()
-        state = self._engine.head.state
+        head = self._engine.head
+        state = head.state
         recall(state, await self._queries.ended_well(awaited(state)), self._clock.wall_s())
-        engine = asyncio.create_task(self._engine.run(self._links), name="engine")
+        switches = PowerSwitches(self._links, lambda: head.settings.config.power)
+        engine = asyncio.create_task(self._engine.run(switches), name="engine")
         open_files = raise_open_files()
         await self._listen_for_users(open_files)
         stopping = asyncio.create_task(self._stop.wait())

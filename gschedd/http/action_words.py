@@ -52,6 +52,9 @@ def node_words(state: State, node: str, action: a.AnyNodeAction, now_s: float) -
             return _maintenance(state, node, action)
         case a.DrainNode(migrate=True):
             return action.done + _leaving(state, node, now_s)
+        case a.PowerNode():
+            known = state.nodes.get(node)
+            return known.power.state.words if known is not None else action.done
         case _:
             return action.done
 

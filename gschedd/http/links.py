@@ -166,7 +166,7 @@ class Links:
             for link in list(self.connected.values()):
                 link.tell(self.newest)
 
-    def deliver(self, effects: Sequence[e.AnyEffect]) -> None:
+    def deliver(self, effects: Sequence[e.NodeEffect]) -> None:
         """Send effects to the nodes that are connected."""
         launched = False
         for effect in effects:
@@ -182,7 +182,7 @@ class Links:
                 link.tell(self.newest)  # so that it never knows a job beyond its mark
                 link.send(message)
 
-    def _message(self, effect: e.AnyEffect) -> n.HeadMessage | None:
+    def _message(self, effect: e.NodeEffect) -> n.HeadMessage | None:
         if isinstance(effect, e.SendLaunch | e.SendPrepare):
             return self._launch(effect)
         return effect.message

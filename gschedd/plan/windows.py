@@ -45,7 +45,10 @@ def without(spaces: Spaces, closed: Iterable[str]) -> Spaces:
 def window_reason(
     windows: Windows, closed: Iterable[str], start_s: float, walltime_s: float | None
 ) -> Reason:
-    """Return why a job that would fit does not start: it would run into a window."""
+    """Return why a job that would fit does not start: it would run into a window.
+
+    A window without a number is of power: a node that is powered down, or not up yet.
+    """
     found = [
         (window, node)
         for node in closed
@@ -54,6 +57,9 @@ def window_reason(
     window, node = min(found, key=lambda each: (each[0].from_s, each[1]))
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     because = f": {window.reason}" if window.reason else ""
+    if not window.number:
+        short = f"node {window.reason}"
+        return Reason(f"{node}{more} is {window.reason}: up by {moment(window.to_s)}", short)
     if start_s >= window.from_s:
         words = f"maintenance of {node}{more} until {moment(window.to_s)}{because}"
         return Reason(words, "maintenance")

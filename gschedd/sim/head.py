@@ -353,7 +353,7 @@ class HeadProcess:
         for step in steps:
             for effect in step.effects:
                 link = links.get(effect.node)
-                if link is None:
+                if link is None or isinstance(effect, e.SwitchPower):
                     continue
                 if isinstance(effect, e.SendLaunch | e.SendPrepare):
                     message: n.HeadMessage | None = self._launch(effect)

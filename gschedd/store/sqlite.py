@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
+from gsched.model.states import PowerState
 from gschedd.core.apply.jobs import add_job
 from gschedd.core.apply.nodes import SAFE_ID_JUMP
 from gschedd.core.recovery.lineage import Epoch
@@ -297,6 +298,7 @@ class Store:
                 (state.vacating, node.vacating),
                 (state.on_probation, node.probation.due_s),
                 (state.windowed, node.windows),
+                (state.powered, node.power.state is not PowerState.ON),
             )
             for names, is_marked in marks:
                 if is_marked:

@@ -40,6 +40,7 @@ from gsched.config.tables import (
     HistoryConfig,
     LimitsConfig,
     MovesConfig,
+    PowerConfig,
     QueueConfig,
 )
 from gsched.config.tasks import TasksConfig
@@ -229,6 +230,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[TRAINING.DRS]": DrsConfig,
         "[TRAINING.ELASTICFLOW]": ElasticflowConfig,
         "[MOVES]": MovesConfig,
+        "[POWER]": PowerConfig,
         "[GPU_SHARE]": GpuShareConfig,
         "[[GPU_SHARE.MIG]]": MigConfig,
         "[CONTAINERS]": ContainersConfig,
@@ -261,6 +263,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "fabric",
         "training",
         "moves",
+        "power",
         "limits",
         "containers",
         "staging",

@@ -280,7 +280,7 @@ class FrameFuzz:
     def _message(self, effect: e.AnyEffect) -> n.HeadMessage | None:
         if isinstance(effect, e.SendLaunch | e.SendPrepare):
             return self._launches.order(effect)
-        return effect.message
+        return effect.message if isinstance(effect, e.Send) else None
 
     def _to_node(self, message: n.HeadMessage) -> None:
         """Send a message as the head does, and read it as gnode does."""

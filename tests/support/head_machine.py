@@ -383,6 +383,8 @@ class HeadMachine(DependentJobs, SharingJobs, IdleJobs):
         self.register(name)
 
     def obey(self, effect: e.AnyEffect) -> None:
+        if isinstance(effect, e.SwitchPower):
+            return
         body = self.bodies[effect.node]
         if not body.connected:
             return

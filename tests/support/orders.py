@@ -4,7 +4,7 @@ from gsched.protocol import node as n
 from gschedd.core.state import effects as e
 from gschedd.core.state.step import Step
 
-Order = n.HeadMessage | e.SendLaunch | e.SendPrepare
+Order = n.HeadMessage | e.SendLaunch | e.SendPrepare | e.SwitchPower
 
 
 def order_of(effect: e.AnyEffect) -> Order:

@@ -88,6 +88,7 @@ class World:
         facts: everything that has happened, in order.
         lost, doubled, delayed_s: how many of the next messages of a kind get lost, come twice, or
             come late, by class.
+        switched: what the site's programs were run for: when, which node, ``up`` or ``down``.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class World:
         self._count = 0
         self._steps = 0
         self.shrunk: set[str] = set()
+        self.switched: list[tuple[float, str, str]] = []
         if connect:
             for name in self.machines:
                 self.connect(name)
@@ -360,6 +362,9 @@ class World:
             check_head(self.head, shrunk=self.shrunk)
             self._check_machines()
         for effect in step.effects:
+            if isinstance(effect, e.SwitchPower):
+                self.switched.append((self.elapsed_s, effect.node, "up" if effect.up else "down"))
+                continue
             order = order_of(effect)
             deliver = partial(self._obey, effect.node, order)
             self._post(order, deliver)

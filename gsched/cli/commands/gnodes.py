@@ -34,6 +34,7 @@ from gsched.protocol.actions import (
     AnyNodeAction,
     DrainNode,
     MaintainNode,
+    PowerNode,
     ReplaceNode,
 )
 from gsched.protocol.api import ErrorBody, NodeList, NodeRow
@@ -51,6 +52,7 @@ Examples:
   gnodes maintenance n1 n2 --from "2026-12-01 08:00" --to +4h -m "new switch"
   gnodes maintenance                  list the maintenance of all nodes
   gnodes maintenance --cancel 3       cancel maintenance 3 on all its nodes
+  gnodes power down n5 n6             by the programs of the site; up: likewise
   gnodes confirm-dead n3              it is gone for good: requeue its jobs
   gnodes remove n3                    delete the node from the list
   gnodes replace n4                   accept its new disk or machine
@@ -81,7 +83,7 @@ _PREDICTED = ("has", "unpredicted", "predicted", "measured", "errors")
 @click.argument(
     "operands",
     nargs=-1,
-    metavar="[drain|resume|maintenance|confirm-dead|remove|replace] [NODE...]",
+    metavar="[drain|resume|maintenance|power|confirm-dead|remove|replace] [NODE...]",
 )
 @_reason_option
 @click.option(
@@ -139,7 +141,8 @@ def gnodes(
     rerunnable jobs are requeued. If the node is in fact alive, they run twice. remove
     deletes a node without jobs. replace gives a node's name to another gnode, which the head
     refuses until then: one with a new state directory, or on another machine. maintenance keeps
-    nodes free for a time: no job starts whose walltime does not end before it begins.
+    nodes free for a time: no job starts whose walltime does not end before it begins. power has the
+    programs of the site power nodes down or up.
     """
     verb, names = _verb(operands, offline=bool(flags["offline"]), clear=bool(flags["clear"]))
     if predictions:
@@ -198,6 +201,10 @@ def _action(
         return DrainNode(nodes=names, reason=reason, migrate=bool(flags["migrate"]))
     if verb == "maintenance":
         return _window(names, reason, flags)
+    if verb == "power":
+        if not names or names[0] not in {"down", "up"}:
+            raise UsageError("power needs a direction", hint="gnodes power down|up NODE...")
+        return PowerNode(nodes=names[1:], up=names[0] == "up")
     if verb == "replace":
         return ReplaceNode(nodes=names, identity=identity)
     return NODE_ACTIONS[verb](nodes=names)
@@ -348,7 +355,8 @@ def _act(head: HeadClient, action: AnyNodeAction, *, yes: bool, as_json: bool) -
         names = _nodes_of(head, action.cancel)
         action = structs.replace(action, nodes=names)
     if not names:
-        raise UsageError(f"{verb} needs at least one node", hint=f"gnodes {verb} NODE...")
+        usage = "power down|up" if verb == "power" else verb
+        raise UsageError(f"{verb} needs at least one node", hint=f"gnodes {usage} NODE...")
     if verb == "drain" and not action.reason:
         raise UsageError(
             "drain needs a reason: others will ask why the nodes take no jobs",

@@ -14,7 +14,6 @@ from gsched.cli.pbs.personality import OPENPBS
 from gsched.client import HeadClient, body_of
 from gsched.errors import GschedError, UnknownNodeError, UsageError
 from gsched.model.ids import format_job_id
-from gsched.model.states import NodeState
 from gsched.protocol.actions import AnyNodeAction, DrainNode, ResumeNode
 from gsched.protocol.api import NodeList, NodeRow
 from gsched.version import VERSION
@@ -32,6 +31,8 @@ _FILTERS: Final = {
     "time-shared": ("time-shared",),
     "active": ("busy", "job-exclusive", "job-sharing"),
 }
+#: Torque's power states of a node that is not on.
+_POWER: Final = {"powering_down": "Shutdown", "powered_down": "Shutdown", "powering_up": "Standby"}
 _BAD: Final = ("down", "offline", "state-unknown")
 
 
@@ -180,7 +181,7 @@ def _chosen(reply: NodeList, names: Sequence[str], *, quiet: bool) -> tuple[Sequ
 def node_state(row: NodeRow) -> str:
     """Return Torque's states of a node, separated by commas."""
     states = []
-    if row.state != NodeState.UP:
+    if row.is_down:
         states.append("down")
     if row.drained or row.problem:
         states.append("offline")
@@ -208,7 +209,7 @@ def attributes_of(row: NodeRow, head: HeadClient, server: str) -> dict[str, str]
     """Return a node's attributes in Torque's order."""
     fields = {
         "state": node_state(row),
-        "power_state": "Running",
+        "power_state": _POWER.get(row.power, "Running"),
         "np": str(row.cpus),
         "properties": ",".join(row.features),
         "ntype": "cluster",

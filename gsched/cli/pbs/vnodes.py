@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gsched.cli.pbs.attributes import c_time
-from gsched.model.states import NodeState
 from gsched.protocol.api import NodeRow
 
 NONE: Final = "--"
@@ -54,8 +53,10 @@ class Vnode(NamedTuple):
 def vnode_state(row: NodeRow) -> str:
     """Return OpenPBS's states of a node, separated by commas."""
     states = []
-    if row.state != NodeState.UP:
+    if row.is_down:
         states.append("down")
+    if row.power:
+        states.append("sleep")
     if row.drained or row.problem:
         states.append("offline")
     if states:

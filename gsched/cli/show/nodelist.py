@@ -9,7 +9,7 @@ from gsched.cli.times import format_time, local_times
 from gsched.model.gpu_tokens import GpuSharing, TokenGpu
 from gsched.model.health import HealthResult
 from gsched.model.ids import short_job_id
-from gsched.model.states import NodeState
+from gsched.model.states import NodeState, PowerState
 from gsched.model.units import format_size
 from gsched.model.wording import binding_words, counted
 from gsched.protocol.api import NodeRow, SharedGpuRow
@@ -33,8 +33,12 @@ COLUMNS = (
 def shown_state(row: NodeRow) -> str:
     """Return ``up``, ``draining`` (jobs still run), ``drained`` or ``unreachable``.
 
-    A node that takes no jobs by its own word is ``up, closed``.
+    A node that takes no jobs by its own word is ``up, closed``, and one that is powered down, or on
+    its way there or back, ``powered down``, ``powering down``, ``powering up``.
     """
+    if row.power:
+        words = PowerState(row.power).words
+        return f"{words}, drained" if row.drained else words
     if row.state != NodeState.UP:
         return f"{row.state}, drained" if row.drained else row.state
     if row.drained:
@@ -182,7 +186,7 @@ def print_maintenance(rows: Iterable[NodeRow], *, color: str) -> None:
 def print_state_list(rows: Iterable[NodeRow]) -> None:
     """Print name, state and reason of the nodes that take no jobs, as ``pbsnodes -l`` does."""
     for row in rows:
-        if row.state != NodeState.UP or row.drained or row.problem:
+        if row.is_down or row.drained or row.problem:
             line = f"{row.name:<20} {shown_state(row):<20} {local_times(row.reason)}"
             print(printable(line.rstrip()))
 

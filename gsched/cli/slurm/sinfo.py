@@ -12,7 +12,6 @@ from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.slurm.options import parsed
 from gsched.client import HeadClient
 from gsched.model.host_lists import compact, expanded, in_order
-from gsched.model.states import NodeState
 from gsched.protocol.api import NodeRow, QueueRow
 from gsched.transport import pause
 
@@ -29,7 +28,9 @@ _WHOLE_STATES: Final = {
     "alloc": "allocated",
 }
 #: In the order in which they are listed, as Slurm's.
-_ORDER: Final = ("drng", "drain", "mix", "alloc", "idle", "down")
+_ORDER: Final = ("drng", "drain", "mix", "alloc", "idle", "idle#", "idle%", "idle~", "down")
+#: Behind the state of a node that is not on.
+_POWER: Final = {"powering_down": "%", "powered_down": "~", "powering_up": "#"}
 _OUT: Final = frozenset({"down", "drain", "drng"})
 _STATES: Final = (
     "unknown,down,idle,allocated,?,mixed,future,drain,drained,draining,no_respond,reserved,"
@@ -181,11 +182,13 @@ def _is_wanted(node: NodeRow, options: Mapping[str, str]) -> bool:
     names = set(expanded(options.get("nodes", ""), option="--nodes"))
     states = read_states(options.get("states", ""))
     state = state_of(node)
+    named = {state, state.rstrip("".join(_POWER.values())), _long_state(node), node.power}
     is_dead = state == "down"
+    has_reason = bool(node.reason) and (node.drained or not node.power)
     return (
         (not names or node.name in names)
-        and (not states or bool(states & {state, _long_state(node)}))
-        and ("reasons" not in options or bool(node.reason) or is_dead)
+        and (not states or bool(states & named))
+        and ("reasons" not in options or has_reason or is_dead)
         and ("responding" not in options or not is_dead)
         and ("dead" not in options or is_dead)
     )
@@ -210,10 +213,12 @@ def read_states(text: str) -> frozenset[str]:
 
 def state_of(node: NodeRow) -> str:
     """Return the short state of a node."""
-    if node.state != NodeState.UP:
+    if node.is_down:
         return "down"
     if node.drained:
         return "drng" if node.jobs else "drain"
+    if node.power:
+        return "idle" + _POWER[node.power]
     if not node.jobs:
         return "idle"
     return "mix" if node.cpus_free > 0 else "alloc"
@@ -229,6 +234,8 @@ def whole_state(node: NodeRow) -> str:
     state = state_of(node)
     if state in {"drain", "drng"}:
         return "IDLE+DRAIN" if state == "drain" else "MIXED+DRAIN"
+    if node.power:
+        return f"IDLE+{node.power.upper()}"
     return _long_state(node).upper()
 
 
@@ -250,7 +257,8 @@ def _count_states(line: _Line) -> tuple[int, int, int]:
     """Return how many nodes are allocated, idle and out of service."""
     states = [state_of(node) for node in line.nodes]
     busy = sum(state in {"mix", "alloc"} for state in states)
-    return busy, states.count("idle"), sum(state in _OUT for state in states)
+    idle = sum(state.startswith("idle") for state in states)
+    return busy, idle, sum(state in _OUT for state in states)
 
 
 def _cpu_states(line: _Line) -> str:

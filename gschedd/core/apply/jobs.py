@@ -547,6 +547,7 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.NodeWindowAdded, apply_nodes.window_added),
             _on(f.NodeWindowBegun, apply_nodes.window_begun),
             _on(f.NodeWindowEnded, apply_nodes.window_ended),
+            _on(f.NodePowerChanged, apply_nodes.power_changed),
             _on(f.NodeResumed, apply_nodes.resumed),
             _on(f.NodeFaulted, apply_nodes.faulted),
             _on(f.NodeProbeRequested, apply_nodes.probe_requested),

@@ -5,11 +5,11 @@ from typing import Final
 
 from msgspec import structs
 
-from gsched.model.states import NodeState
+from gsched.model.states import NodeState, PowerState
 from gsched.model.window import NodeWindow
 from gschedd.core.state import facts as f
 from gschedd.core.state.ledger import refresh_space
-from gschedd.core.state.records import Node, Probation
+from gschedd.core.state.records import Node, NodePower, Probation
 from gschedd.core.state.state import State
 from gschedd.core.state.transitions import next_node_state
 
@@ -38,6 +38,8 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
     node.problem = fact.problem
     node.load, node.heartbeat_s = fact.load, fact.at_s
     _clear(node)
+    if node.power.state in {PowerState.POWERED_DOWN, PowerState.POWERING_UP}:
+        _set_power(state, node, NodePower())
     node.probes, node.sharing = fact.probes, fact.sharing
     if node.probation.drained and node.probation.due_s:  # it may have been mended meanwhile
         _watch(state, node, structs.replace(node.probation, due_s=fact.at_s, failed=0))
@@ -134,6 +136,25 @@ def _set_windows(state: State, node: Node, fact: f.NodeFact, windows: Iterable[N
     _changed(state, node)
 
 
+def power_changed(state: State, fact: f.NodePowerChanged) -> None:
+    """A node is to be powered down or up, is off, or counts as on."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    _set_power(
+        state,
+        node,
+        NodePower(state=fact.power, due_s=fact.due_s, reason=fact.reason)
+        if fact.power is not PowerState.ON
+        else NodePower(),
+    )
+    _changed(state, node)
+
+
+def _set_power(state: State, node: Node, power: NodePower) -> None:
+    node.power = power
+    (state.powered.discard if power.state is PowerState.ON else state.powered.add)(node.name)
+
+
 def _clear(node: Node) -> None:
     """Forget what a node was suspected of."""
     node.faults, node.fault_uids, node.fault_s, node.fault_message = 0, (), 0.0, ""
@@ -152,6 +173,7 @@ def removed(state: State, fact: f.NodeRemoved) -> None:
     state.dirty.nodes.discard(fact.node)
     state.on_probation.discard(fact.node)
     state.windowed.discard(fact.node)
+    state.powered.discard(fact.node)
     state.volatile.rivals.pop(fact.node, None)
     state.volatile.cpu_bindings.pop(fact.node, None)
     state.volatile.gpu_fences.pop(fact.node, None)

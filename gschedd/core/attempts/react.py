@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from gsched.model.ids import short_job_id
-from gsched.model.states import PartState, StopReason
+from gsched.model.states import PartState, PowerState, StopReason
 from gsched.protocol import node as n
 from gschedd.core.attempts.idle_gpus import idle_words
 from gschedd.core.attempts.warm import discarded
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.ledger import owned_space
-from gschedd.core.state.records import Attempt, Job
+from gschedd.core.state.records import Attempt, Job, Node
 from gschedd.core.state.state import State
 from gschedd.core.state.transient import PreparedThere
 from gschedd.core.state.walltime import walltime_left_s
@@ -37,6 +37,8 @@ _OfAttempt = (
 def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
     """Yield what is to be sent because of a fact that has been applied."""
     yield from _because_of(state, fact)
+    if isinstance(fact, f.NodePowerChanged):
+        yield from switches(state.nodes[fact.node])
     yield from discarded(state)
 
 
@@ -69,6 +71,13 @@ def _because_of(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
                 yield from _to_attempt(state, fact, job, job.attempt)
         case _:
             pass
+
+
+def switches(node: Node) -> Iterator[e.SwitchPower]:
+    """Yield that a node that is on its way down or up is to be switched."""
+    if node.power.state in {PowerState.POWERING_DOWN, PowerState.POWERING_UP}:
+        up = node.power.state is PowerState.POWERING_UP
+        yield e.SwitchPower(node=node.name, up=up)
 
 
 def _to_attempt(

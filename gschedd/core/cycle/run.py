@@ -25,7 +25,7 @@ from gschedd.plan.load import Predictor
 from gschedd.plan.snapshot import Group, JobClass, Move, Plan, Policy, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import RefusedStart, validate
-from gschedd.plan.windows import barred, window_reason, without
+from gschedd.plan.windows import Windows, barred, barring, window_reason, without
 
 #: Maximum number of node comparisons for the starts of a cycle, as all requests wait meanwhile:
 #: ``balance`` takes 3 us per node on a quiet core and 5 us on a busy one, at most 40 ms in all.
@@ -97,7 +97,7 @@ def snapshot(
         moves_max=max(0, settings.config.moves.at_once - len(state.targets)),
         moves_left=state.volatile.moves_left and len(state.targets) < settings.config.moves.at_once,
         starts_max=starts_max,
-        windows=state.windows(),
+        windows=state.windows(now_s, settings.config.power.resume_timeout_s),
     )
 
 
@@ -144,12 +144,13 @@ def carried_out(
     moves = paced(state, settings, plan.moves)
     if plan.moves:
         state.volatile.moves_left = len(moves) < len(plan.moves)
+    windows = state.windows(now_s)
     checked = validate(
         structs.replace(plan, moves=moves),
         Spaces(state.spaces),
         lambda job: class_if_waiting(state, job),
         lambda job: movable(state, job),
-        lambda start: _window_objection(state, start, now_s),
+        lambda start: _window_objection(windows, start, now_s),
     )
     assigner = Assigner(state, settings, now_s, predictor)
     # moves keep more room than the starts take: then a start stays where it was planned
@@ -203,12 +204,10 @@ def judged(state: State, verdicts: Iterable[Forecast], now_s: float) -> Iterator
             )
 
 
-def _window_objection(state: State, start: Start, now_s: float) -> str:
+def _window_objection(windows: Windows, start: Start, now_s: float) -> str:
     """Return why a start would run into a window of maintenance, or the empty string."""
-    if not state.windowed:
-        return ""
-    windows, walltime_s = state.windows(), start.job_class.walltime_s
-    closed = barred(windows, now_s, walltime_s).intersection(s.node for s in start.allocation)
+    walltime_s, nodes = start.job_class.walltime_s, (share.node for share in start.allocation)
+    closed = [node for node in nodes if barring(windows, node, now_s, walltime_s) is not None]
     return window_reason(windows, closed, now_s, walltime_s) if closed else ""
 
 
@@ -244,7 +243,7 @@ def _elsewhere(state: State, start: Start, free: Spaces, now_s: float) -> Start:
     """Return a start elsewhere, and take it from ``free``; or the same one."""
     avoid = [name for name in state.jobs[start.job].avoid if name in free]
     free.give(start.allocation)
-    closed = barred(state.windows(), now_s, start.job_class.walltime_s)
+    closed = barred(state.windows(now_s), now_s, start.job_class.walltime_s)
     others = without(free, closed.union(avoid))
     found = place(_request_of(start), others)
     if isinstance(found, NoFit):

@@ -12,7 +12,7 @@ from gsched.errors import (
 from gsched.model.ids import short_job_id
 from gsched.model.states import NodeState
 from gsched.protocol import actions as a
-from gschedd.core.nodes import admission, windows
+from gschedd.core.nodes import admission, power, windows
 from gschedd.core.requests import commands as c
 from gschedd.core.requests import jobs
 from gschedd.core.requests.access import own_job
@@ -59,7 +59,9 @@ def act_on_job(
             assert_never(command.action)
 
 
-def act_on_node(state: State, command: c.ActOnNode, now_s: float) -> list[f.AnyFact]:
+def act_on_node(
+    state: State, settings: Settings, command: c.ActOnNode, now_s: float
+) -> list[f.AnyFact]:
     """Return what an action comes to for one node.
 
     Raises:
@@ -75,6 +77,8 @@ def act_on_node(state: State, command: c.ActOnNode, now_s: float) -> list[f.AnyF
             return _confirm_dead(state, node, by, now_s)
         case a.MaintainNode() as action:
             return windows.change_windows(state, node, action, by, now_s)
+        case a.PowerNode() as action:
+            return power.change_power(state, settings, node, by, now_s, up=action.up)
         case a.RemoveNode():
             return admission.remove_node(state, node, by, now_s)
         case a.ReplaceNode() as action:

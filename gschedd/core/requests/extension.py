@@ -129,7 +129,7 @@ def _check_windows(job: Job, added_s: float, state: State, now_s: float) -> None
     Raises:
         NotPermittedError: it would run into one.
     """
-    windows = state.windows()
+    windows = state.windows(now_s)
     until_s = _limit_s(job, now_s) + added_s
     found = [
         (window, node)

@@ -257,12 +257,13 @@ def _without(state: State, job: Job, allocation: Allocation, now_s: float) -> Sp
     """Return what is free for a job when it has left its place, without nodes with maintenance."""
     spaces = Spaces(state.spaces)
     spaces.give(allocation)
-    if not state.windowed:
+    windows = state.windows(now_s)
+    if not windows:
         return spaces
     left_s, started_s = walltime_left_s(job), job.current_attempt.started_s
     if left_s is not None and started_s is not None:
         left_s = max(0.0, left_s - (now_s - started_s))
-    return without(spaces, barred(state.windows(), now_s, left_s))
+    return without(spaces, barred(windows, now_s, left_s))
 
 
 def _only(spaces: Spaces, names: Iterable[str]) -> Spaces:

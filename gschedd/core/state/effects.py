@@ -38,4 +38,13 @@ class SendPrepare(Struct, frozen=True, kw_only=True):
     yields: bool = False
 
 
-AnyEffect = Send | SendLaunch | SendPrepare
+class SwitchPower(Struct, frozen=True, kw_only=True):
+    """Have the site's program power a node down, or up. To repeat it is harmless."""
+
+    node: str
+    up: bool
+
+
+#: What is sent to a node.
+NodeEffect = Send | SendLaunch | SendPrepare
+AnyEffect = NodeEffect | SwitchPower

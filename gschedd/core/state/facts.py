@@ -11,7 +11,7 @@ from gsched.model.arrays import Spans
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.machine import Machine
 from gsched.model.resources import Allocation, Inventory, Load, Usage
-from gsched.model.states import HoldKind, JobState, StopReason
+from gsched.model.states import HoldKind, JobState, PowerState, StopReason
 from gsched.model.training import Batching
 from gsched.model.window import NodeWindow
 from gschedd.models.steptimes import Steps
@@ -494,6 +494,20 @@ class NodeWindowEnded(NodeFact, frozen=True, kw_only=True, omit_defaults=True, t
     by: str = ""
 
 
+class NodePowerChanged(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The node is to be powered down or up, is off, or counts as on again.
+
+    Attributes:
+        due_s: when it is to be off, or to have registered; 0: no matter.
+        by: the operator who has requested it; empty: gsched.
+    """
+
+    power: PowerState
+    reason: str
+    due_s: float = 0.0
+    by: str = ""
+
+
 class NodeProbeRequested(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The node is to find out whether it can start jobs; it is asked again at ``due_s``."""
 
@@ -578,6 +592,7 @@ AnyFact = (
     | NodeWindowAdded
     | NodeWindowBegun
     | NodeWindowEnded
+    | NodePowerChanged
     | NodeFaulted
     | NodeProbeRequested
     | NodeProbed

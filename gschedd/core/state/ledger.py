@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from gsched.model.resources import Share
-from gsched.model.states import NodeState
+from gsched.model.states import NodeState, PowerState
 from gschedd.core.state.records import Attempt, Job, MigrationTarget, Node
 from gschedd.core.state.state import State
 from gschedd.plan.space import FreeNode, give, kept_back, take
@@ -159,7 +159,11 @@ def owned_space(state: State, node: Node) -> FreeNode:
         features=frozenset(
             {*inventory.features, node.name, *(gpu.type for gpu in inventory.gpus if gpu.type)}
         ),
-        open=node.state is NodeState.UP and not node.drained and not node.problem,
+        open=(
+            (node.state is NodeState.UP or node.power.state is not PowerState.ON)
+            and not node.drained
+            and not node.problem
+        ),
         sharing=state.sharing if node.sharing else None,
     )
     for job in state.by_node.get(node.name, {}).values():

@@ -14,6 +14,7 @@ from gsched.model.states import (
     JobState,
     NodeState,
     PartState,
+    PowerState,
     StopReason,
 )
 from gsched.model.training import Batching
@@ -352,6 +353,19 @@ class Probation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     resumed_s: tuple[float, ...] = ()
 
 
+class NodePower(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether a node is powered down, or on its way there or back.
+
+    Attributes:
+        due_s: when it is to be off, or to have registered, seconds since the epoch; 0: no matter.
+        reason: why it is so.
+    """
+
+    state: PowerState = PowerState.ON
+    due_s: float = 0.0
+    reason: str = ""
+
+
 class Node(Struct, kw_only=True, omit_defaults=True):
     """A machine that has registered at least once.
 
@@ -367,6 +381,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         identity: to whom the name belongs; empty: it has registered before nodes had one.
         machine: on which it runs.
         windows: in which no job runs there, in order of their beginnings.
+        power: what the site's programs of power saving have made of it.
     """
 
     name: str
@@ -391,6 +406,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     sharing: str = ""
     probation: Probation = Probation()
     windows: tuple[NodeWindow, ...] = ()
+    power: NodePower = NodePower()
     load: Load | None = None
     heartbeat_s: float | None = None
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from gsched.config.nodes import SharingRules
 from gsched.model.ids import ELEMENT_BASE, submitted_number
 from gsched.model.resources import Gpu, Request
+from gsched.model.states import PowerState
 from gsched.model.window import NodeWindow
 from gschedd.core.state.records import ArrayIndex, Job, Node, Reached
 from gschedd.core.state.transient import Caches, Dirty, Unstored, Volatile, WaitingGroup
@@ -57,6 +58,7 @@ class State:
         training jobs: jobs that are planned by what is known of their run time and deadline.
         vacating: nodes that jobs are to leave.
         windowed: nodes with windows of maintenance.
+        powered: nodes that are powered down, or on their way there or back.
         on_probation: nodes of which a probe is planned.
         ports: master ports in use.
         jobs_by_user, argument_bytes_by_user: what limits per user count.
@@ -116,6 +118,7 @@ class State:
         self.vacating: set[str] = set()
         self.on_probation: set[str] = set()
         self.windowed: set[str] = set()
+        self.powered: set[str] = set()
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
         self.argument_bytes_by_user: dict[int, int] = {}
@@ -123,9 +126,24 @@ class State:
         self.dependants: dict[int, set[int]] = {}
         self.arrays: dict[int, ArrayIndex] = {}
 
-    def windows(self) -> dict[str, tuple[NodeWindow, ...]]:
-        """Return the windows of maintenance by node; nodes without one are missing."""
-        return {name: self.nodes[name].windows for name in sorted(self.windowed)}
+    def windows(self, now_s: float, resume_s: float = 1.0) -> dict[str, tuple[NodeWindow, ...]]:
+        """Return the windows in which no job runs on a node; nodes without one are missing.
+
+        They are of maintenance, and of power: until a node that is powered down can be up again.
+
+        Args:
+            resume_s: how long it takes at most to power one up; only plans ahead need it.
+        """
+        found = {name: self.nodes[name].windows for name in self.windowed}
+        for name in self.powered:
+            power = self.nodes[name].power
+            up_s = max(power.due_s, now_s)
+            if power.state is not PowerState.POWERING_UP:
+                up_s += resume_s
+            up_s = max(up_s, now_s + 1.0)  # it may be late
+            closed = NodeWindow(number=0, from_s=0.0, to_s=up_s, reason=power.state.words)
+            found[name] = (closed, *found.get(name, ()))
+        return {name: found[name] for name in sorted(found)}
 
     def damaged_on(self, node: str) -> int:
         """Return a job with a damaged record that may own something on a node; 0: none."""

@@ -140,6 +140,7 @@ NODE_MOVES: Final[Mapping[tuple[N, type[f.Fact]], frozenset[N]]] = MappingProxyT
         (N.UP, f.NodeWindowAdded): frozenset({N.UP}),
         (N.UP, f.NodeWindowBegun): frozenset({N.UP}),
         (N.UP, f.NodeWindowEnded): frozenset({N.UP}),
+        (N.UP, f.NodePowerChanged): frozenset({N.UP}),
         (N.UP, f.NodeFaulted): frozenset({N.UP}),
         (N.UP, f.NodeProbeRequested): frozenset({N.UP}),
         (N.UP, f.NodeProbed): frozenset({N.UP}),
@@ -149,6 +150,7 @@ NODE_MOVES: Final[Mapping[tuple[N, type[f.Fact]], frozenset[N]]] = MappingProxyT
         (N.UNREACHABLE, f.NodeWindowAdded): frozenset({N.UNREACHABLE}),
         (N.UNREACHABLE, f.NodeWindowBegun): frozenset({N.UNREACHABLE}),
         (N.UNREACHABLE, f.NodeWindowEnded): frozenset({N.UNREACHABLE}),
+        (N.UNREACHABLE, f.NodePowerChanged): frozenset({N.UNREACHABLE}),
         (N.UNREACHABLE, f.NodeFaulted): frozenset({N.UNREACHABLE}),
         (N.UNREACHABLE, f.NodeProbed): frozenset({N.UNREACHABLE}),
         (N.UNREACHABLE, f.NodeRemoved): frozenset({N.UNREACHABLE}),  # there is none any more

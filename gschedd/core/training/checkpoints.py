@@ -7,6 +7,7 @@ written is not durable, and need not be: the node says it again to a head that w
 """
 
 import posixpath
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gschedd.core.state import facts as f
@@ -78,3 +79,11 @@ def take(state: State, job: int) -> list[f.AnyFact]:
     if fact is None or attempt is None or attempt.number != fact.attempt:
         return []
     return [fact]
+
+
+def with_unwritten(state: State, facts: Iterable[f.AnyFact]) -> Iterator[f.AnyFact]:
+    """Yield facts, and before the end of a part the checkpoint that its job has made last."""
+    for fact in facts:
+        if isinstance(fact, f.PartEnded) and fact.job in state.volatile.unwritten:
+            yield from take(state, fact.job)
+        yield fact

@@ -11,7 +11,7 @@ from gsched.model.job import Outcome, labels_of, stated_of
 from gsched.model.reports import made_of
 from gsched.model.request import format_resources
 from gsched.model.resources import Request
-from gsched.model.states import AttemptState, JobState, NodeState
+from gsched.model.states import AttemptState, JobState, NodeState, PowerState
 from gsched.protocol import api
 from gsched.protocol.api import StartRow
 from gschedd.core.forecast.deadline import is_planned, outlook_of
@@ -328,6 +328,7 @@ class JobViews:
             vacating=node.vacating,
             problem=node.problem,
             windows=node.windows,
+            power="" if node.power.state is PowerState.ON else node.power.state.value,
             reason=_node_reason(node),
             address=node.address,
             version=node.version,
@@ -349,6 +350,7 @@ class JobViews:
 def _node_reason(node: Node) -> str:
     """Return why a node accepts no jobs, or will not soon."""
     gone = "not connected" if node.state is not NodeState.UP else node.problem
+    gone = node.power.reason or gone
     return "; ".join(filter(None, (node.reason or gone, window_words(node))))
 
 

@@ -7,7 +7,7 @@ from gsched.model.arrays import format_spans
 from gsched.model.ids import array_of, short_job_id
 from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
-from gsched.model.states import HoldKind, JobState, NodeState, PartState, StopReason
+from gsched.model.states import HoldKind, JobState, NodeState, PartState, PowerState, StopReason
 from gsched.model.units import format_duration, format_gpu_hours, format_gpus, format_size
 from gsched.model.wording import batching_words, counted, outcome_words, share_words
 from gschedd.core.attempts.idle_gpus import ENDINGS, idle_now, idle_words
@@ -462,5 +462,9 @@ def _describe_fitness(fact: f.AnyFact) -> str:
             return "probe passed" if fact.passed else f"probe failed: {fact.message}"
         case f.NodeWindowAdded() | f.NodeWindowBegun() | f.NodeWindowEnded():
             return _describe_window(fact)
+        case f.NodePowerChanged(power=PowerState.ON):
+            return fact.reason
+        case f.NodePowerChanged():
+            return f"{fact.power.words}: {fact.reason}"
         case _:
             return type(fact).__name__

@@ -1,6 +1,7 @@
 """UseSamples of nodes and running jobs for the monitor: figures only, no words."""
 
 from gsched.model.resources import WHOLE_PERCENT, percent_held
+from gsched.model.states import PowerState
 from gsched.protocol.samples import GpuUseSample, JobUseSample, NodeUseSample
 from gschedd.core.nodes.live import newest_load, total_of, uses_of
 from gschedd.core.state.records import Job, Node
@@ -23,6 +24,7 @@ def node_sample(state: State, node: Node) -> NodeUseSample:
         gpus=_gpu_samples(state, node),
         load=load,
         load_s=load_s,
+        power="" if node.power.state is PowerState.ON else node.power.state.value,
     )
 
 

@@ -44,7 +44,11 @@ def _gpus(use: str) -> Callable[[NodeUseSample], float | None]:
 
 
 _NODE_GAUGES: Final[Sequence[NodeGauge]] = (
-    NodeGauge("gsched_node_up", "1: the node is connected.", lambda n: n.state == NodeState.UP),
+    NodeGauge(
+        "gsched_node_up",
+        "1: the node is connected; none for one that is powered down.",
+        lambda n: None if n.power else n.state == NodeState.UP,
+    ),
     NodeGauge("gsched_node_drained", "1: the node accepts no jobs.", lambda n: n.drained),
     NodeGauge("gsched_node_cpus", "CPUs.", lambda n: n.cpus),
     NodeGauge("gsched_node_cpus_allocated", "CPUs of jobs.", lambda n: n.cpus - n.cpus_free),
@@ -149,11 +153,12 @@ def _nodes(nodes: Sequence[NodeUseSample]) -> Iterator[Metric]:
     states: Counter[tuple[str, ...]] = Counter()
     gpus: Counter[tuple[str, ...]] = Counter()
     for node in nodes:
-        states["drained" if node.drained and node.state == NodeState.UP else node.state,] += 1
+        is_up = node.state == NodeState.UP
+        states["drained" if node.drained and is_up else node.power or node.state,] += 1
         for gpu in node.gpus:
             kind = gpu.type or "unknown"
-            if node.state != NodeState.UP:
-                gpus[kind, "unreachable"] += 1
+            if node.power or not is_up:
+                gpus[kind, node.power or "unreachable"] += 1
             elif gpu.jobs:
                 gpus[kind, "unused" if gpu.unused else "allocated"] += 1
             else:

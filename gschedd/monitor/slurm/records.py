@@ -9,7 +9,7 @@ from gsched.cli.slurm import words as w
 from gsched.cli.slurm.fields import group_id, group_name, user_id
 from gsched.model.host_lists import compact
 from gsched.model.ids import array_of, index_of, submitted_number
-from gsched.model.states import JobState, NodeState
+from gsched.model.states import JobState
 from gsched.model.window import NodeWindow
 from gsched.protocol.api import JobRow, NodeRow, QueueRow, StatusReply
 
@@ -211,12 +211,13 @@ def past_job(row: JobRow, cluster: str, now_s: float) -> Json:
 
 
 def _node_state(row: NodeRow) -> list[str]:
-    if row.state != NodeState.UP:
+    if row.is_down:
         base = ["DOWN", "NOT_RESPONDING"]
     elif not row.jobs:
         base = ["IDLE"]
     else:
         base = ["MIXED" if row.cpus_free > 0 else "ALLOCATED"]
+    base += [row.power.upper()] if row.power else []
     base += ["DRAIN"] if row.drained or row.problem else []
     return base + (["MAINTENANCE"] if any(each.begun for each in row.windows) else [])
 
