@@ -9,8 +9,12 @@ from scripts.reproduce.decisions_replies import replies
 from scripts.reproduce.still_world import BEGIN_S, ROOT
 
 #: Programs that print nothing with --json, or nothing of a head.
-#: Daemons, the simulator, and what needs a running job and its terminal.
-NO_REPLIES = {"gschedd", "gnode", "gsim", "gattach", "gshell", "gsched-launch-agent"}
+#: Daemons, the simulator, what needs a running job and its terminal, and what the monitor answers.
+NO_REPLIES = {
+    *("gschedd", "gnode", "gsim"),
+    *("gattach", "gshell", "gsched-launch-agent"),
+    "greport",
+}
 
 
 @pytest.mark.timeout(600)
