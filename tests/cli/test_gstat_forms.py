@@ -177,8 +177,8 @@ def test_queues_are_listed_with_their_limits_and_jobs(head: Path) -> None:
 
     assert titles[:3] == ["Queue", "Accepts", "Starts"]
     assert rows == [
-        ["batch", "yes", "yes", "0", "-", "-", "1", "1", "0", "0", "2"],
-        ["long", "no", "no", "5", "02:00:00", "-", "0", "0", "1", "0", "1"],
+        ["batch", "yes", "yes", "0", "-", "-", "1", "1", "0", "0", "2", "-"],
+        ["long", "no", "no", "5", "02:00:00", "-", "0", "0", "1", "0", "1", "-"],
     ]
     one = run_here("gstat", "-q", "long", "nope", "--json", head=head)
     assert [row["name"] for row in json.loads(one.stdout)["queues"]] == ["long"]

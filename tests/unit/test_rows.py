@@ -11,10 +11,12 @@ from gsched.model.machine import Machine
 from gsched.model.resources import GpuShare, Load, Share, Usage
 from gsched.model.states import HoldKind, JobState, OutcomeKind, ShareClass, StopReason
 from gsched.model.training import Batching
+from gsched.model.window import NodeWindow
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job, MigrationProgress, MigrationTarget, Saved
 from gschedd.core.views.reasons import describe
 from gschedd.models.steptimes import Steps
+from gschedd.plan.moments import moment
 from gschedd.store import rows
 from gschedd.store.seals import DamagedRowError, sealed
 from tests.support.books import spec_of
@@ -173,6 +175,16 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             f.GpusIdled(**ATTEMPT, idle_s=7200.0, action="hold", returned_s=3600.0),  # type: ignore[arg-type] # common fields
             "attempt 2: GPUs idle for 2.0 GPU-hours, 1.0 GPU-hours returned",
         ),
+        (
+            f.NodeWindowAdded(
+                at_s=5.0,
+                node="n1",
+                window=NodeWindow(number=3, from_s=0.0, to_s=3600.0, reason="fans", by="ops"),
+            ),
+            f"maintenance 3 from {moment(0.0)} to {moment(3600.0)} ordered by ops: fans",
+        ),
+        (f.NodeWindowBegun(at_s=5.0, node="n1", number=3), "maintenance 3 has begun"),
+        (f.NodeWindowEnded(at_s=5.0, node="n1", number=3), "maintenance 3 is over"),
         (
             f.PartOpened(**ATTEMPT, node="n2", boot_id="b"),  # type: ignore[arg-type] # common fields
             "attempt 2: its programs start tasks on n2",

@@ -207,7 +207,7 @@ class Bringup:
             cluster.make_key(layout.key)
             self._prepare_head(wanted)
             status = self._bring_head()
-            port = _port(layout, status)
+            port = self._wait_for_port(status)
             if wanted.share is not None:
                 self._report.changed.extend(cluster.set_share(layout, wanted.share))
             if not self._leaves_broken:
@@ -287,6 +287,17 @@ class Bringup:
             self._check_alive()
             self._check_time(cluster.head_daemon(self._layout), f"does not answer: {last}")
             pause()
+
+    def _wait_for_port(self, status: StatusReply) -> int:
+        """Return the port for nodes, which a head opens a moment after it has begun to answer."""
+        while True:
+            port = read_pid(self._layout.port) or int(status.node_address.rpartition(":")[2])
+            if port:
+                return port
+            self._check_alive()
+            self._check_time(cluster.head_daemon(self._layout), "opens no port for nodes")
+            pause()
+            status = self._wait_for_head()
 
     # --- nodes ---
 
@@ -416,20 +427,6 @@ def _digest(path: Path) -> str:
 def _states(rows: Sequence[NodeRow], missing: Sequence[str]) -> str:
     known = {row.name: row.state for row in rows}
     return ", ".join(f"{name}: {known.get(name, 'never registered')}" for name in missing[:5])
-
-
-def _port(layout: ClusterLayout, status: StatusReply) -> int:
-    """Return the port for nodes: from the head's file, else from what the head says."""
-    port = read_pid(layout.port)
-    if port is None:
-        last = status.node_address.rpartition(":")[2]
-        port = int(last) if last.isdigit() else None
-    if port is None:
-        raise TryAgainError(
-            f"the head has not written its port for nodes (no file {layout.port})",
-            hint=f"see {layout.log}",
-        )
-    return port
 
 
 def _is_free(port: int) -> bool:
