@@ -247,6 +247,7 @@ def test_a_node_that_a_waiting_job_will_use_is_not_powered_down() -> None:
     world.run_for(1000)
     assert power(world, "n1") is PowerState.ON
     assert power(world, "n2") is PowerState.POWERING_UP
+    assert [each[1:] for each in world.switched[2:]] == [("n1", "up"), ("n2", "up")]
 
 
 def test_a_restarted_head_goes_on_and_repeats_what_was_under_way() -> None:
