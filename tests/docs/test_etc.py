@@ -55,6 +55,18 @@ def test_shipped_configuration_is_the_default() -> None:
     assert parse_config(TEXT, where="gsched.toml") == Config(node=SHIPPED)
 
 
+def test_installation_has_lines_for_cron_as_an_example(tmp_path: Path) -> None:
+    """They are for the head's machine alone, and would stay after a removal."""
+    subprocess.run([ETC.parent / "scripts/lib/install-etc", tmp_path, "/usr"], check=True)
+
+    installed = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {name for name in installed if name.startswith("etc/")} == {
+        "etc/gsched/gsched.toml",
+        "etc/logrotate.d/gsched",
+    }
+    assert "usr/share/doc/gsched/examples/cron.d/gsched" in installed
+
+
 def test_each_commented_default_is_the_real_one() -> None:
     """Taking every comment mark off changes nothing but the declared GPUs, and the link shown."""
     config = parse_config(SETTING.sub(r"\g<setting>", TEXT), where="gsched.toml")
