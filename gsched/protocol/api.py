@@ -771,6 +771,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         planner: what has befallen the process that plans training jobs, or empty.
         scheduling: jobs are started; False: an operator has stopped that.
         forecaster: the same of the process that computes forecasts.
+        monitor: why page, metrics and reports do not work, or empty.
         notify: how mail and hooks work; None: the site has none.
         stalled: why nothing can be written to the database now, or empty.
         disk: room for the head's state directory.
@@ -802,6 +803,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     quarantined: dict[str, str] = {}
     planner: str = ""
     forecaster: str = ""
+    monitor: str = ""
     queue_rows: tuple[QueueRow, ...] = ()
     notify: NotifyRow | None = None
     scheduling: bool = True

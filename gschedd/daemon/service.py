@@ -541,6 +541,13 @@ class Service:
         report = msgspec.to_builtins(self._notifier.report)
         return NotifyRow(trouble=self._notifier.trouble, **report)
 
+    def _monitor_trouble(self) -> str:
+        """Return why the monitor does not work, in its own words if there are some."""
+        monitor = self._monitor
+        if not monitor.is_on or not (monitor.trouble or monitor.report.trouble):
+            return ""
+        return monitor.report.trouble or f"the monitor {monitor.trouble}"
+
     def _damaged_rows(self) -> tuple[str, ...]:
         """Return the rows of the database that cannot be read, in words."""
         return tuple(
@@ -590,6 +597,7 @@ class Service:
             scheduling=head.settings.scheduling,
             planner=self._planner.trouble if self._planner is not None else "",
             forecaster=self._forecasts.trouble,
+            monitor=self._monitor_trouble(),
             notify=self._notify_row(),
             queues=tuple(head.settings.queues),
             stalled=self._engine.stalled,

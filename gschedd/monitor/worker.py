@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -245,7 +246,11 @@ def _port(path: str) -> int:
 
 def main() -> None:
     """Run the process."""
-    asyncio.run(work(inside.begin(MonitorBegin), SystemClock()))
+    try:
+        asyncio.run(work(inside.begin(MonitorBegin), SystemClock()))
+    except ConfigError as error:
+        log.error("%s: %s", error.message, error.hint)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

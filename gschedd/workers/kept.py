@@ -121,18 +121,18 @@ class KeptWorker(Generic[R]):
         return process
 
     async def _keep_reports(self, process: asyncio.subprocess.Process) -> bool:
-        """Keep reports until the process ends; return whether there was one."""
+        """Keep reports until the process ends; return whether it worked according to one."""
         assert process.stdout is not None, "it is a pipe"
-        received = False
+        worked = False
         while True:
             try:
                 line = await process.stdout.readline()
                 if not line:
-                    return received
+                    return worked
                 self.report = msgspec.json.decode(line, type=type(self.report))
-                received = True
+                worked = worked or not getattr(self.report, "trouble", "")
             except (ValueError, ConnectionError):  # half a line, as it was killed
-                return received
+                return worked
 
     async def close(self) -> None:
         """Tell the process to end; it finishes what is under way."""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sqlite3
 
 import psutil
@@ -65,6 +66,27 @@ def test_a_damaged_database_of_its_own_is_made_anew(watched: Cluster) -> None:
 
     wait_until(lambda: is_ready(watched), what="the monitor to be ready")
     assert (watched.state_dir / "monitor.db.damaged").exists()
+
+
+def test_an_address_that_cannot_be_had_is_named_without_a_traceback(cluster: Cluster) -> None:
+    """By the doctor and ``gsched web``; the monitor is started again less and less often."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        cluster.has_monitor = True
+        cluster.web_settings = {"listen": f"127.0.0.1:{taken.getsockname()[1]}"}
+        cluster.start_head()
+        wait_until(lambda: cluster.head.status().monitor, what="the monitor's words")
+        wait_until(lambda: "again in 2.0 s" in cluster.log("head.log"), what="a longer pause")
+        doctor = run_command("gsched", "doctor", head=cluster.socket)
+        page = run_command("gsched", "web", "--print", head=cluster.socket)
+
+    why = f"cannot listen on {cluster.web_settings['listen']}: another program uses it"
+    assert "FAIL  monitor" in doctor.stdout
+    assert why in doctor.stdout
+    assert page.status == 69
+    assert why in page.stderr
+    assert "Traceback" not in cluster.log("head.log")
+    wait_until(lambda: is_ready(cluster), what="the monitor to listen once it can")
+    assert cluster.head.status().monitor == ""
 
 
 def test_a_token_begins_one_session_of_its_user(watched: Cluster) -> None:

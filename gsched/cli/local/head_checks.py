@@ -162,6 +162,12 @@ def check_status(status: StatusReply, *, now_s: float) -> Iterator[Finding]:
             f"the last forecast failed: the forecaster {status.forecaster}",
             "see the head's log; planning_limit_s in gsched.toml is its time limit, too",
         )
+    if status.monitor:
+        yield fail(
+            "monitor",
+            f"the page, metrics and reports do not work: {status.monitor}",
+            "see the head's log, and [web] in gsched.toml(5)",
+        )
     yield from check_notify(status.notify)
     yield from _check_oddities(status.dropped)
 

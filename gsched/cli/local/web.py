@@ -82,7 +82,7 @@ def _address(head: HeadAddress) -> WebAddress:
 def _away(head: HeadAddress) -> GschedError:
     """Return why the monitor does not answer, as far as the head knows."""
     try:
-        HeadClient(head.path, patience_s=0.0).status()
+        trouble = HeadClient(head.path, patience_s=0.0).status().monitor
     except NotPermittedError as error:
         return error
     except GschedError:
@@ -90,8 +90,9 @@ def _away(head: HeadAddress) -> GschedError:
             f"the head at {head.path} does not answer, so there is no page",
             hint="is gschedd running? `gsched doctor` checks it",
         )
+    why = f": {trouble}" if trouble else ", or its monitor is just starting"
     return HeadUnreachableError(
-        f"the head at {head.path} runs without a page, or its monitor is just starting",
+        f"the head at {head.path} runs without a page{why}",
         hint="see [web] enabled in gsched.toml(5), and the head's log",
     )
 
