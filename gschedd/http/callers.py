@@ -141,6 +141,20 @@ class Callers:
             uid, gid = _ids(other)
         return self.caller(uid, gid, acts=request.method != "GET" if acts is None else acts)
 
+    def operator(self, request: web.Request, act: str) -> Caller:
+        """Return the operator at the other end, who ``changes queues``, say.
+
+        Raises:
+            NotPermittedError: it is another user.
+        """
+        caller = self.of(request)
+        if not caller.operator:
+            raise NotPermittedError(
+                f"only an operator {act}",
+                hint="operators are root, the head's account and those of [head] operators",
+            )
+        return caller
+
     def check_own(self, request: web.Request) -> None:
         """Check that the head's own account, or root, is at the other end.
 

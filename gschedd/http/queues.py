@@ -8,7 +8,7 @@ from aiohttp import web
 
 from gsched.config.rules import check_queues
 from gsched.config.units import BadValueError
-from gsched.errors import GschedError, InvalidRequestError, NotPermittedError, StorageError
+from gsched.errors import GschedError, InvalidRequestError, StorageError
 from gsched.protocol import api
 from gsched.protocol.queues import QueueRequest
 from gschedd.core.requests.queues import (
@@ -83,9 +83,7 @@ class Queues:
 
         They count when it answers: the next request of the caller sees them.
         """
-        caller = self._callers.of(request)
-        if not caller.operator:
-            raise NotPermittedError("only an operator changes queues")
+        caller = self._callers.operator(request, "changes queues")
         wanted = await read_body(request, self._bodies, QueueRequest)
         head = self._engine.head
         async with self._turn:

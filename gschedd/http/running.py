@@ -50,12 +50,7 @@ class Running:
 
     async def reload(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/reload``: read the configuration again."""
-        caller = self._callers.of(request)
-        if not caller.operator:
-            raise NotPermittedError(
-                "only an operator reloads the configuration",
-                hint="operators are root, the head's account and those of [head] operators",
-            )
+        caller = self._callers.operator(request, "reloads the configuration")
         return answer(await self._reload(caller.user))
 
     async def config(self, request: web.Request) -> web.StreamResponse:

@@ -5,7 +5,6 @@ from typing import Protocol
 from aiohttp import web
 
 from gsched.clock import Clock
-from gsched.errors import NotPermittedError
 from gsched.protocol.tasks import RunTask, TaskList, TaskRow
 from gschedd.http.answers import answer
 from gschedd.http.bodies import Bodies, read_body
@@ -53,9 +52,7 @@ class TaskRoutes:
 
     async def run(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/tasks``: start a task; the answer does not wait for its end."""
-        caller = self._callers.of(request)
-        if not caller.operator:
-            raise NotPermittedError("only an operator starts a task of the head")
+        caller = self._callers.operator(request, "starts a task of the head")
         wanted = await read_body(request, self._bodies, RunTask)
         self._tasks.start(wanted.name, caller.user)
         return answer(TaskList(now_s=self._clock.wall_s(), tasks=self._tasks.rows()))

@@ -52,6 +52,15 @@ def test_an_override_has_each_attribute_of_a_queue() -> None:
     assert names == set(QUEUE_ATTRIBUTES) == set(QueueConfig.__struct_fields__) - {"name", "policy"}
 
 
+def test_a_new_queue_has_the_policy_of_the_others(cluster: Cluster) -> None:
+    cluster.queues = '[[queue]]\nname = "batch"\npolicy = "fifo"\n'
+    cluster.start_head()
+    done(gmgr(cluster, "create", "night", "enabled=true", "started=true"))
+
+    exported = tomllib.loads(done(gmgr(cluster, "export")))
+    assert [each["policy"] for each in exported["queue"]] == ["fifo", "fifo"]
+
+
 def test_what_print_prints_makes_the_same_queues_elsewhere(head: Cluster, tmp_path: Path) -> None:
     done(gmgr(head, "create", "night", *NIGHT))
     done(gmgr(head, "set", "batch", "started=false"))

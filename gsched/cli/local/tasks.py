@@ -31,8 +31,8 @@ COLUMNS = (
 
 
 @subcommand("tasks", epilog=EPILOG)
-@click.argument("action", required=False, metavar="[run", type=click.Choice(["run"]))
-@click.argument("name", required=False, metavar="NAME]")
+@click.argument("action", required=False, metavar="[run NAME]", type=click.Choice(["run"]))
+@click.argument("name", required=False, metavar="")
 @head_option
 @color_option
 @connected

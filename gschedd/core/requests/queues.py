@@ -62,7 +62,8 @@ def overridden(configured: Settings, overrides: Overrides) -> Settings:
         if queue is None:
             if not each.created:
                 continue  # it is no longer configured
-            queue = QueueConfig(name=name, enabled=False, started=False)
+            policy = next(iter(configured.queues.values())).policy  # the same for all queues
+            queue = QueueConfig(name=name, policy=policy, enabled=False, started=False)
         changes = {n: getattr(each, n) for n in QUEUE_ATTRIBUTES}
         queues[name] = structs.replace(
             queue, **{name: value for name, value in changes.items() if value is not None}
