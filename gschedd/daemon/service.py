@@ -541,13 +541,6 @@ class Service:
         report = msgspec.to_builtins(self._notifier.report)
         return NotifyRow(trouble=self._notifier.trouble, **report)
 
-    def _monitor_trouble(self) -> str:
-        """Return why the monitor does not work, in its own words if there are some."""
-        monitor = self._monitor
-        if not monitor.is_on or not (monitor.trouble or monitor.report.trouble):
-            return ""
-        return monitor.report.trouble or f"the monitor {monitor.trouble}"
-
     def _damaged_rows(self) -> tuple[str, ...]:
         """Return the rows of the database that cannot be read, in words."""
         return tuple(
@@ -571,7 +564,6 @@ class Service:
 
     def _status(self) -> api.StatusReply:
         head = self._head
-        config = self._config.head
         return api.StatusReply(
             server=head.settings.server,
             version=VERSION,
@@ -590,14 +582,14 @@ class Service:
             last_cycle_s=self._engine.last_cycle_s,
             safe_mode=head.safe_mode,
             policy=self._policy_name,
-            socket=config.socket,
-            node_address=f"{config.node_host}:{self._node_port}",
+            socket=self._config.head.socket,
+            node_address=f"{self._config.head.node_host}:{self._node_port}",
             database=self._store.path,
             dropped=dict(head.oddities),
             scheduling=head.settings.scheduling,
             planner=self._planner.trouble if self._planner is not None else "",
             forecaster=self._forecasts.trouble,
-            monitor=self._monitor_trouble(),
+            monitor=self._monitor.complaint,
             notify=self._notify_row(),
             queues=tuple(head.settings.queues),
             stalled=self._engine.stalled,

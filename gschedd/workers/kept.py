@@ -101,6 +101,14 @@ class KeptWorker(Generic[R]):
         """Return whether a process is to run."""
         return self._begin() is not None
 
+    @property
+    def complaint(self) -> str:
+        """Return what does not work, in the words of the process if it has some."""
+        if not self.is_on:
+            return ""
+        own = getattr(self.report, "trouble", "")
+        return own or (f"the {self.name} {self.trouble}" if self.trouble else "")
+
     async def _start(self) -> asyncio.subprocess.Process:
         path = os.pathsep.join(filter(None, sys.path))
         process = await asyncio.create_subprocess_exec(
