@@ -69,9 +69,11 @@ class Viewers:
         """
         session = request.cookies.get(COOKIE, "") or request.headers.get(SLURM_TOKEN, "")
         if session:
-            uid = self._uid_of(self._sessions, session, self._session_s)
-            if uid is not None and _digest(session) not in self._ended:
-                return _viewer(uid, session)
+            user = self._user_of(self._sessions, session, self._session_s)
+            viewer = None if user is None else _viewer(user[0], session)
+            # the number may belong to another account by now
+            if viewer and user == (viewer.uid, viewer.user) and _digest(session) not in self._ended:
+                return viewer
         try:
             return self.at_socket(request)
         except NotPermittedError:
@@ -89,7 +91,7 @@ class Viewers:
 
     def new_token(self, viewer: Viewer) -> str:
         """Return a token for one session of somebody."""
-        return self._tokens.dumps([viewer.uid, secrets.token_urlsafe(9)])
+        return self._tokens.dumps([viewer.uid, viewer.user, secrets.token_urlsafe(9)])
 
     def begin_session(self, token: str) -> str:
         """Return a new session for a token, which is used up then.
@@ -97,16 +99,16 @@ class Viewers:
         Raises:
             NotPermittedError: it is none, it is too old, or it was used before.
         """
-        uid = self._uid_of(self._tokens, token, TOKEN_S)
+        user = self._user_of(self._tokens, token, TOKEN_S)
         now_s = self._clock.monotonic_s()
         self._used = {text: at_s for text, at_s in self._used.items() if now_s - at_s < TOKEN_S}
         digest = _digest(token)
-        if uid is None or digest in self._used or len(self._used) >= TOKENS_MOST:
+        if user is None or digest in self._used or len(self._used) >= TOKENS_MOST:
             raise NotPermittedError(
                 "this address was used before, or is too old", hint="get another: gsched web"
             )
         self._used[digest] = now_s
-        return self._sessions.dumps([uid, secrets.token_urlsafe(9)])
+        return self._sessions.dumps([*user, secrets.token_urlsafe(9)])
 
     def end_session(self, viewer: Viewer) -> None:
         """Accept a session no more, also if somebody has copied it."""
@@ -130,12 +132,14 @@ class Viewers:
                 "this form is not of your session", hint="load the page again, and try again"
             )
 
-    def _uid_of(self, serializer: URLSafeTimedSerializer, text: str, age_s: float) -> int | None:
+    def _user_of(
+        self, serializer: URLSafeTimedSerializer, text: str, age_s: float
+    ) -> tuple[int, str] | None:
         try:
-            value = serializer.loads(text, max_age=int(age_s))
-        except BadSignature:  # or too old, which is one of them
+            uid, user, _ = serializer.loads(text, max_age=int(age_s))
+        except (BadSignature, ValueError):  # or too old, which is one of them
             return None
-        return value[0] if isinstance(value, list) and isinstance(value[0], int) else None
+        return uid, user
 
 
 def _digest(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import pwd
 import re
 import threading
 from collections.abc import Iterator
@@ -10,11 +11,15 @@ from urllib.parse import urlencode
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from msgspec import structs
 
 from gsched.client import new_job
+from gsched.clock import SystemClock
+from gsched.errors import NotPermittedError
 from gsched.protocol import actions as a
 from gsched.protocol.web import WebAddress
+from gschedd.monitor.viewers import COOKIE, Viewer, Viewers
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.monitor import Response, address, get, is_ready, send
@@ -79,6 +84,7 @@ def submit(cluster: Cluster, count: int = 1, **options: object) -> list[int]:
 
 def test_a_session_begins_with_an_address_that_works_once(watched: Cluster) -> None:
     browser = Browser(address(watched))
+    assert browser.send("HEAD", f"/login?token={browser.found.token}").status == 404  # a preview
     stranger = browser.get("/")
     began = browser.log_in()
     again = browser.get(f"/login?token={browser.found.token}")
@@ -129,7 +135,9 @@ def test_pages_have_strict_headers(browser: Browser) -> None:
 def test_a_foreign_name_of_this_machine_is_refused(
     browser: Browser, host: str, status: int
 ) -> None:
-    assert browser.get("/", Host=host).status == status
+    refused = browser.get("/", Host=host)
+    assert refused.status == status
+    assert "Nobody is logged in" not in refused.text
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
@@ -138,6 +146,52 @@ def test_a_form_on_another_page_changes_nothing(browser: Browser, origin: str) -
 
     assert browser.post("/logout", {"form_token": token}, Origin=origin).status == 403
     assert browser.get("/").status == 200
+
+
+def test_a_form_that_cannot_be_read_is_refused_in_words(browser: Browser) -> None:
+    token = browser.form_token()
+    unknown = "application/x-www-form-urlencoded; charset=bogus"
+    for fields, kind, text in (
+        ({"form_token": token}, unknown, "cannot be read"),
+        (
+            {"form_token": token} | {f"a{number}": "1" for number in range(5000)},
+            "application/x-www-form-urlencoded",
+            "too many fields",
+        ),
+    ):
+        refused = browser.post("/logout", fields, Content_Type=kind)
+        assert refused.status == 400
+        assert text in refused.text
+
+
+def test_an_address_of_no_page_is_refused_in_the_form_of_the_client(browser: Browser) -> None:
+    page = browser.get("/jobs/1/cancel", Accept="text/html,*/*;q=0.8")
+    program = browser.get("/nonsense", Accept="*/*")
+
+    assert page.status == program.status == 404
+    assert "there is no page" in page.text.lower()
+    assert "</html>" in page.text
+    assert program.headers["content-type"] == "application/json"
+
+
+def test_a_session_is_of_an_account_and_not_of_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An account that gets the number of a deleted one does not get its sessions."""
+    viewers = Viewers(b"key", session_s=100.0, clock=SystemClock())
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: account("ann", uid))
+    ann = Viewer(uid=4711, gid=4711, user="ann")
+    session = viewers.begin_session(viewers.new_token(ann))
+    request = make_mocked_request("GET", "/", headers={"Cookie": f"{COOKIE}={session}"})
+    assert viewers.of(request).user == "ann"
+
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: account("bob", uid))
+    with pytest.raises(NotPermittedError, match="nobody is logged in"):
+        viewers.of(request)
+
+
+def account(name: str, uid: int) -> pwd.struct_passwd:
+    return pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh"))
 
 
 def test_the_user_of_a_unix_socket_needs_no_session_but_a_proxy_does(watched: Cluster) -> None:

@@ -25,4 +25,5 @@ def page_routes(model: ReadModel) -> list[web.RouteDef]:
         PeoplePages(site, model, shown),
         LiveUpdates(site, model),
     )
-    return [*site.own_routes(), *(route for part in parts for route in part.routes())]
+    routes = (route for part in parts for route in part.routes())
+    return [*site.own_routes(), *routes, site.last_route()]

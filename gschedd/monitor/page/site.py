@@ -57,6 +57,12 @@ Shown = Callable[[web.Request, Viewer], Awaitable[web.StreamResponse]]
 Done = Callable[[web.Request, Viewer, Form], Awaitable[web.StreamResponse]]
 
 
+class UnknownPageError(InvalidRequestError):
+    """There is no page of this address (HTTP status 404)."""
+
+    status = 404
+
+
 class Pages:
     """Answers requests of browsers with the head's name, the viewer and safe headers around."""
 
@@ -128,9 +134,13 @@ class Pages:
         """Return the routes of files, and of the begin and end of a session."""
         return [
             web.get("/static/{name}", self._file),
-            web.get("/login", self._login),
+            web.get("/login", self._login, allow_head=False),  # a preview of a link uses no token
             self.does("/logout", self._logout),
         ]
+
+    def last_route(self) -> web.RouteDef:
+        """Return the route of all other addresses."""
+        return web.get("/{path:.*}", self._other)
 
     async def _guarded(self, request: web.Request, handler: Shown) -> web.StreamResponse:
         viewer: Viewer | None = None
@@ -152,7 +162,13 @@ class Pages:
         if viewer is None and isinstance(error, NotPermittedError):
             status = 401 if status == 403 else status
         return self.page(
-            "error.html", viewer, status=status, error=error, title="Not possible", here=""
+            "error.html",
+            viewer,
+            status=status,
+            error=error,
+            is_stranger=status == 401,
+            title="Not possible",
+            here="",
         )
 
     def page(
@@ -231,6 +247,17 @@ class Pages:
             body=self._static[name], content_type=_STATIC[name], headers=HEADERS | kept
         )
 
+    async def _other(self, request: web.Request) -> web.StreamResponse:
+        """Refuse an address that is of no page: with a page for browsers, JSON for programs."""
+        if "text/html" not in request.headers.get("Accept", ""):
+            raise web.HTTPNotFound
+        return await self._guarded(request, self._no_page)
+
+    async def _no_page(self, request: web.Request, _: Viewer) -> web.StreamResponse:
+        raise UnknownPageError(
+            f"there is no page {request.path[:100]!r}", hint="see the pages that are listed above"
+        )
+
     async def _login(self, request: web.Request) -> web.StreamResponse:
         """``GET /login?token=TOKEN``: begins a session, and takes the token out of the address."""
         try:
@@ -279,8 +306,14 @@ async def _form(request: web.Request) -> Form:
         )
     try:
         fields = await request.post()
-    except ValueError:
-        raise InvalidRequestError("this form cannot be read") from None
+    except web.HTTPRequestEntityTooLarge:
+        raise InvalidRequestError(
+            "a form with too many fields", hint="submit large jobs with gsub"
+        ) from None
+    except (ValueError, LookupError):  # no form, or of a character set that is unknown
+        raise InvalidRequestError(
+            "this form cannot be read", hint="load the page again, and try again"
+        ) from None
     return {name: value for name, value in fields.items() if isinstance(value, str)}
 
 
