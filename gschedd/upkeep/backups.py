@@ -3,7 +3,7 @@
 A backup is a directory. It is written under another name, checked as it is on the disk, and
 renamed when it is whole. The order makes its parts fit: ``notify.db`` says up to which event users
 have been notified, so it is copied before the database; a job's code snapshot is there before the
-job, so the snapshots are copied after it.
+job, so the snapshots are copied after it, and so are queues that operators have created.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ from gsched.failpoint import failpoint
 from gsched.files import flush_directory
 from gsched.version import VERSION
 from gschedd.store.code import DIGEST
+from gschedd.store.queues import FILE as QUEUES
 from gschedd.upkeep.databases import (
     DatabaseContents,
     Progress,
@@ -185,7 +186,9 @@ def _write(
     failpoint("backup.before_check")
     contents = examine(os.path.join(partial, DATABASE), progress)
     left_out = []
-    for name, source in ((CONFIG, origin.config), (KEY, origin.key)):
+    queues = os.path.join(state, QUEUES)  # after the database: a job's queue is there before it
+    changed = [(QUEUES, queues)] if os.path.exists(queues) else []
+    for name, source in ((CONFIG, origin.config), (KEY, origin.key), *changed):
         try:
             shutil.copyfile(source, os.path.join(partial, name))
         except OSError as error:

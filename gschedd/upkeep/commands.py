@@ -19,6 +19,7 @@ from gsched.config.tables import Config
 from gsched.errors import CannotWriteError, InvalidRequestError, UnreadableScriptError
 from gsched.model.units import format_duration, format_size
 from gsched.model.wording import counted
+from gschedd.store.queues import FILE as QUEUES
 from gschedd.store.schema import SCHEMA_VERSION
 from gschedd.upkeep.backups import (
     CONFIG,
@@ -203,8 +204,9 @@ def _print_restored(restored: RestoredBackup, config: Config) -> None:
 
 
 def _print_differences(path: str, found: str, config: Config) -> None:
-    """Say how configuration and key differ from those of the backup, which are not touched."""
-    for name, current in ((CONFIG, found), (KEY, config.head.key_file)):
+    """Say which of configuration, key and queues differ from the backup; they are not touched."""
+    queues = os.path.join(config.head.state_dir, QUEUES)
+    for name, current in ((CONFIG, found), (KEY, config.head.key_file), (QUEUES, queues)):
         saved = os.path.join(path, name)
         if os.path.exists(saved) and _content(saved) != _content(current):
             why = "nodes with the key of the backup are refused; " if name == KEY else ""

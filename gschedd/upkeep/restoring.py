@@ -15,6 +15,7 @@ from gsched.failpoint import failpoint
 from gsched.files import flush_directory
 from gschedd.daemon.lock import no_head
 from gschedd.store.mark import MarkFile
+from gschedd.store.queues import FILE as QUEUES
 from gschedd.store.schema import check_version
 from gschedd.upkeep.backups import (
     CODE,
@@ -81,7 +82,10 @@ def _restore(backup: str, state_dir: str, now_s: float, progress: Progress) -> R
     check_version(os.path.join(backup, DATABASE), manifest.contents.schema)
     next_job = _number_before(state_dir, manifest)
     waiting = _waiting_jobs(os.path.join(state_dir, DATABASE), manifest.contents.next_job)
-    names = [name for name in manifest.files if name in {DATABASE, NOTICES}]
+    wanted = {DATABASE, NOTICES}
+    if not os.path.exists(os.path.join(state_dir, QUEUES)):  # else what counts stays, as the key
+        wanted.add(QUEUES)
+    names = [name for name in manifest.files if name in wanted]
     names += [name for name in manifest.files if name.startswith(f"{CODE}/")]
     names.sort(key=lambda name: name == DATABASE)  # the database last
     incoming = os.path.join(state_dir, _INCOMING)

@@ -17,7 +17,9 @@ from gsched.errors import (
     TryAgainError,
 )
 from gsched.failpoint import FailpointError, arm
+from gschedd.core.requests.queues import Overrides, QueueOverride
 from gschedd.daemon.lock import no_head
+from gschedd.store.queues import read_overrides, write_overrides
 from gschedd.store.schema import SCHEMA_VERSION, VERSION_BEFORE
 from gschedd.upkeep.backups import BackupSource, SavedBackup, back_up, read_manifest, verify
 from gschedd.upkeep.restoring import restore
@@ -219,6 +221,23 @@ def test_a_restore_into_an_empty_directory_gives_a_head_that_knows_it_is_a_copy(
     other = Books(tmp_path / "other")
     assert other.opened.is_copy
     assert sorted(other.head.state.jobs) == [1, 2, 3]
+
+
+def test_what_operators_changed_of_queues_is_restored_where_nothing_is_there(
+    books: Books, tmp_path: Path
+) -> None:
+    night = Overrides(queues={"night": QueueOverride(created=True, allow_users=("ann",))})
+    write_overrides(str(books.directory), night)
+    backup = saved(books)
+    (tmp_path / "other").mkdir()
+    restore(backup.path, str(tmp_path / "other"), now_s=NOW_S, progress=quiet)
+    assert read_overrides(str(tmp_path / "other")) == night
+
+    later = Overrides(scheduling=False)
+    write_overrides(str(books.directory), later)
+    books.store.close()
+    put_back(backup, books)
+    assert read_overrides(str(books.directory)) == later
 
 
 @pytest.mark.parametrize("point", ["restore.before_removal", "restore.before_database"])
