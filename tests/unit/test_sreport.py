@@ -65,6 +65,7 @@ def test_users_and_accounts() -> None:
     ]
     only = sreport("-n", "-P", "-t", "hours", "user", "top", "users=bob", "accounts=physics")
     assert len(only) == 1
+    assert sreport("-n", "-P", "-t", "hours", "user", "top", "User=bob", "account=physics") == only
 
 
 def test_control_characters_of_users_do_not_reach_the_terminal() -> None:
@@ -104,6 +105,7 @@ def test_columns_stand_below_their_titles() -> None:
         (("-t", "weeks", "cluster", "util"), "unknown time format weeks"),
         (("-T", "energy", "cluster", "util"), "unknown TRES energy"),
         (("user", "top", "topcount=x"), "invalid topcount x"),
+        (("user", "top", "format=Login"), "unknown setting format=; valid: start=, end=, users="),
     ],
 )
 def test_what_sreport_refuses(words: tuple[str, ...], text: str) -> None:

@@ -35,6 +35,7 @@ _FORMATS: Final = {
     "minper": ("minutes", True),
     "hourper": ("hours", True),
 }
+_SETTINGS: Final = ("start", "end", "users", "accounts", "topcount")
 _RULE: Final = "-" * 80
 _TOP: Final = 10
 _SIZES: Final = (50, 250, 500, 1000)
@@ -101,7 +102,7 @@ def form_of(operands: Sequence[str]) -> tuple[SreportForm, dict[str, str]]:
     """
     names = [word for word in operands if "=" not in word]
     settings = (word.partition("=") for word in operands if "=" in word)
-    named = {name.lower(): value for name, _, value in settings}
+    named = {_setting(name): value for name, _, value in settings}
     if len(names) < 2:
         raise SlurmError("no report: say which, as: sreport cluster utilization", plain=True)
     group, name = (word.lower() for word in names[:2])
@@ -110,6 +111,19 @@ def form_of(operands: Sequence[str]) -> tuple[SreportForm, dict[str, str]]:
             return form, named
     valid = ", ".join(f"{of} {title}" for of, title in _FORMS)
     raise SlurmError(f"no report {' '.join(names[:2])}; valid: {valid}", plain=True)
+
+
+def _setting(name: str) -> str:
+    """Return a setting by its name or the begin of it, as Slurm takes them.
+
+    Raises:
+        SlurmError: it is none: what is not known must not be left out, as it chooses jobs.
+    """
+    for setting in _SETTINGS:
+        if name and setting.startswith(name.lower()):
+            return setting
+    valid = ", ".join(f"{each}=" for each in _SETTINGS)
+    raise SlurmError(f"unknown setting {name}=; valid: {valid}", plain=True)
 
 
 def wish_of(options: Mapping[str, str], named: Mapping[str, str]) -> Wish:
