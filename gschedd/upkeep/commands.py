@@ -296,24 +296,37 @@ def _work_as_head(config: Config, *, made: str = "") -> None:
         ) from None
     os.umask(0o077)
     account = pwd.getpwuid(owner)
+    _check_access(state, account.pw_name)
     try:
         if made and not os.path.isdir(made):
             os.mkdir(made, 0o700)
             os.chown(made, owner, account.pw_gid)
     except OSError as error:
-        raise CannotWriteError(f"{made}: cannot be created: {error.strerror}") from None
+        raise CannotWriteError(
+            f"{made}: cannot be created: {error.strerror}",
+            hint=f"name a directory that {account.pw_name}, the account of the head, can write",
+        ) from None
     if os.geteuid() == 0 and owner != 0:
         os.initgroups(account.pw_name, account.pw_gid)
         os.setgid(account.pw_gid)
         os.setuid(owner)
     for path in filter(None, (state, made)):
-        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            user = pwd.getpwuid(os.geteuid()).pw_name
-            raise CannotWriteError(
-                f"{path}: {user} cannot write it",
-                hint=f"run this as root or as {account.pw_name}, the account of the head, which "
-                f"must be able to write {path}",
-            )
+        _check_access(path, account.pw_name)
+
+
+def _check_access(path: str, account: str) -> None:
+    """Check that this account can write a directory.
+
+    Raises:
+        CannotWriteError: it cannot.
+    """
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        whom = "root" if account == "root" else f"root or as {account}"
+        raise CannotWriteError(
+            f"{path}: {user} cannot write it",
+            hint=f"run this as {whom}, the account of the head, which must be able to write {path}",
+        )
 
 
 @contextmanager
