@@ -193,7 +193,9 @@ class LauncherClient:
 
     def _start(self) -> None:
         kept = {name: environment(name) for name in KEPT_VARIABLES if environment(name)}
-        with open(os.path.join(self._state_dir, LOG), "ab") as output:
+        path = os.path.join(self._state_dir, LOG)
+        # not for all users: it has the output of prolog and epilog
+        with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o640)) as output:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-c", BOOT),

@@ -79,7 +79,9 @@ def read_config(path: str | None) -> ConfigFile:
             ) from None
         return ConfigFile(path=where, config=Config())
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}: cannot be read: {error}") from error
+        raise ConfigError(
+            f"{where}: cannot be read: {error}", hint="the file must be UTF-8, and readable for you"
+        ) from error
     return ConfigFile(path=where, config=parse_config(text, where=where), text=text)
 
 

@@ -33,6 +33,7 @@ def test_a_launcher_that_cannot_be_started_is_started_later(world: GnodeWorld) -
 
     assert world.head.wait_for_exit(1).record.exit_code == 5
     assert "no launcher can be started or reached" in world.log()
+    assert in_the_way.stat().st_mode & 0o007 == 0, "prolog and epilog write there"
 
 
 def test_a_gnode_that_cannot_accept_for_a_moment_lives_on(world: GnodeWorld) -> None:

@@ -47,6 +47,10 @@ def test_only_a_regular_file_of_a_bounded_size_is_read(tmp_path: Path) -> None:
     for path in (str(tmp_path), str(pipe), "/dev/zero"):
         with pytest.raises(ConfigError, match=f"{path}: cannot be read: not a regular file"):
             load_config(path)
+    (tmp_path / "latin").write_bytes(b"# \xff\n")
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        load_config(str(tmp_path / "latin"))
+    assert "must be UTF-8" in caught.value.hint
     large = tmp_path / "large"
     with large.open("wb") as stream:
         stream.truncate(1 << 40)
