@@ -139,7 +139,7 @@ async def _listen(begin: MonitorBegin, model: ReadModel, opened: contextlib.Asyn
         inside.write_report(MonitorReport(trouble=str(error)))
         raise
     opened.push_async_callback(listening.close)
-    if listening.address:
+    if listening.address and model.config.listen.endswith(":0"):
         port = listening.address.rpartition(":")[2]
         replace_file(port_path, port.encode(), mode=0o644)
     return listening.address

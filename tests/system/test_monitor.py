@@ -87,13 +87,16 @@ def test_an_address_that_cannot_be_had_is_named_without_a_traceback(cluster: Clu
     assert "Traceback" not in cluster.log("head.log")
     wait_until(lambda: is_ready(cluster), what="the monitor to listen once it can")
     assert cluster.head.status().monitor == ""
+    kept = cluster.state_dir / "monitor.port"
+    assert not kept.exists(), "a configured port is not the one that port 0 gets later"
 
 
 def test_a_token_begins_one_session_of_its_user(watched: Cluster) -> None:
     found = address(watched)
 
     assert found.token
-    assert found.address.startswith("127.0.0.1:")
+    kept = (watched.state_dir / "monitor.port").read_text()
+    assert found.address == f"127.0.0.1:{kept}"
     assert address(watched).token != found.token
 
 
