@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 from urllib.parse import quote
 
+from gschedd.store.seals import text_of
+
 T = TypeVar("T")
 
 READERS: Final = 2
@@ -43,6 +45,7 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(f"file:{quote(self._monitor)}?mode=ro", uri=True, isolation_level=None)
+        db.text_factory = text_of  # a damaged text must not fail the report of all others
         db.execute("ATTACH ? AS head", (f"file:{quote(self._head)}?mode=ro",))
         for name in ("main", "head"):
             db.execute(f"PRAGMA {name}.cache_size = -{CACHE_KIB}")

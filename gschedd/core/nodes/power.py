@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from msgspec import structs
+
 from gsched.errors import BadStateError
 from gsched.model.ids import short_job_id
 from gsched.model.resources import Allocation, Chunk, Request
@@ -183,27 +185,15 @@ def _to(name: str, power: PowerState, reason: str, now_s: float) -> f.NodePowerC
 def _up(
     settings: Settings, name: str, reason: str, now_s: float, by: str = ""
 ) -> f.NodePowerChanged:
-    return f.NodePowerChanged(
-        at_s=now_s,
-        node=name,
-        power=PowerState.POWERING_UP,
-        reason=reason,
-        due_s=now_s + settings.config.power.resume_timeout_s,
-        by=by,
-    )
+    due_s = now_s + settings.config.power.resume_timeout_s
+    return structs.replace(_to(name, PowerState.POWERING_UP, reason, now_s), due_s=due_s, by=by)
 
 
 def _down(
     settings: Settings, name: str, reason: str, now_s: float, by: str = ""
 ) -> f.NodePowerChanged:
-    return f.NodePowerChanged(
-        at_s=now_s,
-        node=name,
-        power=PowerState.POWERING_DOWN,
-        reason=reason,
-        due_s=now_s + settings.config.power.suspend_timeout_s,
-        by=by,
-    )
+    due_s = now_s + settings.config.power.suspend_timeout_s
+    return structs.replace(_to(name, PowerState.POWERING_DOWN, reason, now_s), due_s=due_s, by=by)
 
 
 def _is_asleep(node: Node) -> bool:
