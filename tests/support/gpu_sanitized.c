@@ -140,6 +140,16 @@ int main(void) {
     waitpid(child, &status, 0);
     CHECK(status, 0);
     CHECK(cuMemAlloc_v2(&pointer, 1 << 20), CUDA_SUCCESS);
+    CUstream busy; /* destroyed, and then its context, before its work has ended */
+    CHECK(cuStreamCreate(&busy, 1), CUDA_SUCCESS);
+    CHECK(launch(busy, 200000), CUDA_SUCCESS);
+    CHECK(cuStreamDestroy_v2(busy), CUDA_SUCCESS);
+    CHECK(cuCtxDestroy_v2(context), CUDA_SUCCESS);
+    CHECK(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+    for (int i = 0; i < 8; i++) { /* so that no place in the library refers to those any longer */
+        CHECK(cuStreamCreate(&busy, 1), CUDA_SUCCESS);
+        CHECK(launch(busy, 10), CUDA_SUCCESS);
+    }
     CHECK(cuCtxDestroy_v2(context), CUDA_SUCCESS);
     puts("done");
     return 0;

@@ -74,6 +74,12 @@ static struct work *add(CUstream stream, struct gs_slot *owner, CUcontext contex
 
 static void drop(size_t index) { table[index] = table[--count]; }
 
+/* While the context of its event exists. */
+static void drop_with_event(size_t index) {
+    if (table[index].behind != NULL) GS_REAL(cuEventDestroy_v2)(table[index].behind);
+    drop(index);
+}
+
 /* Whether the driver may be asked about the stream itself. */
 static bool may_ask(const struct work *one) {
     CUstreamCaptureStatus status = 0;
@@ -191,8 +197,7 @@ bool gs_work_unfinished(void) {
         unfinished = is_unfinished(&table[i]);
         if (unfinished) last_unfinished = i;
         if (!unfinished && table[i].gone) {
-            if (table[i].behind != NULL) GS_REAL(cuEventDestroy_v2)(table[i].behind);
-            drop(i);
+            drop_with_event(i);
             continue;
         }
         looks++;
@@ -256,11 +261,12 @@ void gs_streams_owner_gone(struct gs_slot *owner) {
     pthread_mutex_unlock(&lock);
 }
 
+/* Before the driver destroys it. */
 void gs_streams_context_gone(CUcontext context) {
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < count;)
         if (table[i].context == context)
-            drop(i);
+            drop_with_event(i);
         else
             i++;
     atomic_fetch_add(&gs_streams_generation, 1);

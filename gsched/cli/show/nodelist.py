@@ -266,7 +266,7 @@ def _load_fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
                 ",".join(format_size(used) for used in row.load.gpu_memory_used_bytes),
             ),
         ]
-        if row.load_s is not None and row.load_s != row.heartbeat_s:
+        if row.load_s is not None:
             fields.append(("measured", f"{max(0.0, now_s - row.load_s):.0f} s ago"))
     if row.heartbeat_s is not None:
         ago_s = max(0.0, now_s - row.heartbeat_s)
