@@ -61,7 +61,7 @@ def _of_table(
             for at, each in enumerate(value):
                 own = many[at] if at < len(many) else None
                 inner.append((each, None, (*keys, at), own))
-        elif value is not None:  # else another key counts
+        elif value is not None and (way or value != ()):  # else another key counts
             yield keys, _setting(keys, value, usual, text if stated is not None else "")
     for each, usual, keys, stated in inner:
         yield from _of_table(each, usual, keys, stated, text)

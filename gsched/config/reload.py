@@ -15,6 +15,7 @@ from gsched.config.idle_gpus import IdleGpusConfig
 from gsched.config.keys import settings_of
 from gsched.config.nodes import OutsideConfig, StagingConfig
 from gsched.config.notify import NotifyConfig
+from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig, SharesConfig
 from gsched.config.tables import Config, LimitsConfig, PowerConfig, QueueConfig
 from gsched.config.tasks import TasksConfig
 from gsched.config.web import WebConfig
@@ -54,6 +55,10 @@ RELOADED: Final[Mapping[Daemon, Mapping[str, tuple[str, ...]]]] = {
             "unsatisfiable",
         ),
         "queue": tuple(name for name in QueueConfig.__struct_fields__ if name != "policy"),
+        "project": ProjectConfig.__struct_fields__,
+        "qos": QosConfig.__struct_fields__,
+        "shares": SharesConfig.__struct_fields__,
+        "priority": PriorityConfig.__struct_fields__,
         "history": (
             *("keep_days", "keep_rows", "keep_jobs_days", "keep_jobs_per_user", "accounting"),
         ),
@@ -93,6 +98,8 @@ _KEYS_OF_NODES: Final = {
         *("context_reserve", "mps_pipe_dir", "hami_library", "hami_sm_limit", "mig", "options"),
     ),
 }
+#: Lists of tables that are the same by their names, not by their places.
+NAMED: Final = ("queue", "project", "qos")
 #: Tables that the head does not read.
 TABLES_OF_NODES: Final = ("node", "staging", "outside_gpu_use", "login")
 
@@ -132,6 +139,8 @@ def reloaded(running: Config, wanted: Config, daemon: Daemon) -> Config:
         if table == "queue":
             policy = running.queue[0].policy
             tables[table] = tuple(structs.replace(each, policy=policy) for each in wanted.queue)
+        elif table in NAMED:
+            tables[table] = getattr(wanted, table)
         else:
             source = getattr(wanted, table)
             taken = {key: getattr(source, key) for key in keys}
@@ -140,27 +149,28 @@ def reloaded(running: Config, wanted: Config, daemon: Daemon) -> Config:
 
 
 def differences(before: Config, after: Config, daemon: Daemon) -> Iterator[ConfigChange]:
-    """Yield the keys of a daemon that differ; queues are the same by name.
+    """Yield the keys of a daemon that differ; queues, projects and QOS are the same by name.
 
     A value that holds a secret is redacted; it is compared as it is.
     """
     old, new = _values(before, daemon), _values(after, daemon)
-    names = [[queue.name for queue in config.queue] for config in (before, after)]
-    for name in dict.fromkeys([*names[0], *names[1]]):
-        if name not in names[0] or name not in names[1]:
-            there = {"before": name} if name in names[0] else {"after": name}
-            if daemon == "gschedd":
-                yield ConfigChange(table=f"queue {name}", **there)
+    for kind in NAMED if daemon == "gschedd" else ():
+        names = [[each.name for each in getattr(config, kind)] for config in (before, after)]
+        for name in dict.fromkeys([*names[0], *names[1]]):
+            if name not in names[0] or name not in names[1]:
+                there = {"before": name} if name in names[0] else {"after": name}
+                yield ConfigChange(table=f"{kind} {name}", **there)
     tables = {table for table, _ in old} & {table for table, _ in new}
     for table, key in dict.fromkeys([*old, *new]):
         value, shown = old.get((table, key), (None, ""))
         wanted, shown_wanted = new.get((table, key), (None, ""))
-        is_queue = table.startswith("queue ")
-        if (value, shown) != (wanted, shown_wanted) and (table in tables or not is_queue):
+        is_named = table.partition(" ")[0] in NAMED
+        if (value, shown) != (wanted, shown_wanted) and (table in tables or not is_named):
             yield ConfigChange(table=table, key=key, before=shown, after=shown_wanted)
-    if daemon == "gschedd" and names[0][0] != names[1][0]:
+    first = [config.queue[0].name for config in (before, after)]
+    if daemon == "gschedd" and first[0] != first[1]:
         yield ConfigChange(
-            table="queue", key="default", before=f'"{names[0][0]}"', after=f'"{names[1][0]}"'
+            table="queue", key="default", before=f'"{first[0]}"', after=f'"{first[1]}"'
         )
 
 
@@ -171,8 +181,8 @@ def _values(config: Config, daemon: Daemon) -> dict[tuple[str, str], tuple[objec
     for row, value in zip(settings_of(config, ""), (each.value for each in full), strict=True):
         name, _, rest = row.table.partition("[")
         table = row.table
-        if name == "queue":
-            table = f"queue {config.queue[int(rest.rstrip(']'))].name}"
+        if name in NAMED:
+            table = f"{name} {getattr(config, name)[int(rest.rstrip(']'))].name}"
             if row.key == "name":
                 continue
         if name != "login" and daemon_of(name, row.key) == daemon:

@@ -20,6 +20,7 @@ from gsched.config.nodes import (
 )
 from gsched.config.notify import NotifyConfig
 from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
+from gsched.config.shares import check_shares
 from gsched.config.tables import Config, HeadConfig, PowerConfig, QueueConfig
 from gsched.config.tasks import HINT, NEVER, TasksConfig, cron_fields, period_s
 from gsched.config.units import BadValueError
@@ -62,6 +63,7 @@ def check(config: Config) -> None:
         _check_notify(config.notify)
     _check_web(config.web)
     _check_power(config.power)
+    check_shares(config.project, config.qos, config.shares)
 
 
 def _check_power(power: PowerConfig) -> None:

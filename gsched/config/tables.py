@@ -15,6 +15,7 @@ from gsched.config.nodes import (
 )
 from gsched.config.notify import NotifyConfig
 from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
+from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig, SharesConfig
 from gsched.config.tasks import TasksConfig
 from gsched.config.web import WebConfig
 from gsched.config.words import (
@@ -281,6 +282,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node: NodeConfig = NodeConfig()
     balance: BalanceConfig = BalanceConfig()
     queue: tuple[QueueConfig, ...] = (QueueConfig(name="batch"),)
+    project: tuple[ProjectConfig, ...] = ()
+    qos: tuple[QosConfig, ...] = ()
+    shares: SharesConfig = SharesConfig()
+    priority: PriorityConfig = PriorityConfig()
     history: HistoryConfig = HistoryConfig()
     fabric: FabricConfig = FabricConfig()
     training: TrainingConfig = TrainingConfig()

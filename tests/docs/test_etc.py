@@ -30,6 +30,7 @@ from gsched.config.policies import (
     SiaConfig,
     TrainingConfig,
 )
+from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig, SharesConfig
 from gsched.config.tables import (
     Config,
     ContainersConfig,
@@ -68,7 +69,7 @@ def test_installation_has_lines_for_cron_as_an_example(tmp_path: Path) -> None:
 
 
 def test_each_commented_default_is_the_real_one() -> None:
-    """Taking every comment mark off changes nothing but the declared GPUs, and the link shown."""
+    """Taking every comment mark off changes nothing but the examples: GPUs, a link, a project."""
     config = parse_config(SETTING.sub(r"\g<setting>", TEXT), where="gsched.toml")
 
     assert config.idle_gpus.queue == (IdleQueueConfig(name="batch"),)
@@ -76,8 +77,14 @@ def test_each_commented_default_is_the_real_one() -> None:
     check = HealthCheckConfig(name="scratch", program="/etc/gsched/check-scratch")
     assert config.node.health_check == (check,)
     assert config.fabric.link == (LinkConfig(nodes=("gpu1", "gpu2"), bandwidth="25GB/s"),)
+    assert [each.name for each in config.project] == ["ai"]
+    assert [each.name for each in config.qos] == ["urgent"]
+    assert config.shares.gpus == {"h100": 32}
     assert msgspec.structs.replace(
         config,
+        project=(),
+        qos=(),
+        shares=msgspec.structs.replace(config.shares, gpus={}),
         node=msgspec.structs.replace(config.node, gpu=(), health_check=()),
         fabric=msgspec.structs.replace(config.fabric, link=()),
         idle_gpus=msgspec.structs.replace(config.idle_gpus, queue=()),
@@ -89,6 +96,10 @@ def test_each_commented_default_is_the_real_one() -> None:
     [
         ("[head]", HeadConfig),
         ("[[queue]]", QueueConfig),
+        ("[[project]]", ProjectConfig),
+        ("[[qos]]", QosConfig),
+        ("[shares]", SharesConfig),
+        ("[priority]", PriorityConfig),
         ("[history]", HistoryConfig),
         ("[balance]", BalanceConfig),
         ("[fabric]", FabricConfig),

@@ -33,6 +33,7 @@ from gsched.config.policies import (
     TrainingConfig,
 )
 from gsched.config.reload import TakesEffect, daemon_of, takes_effect
+from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig, SharesConfig
 from gsched.config.tables import (
     Config,
     ContainersConfig,
@@ -221,6 +222,10 @@ def test_every_key_of_the_configuration_is_described() -> None:
     tables: dict[str, type[msgspec.Struct]] = {
         "[HEAD]": HeadConfig,
         "[[QUEUE]]": QueueConfig,
+        "[[PROJECT]]": ProjectConfig,
+        "[[QOS]]": QosConfig,
+        "[SHARES]": SharesConfig,
+        "[PRIORITY]": PriorityConfig,
         "[HISTORY]": HistoryConfig,
         "[BALANCE]": BalanceConfig,
         "[FABRIC]": FabricConfig,
@@ -258,6 +263,10 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "head",
         "node",
         "queue",
+        "project",
+        "qos",
+        "shares",
+        "priority",
         "history",
         "balance",
         "fabric",

@@ -119,6 +119,32 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[balance.weights]\ncpu = nan\n", ":2: [balance.weights] cpu must be from 0 to", ""),
         ("[balance.weights]\ncpu = inf\n", "[balance.weights] cpu must be from 0 to", ""),
         ("[balance]\nwindow_s = -1\n", "[balance] window_s must be from 0 to 86400, got -1", ""),
+        # projects
+        (
+            "[[project]]\nname='a'\nparent='b'\n[[project]]\nname='b'\nparent='a'\n",
+            ":3: [[project]] parent makes a circle: a is below b is below a",
+            "give one of them another parent",
+        ),
+        ("[[project]]\nname='a'\nparent='b'\n", "parent: unknown project 'b'", 'or "root"'),
+        ("[[project]]\nname='a'\nshares=0\n", "[[project]] shares must be an integer from 1", ""),
+        ("[[project]]\nname='a'\nusers={ x = -1 }\n", "[[project]] users", ""),
+        ("[[project]]\nname='root'\n", "name: 'root' is the top of the tree", "another name"),
+        ("[[project]]\nname='a b'\n", "name: invalid name 'a b'", "use letters"),
+        (
+            "[[project]]\nname='a'\n[[project]]\nname='a'\n",
+            ":4: [[project]] name: duplicate name 'a'",
+            "remove one",
+        ),
+        ("[[project]]\nname='a'\nusers=['x', 'x']\n", "users: user 'x' is named twice", "once"),
+        ("[[project]]\nname='a'\nusers=['x=2']\n", "users: invalid user name 'x=2'", "names"),
+        (
+            "[[project]]\nname='a'\ncoordinators=['x']\n",
+            "coordinators: 'x' is a user of no project",
+            "add the user",
+        ),
+        ("[shares]\ndefault_project='a'\n", "default_project: unknown project 'a'", "[[project]]"),
+        ("[[qos]]\nname='a'\nallow_projects=['b']\n", "allow_projects: unknown project 'b'", ""),
+        ("[priority]\nrecompute_s=0\n", "[priority] recompute_s must be from 1 to 86400", ""),
         # rules
         ("queue = []\n", ":1: queue is empty", "omit queue"),
         (

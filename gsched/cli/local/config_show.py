@@ -20,7 +20,7 @@ from gsched.client import HeadClient
 from gsched.config.environment import config_path, environment
 from gsched.config.keys import Setting, settings_of
 from gsched.config.load import load_config
-from gsched.config.reload import TakesEffect, takes_effect
+from gsched.config.reload import NAMED, TakesEffect, takes_effect
 from gsched.config.tables import Config
 from gsched.errors import GschedError, HeadUnreachableError, NotPermittedError
 from gsched.model.wording import counted
@@ -101,14 +101,14 @@ class Shown(Setting, frozen=True, kw_only=True, omit_defaults=True):
     def how(self) -> TakesEffect:
         """Return how the running head gets what the file states."""
         table = re.sub(r"\[\d+\]", "", self.table)
-        is_queue = table == "queue" and (self.added or self.removed)
-        return takes_effect(table, "name" if is_queue else self.key)
+        is_whole = table in NAMED and (self.added or self.removed)
+        return takes_effect(table, "name" if is_whole else self.key)
 
 
 def with_running(rows: Sequence[Setting], running: Sequence[RunningSetting]) -> Iterator[Shown]:
     """Yield the keys with the values of the running head, and what the file says else.
 
-    Queues are the same by name; what else there can be several of by position.
+    Queues, projects and QOS are the same by name; what else there can be several of by position.
 
     Args:
         rows: of the file.
@@ -116,7 +116,7 @@ def with_running(rows: Sequence[Setting], running: Sequence[RunningSetting]) -> 
     """
     there = dict(zip(_identities(running), running, strict=True))
     names = _identities(rows)
-    tables = {row.table.partition("[")[0].partition(".")[0] for row in running}
+    tables = {row.table.partition("[")[0].partition(".")[0] for row in running}.union(NAMED)
     for name, row in zip(names, rows, strict=True):
         plain = msgspec.structs.asdict(row)
         here = there.pop(name, None)
@@ -151,10 +151,13 @@ def _as_json(value: object) -> object:
 
 
 def _identities(rows: Sequence[Setting] | Sequence[RunningSetting]) -> list[tuple[str, str]]:
-    named = {row.table: f"queue {row.value}" for row in rows if row.key == "name"}
-    return [
-        (named[row.table] if row.table.startswith("queue[") else row.table, row.key) for row in rows
-    ]
+    kinds = {row.table: row.table.partition("[")[0] for row in rows if row.key == "name"}
+    named = {
+        row.table: f"{kinds[row.table]} {row.value}"
+        for row in rows
+        if row.key == "name" and kinds[row.table] in NAMED
+    }
+    return [(named.get(row.table, row.table), row.key) for row in rows]
 
 
 @subcommand("show")
