@@ -1,0 +1,1 @@
+"""Fair shares: the share tree and the usage of projects and users. Pure."""
