@@ -38,6 +38,7 @@ IDLE_KEYS_OF_NODES: Final = ("window_s", "busy_percent", "grace_s")
 RELOADED: Final[Mapping[Daemon, Mapping[str, tuple[str, ...]]]] = {
     "gschedd": {
         "head": (
+            "administrators",
             "allow_root_jobs",
             "default_walltime_s",
             "detach_timeout_s",

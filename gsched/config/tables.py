@@ -48,7 +48,9 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         key_file: the cluster's key.
         allow_root_jobs: whether uid 0 may submit; such jobs run on nodes that allow it, too.
         min_uid: the lowest uid of users who may submit; 0: ``UID_MIN`` of /etc/login.defs.
-        operators: user names who may do everything, besides root and the head's own user.
+        operators: users who change jobs of others, and nodes, besides root and the head's own user.
+        administrators: operators who alone change queues and reload the configuration, besides root
+            and the head's own user; none: all operators do.
         single_user: whether only the head's own user may submit (a cluster without root).
         unknown_resource: what becomes of a request for a resource that no node has.
         plaintext_node_channel: allow ``node_host`` to be other than loopback although the channel
@@ -68,6 +70,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         unsatisfiable: jobs whose dependency can never be satisfied: ``cancel`` or ``hold``.
         log_format: ``text``, or ``json``: an object a line.
         log_file: of the daemon; empty: stderr.
+        audit_file: of the audit log; empty: ``audit.log`` in ``state_dir``.
     """
 
     server_name: ServerName = ""
@@ -80,6 +83,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allow_root_jobs: bool = False
     min_uid: Annotated[int, msgspec.Meta(ge=0, le=65533)] = 0
     operators: tuple[str, ...] = ()
+    administrators: tuple[str, ...] = ()
     single_user: bool = False
     unknown_resource: Literal["refuse", "warn"] = "refuse"
     plaintext_node_channel: bool = False
@@ -97,6 +101,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unsatisfiable: Literal["cancel", "hold"] = "cancel"
     log_format: Literal["text", "json"] = "text"
     log_file: OptionalPath = ""
+    audit_file: OptionalPath = ""
 
 
 class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -18,7 +18,6 @@ from aiohttp import web
 from gsched import file_systems, watchdog
 from gsched.clock import SystemClock
 from gsched.config.load import ConfigFile
-from gsched.config.nodes import SharingRules
 from gsched.config.tables import Config
 from gsched.config.units import BadValueError
 from gsched.daemon_files import read_key
@@ -31,7 +30,6 @@ from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.core.requests.followers import awaited, recall
 from gschedd.core.requests.queues import overridden
-from gschedd.core.state.state import State
 from gschedd.core.views.jobs import queue_rows
 from gschedd.daemon.housekeeping import Check, Housekeeping
 from gschedd.daemon.lock import HeadLock
@@ -40,6 +38,7 @@ from gschedd.daemon.reloading import Reloading
 from gschedd.daemon.setup import (
     begin_monitoring,
     begin_notifying,
+    empty_state,
     keep_from,
     log_set_aside,
     make_state_dir,
@@ -50,6 +49,7 @@ from gschedd.daemon.tasks import PeriodicTask, PeriodicTasks
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import errors
+from gschedd.http.audit import AuditLog, audit_path
 from gschedd.http.bodies import Bodies, counted
 from gschedd.http.callers import Callers, UserNames
 from gschedd.http.channel import NodeChannel
@@ -140,13 +140,7 @@ class Service:
         self._lock.note_pid()
         self._store = Store(config.head.state_dir)
         self._opened: Opened = self._store.open()
-        queues = {name: queue.priority for name, queue in settings.queues.items()}
-        state = State(
-            queues,
-            plans_training=chosen.plans_training,
-            plans_adaptive=chosen.plans_adaptive,
-            sharing=msgspec.convert(config.gpu_share, SharingRules, from_attributes=True),
-        )
+        state = empty_state(settings, chosen)
         self._damaged = self._store.load(state)
         self._set_aside = frozenset(state.damaged)
         log_set_aside(state.damaged)
@@ -243,6 +237,7 @@ class Service:
             keep=keep_from(self._config),
             code=self._code_store,
         )
+        self._audit = AuditLog(audit_path(self._config.head), self._clock)
         self._make_workers()
         self._check_reader = Reader(self._store.path)
         self._check = Check(self._check_reader, self._clock, self._damaged)
@@ -435,7 +430,8 @@ class Service:
                 self._notify_after = self._store.reached[0]
             self._notifier.restart()
         watched = [
-            (each.web, each.history, each.notify, each.head.operators) for each in (before, config)
+            (each.web, each.history, each.notify, each.head.operators, each.head.administrators)
+            for each in (before, config)
         ]
         if watched[0] != watched[1]:
             self._monitor.restart()
@@ -450,7 +446,8 @@ class Service:
 
     async def _listen_for_users(self, open_files: int) -> None:
         head = self._config.head
-        handlers = [measured(self._engine.measures), watched, counted(self._bodies), errors]
+        handlers = [measured(self._engine.measures), watched, counted(self._bodies)]
+        handlers += [self._audit.middleware(), errors]
         commands = web.Application(middlewares=handlers, logger=log)
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
@@ -462,7 +459,7 @@ class Service:
         await self._doors.serve(
             commands,
             listen_on_path(head.socket, mode=USERS_MODE, key="socket"),
-            UserSource(lambda: self._head.settings.operator_uids),
+            UserSource(lambda: self._head.settings.operators.uids),
             rules_for_users(open_files),
         )
 
@@ -523,6 +520,7 @@ class Service:
                 await self._sessions.close()
                 await self._links.close()
                 await self._doors.cleanup()
+        self._audit.close()
         self._engine.close()
         if self._planner is not None:
             await self._planner.close()

@@ -9,20 +9,24 @@ import zlib
 from collections.abc import Iterable
 from types import MappingProxyType
 
+import msgspec
 from msgspec import structs
 
 from gsched import trust
+from gsched.config.nodes import SharingRules
 from gsched.config.tables import Config
 from gsched.config.units import BadValueError
 from gsched.config.words import monitor_socket_of
 from gsched.errors import ConfigError
 from gsched.model.ids import short_job_id
-from gschedd.core.state.settings import Settings
+from gschedd.core.state.settings import Privileged, Settings
+from gschedd.core.state.state import State
 from gschedd.models.predict import Model
 from gschedd.monitor.model import MonitorBegin
 from gschedd.notify.scan import NotifierSettings
 from gschedd.notify.worker import NotifierBegin
 from gschedd.plan.training import fabric_of
+from gschedd.policies.registry import Chosen
 from gschedd.store.purge import Keep
 from gschedd.store.sqlite import Store
 
@@ -37,16 +41,28 @@ def settings_from(config: Config) -> Settings:
     """
     head = config.head
     notify = structs.replace(config.notify, mail_domain=mail_domain(config))
+    administrators = _privileged("administrators", head.administrators)
+    operators = _with(_privileged("operators", head.operators), administrators)
     return Settings(
         server=head.server_name or socket.gethostname().partition(".")[0],
         config=structs.replace(config, notify=notify),
         queues=MappingProxyType({queue.name: queue for queue in config.queue}),
-        operator_uids=frozenset({0, os.getuid(), *(_uid(name) for name in head.operators)}),
-        operator_names=MappingProxyType({_uid(name): name for name in head.operators}),
+        operators=operators,
+        administrators=administrators if head.administrators else operators,
         min_uid=head.min_uid or trust.uid_min(),
         only_uid=os.getuid() if head.single_user else None,
         fabric=fabric_of(config.fabric),
         master_port_begin=zlib.crc32(os.fsencode(os.path.realpath(head.state_dir))),
+    )
+
+
+def empty_state(settings: Settings, chosen: Chosen) -> State:
+    """Return a state for the policies that were chosen, without jobs and nodes."""
+    return State(
+        {name: queue.priority for name, queue in settings.queues.items()},
+        plans_training=chosen.plans_training,
+        plans_adaptive=chosen.plans_adaptive,
+        sharing=msgspec.convert(settings.config.gpu_share, SharingRules, from_attributes=True),
     )
 
 
@@ -92,16 +108,31 @@ def begin_monitoring(settings: Settings, *, database: str) -> MonitorBegin | Non
         state_dir=config.head.state_dir,
         head_socket=config.head.socket,
         socket=monitor_socket_of(config.head.socket),
-        operators=tuple(sorted(settings.operator_uids)),
+        operators=tuple(sorted(settings.operators.uids)),
     )
 
 
-def _uid(name: str) -> int:
+def _privileged(key: str, names: Iterable[str]) -> Privileged:
+    """Return the accounts of a key of ``[head]``, with root's and the head's own.
+
+    Raises:
+        BadValueError: one of them is no user here.
+    """
+    uids = {_uid(name, key): name for name in names}
+    return Privileged(uids=frozenset({0, os.getuid(), *uids}), names=MappingProxyType(uids))
+
+
+def _with(some: Privileged, others: Privileged) -> Privileged:
+    names = MappingProxyType({**some.names, **others.names})
+    return Privileged(uids=some.uids | others.uids, names=names)
+
+
+def _uid(name: str, key: str) -> int:
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
         raise BadValueError(
-            ("head", "operators"), f": unknown user {name!r}", hint="name existing users"
+            ("head", key), f": unknown user {name!r}", hint="name existing users"
         ) from None
 
 

@@ -17,7 +17,9 @@ from aiohttp import web
 from gsched.clock import Clock
 from gsched.errors import InvalidRequestError, NotPermittedError
 from gsched.model.limits import shown
+from gschedd.core.requests.authorize import Verb, authorize
 from gschedd.core.state.settings import Caller, Settings
+from gschedd.http.audit import note_caller, note_verb
 
 log = logging.getLogger("gschedd.http")
 
@@ -139,20 +141,19 @@ class Callers:
         if other is not None:
             self.check_own(request)
             uid, gid = _ids(other)
-        return self.caller(uid, gid, acts=request.method != "GET" if acts is None else acts)
+        found = self.caller(uid, gid, acts=request.method != "GET" if acts is None else acts)
+        note_caller(request, found)
+        return found
 
-    def operator(self, request: web.Request, act: str) -> Caller:
-        """Return the operator at the other end, who ``changes queues``, say.
+    def allowed(self, request: web.Request, verb: Verb) -> Caller:
+        """Return who is at the other end, if this user is allowed to do that to the cluster.
 
         Raises:
-            NotPermittedError: it is another user.
+            NotPermittedError: the user is not.
         """
         caller = self.of(request)
-        if not caller.operator:
-            raise NotPermittedError(
-                f"only an operator {act}",
-                hint="operators are root, the head's account and those of [head] operators",
-            )
+        note_verb(request, verb.value)
+        authorize(caller, verb)
         return caller
 
     def check_own(self, request: web.Request) -> None:
@@ -168,11 +169,16 @@ class Callers:
         """Return the caller with these ids."""
         name = self._names.name(uid, acts=acts)
         settings = self._settings()
-        is_operator = (
-            uid in settings.operator_uids and settings.operator_names.get(uid, name) == name
-        )
+        is_operator = settings.operators.has(uid, name)
         groups = self._group_names(uid) if acts and not is_operator else frozenset()
-        return Caller(user=name, uid=uid, gid=gid, operator=is_operator, groups=groups)
+        return Caller(
+            user=name,
+            uid=uid,
+            gid=gid,
+            operator=is_operator,
+            administrator=settings.administrators.has(uid, name),
+            groups=groups,
+        )
 
     def _group_names(self, uid: int) -> frozenset[str]:
         """Return the groups of a user, where a queue asks for some."""

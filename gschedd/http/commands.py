@@ -13,7 +13,6 @@ from gsched.errors import (
     BadStateError,
     GschedError,
     InvalidRequestError,
-    NotPermittedError,
     TryAgainError,
     UnknownJobError,
 )
@@ -27,6 +26,7 @@ from gsched.protocol import api, recover
 from gschedd.core.forecast.deadline import guarantee_of
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
+from gschedd.core.requests.authorize import Verb, authorize
 from gschedd.core.requests.submit import Submission, known_submission, prepare
 from gschedd.core.state.settings import Caller
 from gschedd.core.state.step import Step
@@ -35,6 +35,7 @@ from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.action_words import action_result, action_words, node_words
 from gschedd.http.answers import answer, error_body
+from gschedd.http.audit import note_results, note_verb
 from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
 from gschedd.http.callers import Callers
 from gschedd.http.code import CodeSnapshots
@@ -154,6 +155,11 @@ class Commands:
             if job.interactive is not None and step.job:
                 self._parts.expect_client(step.job)
         results = await self._results(steps, caller)
+        named = (
+            (short_job_id(each.id) if each.id else job.name, each.error)
+            for job, each in zip(submission.jobs, results, strict=True)
+        )
+        note_results(request, "submit", named)
         response = answer(self._reply(results))
         await response.prepare(request)
         await response.write_eof()
@@ -382,9 +388,11 @@ class Commands:
                 action.alteration.depends, self._head.state, self._parts.ended_well
             )
         async with self._bodies.turn_if(len(ids) > FEW, caller.uid) as pace:
-            return answer(
-                api.ActionReply(results=await self._act(action, ids, caller, pace, past=past))
-            )
+            results = await self._act(action, ids, caller, pace, past=past)
+        if not action.dry_run:
+            done = ((each.id, each.error) for each in results)
+            note_results(request, action.action, done)
+        return answer(api.ActionReply(results=results))
 
     async def _act(
         self,
@@ -516,6 +524,7 @@ class Commands:
             action_result(node, step.error, node_words(self._head.state, node, action, now_s))
             for node, step in zip(action.nodes, steps, strict=True)
         )
+        note_results(request, action.action, ((each.id, each.error) for each in results))
         return answer(api.ActionReply(results=results))
 
     # --- safe mode ---
@@ -524,8 +533,8 @@ class Commands:
         """``POST /v1/recover``: an operator has looked at what is missing and goes on."""
         caller = self._callers.of(request)
         wanted = await read_body(request, self._bodies, recover.RecoverRequest)
-        if not caller.operator:
-            raise NotPermittedError("only an operator ends safe mode")
+        note_verb(request, Verb.RECOVER.value)
+        authorize(caller, Verb.RECOVER)
         head, safe_mode = self._head, self._parts.safe_mode
         if wanted.believe:
             safe_mode.believe(wanted.believe)
@@ -535,8 +544,7 @@ class Commands:
 
     async def recovery(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/recover``: what nodes know that the database does not (operators only)."""
-        if not self._callers.of(request).operator:
-            raise NotPermittedError("only an operator sees what would be recovered")
+        authorize(self._callers.of(request), Verb.READ_RECOVERY)
         return answer(await self._parts.safe_mode.listing())
 
 

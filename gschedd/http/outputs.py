@@ -14,11 +14,12 @@ from gsched.model.states import JobState, PartState
 from gsched.protocol import api
 from gsched.protocol import node as n
 from gsched.protocol.messages import JobMessage, MessageReply
-from gschedd.core.requests.access import authorize
+from gschedd.core.requests.authorize import Verb, authorize
 from gschedd.core.requests.interactive import check_has_files
 from gschedd.core.state.records import Job, Part
 from gschedd.core.state.state import State
 from gschedd.http.answers import answer
+from gschedd.http.audit import note_verb
 from gschedd.http.bodies import Bodies, read_body
 from gschedd.http.callers import Callers
 from gschedd.http.links import Links
@@ -74,7 +75,9 @@ class Outputs:
         offset = int(stated)
         limit = int(read_number(query.get("max", str(api.MAX_OUTPUT_CHUNK_BYTES)), "max"))
         job = await self._find(request.match_info["id"])
-        authorize(caller, job)
+        if not caller.owns(job.spec.owner):
+            note_verb(request, Verb.READ_OUTPUT.value, short_job_id(job.id))
+        authorize(caller, Verb.READ_OUTPUT, job)
         check_has_files(job)
         node, part = _output_part(job, query.get("node", ""))
         window = (offset, max(1, min(limit, api.MAX_OUTPUT_CHUNK_BYTES)))
@@ -109,7 +112,8 @@ class Outputs:
                 f"a message has 1 to {MAX_WORD * 16} characters", hint="write a shorter one"
             )
         job = await self._find(request.match_info["id"])
-        authorize(caller, job)
+        note_verb(request, Verb.WRITE_MESSAGE.value, short_job_id(job.id))
+        authorize(caller, Verb.WRITE_MESSAGE, job)
         check_has_files(job)
         name = short_job_id(job.id)
         node, part = _output_part(job, message.node)

@@ -8,7 +8,9 @@ from typing import TypeVar
 from aiohttp import web
 
 from gsched.clock import Clock
+from gsched.model.job import Owner
 from gsched.protocol import predictions as p
+from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.state.learning import expected_use, load_of, rates_of
 from gschedd.core.state.records import Node
 from gschedd.core.state.settings import Caller
@@ -108,8 +110,8 @@ def prediction_row(scored: Scored, caller: Caller) -> p.PredictionRow:
     """Return a past run as a caller sees it; a kind names programs, its owner's own business."""
     run = scored.run
     record, predicted = run.record, run.prediction
-    is_owner = caller.uid == record.kind.owner_uid and caller.user == scored.user
-    allowed = caller.operator or is_owner
+    owner = Owner(user=scored.user, uid=record.kind.owner_uid, gid=0)
+    allowed = may(caller, Verb.READ_DETAILS, owner)
     cpu, memory, gpu, gpu_memory, wall = scored.errors
     return p.PredictionRow(
         job=run.job,

@@ -39,6 +39,7 @@ from gsched.model.states import JobState, NodeState
 from gsched.protocol import api
 from gsched.protocol.stories import JobStories
 from gschedd.core.head import Head
+from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 from gschedd.core.views.arrays import shown_state, unstarted_row
@@ -347,7 +348,7 @@ class Queries:
         digests = {
             job.spec.environment_digest
             for job in jobs
-            if caller.owns(job.spec.owner) or caller.operator
+            if may(caller, Verb.READ_DETAILS, job.spec.owner)
         }
 
         def read() -> dict[str, dict[str, str]]:
@@ -375,7 +376,7 @@ class Queries:
             now_s=self._clock.wall_s(),
             start=start,
         )
-        if caller.owns(job.spec.owner) or caller.operator:
+        if may(caller, Verb.READ_DETAILS, job.spec.owner):
             origin = origins.get(job.spec.environment_digest, {})
             return structs.replace(story, origin=origin)
         return structs.replace(story, arguments=())

@@ -11,6 +11,7 @@ from gsched.config.units import BadValueError
 from gsched.errors import GschedError, InvalidRequestError, StorageError
 from gsched.protocol import api
 from gsched.protocol.queues import QueueRequest
+from gschedd.core.requests.authorize import Verb
 from gschedd.core.requests.queues import (
     Overrides,
     changed,
@@ -20,6 +21,7 @@ from gschedd.core.requests.queues import (
 from gschedd.core.state.settings import Settings
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer
+from gschedd.http.audit import note_verb
 from gschedd.http.bodies import Bodies, read_body
 from gschedd.http.callers import Callers
 
@@ -83,8 +85,9 @@ class Queues:
 
         They count when it answers: the next request of the caller sees them.
         """
-        caller = self._callers.operator(request, "changes queues")
+        caller = self._callers.allowed(request, Verb.CHANGE_QUEUES)
         wanted = await read_body(request, self._bodies, QueueRequest)
+        note_verb(request, Verb.CHANGE_QUEUES.value, *(each.queue for each in wanted.changes))
         head = self._engine.head
         async with self._turn:
             await self._engine.settled()

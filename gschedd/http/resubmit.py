@@ -29,7 +29,7 @@ from gsched.model.job import JobSpec
 from gsched.model.states import JobState, OutcomeKind
 from gsched.protocol.rerun import RerunFailed, RerunReply
 from gschedd.core.requests import commands as c
-from gschedd.core.requests.access import authorize
+from gschedd.core.requests.authorize import Verb, authorize
 from gschedd.core.requests.resubmit import prepare_again
 from gschedd.core.requests.submit import known_submission
 from gschedd.core.state.elements import unfinished_elements
@@ -103,7 +103,7 @@ class Resubmissions:
         await self._engine.settled()
         original = await self._queries.find(str(number))
         check_array(job, original)
-        authorize(caller, original)
+        authorize(caller, Verb.RESUBMIT_JOB, original)
         failed = await self._failed(original, spans)
         known = await self._known(original.spec.owner.uid, wanted.key)
         if known:

@@ -8,8 +8,8 @@ from msgspec import UNSET, structs
 from gsched.config.keys import settings_of
 from gsched.config.reload import TABLES_OF_NODES
 from gsched.config.tables import QUEUE_ATTRIBUTES, Config, QueueConfig
-from gsched.errors import NotPermittedError
 from gsched.protocol.running import ReloadReply, RunningConfig, RunningSetting
+from gschedd.core.requests.authorize import Verb, authorize
 from gschedd.core.state.settings import Settings
 from gschedd.http.answers import answer
 from gschedd.http.callers import Callers
@@ -50,16 +50,12 @@ class Running:
 
     async def reload(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/reload``: read the configuration again."""
-        caller = self._callers.operator(request, "reloads the configuration")
+        caller = self._callers.allowed(request, Verb.RELOAD)
         return answer(await self._reload(caller.user))
 
     async def config(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/config``: it names accounts and paths, so it is for operators."""
-        if not self._callers.of(request).operator:
-            raise NotPermittedError(
-                "only an operator sees the configuration of the running head",
-                hint="gsched config show FILE shows a file",
-            )
+        authorize(self._callers.of(request), Verb.READ_CONFIG)
         settings = self._settings()
         rows = running_settings(self._config(), settings, node_port=self._node_port())
         return answer(

@@ -39,12 +39,14 @@ from gsched.protocol.sessions import (
     SessionFailed,
     SessionNotice,
 )
+from gschedd.core.requests.authorize import Verb
 from gschedd.core.requests.interactive import may_enter
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 from gschedd.core.views.jobs import JobViews
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import error_body
+from gschedd.http.audit import note_verb
 from gschedd.http.callers import Callers
 from gschedd.http.door import Visitor
 from gschedd.http.handshake import Handshake, HandshakeRefusedError
@@ -228,6 +230,7 @@ class Sessions:
     async def user(self, request: web.Request) -> web.WebSocketResponse:
         """``GET /v1/jobs/ID/session``: a terminal of a job, as a WebSocket."""
         caller = self._callers.of(request, acts=True)
+        note_verb(request, Verb.ENTER_JOB.value, request.match_info["id"])
         channel = web.WebSocketResponse(max_msg_size=t.MAX_FRAME_BYTES, compress=False)
         await channel.prepare(request)
         if isinstance(request.protocol, Visitor):

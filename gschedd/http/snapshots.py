@@ -5,9 +5,9 @@ import asyncio
 from aiohttp import web
 
 from gsched.clock import Clock
-from gsched.errors import NotPermittedError
 from gsched.version import VERSION
 from gschedd.core.cycle.run import snapshot
+from gschedd.core.requests.authorize import Verb, authorize
 from gschedd.engine.loop import Engine
 from gschedd.http.callers import Callers
 from gschedd.models import saved
@@ -42,8 +42,7 @@ class Snapshots:
 
     async def now(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/snapshot``: it names everybody's jobs, so it is for operators."""
-        if not self._callers.of(request).operator:
-            raise NotPermittedError("only an operator saves what policies see")
+        authorize(self._callers.of(request), Verb.READ_SNAPSHOT)
         head = self._engine.head
         config = head.settings.config
         seen = snapshot(head.state, head.settings, self._clock.wall_s(), head.model).detach()

@@ -6,7 +6,9 @@ from aiohttp import web
 
 from gsched.clock import Clock
 from gsched.protocol.tasks import RunTask, TaskList, TaskRow
+from gschedd.core.requests.authorize import Verb
 from gschedd.http.answers import answer
+from gschedd.http.audit import note_verb
 from gschedd.http.bodies import Bodies, read_body
 from gschedd.http.callers import Callers
 
@@ -52,7 +54,8 @@ class TaskRoutes:
 
     async def run(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/tasks``: start a task; the answer does not wait for its end."""
-        caller = self._callers.operator(request, "starts a task of the head")
+        caller = self._callers.allowed(request, Verb.RUN_TASK)
         wanted = await read_body(request, self._bodies, RunTask)
+        note_verb(request, Verb.RUN_TASK.value, wanted.name)
         self._tasks.start(wanted.name, caller.user)
         return answer(TaskList(now_s=self._clock.wall_s(), tasks=self._tasks.rows()))

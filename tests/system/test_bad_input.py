@@ -456,14 +456,14 @@ def test_all_means_ones_own_jobs(counter: Counter, held: str, running: str) -> N
 def test_who_is_no_operator_drains_no_node(counter: Counter) -> None:
     ran = counter.run_as_other("gnodes", "drain", "n1", "-m", "mine")
 
-    refused(ran, 159, "only operators may change nodes")
+    refused(ran, 159, "only an operator can change nodes")
     assert not counter.cluster.head.nodes().nodes[0].drained
 
 
 def test_who_is_no_operator_saves_no_snapshot(counter: Counter) -> None:
     ran = counter.run_as_other("gsched", "doctor", "--save-snapshot", "/tmp/gsched-snapshot-none")
 
-    refused(ran, 159, "only an operator saves what policies see")
+    refused(ran, 159, "only an operator can save what the policies see")
 
 
 def test_who_is_no_operator_puts_no_operator_hold(counter: Counter) -> None:

@@ -134,7 +134,7 @@ def test_nodes_are_for_operators_and_a_drain_needs_a_reason() -> None:
     cases: list[tuple[c.AnyCommand, str]] = [
         (
             c.ActOnNode(caller=ALICE, node="n1", action=a.DrainNode(reason="x")),
-            "only operators may change nodes",
+            "only an operator can change nodes",
         ),
         (
             c.ActOnNode(caller=ADMIN, node="n1", action=a.DrainNode(reason="  ")),

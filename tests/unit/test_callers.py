@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from gsched.model.job import Owner
-from gschedd.core.state.settings import Settings
+from gschedd.core.state.settings import Privileged, Settings
 from gschedd.http.callers import (
     KEPT_S,
     KEPT_TO_ACT_S,
@@ -134,9 +134,10 @@ def test_an_unexpected_error_of_the_name_service_does_not_stop_later_lookups() -
 def test_an_operators_uid_that_another_user_has_now_is_no_operator() -> None:
     directory = Directory(root=0, gsched=990, olga=1005, mallory=1007)
     config = Settings(
-        server="head", queues={}, operator_uids=frozenset({0, 990, 1005}),
-        operator_names={1005: "olga"},
-    )  # fmt: skip
+        server="head",
+        queues={},
+        operators=Privileged(uids=frozenset({0, 990, 1005}), names={1005: "olga"}),
+    )
     clock = HandClock()
     callers = Callers(
         settings=lambda: config,

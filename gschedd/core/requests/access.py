@@ -3,11 +3,12 @@
 from typing import Final
 
 from gsched.errors import BadStateError, NotPermittedError, TryAgainError, UnknownJobError
-from gsched.model.ids import format_job_id, short_job_id
+from gsched.model.ids import format_job_id
 from gsched.model.job import Owner
 from gsched.model.limits import MAX_WORD
 from gsched.protocol.api import SubmitJob
 from gschedd.core.requests import commands as c
+from gschedd.core.requests.authorize import Verb, authorize, may
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
@@ -75,7 +76,7 @@ def check_queue_access(queue: str, caller: Caller, settings: Settings) -> None:
         NotPermittedError: the queue is for others.
     """
     config = settings.queues.get(queue)
-    if config is None or caller.operator:
+    if config is None or may(caller, Verb.USE_ANY_QUEUE):
         return
     if caller.user in config.deny_users:
         raise NotPermittedError(
@@ -113,26 +114,5 @@ def own_job(state: State, settings: Settings, command: c.ActOnJob) -> Job:
         if command.job in state.unstored.finished:
             raise BadStateError(f"job {name} has already finished")
         raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat for jobs, ghist for past")
-    authorize(command.caller, job)
+    authorize(command.caller, Verb.CHANGE_JOB, job)
     return job
-
-
-def authorize(caller: Caller, job: Job) -> None:
-    """Refuse who is neither the job's owner nor an operator.
-
-    Raises:
-        NotPermittedError: the caller is neither.
-    """
-    owner = job.spec.owner
-    if caller.owns(owner) or caller.operator:
-        return
-    if caller.uid != owner.uid:
-        why = ""
-    elif caller.is_nameless:
-        why = f", and the head's machine knows no user with your uid {caller.uid} now"
-    else:
-        why = f", who had uid {caller.uid} before you ({caller.user})"
-    raise NotPermittedError(
-        f"job {short_job_id(job.id)} belongs to {owner.user}{why}",
-        hint="its owner or an operator can do this",
-    )

@@ -5,7 +5,6 @@ from typing import assert_never
 from gsched.errors import (
     BadStateError,
     InvalidRequestError,
-    NotPermittedError,
     UnknownJobError,
     UnknownNodeError,
 )
@@ -18,6 +17,7 @@ from gschedd.core.requests import jobs
 from gschedd.core.requests.access import own_job
 from gschedd.core.requests.alter import alter_job
 from gschedd.core.requests.arrays import act_on_array
+from gschedd.core.requests.authorize import Verb, authorize
 from gschedd.core.requests.migrate import migrate_job
 from gschedd.core.state import facts as f
 from gschedd.core.state.lost import lost_parts
@@ -94,10 +94,7 @@ def _operated_node(state: State, command: c.ActOnNode) -> Node:
         NotPermittedError: the caller is no operator.
         UnknownNodeError: there is no such node.
     """
-    if not command.caller.operator:
-        raise NotPermittedError(
-            "only operators may change nodes", hint="ask an operator to do this"
-        )
+    authorize(command.caller, Verb.CHANGE_NODES)
     node = state.nodes.get(command.node)
     if node is None:
         known = ", ".join(sorted(state.nodes)[:10]) or "none has registered"

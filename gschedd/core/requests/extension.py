@@ -18,6 +18,7 @@ from gsched.model.resources import Request
 from gsched.model.units import format_duration, parse_duration_s
 from gsched.model.wording import counted
 from gschedd.core.attempts.running import Running
+from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
@@ -74,7 +75,7 @@ def extended_s(
             f"job {short_job_id(job.id)} is being stopped: its walltime can no longer grow",
             hint="submit it again with a longer walltime",
         )
-    if caller.operator:
+    if may(caller, Verb.EXTEND_FREELY):
         return job.spec.extended_s
     queue = settings.queues.get(job.spec.queue, QueueConfig(name=job.spec.queue))
     _check_quota(job, total_s, before_s - job.spec.extended_s, queue)

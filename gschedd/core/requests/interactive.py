@@ -9,6 +9,7 @@ from gsched.model.limits import MAX_DETACH_TIMEOUT_S
 from gsched.model.states import LaunchKind
 from gsched.model.units import format_duration
 from gsched.protocol.api import SubmitJob
+from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, QueueLimits, Settings
 
@@ -102,7 +103,7 @@ def may_enter(caller: Caller, job: Job, settings: Settings) -> None:
         NotPermittedError: the caller may not.
     """
     owner = job.spec.owner
-    if caller.owns(owner) or caller.uid == 0:
+    if may(caller, Verb.ENTER_JOB, owner):
         return
     name = short_job_id(job.id)
     if not caller.operator:

@@ -9,6 +9,7 @@ from gsched.model.states import HoldKind, JobState, OutcomeKind, PartState, Stop
 from gsched.protocol import actions as a
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.access import own_job
+from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.requests.schedule import checked_grace, checked_holds
 from gschedd.core.state import facts as f
 from gschedd.core.state.settings import Caller, Settings
@@ -19,7 +20,7 @@ def delete_job(
     state: State, settings: Settings, command: c.ActOnJob, action: a.DeleteJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return what deleting means: an end at once, or a stop of what runs."""
-    if command.job in state.damaged and command.caller.operator:
+    if command.job in state.damaged and may(command.caller, Verb.DISCARD_JOB):
         return [
             f.JobDiscarded(
                 at_s=now_s,
@@ -89,7 +90,7 @@ def release_job(
                 hint=f"remove them with galter -W depend= {short_job_id(job.id)}",
             )
         hint = f"release it with -h {''.join(kind[0] for kind in job.holds)}"
-        if not command.caller.operator:
+        if not may(command.caller, Verb.HOLD_FOR_SITE):
             hint = "only an operator can release it"  # a user's own hold would have been taken off
         raise BadStateError(f"job {short_job_id(job.id)} is held by: {kinds}{because}", hint=hint)
     return [f.JobReleased(at_s=now_s, job=job.id, holds=taken, by=command.caller.user)]
@@ -154,7 +155,7 @@ def rerun_job(
         )
     if job.attempt.stop is StopReason.DELETE:
         raise BadStateError(f"job {short_job_id(job.id)} is being cancelled")
-    if not job.spec.rerunnable and not (action.force and command.caller.operator):
+    if not job.spec.rerunnable and not (action.force and may(command.caller, Verb.FORCE_REQUEUE)):
         raise BadStateError(
             f"job {short_job_id(job.id)} is not rerunnable (-r n)",
             hint="an operator can force it with -f",

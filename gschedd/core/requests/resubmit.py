@@ -15,7 +15,8 @@ from gsched.model.ids import short_job_id
 from gsched.model.job import JobSpec
 from gsched.model.limits import MAX_ARRAY_SPANS
 from gsched.protocol.actions import Alteration
-from gschedd.core.requests.access import authorize, check_caller
+from gschedd.core.requests.access import check_caller
+from gschedd.core.requests.authorize import Verb, authorize
 from gschedd.core.requests.commands import Resubmit
 from gschedd.core.requests.containers import with_container
 from gschedd.core.requests.content import check_arguments
@@ -40,7 +41,7 @@ def prepare_again(command: Resubmit, state: State, settings: Settings, now_s: fl
         GschedError: it cannot be taken; the message says what, why and what to do.
     """
     original, caller = command.original, command.caller
-    authorize(caller, original)
+    authorize(caller, Verb.RESUBMIT_JOB, original)
     spec = original.spec
     owner = Caller(user=spec.owner.user, uid=spec.owner.uid, gid=spec.owner.gid)
     check_caller(owner, state, settings)

@@ -9,6 +9,7 @@ from gsched.model.job import DEFAULT_GRACE_S
 from gsched.model.states import STATED_HOLDS, HoldKind, Join
 from gsched.model.units import format_duration
 from gsched.protocol.api import SubmitJob
+from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.state.settings import Caller, Settings
 
 PRIORITY_RANGE: Final = (-1024, 1023)
@@ -59,7 +60,9 @@ def checked_priority(priority: int) -> int:
 
 def highest_priority(caller: Caller, settings: Settings) -> int:
     """Return the highest priority that the caller can give a job."""
-    return PRIORITY_RANGE[1] if caller.operator else settings.config.head.max_user_priority
+    if may(caller, Verb.RAISE_PRIORITY):
+        return PRIORITY_RANGE[1]
+    return settings.config.head.max_user_priority
 
 
 def capped_priority(
@@ -130,7 +133,7 @@ def checked_holds(holds: tuple[str, ...], caller: Caller) -> tuple[HoldKind, ...
     for hold in holds:
         if hold not in known:
             raise InvalidRequestError(f"hold {hold!r} is not known: say user, operator or system")
-        if hold != HoldKind.USER and not caller.operator:
+        if hold != HoldKind.USER and not may(caller, Verb.HOLD_FOR_SITE):
             raise NotPermittedError(
                 f"{hold} holds are for operators",
                 hint="use -h u, or ask an operator",

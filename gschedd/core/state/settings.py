@@ -27,6 +27,23 @@ class QueueLimits(Struct, frozen=True, kw_only=True):
     where_detach: str
 
 
+class Privileged(Struct, frozen=True, kw_only=True):
+    """Accounts with a privilege.
+
+    Attributes:
+        uids: of all of them.
+        names: of those that the configuration names, by uid: a uid that was given to another user
+            since has no privilege.
+    """
+
+    uids: frozenset[int] = frozenset({0})
+    names: Mapping[int, str] = MappingProxyType({})
+
+    def has(self, uid: int, name: str) -> bool:
+        """Return whether a user has the privilege."""
+        return uid in self.uids and self.names.get(uid, name) == name
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """The configuration, with what this machine and operators add to it.
 
@@ -35,9 +52,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         config: as the file states it; of the queues counts what is below.
         queues: by name, with what operators have changed; the first is the default one.
         scheduling: jobs are started; an operator has stopped that else.
-        operator_uids: who may do everything; root is always among them.
-        operator_names: the names of those that the configuration names, by uid: a uid that was
-            given to another user since is no operator's.
+        operators: they change jobs of others, and nodes; root is always among them.
+        administrators: operators who change queues and the configuration, too.
         min_uid: users below it, but root, are system accounts and may not submit.
         only_uid: the one user who may submit, or None for all.
         fabric: how nodes are connected, and how fast their GPUs are.
@@ -49,8 +65,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     config: Config = Config()
     queues: Mapping[str, QueueConfig]
     scheduling: bool = True
-    operator_uids: frozenset[int] = frozenset({0})
-    operator_names: Mapping[int, str] = MappingProxyType({})
+    operators: Privileged = Privileged()
+    administrators: Privileged = Privileged()
     min_uid: int = 0
     only_uid: int | None = None
     fabric: Fabric = Fabric()
@@ -80,12 +96,16 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """Who asks, as the kernel told the head; ``groups`` by name, where a queue has some."""
+    """A user who requests something, as the kernel names them.
+
+    ``groups`` by name, where a queue has some.
+    """
 
     user: str
     uid: int
     gid: int
     operator: bool = False
+    administrator: bool = False
     groups: frozenset[str] = frozenset()
 
     def owns(self, owner: Owner) -> bool:

@@ -1,0 +1,134 @@
+"""Who may do what: one table of verbs and roles. What it does not allow is refused."""
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum, auto
+from types import MappingProxyType
+from typing import Final
+
+from gsched.errors import NotPermittedError
+from gsched.model.ids import short_job_id
+from gsched.model.job import Owner
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller
+
+
+class Role(StrEnum):
+    """What somebody is, for a job or for the cluster."""
+
+    OWNER = auto()
+    OPERATOR = auto()
+    ADMINISTRATOR = auto()
+    ROOT = auto()
+
+
+class Verb(Enum):
+    """What somebody wants to do. The value completes ``only an operator can ...``."""
+
+    READ_DETAILS = "see the arguments and the environment of a job"
+    READ_OUTPUT = "read the output of a job"
+    WRITE_MESSAGE = "write into the output of a job"
+    CHANGE_JOB = "change a job"
+    RESUBMIT_JOB = "submit a job again"
+    COUNT_DEPENDENCY = "satisfy a dependency of a job"
+    ENTER_JOB = "have a terminal in a job"
+    DISCARD_JOB = "give up a job with a damaged record"
+    FORCE_REQUEUE = "requeue a job that is not rerunnable"
+    HOLD_FOR_SITE = "set and release operator and system holds"
+    RAISE_PRIORITY = "give a priority above the users' limit"
+    EXTEND_FREELY = "extend a walltime beyond the queue's limits"
+    USE_ANY_QUEUE = "use a queue that is for others"
+    CHANGE_NODES = "change nodes"
+    RUN_TASK = "start a task of the head"
+    READ_CONFIG = "see the configuration of the running head"
+    READ_SNAPSHOT = "save what the policies see"
+    READ_RECOVERY = "see what would be recovered"
+    CHANGE_QUEUES = "change queues"
+    RELOAD = "reload the configuration"
+    RECOVER = "end safe mode"
+
+
+_OWNERS: Final = frozenset({Role.OWNER, Role.OPERATOR})
+_OPERATORS: Final = frozenset({Role.OPERATOR})
+_ADMINISTRATORS: Final = frozenset({Role.ADMINISTRATOR})
+
+#: Operators are let into jobs where the configuration says so: see
+#: `gschedd.core.requests.interactive`.
+RULES: Final[Mapping[Verb, frozenset[Role]]] = MappingProxyType(
+    {
+        Verb.READ_DETAILS: _OWNERS,
+        Verb.READ_OUTPUT: _OWNERS,
+        Verb.WRITE_MESSAGE: _OWNERS,
+        Verb.CHANGE_JOB: _OWNERS,
+        Verb.RESUBMIT_JOB: _OWNERS,
+        Verb.COUNT_DEPENDENCY: _OWNERS,
+        Verb.ENTER_JOB: frozenset({Role.OWNER, Role.ROOT}),
+        Verb.DISCARD_JOB: _OPERATORS,
+        Verb.FORCE_REQUEUE: _OPERATORS,
+        Verb.HOLD_FOR_SITE: _OPERATORS,
+        Verb.RAISE_PRIORITY: _OPERATORS,
+        Verb.EXTEND_FREELY: _OPERATORS,
+        Verb.USE_ANY_QUEUE: _OPERATORS,
+        Verb.CHANGE_NODES: _OPERATORS,
+        Verb.RUN_TASK: _OPERATORS,
+        Verb.READ_CONFIG: _OPERATORS,
+        Verb.READ_SNAPSHOT: _OPERATORS,
+        Verb.READ_RECOVERY: _OPERATORS,
+        Verb.CHANGE_QUEUES: _ADMINISTRATORS,
+        Verb.RELOAD: _ADMINISTRATORS,
+        Verb.RECOVER: _ADMINISTRATORS,
+    }
+)
+
+
+def roles(caller: Caller, owner: Owner | None = None) -> frozenset[Role]:
+    """Return what a caller is: for the cluster and, with an owner, for this owner's job."""
+    held = {
+        Role.OWNER: owner is not None and caller.owns(owner),
+        Role.OPERATOR: caller.operator,
+        Role.ADMINISTRATOR: caller.administrator,
+        Role.ROOT: caller.uid == 0,
+    }
+    return frozenset(role for role, is_held in held.items() if is_held)
+
+
+def may(caller: Caller, verb: Verb, owner: Owner | None = None) -> bool:
+    """Return whether a caller is allowed to do that."""
+    return not RULES.get(verb, frozenset()).isdisjoint(roles(caller, owner))
+
+
+def authorize(caller: Caller, verb: Verb, job: Job | None = None) -> None:
+    """Refuse a caller who is not allowed to do that.
+
+    Args:
+        job: that it is done to; None: it concerns the cluster.
+
+    Raises:
+        NotPermittedError: the caller is not allowed to.
+    """
+    if may(caller, verb, None if job is None else job.spec.owner):
+        return
+    if job is not None:
+        raise _of_another(caller, job)
+    if Role.OPERATOR in RULES.get(verb, frozenset()):
+        raise NotPermittedError(
+            f"only an operator can {verb.value}",
+            hint="operators are root, the head's account and those of [head] operators",
+        )
+    raise NotPermittedError(
+        f"only an administrator can {verb.value}",
+        hint="administrators are root, the head's account and those of [head] administrators",
+    )
+
+
+def _of_another(caller: Caller, job: Job) -> NotPermittedError:
+    owner = job.spec.owner
+    if caller.uid != owner.uid:
+        why = ""
+    elif caller.is_nameless:
+        why = f", and the head's machine knows no user with your uid {caller.uid} now"
+    else:
+        why = f", who had uid {caller.uid} before you ({caller.user})"
+    return NotPermittedError(
+        f"job {short_job_id(job.id)} belongs to {owner.user}{why}",
+        hint="its owner or an operator can do this",
+    )

@@ -1,0 +1,79 @@
+"""Who may do what (T19, T22, T23): each verb by each subject, written out once more."""
+
+import pytest
+
+from gsched.errors import NotPermittedError
+from gsched.model.job import Owner
+from gschedd.core.requests.authorize import RULES, Role, Verb, authorize, may, roles
+from gschedd.core.state.settings import Caller
+
+OWNER = Owner(user="alice", uid=1001, gid=1001)
+SUBJECTS = {
+    "owner": Caller(user="alice", uid=1001, gid=1001),
+    "other": Caller(user="bob", uid=1002, gid=1001),
+    "next user of the uid": Caller(user="carol", uid=1001, gid=1001),
+    "nameless": Caller(user="1001", uid=1001, gid=1001),
+    "operator": Caller(user="olga", uid=1003, gid=1003, operator=True),
+    "administrator": Caller(
+        user="ada", uid=1004, gid=1004, operator=True, administrator=True
+    ),
+    "root": Caller(user="root", uid=0, gid=0, operator=True, administrator=True),
+}  # fmt: skip
+OWNERS = {"owner", "operator", "administrator", "root"}
+OPERATORS = {"operator", "administrator", "root"}
+ADMINISTRATORS = {"administrator", "root"}
+ALLOWED = {
+    Verb.READ_DETAILS: OWNERS,
+    Verb.READ_OUTPUT: OWNERS,
+    Verb.WRITE_MESSAGE: OWNERS,
+    Verb.CHANGE_JOB: OWNERS,
+    Verb.RESUBMIT_JOB: OWNERS,
+    Verb.COUNT_DEPENDENCY: OWNERS,
+    Verb.ENTER_JOB: {"owner", "root"},
+    Verb.DISCARD_JOB: OPERATORS,
+    Verb.FORCE_REQUEUE: OPERATORS,
+    Verb.HOLD_FOR_SITE: OPERATORS,
+    Verb.RAISE_PRIORITY: OPERATORS,
+    Verb.EXTEND_FREELY: OPERATORS,
+    Verb.USE_ANY_QUEUE: OPERATORS,
+    Verb.CHANGE_NODES: OPERATORS,
+    Verb.RUN_TASK: OPERATORS,
+    Verb.READ_CONFIG: OPERATORS,
+    Verb.READ_SNAPSHOT: OPERATORS,
+    Verb.READ_RECOVERY: OPERATORS,
+    Verb.CHANGE_QUEUES: ADMINISTRATORS,
+    Verb.RELOAD: ADMINISTRATORS,
+    Verb.RECOVER: ADMINISTRATORS,
+}
+
+
+@pytest.mark.parametrize("verb", Verb)
+def test_t19_each_verb_is_allowed_to_its_subjects_and_to_nobody_else(verb: Verb) -> None:
+    assert {name for name, caller in SUBJECTS.items() if may(caller, verb, OWNER)} == ALLOWED[verb]
+
+
+@pytest.mark.parametrize("verb", Verb)
+def test_t19_who_owns_nothing_of_it_needs_a_role_of_the_cluster(verb: Verb) -> None:
+    allowed = {name for name, caller in SUBJECTS.items() if may(caller, verb)}
+
+    assert allowed == ALLOWED[verb] - {"owner"}
+
+
+def test_t19_each_verb_has_a_rule() -> None:
+    assert set(RULES) == set(Verb)
+
+
+def test_t23_an_operator_is_no_administrator() -> None:
+    assert roles(SUBJECTS["operator"], OWNER) == {Role.OPERATOR}
+    with pytest.raises(NotPermittedError) as refused:
+        authorize(SUBJECTS["operator"], Verb.CHANGE_QUEUES)
+
+    assert refused.value.message == "only an administrator can change queues"
+    assert "[head] administrators" in refused.value.hint
+
+
+def test_t22_a_user_is_told_that_it_takes_an_operator() -> None:
+    with pytest.raises(NotPermittedError) as refused:
+        authorize(SUBJECTS["owner"], Verb.CHANGE_NODES)
+
+    assert refused.value.message == "only an operator can change nodes"
