@@ -15,7 +15,6 @@ taken in Slurm's order, in floating point: exact arithmetic makes ties that Slur
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
@@ -75,6 +74,7 @@ class _Node:
     Attributes:
         arena: the account among whose members it competes; None: it is the root.
         norm_shares: by the shares of these members.
+        users: how many users are in it and below it; 1: it is a user.
         usage, level_fs, fair_share: as last computed.
     """
 
@@ -87,6 +87,7 @@ class _Node:
         "norm_shares",
         "shares",
         "usage",
+        "users",
     )
 
     def __init__(self, key: Association, shares: float | None, above: "_Account | None") -> None:
@@ -94,6 +95,7 @@ class _Node:
         self.shares = shares
         self.above = above
         self.arena = None if above is None else above.arena_inside
+        self.users = 1
         self.norm_shares = 0.0
         self.usage = 0.0
         self.level_fs = 0.0
@@ -106,11 +108,10 @@ class _Account(_Node):
     Attributes:
         members: the users and accounts that compete in it: its own, and those of accounts below it
             with shares of ``parent``.
-        users: how many users are in it and below it.
         arena_inside: where its users and accounts compete: in it, or where it would.
     """
 
-    __slots__ = ("arena_inside", "members", "users")
+    __slots__ = ("arena_inside", "members")
 
     def __init__(self, key: Association, shares: float | None, above: "_Account | None") -> None:
         super().__init__(key, shares, above)
@@ -118,6 +119,17 @@ class _Account(_Node):
         self.users = 0
         joins = shares is None and self.arena is not None
         self.arena_inside: _Account = self.arena if joins and self.arena else self
+
+    def set_levels(self) -> None:
+        """Set the ``level_fs`` of all members."""
+        for member in self.members:
+            if member.shares is None:
+                member.level_fs = math.inf
+            elif not member.norm_shares:
+                member.level_fs = 0.0
+            else:
+                used = member.usage / self.usage if self.usage else 0.0
+                member.level_fs = member.norm_shares / used if used else math.inf
 
 
 class ShareTree:
@@ -184,10 +196,8 @@ class ShareTree:
             _above(node).usage += node.usage
         for account in reversed(self._order[1:]):
             _above(account).usage += account.usage
-        for node in self._users.values():
-            node.level_fs = _level_fs(node)
-        for account in self._order[1:]:
-            account.level_fs = _level_fs(account)
+        for account in self._order:
+            account.set_levels()
         self._rank()
 
     def _rank(self) -> None:
@@ -197,16 +207,17 @@ class ShareTree:
         groups = _groups(self._order[:1])
         while groups:
             group = groups.pop()
-            users = [node for node in group if not isinstance(node, _Account)]
-            if users:
+            accounts = [node for node in group if isinstance(node, _Account)]
+            if len(accounts) < len(group):
                 if not tied:
                     rank = unranked
-                for user in users:
-                    user.fair_share = rank / total
-                unranked -= len(users)
-            accounts = [node for node in group if isinstance(node, _Account)]
-            tied = bool(accounts) and (tied or bool(users))
-            groups += _groups(accounts)
+                for node in group:
+                    node.fair_share = rank / total
+                unranked -= len(group) - len(accounts)
+                tied = True
+            tied = tied and bool(accounts)
+            if accounts:
+                groups += _groups(accounts)
 
 
 def _joined(given: Iterable[ShareAccount]) -> list[_Account]:
@@ -278,25 +289,19 @@ def _effective_usage(node: _Node) -> float:
     return node.usage / whole if whole else 0.0
 
 
-def _level_fs(node: _Node) -> float:
-    if node.shares is None:
-        return math.inf
-    if not node.norm_shares:
-        return 0.0
-    used = _effective_usage(node)
-    return node.norm_shares / used if used else math.inf
-
-
 def _groups(accounts: Iterable[_Account]) -> list[list[_Node]]:
     """Return the members of accounts in groups of one ``level_fs``, the highest last."""
-    members = [
-        member
-        for account in accounts
-        for member in account.members
-        if not isinstance(member, _Account) or member.users
-    ]
+    members = [member for account in accounts for member in account.members if member.users]
     members.sort(key=_BY_LEVEL)
-    return [list(group) for _, group in groupby(members, key=_BY_LEVEL)]
+    groups: list[list[_Node]] = []
+    level_fs = -1.0
+    for member in members:
+        if member.level_fs == level_fs:
+            groups[-1].append(member)
+        else:
+            groups.append([member])
+            level_fs = member.level_fs
+    return groups
 
 
 def _standing(node: _Node, whole: float) -> Standing:

@@ -1,0 +1,242 @@
+"""The usage ledger: what users of projects have used, older usage counting for less.
+
+A second of what an attempt holds is billed at a rate, by the weights of CPUs, memory and GPUs.
+Usage decays by half in each half-life. It is never decayed by a timer: each row has the time up to
+which it is decayed, and `decay` does the rest when it is read or changed. An attempt that runs
+accrues: with rate r and decay constant k its usage after t seconds is r / k * (1 - exp(-k * t)),
+and the sum over the running attempts of a user is kept as one number and one rate. So a start, an
+end and a look at a user cost the same however many jobs there are, and decay is exact.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from msgspec import Struct, structs
+
+from gschedd.shares.tree import Association
+
+GIB: Final = 1 << 30
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """What an attempt holds; ``gpus`` by type, parts of a GPU as fractions."""
+
+    cpus: int = 0
+    memory_bytes: int = 0
+    gpus: Mapping[str, float] = {}
+
+
+class Billing(Struct, frozen=True, kw_only=True):
+    """At which rate what is held is billed, and how fast it is forgotten.
+
+    Attributes:
+        half_life_s: usage counts half after this time; 0 or infinite: it is never forgotten.
+        cpu, memory_gib, gpu: the weight of a CPU, a GiB of memory and a GPU for a second.
+        gpus: of GPUs of some types, instead of ``gpu``.
+        combine: an attempt is billed for the largest of the three (``max``) or for all (``sum``).
+    """
+
+    half_life_s: float = 604800.0
+    cpu: float = 1.0
+    memory_gib: float = 0.125
+    gpu: float = 16.0
+    gpus: Mapping[str, float] = {}
+    combine: Literal["max", "sum"] = "max"
+
+    def rate(self, held: Held) -> float:
+        """Return what a second of it is billed."""
+        rates = (
+            self.cpu * held.cpus,
+            self.memory_gib * (held.memory_bytes / GIB),
+            sum(self.gpus.get(name, self.gpu) * count for name, count in held.gpus.items()),
+        )
+        return max(rates) if self.combine == "max" else sum(rates)
+
+    @property
+    def decay_constant(self) -> float:
+        """Return the k of exp(-k * t), 1/s; 0: usage does not decay."""
+        if not 0 < self.half_life_s < math.inf:
+            return 0.0
+        return math.log(2) / self.half_life_s
+
+
+class LedgerRow(Struct, kw_only=True, omit_defaults=True):
+    """What attempts that have ended have used, of a user in a project; the database holds it.
+
+    Attributes:
+        at_s: up to when ``usage`` is decayed, seconds since the epoch.
+        usage: billed, with decay.
+        billed: without decay.
+        cpu_s, memory_gib_s: what was held, by how long.
+        gpu_s: likewise, by type of GPU.
+        attempts: how many.
+    """
+
+    project: str
+    user: str
+    at_s: float = 0.0
+    usage: float = 0.0
+    billed: float = 0.0
+    cpu_s: float = 0.0
+    memory_gib_s: float = 0.0
+    gpu_s: dict[str, float] = {}
+    attempts: int = 0
+
+
+class _Accrual:
+    """What running attempts of a user have come to.
+
+    Attributes:
+        usage: billed up to ``at_s``, with decay.
+        rate: of all together.
+        attempts: how many.
+    """
+
+    __slots__ = ("at_s", "attempts", "rate", "usage")
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+        self.usage = 0.0
+        self.rate = 0.0
+        self.attempts = 0
+
+
+class _Holding(Struct, frozen=True, kw_only=True):
+    """A running attempt, and since when it holds what it does."""
+
+    whose: Association
+    held: Held
+    since_s: float
+    rate: float
+
+
+class UsageLedger:
+    """Usage by project and user; only `gschedd.core.apply` changes it.
+
+    Attributes:
+        billing: the rates in force; an attempt is billed by those of its end.
+        rows: by project and user, in the database.
+    """
+
+    def __init__(self, billing: Billing | None = None) -> None:
+        self.billing = billing or Billing()
+        self.rows: dict[Association, LedgerRow] = {}
+        self._accruals: dict[Association, _Accrual] = {}
+        self._holdings: dict[int, _Holding] = {}
+        self._constant = self.billing.decay_constant
+
+    def configure(self, billing: Billing) -> None:
+        """Take other rates; running attempts are billed by them from their start on."""
+        holdings = self._holdings
+        self.billing, self._constant = billing, billing.decay_constant
+        self._holdings, self._accruals = {}, {}
+        for job, holding in holdings.items():
+            self.hold(job, holding.whose, holding.held, holding.since_s)
+
+    def hold(self, job: int, whose: Association, held: Held, since_s: float) -> None:
+        """Let the attempt of a job accrue from a time on, in place of one that it had."""
+        self.release(job)
+        rate = self.billing.rate(held)
+        self._holdings[job] = _Holding(whose=whose, held=held, since_s=since_s, rate=rate)
+        accrual = self._accruals.setdefault(whose, _Accrual())
+        self._advance(accrual, since_s)
+        accrual.usage += self._accrued(rate, accrual.at_s - since_s)
+        accrual.rate += rate
+        accrual.attempts += 1
+
+    def release(self, job: int) -> None:
+        """Let the attempt of a job accrue no longer; nothing is billed."""
+        holding = self._holdings.pop(job, None)
+        if holding is None:
+            return
+        accrual = self._accruals[holding.whose]
+        accrual.attempts -= 1
+        if not accrual.attempts:  # rounding ends with the last one
+            del self._accruals[holding.whose]
+            return
+        accrual.rate = max(0.0, accrual.rate - holding.rate)
+        own = self._accrued(holding.rate, accrual.at_s - holding.since_s)
+        accrual.usage = max(0.0, accrual.usage - own)
+
+    def bill(self, job: int, end_s: float, now_s: float) -> LedgerRow | None:
+        """Bill the attempt of a job that has ended; None: it held nothing.
+
+        Args:
+            job: whose attempt it is.
+            end_s: until when it held what it did; not after ``now_s``.
+            now_s: the time. A row that is ahead of it is from before the clock was set back.
+
+        Returns:
+            The changed row, to be stored.
+        """
+        holding = self._holdings.get(job)
+        if holding is None:
+            return None
+        self.release(job)
+        project, user = holding.whose
+        row = self.rows.setdefault(holding.whose, LedgerRow(project=project, user=user))
+        wall_s = max(0.0, end_s - holding.since_s)
+        row.at_s = min(row.at_s, now_s)
+        at_s = max(row.at_s, end_s)
+        used = self._accrued(holding.rate, wall_s) * self._left(at_s - end_s)
+        row.usage = row.usage * self._left(at_s - row.at_s) + used
+        row.at_s = at_s
+        row.billed += holding.rate * wall_s
+        row.cpu_s += holding.held.cpus * wall_s
+        row.memory_gib_s += holding.held.memory_bytes / GIB * wall_s
+        row.attempts += 1
+        row.gpu_s = dict(row.gpu_s)
+        for name, count in holding.held.gpus.items():
+            row.gpu_s[name] = row.gpu_s.get(name, 0.0) + count * wall_s
+        return row
+
+    def usage(self, now_s: float) -> dict[Association, float]:
+        """Return the usage of all, with what runs up to now."""
+        constant, exp = -self._constant, math.exp
+        found = {
+            whose: row.usage * exp(constant * (now_s - row.at_s)) if now_s > row.at_s else row.usage
+            for whose, row in self.rows.items()
+        }
+        for whose, accrual in self._accruals.items():
+            running = self._running(accrual, now_s)
+            found[whose] = found.get(whose, 0.0) + running
+        return found
+
+    def usage_of(self, whose: Association, now_s: float) -> float:
+        """Return the usage of a user in a project, with what runs up to now."""
+        row, accrual = self.rows.get(whose), self._accruals.get(whose)
+        used = 0.0 if row is None else row.usage * self._left(now_s - row.at_s)
+        return used if accrual is None else used + self._running(accrual, now_s)
+
+    def total_of(self, whose: Association, now_s: float) -> LedgerRow:
+        """Return what a user has used in a project without decay, with what runs up to now."""
+        row = self.rows.get(whose) or LedgerRow(project=whose[0], user=whose[1])
+        return structs.replace(row, usage=self.usage_of(whose, now_s), at_s=now_s)
+
+    def _advance(self, accrual: _Accrual, now_s: float) -> None:
+        """Accrue up to now; a clock that goes back changes nothing."""
+        accrual.usage = self._running(accrual, now_s)
+        accrual.at_s = max(accrual.at_s, now_s)
+
+    def _running(self, accrual: _Accrual, now_s: float) -> float:
+        """Return what running attempts have come to by now."""
+        for_s = now_s - accrual.at_s
+        if for_s <= 0:
+            return accrual.usage
+        if not self._constant:
+            return accrual.usage + accrual.rate * for_s
+        left = math.exp(-self._constant * for_s)
+        return accrual.usage * left + self._accrued(accrual.rate, for_s)
+
+    def _left(self, for_s: float) -> float:
+        """Return which part of usage is left after a time."""
+        return math.exp(-self._constant * for_s) if for_s > 0 else 1.0
+
+    def _accrued(self, rate: float, for_s: float) -> float:
+        """Return what is billed at a rate for a time, with decay up to its end."""
+        if for_s <= 0:
+            return 0.0
+        if not self._constant:
+            return rate * for_s
+        return rate * -math.expm1(-self._constant * for_s) / self._constant
