@@ -44,7 +44,9 @@ class Interactive(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Labels(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a user writes on a job for people and their accounts; it decides nothing.
+    """What a user writes on a job for people and their accounts.
+
+    The account is the project, where the head has projects; it and ``qos`` decide about the order.
 
     A field here is an option of its own name that ``galter`` can change at any time: it gets from
     the command line to the job and into every reply.
@@ -52,6 +54,7 @@ class Labels(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     account: str = ""
     comment: str = ""
+    qos: str = ""
 
 
 class EarlySignal(Struct, frozen=True, kw_only=True, omit_defaults=True):

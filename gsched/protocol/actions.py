@@ -28,6 +28,7 @@ class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     resources: tuple[str, ...] | None = None
     priority: Number | None = None
     account: str | None = None
+    qos: str | None = None
     comment: str | None = None
     start_after_s: Amount | None = None
     rerunnable: bool | None = None

@@ -32,6 +32,7 @@ from gschedd.core.attempts.react import react
 from gschedd.core.attempts.settle import follow, is_overtaken
 from gschedd.core.cycle import rounds as r
 from gschedd.core.cycle.dirty import Retry, due_groups, due_jobs, noted
+from gschedd.core.cycle.epoch import begin_epoch, next_epoch_s
 from gschedd.core.cycle.run import Cycle, carried_out, run_cycle
 from gschedd.core.forecast.deadline import foresee, guarantee_of
 from gschedd.core.nodes import admission
@@ -327,6 +328,7 @@ class Head:
             self.state.dirty.mark_all()
         if self.retry.take(now_s):
             self.state.dirty.mark_all()
+        begin_epoch(self.state, self.settings, now_s)
         ask_again(self.state, now_s)
         self.power.mark_due(self.settings, now_s)
         facts = [
@@ -366,27 +368,26 @@ class Head:
         if self.safe_mode:
             return None
         state = self.state  # asked after whatever happens, and mostly there is none
-        alarms_s = [state.delayed[0][0]] if state.delayed else []
-        if self.retry.due_s is not None:
-            alarms_s.append(self.retry.due_s)
-        if self.rounds is not None and self.rounds.alarm_s is not None:
-            alarms_s.append(self.rounds.alarm_s)
-        if self.again_s is not None:
-            alarms_s.append(self.again_s)
-        rare = (
+        alarms_s = (
+            state.delayed[0][0] if state.delayed else None,
+            self.retry.due_s,
+            self.rounds.alarm_s if self.rounds is not None else None,
+            self.again_s,
             next_overdue_s(state, self.settings) if state.targets else None,
             next_retry_s(state) if state.volatile.stuck else None,
             coalescing.next_due_s(state) if state.volatile.unwritten else None,
             next_probe_s(state) if state.on_probation else None,
             next_window_s(state) if state.windowed else None,
             self.power.next_due_s(self.settings),
+            next_epoch_s(state, self.settings) if state.groups else None,
             0.0 if state.volatile.coming.events else None,
         )
-        return min([*alarms_s, *(at_s for at_s in rare if at_s is not None)], default=None)
+        return min((at_s for at_s in alarms_s if at_s is not None), default=None)
 
     def cycle(self, now_s: float) -> Step:
         """Run a cycle if anything has changed; after an ``unfinished`` one another is to follow."""
         self.unfinished = False
+        begin_epoch(self.state, self.settings, now_s)
         if not self.state.dirty.any or self.safe_mode:
             return NOTHING
         made = self._advance(more_elements(self.state, now_s), "cycle")

@@ -119,7 +119,7 @@ class Reloading:
     def _refused(self, by: str, error: GschedError) -> GschedError:
         """Note that the file is refused, and return the error for whoever requested it."""
         if isinstance(error, InvalidRequestError):  # the state does not allow it
-            error = ConfigError(f"{self._row.path}: [[queue]]: {error.message}", hint=error.hint)
+            error = ConfigError(f"{self._row.path}: {error.message}", hint=error.hint)
         if isinstance(error, ConfigError):
             self._row = structs.replace(
                 self._row, problem=error.message, hint=error.hint, problem_s=self._clock.wall_s()

@@ -49,6 +49,8 @@ def settings_from(config: Config) -> Settings:
         queues=MappingProxyType({queue.name: queue for queue in config.queue}),
         operators=operators,
         administrators=administrators if head.administrators else operators,
+        projects=MappingProxyType({each.name: each for each in config.project}),
+        qos=MappingProxyType({each.name: each for each in config.qos}),
         min_uid=head.min_uid or trust.uid_min(),
         only_uid=os.getuid() if head.single_user else None,
         fabric=fabric_of(config.fabric),

@@ -18,6 +18,7 @@ from gsched.errors import GschedError, InvalidTransitionError, StorageError, Try
 from gsched.failpoint import failpoint
 from gsched.model.limits import MAX_INBOX
 from gsched.model.states import OutcomeKind, StopReason
+from gschedd.core.cycle.epoch import recompute
 from gschedd.core.cycle.rounds import Answer, Failed, Question
 from gschedd.core.head import Head
 from gschedd.core.requests.queues import reconfigure
@@ -141,9 +142,10 @@ class Engine:
             GschedError: the head refuses them: nothing has changed.
         """
 
-        def configure(_now_s: float) -> Sequence[Step]:
-            reconfigure(self.head.state, settings)
+        def configure(now_s: float) -> Sequence[Step]:
+            reconfigure(self.head.state, settings, self.head.settings)
             self.head.settings = settings
+            recompute(self.head.state, settings, now_s)
             if take is not None:
                 take()
             return (NOTHING,)

@@ -21,13 +21,16 @@ class JobClass(Struct, frozen=True, kw_only=True, cache_hash=True):
     """What waiting jobs may have in common, so that they are decided once: request and limit.
 
     A training job that is planned by its deadline is a class of its own: ``training`` is its id; 0
-    for all other jobs.
+    for all other jobs. ``user``, ``project`` and ``qos`` are empty unless jobs are ordered by them.
     """
 
     queue: str
     request: Request
     walltime_s: float | None
     training: int = 0
+    user: str = ""
+    project: str = ""
+    qos: str = ""
 
 
 #: How waiting jobs are ordered: (priority and submission, job id); the lower goes first. See

@@ -43,7 +43,7 @@ def due_groups(
         due.add(holder)
     # in an order, as a set of strings has another one in every process
     found = [state.groups[job_class] for job_class in due if job_class in state.groups]
-    return sorted(found, key=lambda group: group.order[0])
+    return sorted(found, key=lambda group: state.ordered(group)[0])
 
 
 def _is_undecided(state: State, job_class: JobClass, waits: Mapping[JobClass, Wait]) -> bool:

@@ -74,7 +74,7 @@ def snapshot(
         starts_max: of the plan; None: as many as there can be.
     """
     groups = [
-        Group(job_class=group.job_class, order=group.order)
+        Group(job_class=group.job_class, order=state.ordered(group))
         for group in (state.groups.values() if due is None else due)
         if _started(settings, group.job_class.queue)
     ]

@@ -81,7 +81,7 @@ class _Question:
         self._arrays: dict[int, ArrayIndex] = {}
         self._unmade: list[UnmadeElements] = []
         self._waits: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # of arrays
-        self._last: OrderKey = (-(2**62), 0)
+        self._last: OrderKey = (-(2**63), 0)
 
     def ask(self, job: Job, seen: Snapshot, *, is_new: bool = False) -> AskStart:
         return self._question_of([self._meant(job, is_new=is_new)], seen)

@@ -236,7 +236,8 @@ def _wanted(state: State, settings: Settings, now_s: float) -> dict[str, int]:
     wanted: dict[str, int] = {}
     looks = MAX_LOOKS
     groups = _startable(state, settings)
-    first = [(group.order[0], at, 0) for at, group in enumerate(groups)]
+    orders = [state.ordered(group) for group in groups]
+    first = [(order[0], at, 0) for at, order in enumerate(orders)]
     heapq.heapify(first)
     for _ in range(MAX_WANTING):
         if not first:
@@ -263,7 +264,7 @@ def _wanted(state: State, settings: Settings, now_s: float) -> dict[str, int]:
         soon.take(found)
         later.take(found)
         if place_in_class + 1 < len(group.order):
-            heapq.heappush(first, (group.order[place_in_class + 1], at, place_in_class + 1))
+            heapq.heappush(first, (orders[at][place_in_class + 1], at, place_in_class + 1))
     return wanted
 
 

@@ -101,12 +101,19 @@ def hidden_changes(before: Settings, after: Settings, overrides: Overrides) -> I
                 yield f"queue {name}: {attribute}"
 
 
-def reconfigure(state: State, settings: Settings) -> None:
+def reconfigure(state: State, settings: Settings, before: Settings) -> None:
     """Prepare the state for other settings: what jobs have got stays theirs, all are looked at.
 
     Raises:
-        InvalidRequestError: a queue with unfinished jobs is not there any more.
+        InvalidRequestError: a queue or project with unfinished jobs is not there any more.
     """
+    charged = Counter(job.spec.account for job in state.jobs.values())
+    for gone in (before.projects.keys() & charged.keys()) - settings.projects.keys():
+        raise InvalidRequestError(
+            f"project {gone} has {counted(charged[gone], 'unfinished job')}, and would not exist",
+            hint="keep its [[project]] with enabled = false, or give the jobs to another project "
+            "with galter -A",
+        )
     jobs = Counter(job.spec.queue for job in state.jobs.values())
     for gone in (state.queue_priorities.keys() & jobs.keys()) - settings.queues.keys():
         raise InvalidRequestError(

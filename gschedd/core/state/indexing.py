@@ -11,6 +11,7 @@ from gsched.model.ids import ELEMENT_BASE, array_of, short_job_id
 from gsched.model.states import JobState
 from gschedd.core.state import facts as f
 from gschedd.core.state.ledger import release
+from gschedd.core.state.priority import Priorities
 from gschedd.core.state.records import ArrayIndex, Attempt, Job
 from gschedd.core.state.state import State
 from gschedd.core.state.transient import WaitingGroup
@@ -32,7 +33,7 @@ def enter(state: State, job: Job) -> None:
         if group is None:
             group = state.groups[job_class] = WaitingGroup(job_class)
             state.classes_of.setdefault(job_class.request, {})[job_class] = None
-        group.add(state.order_key(job))
+        group.add(state.place_of(job))
         state.dirty.mark_class(job_class)
     elif job.state is JobState.WAITING:
         insort(state.delayed, (job.start_after_s, job.id))
@@ -46,7 +47,7 @@ def leave(state: State, job: Job) -> None:
     if job.state is JobState.QUEUED:
         job_class = state.class_of(job)
         group = state.groups[job_class]
-        group.remove(state.order_key(job))
+        group.remove(state.place_of(job))
         if not group.order:
             del state.groups[job_class]
             alike = state.classes_of[job_class.request]
@@ -73,6 +74,19 @@ def reprioritize(state: State, queue_priorities: Mapping[str, int]) -> None:
     for job in waiting:
         leave(state, job)
     state.queue_priorities = dict(queue_priorities)
+    for job in waiting:
+        enter(state, job)
+
+
+def order_by(state: State, priorities: Priorities | None) -> None:
+    """Order waiting jobs by other priorities; their classes change where there were none before."""
+    if (priorities is None) is (state.priorities is None):
+        state.priorities = priorities
+        return
+    waiting = [job for job in state.jobs.values() if job.state is JobState.QUEUED]
+    for job in waiting:
+        leave(state, job)
+    state.priorities = priorities
     for job in waiting:
         enter(state, job)
 

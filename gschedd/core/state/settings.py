@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
+from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig
 from gsched.config.tables import Config, QueueConfig
 from gsched.model.job import Owner
 from gschedd.plan.training import Fabric
@@ -51,6 +52,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         server: the part of a job id behind the dot.
         config: as the file states it; of the queues counts what is below.
         queues: by name, with what operators have changed; the first is the default one.
+        projects, qos: likewise, by name.
         scheduling: jobs are started; an operator has stopped that else.
         operators: they change jobs of others, and nodes; root is always among them.
         administrators: operators who change queues and the configuration, too.
@@ -64,6 +66,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     server: str
     config: Config = Config()
     queues: Mapping[str, QueueConfig]
+    projects: Mapping[str, ProjectConfig] = MappingProxyType({})
+    qos: Mapping[str, QosConfig] = MappingProxyType({})
     scheduling: bool = True
     operators: Privileged = Privileged()
     administrators: Privileged = Privileged()
@@ -77,6 +81,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     def default_queue(self) -> str:
         """Return the queue of jobs that name none."""
         return next(iter(self.queues))
+
+    @property
+    def orders_by_terms(self) -> bool:
+        """Return whether the terms of ``[priority]`` order waiting jobs."""
+        return bool(self.projects or self.qos) or self.config.priority != PriorityConfig()
 
     def limits_of(self, queue: str) -> QueueLimits:
         """Return what counts for the jobs of a queue; for an unknown one the site's numbers."""

@@ -1,12 +1,13 @@
 """The head's state: what is durable, what follows from it, and what is neither."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gsched.config.nodes import SharingRules
 from gsched.model.ids import ELEMENT_BASE, submitted_number
 from gsched.model.resources import Gpu, Request
 from gsched.model.states import PowerState
 from gsched.model.window import NodeWindow
+from gschedd.core.state.priority import OrderByTerms, Priorities
 from gschedd.core.state.records import ArrayIndex, Job, Node, Reached
 from gschedd.core.state.transient import Caches, Dirty, Unstored, Volatile, WaitingGroup
 from gschedd.models.adaptive import GoodputKnowledge
@@ -32,6 +33,8 @@ class State:
             Configuration.
         plans_adaptive: it chooses batch sizes of adaptive training jobs, too. Configuration.
         sharing: how jobs share GPUs. Configuration.
+        priorities: by priority terms; None: jobs are ordered by their own priority with the
+            queue's, then by submission.
         epoch_id: of the start of the head that works on this state; the shell sets it.
 
         jobs: jobs that are not done, by id.
@@ -85,6 +88,7 @@ class State:
         self.plans_training = plans_training
         self.plans_adaptive = plans_adaptive
         self.epoch_id = ""
+        self.priorities: Priorities | None = None
         self._init_durable()
         self._init_indices()
         self.dirty = Dirty()
@@ -158,7 +162,17 @@ class State:
                 self.spaces.touch(node)
 
     def order_key(self, job: Job) -> OrderKey:
-        """Return by what waiting jobs are ordered: priority with the queue's, submission, id.
+        """Return by what waiting jobs are ordered: priority, submission, id."""
+        return self.place_of(job) if self.priorities is None else self.priorities.key(job)
+
+    def ordered(self, group: WaitingGroup) -> Sequence[OrderKey]:
+        """Return the order keys of a group's jobs."""
+        if self.priorities is None:
+            return group.order
+        return OrderByTerms(group.order, self.jobs, self.priorities)
+
+    def place_of(self, job: Job) -> OrderKey:
+        """Return by what jobs of a group are ordered: priority with the queue's, submission, id.
 
         The first number holds priority and submission: an element has the place of its array.
         """
@@ -169,8 +183,21 @@ class State:
         """Return what decides about the job together with others."""
         spec = job.spec
         training = job.id if self.plans_training and spec.is_training else 0
+        if self.priorities is None:
+            return JobClass(
+                queue=spec.queue,
+                request=spec.request,
+                walltime_s=spec.walltime_s,
+                training=training,
+            )
         return JobClass(
-            queue=spec.queue, request=spec.request, walltime_s=spec.walltime_s, training=training
+            queue=spec.queue,
+            request=spec.request,
+            walltime_s=spec.walltime_s,
+            training=training,
+            user=spec.owner.user,
+            project=spec.account,
+            qos=spec.qos,
         )
 
     def generic_names(self) -> frozenset[str]:

@@ -26,12 +26,13 @@ def jobs_ahead(job: Job, state: State) -> AheadRows:
     for group in state.groups.values():
         if group.job_class.queue != job.spec.queue:
             continue
-        before = group.position(key)
+        order = state.ordered(group)
+        before = bisect_left(order, key)
         request = group.job_class.request
         jobs += before
         cpus += before * request.cpus
         gpus += before * request.gpus
-        first.extend(group.order[: min(before, MAX_NAMED)])
+        first.extend(order[: min(before, MAX_NAMED)])
     place, number = key
     for array, left in _unmade(state):
         array_place = state.order_key(array)[0]
@@ -86,7 +87,7 @@ class ElementsAhead:
         known = self._places.get(job_class)
         if known is None:
             return 0, None
-        place, number = self._state.order_key(job)
+        place, number = self._state.place_of(job)
         at = bisect_left(known.places, place)
         ahead = known.sums[at]
         if at < len(known.places) and known.places[at] == place:
@@ -99,7 +100,7 @@ class ElementsAhead:
     def _by_class(self) -> dict[JobClass, _Places]:
         found: dict[JobClass, list[tuple[OrderKey, Spans]]] = {}
         for array, left in _unmade(self._state):
-            key = self._state.order_key(array)
+            key = self._state.place_of(array)
             found.setdefault(self._state.class_of(array), []).append((key, left))
         return {job_class: _Places(arrays) for job_class, arrays in found.items()}
 

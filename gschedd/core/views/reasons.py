@@ -130,7 +130,7 @@ class Reasons:
         words, short = self._words[job_class]
         start_s = wait.predicted_start_s if wait.first == job.id else None
         unmade, first = self._elements.of(job, job_class)
-        ahead = group.position(state.order_key(job)) + unmade
+        ahead = group.position(state.place_of(job)) + unmade
         if ahead == 0:
             return Why(words, short=short, start_s=start_s)
         following = min(group.order[0], first or group.order[0])[1]

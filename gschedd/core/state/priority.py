@@ -1,0 +1,147 @@
+"""The order of waiting jobs by priority terms, where ``[priority]`` is in force. Pure.
+
+The priority of a job is the sum of its terms, each by its weight. All jobs of a class have the same
+terms but for age and their own priority, so a group's jobs keep the order of their own priority and
+submission, and the class in front is compared by the priority of its first job.
+
+Terms that change with time, fair share and age, are those of the last time they were computed: in
+between the order is fixed, so that predicted starts are those of the order in force.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, overload
+
+from msgspec import Struct
+
+from gsched.config.shares import ROOT, PriorityConfig
+from gsched.model.ids import submitted_number
+from gsched.model.job import JobSpec
+from gsched.model.resources import Inventory, Request
+from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Settings
+from gschedd.plan.snapshot import OrderKey
+
+#: Steps of an order key in a priority of 1.
+_STEPS: Final = 100
+#: What a step is in the first number of an order key; numbers of jobs are below it.
+_BASE: Final = 2**36
+#: Priorities beyond it count as this: order keys are numbers of 64 bits.
+PRIORITY_MAX: Final = 1_300_000.0
+
+#: A project, or the root, and a user of it.
+Member = tuple[str, str]
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What the priority of a job is the sum of: each term by its weight."""
+
+    fair_share: float = 0.0
+    age: float = 0.0
+    size: float = 0.0
+    queue: float = 0.0
+    qos: float = 0.0
+    own: float = 0.0
+
+    @property
+    def priority(self) -> float:
+        """Return the sum."""
+        return self.fair_share + self.age + self.size + self.queue + self.qos + self.own
+
+
+class Priorities:
+    """The priorities of jobs as they were computed last.
+
+    Args:
+        settings: the weights, and the priorities of queues and QOS.
+        factors: the fair shares of users, 0 to 1; of whom nothing is known it is 1.
+        nodes: what the nodes have, for the size.
+        at_s: when, seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        factors: Mapping[Member, float],
+        nodes: Sequence[Inventory],
+        at_s: float,
+    ) -> None:
+        self.weights: PriorityConfig = settings.config.priority
+        self.factors = factors
+        self.at_s = at_s
+        self._queues = {name: queue.priority for name, queue in settings.queues.items()}
+        self._qos = {name: qos.priority for name, qos in settings.qos.items()}
+        self._projects = settings.projects.keys()
+        self.whole = (
+            sum(each.cpus for each in nodes),
+            sum(each.memory_bytes for each in nodes),
+            sum(len(each.gpus) for each in nodes),
+        )
+
+    def factor(self, job: Job) -> float:
+        """Return the fair share of the user of a job in its project."""
+        return self.factors.get(member_of(job.spec, self._projects), 1.0)
+
+    def terms(self, job: Job) -> Terms:
+        """Return what the priority of a job is the sum of."""
+        spec, weights = job.spec, self.weights
+        waits_s = max(0.0, self.at_s - job.eligible_s) if weights.age else 0.0
+        return Terms(
+            fair_share=weights.fair_share * self.factor(job),
+            age=weights.age * min(1.0, waits_s / weights.max_age_s),
+            size=weights.size * self._size(spec.request) if weights.size else 0.0,
+            queue=weights.queue * self._queues.get(spec.queue, 0),
+            qos=weights.qos * self._qos.get(spec.qos, 0),
+            own=weights.own * spec.priority,
+        )
+
+    def key(self, job: Job) -> OrderKey:
+        """Return by what waiting jobs are ordered: priority, submission, id."""
+        priority = min(max(self.terms(job).priority, -PRIORITY_MAX), PRIORITY_MAX)
+        return (submitted_number(job.id) - round(priority * _STEPS) * _BASE, job.id)
+
+    def is_same_order(self, other: "Priorities") -> bool:
+        """Return whether jobs have the same order as with other ones; never so with age."""
+        return not self.weights.age and ((self.factors, self.whole) == (other.factors, other.whole))
+
+    def _size(self, request: Request) -> float:
+        wanted = (request.cpus, request.memory_bytes, request.gpus)
+        parts = (part / whole for part, whole in zip(wanted, self.whole, strict=True) if whole)
+        return min(1.0, max(parts, default=0.0))
+
+
+class OrderByTerms(Sequence[OrderKey]):
+    """The order keys of a group's jobs by priority terms, computed for whoever looks at them."""
+
+    __slots__ = ("_jobs", "_order", "_priorities")
+
+    def __init__(
+        self, order: Sequence[OrderKey], jobs: Mapping[int, Job], priorities: Priorities
+    ) -> None:
+        self._order = order
+        self._jobs = jobs
+        self._priorities = priorities
+
+    @overload
+    def __getitem__(self, at: int) -> OrderKey: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[OrderKey]: ...  # type: ignore[explicit-any]  # of slice
+    def __getitem__(  # type: ignore[explicit-any]  # of slice
+        self, at: int | slice
+    ) -> OrderKey | list[OrderKey]:
+        """Return the key at a place, or those of some."""
+        if isinstance(at, slice):
+            return [self._priorities.key(self._jobs[job]) for _, job in self._order[at]]
+        return self._priorities.key(self._jobs[self._order[at][1]])
+
+    def __iter__(self) -> Iterator[OrderKey]:
+        """Yield all keys."""
+        return (self._priorities.key(self._jobs[job]) for _, job in self._order)
+
+    def __len__(self) -> int:
+        """Return how many jobs wait."""
+        return len(self._order)
+
+
+def member_of(spec: JobSpec, projects: Collection[str]) -> Member:
+    """Return whose usage and shares count for a job: its user in its project, or at the root."""
+    return (spec.account if spec.account in projects else ROOT, spec.owner.user)

@@ -1,0 +1,180 @@
+"""Projects and shares: whose jobs start first, and what is predicted and shown of that."""
+
+import pytest
+
+from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig
+from gsched.config.tables import QueueConfig
+from gsched.errors import InvalidRequestError
+from gschedd.core.cycle.epoch import recompute
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.question import questions_of
+from gschedd.core.forecast.start import answer_to
+from gschedd.core.requests.queues import reconfigure
+from gschedd.core.state.settings import Settings
+from gschedd.core.views.ahead import jobs_ahead
+from tests.support.world import ALICE, BEGIN_S, BOB, World, node, settings
+
+FAR_S = 86400.0
+PROJECTS = {
+    "ai": ProjectConfig(name="ai", shares=3, users=("alice",)),
+    "bio": ProjectConfig(name="bio", shares=1, users=("bob",)),
+}
+
+
+def shared(*, projects: dict[str, ProjectConfig] = PROJECTS, **weights: float) -> Settings:
+    """Return settings with projects and weights."""
+    return settings(projects=projects, priority=PriorityConfig(**weights))
+
+
+def orders(world: World, *jobs: int) -> list[int]:
+    """Return jobs in the order in which they started."""
+    return sorted(jobs, key=lambda job: world.started_s(job) or FAR_S)
+
+
+def test_a_flood_of_one_user_does_not_delay_another() -> None:
+    """Bob's jobs start as soon as one of Alice's has ended, not behind all that she queued."""
+    world = World(node("n1", cpus=2), config=shared(recompute_s=5.0))
+    flood = [world.submit(runs_s=20, account="ai") for _ in range(20)]
+    world.run_until(10)
+    bobs = [world.submit(runs_s=20, account="bio", by=BOB) for _ in range(2)]
+
+    world.run_until(1000)
+
+    assert [world.started_s(job) for job in bobs] == [20, 20]
+    assert max(world.started_s(job) or 0 for job in flood) == 200
+
+
+def test_without_shares_a_flood_delays_everybody() -> None:
+    """The order is that of submission where nothing is configured."""
+    world = World(node("n1", cpus=2))
+    for _ in range(20):
+        world.submit(runs_s=20, account="ai")
+    world.run_until(10)
+    bobs = world.submit(runs_s=20, account="bio", by=BOB)
+
+    world.run_until(1000)
+
+    assert world.started_s(bobs) == 200
+    assert world.head.state.priorities is None
+
+
+def test_jobs_of_one_user_keep_the_order_of_submission() -> None:
+    """Also with different requests, which are different classes."""
+    world = World(node("n1", cpus=2), config=shared(recompute_s=5.0))
+    jobs = [world.submit(f"ncpus={1 + at % 2}", runs_s=20, account="ai") for at in range(6)]
+    plain = World(node("n1", cpus=2))
+    others = [plain.submit(f"ncpus={1 + at % 2}", runs_s=20, account="ai") for at in range(6)]
+
+    world.run_until(1000)
+    plain.run_until(1000)
+
+    assert [world.started_s(job) for job in jobs] == [plain.started_s(job) for job in others]
+
+
+@pytest.mark.parametrize(
+    ("weights", "first"),
+    [
+        ({"fair_share": 0.0, "age": 100.0, "max_age_s": 1000.0}, "old"),
+        ({"fair_share": 0.0, "size": 10.0}, "large"),
+        ({"fair_share": 0.0, "size": -10.0}, "old"),
+        ({"fair_share": 0.0, "qos": 1.0}, "urgent"),
+        ({"fair_share": 0.0, "own": 1.0}, "own"),
+        ({"fair_share": 0.0, "queue": 1.0, "own": 0.0, "qos": 0.0}, "queue"),
+    ],
+)
+def test_each_term_orders_jobs(weights: dict[str, float], first: str) -> None:
+    """Of five jobs the one goes first whose term weighs most."""
+    config = settings(
+        projects=PROJECTS,
+        qos={"urgent": QosConfig(name="urgent", priority=50 if weights.get("qos") else 0)},
+        queues={
+            "batch": QueueConfig(name="batch"),
+            "fast": QueueConfig(name="fast", priority=60 if first == "queue" else 0),
+        },
+        priority=PriorityConfig(**weights, recompute_s=1.0),
+    )
+    world = World(node("n1", cpus=4), config=config)
+    world.submit("ncpus=4", runs_s=50)
+    jobs = {"old": world.submit("ncpus=1", runs_s=10, account="ai")}
+    world.run_until(20)
+    jobs["large"] = world.submit("ncpus=4", runs_s=10, account="ai")
+    jobs["urgent"] = world.submit("ncpus=2", runs_s=10, account="ai", qos="urgent")
+    jobs["own"] = world.submit("ncpus=3", runs_s=10, account="ai", priority=40 * (first == "own"))
+    jobs["queue"] = world.submit("ncpus=2", runs_s=10, account="ai", queue="fast")
+
+    world.run_until(50)
+
+    assert first in {name for name, job in jobs.items() if world.started_s(job) == 50}
+
+
+def test_predictions_and_positions_follow_the_order() -> None:
+    """Starts are predicted, and jobs ahead are counted, in the order in which they start."""
+    world = World(node("n1", cpus=2), config=shared(recompute_s=FAR_S))
+    world.submit("ncpus=2,walltime=30", runs_s=30, account="ai")
+    world.run_until(1)
+    recompute(world.head.state, world.settings, world.now_s)
+    world.settle()
+    jobs = []
+    for at in range(5):
+        limit_s = 10 * (at + 2)
+        jobs.append(world.submit(f"ncpus=2,walltime={limit_s}", runs_s=limit_s, account="ai"))
+        bobs = f"ncpus=1,walltime={limit_s}"
+        jobs.append(world.submit(bobs, runs_s=limit_s, account="bio", by=BOB))
+    state = world.head.state
+    seen = snapshot(state, world.settings, world.now_s)
+    waiting = [state.jobs[job] for job in jobs]
+    question, meant, _ = questions_of(waiting, state=state, settings=world.settings, seen=seen)
+    assert question is not None
+    starts = answer_to(question, world.policy).starts
+    predicted = {job: (starts[meant[job]].start_s or 0.0) - BEGIN_S for job in jobs}
+    ahead = {job: jobs_ahead(state.jobs[job], state).jobs for job in jobs}
+
+    world.run_until(1000)
+
+    assert predicted == {job: world.started_s(job) for job in jobs}
+    assert sorted(ahead.values()) == list(range(10))
+    assert sorted(jobs, key=ahead.__getitem__) == [*jobs[1::2], *jobs[::2]]
+
+
+def test_a_reload_brings_shares_into_force_and_takes_them_away() -> None:
+    """Waiting jobs get other classes, and nothing of the old ones is left."""
+    world = World(node("n1", cpus=1))
+    for by in (ALICE, BOB, ALICE):
+        world.submit(runs_s=10, account="ai", by=by)
+    state = world.head.state
+    assert len(state.groups) == 1
+
+    for config, groups in ((settings(priority=PriorityConfig(age=1.0)), 2), (settings(), 1)):
+        reconfigure(state, config, world.head.settings)
+        world.settings = world.head.settings = config
+        recompute(state, config, world.now_s)
+        assert len(state.groups) == groups
+        assert state.dirty.any
+        world.settle()
+    world.run_until(100)
+    assert len(world.done) == 3
+
+
+def test_a_project_with_unfinished_jobs_cannot_go() -> None:
+    """As a queue cannot."""
+    world = World(node("n1", cpus=1), config=shared())
+    world.submit(account="bio", by=BOB)
+    fewer = shared(projects={"ai": PROJECTS["ai"]})
+
+    with pytest.raises(InvalidRequestError, match="project bio has 1 unfinished job"):
+        reconfigure(world.head.state, fewer, world.settings)
+
+
+def test_an_epoch_makes_all_groups_due() -> None:
+    """What waits behind a reservation starts first when its user has become the fairer one."""
+    world = World(node("n1", cpus=2), config=shared(recompute_s=10.0))
+    world.submit("ncpus=2", runs_s=25, account="ai")
+    first = world.submit("ncpus=2", runs_s=10, account="ai")
+    later = world.submit("ncpus=2", runs_s=10, account="bio", by=BOB)
+
+    assert jobs_ahead(world.job(later), world.head.state).jobs == 1
+    world.run_until(11)
+    assert jobs_ahead(world.job(later), world.head.state).jobs == 0
+    world.run_until(100)
+
+    assert orders(world, first, later) == [later, first]
