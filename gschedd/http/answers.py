@@ -85,7 +85,10 @@ async def errors(
         return refusal(error)
     except web.HTTPException as error:
         wrong = InvalidRequestError(f"{request.method} {request.path}: {error.reason}")
-        return answer(ErrorReply(error=error_body(wrong)), status=error.status)
+        response = answer(ErrorReply(error=error_body(wrong)), status=error.status)
+        if "Allow" in error.headers:
+            response.headers["Allow"] = error.headers["Allow"]
+        return response
     except (ConnectionError, TimeoutError):
         raise
     except OSError as error:

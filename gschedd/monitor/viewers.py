@@ -4,12 +4,15 @@ A session begins with a token that works once. The user gets it on the Unix sock
 kernel tells who that is; ``gsched web`` prints it as part of an address.
 """
 
+import base64
 import hashlib
 import hmac
 import pwd
 import secrets
+from collections.abc import Mapping
 from typing import Final
 
+import msgspec
 from aiohttp import web
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from msgspec import Struct
@@ -67,7 +70,7 @@ class Viewers:
         Raises:
             NotPermittedError: nobody has logged in there.
         """
-        session = request.cookies.get(COOKIE, "") or request.headers.get(SLURM_TOKEN, "")
+        session = request.cookies.get(COOKIE, "") or _session_in(request.headers)
         if session:
             user = self._user_of(self._sessions, session, self._session_s)
             viewer = None if user is None else _viewer(user[0], session)
@@ -110,6 +113,19 @@ class Viewers:
         self._used[digest] = now_s
         return self._sessions.dumps([*user, secrets.token_urlsafe(9)])
 
+    def slurm_token(self, viewer: Viewer) -> str:
+        """Return a new session in the form of a JSON Web Token.
+
+        Clients of Slurm's REST API read when it expires; the session is where the signature is.
+        """
+        session = self.begin_session(self.new_token(viewer))
+        now_s = int(self._clock.wall_s())
+        claims = {"exp": now_s + int(self._session_s), "iat": now_s, "sun": viewer.user}
+        parts = ({"alg": "none", "typ": "JWT"}, claims)
+        return ".".join(
+            _base64(each) for each in (*map(msgspec.json.encode, parts), session.encode())
+        )
+
     def end_session(self, viewer: Viewer) -> None:
         """Accept a session no more, also if somebody has copied it."""
         now_s = self._clock.monotonic_s()
@@ -140,6 +156,21 @@ class Viewers:
         except (BadSignature, ValueError):  # or too old, which is one of them
             return None
         return uid, user
+
+
+def _session_in(headers: Mapping[str, str]) -> str:
+    """Return the session that a client of Slurm's REST API has; empty: there is none."""
+    scheme, _, bearer = headers.get("Authorization", "").partition(" ")
+    token = headers.get(SLURM_TOKEN, "") or (bearer if scheme.lower() == "bearer" else "")
+    signature = token.rpartition(".")[2]
+    try:
+        return base64.urlsafe_b64decode(signature + "=" * (-len(signature) % 4)).decode()
+    except ValueError:
+        return token
+
+
+def _base64(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
 def _digest(text: str) -> str:

@@ -150,7 +150,7 @@ def test_import_contracts_hold() -> None:
 def test_protocol_page_lists_every_route() -> None:
     """And no route that is not there."""
     code = "\n".join(path.read_text("utf-8") for path in (ROOT / "gschedd").rglob("*.py"))
-    routes = re.findall(r"\b(?:web\.|add_)(get|post)\(\s*\"(/[^\"]*)\"", code)
+    routes = re.findall(r"\b(?:web\.|add_)(get|post)\(\s*r?\"(/[^\"]*)\"", code)
     page = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
     listed = re.findall(r"`(GET|POST) (/[^`?]*)", page)
 

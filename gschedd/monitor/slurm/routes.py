@@ -3,13 +3,21 @@
 import grp
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from aiohttp import web
 from msgspec import Struct, structs
 
-from gsched.errors import GschedError, NotPermittedError, UnknownJobError
+from gsched.cli.slurm import words as w
+from gsched.cli.slurm.fields import group_name
+from gsched.errors import (
+    GschedError,
+    InvalidRequestError,
+    NotPermittedError,
+    UnknownJobError,
+)
+from gsched.model.limits import MAX_HISTORY_ROWS
 from gsched.protocol import api
 from gschedd.http.answers import answer
 from gschedd.monitor.model import ReadModel
@@ -28,6 +36,12 @@ RECENT_S: Final = 300.0
 USER_HEADER: Final = "X-SLURM-USER-NAME"
 #: Slurm's numbers of errors.
 _AUTHENTICATION, _INVALID_JOB, _INVALID_QUERY, _UNREACHABLE = 1007, 2017, 9201, 1800
+#: HTTP status and Slurm's number, by error.
+_STATUSES: Final[Mapping[type[GschedError], tuple[int, int]]] = {
+    NotPermittedError: (401, _AUTHENTICATION),
+    UnknownJobError: (404, _INVALID_JOB),
+    InvalidRequestError: (400, _INVALID_QUERY),
+}
 _COUNTED: Final = {
     "gsched_jobs_submitted": "jobs_submitted",
     "gsched_jobs_started": "jobs_started",
@@ -45,11 +59,60 @@ class _Query(Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, str]
 
 
-class _UnknownError(GschedError):
+T = TypeVar("T")
+Values = Callable[[T], Iterable[str]]
+#: What the arguments of a request for past jobs select by.
+_JOB_FIELDS: Final[Mapping[str, Values[api.JobRow]]] = {
+    "users": lambda row: (row.user,),
+    "account": lambda row: (row.account,),
+    "partition": lambda row: (row.queue,),
+    "job_name": lambda row: (row.name,),
+    "groups": lambda row: (group_name(row),),
+    "state": w.state_of,
+    "node": lambda row: row.nodes,
+    "step": lambda row: (str(r.job_id(row)), w.slurm_id(row)),
+    "qos": lambda _: ("normal",),
+}
+
+
+class _UnknownError(UnknownJobError):
     """There is no such thing."""
 
 
 Handler = Callable[[_Query], Awaitable[Json]]
+
+
+class _Endpoint(Struct, frozen=True):
+    """What answers a path.
+
+    Attributes:
+        empty: the fields that an answer has in any case, as an error has them.
+        words: what an argument of the request may be, where Slurm's schema lists it.
+    """
+
+    handler: Handler
+    empty: Json
+    words: Mapping[str, frozenset[str]] = {}
+
+
+_FLAGS: Final = {
+    "flags": frozenset(["ALL", "DETAIL", "MIXED", "LOCAL", "SIBLING", "FEDERATION", "FUTURE"])
+}
+_CLUSTER_WORDS: Final = {
+    "classification": frozenset(["UNCLASSIFIED", "CAPABILITY", "CAPACITY", "CAPAPACITY"]),
+    "flags": frozenset(["DELETED", "REGISTERING", "MULTIPLE_SLURMD", "FEDERATION", "EXTERNAL"]),
+}
+_PREEMPT_MODES: Final = frozenset(["DISABLED", "SUSPEND", "REQUEUE", "CANCEL", "GANG"])
+_ADMIN_LEVELS: Final = frozenset(("Not Set", "None", "Operator", "Administrator"))
+_NO_JOBS: Final = {
+    "jobs": [],
+    "last_backfill": r.number(None),
+    "last_update": r.number(None),
+}
+
+
+def _none_of(what: str) -> Json:
+    return {what: [], "last_update": r.number(None)}
 
 
 class SlurmRoutes:
@@ -57,71 +120,97 @@ class SlurmRoutes:
 
     def __init__(self, model: ReadModel) -> None:
         self._model = model
-        self._handlers: Mapping[tuple[str, str], Handler] = {
-            ("slurm", "ping"): self._ping,
-            ("slurm", "jobs"): self._jobs,
-            ("slurm", "job"): self._job,
-            ("slurm", "nodes"): self._nodes,
-            ("slurm", "node"): self._nodes,
-            ("slurm", "partitions"): self._partitions,
-            ("slurm", "partition"): self._partitions,
-            ("slurm", "reservations"): self._reservations,
-            ("slurm", "reservation"): self._reservations,
-            ("slurm", "diag"): self._diag,
-            ("slurm", "licenses"): self._licenses,
-            ("slurm", "shares"): self._shares,
-            ("slurmdb", "ping"): self._ping,
-            ("slurmdb", "jobs"): self._past_jobs,
-            ("slurmdb", "job"): self._past_job,
-            ("slurmdb", "qos"): self._qos,
-            ("slurmdb", "accounts"): self._accounts,
-            ("slurmdb", "account"): self._accounts,
-            ("slurmdb", "users"): self._users,
-            ("slurmdb", "user"): self._users,
-            ("slurmdb", "associations"): self._associations,
-            ("slurmdb", "clusters"): self._clusters,
-            ("slurmdb", "cluster"): self._clusters,
-            ("slurmdb", "config"): self._config,
+        endpoint = _Endpoint
+        nodes = endpoint(self._nodes, _none_of("nodes"), _FLAGS)
+        partitions = endpoint(self._partitions, _none_of("partitions"), _FLAGS)
+        reservations = endpoint(self._reservations, _none_of("reservations"))
+        accounts = endpoint(self._accounts, {"accounts": []})
+        associations = endpoint(self._associations, {"associations": []})
+        instances = endpoint(self._instances, {"instances": []})
+        wckeys = endpoint(self._wckeys, {"wckeys": []})
+        ping = endpoint(self._ping, {"pings": []})
+        users: Json = {"users": []}
+        clusters: Json = {"clusters": []}
+        qos: Json = {"qos": []}
+        #: By path; one that ends in "/" is followed by a name.
+        self._endpoints: Mapping[str, _Endpoint] = {
+            "slurm/ping": ping,
+            "slurm/jobs": endpoint(self._jobs, _NO_JOBS, _FLAGS),
+            "slurm/jobs/state": endpoint(self._jobs, _NO_JOBS),
+            "slurm/job/": endpoint(self._job, _NO_JOBS, _FLAGS),
+            "slurm/nodes": nodes,
+            "slurm/node/": nodes,
+            "slurm/partitions": partitions,
+            "slurm/partition/": partitions,
+            "slurm/reservations": reservations,
+            "slurm/reservation/": reservations,
+            "slurm/resources/": endpoint(self._resources, {"nodes": []}),
+            "slurm/diag": endpoint(self._diag, {"statistics": {}}),
+            "slurm/licenses": endpoint(self._licenses, _none_of("licenses")),
+            "slurm/shares": endpoint(self._shares, {"shares": {}}),
+            "slurm/conf": endpoint(self._conf, {}),
+            "slurmdb/ping": ping,
+            "slurmdb/jobs": endpoint(self._past_jobs, {"jobs": []}),
+            "slurmdb/job/": endpoint(self._past_job, {"jobs": []}),
+            "slurmdb/qos": endpoint(self._qos, qos, {"preempt_mode": _PREEMPT_MODES}),
+            "slurmdb/qos/": endpoint(self._qos, qos),
+            "slurmdb/tres": endpoint(self._tres, {"TRES": []}),
+            "slurmdb/accounts": accounts,
+            "slurmdb/account/": accounts,
+            "slurmdb/users": endpoint(self._users, users, {"admin_level": _ADMIN_LEVELS}),
+            "slurmdb/user/": endpoint(self._users, users),
+            "slurmdb/associations": associations,
+            "slurmdb/association": associations,
+            "slurmdb/clusters": endpoint(self._clusters, clusters),
+            "slurmdb/cluster/": endpoint(self._clusters, clusters, _CLUSTER_WORDS),
+            "slurmdb/wckeys": wckeys,
+            "slurmdb/wckey/": wckeys,
+            "slurmdb/instances": instances,
+            "slurmdb/instance": instances,
+            "slurmdb/diag": endpoint(self._past_diag, {"statistics": {}}),
+            "slurmdb/config": endpoint(self._config, {}),
+            "slurmdb/conf": endpoint(self._past_conf, {"slurmdbd_conf": {}}),
         }
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
         return [
-            web.get("/slurm/{version}/{what:.*}", self.give),
-            web.get("/slurmdb/{version}/{what:.*}", self.give),
+            web.get(r"/slurm/{version}/{what:[\s\S]*}", self.give),
+            web.get(r"/slurmdb/{version}/{what:[\s\S]*}", self.give),
             web.post("/v1/slurm-token", self.new_token),
         ]
 
     async def new_token(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/slurm-token``: a token for X-SLURM-USER-TOKEN, as text; Unix socket only."""
         viewers = self._model.viewers
-        viewer = viewers.at_socket(request)
-        token = viewers.begin_session(viewers.new_token(viewer))
+        token = viewers.slurm_token(viewers.at_socket(request))
         return web.Response(text=f"SLURM_JWT={token}\n")
 
     async def give(self, request: web.Request) -> web.StreamResponse:
         """Answer a request; errors have Slurm's form, too."""
         version, path = request.match_info["version"], request.match_info["what"].strip("/")
         plugin = request.path.split("/")[1]
-        what, _, name = path.partition("/")
-        handler = self._handlers.get((plugin, what))
-        if version not in VERSIONS or handler is None:
-            text = f"/{plugin}/{version}/{what}: no such endpoint of this API"
-            return self._reply(request, None, {}, 404, _error(text, _INVALID_QUERY, what))
+        what, name = f"{plugin}/{path}", ""
+        if what not in self._endpoints:
+            first, _, name = path.partition("/")
+            what = f"{plugin}/{first}/"
+        endpoint = self._endpoints.get(what)
+        if version not in VERSIONS or endpoint is None or (what.endswith("/") and not name):
+            text = f"{request.path[:80]}: no such endpoint of this API, or not one that reads"
+            return self._reply(request, None, {}, 404, _error(text, _INVALID_QUERY, path))
         viewer: Viewer | None = None
         try:
             viewer = self._viewer(request)
+            _check_words(request.query, endpoint.words)
             query = _Query(viewer=viewer, version=version, name=name, arguments=request.query)
-            content = await handler(query)
-        except NotPermittedError as error:
-            found = _error(error.message, _AUTHENTICATION, what)
-            return self._reply(request, None, {}, 401, found)
-        except (_UnknownError, UnknownJobError) as error:
-            found = _error(error.message, _INVALID_JOB, what)
-            return self._reply(request, viewer, {}, 404, found)
+            content = await endpoint.handler(query)
         except GschedError as error:
-            found = _error(error.message, _UNREACHABLE, what)
-            return self._reply(request, viewer, {}, 500, found)
+            status, number = next(
+                (known for kind, known in _STATUSES.items() if isinstance(error, kind)),
+                (500, _UNREACHABLE),
+            )
+            found = _error(error.message, number, path)
+            return self._reply(request, viewer, endpoint.empty, status, found)
         return self._reply(request, viewer, content, 200)
 
     def _viewer(self, request: web.Request) -> Viewer:
@@ -193,11 +282,25 @@ class SlurmRoutes:
     async def _jobs(self, query: _Query) -> Json:
         head, now_s = self._model.head, self._model.clock.wall_s()
         live = await head.get("/v1/jobs", api.JobList, viewer=query.viewer)
-        since = str(now_s - RECENT_S)
-        past = await head.get("/v1/history", api.HistoryReply, viewer=query.viewer, since=since)
-        known = {row.id: row for row in (*past.jobs, *live.jobs)}
-        jobs = [r.job(row, self._model.server) for _, row in sorted(known.items())]
+        past = await self._ended(query, {"since": str(now_s - RECENT_S)})
+        known = {row.id: row for row in (*past, *live.jobs)}
+        wanted = _words_of(query, "job_id")
+        jobs = [
+            r.job(row, self._model.server)
+            for _, row in sorted(known.items())
+            if not wanted or str(r.job_id(row)) in wanted
+        ]
         return {"jobs": jobs, "last_backfill": r.number(now_s), **self._now()}
+
+    async def _ended(self, query: _Query, filters: Mapping[str, str]) -> tuple[api.JobRow, ...]:
+        reply = await self._model.head.get(
+            "/v1/history",
+            api.HistoryReply,
+            viewer=query.viewer,
+            limit=str(MAX_HISTORY_ROWS),
+            **filters,
+        )
+        return reply.jobs
 
     async def _rows_of(self, query: _Query) -> tuple[api.JobRow, ...]:
         text = query.name.replace("_", "[", 1) + ("]" if "_" in query.name else "")
@@ -241,36 +344,46 @@ class SlurmRoutes:
     async def _licenses(self, query: _Query) -> Json:
         return {"licenses": r.licenses((await self._node_rows(query)).nodes), **self._now()}
 
+    async def _resources(self, query: _Query) -> Json:
+        return {
+            "nodes": [{"node": node} for row in await self._rows_of(query) for node in row.nodes]
+        }
+
+    async def _conf(self, query: _Query) -> Json:
+        status = await self._status(query)
+        return {
+            "slurm_conf": {"ClusterName": self._model.server, "MinJobAge": int(RECENT_S)},
+            "slurm_conf_meta": {
+                "BOOT_TIME": int(status.started_s),
+                "SLURM_VERSION": VERSIONS[query.version],
+            },
+        }
+
     async def _shares(self, _: _Query) -> Json:
         return {"shares": {"shares": [], "total_shares": 0}}
 
     # --- slurmdbd ---
 
     async def _past_jobs(self, query: _Query) -> Json:
-        given = query.arguments
-        filters = {
-            name: given[slurm_name]
-            for name, slurm_name in (
-                ("user", "users"), ("queue", "partition"), ("name", "job_name")
-            )
-            if given.get(slurm_name)
-        }  # fmt: skip
-        for name, slurm_name in (("since", "start_time"), ("until", "end_time")):
-            at_s = r.read_moment_s(given.get(slurm_name, ""))
-            if at_s is not None:
-                filters[name] = str(at_s)
-        reply = await self._model.head.get(
-            "/v1/history", api.HistoryReply, viewer=query.viewer, **filters
+        server, now_s = self._model.server, self._model.clock.wall_s()
+        since_s, until_s = (_moment_s(query, name) for name in ("start_time", "end_time"))
+        filters = {"since": since_s, "until": until_s}
+        ended = await self._ended(
+            query, {name: str(at_s) for name, at_s in filters.items() if at_s is not None}
         )
-        server = self._model.server
-        return {"jobs": [r.past_job(row, server, reply.now_s) for row in reply.jobs]}
+        live = await self._model.head.get("/v1/jobs", api.JobList, viewer=query.viewer)
+        begun = [row for row in live.jobs if until_s is None or row.submitted_s <= until_s]
+        known = {row.id: row for row in (*ended, *begun)}
+        rows = _matching([row for _, row in sorted(known.items())], query, _JOB_FIELDS)
+        return {"jobs": [r.past_job(row, server, now_s) for row in rows]}
 
     async def _past_job(self, query: _Query) -> Json:
         now_s, server = self._model.clock.wall_s(), self._model.server
         return {"jobs": [r.past_job(row, server, now_s) for row in await self._rows_of(query)]}
 
     async def _qos(self, query: _Query) -> Json:
-        return {"qos": _some([r.qos()] if query.name in ("", "normal") else [], query)}
+        found = [r.qos()] if query.name in ("", "normal") else []
+        return {"qos": _matching(_some(found, query), query, _fields_of("id", "name"))}
 
     async def _accounts(self, query: _Query) -> Json:
         names = sorted({account for _, account in await self._pairs() if account})
@@ -284,14 +397,14 @@ class SlurmRoutes:
         found = [r.user(*each) for each in sorted(accounts.items()) if query.name in ("", each[0])]
         return {"users": _some(found, query)}
 
-    async def _associations(self, _: _Query) -> Json:
+    async def _associations(self, query: _Query) -> Json:
         server = self._model.server
-        return {
-            "associations": [
-                r.association(number, name, account, server)
-                for number, (name, account) in enumerate(await self._pairs(), 1)
-            ]
-        }
+        found = [
+            r.association(number, name, account, server)
+            for number, (name, account) in enumerate(await self._pairs(), 1)
+        ]
+        fields = _fields_of("account", "cluster", "id", "parent_account", "partition", "user")
+        return {"associations": _matching(found, query, fields)}
 
     async def _clusters(self, query: _Query) -> Json:
         nodes = (await self._node_rows(query)).nodes
@@ -302,10 +415,25 @@ class SlurmRoutes:
     async def _config(self, query: _Query) -> Json:
         whole = structs.replace(query, name="", arguments={})
         parts = (self._clusters, self._accounts, self._users, self._qos, self._associations)
-        found: Json = {"tres": r.cluster_record("", (await self._node_rows(query)).nodes)["tres"]}
+        found: Json = {"tres": (await self._tres(query))["TRES"], **await self._wckeys(whole)}
         for part in parts:
             found |= await part(whole)
         return found
+
+    async def _tres(self, query: _Query) -> Json:
+        return {"TRES": r.cluster_record("", (await self._node_rows(query)).nodes)["tres"]}
+
+    async def _wckeys(self, query: _Query) -> Json:
+        return {"wckeys": _some([], query)}
+
+    async def _instances(self, _: _Query) -> Json:
+        return {"instances": []}
+
+    async def _past_diag(self, query: _Query) -> Json:
+        return {"statistics": {"time_start": int((await self._status(query)).started_s)}}
+
+    async def _past_conf(self, _: _Query) -> Json:
+        return {"slurmdbd_conf": {"DbdHost": self._model.server}}
 
     async def _pairs(self) -> list[tuple[str, str]]:
         """Return users and the accounts that their jobs name, each pair once."""
@@ -339,6 +467,53 @@ def _some(found: list[Json], query: _Query) -> list[Json]:
     if query.name and not found:
         raise _UnknownError(f"{query.name[:80]}: there is no such record")
     return found
+
+
+def _words_of(query: _Query, name: str) -> frozenset[str]:
+    """Return the values of an argument, which may be a list; empty: it is not given."""
+    return frozenset(query.arguments.get(name, "").split(",")) - {""}
+
+
+def _matching(found: Sequence[T], query: _Query, fields: Mapping[str, Values[T]]) -> list[T]:
+    """Return the rows that have one of the values of each argument that is given."""
+    wanted = [
+        (values, words) for name, values in fields.items() if (words := _words_of(query, name))
+    ]
+    return [row for row in found if all(words & {*values(row)} for values, words in wanted)]
+
+
+def _fields_of(*names: str) -> Mapping[str, Values[Json]]:
+    def field(name: str) -> Values[Json]:
+        return lambda row: (str(row[name]),)
+
+    return {name: field(name) for name in names}
+
+
+def _check_words(given: Mapping[str, str], allowed: Mapping[str, frozenset[str]]) -> None:
+    """Check the arguments of which Slurm's schema lists the values.
+
+    Raises:
+        InvalidRequestError: a value is unknown.
+    """
+    for name, words in allowed.items():
+        unknown = sorted({*given[name].split(",")} - words) if name in given else ()
+        if unknown:
+            text = f"{name}: unknown value '{unknown[0][:80]}'"
+            raise InvalidRequestError(f"{text}; valid values: {', '.join(sorted(words))}")
+
+
+def _moment_s(query: _Query, name: str) -> float | None:
+    """Return a time of a query, seconds since the epoch; None: it is not given.
+
+    Raises:
+        InvalidRequestError: it cannot be read.
+    """
+    text = query.arguments.get(name, "")
+    at_s = r.read_moment_s(text)
+    if text and at_s is None:
+        valid = "seconds since 1970 or YYYY-MM-DD[THH:MM[:SS]]"
+        raise InvalidRequestError(f"{name}: '{text[:80]}' is not a time: {valid}")
+    return at_s
 
 
 def _error(text: str, code: int, source: str) -> Json:
