@@ -93,6 +93,8 @@ class Internals(Collector):
         """``GET /readyz``: the head decides and records; else 503 with the reason."""
         head = self._engine.head
         reasons = [text for text in (head.safe_mode, self._engine.trouble()) if text]
+        if self._space.is_low():
+            reasons.append("the head's disk is full: no new jobs are accepted")
         trouble = self._condition().troubles.get("planner", "")
         if trouble:
             reasons.append(f"the planner of training jobs {trouble}")

@@ -11,9 +11,16 @@ from gsched.model.ids import element_number
 from gsched.model.job import JobSpec, Outcome
 from gsched.model.resources import Usage
 from gsched.model.states import JobState, OutcomeKind
+from gsched.protocol.api import JobRow, JobStory, StartRow
 from gsched.protocol.samples import GpuUseSample, NodeUseSample, UseSamples
 from gschedd.core.state import facts as f
-from gschedd.monitor.metrics.counts import COUNTED, MetricCounts, MetricGroup, counters
+from gschedd.monitor.metrics.counts import (
+    COUNTED,
+    MetricCounts,
+    MetricGroup,
+    counters,
+    note_forecasts,
+)
 from gschedd.plan.load import Basis, Prediction, Use
 from tests.support.books import spec_of as a_spec
 from tests.support.usage import monitor_begin
@@ -67,6 +74,17 @@ def assigned(job: int, at_s: float, attempt: int = 1, wall_s: float | None = Non
 
 def ended(job: int, at_s: float, outcome: Outcome) -> f.AnyFact:
     return f.JobEnded(at_s=at_s, job=job, outcome=outcome, ended_s=at_s)
+
+
+def story(job: int, start: StartRow | None) -> JobStory:
+    row = JobRow(
+        id=job, name="j", user="u", queue="batch", state="queued", letter="Q", submitted_s=100.0,
+        cpus=1, places=1, start=start,
+    )  # fmt: skip
+    return JobStory(
+        server="s", now_s=100.0, row=row, attempts=(), events=(), workdir="/", resources="",
+        stdout_path="", stderr_path="", join="n", launch="", rerunnable=True, grace_s=30.0,
+    )  # fmt: skip
 
 
 def test_the_wait_counts_from_when_the_job_could_start_and_once(counts: Counts) -> None:
@@ -131,6 +149,66 @@ def test_run_times_are_compared_with_their_prediction(
 
     assert counts.value("gsched_walltime_ratio_sum") == wall_s / 10.0
     assert counts.value("gsched_walltime_forecasts_total", result) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("started_s", "error_s", "result"),
+    [
+        (130.0, 30.0, "earlier"),
+        (149.0, 11.0, "earlier"),
+        (150.0, 10.0, "in range"),
+        (200.0, 40.0, "in range"),
+        (201.0, 41.0, "later"),
+    ],
+)
+def test_a_start_is_compared_with_its_first_forecast(
+    counts: Counts, started_s: float, error_s: float, result: str
+) -> None:
+    """Expected at 160 s, four in five between 150 s and 200 s; a later forecast does not count."""
+    counts.note(submitted(1, 100.0, a_spec(queue="batch")))
+    note_forecasts(counts.db, [story(1, StartRow(expected_s=160.0, early_s=150.0, late_s=200.0))])
+    note_forecasts(counts.db, [story(1, StartRow(expected_s=900.0, early_s=900.0, late_s=900.0))])
+    counts.note(assigned(1, started_s), assigned(1, started_s + 500.0, attempt=2))
+
+    assert counts.value("gsched_start_forecast_error_seconds_sum") == error_s
+    assert counts.value("gsched_start_forecast_error_seconds_count") == 1.0
+    assert counts.value("gsched_start_forecasts_total", result) == 1.0
+    others = {"earlier", "in range", "later"} - {result}
+    assert [counts.value("gsched_start_forecasts_total", each) for each in others] == [0.0, 0.0]
+
+
+def test_the_coverage_is_the_part_of_starts_in_range(counts: Counts) -> None:
+    """Ten jobs, forecast at 200 s ± 20 s: eight start in range, one before it, one after it."""
+    starts_s = [150.0, 181.0, 190.0, 195.0, 200.0, 204.0, 210.0, 215.0, 219.0, 300.0]
+    start = StartRow(expected_s=200.0, early_s=180.0, late_s=220.0)
+    for job, at_s in enumerate(starts_s, 1):
+        counts.note(submitted(job, 100.0, a_spec(queue="batch")))
+        note_forecasts(counts.db, [story(job, start)])
+        counts.note(assigned(job, at_s))
+
+    results = ("earlier", "in range", "later")
+    found = [counts.value("gsched_start_forecasts_total", each) for each in results]
+    assert found == [1.0, 8.0, 1.0]
+    errors_s = counts.value("gsched_start_forecast_error_seconds_sum")
+    assert errors_s == sum(abs(at_s - 200.0) for at_s in starts_s)
+    assert counts.value("gsched_start_forecast_error_seconds_bucket", "10.0") == 5.0
+
+
+def test_a_range_without_an_end_is_never_exceeded(counts: Counts) -> None:
+    """The forecast could not say by when four in five starts would have been."""
+    counts.note(submitted(1, 100.0, a_spec(queue="batch")))
+    note_forecasts(counts.db, [story(1, StartRow(expected_s=160.0, early_s=150.0))])
+    counts.note(assigned(1, 5000.0))
+
+    assert counts.value("gsched_start_forecasts_total", "in range") == 1.0
+
+
+def test_a_forecast_without_a_start_is_kept_as_none(counts: Counts) -> None:
+    counts.note(submitted(1, 100.0, a_spec(queue="batch")))
+    note_forecasts(counts.db, [story(1, StartRow(not_before_s=900.0)), story(2, None)])
+    counts.note(assigned(1, 300.0))
+
+    assert counts.value("gsched_start_forecast_error_seconds_count") == 0.0
 
 
 def test_gpu_seconds_follow_from_samples_that_are_near_each_other(counts: Counts) -> None:

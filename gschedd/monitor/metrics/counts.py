@@ -5,6 +5,7 @@ once. GPU-seconds follow from samples.
 """
 
 import json
+import math
 import sqlite3
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -352,11 +353,11 @@ def note_forecasts(db: sqlite3.Connection, stories: Iterable[JobStory]) -> None:
     for story in stories:
         start = story.row.start
         if start is not None and start.expected_s is not None:
-            early_s, late_s = start.early_s or start.expected_s, start.late_s or start.expected_s
+            late_s = math.inf if start.late_s is None else start.late_s
             db.execute(
                 "UPDATE metric_jobs SET start_s = ?, start_early_s = ?, start_late_s = ? "
                 "WHERE job = ? AND start_s IS NULL",
-                (start.expected_s, early_s, late_s, story.row.id),
+                (start.expected_s, start.early_s or 0.0, late_s, story.row.id),
             )
 
 
