@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import sys
-from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.core.requests.followers import awaited, recall
 from gschedd.core.requests.queues import overridden
-from gschedd.core.views.jobs import queue_rows
+from gschedd.core.views.jobs import jobs_by_state, queue_rows
 from gschedd.daemon.housekeeping import Check, Housekeeping
 from gschedd.daemon.lock import HeadLock
 from gschedd.daemon.power import PowerSwitches
@@ -573,7 +572,7 @@ class Service:
             pid=os.getpid(),
             started_s=self._started_s,
             now_s=self._clock.wall_s(),
-            jobs=dict(Counter(job.state.value for job in head.state.jobs.values())),
+            jobs=jobs_by_state(head.state),
             nodes_up=up_nodes(head),
             nodes=len(head.state.nodes),
             cycles=head.cycles,

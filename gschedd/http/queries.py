@@ -50,7 +50,7 @@ from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
 from gschedd.http.elements import Past, found_job, found_jobs, to_read
 from gschedd.http.forecasts import Forecasts
-from gschedd.http.lists import ROWS_PER_SLICE, Lists, send
+from gschedd.http.lists import ROWS_PER_SLICE, Lists, chosen_jobs, send
 from gschedd.http.pace import Pace
 from gschedd.http.stories import Recorded, all_at_one_moment, at_one_moment, origin_of
 from gschedd.plan.forecast import Forecast
@@ -135,21 +135,26 @@ class Queries:
         """``GET /v1/jobs``: unfinished jobs, or those named by ``ids``, in the order of ids."""
         caller = self._callers.of(request)
         query = request.query
-        warning = await self._engine.shown()
         if "ids" in query:
+            warning = await self._engine.shown()
             ids = [text for text in _COMMA.split(query["ids"]) if text]
             forecast = query.get("forecast", "") == "1"
             return await self._jobs_by_id(ids, warning, caller.uid, forecast=forecast)
         states = _states(query.get("state", ""))
-        user = query.get("user", "")
-        every, arrays = query.get("elements", "") == "1", self._head.state.arrays
-        chosen = [
-            job
-            for job in self._head.state.jobs.values()
-            if (every or not arrays or array_of(job.id) not in arrays)
-            and (not user or job.spec.owner.user == user)
-            and (not states or shown_state(job, self._head.state) in states)
-        ]
+        user, state = query.get("user", ""), self._head.state
+        every = query.get("elements", "") == "1"
+
+        def is_chosen(job: Job) -> bool:
+            return (
+                (every or not state.arrays or array_of(job.id) not in state.arrays)
+                and (not user or job.spec.owner.user == user)
+                and (not states or shown_state(job, state) in states)
+            )
+
+        chosen = await chosen_jobs(state.jobs, is_chosen)
+        warning = await self._engine.shown()
+        if len(chosen) <= ROWS_PER_SLICE:  # all of them are shown as they are now
+            chosen = [job for job in chosen if job.id in state.jobs and is_chosen(job)]
         if query.get("all", "") == "1" and (not states or JobState.DONE in states):
             return await self._all_jobs(request, chosen, warning, caller.uid)
         return await self._send(request, [job.id for job in chosen], chosen, warning)
@@ -179,12 +184,8 @@ class Queries:
             await self._engine.settled()
         row = partial(_row, self._teller(), starts)
 
-        reply = api.JobList(
-            server=self._head.settings.server,
-            now_s=self._clock.wall_s(),
-            jobs=(),
-            warning=warning,
-        )
+        now_s, server = self._clock.wall_s(), self._head.settings.server
+        reply = api.JobList(server=server, now_s=now_s, jobs=(), warning=warning)
         slices = self._lists.entries(numbers, {job.id: job for job in live}, array("q"))
         is_long = len(numbers) > ROWS_PER_SLICE
         return await send(request, lambda: reply, slices, row, is_long=is_long)

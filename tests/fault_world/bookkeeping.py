@@ -231,6 +231,8 @@ def _check_counts(state: State) -> None:
     """Check what is counted."""
     users = Counter(job.spec.owner.uid for job in state.jobs.values())
     demand(state.jobs_by_user == dict(users), "I14", f"jobs of users: {state.jobs_by_user}")
+    counts = Counter((job.spec.queue, job.state) for job in state.jobs.values())
+    demand(state.counts == dict(counts), "I9", f"jobs by queue and state: {state.counts}")
     known = (*state.jobs, *state.unstored.finished)
     numbers = max(map(submitted_number, known), default=0)
     demand(numbers < state.next_job, "I2", f"job {numbers} exists, {state.next_job} is next")

@@ -27,6 +27,7 @@ def content(state: State) -> dict[str, object]:
             for name, node in state.nodes.items()
         },
         "spaces": {name: _without_load(space) for name, space in state.spaces.items()},
+        "counts": state.counts,
         "groups": {job_class: group.order for job_class, group in state.groups.items()},
         "delayed": state.delayed,
         "running": sorted(state.running),

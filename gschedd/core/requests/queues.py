@@ -114,10 +114,11 @@ def reconfigure(state: State, settings: Settings, before: Settings) -> None:
             hint="keep its [[project]] with enabled = false, or give the jobs to another project "
             "with galter -A",
         )
-    jobs = Counter(job.spec.queue for job in state.jobs.values())
-    for gone in (state.queue_priorities.keys() & jobs.keys()) - settings.queues.keys():
+    used = {queue for queue, _ in state.counts}
+    for gone in (state.queue_priorities.keys() & used) - settings.queues.keys():
         raise InvalidRequestError(
-            f"queue {gone} has {counted(jobs[gone], 'unfinished job')}, and would not exist",
+            f"queue {gone} has {counted(state.jobs_in(gone), 'unfinished job')}, "
+            "and would not exist",
             hint="keep its [[queue]] with enabled = false, or move or delete the jobs first: "
             f"gselect -q {gone}",
         )
@@ -156,7 +157,7 @@ def _deleted(overrides: Overrides, name: str, configured: Settings, state: State
         )
     if name not in overrides.queues:
         raise _unknown(name)
-    jobs = sum(job.spec.queue == name for job in state.jobs.values())
+    jobs = state.jobs_in(name)
     if jobs:
         raise InvalidRequestError(
             f"queue {name} has {jobs} unfinished jobs", hint="move them with gmove, or delete them"

@@ -24,6 +24,7 @@ MORE_BELOW: Final = 128
 
 def enter(state: State, job: Job) -> None:
     """Index a job by the state it is in; an array is never among the jobs that may start."""
+    _count(state, job, 1)
     count_element(state, job, 1)
     if job.state is JobState.QUEUED and job.spec.array is not None:
         state.dirty.mark_array(job.id)
@@ -41,6 +42,7 @@ def enter(state: State, job: Job) -> None:
 
 def leave(state: State, job: Job) -> None:
     """Take a job out of the index of the state it is in."""
+    _count(state, job, -1)
     count_element(state, job, -1)
     if job.state is JobState.QUEUED and job.spec.array is not None:
         return
@@ -89,6 +91,18 @@ def order_by(state: State, priorities: Priorities | None) -> None:
     state.priorities = priorities
     for job in waiting:
         enter(state, job)
+
+
+def _count(state: State, job: Job, change: int) -> None:
+    """Count a job among the unfinished ones of its queue and state."""
+    if job.state is JobState.DONE:
+        return
+    key = (job.spec.queue, job.state)
+    count = state.counts.get(key, 0) + change
+    if count:
+        state.counts[key] = count
+    else:
+        del state.counts[key]
 
 
 def count_element(state: State, job: Job, change: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from gsched.config.nodes import SharingRules
 from gsched.model.ids import ELEMENT_BASE, submitted_number
 from gsched.model.resources import Gpu, Request
-from gsched.model.states import PowerState
+from gsched.model.states import JobState, PowerState
 from gsched.model.window import NodeWindow
 from gschedd.core.state.priority import OrderByTerms, Priorities
 from gschedd.core.state.records import ArrayIndex, Job, Node, Reached
@@ -51,6 +51,7 @@ class State:
         goodputs: what is known of the goodput of adaptive training jobs.
 
         spaces: an index, as all below: free resources of each node.
+        counts: how many jobs there are, by queue and state.
         groups: waiting jobs by class.
         classes_of: classes of ``groups`` by their request.
         delayed: jobs in state waiting, sorted by (time, job).
@@ -111,6 +112,7 @@ class State:
 
     def _init_indices(self) -> None:
         self.spaces = SortedSpaces()
+        self.counts: dict[tuple[str, JobState], int] = {}
         self.groups: dict[JobClass, WaitingGroup] = {}
         self.classes_of: dict[Request, dict[JobClass, None]] = {}
         self.delayed: list[tuple[float, int]] = []
@@ -148,6 +150,10 @@ class State:
             closed = NodeWindow(number=0, from_s=0.0, to_s=up_s, reason=power.state.words)
             found[name] = (closed, *found.get(name, ()))
         return {name: found[name] for name in sorted(found)}
+
+    def jobs_in(self, queue: str) -> int:
+        """Return how many unfinished jobs a queue has; an array is one."""
+        return sum(count for (name, _), count in self.counts.items() if name == queue)
 
     def damaged_on(self, node: str) -> int:
         """Return a job with a damaged record that may own something on a node; 0: none."""

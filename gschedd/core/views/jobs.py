@@ -1,5 +1,6 @@
 """The core's records as users see them."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from msgspec import structs
@@ -437,13 +438,24 @@ def part_row(node: str, part: Part, tokens: TokenUse | None = None) -> api.PartR
     )
 
 
+def jobs_by_state(state: State) -> dict[str, int]:
+    """Return how many unfinished jobs there are, by state; an array is one."""
+    counts: Counter[str] = Counter()
+    for (_, job_state), count in state.counts.items():
+        counts[job_state.value] += count
+    return dict(counts)
+
+
 def queue_rows(state: State, queues: Mapping[str, QueueConfig]) -> tuple[api.QueueRow, ...]:
     """Return the queues with their settings, and their unfinished jobs counted by state."""
-    jobs: dict[str, dict[str, int]] = {name: {} for name in queues}
-    for job in state.jobs.values():
-        inside = jobs.setdefault(job.spec.queue, {})
-        count, held = waiting_elements(job) if job.elements is not None else (1, 0)
-        for name, more in ((job.state.value, count), (JobState.HELD.value, held)):
-            if more:
-                inside[name] = inside.get(name, 0) + more
-    return tuple(made_of(api.QueueRow, queue, jobs=jobs[name]) for name, queue in queues.items())
+    counts = Counter(state.counts)
+    for array in (index.job for index in state.arrays.values()):
+        if array.elements is not None:
+            waiting, held = waiting_elements(array)
+            counts[array.spec.queue, array.state] += waiting - 1
+            counts[array.spec.queue, JobState.HELD] += held
+
+    def jobs_of(queue: str) -> dict[str, int]:
+        return {state.value: counts[queue, state] for state in JobState if counts[queue, state]}
+
+    return tuple(made_of(api.QueueRow, queue, jobs=jobs_of(name)) for name, queue in queues.items())
