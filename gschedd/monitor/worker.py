@@ -37,6 +37,7 @@ from gschedd.monitor.report_routes import ReportRoutes
 from gschedd.monitor.serve import listen
 from gschedd.monitor.slurm.routes import SlurmRoutes
 from gschedd.monitor.store import MonitorStore
+from gschedd.monitor.unfinished import UnfinishedJobs
 from gschedd.monitor.usage import UsageModel
 from gschedd.monitor.viewers import Viewers
 from gschedd.store.reader import Reader
@@ -46,6 +47,8 @@ log = logging.getLogger("gschedd.monitor")
 
 #: How often new events are looked for, seconds.
 PERIOD_S: Final = 0.5
+#: How often lists of jobs are brought up to date where nobody looks at them.
+FOLLOW_PERIOD_S: Final = 10.0
 #: How often the starts of some waiting jobs are forecast.
 FORECAST_PERIOD_S: Final = 300.0
 #: After an error of a database, as a full disk.
@@ -111,6 +114,7 @@ async def _run(
             server=begin.server,
             config=config,
             database=Database(path, begin.database),
+            unfinished=UnfinishedJobs(begin.database),
             head=HeadLink(begin.head_socket),
             viewers=Viewers(key, session_s=config.session_hours * 3600, clock=clock),
             clock=clock,
@@ -119,6 +123,7 @@ async def _run(
             operators=frozenset(begin.operators),
         )
         opened.callback(model.database.close)
+        opened.callback(model.unfinished.close)
         opened.push_async_callback(model.head.close)
         address = await _listen(begin, model, opened)
         await asyncio.to_thread(feed.begin)
@@ -150,7 +155,7 @@ async def _feed(
 ) -> None:
     """Take events and samples in until the head has ended."""
     last: MonitorReport | None = None
-    next_sample_s = model.clock.monotonic_s()
+    next_sample_s = next_follow_s = model.clock.monotonic_s()
     next_forecast_s = next_sample_s + FORECAST_PERIOD_S
     while not ended.is_set():
         more, trouble, newest = False, "", feed.newest
@@ -158,6 +163,9 @@ async def _feed(
             more = await asyncio.to_thread(feed.step)
             model.behind = feed.behind
             model.version += feed.newest != newest
+            if model.clock.monotonic_s() >= next_follow_s:
+                next_follow_s = model.clock.monotonic_s() + FOLLOW_PERIOD_S
+                await model.unfinished.follow()
             if model.clock.monotonic_s() >= next_sample_s:
                 next_sample_s = model.clock.monotonic_s() + model.config.sample_period_s
                 await _sample(model, feed)

@@ -80,7 +80,11 @@ class JobPages:
         story = await self._story(request.match_info["id"], viewer)
         row = story.row
         may_act = self._site.may_act(viewer, row.user)
-        elements = await self._elements(story, page_number(request), viewer)
+        elements, charts, output = await asyncio.gather(
+            self._elements(story, page_number(request), viewer),
+            self._charts(story),
+            self._output(story, viewer, may_act=may_act),
+        )
         return self._site.page(
             "job.html",
             viewer,
@@ -95,12 +99,12 @@ class JobPages:
             attributes=list(attribute_words(story)),
             attempts=[_attempt(each, story) for each in reversed(story.attempts)],
             events=list(event_words(story)),
-            charts=await self._charts(story),
-            output=await self._output(story, viewer) if may_act else None,
+            charts=charts,
+            output=output,
             elements=elements,
             may_act=may_act,
             is_own=viewer.user == row.user,
-            can=_possible(story),
+            can=possible_actions(story),
             done=_ACTIONS.get(request.query.get("done", ""), ("", None))[0],
             number=page_number(request),
         )
@@ -116,16 +120,7 @@ class JobPages:
         for error in reply.errors.values():
             raise UnknownJobError(error.message, hint=error.hint)
         story = reply.jobs[0]
-        if story.row.state in _WAITS:
-            rows = await self._shown.rows([story.row.id], viewer)
-            for row in rows.jobs:
-                story = structs.replace(
-                    story,
-                    row=structs.replace(
-                        story.row, start=row.start, predicted_start_s=row.predicted_start_s
-                    ),
-                )
-        return story
+        return structs.replace(story, row=await self._shown.with_start(story.row, viewer))
 
     async def _elements(self, story: JobStory, number: int, viewer: Viewer) -> dict[str, object]:
         """Return a page of the elements of an array that are jobs, finished or not."""
@@ -192,8 +187,12 @@ class JobPages:
             for title, line, unit, limit in figures
         ]
 
-    async def _output(self, story: JobStory, viewer: Viewer) -> tuple[str, str]:
+    async def _output(
+        self, story: JobStory, viewer: Viewer, *, may_act: bool
+    ) -> tuple[str, str] | None:
         """Return the end of a running job's output, and a sentence on it."""
+        if not may_act:
+            return None
         if story.row.state not in _RUNS:
             path = story.stdout_path
             return "", f"The output is in {path}." if story.attempts and path else ""
@@ -260,7 +259,7 @@ class RefusedActionError(InvalidRequestError):
     status = 409
 
 
-def _possible(story: JobStory) -> dict[str, bool]:
+def possible_actions(story: JobStory) -> dict[str, bool]:
     """Return which buttons a job has."""
     row = story.row
     state, is_done = row.state, row.state == JobState.DONE
@@ -268,7 +267,7 @@ def _possible(story: JobStory) -> dict[str, bool]:
     return {
         "hold": state in {JobState.QUEUED, JobState.WAITING},
         "release": bool({"user", "operator", "system"} & set(story.holds)),
-        "cancel": not is_done,
+        "cancel": not is_done and state != JobState.EXITING,
         "requeue": state in _RUNS and story.rerunnable,
         "resubmit": row.array is None,
         "rerun_failed": (is_done and failed) or (row.array is not None and row.array.failed > 0),

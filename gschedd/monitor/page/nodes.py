@@ -1,5 +1,6 @@
 """Nodes and GPUs: how they are, who has them, and their use over time."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -16,7 +17,14 @@ from gschedd.monitor.history import NodePoint, node_points, period_s
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.page.charts import Chart, chart
 from gschedd.monitor.page.queue import columns_of, lines_of
-from gschedd.monitor.page.shown import PAGE_ROWS, ShownJobs, page_number
+from gschedd.monitor.page.shown import (
+    KEPT_S,
+    PAGE_ROWS,
+    PATIENCE_S,
+    ShownJobs,
+    page_number,
+    take_note,
+)
 from gschedd.monitor.page.site import Pages
 from gschedd.monitor.viewers import Viewer
 
@@ -49,7 +57,8 @@ class NodePages:
         self._site = site
         self._model = model
         self._shown = shown
-        self._kept: dict[int, tuple[float, NodeList]] = {}
+        self._kept: tuple[float, NodeList | None] = (0.0, None)
+        self._reading: asyncio.Task[NodeList] | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -61,13 +70,24 @@ class NodePages:
         ]
 
     async def _nodes(self, viewer: Viewer) -> NodeList:
-        now_s = self._model.clock.monotonic_s()
-        kept_s, kept = self._kept.get(viewer.uid, (0.0, None))
-        if kept is None or now_s - kept_s >= FRESH_S:
-            kept = await self._model.head.get("/v1/nodes", NodeList, viewer=viewer)
-            self._kept = {k: v for k, v in self._kept.items() if now_s - v[0] < FRESH_S}
-            self._kept[viewer.uid] = (now_s, kept)
-        return kept
+        """Return all nodes, the same for every viewer; where the head is busy those of before."""
+        kept_s, kept = self._kept
+        age_s = self._model.clock.monotonic_s() - kept_s
+        if kept is not None and age_s < FRESH_S:
+            return kept
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_nodes(viewer))
+            self._reading.add_done_callback(take_note)
+        if kept is not None and age_s < KEPT_S:
+            done, _ = await asyncio.wait({self._reading}, timeout=PATIENCE_S)
+            if not done:
+                return kept
+        return await asyncio.shield(self._reading)
+
+    async def _read_nodes(self, viewer: Viewer) -> NodeList:
+        found = await self._model.head.get("/v1/nodes", NodeList, viewer=viewer)
+        self._kept = (self._model.clock.monotonic_s(), found)
+        return found
 
     def _node_samples(self) -> dict[str, NodeUseSample]:
         samples = self._model.samples

@@ -16,9 +16,8 @@ from gschedd.monitor.viewers import Viewer
 
 DAYS: Final = 30
 DAY_S: Final = 86400.0
-#: Jobs with a deadline that are shown, and how long their list is shown again, seconds.
+#: Jobs with a deadline that are shown.
 DEADLINES_MOST: Final = 100
-FRESH_S: Final = 10.0
 _DEADLINE_FIELDS: Final = (
     *("id", "name", "user", "queue", "state", "any_gpu", "deadline", "ends_by", "marked_slack"),
     "nodes_or_reason",
@@ -57,7 +56,6 @@ class PeoplePages:
         self._site = site
         self._model = model
         self._shown = shown
-        self._deadlines: tuple[float, list[int]] = (-FRESH_S, [])
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -71,6 +69,16 @@ class PeoplePages:
         """``GET /users``: users and accounts, by what they have used in the last 30 days."""
         since_s = self._model.clock.wall_s() - DAYS * DAY_S
         users, accounts = await self._model.database.read(lambda db: _used(db, since_s))
+        counts = await self._model.unfinished.read(
+            lambda db: db.execute("SELECT user, state, jobs FROM counts WHERE jobs").fetchall()
+        )
+        for name, state, count in counts:
+            line = users[name]
+            line.name = name
+            if state in {"running", "migrating", "exiting"}:
+                line.running += count
+            else:
+                line.waiting += count
         samples = self._model.samples
         for each in samples.jobs if samples is not None else ():
             line = users[each.user]
@@ -85,10 +93,7 @@ class PeoplePages:
 
     async def deadlines(self, _request: web.Request, viewer: Viewer) -> web.StreamResponse:
         """``GET /deadlines``: unfinished jobs with a deadline, the next one first."""
-        now_s = self._model.clock.monotonic_s()
-        if now_s - self._deadlines[0] >= FRESH_S:
-            self._deadlines = (now_s, await self._model.database.read(_with_deadline))
-        numbers = self._deadlines[1]
+        numbers = await self._model.unfinished.read(_with_deadline)
         reply = await self._shown.rows(numbers[:DEADLINES_MOST], viewer)
         jobs = sorted(reply.jobs, key=lambda row: row.deadline_s or 0.0)
         columns, cells = cells_of(_DEADLINE_FIELDS, jobs, reply)
@@ -131,18 +136,10 @@ class PeoplePages:
 def _used(
     db: sqlite3.Connection, since_s: float
 ) -> tuple[defaultdict[str, UserLine], list[UserLine]]:
-    """Return what users and accounts have used since a moment, and users' unfinished jobs."""
+    """Return what users and accounts have used since a moment."""
     users: defaultdict[str, UserLine] = defaultdict(lambda: UserLine(name=""))
     for name, *figures in db.execute(_USED.format("user"), (since_s,)):
         users[name] = _line(name, figures)
-    query = "SELECT user, state, count(*) FROM head.jobs WHERE state <> 'done' GROUP BY user, state"
-    for name, state, count in db.execute(query):
-        line = users[name]
-        line.name = name
-        if state in {"running", "migrating", "exiting"}:
-            line.running += count
-        else:
-            line.waiting += count
     accounts = [
         _line(name or "(none)", figures)
         for name, *figures in db.execute(_USED.format("account"), (since_s,))
@@ -162,11 +159,6 @@ def _line(name: str, figures: list[float]) -> UserLine:
 
 
 def _with_deadline(db: sqlite3.Connection) -> list[int]:
-    """Return the unfinished jobs with a deadline; most jobs have none, which costs little here."""
-    query = (
-        "SELECT jobs.id FROM head.jobs AS jobs JOIN head.specs AS specs ON specs.job = jobs.id "
-        "WHERE jobs.state <> 'done' AND NOT instr(specs.spec, CAST('\"deadline_s\":0.0' AS BLOB)) "
-        "AND json_extract(CAST(specs.spec AS TEXT), '$.deadline_s') > 0 "
-        "ORDER BY json_extract(CAST(specs.spec AS TEXT), '$.deadline_s') LIMIT 1000"
-    )
+    """Return the unfinished jobs with a deadline, the next one first."""
+    query = "SELECT id FROM unfinished WHERE deadline_s > 0 ORDER BY deadline_s LIMIT 1000"
     return [number for (number,) in db.execute(query)]

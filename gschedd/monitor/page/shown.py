@@ -2,14 +2,14 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from aiohttp import web
 from msgspec import Struct, structs
 
 from gsched.errors import GschedError, HeadUnreachableError
-from gsched.model.ids import ELEMENT_BASE, INDICES, short_job_id
+from gsched.model.ids import short_job_id
 from gsched.model.states import JobState
 from gsched.protocol.api import JobList, JobRow
 from gschedd.monitor.model import ReadModel
@@ -17,17 +17,13 @@ from gschedd.monitor.viewers import Viewer
 
 PAGE_ROWS: Final = 100
 PAGES_MOST: Final = 100_000
-#: How long rows and counts are shown again, seconds.
+#: How long rows are shown again, and how long where the head is busy, seconds.
 FRESH_S: Final = 2.0
-#: A count of 100,000 jobs takes 50 ms of CPU time, so there is one in five seconds for a filter.
-COUNTS_FRESH_S: Final = 5.0
-#: How long counts are shown while new ones are made, seconds, and for how many filters.
-COUNTS_KEPT_S: Final = 60.0
-COUNTS_MOST: Final = 500
+KEPT_S: Final = 15.0
 #: How old predicted starts may get before new ones are requested, and how long they are shown.
 STARTS_FRESH_S: Final = 15.0
 STARTS_KEPT_S: Final = 120.0
-#: How long a page waits for predicted starts; later ones come with the next update.
+#: How long a page waits for what it can do without; that comes with the next update.
 PATIENCE_S: Final = 0.03
 KEPT_MOST: Final = 5000
 #: How long a page waits for the head; then it is left alone for a while, seconds.
@@ -44,6 +40,12 @@ STATES: Final = {
 }
 #: Columns by which lists are sorted: of the head's table of jobs.
 SORTS: Final = ("id", "name", "user", "queue", "state", "started_s")
+
+
+def take_note(task: "asyncio.Task[Any]") -> None:
+    """Note how a task has ended for which perhaps nobody waits any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 def page_number(request: web.Request) -> int:
@@ -74,7 +76,7 @@ class JobFilter(Struct, frozen=True, kw_only=True):
 
         Elements of an unfinished array are in the list where they run; else the array is.
         """
-        terms = ["state <> 'done'"]
+        terms = ["1"] if self.state == "running" else ["inside = 0"]
         values: list[str] = []
         for column, value, operator in (
             ("user", self.user, "="),
@@ -84,58 +86,25 @@ class JobFilter(Struct, frozen=True, kw_only=True):
             if value:
                 terms.append(f"{column} {operator} ?")
                 values.append(value)
-        if self.state != "running":
-            terms.append(
-                f"(id < {ELEMENT_BASE} OR NOT EXISTS (SELECT 1 FROM head.jobs AS a WHERE "  # noqa: S608 # numbers
-                f"a.id = (jobs.id - {ELEMENT_BASE}) / {INDICES} AND a.state <> 'done'))"
-            )
         return " AND ".join(terms), values
 
 
 class ShownJobs:
-    """Reads lists of jobs; what many request within seconds is read once."""
+    """Reads lists of jobs. Rows are the same for every viewer: what one has read others see."""
 
     def __init__(self, model: ReadModel) -> None:
         self._model = model
-        self._counts: dict[tuple[str, ...], tuple[float, dict[str, int]]] = {}
-        self._counting: dict[tuple[str, ...], asyncio.Task[dict[str, int]]] = {}
-        self._lists: dict[tuple[int, ...], tuple[float, JobList]] = {}
+        self._rows: dict[int, tuple[float, JobRow]] = {}
+        self._reading: dict[tuple[int, ...], asyncio.Task[None]] = {}
+        self._warning = ""
         self._starts: dict[int, tuple[float, JobRow]] = {}
         self._away_until_s = 0.0
         self._asking: asyncio.Task[None] | None = None
 
     async def list(self, wanted: JobFilter, viewer: Viewer) -> tuple[JobList, dict[str, int]]:
         """Return a page of a list with the jobs' reasons, and how many jobs there are by state."""
-        counts = await self._counted(wanted)
-        known = await self._model.database.read(lambda db: _choose(db, wanted))
+        known, counts = await self._model.unfinished.read(lambda db: _choose(db, wanted))
         return await self.rows([row.id for row in known], viewer, known=known), counts
-
-    async def _counted(self, wanted: JobFilter) -> dict[str, int]:
-        """Return how many jobs there are by state; old counts while new ones are made."""
-        where, values = wanted.query()
-        key = (where, *values)
-        now_s = self._model.clock.monotonic_s()
-        counted_s, counts = self._counts.get(key, (0.0, None))
-        if counts is not None and now_s - counted_s < COUNTS_FRESH_S:
-            return counts
-        task = self._counting.get(key)
-        if task is None:
-            task = self._counting[key] = asyncio.create_task(self._count(key))
-            task.add_done_callback(lambda _: self._counting.pop(key, None))
-        if counts is not None and now_s - counted_s < COUNTS_KEPT_S:
-            return counts
-        return await task
-
-    async def _count(self, key: tuple[str, ...]) -> dict[str, int]:
-        where, *values = key
-        query = f"SELECT state, count(*) FROM head.jobs WHERE {where} GROUP BY state"  # noqa: S608 # bound
-        counts: dict[str, int] = await self._model.database.read(
-            lambda db: dict(db.execute(query, values).fetchall())
-        )
-        if len(self._counts) > COUNTS_MOST:
-            self._counts.clear()
-        self._counts[key] = (self._model.clock.monotonic_s(), counts)
-        return counts
 
     async def rows(
         self, numbers: Sequence[int], viewer: Viewer, *, known: Sequence[JobRow] = ()
@@ -146,29 +115,64 @@ class ShownJobs:
         """
         model = self._model
         now_s = model.clock.monotonic_s()
-        key = (viewer.uid, *numbers)
-        kept_s, found = self._lists.get(key, (-FRESH_S, None))
-        if found is None or now_s - kept_s >= FRESH_S:
-            if not numbers:
-                return JobList(server=model.server, now_s=model.clock.wall_s(), jobs=())
-            try:
-                found = await self._read_rows(numbers, viewer)
-            except (HeadUnreachableError, TimeoutError):
-                return JobList(
-                    server=model.server,
-                    now_s=model.clock.wall_s(),
-                    jobs=tuple(known),
-                    warning="the head does not answer; its database has no reasons of jobs",
-                )
-            self._lists = {k: v for k, v in self._lists.items() if now_s - v[0] < FRESH_S}
-            self._lists[key] = (now_s, found)
-        waiting = [row.id for row in found.jobs if row.state in _WAITING]
+        kept = ((number, self._rows.get(number, (-FRESH_S,))[0]) for number in numbers)
+        old = tuple(number for number, kept_s in kept if now_s - kept_s >= FRESH_S)
+        try:
+            if old:
+                await self._refresh(old, viewer, {row.id: row.state for row in known})
+        except (HeadUnreachableError, TimeoutError):
+            return JobList(
+                server=model.server,
+                now_s=model.clock.wall_s(),
+                jobs=tuple(known),
+                warning="the head does not answer; its database has no reasons of jobs",
+            )
+        jobs = [self._rows[number][1] for number in numbers if number in self._rows]
+        waiting = [row.id for row in jobs if row.state in _WAITING]
         await self._request_starts(waiting, viewer)
-        places = {number: at for at, number in enumerate(numbers)}
-        jobs = sorted(map(self._with_start, found.jobs), key=lambda row: places.get(row.id, 0))
-        return structs.replace(found, jobs=tuple(jobs))
+        return JobList(
+            server=model.server,
+            now_s=model.clock.wall_s(),
+            jobs=tuple(map(self._with_start, jobs)),
+            warning=self._warning,
+        )
 
-    async def _read_rows(self, numbers: Sequence[int], viewer: Viewer) -> JobList:
+    async def with_start(self, row: JobRow, viewer: Viewer) -> JobRow:
+        """Return the row of a job with its predicted start, as lists have it."""
+        if row.state in _WAITING:
+            await self._request_starts([row.id], viewer)
+        return self._with_start(row)
+
+    async def _refresh(
+        self, old: tuple[int, ...], viewer: Viewer, states: Mapping[int, str]
+    ) -> None:
+        """Read rows again; rows of the last seconds will do where the head is busy.
+
+        Args:
+            states: of the jobs, as the database has them: a row of another state will not do.
+
+        Raises:
+            HeadUnreachableError: the head is not there.
+            TimeoutError: it does not answer.
+        """
+        reading = self._reading.get(old)
+        if reading is None:
+            reading = self._reading[old] = asyncio.create_task(self._read_rows(old, viewer))
+            reading.add_done_callback(lambda _: self._reading.pop(old))
+            reading.add_done_callback(take_note)
+        if all(self._will_do(number, states.get(number)) for number in old):
+            done, _ = await asyncio.wait({reading}, timeout=PATIENCE_S)
+            if not done:
+                return
+        await asyncio.shield(reading)
+
+    def _will_do(self, number: int, state: str | None) -> bool:
+        kept_s, row = self._rows.get(number, (0.0, None))
+        if row is None or self._model.clock.monotonic_s() - kept_s > KEPT_S:
+            return False
+        return row.array is not None or row.state == state
+
+    async def _read_rows(self, numbers: Sequence[int], viewer: Viewer) -> None:
         """Read rows from the head; one that has just not answered is left alone for a while.
 
         Raises:
@@ -180,12 +184,18 @@ class ShownJobs:
             raise TimeoutError
         try:
             async with asyncio.timeout(AWAY_S):
-                return await self._model.head.get(
+                found = await self._model.head.get(
                     "/v1/jobs", JobList, viewer=viewer, ids=_ids(numbers)
                 )
         except TimeoutError:
             self._away_until_s = now_s + AWAY_PAUSE_S
             raise
+        if len(self._rows) > KEPT_MOST:
+            self._rows.clear()
+        for number in numbers:
+            self._rows.pop(number, None)
+        self._rows.update((row.id, (now_s, row)) for row in found.jobs)
+        self._warning = found.warning
 
     def _with_start(self, row: JobRow) -> JobRow:
         kept_s, kept = self._starts.get(row.id, (0.0, row))
@@ -225,9 +235,12 @@ def _ids(numbers: Sequence[int]) -> str:
     return ",".join(map(short_job_id, numbers))
 
 
-def _choose(db: sqlite3.Connection, wanted: JobFilter) -> list[JobRow]:
-    """Return the jobs of a page, with what their table has."""
+def _choose(db: sqlite3.Connection, wanted: JobFilter) -> tuple[list[JobRow], dict[str, int]]:
+    """Return the jobs of a page, with what the database has of them, and all by state."""
     where, values = wanted.query()
+    # names are not counted as they come
+    counted = "count(*) FROM unfinished" if wanted.name else "sum(jobs) FROM counts"
+    counts = dict(db.execute(f"SELECT state, {counted} WHERE {where} GROUP BY state", values))
     states = STATES[wanted.state][1]
     if states:
         where += f" AND state IN ({', '.join('?' * len(states))})"
@@ -235,11 +248,13 @@ def _choose(db: sqlite3.Connection, wanted: JobFilter) -> list[JobRow]:
     column = wanted.sort.removeprefix("-") or "id"
     order = " DESC" if wanted.sort.startswith("-") else ""
     found = db.execute(
-        "SELECT id, name, user, queue, state, submitted_s, started_s FROM head.jobs "  # noqa: S608 # bound
+        "SELECT id, name, user, queue, state, submitted_s, started_s FROM unfinished "  # noqa: S608 # bound
         f"WHERE {where} ORDER BY {column}{order}, id{order} LIMIT ? OFFSET ?",
         (*values, PAGE_ROWS, PAGE_ROWS * (wanted.number - 1)),
     )
-    return [_recorded(row) for row in found]
+    return [_recorded(row) for row in found], {
+        state: jobs for state, jobs in counts.items() if jobs
+    }
 
 
 def _recorded(row: sqlite3.Row) -> JobRow:
