@@ -233,6 +233,8 @@ def _compose(
         sharing=sharing,
         gpu_fence=access.words,
         cpus=tuple(cpu.number for cpu in binding.cpus),
+        command_socket=_command_socket(config),
+        serves_always=bool(node.command_socket),
         neighbours=environment("GSCHED_TEST_NEIGHBOURS") or neighbours.PREFIX,
     )
     log.info(
@@ -311,6 +313,12 @@ def _of_jobs(
         programs=_programs(config),
         heartbeat_s=node.heartbeat_s,
     )
+
+
+def _command_socket(config: Config) -> str:
+    """Return the path of the commands' socket on this host: where commands look for the head's."""
+    path = config.node.command_socket or config.head.socket
+    return "" if path == "none" else path
 
 
 def _check_private_tmp(config: Config) -> None:

@@ -59,6 +59,7 @@ _POLL_SLACK_S = 15.0
 _PAUSE_S = 0.2
 _CODE_PIECE_BYTES = 700_000  # a request of 1 MiB, in base64
 _NO_ROOM = frozenset({429, 503})  # with Retry-After: nothing was done, the request may come again
+_AWAY = 502  # likewise: gnode, which relays the commands of its host, cannot reach the head
 _MAX_IDS_TEXT = 6000  # HTTP servers bound the request line, ours at about 8 kB
 T = TypeVar("T", bound=msgspec.Struct)
 _ERRORS_BY_CODE: dict[str, type[GschedError]] = {error.code: error for error in ALL_ERRORS}
@@ -447,14 +448,17 @@ class HeadClient:
     def _exchange(self, method: str, target: str, body: bytes, *, timeout_s: float) -> Answer:
         """Return the answer of a head that has room for the request; wait while it has none."""
         clock = SystemClock()
-        give_up_s = clock.monotonic_s() + RETRY_S
+        begin_s = clock.monotonic_s()
         while True:
             answer = self.transport.exchange(method, target, body, timeout_s=timeout_s)
             wait_s = answer.retry_after_s
-            if answer.status not in _NO_ROOM or wait_s is None:
+            if wait_s is None or answer.status not in {*_NO_ROOM, _AWAY}:
                 return answer
-            if clock.monotonic_s() + wait_s > give_up_s:
+            patience_s = self.transport.patience_s if answer.status == _AWAY else RETRY_S
+            if clock.monotonic_s() + wait_s > begin_s + patience_s:
                 return answer
+            if answer.status == _AWAY:
+                self.transport.note_wait()
             pause(wait_s)
 
     def _get(self, target: str, kind: type[T], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> T:

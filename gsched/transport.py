@@ -195,11 +195,16 @@ class Transport:
                 waited_s = clock.monotonic_s() - begin_s
                 if not self._may_pass(error) or waited_s >= self.patience_s:
                     raise _unreachable(self.address, error) from error
-            if self.on_wait is not None and waited_s >= CONNECT_PATIENCE_S:
-                self.on_wait(self.patience_s)
-                self.on_wait = None
+            if waited_s >= CONNECT_PATIENCE_S:
+                self.note_wait()
             pause(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def note_wait(self) -> None:
+        """Let the user know, once, that the head is waited for."""
+        if self.on_wait is not None:
+            self.on_wait(self.patience_s)
+            self.on_wait = None
 
     def _may_pass(self, error: OSError) -> bool:
         """Return whether a connection may be had in a moment, as a head may be starting.

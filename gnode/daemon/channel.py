@@ -53,6 +53,7 @@ from gsched.protocol.node import (
     encode,
 )
 from gsched.protocol.reading import named, read_from_head
+from gsched.protocol.relays import RelayAnswer
 from gsched.protocol.sealing import (
     NONCE_BYTES,
     Opener,
@@ -97,7 +98,11 @@ class Channel:
         key: the cluster's key.
         post: takes inputs for the agent.
         on_job: takes what is for programs of jobs: step agents, code snapshots.
+        on_relay: takes answers about commands of users on this host.
         lookup: finds the owners of launches.
+
+    Attributes:
+        is_local: the head is on this machine, by the addresses of the last connection.
     """
 
     def __init__(  # noqa: PLR0913 - what the shell puts together
@@ -109,6 +114,7 @@ class Channel:
         key: bytes,
         post: Callable[[Input], None],
         on_job: Callable[[StepMessage | CodeRead], None],
+        on_relay: Callable[[RelayAnswer], None],
         lookup: Lookup,
     ) -> None:
         self._path, self._trusted = socket_path(head), trusted
@@ -117,6 +123,7 @@ class Channel:
         self._node, self._key = node, key
         self._post = post
         self._on_job = on_job
+        self._on_relay = on_relay
         self._arrivals = Arrivals(lookup, post)
         self._out: list[NodeMessage] = []
         self._wake = asyncio.Event()
@@ -125,6 +132,7 @@ class Channel:
         self._sealer: Sealer | None = None
         self._opener: Opener | None = None
         self._address = ""
+        self.is_local = False
         self._registered = False
         self._welcomed = False
         self._refusal: str | None = None
@@ -218,13 +226,15 @@ class Channel:
 
     async def _say_hello(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         here = endpoint(socket.get_extra_info("sockname"))
+        there = endpoint(socket.get_extra_info("peername"))
         self._address = here.rpartition(":")[0] or LOOPBACK
+        self.is_local = here.rpartition(":")[0] == there.rpartition(":")[0]
         hello = Hello(
             version=PROTOCOL_VERSION,
             node=self._node,
             nonce=secrets.token_hex(NONCE_BYTES),
             here=here,
-            there=endpoint(socket.get_extra_info("peername")),
+            there=there,
         )
         self._hello = encode([hello])
         await socket.send_str(self._hello.decode())
@@ -380,6 +390,8 @@ class Channel:
                     self.send(Pong(number=message.number))
                 case StepOrder() | StepRefused() | LoginAnswer() | CodeRead():
                     self._on_job(message)
+                case RelayAnswer():
+                    self._on_relay(message)
                 case Challenge() | Welcome():
                     log.warning("%s in the middle of a connection: ignored", type(message).__name__)
                 case _:

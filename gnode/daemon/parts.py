@@ -25,6 +25,8 @@ class DaemonIdentity:
         sharing: how they share its GPUs.
         gpu_fence: what keeps jobs from the GPUs of others, in words.
         cpus: to which its jobs are bound; empty: they are not.
+        command_socket: on which users of this host run commands; empty: there is none.
+        serves_always: also where the head is on this machine.
         neighbours: how names of sockets begin on which nodes of this machine find each other.
     """
 
@@ -44,4 +46,6 @@ class DaemonIdentity:
     sharing: Sharing
     gpu_fence: str = ""
     cpus: tuple[int, ...] = ()
+    command_socket: str = ""
+    serves_always: bool = False
     neighbours: str = PREFIX

@@ -7,52 +7,25 @@ taken, so a user who does not read makes the program wait, and nothing piles up 
 import asyncio
 import logging
 import os
-import secrets
 import socket as sockets
 from collections.abc import Callable
 
-import aiohttp
-import msgspec
-
 from gnode.core.effects import ConnectTerminal
 from gnode.core.task import AttemptKey
-from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
+from gnode.daemon.dialling import BROKEN, HeadConnection, HeadDialler, NoConnectionError
+from gnode.daemon.peer import NotTheHeadError, check_peer
 from gnode.supervisor.terminal import socket_name
 from gsched import terminal as t
 from gsched.clock import SystemClock
 from gsched.logs import Complaints
 from gsched.model.limits import MAX_SESSIONS_OF_NODE
-from gsched.protocol.endpoint import endpoint
-from gsched.protocol.node import (
-    PROTOCOL_VERSION,
-    Challenge,
-    Hello,
-    NodeMessage,
-    decode_from_head,
-    encode,
-)
-from gsched.protocol.sealing import (
-    NONCE_BYTES,
-    Opener,
-    Sealer,
-    SealError,
-    challenge_key,
-    session_keys,
-)
-from gsched.protocol.sessions import (
-    MAX_MESSAGE_BYTES,
-    RATE_BYTES_PER_S,
-    READY,
-    OpenSession,
-    SessionFailed,
-)
+from gsched.protocol.node import NodeMessage
+from gsched.protocol.sessions import RATE_BYTES_PER_S, OpenSession, SessionFailed
 
 log = logging.getLogger(__name__)
 
 SHELL_START_S = 15.0  # a supervisor starts a shell within milliseconds, unless the node is swamped
 LOOK_S = 0.05
-CONNECT_TIMEOUT_S = 10.0
-HANDSHAKE_TIMEOUT_S = 10.0
 
 
 class _FailedError(Exception):
@@ -63,10 +36,8 @@ class NodeSessions:
     """All sessions of this node.
 
     Args:
-        head: the head's node channel, ``host:port`` or ``unix:/path``.
-        trusted: uids whose head is obeyed on a Unix socket.
         node: this node's name.
-        key: the cluster's key.
+        dialler: opens a connection for each session.
         directory: of an attempt's records.
         send: sends a message on the node channel.
     """
@@ -74,16 +45,12 @@ class NodeSessions:
     def __init__(
         self,
         *,
-        head: str,
-        trusted: frozenset[int],
         node: str,
-        key: bytes,
+        dialler: HeadDialler,
         directory: Callable[[AttemptKey], str],
         send: Callable[[NodeMessage], None],
     ) -> None:
-        self._path, self._trusted = socket_path(head), trusted
-        self._url = f"ws://{'head' if self._path else head}/v1/session"
-        self._node, self._key = node, key
+        self._node, self._dialler = node, dialler
         self._directory = directory
         self._send = send
         self._complaints = Complaints(log, SystemClock())
@@ -117,16 +84,9 @@ class NodeSessions:
             return
         try:
             await self._carry(terminal, order)
-        except _FailedError as error:
+        except NoConnectionError as error:
             self._send(SessionFailed(session=order.session, message=str(error)))
-        except (
-            aiohttp.ClientError,
-            NotTheHeadError,
-            OSError,
-            SealError,
-            TimeoutError,
-            t.FrameError,
-        ) as error:
+        except (*BROKEN, t.FrameError) as error:
             self._complaints.say(f"attempt {effect.key.name}", f"a session is broken: {error!r}")
         finally:
             terminal.close()
@@ -158,20 +118,9 @@ class NodeSessions:
             raise _FailedError(f"there is no such terminal on node {self._node}, or it has ended")
 
     async def _carry(self, terminal: sockets.socket, order: OpenSession) -> None:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
-        connector = aiohttp.UnixConnector(self._path) if self._path else None
-        if self._path:
-            check_directory(self._path, self._trusted)
-        async with (
-            aiohttp.ClientSession(timeout=timeout, connector=connector) as client,
-            client.ws_connect(self._url, max_msg_size=MAX_MESSAGE_BYTES, compress=0) as channel,
-        ):
-            if self._path:
-                check_peer(channel.get_extra_info("socket"), self._trusted)
-            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                sealer, opener = await self._shake(channel, order.session)
-            up = asyncio.create_task(_up(terminal, channel, sealer))
-            down = asyncio.create_task(_down(channel, terminal, opener))
+        async with self._dialler.connection(order.session) as head:
+            up = asyncio.create_task(_up(terminal, head))
+            down = asyncio.create_task(_down(head, terminal))
             try:
                 done, _ = await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -180,41 +129,6 @@ class NodeSessions:
                 for task in (up, down):
                     task.cancel()
                 await asyncio.gather(up, down, return_exceptions=True)
-
-    async def _shake(
-        self, channel: aiohttp.ClientWebSocketResponse, session: str
-    ) -> tuple[Sealer, Opener]:
-        """Prove that we know the cluster's key, and have the head prove it.
-
-        Raises:
-            SealError: it does not.
-            _FailedError: it refuses.
-        """
-        introduction = Hello(
-            version=PROTOCOL_VERSION,
-            node=self._node,
-            nonce=secrets.token_hex(NONCE_BYTES),
-            here=endpoint(channel.get_extra_info("sockname")),
-            there=endpoint(channel.get_extra_info("peername")),
-            session=session,
-        )
-        hello = encode([introduction])
-        await channel.send_str(hello.decode())
-        challenge = await channel.receive()
-        if challenge.type is not aiohttp.WSMsgType.BINARY:
-            raise _FailedError(f"the head refuses the connection of node {self._node}")
-        try:
-            messages = decode_from_head(
-                Opener(challenge_key(self._key, hello)).open(challenge.data)
-            )
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise SealError(f"the challenge cannot be read: {error}") from error
-        if not isinstance(messages[0] if len(messages) == 1 else None, Challenge):
-            raise SealError("the head has not answered with a challenge")
-        from_node, from_head = session_keys(self._key, hello, challenge.data)
-        sealer = Sealer(from_node)
-        await channel.send_bytes(sealer.seal(READY))
-        return sealer, Opener(from_head)
 
 
 def _connected(directory: str, terminal: str) -> sockets.socket:
@@ -240,27 +154,20 @@ def _connected(directory: str, terminal: str) -> sockets.socket:
     return made
 
 
-async def _up(
-    terminal: sockets.socket, channel: aiohttp.ClientWebSocketResponse, sealer: Sealer
-) -> None:
+async def _up(terminal: sockets.socket, head: HeadConnection) -> None:
     """Copy what the program shows, until its keeper closes."""
     loop = asyncio.get_running_loop()
     allowance = t.Allowance(RATE_BYTES_PER_S)
     while message := await loop.sock_recv(terminal, t.MAX_FRAME_BYTES):
-        await channel.send_bytes(sealer.seal(message))
+        await head.send(message)
         wait_s = allowance.spend(len(message), loop.time())
         if wait_s:
             await asyncio.sleep(wait_s)
 
 
-async def _down(
-    channel: aiohttp.ClientWebSocketResponse, terminal: sockets.socket, opener: Opener
-) -> None:
+async def _down(head: HeadConnection, terminal: sockets.socket) -> None:
     """Copy what the user types, until the head closes."""
     loop = asyncio.get_running_loop()
-    async for message in channel:
-        if message.type is not aiohttp.WSMsgType.BINARY:
-            return
-        content = bytes(opener.open(message.data))
+    while content := await head.receive():
         t.split(content)  # an empty packet would look like the end
         await loop.sock_sendall(terminal, content)

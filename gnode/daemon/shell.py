@@ -25,11 +25,14 @@ from gnode.core.inputs import (
     SpoolFound,
     StopAllRequested,
     SupervisorEnded,
+    Welcomed,
 )
 from gnode.core.task import AttemptKey
 from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
+from gnode.daemon.commands import CommandSocket
+from gnode.daemon.dialling import HeadDialler
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
 from gnode.daemon.launching import LauncherClient
@@ -136,6 +139,7 @@ class Shell:
             key=identity.key,
             post=self.post,
             on_job=self._steps.take,
+            on_relay=lambda answer: self._commands.take(answer),  # noqa: PLW0108 # it is made below
             lookup=Accounts(clock),
         )
         self._shared_gpus = SharedGpus(
@@ -145,13 +149,12 @@ class Shell:
             renew=self._channel.renew,
             live=agent.live,
         )
+        dialler = HeadDialler(identity)
+        self._commands = CommandSocket(
+            identity, dialler, send=self._channel.send, is_connected=lambda: agent.welcomed
+        )
         self._sessions = NodeSessions(
-            head=identity.head,
-            trusted=identity.trusted,
-            node=identity.node,
-            key=identity.key,
-            directory=spool.directory,
-            send=self._channel.send,
+            node=identity.node, dialler=dialler, directory=spool.directory, send=self._channel.send
         )
 
     # --- life ---
@@ -176,6 +179,7 @@ class Shell:
                 group.create_task(self._launcher.run()),
                 group.create_task(self._connect(prepared)),
                 group.create_task(self._elastic.run()),
+                group.create_task(self._commands.run()),
                 group.create_task(
                     measure(self._agent, self._meters, self._sharing, self._clock, self.post)
                 ),
@@ -284,6 +288,9 @@ class Shell:
     def _step(self, event: Input) -> None:
         if isinstance(event, Disconnected):
             self._sessions.close_all()
+            self._commands.close_all()
+        elif isinstance(event, Welcomed):
+            self._commands.head_found(is_here=self._channel.is_local)
         for effect in self._agent.step(event, self._clock.monotonic_s(), self._clock.wall_s()):
             self._carry_out(effect)
 

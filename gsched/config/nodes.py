@@ -12,6 +12,7 @@ from gsched.config.words import (
     HEAD_ACCOUNT,
     AbsolutePath,
     CgroupPlace,
+    CommandSocketPath,
     Feature,
     MetricsPlace,
     MigProfile,
@@ -90,6 +91,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         name: of this node; empty: this machine's name.
         head: the head's node channel: ``unix:/path`` on the same machine, else ``host:port``.
+        command_socket: path of the Unix socket for commands of users on this host, which gnode
+            relays to the head; empty: that of ``socket`` in ``[head]``, unless the head is on this
+            machine; ``none``: there is none.
         head_user: the account that a head on the same machine runs as, besides root and gnode's.
         state_dir: spool, logs of supervisors, locks; empty: DEFAULT_NODE_STATE_DIR.
         key_file: the cluster's key.
@@ -140,6 +144,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: str = ""
     head: str = f"unix:{node_socket_of(DEFAULT_SOCKET)}"
+    command_socket: CommandSocketPath = ""
     head_user: str = HEAD_ACCOUNT
     state_dir: str = ""
     key_file: str = DEFAULT_KEY

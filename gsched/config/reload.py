@@ -49,6 +49,7 @@ RELOADED: Final[Mapping[Daemon, Mapping[str, tuple[str, ...]]]] = {
             "max_queued_per_user",
             "max_user_priority",
             "min_uid",
+            "operator_hosts",
             "operators",
             "operators_enter_jobs",
             "single_user",

@@ -51,6 +51,8 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         operators: users who change jobs of others, and nodes, besides root and the head's own user.
         administrators: operators who alone change queues and reload the configuration, besides root
             and the head's own user; none: all operators do.
+        operator_hosts: nodes and login hosts where operators are operators, too; elsewhere but on
+            the head's machine they are ordinary users, and root is refused.
         single_user: whether only the head's own user may submit (a cluster without root).
         unknown_resource: what becomes of a request for a resource that no node has.
         plaintext_node_channel: allow ``node_host`` to be other than loopback although the channel
@@ -84,6 +86,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_uid: Annotated[int, msgspec.Meta(ge=0, le=65533)] = 0
     operators: tuple[str, ...] = ()
     administrators: tuple[str, ...] = ()
+    operator_hosts: tuple[str, ...] = ()
     single_user: bool = False
     unknown_resource: Literal["refuse", "warn"] = "refuse"
     plaintext_node_channel: bool = False

@@ -59,6 +59,9 @@ def _form(pattern: str, problem: str, hint: str) -> msgspec.Meta:
 AbsolutePath = Annotated[str, _form(r"\A/", ": relative path {!r}", "give an absolute path")]
 #: An empty one stands for the default.
 OptionalPath = Annotated[str, _form(r"\A(/|\Z)", ": relative path {!r}", "give an absolute path")]
+CommandSocketPath = Annotated[
+    str, _form(r"\A(\Z|none\Z|/)", ": invalid path {!r}", 'give an absolute path or "none"')
+]
 Directory = Annotated[str, _form(r"\A(?s:.)", "is empty", "give a directory")]
 ServerName = Annotated[
     str,

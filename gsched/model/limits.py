@@ -99,6 +99,9 @@ MAX_UNPROVEN: Final = 256
 MAX_USER_SESSIONS: Final = 64
 MAX_SESSIONS: Final = 1024
 MAX_SESSIONS_OF_NODE: Final = 512
+#: Connections of users' commands on one node or login host, of one user and of all.
+MAX_USER_RELAYS: Final = 256
+MAX_RELAYS_OF_NODE: Final = 1024
 #: Archives of code snapshots that a user sends at the same time.
 MAX_USER_UPLOADS: Final = 4
 #: Deliveries that wait for a way, those about jobs of one user, and those for a host of his URLs.

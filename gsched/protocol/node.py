@@ -25,6 +25,7 @@ from gsched.model.states import PartState, StopReason
 from gsched.model.training import Batching
 from gsched.protocol.code import CodeRead, CodeWanted
 from gsched.protocol.job_steps import StepMessage, StepReport
+from gsched.protocol.relays import RelayAnswer, RelayRequest
 from gsched.protocol.sessions import OpenSession, SessionFailed
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Heartbeat as Heartbeat  # noqa: PLC0414 - also said here
@@ -71,7 +72,8 @@ class Hello(Struct, frozen=True, kw_only=True, tag="hello", omit_defaults=True):
     Attributes:
         here, there: the connection's two ends as the node sees them, ``host:port``; empty on a
             Unix socket. On loopback the head sees the same, or somebody is between.
-        session: the terminal session that this connection is for; empty: it is the node channel.
+        session: the session that this connection is for, of a terminal or of a user's command;
+            empty: it is the node channel.
     """
 
     version: Count
@@ -447,6 +449,7 @@ HeadMessage = (
     | CodeRead
     | Probe
     | OpenSession
+    | RelayAnswer
     | Ping
 )
 
@@ -568,6 +571,7 @@ NodeMessage = (
     | UnknownAttempt
     | Probed
     | SessionFailed
+    | RelayRequest
     | AttemptMessage
     | StepReport
     | CodeWanted

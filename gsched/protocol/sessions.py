@@ -3,7 +3,7 @@
 A session has a connection of its own: the node opens it to ``/v1/session`` of the head's node port
 when it is told to. Its first frame is a `Hello` with the session's number, answered by a sealed
 `Challenge` as on the node channel; the node's first sealed frame is `READY`. All later frames are
-sealed frames of `gsched.terminal`.
+sealed frames of `gsched.terminal`, or pieces of a user's connection (`gsched.protocol.relays`).
 """
 
 from typing import Final
@@ -11,12 +11,13 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.model.numbers import Count
+from gsched.protocol.relays import PIECE_BYTES
 from gsched.terminal import MAX_FRAME_BYTES
 
 #: Content of the node's first sealed frame on a session's connection.
 READY: Final = b"ready"
 #: Of a WebSocket message of a session, sealed.
-MAX_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 64
+MAX_MESSAGE_BYTES: Final = max(MAX_FRAME_BYTES, PIECE_BYTES) + 64
 #: What gnode and the head pass on of a session in each direction.
 RATE_BYTES_PER_S: Final = 4 * 1024 * 1024
 

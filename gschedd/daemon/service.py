@@ -20,8 +20,7 @@ from gsched.config.load import ConfigFile
 from gsched.config.tables import Config
 from gsched.config.units import BadValueError
 from gsched.daemon_files import read_key
-from gsched.errors import NO_ROOM, FencedError, StorageError
-from gsched.files import replace_file
+from gsched.errors import FencedError, StorageError
 from gsched.hangup import OnHangup
 from gsched.protocol import api
 from gsched.protocol.api import NotifyRow
@@ -60,6 +59,7 @@ from gschedd.http.forecasts import Forecasts
 from gschedd.http.handshake import Handshake
 from gschedd.http.internals import Condition, Internals, measured
 from gschedd.http.launches import BlobCache, Launches
+from gschedd.http.legs import NodeLegs
 from gschedd.http.links import Links
 from gschedd.http.listening import (
     NODES_MODE,
@@ -70,6 +70,7 @@ from gschedd.http.listening import (
     listen_for_nodes,
     listen_on_path,
     node_socket_path,
+    note_port,
     raise_open_files,
     rules_for_nodes,
     rules_for_users,
@@ -78,6 +79,7 @@ from gschedd.http.outputs import Outputs
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.queues import Queues
+from gschedd.http.relays import Relays
 from gschedd.http.resubmit import Resubmissions
 from gschedd.http.running import Running
 from gschedd.http.safemode import SafeMode
@@ -256,6 +258,7 @@ class Service:
         handshake = Handshake(
             key=self._key, witnesses=self._witnesses, tunnel=self._config.head.node_tunnel
         )
+        self._legs = NodeLegs(handshake, self._clock, head.oddities)
         self._links = Links(engine=self._engine, launches=launches, clock=self._clock)
         self._links.reached(self._store.reached)
         self._forecasts = Forecasts(
@@ -283,10 +286,11 @@ class Service:
             engine=self._engine,
             callers=callers,
             links=self._links,
-            handshake=handshake,
+            legs=self._legs,
             find=self._queries.find,
             clock=self._clock,
         )
+        self._relays = Relays(self._legs, head, callers.names, self._clock)
         self._safe_mode = SafeMode(
             engine=self._engine,
             store=self._store,
@@ -355,7 +359,8 @@ class Service:
             handshake=handshake,
             witnesses=self._witnesses,
             safe_mode=self._safe_mode,
-            sessions=self._sessions,
+            legs=self._legs,
+            relays=self._relays,
             code=self._code,
             on_fenced=self._on_successor,
             timeout_s=self._config.head.node_timeout_s,
@@ -455,7 +460,7 @@ class Service:
         ):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)
-        await self._doors.serve(
+        self._relays.door = await self._doors.serve(
             commands,
             listen_on_path(head.socket, mode=USERS_MODE, key="socket"),
             UserSource(lambda: self._head.settings.operators.uids),
@@ -477,17 +482,12 @@ class Service:
         listener = listen_for_nodes(head, free_port_like(head, port_path))
         self._node_port = listener.getsockname()[1]
         await self._doors.serve(self._nodes_app(), listener, address_source, rules)
-        try:
-            replace_file(port_path, f"{self._node_port}\n".encode(), mode=0o644)
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            log.warning("%s is not written: %s", port_path, error.strerror)
+        note_port(port_path, self._node_port)
 
     def _nodes_app(self) -> web.Application:
         app = web.Application(logger=log)
         app.router.add_get("/v1/node", self._channel.handle)
-        app.router.add_get("/v1/session", self._sessions.node)
+        app.router.add_get("/v1/session", self._legs.handle)
         return app
 
     def _why_stopped(self, work: Iterable[asyncio.Task[None]]) -> int:

@@ -63,6 +63,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         time: local time with its offset from UTC.
         user, uid: who has requested it, as the kernel names them.
+        host: the node or login host whose kernel it was; empty: the head's machine.
         request: method and path.
         status: of the answer in HTTP.
         verb, done, refused: as in `Notes`.
@@ -73,6 +74,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     time: str
     uid: int
     user: str = ""
+    host: str = ""
     request: str = ""
     status: int = 0
     verb: str = ""
@@ -153,6 +155,7 @@ class AuditLog:
                 time=self._time(),
                 user=caller.user,
                 uid=caller.uid,
+                host=caller.host,
                 request=f"{request.method} {request.path}",
                 status=status,
                 verb=notes.verb,

@@ -1,12 +1,14 @@
-"""Who is calling: from the kernel (SO_PEERCRED), never from a message."""
+"""Who is calling: from the kernel (SO_PEERCRED), never from a request.
+
+On the head's machine this is its own kernel, on other hosts that of the host, by the word of its
+gnode (`gschedd.http.relays`).
+"""
 
 import contextlib
 import grp
 import logging
 import os
 import pwd
-import socket
-import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -20,10 +22,10 @@ from gsched.model.limits import shown
 from gschedd.core.requests.authorize import Verb, authorize
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.http.audit import note_caller, note_verb
+from gschedd.http.door import Source, Visitor
 
 log = logging.getLogger("gschedd.http")
 
-_UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
 #: Uid and gid of the user for whom the monitor sends a request.
 ON_BEHALF_OF = "Gsched-On-Behalf-Of"
 MAX_NAMES = 10_000
@@ -121,11 +123,11 @@ class Callers:
         self, *, settings: Callable[[], Settings], names: UserNames, groups: UserNames | None = None
     ) -> None:
         self._settings = settings
-        self._names = names
+        self.names = names
         self._groups = groups or names.of_groups()
 
     def of(self, request: web.Request, *, acts: bool | None = None) -> Caller:
-        """Return who is at the other end of a request's Unix socket.
+        """Return who is at the other end of a request's connection.
 
         The head's own account may speak for another user: its monitor does, for a user whom it has
         authenticated. That account could do all of it anyway.
@@ -133,15 +135,17 @@ class Callers:
         ``acts`` as for `UserNames.name`; None: any method other than GET changes something.
 
         Raises:
-            NotPermittedError: the kernel does not say (not a Unix socket), or another account
-                speaks for somebody.
+            NotPermittedError: no kernel says (not a user's connection), or another account speaks
+                for somebody.
         """
-        uid, gid = peer_of(request)
+        source = _source_of(request)
+        uid, gid = source.uid, source.gid
         other = request.headers.get(ON_BEHALF_OF)
         if other is not None:
             self.check_own(request)
             uid, gid = _ids(other)
-        found = self.caller(uid, gid, acts=request.method != "GET" if acts is None else acts)
+        acts = request.method != "GET" if acts is None else acts
+        found = self.caller(uid, gid, acts=acts, host=source.host)
         note_caller(request, found)
         return found
 
@@ -162,22 +166,25 @@ class Callers:
         Raises:
             NotPermittedError: it is another one.
         """
-        if peer_of(request)[0] not in {0, os.geteuid()}:
+        source = _source_of(request)
+        if source.host or source.uid not in {0, os.geteuid()}:
             raise NotPermittedError("only the head's own account may request this")
 
-    def caller(self, uid: int, gid: int, *, acts: bool = False) -> Caller:
-        """Return the caller with these ids."""
-        name = self._names.name(uid, acts=acts)
+    def caller(self, uid: int, gid: int, *, acts: bool = False, host: str = "") -> Caller:
+        """Return the caller with these ids, on this host."""
+        name = self.names.name(uid, acts=acts)
         settings = self._settings()
-        is_operator = settings.operators.has(uid, name)
+        is_trusted = settings.has_operators(host)
+        is_operator = is_trusted and settings.operators.has(uid, name)
         groups = self._group_names(uid) if acts and not is_operator else frozenset()
         return Caller(
             user=name,
             uid=uid,
             gid=gid,
             operator=is_operator,
-            administrator=settings.administrators.has(uid, name),
+            administrator=is_trusted and settings.administrators.has(uid, name),
             groups=groups,
+            host=host,
         )
 
     def _group_names(self, uid: int) -> frozenset[str]:
@@ -187,18 +194,16 @@ class Callers:
         return frozenset(self._groups.name(uid, acts=True).split(","))
 
 
-def peer_of(request: web.Request) -> tuple[int, int]:
-    """Return uid and gid at the other end of a request's Unix socket, as the kernel knows them.
+def _source_of(request: web.Request) -> Source:
+    """Return who is at the other end of a connection, as a kernel knows it.
 
     Raises:
-        NotPermittedError: it is no Unix socket.
+        NotPermittedError: it is no user's connection.
     """
-    transport = request.transport
-    peer = None if transport is None else transport.get_extra_info("socket")
-    if peer is None or peer.family != socket.AF_UNIX:
+    visitor = request.protocol
+    if not isinstance(visitor, Visitor) or visitor.source.uid < 0:
         raise NotPermittedError("commands are taken on the Unix socket only")
-    _, uid, gid = _UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return uid, gid
+    return visitor.source
 
 
 def _ids(text: str) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepReport, StepRequest
 from gsched.protocol.reading import named, read_from_node
+from gsched.protocol.relays import RelayRequest
 from gsched.protocol.sealing import SealError
 from gsched.protocol.sessions import OpenSession, SessionFailed
 from gsched.protocol.unreadable import Unreadable
@@ -30,9 +31,10 @@ from gschedd.engine.loop import Engine
 from gschedd.http.code import CodeSnapshots
 from gschedd.http.door import Visitor
 from gschedd.http.handshake import Handshake, HandshakeRefusedError, Introduced, close_badly
+from gschedd.http.legs import NodeLegs
 from gschedd.http.links import Link, Links
+from gschedd.http.relays import Relays
 from gschedd.http.safemode import SafeMode
-from gschedd.http.sessions import Sessions
 from gschedd.http.witnesses import Witnesses, claim_of
 
 log = logging.getLogger("gschedd.nodes")
@@ -60,7 +62,8 @@ class NodeChannel:
         handshake: Handshake,
         witnesses: Witnesses,
         safe_mode: SafeMode,
-        sessions: Sessions,
+        legs: NodeLegs,
+        relays: Relays,
         code: CodeSnapshots,
         on_fenced: Callable[[str], Awaitable[None]],
         timeout_s: float,
@@ -72,7 +75,8 @@ class NodeChannel:
         self._handshake = handshake
         self._witnesses = witnesses
         self._safe_mode = safe_mode
-        self._sessions = sessions
+        self._legs = legs
+        self._relays = relays
         self._code = code
         self._on_fenced = on_fenced
         self._ping_s = timeout_s / PING_TIMEOUT_RATIO
@@ -277,7 +281,7 @@ class NodeChannel:
         if self._links.connected.get(link.node) is not link:
             return
         del self._links.connected[link.node]
-        self._sessions.node_lost(link.node)
+        self._legs.node_lost(link.node)
         log.warning("%s disconnected: %s", link.node, reason)
         head = self._engine.head
         await self._engine.tell(lambda now_s: (head.disconnected(link.node, reason, now_s),))
@@ -285,7 +289,7 @@ class NodeChannel:
     def _cannot_send(self, node: str, message: n.HeadMessage, reason: str) -> None:
         """Set a message aside that a node could not read, and answer whoever waits for it."""
         if isinstance(message, OpenSession):
-            self._sessions.failed(node, SessionFailed(session=message.session, message=reason))
+            self._legs.failed(node, SessionFailed(session=message.session, message=reason))
         elif isinstance(message, n.ReadOutput):
             self._links.answer_request(node, n.OutputRead(request=message.request, error=reason))
         self._links.unreadables.set_aside(node, named(message, reason))
@@ -314,6 +318,8 @@ class NodeChannel:
                     | StepFailed()
                     | LoginRequest()
                 ):
+                    if isinstance(message, n.Exited):
+                        self._relays.note_end(node, message)
                     reports.append(message)
                 case n.KnownAttempts():
                     over = await self._safe_mode.take_known(node, message)
@@ -330,7 +336,9 @@ class NodeChannel:
                 case n.Pong():
                     link.on_pong(message)
                 case SessionFailed():
-                    self._sessions.failed(node, message)
+                    self._legs.failed(node, message)
+                case RelayRequest():
+                    self._relays.take(link, message)
                 case n.UnknownAttempt():
                     self._engine.head.oddities["unknown_attempt"] += 1
                 case Unreadable():

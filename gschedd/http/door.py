@@ -59,11 +59,18 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """Where a connection comes from: ``uid 1001`` or an address."""
+    """Where a connection comes from: ``uid 1001``, ``uid 1001 on login1`` or an address.
+
+    Attributes:
+        uid, gid: of a user's process, by a kernel; -1: it is an address.
+        host: of which the kernel said it, a node or login host; empty: this machine.
+    """
 
     name: str
     operator: bool = False
     uid: int = -1
+    gid: int = -1
+    host: str = ""
 
 
 class Visitor(web.RequestHandler):
@@ -265,7 +272,7 @@ class Door:
                     raise
                 self._pause(error)
                 return
-            self._welcome(connection)
+            self.welcome(connection, self._source_of(connection))
 
     def _pause(self, error: OSError) -> None:
         """Let those that are there finish; the kernel keeps who waits."""
@@ -274,9 +281,9 @@ class Door:
         loop.remove_reader(self._listener.fileno())
         self._resume = loop.call_later(NO_DESCRIPTORS_PAUSE_S, self.open)
 
-    def _welcome(self, connection: socket.socket) -> None:
+    def welcome(self, connection: socket.socket, source: Source) -> None:
+        """Serve a connection of this source, or refuse it; it is owned from now on."""
         connection.settimeout(0.0)
-        source = self._source_of(connection)
         refusal = self._refusal(source)
         if refusal is not None:
             status, text = refusal
@@ -382,8 +389,8 @@ class Doors:
         listener: socket.socket,
         source_of: Callable[[socket.socket], Source],
         rules: Rules,
-    ) -> None:
-        """Begin to accept on a socket; the arguments are those of `Door`."""
+    ) -> Door:
+        """Return a door that accepts on a socket; the arguments are those of `Door`."""
         runner = web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=self._shutdown_s
         )
@@ -399,6 +406,7 @@ class Doors:
         )
         door.open()
         self._doors.append(door)
+        return door
 
     def close(self) -> None:
         """Accept nobody any more; connections that are open stay."""

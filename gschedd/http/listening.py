@@ -1,30 +1,29 @@
 """The head's sockets: where users and nodes come in, and how many of them."""
 
-import contextlib
-import os
+import logging
 import resource
 import socket
-import struct
 from collections.abc import Callable
 from typing import Final
 
 from gsched.config.tables import HeadConfig
 from gsched.config.words import node_socket_of
-from gsched.errors import ConfigError
+from gsched.errors import NO_ROOM, ConfigError
+from gsched.files import replace_file
 from gsched.model.limits import (
     MAX_CONNECTIONS,
     MAX_UNPROVEN,
     MAX_UNPROVEN_OF_ADDRESS,
     MAX_USER_CONNECTIONS,
 )
-from gsched.unix_address import address_of
+from gsched.unix_address import BACKLOG, listen_at, peer_ids
 from gschedd.http.door import Rules, Source
+
+log = logging.getLogger("gschedd")
 
 USERS_MODE: Final = 0o666  # anybody may ask; who asks is known from the kernel
 NODES_MODE: Final = 0o600  # gnode runs as root, or as the head does
-BACKLOG: Final = 1024
 OWN_FILES: Final = 64  # database, log, readers, and some to spare
-_UCRED: Final = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
 
 
 def raise_open_files() -> int:
@@ -58,9 +57,9 @@ class UserSource:
 
     def __call__(self, connection: socket.socket) -> Source:
         """Return the user, as the kernel saw it when the other side connected."""
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        uid = int(_UCRED.unpack(raw)[1])
-        return Source(name=f"uid {uid}", uid=uid, operator=uid in self._operator_uids())
+        uid, gid = peer_ids(connection)
+        operator = uid in self._operator_uids()
+        return Source(name=f"uid {uid}", uid=uid, gid=gid, operator=operator)
 
 
 def address_source(connection: socket.socket) -> Source:
@@ -81,32 +80,13 @@ def node_socket_path(head: HeadConfig) -> str:
 def listen_on_path(path: str, *, mode: int, key: str) -> socket.socket:
     """Return a listening Unix socket, of commands or of nodes; ``key`` names it in errors.
 
-    It gets its mode under another name and is renamed when it listens: whoever finds it may open
-    it, and one is there at any moment while a head is replaced.
-
     Raises:
         ConfigError: it cannot be made there.
     """
-    directory, name = os.path.split(os.path.abspath(path))
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.makedirs(directory, mode=0o755, exist_ok=True)
-        _bind(listener, directory, f"{name}.new")
-        os.chmod(os.path.join(directory, f"{name}.new"), mode)
-        listener.listen(BACKLOG)
-        os.rename(os.path.join(directory, f"{name}.new"), os.path.join(directory, name))
+        return listen_at(path, mode=mode)
     except OSError as error:
-        listener.close()
         raise ConfigError(f"cannot listen on {path}: {error}", hint=f"see [head] {key}") from error
-    return listener
-
-
-def _bind(listener: socket.socket, directory: str, name: str) -> None:
-    path = os.path.join(directory, name)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # of a head that was killed just then: we hold the lock
-    with address_of(path) as address:
-        listener.bind(address)
 
 
 def listen_for_nodes(head: HeadConfig, port: int) -> socket.socket:
@@ -146,3 +126,13 @@ def free_port_like(head: HeadConfig, port_path: str) -> int:
         except OSError:
             return 0
     return port
+
+
+def note_port(port_path: str, port: int) -> None:
+    """Write the port to the file from which the next start reads it."""
+    try:
+        replace_file(port_path, f"{port}\n".encode(), mode=0o644)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        log.warning("%s is not written: %s", port_path, error.strerror)

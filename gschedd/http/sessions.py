@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -20,25 +19,16 @@ from aiohttp import WSMsgType, web
 from gsched import terminal as t
 from gsched.clock import Clock
 from gsched.errors import BadStateError, GschedError, InvalidRequestError, TryAgainError
-from gsched.logs import Complaints
 from gsched.model.ids import short_job_id
 from gsched.model.limits import (
     MAX_ARGUMENT_BYTES,
     MAX_ARGUMENTS,
     MAX_SESSIONS,
     MAX_USER_SESSIONS,
-    MAX_WORD,
 )
 from gsched.model.states import JobState, PartState
-from gsched.protocol.sealing import Opener, Sealer, SealError
-from gsched.protocol.sessions import (
-    MAX_MESSAGE_BYTES,
-    RATE_BYTES_PER_S,
-    READY,
-    OpenSession,
-    SessionFailed,
-    SessionNotice,
-)
+from gsched.protocol.sealing import SealError
+from gsched.protocol.sessions import RATE_BYTES_PER_S, OpenSession, SessionNotice
 from gschedd.core.requests.authorize import Verb
 from gschedd.core.requests.interactive import may_enter
 from gschedd.core.state.records import Job
@@ -49,13 +39,12 @@ from gschedd.http.answers import error_body
 from gschedd.http.audit import note_verb
 from gschedd.http.callers import Callers
 from gschedd.http.door import Visitor
-from gschedd.http.handshake import Handshake, HandshakeRefusedError
+from gschedd.http.legs import Leg, NodeLegs, abort
 from gschedd.http.links import Links
 from gschedd.http.waiting import UNSTARTED, Waiting
 
 log = logging.getLogger("gschedd.sessions")
 
-HANDSHAKE_S: Final = 5.0
 CONNECT_S: Final = 30.0  # for a node to connect a terminal: a shell has to be started first
 LOOK_S: Final = 5.0  # how often a waiting job is looked at if nothing is committed
 PAUSE_S: Final = 0.25  # at least between two looks: each costs a row of gstat
@@ -85,40 +74,13 @@ class _SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     variables: Mapping[str, str] = {}
 
 
-class _Leg:
-    """A node's connection for one session."""
-
-    def __init__(self, channel: web.WebSocketResponse, sealer: Sealer, opener: Opener) -> None:
-        self.channel = channel
-        self.over = asyncio.Event()
-        self._sealer, self._opener = sealer, opener
-
-    async def send(self, frame: bytes) -> None:
-        """Pass a frame on to the terminal."""
-        with contextlib.suppress(ConnectionError):  # its end is heard of by `receive`
-            await self.channel.send_bytes(self._sealer.seal(frame))
-
-    async def receive(self) -> bytes:
-        """Return the next frame of the terminal; empty: the node has closed.
-
-        Raises:
-            SealError, FrameError: the frame is not the node's, or none.
-        """
-        message = await self.channel.receive()
-        if message.type is not WSMsgType.BINARY:
-            return b""
-        frame = bytes(self._opener.open(message.data))
-        t.split(frame)
-        return frame
-
-
 class _User:
     """A client's connection."""
 
     def __init__(self, channel: web.WebSocketResponse, caller: Caller) -> None:
         self.channel = channel
         self.caller = caller
-        self.leg: _Leg | None = None
+        self.leg: Leg | None = None
         self._last = SessionNotice(what="")
 
     async def tell(self, status: SessionNotice) -> None:
@@ -159,19 +121,16 @@ class Sessions:
         engine: Engine,
         callers: Callers,
         links: Links,
-        handshake: Handshake,
+        legs: NodeLegs,
         find: Callable[[str], Awaitable[Job]],
         clock: Clock,
     ) -> None:
         self._engine = engine
         self._callers = callers
         self._links = links
-        self._handshake = handshake
+        self._legs = legs
         self._find = find
         self._clock = clock
-        self._complaints = Complaints(log, clock)
-        self._awaited: dict[str, tuple[str, asyncio.Future[_Leg]]] = {}
-        self._nodes: dict[_Leg, str] = {}
         self._of_user: Counter[int] = Counter()
         self._users: set[_User] = set()
         self.waiting = Waiting(engine, clock)
@@ -179,51 +138,6 @@ class Sessions:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of users."""
         return [web.get("/v1/jobs/{id}/session", self.user)]
-
-    # --- what nodes say on the node channel ---
-
-    def failed(self, node: str, failure: SessionFailed) -> None:
-        """Take in that a node cannot connect a terminal."""
-        awaited = self._awaited.get(failure.session)
-        if awaited is not None and awaited[0] == node and not awaited[1].done():
-            awaited[1].set_exception(BadStateError(failure.message[: 2 * MAX_WORD]))
-
-    def node_lost(self, node: str) -> None:
-        """End the sessions of a node that is not connected any more."""
-        for leg, name in tuple(self._nodes.items()):
-            if name == node:
-                _abort(leg.channel)
-
-    # --- a node's connection ---
-
-    async def node(self, request: web.Request) -> web.WebSocketResponse:
-        """``GET /v1/session`` on the node port: the connection for one session."""
-        channel = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES, compress=False)
-        await channel.prepare(request)
-        source = request.remote or "unknown"
-        try:
-            async with asyncio.timeout(HANDSHAKE_S):
-                hello, sealer, opener = await self._handshake.shake_session(
-                    channel, request.transport
-                )
-                awaited = self._awaited.pop(hello.session, None)
-                ready = await channel.receive()
-                if ready.type is not WSMsgType.BINARY or bytes(opener.open(ready.data)) != READY:
-                    raise ValueError("something else than a session came")  # noqa: TRY301 - as any other odd frame
-        except (HandshakeRefusedError, SealError) as error:
-            self._engine.head.oddities["frame_not_authentic"] += 1
-            self._complaints.say(source, f"the connection for a session is refused: {error}")
-        except (TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
-            self._complaints.say(source, f"no connection for a session: {str(error) or 'too slow'}")
-        else:
-            if awaited is not None and awaited[0] == hello.node and not awaited[1].done():
-                if isinstance(request.protocol, Visitor):
-                    request.protocol.prove()
-                leg = _Leg(channel, sealer, opener)
-                awaited[1].set_result(leg)
-                await leg.over.wait()
-        await channel.close()
-        return channel
 
     # --- a user's connection ---
 
@@ -279,7 +193,6 @@ class Sessions:
                 task.cancel()
             await asyncio.gather(reader, story, return_exceptions=True)
             if user.leg is not None:
-                self._nodes.pop(user.leg, None)
                 user.leg.over.set()
 
     async def _story(self, user: _User, options: _SessionOptions) -> None:
@@ -335,7 +248,7 @@ class Sessions:
 
     async def _connected(
         self, user: _User, number: int, options: _SessionOptions
-    ) -> tuple[str, _Leg]:
+    ) -> tuple[str, Leg]:
         """Have the node connect the terminal; return its name and its connection.
 
         Raises:
@@ -354,13 +267,10 @@ class Sessions:
                 break
             await user.tell(SessionNotice(what="waiting", reason=f"node {node} is not connected"))
             await asyncio.sleep(PAUSE_S)
-        session = secrets.token_hex(16)
-        future: asyncio.Future[_Leg] = loop.create_future()
-        self._awaited[session] = (node, future)
-        try:
-            link = self._links.link(node)
-            if link is None:
-                raise BadStateError(f"node {node} is not connected", hint="see gnodes")
+        link = self._links.link(node)
+        if link is None:
+            raise BadStateError(f"node {node} is not connected", hint="see gnodes")
+        with self._legs.awaited(node) as (session, future):
             link.send(
                 OpenSession(
                     session=session,
@@ -374,16 +284,13 @@ class Sessions:
                     variables=dict(options.variables),
                 )
             )
-            async with asyncio.timeout(CONNECT_S):
-                leg = await future
-        except TimeoutError:
-            raise _LostError(f"node {node} has not connected the terminal") from None
-        finally:
-            self._awaited.pop(session, None)
-        self._nodes[leg] = node
-        return node, leg
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    return node, await future
+            except TimeoutError:
+                raise _LostError(f"node {node} has not connected the terminal") from None
 
-    async def _copy(self, leg: _Leg, user: _User) -> None:
+    async def _copy(self, leg: Leg, user: _User) -> None:
         """Pass on what the program shows, until its keeper closes.
 
         Raises:
@@ -394,6 +301,7 @@ class Sessions:
         last = b""
         try:
             while frame := await leg.receive():
+                t.split(frame)
                 last = frame[:1]
                 await user.channel.send_bytes(frame)
                 wait_s = allowance.spend(len(frame), loop.time())
@@ -401,21 +309,14 @@ class Sessions:
                     await asyncio.sleep(wait_s)
         except (SealError, t.FrameError) as error:
             self._engine.head.oddities["frame_not_authentic"] += 1
-            raise _LostError(f"what came from node {self._nodes[leg]} is not its own") from error
+            raise _LostError(f"what came from node {leg.node} is not its own") from error
         if last not in {t.FrameKind.END.value, t.FrameKind.TAKEN.value}:
-            raise _LostError(f"the connection to node {self._nodes[leg]} is lost")
+            raise _LostError(f"the connection to node {leg.node} is lost")
 
     async def close(self) -> None:
         """Close all sessions; terminals stay, and clients come again."""
         for user in tuple(self._users):
-            _abort(user.channel)
-
-
-def _abort(channel: web.WebSocketResponse) -> None:
-    """End a connection at once: a closing handshake would wait for a peer that may hang."""
-    transport = channel._req.transport if channel._req else None  # noqa: SLF001 # aiohttp has no public abort
-    if transport is not None:
-        transport.abort()
+            abort(user.channel)
 
 
 def _options_of(job: str, query: Mapping[str, str]) -> _SessionOptions:

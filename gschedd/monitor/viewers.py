@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import pwd
 import secrets
+import socket
 from collections.abc import Mapping
 from typing import Final
 
@@ -19,7 +20,7 @@ from msgspec import Struct
 
 from gsched.clock import Clock
 from gsched.errors import NotPermittedError
-from gschedd.http.callers import peer_of
+from gsched.unix_address import peer_ids
 
 COOKIE: Final = "gsched-session"
 #: A client of Slurm's REST API has its session there.
@@ -90,7 +91,7 @@ class Viewers:
         Raises:
             NotPermittedError: it is no Unix socket.
         """
-        return _viewer(peer_of(request)[0])
+        return _viewer(peer_of(request))
 
     def new_token(self, viewer: Viewer) -> str:
         """Return a token for one session of somebody."""
@@ -171,6 +172,19 @@ def _session_in(headers: Mapping[str, str]) -> str:
 
 def _base64(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def peer_of(request: web.Request) -> int:
+    """Return the uid at the other end of a request's Unix socket.
+
+    Raises:
+        NotPermittedError: it is no Unix socket.
+    """
+    transport = request.transport
+    peer = None if transport is None else transport.get_extra_info("socket")
+    if peer is None or peer.family != socket.AF_UNIX:
+        raise NotPermittedError("the kernel knows the user on the Unix socket only")
+    return peer_ids(peer)[0]
 
 
 def _digest(text: str) -> str:

@@ -12,6 +12,7 @@ from gsched.model.states import NodeState
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
+from gsched.protocol.relays import RelayRequest
 from gsched.protocol.sessions import SessionFailed
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
@@ -198,6 +199,7 @@ class HeadProcess:
                 | n.KnownAttempts()
                 | n.Pong()
                 | SessionFailed()
+                | RelayRequest()
                 | CodeWanted()
                 | Unreadable()
             ):

@@ -37,6 +37,7 @@ from gsched.model.resources import Load
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeRead
 from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
+from gsched.protocol.relays import RelayAnswer
 from gsched.protocol.sessions import OpenSession
 from gsched.protocol.uses import Uses
 from gschedd.sim.agenda import FOREVER, Agenda
@@ -269,7 +270,7 @@ class NodeProcess:
                 self.post(LeaseRenewed(number=message.number))
             case n.SurveyAttempts():
                 self.post(SurveyReceived(survey=message))
-            case n.Challenge() | n.Refused() | n.Ping():
+            case n.Challenge() | n.Refused() | n.Ping() | RelayAnswer():
                 pass
             case StepOrder() | StepRefused() | LoginAnswer() | CodeRead():
                 pass

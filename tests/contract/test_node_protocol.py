@@ -80,6 +80,7 @@ from gsched.protocol.node import (
     decode_from_node,
     encode,
 )
+from gsched.protocol.relays import RelayAnswer, RelayRequest
 from gsched.protocol.sessions import OpenSession, SessionFailed
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
@@ -113,6 +114,8 @@ HEAD_MESSAGES: list[HeadMessage] = [
     GoOn(job=1, attempt=2, request=3),
     TuneTraining(job=1, attempt=2, batching=Batching(per_gpu=64, accumulation=1)),
     Probe(request=4),
+    RelayAnswer(number=3, session="0a" * 16),
+    RelayAnswer(number=4, code="not_permitted", message="no", hint="why"),
     OpenSession(
         session="0a" * 16,
         job=1,
@@ -154,6 +157,7 @@ NODE_MESSAGES: list[NodeMessage] = [
     UnknownAttempt(job=1, attempt=1),
     Uses(uses=((1, 2, LiveUse(cpu_cores=1.5, memory_bytes=1)),), load=Load()),
     SessionFailed(session="0a" * 16, message="there is no such terminal"),
+    RelayRequest(number=3, uid=1000, gid=100, user="alice"),
     Unreadable(of="launch", job=1, attempt=2, reason="a number is too large"),
     Probed(
         request=4,

@@ -95,11 +95,19 @@ class Users:
             os.chown(path, user.uid, user.gid)
         return path
 
-    def run(self, cluster: Cluster, user: User, name: str, *words: str, gid: int = 0) -> Ran:
-        """Run a command as a user, in that user's directory."""
+    def run(  # what a command's process has
+        self,
+        cluster: Cluster,
+        user: User,
+        name: str,
+        *words: str,
+        gid: int = 0,
+        head: Path | None = None,
+    ) -> Ran:
+        """Run a command as a user, in that user's directory; ``head`` is another socket."""
         done = subprocess.run(
             [sys.executable, "-m", f"gsched.cli.commands.{name}", *words],
-            env=command_environment(cluster.socket, HOME=str(self.home(user))),
+            env=command_environment(head or cluster.socket, HOME=str(self.home(user))),
             cwd=self.home(user),
             user=user.uid,
             group=gid or user.gid,

@@ -29,6 +29,7 @@ PAUSE_FIRST_S: Final = 0.2
 PAUSE_LONGEST_S: Final = 2.0
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 2.0
+BAD_GATEWAY: Final = 502  # of gnode: the head is away
 MAX_TARGET: Final = 7500  # characters of a request line
 MAX_TYPED_BYTES: Final = 256 * 1024
 _SLOW_S: Final = 1.0
@@ -371,6 +372,8 @@ def connector_of(
 def lost_words(error: Exception) -> str:
     """Return why there is no connection to the head."""
     if isinstance(error, aiohttp.WSServerHandshakeError):
+        if error.status == BAD_GATEWAY:
+            return "the head cannot be reached from this host"
         return f"the head refuses sessions: {error.message}"
     if isinstance(error, OSError) and error.strerror:
         return f"the head cannot be reached: {error.strerror.lower()}"

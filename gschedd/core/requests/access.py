@@ -40,6 +40,10 @@ def check_caller(caller: Caller, state: State, settings: Settings) -> None:
             "the caller's user id is 65534 (nobody, or a user of another namespace)",
             hint="submit as a user of this machine",
         )
+    if caller.uid == 0 and caller.host:
+        raise NotPermittedError(
+            f"root of {caller.host} may not submit jobs", hint="submit as an ordinary user"
+        )
     if caller.uid == 0 and not settings.config.head.allow_root_jobs:
         raise NotPermittedError(
             "root may not submit jobs on this cluster",

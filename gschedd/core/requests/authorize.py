@@ -109,14 +109,11 @@ def authorize(caller: Caller, verb: Verb, job: Job | None = None) -> None:
         return
     if job is not None:
         raise _of_another(caller, job)
-    if Role.OPERATOR in RULES.get(verb, frozenset()):
-        raise NotPermittedError(
-            f"only an operator can {verb.value}",
-            hint="operators are root, the head's account and those of [head] operators",
-        )
+    word = "operator" if Role.OPERATOR in RULES.get(verb, frozenset()) else "administrator"
+    where = f", but on {caller.host} only if [head] operator_hosts has it" if caller.host else ""
     raise NotPermittedError(
-        f"only an administrator can {verb.value}",
-        hint="administrators are root, the head's account and those of [head] administrators",
+        f"only an {word} can {verb.value}",
+        hint=f"{word}s are root, the head's account and those of [head] {word}s{where}",
     )
 
 

@@ -87,6 +87,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         """Return whether the terms of ``[priority]`` order waiting jobs."""
         return bool(self.projects or self.qos) or self.config.priority != PriorityConfig()
 
+    def has_operators(self, host: str) -> bool:
+        """Return whether operators are some on a host (empty: the head's machine)."""
+        return not host or host in self.config.head.operator_hosts
+
     def limits_of(self, queue: str) -> QueueLimits:
         """Return what counts for the jobs of a queue; for an unknown one the site's numbers."""
         own, site = self.queues.get(queue, QueueConfig(name=queue)), self.config.limits
@@ -107,7 +111,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 class Caller(Struct, frozen=True, kw_only=True):
     """A user who requests something, as the kernel names them.
 
-    ``groups`` by name, where a queue has some.
+    Attributes:
+        groups: by name, where a queue has some.
+        host: the node or login host whose kernel it is; empty: the head's machine.
     """
 
     user: str
@@ -116,6 +122,7 @@ class Caller(Struct, frozen=True, kw_only=True):
     operator: bool = False
     administrator: bool = False
     groups: frozenset[str] = frozenset()
+    host: str = ""
 
     def owns(self, owner: Owner) -> bool:
         """Return whether the caller is that owner: by uid and name.

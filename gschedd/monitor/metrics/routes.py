@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gsched.errors import GschedError, InvalidRequestError, NotPermittedError
 from gsched.files import replace_file
-from gschedd.http.callers import peer_of
 from gschedd.monitor.metrics.counts import MetricGroup, counters
 from gschedd.monitor.metrics.gauges import gauges
 from gschedd.monitor.model import ReadModel
+from gschedd.monitor.viewers import peer_of
 
 #: Scrapes within this time share one answer, seconds.
 FRESH_S: Final = 1.0
