@@ -14,7 +14,7 @@ from tests.support.cluster import wait_until
 from tests.support.elastic_listener import Listener
 from tests.support.forks import ForkServer
 from tests.support.ports import free_port
-from tests.support.torch_python import torch_python
+from tests.support.torch_python import TRAINING_PATH, torch_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "support" / "elastic_train.py"
@@ -134,7 +134,7 @@ class Run:
             "GSCHED_ATTEMPT": str(self.attempt),
             "GSCHED_CHECKPOINT_DIR": str(self.checkpoints),
             "GSCHED_CHECKPOINT_INTERVAL_S": "0",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": TRAINING_PATH,
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
             **variables,

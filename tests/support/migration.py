@@ -22,10 +22,10 @@ from gsched.protocol import actions as a
 from gsched.protocol.api import JobStory
 from tests.support import records
 from tests.support.cluster import Cluster, wait_until
-from tests.support.elastic_runs import ROOT, SCRIPT, Run, release
+from tests.support.elastic_runs import SCRIPT, Run, release
 from tests.support.forks import ForkServer
 from tests.support.processes import environment_of
-from tests.support.torch_python import torch_python
+from tests.support.torch_python import TRAINING_PATH, torch_python
 
 OPTIONS = ("--model=transformer", "--epochs=3", "--global-batch=8")  # 72 steps
 HOLD_AT = 10  # the training waits there until the move has been requested
@@ -48,6 +48,7 @@ class Watch:
         self._directory = directory
         self._known: dict[int, tuple[int, int] | None] = {}
         self._gated: set[int] = set()
+        self._older = frozenset(os.listdir("/proc"))  # none of its jobs' processes
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.overlaps: list[str] = []
@@ -65,7 +66,7 @@ class Watch:
     def _look(self) -> None:
         seen: dict[int, dict[int, psutil.Process]] = {}
         for name in os.listdir("/proc"):
-            if not name.isdigit():
+            if name in self._older or not name.isdigit():
                 continue
             key = self._key(int(name))
             if key is None or (int(name) in self._gated and not self._is_launched(key)):
@@ -170,7 +171,7 @@ class Migration:
             python=self.python,
             arguments=command,
             environment={
-                "PYTHONPATH": str(ROOT),
+                "PYTHONPATH": TRAINING_PATH,
                 "OMP_NUM_THREADS": "1",
                 "GLOO_SOCKET_IFNAME": "lo",
                 "PATH": os.environ["PATH"],

@@ -16,7 +16,7 @@ from gsched.protocol.api import JobStory
 from scripts.reproduce.adaptive_gpus import declared_gpus
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.commands import run_command
-from tests.support.torch_python import torch_python
+from tests.support.torch_python import TRAINING_PATH, torch_python
 from tests.support.torchrun import run_torchrun
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.xdist_group("adaptive"), pytest.mark.sweep]
@@ -57,7 +57,7 @@ class TrainingJobs:
             *(
                 "gsub",
                 "-v",
-                f"PYTHONPATH={ROOT}",
+                f"PYTHONPATH={TRAINING_PATH}",
                 "-N",
                 name,
                 "--kind",

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from gsched.client import new_job
 from gsched.protocol.api import JobStory
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
+from tests.support.torch_python import TORCH_START
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -60,6 +62,7 @@ def test_training_over_two_nodes_reaches_its_accuracy(cluster: Cluster) -> None:
         resources=("nodes=2:ppn=1:gpus=2,walltime=4:00",),
         launch="torchrun",
         python=sys.executable,
+        environment={"PYTHONPATH": TORCH_START, "PATH": os.environ["PATH"]},
         arguments=(str(EXAMPLES / "digits/train.py"), "--device", "cpu", "--out", str(result)),
     )
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.commands import run_command
-from tests.support.torch_python import torch_python
+from tests.support.torch_python import TRAINING_PATH, torch_python
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.xdist_group("adaptive"), pytest.mark.sweep]
 
@@ -28,7 +28,8 @@ def test_an_inference_job_grows_and_uses_each_sample_once(cluster: Cluster) -> N
     cluster.start_head()
     cluster.start_node("n1", cpus=4, gpus=2, gpu_type="fast")
     ran = run_command(
-        *("gsub", "-v", f"PYTHONPATH={ROOT}", "--adaptive", "--inference", "--gpus", "1..2"),
+        *("gsub", "-v", f"PYTHONPATH={TRAINING_PATH}", "--adaptive", "--inference"),
+        *("--gpus", "1..2"),
         *("--latency", f"{LATENCY_S}s", "--batch", "8", "--batch-max", "64"),
         *("--python", torch_python(), "--torchrun", str(SCRIPT), str(cluster.jobs), str(COUNT)),
         str(EACH_S),

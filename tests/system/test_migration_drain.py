@@ -9,9 +9,9 @@ from gsched.client import new_job
 from gsched.protocol.api import JobStory, NodeRow
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
-from tests.support.elastic_runs import ROOT, SCRIPT, release
+from tests.support.elastic_runs import SCRIPT, release
 from tests.support.migration import HOLD_AT, OPTIONS, TIMEOUT_S, Watch
-from tests.support.torch_python import torch_python
+from tests.support.torch_python import TRAINING_PATH, torch_python
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("moves")]
 
@@ -44,7 +44,7 @@ class Drained:
             ),
             resources=("nodes=1:ppn=2:gpus=2",),
             environment={
-                "PYTHONPATH": str(ROOT),
+                "PYTHONPATH": TRAINING_PATH,
                 "OMP_NUM_THREADS": "1",
                 "PATH": os.environ["PATH"],
             },

@@ -6,9 +6,9 @@ import os
 import pytest
 
 from gsched.client import new_job
-from tests.support.cluster import ROOT, Cluster, wait_until
+from tests.support.cluster import Cluster, wait_until
 from tests.support.elastic_runs import SCRIPT
-from tests.support.torch_python import torch_python
+from tests.support.torch_python import TRAINING_PATH, torch_python
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("profiling"), pytest.mark.sweep]
 
@@ -32,7 +32,11 @@ def test_a_training_begins_on_one_gpu_and_is_resized_when_its_steps_are_known(
         arguments=(str(SCRIPT), str(cluster.jobs), *options),
         resources=("select=1:ncpus=1:ngpus=1",),
         places_max=2,
-        environment={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]},
+        environment={
+            "PYTHONPATH": TRAINING_PATH,
+            "OMP_NUM_THREADS": "1",
+            "PATH": os.environ["PATH"],
+        },
         movable=True,
         profile=True,
         deadline_after_s=1200.0,

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from tests.support.cluster import wait_until
+from tests.support.torch_python import TORCH_START
 from tests.support.torchrun import agent_command
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -48,8 +49,10 @@ def start(
     script.write_text(RANKS)
     words = (str(script), str(folder), str(needed_s), rank_1)
     command = agent_command(folder / "failure", *words, ranks=2, grace_s=grace_s)
-    more = {"GSCHED_ELASTIC_SOCKET": "@nobody"} if elastic else {}
-    return subprocess.Popen(command, env={"PATH": os.environ["PATH"], **more})
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": TORCH_START}
+    if elastic:
+        environment["GSCHED_ELASTIC_SOCKET"] = "@nobody"
+    return subprocess.Popen(command, env=environment)
 
 
 def test_a_rank_that_needs_longer_than_the_grace_is_killed(tmp_path: pathlib.Path) -> None:

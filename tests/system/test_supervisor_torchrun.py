@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.launching import Launcher
 from tests.support.ports import free_port
-from tests.support.torch_python import torch_python
+from tests.support.torch_python import TORCH_START, torch_python
 
 AGENT = pathlib.Path(__file__).parents[2] / "gnode" / "supervisor" / "torchrun_agent.py"
 NEIGHBOURS = ("record", "output", "errors", "kernel")
@@ -95,6 +95,7 @@ def start_two(
         if elastic:
             task["env"] |= {"GSCHED_ELASTIC_SOCKET": "@nobody"}
         task["env"] |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        task["env"] |= {"PYTHONPATH": TORCH_START}
         launcher.launch(task)
 
 
