@@ -1,16 +1,22 @@
 """Projects and shares: whose jobs start first, and what is predicted and shown of that."""
 
 import pytest
+from msgspec import structs
 
-from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig
+from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig, SharesConfig
 from gsched.config.tables import QueueConfig
-from gsched.errors import InvalidRequestError
+from gsched.errors import (
+    BadStateError,
+    GschedError,
+    InvalidRequestError,
+    NotPermittedError,
+)
 from gschedd.core.cycle.epoch import recompute
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import questions_of
 from gschedd.core.forecast.start import answer_to
 from gschedd.core.requests.queues import reconfigure
-from gschedd.core.state.settings import Settings
+from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.views.ahead import jobs_ahead
 from tests.support.world import ALICE, BEGIN_S, BOB, World, node, settings
 
@@ -163,6 +169,74 @@ def test_a_project_with_unfinished_jobs_cannot_go() -> None:
 
     with pytest.raises(InvalidRequestError, match="project bio has 1 unfinished job"):
         reconfigure(world.head.state, fewer, world.settings)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "user", "project"),
+    [("", ALICE, "ai"), ("ai", ALICE, "ai"), ("lab", ALICE, "lab"), ("", BOB, "bio")],
+)
+def test_a_job_is_for_the_project_that_it_names_or_the_first_of_its_user(
+    wanted: str, user: Caller, project: str
+) -> None:
+    """And its usage counts there."""
+    lab = ProjectConfig(name="lab", users={"alice": 5})
+    world = World(node("n1"), config=shared(projects=PROJECTS | {"lab": lab}))
+
+    assert world.job(world.submit(account=wanted, by=user)).spec.account == project
+
+
+@pytest.mark.parametrize(
+    ("account", "qos", "message"),
+    [
+        ("bio", "", "alice is not in project bio"),
+        ("ax", "", "unknown project 'ax'"),
+        ("old", "", "project old does not accept jobs"),
+        ("", "fast", "alice may not use QOS fast: it is for project bio"),
+        ("", "x", "unknown QOS 'x'"),
+    ],
+)
+def test_what_is_not_the_users_is_refused_with_what_is(
+    account: str, qos: str, message: str
+) -> None:
+    """At submission and with galter; the hint names projects or QOS."""
+    old = ProjectConfig(name="old", users=("alice",), enabled=False)
+    fast = QosConfig(name="fast", allow_projects=("bio",))
+    config = settings(projects=PROJECTS | {"old": old}, qos={"fast": fast})
+    world = World(node("n1", cpus=1), config=config)
+    world.submit(account="ai")
+    waiting = world.submit(qos="normal")
+    assert world.job(waiting).spec.qos == ""
+
+    with pytest.raises(GschedError, match=message) as refused:
+        world.submit(account=account, qos=qos)
+    assert "projects of alice: ai" in refused.value.hint or "QOS" in refused.value.hint
+    with pytest.raises(GschedError, match=message):
+        world.alter(waiting, account=account or None, qos=qos or None)
+
+
+def test_users_without_a_project_are_refused_where_the_site_wants_that() -> None:
+    """Unless there is a default project."""
+    none = {"bio": PROJECTS["bio"]}
+    world = World(node("n1"), config=settings(projects=none, shares=SharesConfig(enforce=True)))
+    with pytest.raises(NotPermittedError, match="alice is in no project"):
+        world.submit()
+    loose = World(node("n1"), config=settings(projects=none))
+    assert loose.job(loose.submit()).spec.account == ""
+    shares = SharesConfig(enforce=True, default_project="bio")
+    default = World(node("n1"), config=settings(projects=none, shares=shares))
+    assert default.job(default.submit()).spec.account == "bio"
+
+
+def test_galter_gives_a_waiting_job_to_another_project_and_no_running_one() -> None:
+    """The job gets another place in the order at once."""
+    projects = {name: structs.replace(each, users=("alice",)) for name, each in PROJECTS.items()}
+    world = World(node("n1", cpus=1), config=shared(projects=projects))
+    runs, waits = world.submit(account="ai"), world.submit(account="ai")
+
+    world.alter(waits, account="bio")
+    assert [each.project for each in world.head.state.groups] == ["bio"]
+    with pytest.raises(BadStateError, match="its project can no longer change"):
+        world.alter(runs, account="bio")
 
 
 def test_an_epoch_makes_all_groups_due() -> None:

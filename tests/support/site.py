@@ -6,7 +6,7 @@ from gsched.config.tables import Config, HeadConfig, MovesConfig, QueueConfig
 from gschedd.core.state.settings import Settings
 
 #: Tables whose keys `changed` finds; no two of them have a key of one name.
-TABLES = ("head", "balance", "training", "moves", "limits", "containers", "power", "shares")
+TABLES = ("head", "balance", "training", "moves", "limits", "containers", "power")
 PLAIN = Settings(
     server="head",
     config=Config(head=HeadConfig(max_user_priority=1023), moves=MovesConfig(warm=False)),

@@ -93,7 +93,7 @@ def test_resources_of_slurm_are_read_together(lines: list[str], expected: str) -
         ("--gpu-bind=closest --contiguous", []),
         ("--nice=50", ["-p", "-50"]),
         ("--wait", ["-W", "block=true"]),
-        ("--qos=high --wckey=x", []),
+        ("--qos=high --wckey=x", ["--qos", "high"]),
         ("--mail-type=END,FAIL --mail-user=me@b.c", ["-m", "aef", "-M", "me@b.c"]),
         ("--mail-type=ALL,ARRAY_TASKS", ["-m", "abefj"]),
         ("--mail-type=NONE", ["-m", "n"]),

@@ -95,6 +95,7 @@ def attribute_words(story: JobStory) -> Iterator[tuple[str, str]]:
         ("queue", row.queue),
         ("server", story.server),
         ("Account_Name", story.account),
+        ("qos", story.qos),
         ("qtime", format_time(row.submitted_s)),
         ("Execution_Time", format_time(story.start_after_s) if story.start_after_s else ""),
         ("start_time", format_time(row.started_s) if row.started_s else ""),

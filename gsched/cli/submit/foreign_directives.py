@@ -33,7 +33,7 @@ LINES_MOST: Final = 10  # named one by one; more only fill the screen
 #: Options of Slurm without which the job is the same.
 _WITHOUT_EFFECT: Final = frozenset(
     {
-        *("--qos", "-q", "--wckey", "--get-user-env", "--parsable", "--no-kill", "-k"),
+        *("--wckey", "--get-user-env", "--parsable", "--no-kill", "-k"),
         *("--kill-on-invalid-dep", "--threads-per-core", "--hint", "--verbose", "-v"),
         *("--propagate", "--ntasks-per-core", "--ntasks-per-socket"),
         *("--cores-per-socket", "--distribution", "-m", "--overcommit", "-O", "--quiet", "-Q"),

@@ -33,6 +33,7 @@ from gschedd.core.requests.dependencies import (
 from gschedd.core.requests.extension import extended_s
 from gschedd.core.requests.interactive import check_detach_timeout
 from gschedd.core.requests.notify import altered_notify
+from gschedd.core.requests.projects import with_project
 from gschedd.core.requests.resources import (
     check_possible,
     checked_walltime,
@@ -205,6 +206,13 @@ def _altered(
         )
         more_s = extended_s(job, spec.walltime_s, caller, state, settings, now_s)
         spec = structs.replace(spec, extended_s=more_s)
+    if alteration.account is not None or alteration.qos is not None:
+        spec = with_project(spec, caller, settings)
+        if job.attempt is not None and settings.projects and spec.account != job.spec.account:
+            raise BadStateError(
+                f"job {short_job_id(job.id)} is {job.state}: its project can no longer change",
+                hint="its usage is charged to the project that it was started for",
+            )
     spec = _with_deadline(job, spec, alteration, state=state, settings=settings, now_s=now_s)
     check_sharing(spec)
     return spec

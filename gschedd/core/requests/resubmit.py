@@ -22,6 +22,7 @@ from gschedd.core.requests.containers import with_container
 from gschedd.core.requests.content import check_arguments
 from gschedd.core.requests.deadline import check_deadline, deadline_of
 from gschedd.core.requests.notify import kept_notify
+from gschedd.core.requests.projects import with_project
 from gschedd.core.requests.resources import check_possible, checked_walltime, with_memory
 from gschedd.core.requests.schedule import capped_priority
 from gschedd.core.requests.submit import Submission
@@ -74,6 +75,7 @@ def prepare_again(command: Resubmit, state: State, settings: Settings, now_s: fl
         array=_array_of(command, settings),
         **notify.stated,
     )
+    spec = with_project(spec, owner, settings)
     _check_not_under_way(original, command.elements, state)
     spec, notes = _with_deadline(spec, state, settings, now_s)
     return Submission(spec=spec, warnings=(*warnings, *notify.warnings, *notes))

@@ -17,6 +17,7 @@ from gschedd.core.requests.dependencies import Depends, with_dependencies
 from gschedd.core.requests.dependencies import Stated as StatedDependencies
 from gschedd.core.requests.interactive import with_terminal
 from gschedd.core.requests.notify import checked_notify
+from gschedd.core.requests.projects import with_project
 from gschedd.core.requests.resources import check_possible, resources_of
 from gschedd.core.requests.schedule import schedule_of
 from gschedd.core.requests.sharing import check_sharing
@@ -105,6 +106,7 @@ def prepare(
         lease_s=saving.lease_s,
     )
     spec = structs.replace(spec, **(stated_of(submitted) | notify.stated))
+    spec = with_project(spec, caller, settings)
     check_sharing(spec)
     stated = StatedDependencies(
         texts=submitted.depends, caller=caller, name=spec.name, past=command.past, now_s=now_s
