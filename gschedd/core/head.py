@@ -117,12 +117,10 @@ class Head:
         self.power = PowerSaving(state)
         self.rounds = None if apart is None else r.Rounds(apart)
         self._requests: dict[Request, Request] = {}
+        state.usage.configure(settings.config.shares)
 
     def begin(self, now_s: float) -> Step:
-        """Take in that this head has just started: no node is connected to it yet.
-
-        Without it a node that died while no head ran would be "up" for ever and be given jobs.
-        """
+        """Take in that this head has just started: nodes that were up may have died meanwhile."""
         up = [name for name, node in self.state.nodes.items() if node.state is NodeState.UP]
         return self._advance(
             [f.NodeDisconnected(at_s=now_s, node=name, reason="the head restarted") for name in up],

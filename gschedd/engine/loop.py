@@ -373,6 +373,7 @@ class Engine:
             next_job=state.next_job,
             runs=runs,
             removed_nodes=frozenset(state.unstored.removed_nodes),
+            usage=list(state.unstored.usage.values()),
         )
         self._blobs = {}
         state.unstored.forget_records()

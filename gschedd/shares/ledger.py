@@ -10,10 +10,11 @@ end and a look at a user cost the same however many jobs there are, and decay is
 
 import math
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
+from gsched.config.shares import SharesConfig
 from gschedd.shares.tree import Association
 
 GIB: Final = 1 << 30
@@ -27,38 +28,14 @@ class Held(Struct, frozen=True, kw_only=True):
     gpus: Mapping[str, float] = {}
 
 
-class Billing(Struct, frozen=True, kw_only=True):
-    """At which rate what is held is billed, and how fast it is forgotten.
-
-    Attributes:
-        half_life_s: usage counts half after this time; 0 or infinite: it is never forgotten.
-        cpu, memory_gib, gpu: the weight of a CPU, a GiB of memory and a GPU for a second.
-        gpus: of GPUs of some types, instead of ``gpu``.
-        combine: an attempt is billed for the largest of the three (``max``) or for all (``sum``).
-    """
-
-    half_life_s: float = 604800.0
-    cpu: float = 1.0
-    memory_gib: float = 0.125
-    gpu: float = 16.0
-    gpus: Mapping[str, float] = {}
-    combine: Literal["max", "sum"] = "max"
-
-    def rate(self, held: Held) -> float:
-        """Return what a second of it is billed."""
-        rates = (
-            self.cpu * held.cpus,
-            self.memory_gib * (held.memory_bytes / GIB),
-            sum(self.gpus.get(name, self.gpu) * count for name, count in held.gpus.items()),
-        )
-        return max(rates) if self.combine == "max" else sum(rates)
-
-    @property
-    def decay_constant(self) -> float:
-        """Return the k of exp(-k * t), 1/s; 0: usage does not decay."""
-        if not 0 < self.half_life_s < math.inf:
-            return 0.0
-        return math.log(2) / self.half_life_s
+def rate_of(config: SharesConfig, held: Held) -> float:
+    """Return what a second of what is held is billed."""
+    rates = (
+        config.cpu * held.cpus,
+        config.memory_gb * (held.memory_bytes / GIB),
+        sum(config.gpus.get(name, config.gpu) * count for name, count in held.gpus.items()),
+    )
+    return max(rates) if config.combine == "max" else sum(rates)
 
 
 class LedgerRow(Struct, kw_only=True, omit_defaults=True):
@@ -68,7 +45,7 @@ class LedgerRow(Struct, kw_only=True, omit_defaults=True):
         at_s: up to when ``usage`` is decayed, seconds since the epoch.
         usage: billed, with decay.
         billed: without decay.
-        cpu_s, memory_gib_s: what was held, by how long.
+        cpu_s, memory_gb_s: what was held, by how long.
         gpu_s: likewise, by type of GPU.
         attempts: how many.
     """
@@ -79,7 +56,7 @@ class LedgerRow(Struct, kw_only=True, omit_defaults=True):
     usage: float = 0.0
     billed: float = 0.0
     cpu_s: float = 0.0
-    memory_gib_s: float = 0.0
+    memory_gb_s: float = 0.0
     gpu_s: dict[str, float] = {}
     attempts: int = 0
 
@@ -114,30 +91,37 @@ class _Holding(Struct, frozen=True, kw_only=True):
 class UsageLedger:
     """Usage by project and user; only `gschedd.core.apply` changes it.
 
+    An attempt is billed by the weights that are in force when it ends.
+
     Attributes:
-        billing: the rates in force; an attempt is billed by those of its end.
-        rows: by project and user, in the database.
+        rows: by project and user, as in the database.
     """
 
-    def __init__(self, billing: Billing | None = None) -> None:
-        self.billing = billing or Billing()
+    def __init__(self, config: SharesConfig | None = None) -> None:
         self.rows: dict[Association, LedgerRow] = {}
         self._accruals: dict[Association, _Accrual] = {}
         self._holdings: dict[int, _Holding] = {}
-        self._constant = self.billing.decay_constant
+        self.configure(config or SharesConfig())
 
-    def configure(self, billing: Billing) -> None:
-        """Take other rates; running attempts are billed by them from their start on."""
+    def configure(self, config: SharesConfig) -> None:
+        """Take other weights; running attempts are billed by them from their start on."""
         holdings = self._holdings
-        self.billing, self._constant = billing, billing.decay_constant
+        self._config = config
+        #: The k of exp(-k * t), 1/s; 0: usage does not decay.
+        self._constant = math.log(2) / config.half_life_s if config.half_life_s else 0.0
         self._holdings, self._accruals = {}, {}
         for job, holding in holdings.items():
             self.hold(job, holding.whose, holding.held, holding.since_s)
 
+    @property
+    def running(self) -> Mapping[int, tuple[Association, float]]:
+        """Return whose attempts accrue, and since when, by job."""
+        return {job: (each.whose, each.since_s) for job, each in self._holdings.items()}
+
     def hold(self, job: int, whose: Association, held: Held, since_s: float) -> None:
         """Let the attempt of a job accrue from a time on, in place of one that it had."""
         self.release(job)
-        rate = self.billing.rate(held)
+        rate = rate_of(self._config, held)
         self._holdings[job] = _Holding(whose=whose, held=held, since_s=since_s, rate=rate)
         accrual = self._accruals.setdefault(whose, _Accrual())
         self._advance(accrual, since_s)
@@ -184,7 +168,7 @@ class UsageLedger:
         row.at_s = at_s
         row.billed += holding.rate * wall_s
         row.cpu_s += holding.held.cpus * wall_s
-        row.memory_gib_s += holding.held.memory_bytes / GIB * wall_s
+        row.memory_gb_s += holding.held.memory_bytes / GIB * wall_s
         row.attempts += 1
         row.gpu_s = dict(row.gpu_s)
         for name, count in holding.held.gpus.items():
@@ -208,11 +192,6 @@ class UsageLedger:
         row, accrual = self.rows.get(whose), self._accruals.get(whose)
         used = 0.0 if row is None else row.usage * self._left(now_s - row.at_s)
         return used if accrual is None else used + self._running(accrual, now_s)
-
-    def total_of(self, whose: Association, now_s: float) -> LedgerRow:
-        """Return what a user has used in a project without decay, with what runs up to now."""
-        row = self.rows.get(whose) or LedgerRow(project=whose[0], user=whose[1])
-        return structs.replace(row, usage=self.usage_of(whose, now_s), at_s=now_s)
 
     def _advance(self, accrual: _Accrual, now_s: float) -> None:
         """Accrue up to now; a clock that goes back changes nothing."""

@@ -3,7 +3,7 @@
 import hashlib
 import sqlite3
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar, cast
@@ -183,7 +183,7 @@ class Reader:
     def attempts(self, job: int) -> list[Attempt]:
         """Return all attempts of a job, oldest first; damaged ones are left out."""
         query = rows.SELECT_ATTEMPTS + "WHERE job = ? ORDER BY attempt"
-        return list(_whole(rows.read_attempt, self._db.execute(query, (job,))))
+        return list(rows.whole(rows.read_attempt, self._db.execute(query, (job,))))
 
     def events(self, job: int) -> list[tuple[int, f.AnyFact]]:
         """Return what happened to a job: (sequence number, fact), oldest first.
@@ -195,7 +195,7 @@ class Reader:
         def read(row: rows.Row) -> tuple[int, f.AnyFact]:
             return cast("int", row[0]), rows.read_event(row)
 
-        return list(_whole(read, self._db.execute(query, (job,))))
+        return list(rows.whole(read, self._db.execute(query, (job,))))
 
     def newest_event(self) -> int:
         """Return the number of the newest event, 0 if there is none."""
@@ -221,7 +221,7 @@ class Reader:
         def read(row: rows.Row) -> tuple[int, f.AnyFact]:
             return cast("int", row[0]), rows.read_event(row)
 
-        return list(_whole(read, self._db.execute(query, (first, last, *kinds))))
+        return list(rows.whole(read, self._db.execute(query, (first, last, *kinds))))
 
     def states_any(self, job: int, fields: Sequence[bytes]) -> bool:
         """Return whether a job's statement has one of some fields, without reading it."""
@@ -321,7 +321,7 @@ class Reader:
         """Return jobs by number, some hundreds at a time; unknown ones are left out."""
         query = f"{rows.SELECT_JOBS}WHERE jobs.id IN ({', '.join('?' * len(numbers))})"
         damaged: list[Damaged] = []
-        found = _whole(self._job, self._db.execute(query, list(numbers)), damaged)
+        found = rows.whole(self._job, self._db.execute(query, list(numbers)), damaged)
         jobs = {job.id: job for job in found}
         return PastJobs(jobs, [each.job for each in damaged])
 
@@ -344,18 +344,6 @@ class Reader:
     def close(self) -> None:
         """Close the connection."""
         self._db.close()
-
-
-def _whole(
-    read: Callable[[rows.Row], T], found: Iterable[rows.Row], damaged: list[Damaged] | None = None
-) -> Iterator[T]:
-    """Yield what whole rows stand for; ``damaged`` takes the others."""
-    for row in found:
-        try:
-            yield read(row)
-        except DamagedRowError as error:
-            if damaged is not None:
-                damaged.append(error.damaged)
 
 
 def _conditions(wanted: HistoryFilter, *, done_only: bool = True) -> tuple[str, list[SqlValue]]:

@@ -1,8 +1,8 @@
 """Between the core's records and the database's rows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 import msgspec
 from msgspec import Struct, structs
@@ -14,14 +14,17 @@ from gsched.model.states import HoldKind, JobState
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job, Node, SparseFields
 from gschedd.core.state.step import Run
-from gschedd.store.seals import SqlValue, read_row
+from gschedd.shares.ledger import LedgerRow
+from gschedd.store.seals import Damaged, DamagedRowError, SqlValue, read_row
 
 Row = tuple[SqlValue, ...]
+T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(JobSpec).decode
 _decode_attempt = msgspec.json.Decoder(Attempt).decode
 _decode_outcome = msgspec.json.Decoder(Outcome).decode
+_decode_usage = msgspec.json.Decoder(LedgerRow).decode
 _decode_node = msgspec.json.Decoder(Node).decode
 _fact_decoder: msgspec.json.Decoder[f.AnyFact] = msgspec.json.Decoder(f.AnyFact)
 
@@ -42,6 +45,7 @@ SELECT_JOBS: Final = (
 SELECT_ATTEMPTS: Final = "SELECT job, attempt, state, data, seal FROM attempts "
 SELECT_EVENTS: Final = "SELECT seq, at_s, kind, job, node, data, seal FROM events "
 SELECT_NODES: Final = "SELECT name, data, seal FROM nodes "
+SELECT_USAGE: Final = "SELECT project, user, data, seal FROM usage "
 
 
 class Batch(Struct, kw_only=True):
@@ -49,7 +53,7 @@ class Batch(Struct, kw_only=True):
 
     ``jobs`` and ``attempts`` are the records as they are after ``facts``; each is written once,
     however many facts touched it. ``runs`` are new rows of the history. ``removed_nodes`` lose
-    their rows.
+    their rows. ``usage`` are changed rows of the usage ledger.
     """
 
     facts: list[f.AnyFact]
@@ -60,6 +64,7 @@ class Batch(Struct, kw_only=True):
     next_job: int
     runs: list[Run] = []
     removed_nodes: frozenset[str] = frozenset()
+    usage: list[LedgerRow] = []
 
 
 def job_row(job: Job) -> Row:
@@ -231,6 +236,35 @@ def read_node(row: Row) -> Node:
     )
 
 
+def read_usage(row: Row) -> LedgerRow:
+    """Return the usage of a row of `SELECT_USAGE`.
+
+    Raises:
+        DamagedRowError: the row is not what was written.
+    """
+    *values, checksum = row
+    project, user, data = values
+    return read_row(
+        lambda: _decode_usage(cast("bytes", data)),
+        values,
+        checksum,
+        kind="usage",
+        key=f"{user!r} in project {project!r}",
+    )
+
+
+def whole(
+    read: Callable[[Row], T], found: Iterable[Row], damaged: list[Damaged] | None = None
+) -> Iterator[T]:
+    """Yield the contents of whole rows; ``damaged`` takes the others."""
+    for row in found:
+        try:
+            yield read(row)
+        except DamagedRowError as error:
+            if damaged is not None:
+                damaged.append(error.damaged)
+
+
 def read_event(row: Row) -> f.AnyFact:
     """Return the fact of a row of `SELECT_EVENTS`.
 
@@ -256,6 +290,11 @@ def attempt_row(job: int, attempt: Attempt) -> Row:
 def node_row(node: Node) -> Row:
     """Return a node's row."""
     return (node.name, _encode(node))
+
+
+def usage_row(usage: LedgerRow) -> Row:
+    """Return the row of what a user has used in a project."""
+    return (usage.project, usage.user, _encode(usage))
 
 
 def event_row(seq: int, fact: f.AnyFact) -> Row:

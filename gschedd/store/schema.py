@@ -4,21 +4,14 @@ Rows have checksums: see `gschedd.store.seals`.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from typing import Any, Final
-
-import msgspec
+from collections.abc import Iterator
+from typing import Final
 
 from gsched.errors import ConfigError
-from gschedd.store import history, rows
-from gschedd.store.seals import is_sealed, sealed
 
-_Row = dict[str, Any]
-_Json = dict[str, Any]
-
-SCHEMA_VERSION: Final = 12
+SCHEMA_VERSION: Final = 13
 #: The only other version that is taken over.
-VERSION_BEFORE: Final = 11
+VERSION_BEFORE: Final = 12
 
 SCHEMA: Final = """
 CREATE TABLE meta (
@@ -200,6 +193,15 @@ CREATE INDEX runs_of_kind ON history (kind);
 CREATE INDEX runs_of_node ON history (node);
 CREATE INDEX ended_runs ON history (ended_s);
 
+-- What users have used for projects, as gschedd.shares.ledger.LedgerRow has it.
+CREATE TABLE usage (
+    project TEXT NOT NULL,
+    user TEXT NOT NULL,
+    data BLOB NOT NULL,
+    seal INTEGER,
+    PRIMARY KEY (project, user)
+) WITHOUT ROWID;
+
 -- Every start of a head on this database: see gschedd.core.recovery.lineage.
 CREATE TABLE epochs (
     number INTEGER PRIMARY KEY,
@@ -212,29 +214,8 @@ CREATE TABLE epochs (
 );
 """
 
-#: Tables with checksums: the key of a row, and the columns that its checksum covers, in order.
-_SEALED: Final = {
-    "jobs": (("id",), rows.JOB_COLUMNS),
-    "attempts": (("job", "attempt"), ("job", "attempt", "state", "data")),
-    "events": (("seq",), ("seq", "at_s", "kind", "job", "node", "data")),
-    "history": (("id",), history.COLUMNS),
-}
-#: Kinds of events and names of fields, as the version before had them.
-_KINDS: Final = {
-    "MoveRequested": "MigrationRequested",
-    "MovePrepared": "MigrationPrepared",
-    "MoveAbandoned": "MigrationAbandoned",
-    "MoveMeasured": "MigrationMeasured",
-    "PlaceLost": "TargetLost",
-    "NodeProbeAsked": "NodeProbeRequested",
-}
-_FIELDS: Final = {
-    "asked": "requested",
-    "asked_s": "requested_s",
-    "moves_asked": "moves_requested",
-    "promis" + "ed": "guaranteed",  # in two pieces, as scripts/tidy.py refuses the word
-}
-_HAS_FIELDS: Final = " OR ".join(f"instr({{0}}, CAST('\"{name}\"' AS BLOB))" for name in _FIELDS)
+#: What this version has and the one before has not: names of tables and indexes.
+_NEW: Final = ("TABLE usage",)
 
 
 def check_version(path: str, version: int) -> None:
@@ -263,74 +244,11 @@ def create(db: sqlite3.Connection) -> None:
 
 
 def take_over(db: sqlite3.Connection) -> None:
-    """Make a database of the version before one of this version, in a transaction of the caller.
-
-    A row that is damaged stays as it is, so that it is still found.
-    """
-    for name in history.COLUMNS:
-        old = name.replace("requested_", "asked_").replace("predicted_", "said_")
-        if old != name:
-            db.execute(f"ALTER TABLE history RENAME COLUMN {old} TO {name}")
-    db.execute("DROP INDEX measured_moves")
-    kinds = ", ".join(f"'{kind}'" for kind in _KINDS)
-    _rewrite(db, "jobs", _HAS_FIELDS.format("sparse"), _job)
-    _rewrite(db, "attempts", _HAS_FIELDS.format("data"), _attempt)
-    _rewrite(db, "events", f"kind IN ({kinds}) OR {_HAS_FIELDS.format('data')}", _event)
-    _rewrite(db, "history", "basis = 'asked'", lambda row: row | {"basis": "requested"})
-    (index,) = (each for each in _statements() if "INDEX measured_migrations" in each)
-    db.execute(index)
+    """Make a database of the version before one of this version, in a transaction of the caller."""
+    for statement in _statements():
+        if any(f"CREATE {name} " in statement for name in _NEW):
+            db.execute(statement)
     db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def _rewrite(
-    db: sqlite3.Connection, table: str, where: str, change: Callable[[_Row], _Row]
-) -> None:
-    """Change the rows of a table that fulfil a condition, and their checksums."""
-    key, columns = _SEALED[table]
-    one = " AND ".join(f"{name} = ?" for name in key)
-    found = db.execute(f"SELECT {', '.join(key)} FROM {table} WHERE {where}").fetchall()  # noqa: S608 # the names are constants
-    query = f"SELECT {', '.join(columns)}, seal FROM {table} WHERE {one}"  # noqa: S608 # likewise
-    values = ", ".join(f"{name} = ?" for name in (*columns, "seal"))
-    update = f"UPDATE {table} SET {values} WHERE {one}"  # noqa: S608 # likewise
-    for row_key in found:
-        *row, checksum = db.execute(query, row_key).fetchone()
-        if is_sealed(row, checksum):
-            changed = change(dict(zip(columns, row, strict=True)))
-            db.execute(update, (*sealed(tuple(changed.values())), *row_key))
-
-
-def _job(row: _Row) -> _Row:
-    fields = _renamed(msgspec.json.decode(row["sparse"]))
-    for name in {"move", "migration"} & fields.keys():
-        fields[name] = _renamed(fields[name])
-    return row | {"sparse": msgspec.json.encode(fields)}
-
-
-def _attempt(row: _Row) -> _Row:
-    fields = msgspec.json.decode(row["data"])
-    for part in fields["parts"].values():
-        _rename_in(part)
-    return row | {"data": msgspec.json.encode(_rename_in(fields))}
-
-
-def _event(row: _Row) -> _Row:
-    fields = msgspec.json.decode(row["data"])
-    kind = fields["type"] = _KINDS.get(fields["type"], fields["type"])
-    return row | {"kind": kind, "data": msgspec.json.encode(_rename_in(fields))}
-
-
-def _rename_in(fields: _Json) -> _Json:
-    """Rename what the record of an end holds, and the basis of predictions that have none."""
-    if fields.get("record"):
-        fields["record"] = _renamed(fields["record"])
-    for made in (fields.get("prediction"), *fields.get("predictions", {}).values()):
-        if made:
-            made["basis"] = _FIELDS.get(made["basis"], made["basis"])
-    return fields
-
-
-def _renamed(fields: _Json) -> _Json:
-    return {_FIELDS.get(name, name): value for name, value in fields.items()}
 
 
 def _statements() -> Iterator[str]:

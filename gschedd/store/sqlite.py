@@ -69,6 +69,7 @@ _ATTEMPTS: Final = Insert(
     "attempts", ("job", "attempt", "state", "data", "seal"), key=("job", "attempt")
 )
 _NODES: Final = Insert("nodes", ("name", "data", "seal"), key=("name",))
+_USAGE: Final = Insert("usage", ("project", "user", "data", "seal"), key=("project", "user"))
 _HISTORY: Final = Insert("history", (*history.COLUMNS, "seal"))
 
 
@@ -304,6 +305,8 @@ class Store:
                 if is_marked:
                     names.add(node.name)
             refresh_space(state, node)
+        usage = rows.whole(rows.read_usage, self._db.execute(rows.SELECT_USAGE), damaged)
+        state.usage.rows.update(((each.project, each.user), each) for each in usage)
         attempts: dict[int, Attempt] = {}
         for row in self._db.execute(rows.SELECT_ATTEMPTS + "WHERE state <> 'ended'"):
             try:
@@ -360,12 +363,8 @@ class Store:
         """Yield the newest facts of a kind that has an index of its own, oldest first."""
         # The kind stands in the text, as SQLite uses a partial index only for a constant.
         query = f"{rows.SELECT_EVENTS} WHERE kind = '{kind.__name__}' ORDER BY seq DESC LIMIT ?"
-        for row in reversed(self._db.execute(query, (LEARNED_AGAIN,)).fetchall()):
-            try:
-                fact = rows.read_event(row)
-            except DamagedRowError as error:
-                damaged.append(error.damaged)
-                continue
+        found = reversed(self._db.execute(query, (LEARNED_AGAIN,)).fetchall())
+        for fact in rows.whole(rows.read_event, found, damaged):
             if isinstance(fact, kind):
                 yield fact
 
@@ -500,6 +499,7 @@ class Store:
                 for statement in rows.DISCARD:
                     db.execute(statement, (fact.job,))
         _NODES.run(db, [sealed(rows.node_row(node)) for node in batch.nodes])
+        _USAGE.run(db, [sealed(rows.usage_row(usage)) for usage in batch.usage])
         _HISTORY.run(db, [sealed(history.run_row(run)) for run in batch.runs])
         db.executemany(
             "DELETE FROM nodes WHERE name = ?", [(name,) for name in batch.removed_nodes]

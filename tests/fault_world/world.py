@@ -31,6 +31,7 @@ from tests.fault_world.bookkeeping import InvariantError, check_head, demand
 from tests.fault_world.checks import History, Truth, check_rest
 from tests.fault_world.network import Way, Weather, Wire
 from tests.fault_world.users import CALLERS, Intent, Users, draw_intent
+from tests.support.billed import wrong_bills
 from tests.support.site import PLAIN, changed
 
 BEGIN_S: Final = 1_000_000_000.0
@@ -407,6 +408,8 @@ class FaultWorld:
         down = [node.name for node in head.state.nodes.values() if node.state != "up"]
         demand(not down, "I11", f"{down} are not up again")
         check_rest(self.history, self.machines, self.users.acked)
+        wrong = wrong_bills(head.state.usage.rows.values(), self.history.facts)
+        demand(not wrong, "I13", f"usage is not what attempts held: {wrong}")
         demand(not head.state.jobs, "I11", f"the head still has {list(head.state.jobs)}")
         for node in self.nodes:
             known = list(node.agent.attempts) if node.agent is not None else []

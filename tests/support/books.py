@@ -36,9 +36,10 @@ def batch_of(
         nodes=list(state.unstored.nodes.values()),
         blobs={digest: (ALICE.uid, data) for digest, data in (blobs or {}).items()},
         next_job=state.next_job,
+        usage=list(state.unstored.usage.values()),
         runs=list(runs),
     )
-    state.unstored.jobs, state.unstored.attempts, state.unstored.nodes = {}, {}, {}
+    state.unstored.forget_records()
     state.unstored.finished.clear()
     return batch
 

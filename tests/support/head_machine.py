@@ -191,9 +191,10 @@ class HeadMachine(DependentJobs, SharingJobs, IdleJobs):
                 nodes=list(state.unstored.nodes.values()),
                 blobs={},
                 next_job=state.next_job,
+                usage=list(state.unstored.usage.values()),
             )
         )
-        state.unstored.jobs, state.unstored.attempts, state.unstored.nodes = {}, {}, {}
+        state.unstored.forget_records()
 
     # --- people ---
 

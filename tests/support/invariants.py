@@ -9,6 +9,7 @@ from gschedd.core.state.facts import AnyFact
 from gschedd.core.state.state import State
 from gschedd.plan.space import FreeNode
 from tests.fault_world.checks import History
+from tests.support.billed import wrong_bills
 
 
 def check_history(facts: Sequence[AnyFact]) -> None:
@@ -16,6 +17,13 @@ def check_history(facts: Sequence[AnyFact]) -> None:
     history = History({getattr(fact, "by", "") for fact in facts})
     for fact in facts:
         history.add(fact)
+
+
+def check_bills(state: State, facts: Sequence[AnyFact]) -> None:
+    """Check that ended attempts are billed, and that those that have started accrue."""
+    assert wrong_bills(state.usage.rows.values(), facts) == []
+    started = {job for job, each in state.running.items() if each.current_attempt.started_s}
+    assert state.usage.running.keys() == started
 
 
 def content(state: State) -> dict[str, object]:
@@ -43,6 +51,8 @@ def content(state: State) -> dict[str, object]:
         },
         "keys": state.keys,
         "next_job": state.next_job,
+        "usage": state.usage.rows,
+        "accruing": state.usage.running,
     }
 
 

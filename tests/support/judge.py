@@ -9,6 +9,7 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from gsched.model.states import JobState, OutcomeKind
 from gschedd.core.apply.jobs import apply
 from gschedd.core.state import facts as f
 from gschedd.core.state.state import State
+from gschedd.shares.ledger import LedgerRow
+from gschedd.store import rows
 from gschedd.store.reader import Reader
+from tests.support.billed import wrong_bills
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +112,7 @@ def verdict(
     problems += _replay(facts)
     problems += _outcomes(facts, submitted)
     problems += _rows(database, submitted)
+    problems += wrong_bills(_usage(database), facts)
     problems += _lines(judge, facts)
     if attempts_max is not None:
         counts = Counter(fact.job for fact in facts if isinstance(fact, f.AttemptAssigned))
@@ -165,6 +170,11 @@ def _rows(database: Path, submitted: Iterable[int]) -> list[str]:
     return problems + [
         f"GPU {gpu} of {node} is still owned by job {job}" for node, gpu, job in owned
     ]
+
+
+def _usage(database: Path) -> list[LedgerRow]:
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        return [rows.read_usage(row) for row in connection.execute(rows.SELECT_USAGE)]
 
 
 def _lines(judge: Judge, facts: list[f.AnyFact]) -> list[str]:

@@ -46,7 +46,7 @@ from gschedd.plan.snapshot import Policy, Wait
 from gschedd.policies.queue import fifo
 from tests.fault_world.bookkeeping import check_head
 from tests.support.evidence import NO_DIRECTORY
-from tests.support.invariants import check_history
+from tests.support.invariants import check_bills, check_history
 from tests.support.machines import GIB, Machine, inventory, node
 from tests.support.orders import Order, order_of
 from tests.support.saving import Program, Running, save_state
@@ -303,8 +303,7 @@ class World:
 
     def program_of(self, number: int) -> Program:
         """Return what a job does; of an element its own program, or that of all elements."""
-        own = self.programs.get(number)
-        return self.programs[submitted_number(number)] if own is None else own
+        return self.programs.get(number) or self.programs[submitted_number(number)]
 
     def job(self, number: int) -> Job:
         """Return a job, done or not."""
@@ -380,8 +379,9 @@ class World:
                 gpus.update(part.share_gpus)
 
     def check_history(self) -> None:
-        """Check all facts so far against each other."""
+        """Check all facts so far against each other, and what users were billed for."""
         check_history(self.facts)
+        check_bills(self.head.state, self.facts)
 
     def _post(self, message: Report, deliver: Callable[[], None]) -> None:
         kind = type(message)

@@ -318,7 +318,7 @@ def test_a_rehearsal_that_fails_leaves_the_database_alone(tmp_path: Path) -> Non
         upgrade(str(tmp_path), clock=SystemClock(), progress=quiet)
     arm("")
     with closing(sqlite3.connect(path)) as db:
-        db.execute("DROP INDEX measured_moves")
+        db.execute("CREATE TABLE usage (a)")
     with pytest.raises(GschedError):
         upgrade(str(tmp_path), clock=SystemClock(), progress=quiet)
 

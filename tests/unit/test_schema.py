@@ -9,11 +9,9 @@ import pytest
 
 from gsched.errors import ConfigError, StorageError
 from gsched.failpoint import FailpointError, arm
-from gschedd.core.state import facts as f
 from gschedd.models.robust import RobustModel
-from gschedd.plan.load import Basis
 from gschedd.store import schema, sqlite
-from gschedd.store.reader import Reader
+from gschedd.store.purge import Keep
 from gschedd.store.schema import SCHEMA_VERSION, VERSION_BEFORE
 from gschedd.store.scrub import Place, check_slice
 from tests.support.books import Books
@@ -40,9 +38,9 @@ def stored_database(directory: Path) -> str:
     """Write the database that a head of the version before has left; return its path.
 
     Job 1 has two of four GPUs, 2 has ended, and its row is damaged, 3 migrates, 4 waits for two
-    GPUs: see `tests/golden/database_11.py`.
+    GPUs: see `tests/golden/database_12.py`.
     """
-    text = Path(__file__).parents[1].joinpath("golden", "database-11.sql").read_text()
+    text = Path(__file__).parents[1].joinpath("golden", "database-12.sql").read_text()
     path = str(directory / "gsched.db")
     with closing(sqlite3.connect(path)) as db:
         db.executescript(text)
@@ -126,7 +124,7 @@ def test_the_database_of_any_other_version_is_refused_and_left_alone(
 def test_the_database_of_the_version_before_is_taken_over_with_all_that_is_in_it(
     tmp_path: Path,
 ) -> None:
-    """Its jobs end as ever, and others get their GPUs."""
+    """Its jobs end as ever, others get their GPUs, and running jobs accrue usage."""
     stored_database(tmp_path)
 
     books = Books(tmp_path, make_model=RobustModel)
@@ -135,27 +133,16 @@ def test_the_database_of_the_version_before_is_taken_over_with_all_that_is_in_it
     assert damaged(books.store.path) == ["job 2"], "it was"
     moving = books.head.state.jobs[3]
     assert (moving.guaranteed, moving.moves_requested, moving.target.request) == (True, 2, 2)
-    assert moving.migration is not None
-    assert moving.target.requested_s == moving.migration.requested_s == books.now_s
-    prediction = moving.current_attempt.parts["n1"].prediction
-    assert prediction is not None
-    assert prediction.basis is Basis.REQUESTED
     assert owners(books.store.path) == [(0, 1, 1, 100), (1, 1, 1, 100)]
-    reader = Reader(books.store.path)
-    kinds = [type(fact).__name__ for _, fact in reader.events(3)]
-    assert {"MigrationRequested", "MigrationPrepared", "TargetLost"} <= set(kinds)
-    assert {"MigrationAbandoned", "MigrationMeasured", "DeadlineJudged"} <= set(kinds)
-    (ended,) = [fact for _, fact in reader.events(2) if isinstance(fact, f.PartEnded)]
-    assert (ended.record.requested, ended.record.requested_s) == (1, books.now_s + 5)
-    (run,) = books.store.newest_runs(9)
-    assert run.prediction is not None
-    assert run.prediction.basis is Basis.REQUESTED
+    assert books.head.state.usage.rows == {}
+    assert books.head.state.usage.running == {1: (("", "alice"), books.now_s)}
+    books.exit(1, wall_s=100.0)
     books.register(cpus=8, gpus=4)
-    books.exit(1)
     books.schedule()
     assert owners(books.store.path) == [(0, 4, 1, 100), (1, 4, 1, 100)]
     books.reopen()
     assert set(books.head.state.jobs) == {3, 4}
+    assert books.head.state.usage.rows["", "alice"].gpu_s == {"": 200.0}
 
 
 def test_a_database_that_was_taken_over_is_as_a_new_one(tmp_path: Path) -> None:
@@ -180,19 +167,15 @@ def test_a_database_is_taken_over_after_a_backup_and_as_a_whole(tmp_path: Path) 
         arm("")
         killed._db.close()
     assert version(path) == VERSION_BEFORE
-    assert renamed_columns(path) == {"asked_cpus"}
+    assert "usage" not in tables(path)
 
     again = Books(tmp_path)
 
     assert version(again.store.path) == SCHEMA_VERSION
-    assert renamed_columns(path) == {"requested_cpus"}
+    assert "usage" in tables(path)
     backup = f"{again.store.path}.schema-{VERSION_BEFORE}"
     assert version(backup) == VERSION_BEFORE
-    assert renamed_columns(backup) == {"asked_cpus"}
-
-
-def renamed_columns(path: str) -> set[object]:
-    return {row[1] for row in tables(path)["history"]} & {"asked_cpus", "requested_cpus"}
+    assert "usage" not in tables(backup)
 
 
 def test_a_schema_that_fails_ends_the_start(
@@ -244,3 +227,33 @@ def test_a_node_that_registers_tells_the_memory_of_its_gpus(tmp_path: Path) -> N
     with closing(sqlite3.connect(books.store.path)) as db:
         query = "SELECT node, gpu, memory_bytes FROM gpus"
         assert db.execute(query).fetchall() == [("n1", 0, 2**35), ("n1", 1, 2**35)]
+
+
+# --- usage ---
+
+
+def test_usage_stays_when_old_jobs_are_removed_and_a_damaged_row_of_it_alone_is_left_out(
+    tmp_path: Path,
+) -> None:
+    books = Books(tmp_path)
+    books.register(cpus=8)
+    for account in ("lab", "other"):
+        books.submit("nodes=1", account=account)
+    books.schedule()
+    for job in (1, 2):
+        books.start(job)
+        books.exit(job, wall_s=50.0)
+    now_s = books.now_s + 1e9
+    while books.store.purge(Keep(jobs_days=1), now_s).more:
+        pass
+    usage = dict(books.head.state.usage.rows)
+    books.reopen()
+    assert books.head.state.usage.rows == usage
+    assert usage["lab", "alice"].cpu_s == 50.0
+
+    with closing(sqlite3.connect(books.store.path)) as db:
+        db.execute("UPDATE usage SET data = replace(data, '50', '90') WHERE project = 'other'")
+        db.commit()
+    assert damaged(books.store.path) == ["usage 'alice' in project 'other'"]
+    books.reopen()
+    assert set(books.head.state.usage.rows) == {("lab", "alice")}

@@ -23,6 +23,7 @@ from gschedd.core.apply import arrays as apply_arrays
 from gschedd.core.apply import nodes as apply_nodes
 from gschedd.core.apply import training as apply_moves
 from gschedd.core.state import facts as f
+from gschedd.core.state.billing import accrue, bill
 from gschedd.core.state.elements import next_number, short_number_of
 from gschedd.core.state.indexing import (
     enter,
@@ -50,11 +51,12 @@ def recovered(state: State, fact: f.AttemptRecovered) -> None:
     if job.attempt is not None:
         older = touch_attempt(state, job)
         older.state = next_attempt_state(older.state, fact, AttemptState.ENDED)
-        older.ended_s = fact.at_s
+        older.ended_s = min(fact.at_s, max(fact.assigned_s, older.started_s or older.assigned_s))
         older.outcome = Outcome(
             kind=OutcomeKind.RERUN, message=f"attempt {fact.attempt} took its place"
         )
         disown(state, job, older)
+        bill(state, job, older.ended_s, fact.at_s)
         state.dirty.nodes.update(older.parts)
     if job.move is not None:
         give_up_move(state, job)
@@ -84,6 +86,7 @@ def recovered(state: State, fact: f.AttemptRecovered) -> None:
         job.started_s = started_s
     job.attempt, job.attempts = attempt, fact.attempt
     own(state, job, attempt)
+    accrue(state, job)
     touch_attempt(state, job)
 
 
@@ -184,6 +187,7 @@ def add_job(state: State, job: Job) -> None:
     enter(state, job)
     if job.attempt is not None:
         own(state, job, job.attempt)
+        accrue(state, job)
     if job.move is not None:
         reserve(state, job)
 
@@ -229,6 +233,8 @@ def _altered(state: State, fact: f.JobAltered) -> None:
     _look_again(job)
     forget_dependencies(state, job)
     job.spec = fact.spec
+    if job.attempt is not None and job.id in state.running:
+        accrue(state, job)  # its project may be another one
     note_dependencies(state, job)
     if job.spec.is_training:
         state.training_jobs[job.id] = job
@@ -320,7 +326,7 @@ def _part_started(state: State, fact: f.PartStarted) -> None:
     if not fact.warm and job.migration is not None and job.migration.warm:
         cold = f"it was not prepared on {fact.node}"
         job.migration = structs.replace(job.migration, warm=False, cold=cold)
-    _note_start(job, attempt, min(max(fact.started_s, attempt.assigned_s), fact.at_s))
+    _note_start(state, job, attempt, min(max(fact.started_s, attempt.assigned_s), fact.at_s))
     state.note_moved(job.id)
     waits = any(each.state is PartState.PENDING for each in attempt.parts.values())
     wanted = AttemptState.STARTING if waits else AttemptState.RUNNING
@@ -331,10 +337,11 @@ def _part_started(state: State, fact: f.PartStarted) -> None:
     apply_arrays.note_started(state, job)
 
 
-def _note_start(job: Job, attempt: Attempt, started_s: float) -> None:
+def _note_start(state: State, job: Job, attempt: Attempt, started_s: float) -> None:
     """Keep the first start of an attempt and of its job, bounded by what the head knows."""
     if attempt.started_s is None:
         attempt.started_s = started_s
+        accrue(state, job)
     if job.started_s is None:
         job.started_s = started_s
 
@@ -401,7 +408,7 @@ def _part_ended(state: State, fact: f.PartEnded) -> None:
     part.record, part.usage = fact.record, fact.usage
     if part.started_s is None and fact.record.started_s:
         part.started_s = fact.record.started_s
-        _note_start(job, attempt, min(max(part.started_s, attempt.assigned_s), fact.at_s))
+        _note_start(state, job, attempt, min(max(part.started_s, attempt.assigned_s), fact.at_s))
         state.note_moved(job.id)
     attempt.state = next_attempt_state(attempt.state, fact, AttemptState.EXITING)
     move(state, job, fact, job.state)
@@ -413,6 +420,7 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     attempt.state = next_attempt_state(attempt.state, fact, AttemptState.ENDED)
     attempt.outcome, attempt.usage, attempt.ended_s = fact.outcome, fact.usage, fact.ended_s
     disown(state, job, attempt)
+    bill(state, job, fact.ended_s, fact.at_s)
     state.reached.pop(job.id, None)
     state.volatile.paces.pop(job.id, None)
     state.volatile.stuck.pop(job.id, None)

@@ -123,6 +123,7 @@ def reconfigure(state: State, settings: Settings, before: Settings) -> None:
             f"gselect -q {gone}",
         )
     reprioritize(state, {name: queue.priority for name, queue in settings.queues.items()})
+    state.usage.configure(settings.config.shares)
     state.caches.sizes.clear()
     state.dirty.mark_all()
 

@@ -16,6 +16,7 @@ from gschedd.models.steptimes import StepTimes
 from gschedd.plan.sharing import DEFAULT_RULES
 from gschedd.plan.snapshot import JobClass, OrderKey
 from gschedd.plan.space import SortedSpaces
+from gschedd.shares.ledger import UsageLedger
 
 
 class State:
@@ -49,6 +50,7 @@ class State:
         move_costs: how long moves have kept training jobs from working.
         step_times: how long steps of training jobs have taken where.
         goodputs: what is known of the goodput of adaptive training jobs.
+        usage: what users have used for projects. What runs is an index of it.
 
         spaces: an index, as all below: free resources of each node.
         counts: how many jobs there are, by queue and state.
@@ -109,6 +111,7 @@ class State:
         self.move_costs = Startups()
         self.step_times = StepTimes()
         self.goodputs = GoodputKnowledge()
+        self.usage = UsageLedger()
 
     def _init_indices(self) -> None:
         self.spaces = SortedSpaces()

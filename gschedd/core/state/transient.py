@@ -20,6 +20,8 @@ from gschedd.core.state.facts import CheckpointTaken
 from gschedd.core.state.records import Attempt, Job, Node
 from gschedd.plan.snapshot import JobClass, OrderKey, RunningJob
 from gschedd.plan.training import Size
+from gschedd.shares.ledger import LedgerRow
+from gschedd.shares.tree import Association
 
 
 class Ends:
@@ -266,6 +268,7 @@ class Unstored:
     Attributes:
         jobs, attempts, nodes: changed, by id, by job and number, by name.
         removed_nodes: names of nodes that are forgotten.
+        usage: changed rows of the usage ledger, by project and user.
         finished: jobs that became done; the shell takes them by themselves.
     """
 
@@ -279,3 +282,4 @@ class Unstored:
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self.nodes: dict[str, Node] = {}
         self.removed_nodes: set[str] = set()
+        self.usage: dict[Association, LedgerRow] = {}

@@ -1,0 +1,42 @@
+"""What attempts are billed for: project and user, and what they hold for how long."""
+
+from collections import Counter
+
+from gsched.model.resources import WHOLE_PERCENT
+from gschedd.core.state.records import Attempt, Job
+from gschedd.core.state.state import State
+from gschedd.shares.ledger import Held
+
+
+def project_of(job: Job) -> str:
+    """Return the project that a job is billed to; empty: none."""
+    return job.spec.account
+
+
+def accrue(state: State, job: Job) -> None:
+    """Let the attempt of a job accrue usage from its start on; until then nothing is billed."""
+    attempt = job.current_attempt
+    if attempt.started_s is not None:
+        whose = (project_of(job), job.spec.owner.user)
+        state.usage.hold(job.id, whose, held_by(state, attempt), attempt.started_s)
+
+
+def bill(state: State, job: Job, end_s: float, now_s: float) -> None:
+    """Bill the attempt of a job that has ended."""
+    row = state.usage.bill(job.id, end_s, now_s)
+    if row is not None:
+        state.unstored.usage[row.project, row.user] = row
+
+
+def held_by(state: State, attempt: Attempt) -> Held:
+    """Return what an attempt holds on all its nodes."""
+    percent: Counter[str] = Counter()
+    for share in attempt.allocation:
+        types = {gpu.index: gpu.type for gpu in state.gpus_of(share.node)}
+        for held in share.gpus_held:
+            percent[types.get(held.index, "")] += held.percent
+    return Held(
+        cpus=sum(share.cpus for share in attempt.allocation),
+        memory_bytes=sum(share.memory_bytes for share in attempt.allocation),
+        gpus={name: count / WHOLE_PERCENT for name, count in percent.items()},
+    )
