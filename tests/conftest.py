@@ -52,6 +52,8 @@ gc.disable()
 # Without bytecode each of the thousands of interpreters that tests start would compile gsched.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# aiohttp reads the certificates of the system at its import, for 0.1 s: no test needs them.
+os.environ.setdefault("SSL_CERT_FILE", os.devnull)
 timings.open_account()  # before `tests.support.forks` looks in which control groups it is
 # A shell ignores it for what runs in the background, and so would each command that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

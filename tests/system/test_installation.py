@@ -187,7 +187,9 @@ stat -c '%U %a %n' /etc/gsched/* /var/lib/gsched /var/lib/gnode /run/gsched
 test -s /opt/gsched/share/man/man1/gsub.1 && test -s /usr/local/share/man/man8/gnode.8
 kill $(cat /var/lib/gsched/gschedd.pid /var/lib/gnode/gnode.pid)
 cd /run/src
+echo '# changed' >> gsched/errors.py
 scripts/install
+tail -qn 1 /opt/gsched/lib/python3*/site-packages/gsched/errors.py
 scripts/install --uninstall
 find /opt /usr/local -name '*gsched*' -o -name gnode -o -name gsub
 scripts/install --uninstall || echo "nothing is left to remove"
@@ -230,6 +232,7 @@ scripts/install --uninstall || echo "nothing is left to remove"
     assert "created the cluster's key /etc/gsched/cluster.key" in lines
     assert lines.index("kept the cluster's key /etc/gsched/cluster.key") > lines.index(user)
     assert "install: gsched" in told.partition("(upgrade)")[0]
+    assert "# changed" in told.partition("(upgrade)")[2].splitlines(), "of the same version"
     left = lines[lines.index("install: kept /etc/gsched, /var/lib/gsched, /var/lib/gnode and the "
         "account gsched; --purge removes them") + 1 :]  # fmt: skip
     assert [line for line in left if line.startswith("/")] == []

@@ -329,10 +329,10 @@ def test_logins_while_jobs_end_leave_nothing_behind(site: Site) -> None:
             if site.sshd.run(alice, "sleep 0.2; cat /proc/self/cgroup").status == 0:
                 come_in.append(number)
 
-    with ThreadPoolExecutor(6) as pool:
-        threads = [pool.submit(log_in_again_and_again, number) for number in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        threads = [pool.submit(log_in_again_and_again, number) for number in range(3)]
         try:
-            for _ in range(8):
+            for _ in range(5):
                 before = len(come_in)
                 waits = f"while [ ! -e {over} ]; do sleep 0.05; done"
                 job = site.users.submit(site.cluster, alice, "--", "sh", "-c", waits)
@@ -355,8 +355,8 @@ def test_logins_while_jobs_end_leave_nothing_behind(site: Site) -> None:
 def test_many_log_in_at_once(site: Site) -> None:
     alice = started(site)
     job = site.submitted(alice, *SLEEP)
-    with ThreadPoolExecutor(16) as pool:
-        ran = list(pool.map(lambda _: site.sshd.run(alice, GROUPS), range(16)))
+    with ThreadPoolExecutor(8) as pool:
+        ran = list(pool.map(lambda _: site.sshd.run(alice, GROUPS), range(8)))
 
     assert all(f"/{job}.1\n" in each.stdout for each in ran), [each for each in ran if each.status]
 

@@ -20,6 +20,7 @@ from gsched.cli.local import cluster
 from gsched.cli.local.daemons import launcher_process, read_pid
 from gsched.cli.local.layout import ClusterLayout
 from gsched.client import HeadClient, new_job
+from gsched.config.tables import Config
 from gsched.protocol.api import JobStory
 from tests.support import records
 from tests.support.cluster import wait_until
@@ -30,10 +31,17 @@ pytestmark = pytest.mark.timeout(180)
 
 
 class Site:
-    """A directory, and the commands on it."""
+    """A directory, and the commands on it.
 
-    def __init__(self, directory: Path) -> None:
+    The head's configuration is there already, without the monitor, unless it is ``fresh``.
+    """
+
+    def __init__(self, directory: Path, *, fresh: bool) -> None:
         self.layout = ClusterLayout(directory=directory)
+        if not fresh:
+            directory.mkdir()
+            cluster.write_head(self.layout, Config(head=cluster.new_head(self.layout)))
+            cluster.change(self.layout.config, ("web", "enabled"), value=False)
         self.head = HeadClient(str(self.layout.socket))
         self.jobs = directory.parent / "jobs"
         self.jobs.mkdir()
@@ -101,14 +109,19 @@ def _binds(listener: socket.socket, port: int) -> bool:
     return True
 
 
+#: Nothing is there before; all of it runs, the monitor, too.
+fresh = pytest.mark.parametrize("site", ["fresh"], indirect=True)
+
+
 @pytest.fixture
-def site(tmp_path: Path, process_marker: str) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, tmp_path: Path, process_marker: str) -> Iterator[Site]:
     """Return a site whose processes are gone at the end, whatever a test did."""
-    site = Site(tmp_path / "c")
+    site = Site(tmp_path / "c", fresh=getattr(request, "param", "") == "fresh")
     yield site
     kill_all(lambda: processes_of(process_marker, tmp_path))
 
 
+@fresh
 def test_up_runs_a_job_and_down_leaves_nothing(site: Site, tmp_path: Path) -> None:
     """The whole life; the second `down` finds nothing to do."""
     ran = site.up("--nodes", "2", "--cpus", "2", "--gpus", "3", "--memory", "1gb")
@@ -136,6 +149,7 @@ def test_up_runs_a_job_and_down_leaves_nothing(site: Site, tmp_path: Path) -> No
     )
 
 
+@fresh
 def test_up_twice_keeps_what_runs(site: Site) -> None:
     """The same processes; what was requested otherwise is told and not done."""
     site.up("--nodes", "1", "--cpus", "2")
@@ -205,6 +219,7 @@ def test_up_adds_nodes_to_a_running_cluster(site: Site) -> None:
     assert before.items() <= site.pids().items()
 
 
+@fresh
 def test_up_revives_a_cluster_of_which_everything_was_killed(site: Site) -> None:
     """Running, waiting and finished jobs: all are there, each ran once, each has its outcome.
 
@@ -251,6 +266,7 @@ def test_a_job_outlives_the_daemons_and_its_outcome_is_found(site: Site) -> None
     assert len(story.attempts) == 1
 
 
+@fresh
 def test_config_check_of_its_file_says_where_the_nodes_have_theirs(site: Site) -> None:
     site.up("--nodes", "2", "--cpus", "1")
 
@@ -393,6 +409,7 @@ def test_a_node_that_cannot_start_is_named_with_its_log(site: Site, *, crashed: 
     assert site.down().status == 0
 
 
+@fresh
 def test_two_ups_at_once_do_not_start_two_heads(site: Site) -> None:
     """The second waits for nobody: it is told, or finds all done."""
     words = [
@@ -419,6 +436,7 @@ def test_two_ups_at_once_do_not_start_two_heads(site: Site) -> None:
     assert len(heads) == 1
 
 
+@fresh
 def test_a_healthy_cluster_pleases_the_doctor(site: Site) -> None:
     """Also one that is found by GSCHED_HEAD alone."""
     site.up("--nodes", "1")
