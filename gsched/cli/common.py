@@ -153,8 +153,19 @@ PATIENCE_S = 30.0
 READ_PATIENCE_S = 5.0
 _READING = frozenset(
     {
-        *("gstat", "ghist", "gnodes", "gpeek", "greport", "gseff", "gselect", "qstat", "qselect"),
-        *("pbsnodes", "tracejob", "squeue", "sinfo", "sacct", "sreport", "sstat"),
+        *(
+            "gstat",
+            "ghist",
+            "gnodes",
+            "gpeek",
+            "gprio",
+            "greport",
+            "gseff",
+            "gselect",
+            "qstat",
+            "qselect",
+        ),
+        *("gprio", "pbsnodes", "tracejob", "squeue", "sinfo", "sacct", "sreport", "sstat"),
     }
 )
 

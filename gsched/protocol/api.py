@@ -16,6 +16,7 @@ from gsched.model.job import Labels, Stated
 from gsched.model.limits import MAX_JOBS_PER_REQUEST as MAX_JOBS_PER_REQUEST  # noqa: PLC0414 - also said here
 from gsched.model.limits import MAX_SUBMIT_BYTES
 from gsched.model.numbers import Amount, Count, Number
+from gsched.model.priorities import PriorityTerms
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Load, Usage
 from gsched.model.states import NodeState, ShareClass
@@ -359,6 +360,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         start: when it is predicted to start, where that was requested; None: it does not wait.
         live: what it uses at the moment; None: it does not run, or nothing was told yet.
         memory_peak_bytes, memory_mean_bytes: of the present (or last) attempt, from samples.
+        terms: of its priority; None: it does not wait, or jobs are not ordered by terms.
     """
 
     id: int
@@ -374,6 +376,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     gpu_share: ShareRow | None = None
     memory_bytes: int = 0
     priority: int = 0
+    terms: PriorityTerms | None = None
     walltime_s: float | None = None
     started_s: float | None = None
     ended_s: float | None = None

@@ -63,6 +63,7 @@ COMMANDS = (
         "gmgr",
         "gmove",
         "gmsg",
+        "gprio",
         "gseff",
         "gselect",
         "gsched",

@@ -11,8 +11,20 @@ from gsched.cli.local.options import SETTINGS
 
 COMMANDS = (
     *("gsub", "gstat", "gdel", "ghold", "grls", "gsig", "grerun", "galter"),
-    *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gmgr", "gmove", "gmsg", "gseff", "gselect"),
-    *("greport", "gattach", "gshell", "gsched", "gsim"),
+    *(
+        "gpeek",
+        "gwait",
+        "gnodes",
+        "ghist",
+        "gmigrate",
+        "gmgr",
+        "gmove",
+        "gmsg",
+        "gprio",
+        "gseff",
+        "gselect",
+    ),
+    *("gprio", "greport", "gattach", "gshell", "gsched", "gsim"),
 )
 
 _BASH = r"""

@@ -225,6 +225,11 @@ def is_for_its_hold(state: str, unknown: str) -> bool:
     return state == JobState.HELD and unknown.startswith("the job is held")
 
 
+def priority_of(row: JobRow) -> float:
+    """Return by what a job is ordered: the sum of the terms of its priority, or its own."""
+    return row.priority if row.terms is None else round(row.terms.priority, 2)
+
+
 def _nodes_or_reason(row: JobRow, view: JobReply) -> str:
     return short_words(row, view) or compact(row.nodes)
 
@@ -297,7 +302,7 @@ _NAMED: Final = (
     Field("queue", "Queue", "queue", least=8, drop=4, once=True),
     Field("state", "State", "state"),
     Field("letter", "S", "letter", drop=11),
-    Field("priority", "Priority", "priority", right=True),
+    Field("priority", "Priority", lambda row, _: priority_of(row), right=True),
     Field("cpus", "CPUs", "cpus", right=True, drop=6),
     Field("gpus", "GPUs", "gpus", right=True),
     Field("chunks", "Chunks", "places", right=True),

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
+from msgspec import structs
+
 from gsched.cli.common import printable
 from gsched.cli.show.jobfields import FIELDS, array_summary, slack_words
 from gsched.cli.show.render import print_fields
@@ -69,6 +71,17 @@ def event_words(story: JobStory) -> Iterator[tuple[str, str]]:
         yield format_clock(event.at_s, now_s=story.now_s), text
 
 
+def _terms(row: JobRow) -> str:
+    """Return the sum of the terms of a priority, and those that are not 0."""
+    if row.terms is None:
+        return ""
+    terms = {name: getattr(row.terms, name) for name in structs.asdict(row.terms)}
+    priority = terms.pop("priority")
+    terms.pop("factor")
+    stated = [f"{name} {value:.2f}" for name, value in terms.items() if value]
+    return f"{priority:.2f} = {' + '.join(stated) or '0'}"
+
+
 def _array_fields(array: ArrayRow | None) -> Iterator[tuple[str, str]]:
     """Yield what is told of an array: its indices, its limit, and the states of its elements."""
     if array is None:
@@ -103,6 +116,7 @@ def attribute_words(story: JobStory) -> Iterator[tuple[str, str]]:
         ("exec_host", "+".join(row.nodes)),
         *_resource_list(story),
         ("Priority", str(row.priority)),
+        ("priority_terms", _terms(row)),
         ("Hold_Types", ", ".join(story.holds)),
         ("depend", story.depends),
         ("rerun_of", story.rerun_of),

@@ -320,7 +320,7 @@ _ROWS: Final = (
     SlurmRow(_detail(lambda story: " ".join(story.arguments)), "o COMMAND command", story=True),
     SlurmRow(_same("0"), "O CONTIGUOUS contiguous"),
     SlurmRow("priority", "p PRIORITY priority", "", "{:.14f}".format),
-    SlurmRow("priority", "Q PRIORITY prioritylong", "Priority 10"),
+    SlurmRow("priority", "Q PRIORITY prioritylong", "Priority 10", "{:.0f}".format),
     SlurmRow("queue", "P PARTITION partition", "Partition 10"),
     SlurmRow(_same("normal"), "q QOS qos", "QOS 10"),
     SlurmRow(_of(w.reason_word), "r REASON reason", "Reason 22"),

@@ -11,11 +11,10 @@ between the order is fixed, so that predicted starts are those of the order in f
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, overload
 
-from msgspec import Struct
-
 from gsched.config.shares import ROOT, PriorityConfig
 from gsched.model.ids import submitted_number
 from gsched.model.job import JobSpec
+from gsched.model.priorities import PriorityTerms
 from gsched.model.resources import Inventory, Request
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Settings
@@ -30,22 +29,6 @@ PRIORITY_MAX: Final = 1_300_000.0
 
 #: A project, or the root, and a user of it.
 Member = tuple[str, str]
-
-
-class Terms(Struct, frozen=True, kw_only=True):
-    """What the priority of a job is the sum of: each term by its weight."""
-
-    fair_share: float = 0.0
-    age: float = 0.0
-    size: float = 0.0
-    queue: float = 0.0
-    qos: float = 0.0
-    own: float = 0.0
-
-    @property
-    def priority(self) -> float:
-        """Return the sum."""
-        return self.fair_share + self.age + self.size + self.queue + self.qos + self.own
 
 
 class Priorities:
@@ -81,22 +64,30 @@ class Priorities:
         """Return the fair share of the user of a job in its project."""
         return self.factors.get(member_of(job.spec, self._projects), 1.0)
 
-    def terms(self, job: Job) -> Terms:
+    def terms(self, job: Job) -> PriorityTerms:
         """Return what the priority of a job is the sum of."""
+        terms = self._terms(job)
+        return PriorityTerms(
+            priority=sum(terms),
+            factor=self.factor(job),
+            **dict(zip(("fair_share", "age", "size", "queue", "qos", "own"), terms, strict=True)),
+        )
+
+    def _terms(self, job: Job) -> tuple[float, ...]:
         spec, weights = job.spec, self.weights
         waits_s = max(0.0, self.at_s - job.eligible_s) if weights.age else 0.0
-        return Terms(
-            fair_share=weights.fair_share * self.factor(job),
-            age=weights.age * min(1.0, waits_s / weights.max_age_s),
-            size=weights.size * self._size(spec.request) if weights.size else 0.0,
-            queue=weights.queue * self._queues.get(spec.queue, 0),
-            qos=weights.qos * self._qos.get(spec.qos, 0),
-            own=weights.own * spec.priority,
+        return (
+            weights.fair_share * self.factor(job),
+            weights.age * min(1.0, waits_s / weights.max_age_s),
+            weights.size * self._size(spec.request) if weights.size else 0.0,
+            weights.queue * self._queues.get(spec.queue, 0),
+            weights.qos * self._qos.get(spec.qos, 0),
+            weights.own * spec.priority,
         )
 
     def key(self, job: Job) -> OrderKey:
         """Return by what waiting jobs are ordered: priority, submission, id."""
-        priority = min(max(self.terms(job).priority, -PRIORITY_MAX), PRIORITY_MAX)
+        priority = min(max(sum(self._terms(job)), -PRIORITY_MAX), PRIORITY_MAX)
         return (submitted_number(job.id) - round(priority * _STEPS) * _BASE, job.id)
 
     def is_same_order(self, other: "Priorities") -> bool:

@@ -141,6 +141,9 @@ class JobViews:
             gpus=gpus,
             memory_bytes=memory_bytes,
             priority=spec.priority,
+            terms=self._state.priorities.terms(job)
+            if self._state.priorities is not None and job.state is JobState.QUEUED
+            else None,
             walltime_s=spec.walltime_s,
             started_s=_started_s(job),
             ended_s=job.ended_s,
