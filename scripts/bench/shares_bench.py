@@ -1,8 +1,8 @@
 """What the usage ledger and the factors of fair shares cost, each beside a floor.
 
 A job's start and end are measured together, on a ledger with all users and ten running jobs of
-each; the floor is one exponential and two look-ups. Factors are measured from the usage of all to
-the finished table; the floor is a look-up, a division and a sort of as many numbers.
+each; the floor is one exponential and two look-ups. Factors are measured from the configuration
+and the usage of all to the finished table; the floor is a look-up, a division and a sort.
 """
 
 import argparse
@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from gschedd.shares.factors import ROOT, FairShares
+from gsched.config.shares import ROOT
 from gschedd.shares.ledger import Held, UsageLedger
-from gschedd.shares.tree import Association, ShareAccount, ShareUser
+from gschedd.shares.tree import Association, ShareAccount, ShareTree, ShareUser
 
 ROUNDS: Final = 15
 JOBS: Final = 2_000
@@ -34,27 +34,30 @@ def median_s(action: Callable[[], object], rounds: int = ROUNDS) -> float:
     return statistics.median(times)
 
 
-def make(users: int) -> tuple[UsageLedger, FairShares, list[Association]]:
-    """Return a ledger with many users, and the shares of their projects."""
+def make(users: int) -> tuple[UsageLedger, Callable[[float], object], list[Association]]:
+    """Return a ledger with many users, what computes their factors, and the users."""
     rng = random.Random(1)
     book = UsageLedger()
-    shares = FairShares(book)
     projects = [f"p{number}" for number in range(math.ceil(users / USERS_OF_PROJECT))]
     parents = [f"g{number}" for number in range(math.ceil(len(projects) / PROJECTS_OF_PARENT))]
-    accounts = [ShareAccount(name=name, parent=ROOT, shares=rng.randint(1, 9)) for name in parents]
+    accounts = [ShareAccount(name=ROOT)]
+    accounts += [ShareAccount(name=name, parent=ROOT, shares=rng.randint(1, 9)) for name in parents]
     accounts += [
         ShareAccount(name=name, parent=parents[number // PROJECTS_OF_PARENT], shares=3)
         for number, name in enumerate(projects)
     ]
     whose = [(projects[number // USERS_OF_PROJECT], f"u{number}") for number in range(users)]
     members = [ShareUser(account=project, user=user) for project, user in whose]
-    shares.configure(accounts, members, recompute_s=30.0)
     for number, each in enumerate(whose):
         for run in range(10):
             held = Held(cpus=rng.randint(1, 64), gpus={"a100": float(rng.randint(0, 4))})
             book.hold(number * 10 + run, each, held, rng.random() * 1e5)
         book.bill(number * 10, 1e5, 1e5)
-    return book, shares, whose
+
+    def factors(now_s: float) -> object:
+        return ShareTree(accounts, members).factors(book.usage(now_s))
+
+    return book, factors, whose
 
 
 def main() -> int:
@@ -62,7 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", type=int, default=10_000, help="users (default: 10000)")
     users: int = parser.parse_args().users
-    book, shares, whose = make(users)
+    book, factors, whose = make(users)
     held = Held(cpus=4, memory_bytes=1 << 34, gpus={"h100": 2.0})
     numbers = {each: book.usage_of(each, 1e5) for each in whose}
 
@@ -83,7 +86,7 @@ def main() -> int:
 
     clock = iter(range(10**6, 10**9, 1000))
     jobs_s, jobs_floor_s = median_s(jobs) / JOBS, median_s(floor_of_jobs) / JOBS
-    factors_s = median_s(lambda: shares.factors(float(next(clock))))
+    factors_s = median_s(lambda: factors(float(next(clock))))
     print(f"{users} users, {len(whose) * 9} running jobs; CPU time, medians of {ROUNDS} rounds")
     print(f"start and end of a job  {jobs_s * 1e6:9.1f} µs   floor {jobs_floor_s * 1e6:8.1f} µs")
     floor_s = median_s(floor_of_factors)

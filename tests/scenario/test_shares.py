@@ -50,6 +50,22 @@ def test_a_flood_of_one_user_does_not_delay_another() -> None:
     assert max(world.started_s(job) or 0 for job in flood) == 200
 
 
+def test_the_usage_of_finished_jobs_counts() -> None:
+    """Alice ran for long before, so Bob's next job goes first, also when the head has restarted."""
+    world = World(node("n1", cpus=1), config=shared(recompute_s=5.0))
+    world.submit(runs_s=1000, account="ai")
+    world.run_until(1000)
+    world.submit(runs_s=20, account="bio", by=BOB)
+    alices = world.submit(runs_s=20, account="ai")
+    bobs = world.submit(runs_s=20, account="bio", by=BOB)
+    world.run_until(1010)
+    world.restart_head()
+
+    world.run_until(2000)
+
+    assert (world.started_s(bobs), world.started_s(alices)) == (1020, 1040)
+
+
 def test_without_shares_a_flood_delays_everybody() -> None:
     """The order is that of submission where nothing is configured."""
     world = World(node("n1", cpus=2))

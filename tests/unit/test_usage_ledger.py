@@ -1,4 +1,4 @@
-"""The usage ledger against sums over time, and the factors that follow from it."""
+"""The usage ledger against sums over time."""
 
 import math
 import random
@@ -6,9 +6,7 @@ import random
 import pytest
 
 from gsched.config.shares import SharesConfig
-from gschedd.shares.factors import ROOT, FairShares
 from gschedd.shares.ledger import GIB, Held, UsageLedger, rate_of
-from gschedd.shares.tree import ShareAccount, ShareUser
 
 ANN = ("lab", "ann")
 BOB = ("lab", "bob")
@@ -148,46 +146,3 @@ def test_new_rates_are_those_of_running_attempts_from_their_start_on() -> None:
     book.configure(SharesConfig(half_life_s=0.0, cpu=3.0, memory_gb=0.0, gpu=0.0))
 
     assert book.usage_of(ANN, 10.0) == 10 + 3 * 10
-
-
-def test_factors_are_kept_until_they_are_old_or_projects_change() -> None:
-    book = ledger()
-    shares = FairShares(book)
-    shares.configure((), (), recompute_s=30.0)
-    book.hold(1, ("", "ann"), ONE_CPU, 0.0)
-    book.hold(2, ("", "bob"), Held(cpus=9), 0.0)
-
-    assert shares.factors(1.0) == {(ROOT, "ann"): 1.0, (ROOT, "bob"): 0.5}
-    book.hold(3, ("", "ann"), Held(cpus=99), 1.0)
-    assert shares.factor("", "ann", 30.9) == 1.0
-    assert shares.factor("", "ann", 31.0) == 0.5
-    shares.configure((), [ShareUser(account=ROOT, user="ann", shares=1000)], recompute_s=30.0)
-    assert shares.factor("", "ann", 31.0) == 1.0
-
-
-def test_users_of_unknown_projects_are_one_user_under_the_root() -> None:
-    book = ledger()
-    shares = FairShares(book)
-    book.hold(1, ("typo", "ann"), ONE_CPU, 0.0)
-    book.hold(2, ("", "ann"), ONE_CPU, 0.0)
-    book.hold(3, ("other", "bob"), Held(cpus=3), 0.0)
-
-    standings = shares.standings(10.0)
-
-    assert set(standings) == {(ROOT, ""), (ROOT, "ann"), (ROOT, "bob")}
-    assert standings[ROOT, "ann"].effective_usage == pytest.approx(0.4)
-
-
-def test_a_user_who_was_never_seen_has_the_best_factor_of_the_project_at_first() -> None:
-    book = ledger()
-    shares = FairShares(book)
-    lab = ShareAccount(name="lab", parent=ROOT)
-    shares.configure([lab], [ShareUser(account="lab", user="ann")], recompute_s=30.0)
-    book.hold(1, ANN, ONE_CPU, 0.0)
-    book.hold(2, ("", "eve"), ONE_CPU, 0.0)
-    book.hold(3, ("", "eve"), ONE_CPU, 0.0)
-
-    assert shares.factor("lab", "ann", 10.0) == 1.0
-    assert shares.factor("lab", "new", 10.0) == 1.0
-    assert shares.factor("lab", "new", 40.0) == 1.0
-    assert shares.factor("lab", "ann", 40.0) == pytest.approx(2 / 3)

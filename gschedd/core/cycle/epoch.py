@@ -6,10 +6,9 @@ due, as what was decided about each of them was decided in the old order.
 
 from collections.abc import Iterable, Mapping
 
-from gsched.config.shares import ROOT, SharesConfig
-from gsched.model.resources import WHOLE_PERCENT, Allocation
+from gsched.config.shares import ROOT
 from gschedd.core.state.indexing import order_by
-from gschedd.core.state.priority import Member, Priorities, member_of
+from gschedd.core.state.priority import Member, Priorities
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.shares.tree import ShareAccount, ShareTree, ShareUser
@@ -49,27 +48,10 @@ def next_epoch_s(state: State, settings: Settings) -> float | None:
 def usage_of(state: State, settings: Settings, now_s: float) -> Mapping[Member, float]:
     """Return the usage of each user in each project, and without one at the root."""
     usage: dict[Member, float] = {}
-    for job in state.running.values():
-        attempt = job.current_attempt
-        if attempt.started_s is not None:
-            member = member_of(job.spec, settings.projects)
-            charge = charge_rate(settings.config.shares, attempt.allocation, state)
-            usage[member] = usage.get(member, 0.0) + charge * max(0.0, now_s - attempt.started_s)
+    for (account, user), used in state.usage.usage(now_s).items():
+        member = (account if account in settings.projects else ROOT, user)
+        usage[member] = usage.get(member, 0.0) + used
     return usage
-
-
-def charge_rate(config: SharesConfig, allocation: Allocation, state: State) -> float:
-    """Return what a job is charged for each second that it owns an allocation."""
-    cpus = memory_gb = gpus = 0.0
-    for share in allocation:
-        cpus += share.cpus
-        memory_gb += share.memory_bytes / 2**30
-        types = {gpu.index: gpu.type for gpu in state.gpus_of(share.node)}
-        for held in share.gpus_held:
-            weight = config.gpus.get(types.get(held.index, ""), config.gpu)
-            gpus += weight * held.percent / WHOLE_PERCENT
-    parts = (config.cpu * cpus, config.memory_gb * memory_gb, gpus)
-    return sum(parts) if config.combine == "sum" else max(parts)
 
 
 def share_tree(settings: Settings, loose: Iterable[str]) -> ShareTree:
