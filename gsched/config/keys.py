@@ -56,6 +56,10 @@ def _of_table(
         usual = getattr(default, field.name) if default is not None else _default_of(field)
         if isinstance(value, Struct):
             inner.append((value, usual if isinstance(usual, Struct) else None, keys, stated))
+        elif isinstance(value, dict) and any(isinstance(each, Struct) for each in value.values()):
+            inner += [
+                (each, None, (*keys, name), _at(stated, name)) for name, each in value.items()
+            ]
         elif isinstance(value, tuple) and value and isinstance(value[0], Struct):
             many = stated if isinstance(stated, list) else []
             for at, each in enumerate(value):

@@ -116,10 +116,10 @@ def takes_effect(table: str, key: str) -> TakesEffect:
     if table == "login":
         return TakesEffect.LOGIN
     tables = RELOADED[daemon_of(table, key)]
-    parent, _, name = table.rpartition(".")
-    if key in tables.get(table, ()) or name in tables.get(parent, ()):
-        return TakesEffect.RELOAD
-    return TakesEffect.RESTART
+    parts = (*table.split("."), key)
+    above = ((".".join(parts[:at]), parts[at]) for at in range(1, len(parts)))
+    is_reloaded = any(name in tables.get(parent, ()) for parent, name in above)
+    return TakesEffect.RELOAD if is_reloaded else TakesEffect.RESTART
 
 
 def daemon_of(table: str, key: str) -> Daemon:
@@ -184,8 +184,9 @@ def _values(config: Config, daemon: Daemon) -> dict[tuple[str, str], tuple[objec
         name, _, rest = row.table.partition("[")
         table = row.table
         if name in NAMED:
-            table = f"{name} {getattr(config, name)[int(rest.rstrip(']'))].name}"
-            if row.key == "name":
+            at, _, inner = rest.partition("]")
+            table = f"{name} {getattr(config, name)[int(at)].name}{inner}"
+            if row.key == "name" and not inner:
                 continue
         if name != "login" and daemon_of(name, row.key) == daemon:
             found[table, row.key] = (value, msgspec.json.encode(row.value).decode())

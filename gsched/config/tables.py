@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from gsched.config.idle_gpus import IdleGpusConfig
+from gsched.config.limits import LimitTables
 from gsched.config.nodes import (
     GpuShareConfig,
     LoginConfig,
@@ -107,7 +108,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     audit_file: OptionalPath = ""
 
 
-class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QueueConfig(LimitTables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[[queue]]``: one queue.
 
     Attributes:
@@ -150,11 +151,13 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 #: What operators can change of a queue on a running head.
 QUEUE_ATTRIBUTES: Final = tuple(
-    name for name in QueueConfig.__struct_fields__ if name not in {"name", "policy"}
+    name
+    for name in QueueConfig.__struct_fields__
+    if name not in {"name", "policy", *LimitTables.__struct_fields__}
 )
 
 
-class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LimitsConfig(LimitTables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[limits]``: what users may take and keep, and what their jobs get that state nothing.
 
     Attributes:

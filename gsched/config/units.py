@@ -87,6 +87,8 @@ def _table(
     Raises:
         BadValueError: as `plain_numbers`.
     """
+    if isinstance(info, msgspec.inspect.DictType):
+        return {name: _value(value, info.value_type, (*way, name)) for name, value in table.items()}
     if not isinstance(info, msgspec.inspect.StructType):
         return table
     types = {field.name: field.type for field in info.fields}

@@ -424,7 +424,7 @@ class Head:
             return NOTHING
         self.cycles += 1
         self.policy_failure = None
-        self.again_s = None
+        self.again_s = self.again_s if due else None
         try:
             result = run_cycle(self.state, self.settings, self.policy, now_s, self.model, due=due)
         except Exception as error:  # noqa: BLE001 # a policy's fault costs one cycle, not the cluster
@@ -442,8 +442,8 @@ class Head:
 
     def _accept(self, result: Cycle, due: Iterable[WaitingGroup] | None, now_s: float) -> Step:
         """Take in a plan for training jobs and all other jobs, checked already."""
-        if result.again_s is not None:
-            self.again_s = max(result.again_s, now_s + LEAST_PAUSE_S)
+        if (at_s := result.again_s) is not None:
+            self.again_s = max(min(at_s, self.again_s or at_s), now_s + LEAST_PAUSE_S)
         self.verdicts = {verdict.job: verdict for verdict in result.verdicts}
         return self._carry_out(result, due)
 

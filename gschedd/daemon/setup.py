@@ -65,6 +65,7 @@ def empty_state(settings: Settings, chosen: Chosen) -> State:
         plans_training=chosen.plans_training,
         plans_adaptive=chosen.plans_adaptive,
         sharing=msgspec.convert(settings.config.gpu_share, SharingRules, from_attributes=True),
+        limits=settings.limit_rules(),
     )
 
 

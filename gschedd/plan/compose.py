@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from gsched.model.ids import short_job_id
 from gsched.model.resources import Request, Share, percent_held
+from gschedd.plan.limits import amounts_there
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
 from gschedd.plan.windows import barred
@@ -167,7 +168,14 @@ def _after(snapshot: Snapshot, others: list[Group], plan: Plan) -> Snapshot:
     for start in plan.starts:
         spaces.take(start.allocation)
     nodes = {space.name: space for space in spaces}
-    return structs.replace(snapshot, groups=others, nodes=nodes, starts_max=None)
+    limits = None if snapshot.limits is None else snapshot.limits.copy()
+    if limits is not None:
+        for move in plan.moves:
+            limits.move(move.job, move.allocation, snapshot.nodes)
+        for start in plan.starts:
+            counted = amounts_there(start.allocation, snapshot.nodes, start.job_class.walltime_s)
+            limits.take(start.job_class.party, counted)
+    return structs.replace(snapshot, groups=others, nodes=nodes, limits=limits, starts_max=None)
 
 
 def _takes_gpus(start: Start) -> bool:

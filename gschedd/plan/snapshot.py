@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from gsched.model.resources import Allocation, Request
 from gsched.model.training import Batching
 from gschedd.plan.forecast import Forecast
+from gschedd.plan.limits import LimitRoom, Party
 from gschedd.plan.load import Kind, Learning, NodeLoad, Predictor, Use, predict_all
 from gschedd.plan.space import FreeNode
 from gschedd.plan.training import Fabric, TrainingProfile
@@ -22,6 +23,8 @@ class JobClass(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     A training job that is planned by its deadline is a class of its own: ``training`` is its id; 0
     for all other jobs. ``user``, ``project`` and ``qos`` are empty unless jobs are ordered by them.
+    ``party``: by what its jobs are limited together when they start; None:
+    there are no limits for them.
     """
 
     queue: str
@@ -31,6 +34,7 @@ class JobClass(Struct, frozen=True, kw_only=True, cache_hash=True):
     user: str = ""
     project: str = ""
     qos: str = ""
+    party: Party | None = None
 
 
 #: How waiting jobs are ordered: (priority and submission, job id); the lower goes first. See
@@ -122,6 +126,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         moves_max: so many running jobs can be moved now; of more some have to wait. None: all.
         moves_left: moves of an earlier plan had to wait for others, and some can be made now.
         windows: of maintenance, by node: see `gschedd.plan.windows`.
+        limits: what limits of users and queues leave; None: there are none.
         starts_max: a plan may end after so many starts (`Plan.more`), so that a cycle takes a short
             time. None: it goes through the whole queue.
     """
@@ -141,6 +146,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     moves_left: bool = False
     starts_max: int | None = None
     windows: Windows = field(default_factory=dict)
+    limits: LimitRoom | None = None
 
     def detach(self) -> "Snapshot":
         """Return the same as a value, which can be pickled and does not change with the state.
@@ -171,6 +177,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             moves_left=self.moves_left,
             starts_max=self.starts_max,
             windows=dict(self.windows),
+            limits=None if self.limits is None else self.limits.detach(),
         )
 
 

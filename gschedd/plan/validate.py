@@ -9,6 +9,7 @@ from gsched.model.ids import short_job_id
 from gsched.model.resources import Allocation, Chunk, GpuShareRequest, Request, Share
 from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place, sum_of
+from gschedd.plan.limits import AtLimit, LimitRoom, amounts_there
 from gschedd.plan.room import shortage
 from gschedd.plan.sharing import SharedGpu, share_of_gpu, untouched
 from gschedd.plan.snapshot import JobClass, Move, Plan, Start
@@ -45,6 +46,7 @@ def validate(
     waiting_class: Callable[[int], JobClass | None],
     movable: Callable[[int], Movable | None] = lambda _: None,
     window: Callable[[Start], str] = lambda _: "",
+    limits: LimitRoom | None = None,
 ) -> Validated:
     """Accept what is still possible: starts item by item, in the plan's order; moves all or none.
 
@@ -54,16 +56,24 @@ def validate(
         waiting_class: the class of a job that may start now, else None.
         movable: what runs and may be moved, by its job, else None.
         window: why a start would run into a window of maintenance, else the empty string.
+        limits: what they leave; None: there are none.
     """
     work = spaces.copy()
     objection = _move_all(plan.moves, work, movable)
+    room = None if limits is None else limits.copy()
+    if room is not None and not objection:
+        objection = _moved_within(room, plan.moves, spaces)
     if objection:
         work = spaces.copy()
+        room = None if limits is None else limits.copy()
     accepted: list[Start] = []
     refused: list[RefusedStart] = []
     seen: set[int] = set()
     for start in plan.starts:
-        reason = _objection(start, work, waiting_class(start.job), seen) or window(start)
+        job_class = waiting_class(start.job)
+        reason = _objection(start, work, job_class, seen) or window(start)
+        if room is not None and job_class is not None and not reason:
+            reason = start_within(room, job_class, start.allocation, spaces) or ""
         if reason:
             refused.append(RefusedStart(start=start, reason=reason))
             continue
@@ -76,6 +86,27 @@ def validate(
         moves=() if objection else plan.moves,
         objection=objection,
     )
+
+
+def start_within(
+    room: LimitRoom, job_class: JobClass, allocation: Allocation, nodes: Spaces
+) -> AtLimit | None:
+    """Take what a start counts under limits, or return the limit that it would break."""
+    counted = amounts_there(allocation, nodes, job_class.walltime_s)
+    limit = room.lack(job_class.party, counted)
+    if limit is None:
+        room.take(job_class.party, counted)
+    return limit
+
+
+def _moved_within(room: LimitRoom, moves: Sequence[Move], nodes: Spaces) -> str:
+    """Take what moving jobs will count, or return the limit that they would break."""
+    for move in moves:
+        limit = room.grown(move.job, move.allocation, nodes)
+        if limit is not None:
+            return f"job {short_job_id(move.job)}: {limit}"
+        room.move(move.job, move.allocation, nodes)
+    return ""
 
 
 def _move_all(moves: Sequence[Move], work: Spaces, movable: Callable[[int], Movable | None]) -> str:

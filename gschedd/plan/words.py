@@ -25,7 +25,7 @@ class Reason(str):
         self.short = short
         return self
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.short)
 
 

@@ -159,6 +159,7 @@ class Simulation:
                 plans_training=options.plans_training,
                 plans_adaptive=options.plans_adaptive,
                 sharing=options.sharing,
+                limits=settings.limit_rules(),
             ),
             settings=settings,
             policy=policy,

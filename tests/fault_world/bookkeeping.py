@@ -16,13 +16,17 @@ from gsched.model.resources import Share
 from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.head import Head
 from gschedd.core.state.ledger import avoided_gpus, coming, kept_space
+from gschedd.core.state.limit_use import held_by, submitted_by
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State
 from gschedd.core.views.reasons import Reasons
+from gschedd.plan.limits import LimitBook
 from gschedd.plan.space import FreeNode, emptied, take
 
 RESTING: Final = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 LIVE_PARTS: Final = frozenset({PartState.PENDING, PartState.RUNNING})
+#: Counters of time, which a job does not count beyond the end of its walltime.
+TIMES: Final = frozenset({"rate", "ends", "still", "endless"})
 
 
 class InvariantError(AssertionError):
@@ -56,6 +60,7 @@ def check_head(head: Head, *, shrunk: Collection[str] = ()) -> None:
     _check_running(state)
     _check_counts(state)
     _check_arrays(state)
+    _check_limits(state)
     reasons = Reasons(state, head.settings, head.waits, head.safe_mode)
     for job in state.jobs.values():
         _check_job(job)
@@ -225,6 +230,22 @@ def _check_arrays(state: State) -> None:
         live = len(made) <= stated.at_once or not stated.at_once
         demand(live, "I14", f"{len(made)} elements of array {number} at once")
         demand(bool(unmade) or bool(made), "I11", f"array {number} has no element left")
+
+
+def _check_limits(state: State) -> None:
+    """Check that what counts under limits is what jobs have, and what is kept for them."""
+    book = LimitBook(state.limits.rules)
+    for job in state.jobs.values():
+        held = held_by(state, job)
+        book.count(job.id, held)
+        jobs = submitted_by(job)
+        book.count_queued(job.id, job.spec.queue, job.spec.owner.user, jobs)
+    for scope in {*book.counts, *state.limits.counts}:
+        counted, expected = (
+            {name: count for name, count in each.counts.get(scope, {}).items() if name not in TIMES}
+            for each in (state.limits, book)
+        )
+        demand(counted == expected, "I14", f"{scope} counts {counted}, and has {expected}")
 
 
 def _check_counts(state: State) -> None:

@@ -119,7 +119,8 @@ class World:
                 self.connect(name)
 
     def _fresh_state(self) -> State:
-        return State({name: queue.priority for name, queue in self.settings.queues.items()})
+        priorities = {name: queue.priority for name, queue in self.settings.queues.items()}
+        return State(priorities, limits=self.settings.limit_rules())
 
     # --- what people do ---
 
@@ -256,9 +257,8 @@ class World:
         known = {number: outcome.succeeded for number, outcome in past.items() if outcome}
         recall(state, known, self.now_s)
         self._take(self.head.begin(self.now_s))
-        for name, machine in self.machines.items():
-            if machine.connected:
-                self.connect(name)
+        for name in [each.name for each in self.machines.values() if each.connected]:
+            self.connect(name)
 
     # --- time ---
 

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from gsched.config.tables import LimitsConfig
 from gsched.errors import GschedError, StorageFullError
@@ -82,7 +83,7 @@ def put_whole(store: CodeStore, number: int, *, uid: int = 7, size_bytes: int = 
 def test_a_snapshot_beyond_a_quota_is_refused_until_there_is_room(
     tmp_path: Path, changes: dict[str, int], words: str
 ) -> None:
-    limits = LimitsConfig(snapshot_bytes=100, **changes)
+    limits = structs.replace(LimitsConfig(snapshot_bytes=100), **changes)
     store = CodeStore(str(tmp_path), limits)
     first, second = put_whole(store, 1), put_whole(store, 2)
 

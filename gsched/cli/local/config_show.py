@@ -157,7 +157,11 @@ def _identities(rows: Sequence[Setting] | Sequence[RunningSetting]) -> list[tupl
         for row in rows
         if row.key == "name" and kinds[row.table] in NAMED
     }
-    return [(named.get(row.table, row.table), row.key) for row in rows]
+    found = []
+    for row in rows:
+        begin, bracket, inner = row.table.partition("]")
+        found.append((named.get(begin + bracket, begin + bracket) + inner, row.key))
+    return found
 
 
 @subcommand("show")

@@ -11,6 +11,7 @@ from gsched.model.states import OutcomeKind
 from gschedd.core.state import facts as f
 from gschedd.core.state.elements import element_spec, new_element, one, worse
 from gschedd.core.state.indexing import MORE_BELOW, touch
+from gschedd.core.state.limit_use import count_submitted
 from gschedd.core.state.records import Elements, Job
 from gschedd.core.state.state import State
 from gschedd.core.state.transitions import next_job_state
@@ -58,6 +59,7 @@ def _put(
     next_job_state(array.state, fact, array.state)
     touch(state, array)
     array.elements = _with(array.array_elements, fact.elements, place)
+    count_submitted(state, array)
     return array
 
 
@@ -82,6 +84,7 @@ def note_recovered(state: State, job: Job) -> None:
     if index is None or elements is None:
         return
     index.job.elements = _with(elements, one(job.id), None)
+    count_submitted(state, index.job)
     touch(state, index.job)
 
 

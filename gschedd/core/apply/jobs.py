@@ -38,6 +38,7 @@ from gschedd.core.state.indexing import (
     touch_attempt,
 )
 from gschedd.core.state.ledger import disown, own, refresh_space, reserve
+from gschedd.core.state.limit_use import count_submitted, recount
 from gschedd.core.state.records import Attempt, Elements, IdleWarning, Job, Part
 from gschedd.core.state.state import State, client_key
 from gschedd.core.state.transitions import next_attempt_state, next_job_state, next_part_state
@@ -184,6 +185,7 @@ def add_job(state: State, job: Job) -> None:
     if job.spec.rerun_of and not array_of(job.id):
         state.reruns.setdefault(job.spec.rerun_of, set()).add(job.id)
     note_dependencies(state, job)
+    count_submitted(state, job)
     enter(state, job)
     if job.attempt is not None:
         own(state, job, job.attempt)
@@ -245,6 +247,8 @@ def _altered(state: State, fact: f.JobAltered) -> None:
     if job.state in {JobState.QUEUED, JobState.WAITING}:
         job.state = next_job_state(job.state, fact, resting_state(job, fact.at_s))
     enter(state, job)
+    count_submitted(state, job)
+    recount(state, job)
     state.dirty.mark_all()
     touch(state, job)
 
@@ -344,6 +348,7 @@ def _note_start(state: State, job: Job, attempt: Attempt, started_s: float) -> N
         accrue(state, job)
     if job.started_s is None:
         job.started_s = started_s
+    recount(state, job)
 
 
 def _idle_warned(state: State, fact: f.GpusIdleWarned) -> None:
@@ -432,6 +437,7 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     move(state, job, fact, JobState.MIGRATING if moved else JobState.EXITING)
     if moved:
         job.attempt = None  # it has none until its place is free
+        recount(state, job)
         if job.migration is not None:
             lost = fact.outcome.message if fact.outcome.kind is OutcomeKind.RERUN else ""
             job.migration = structs.replace(job.migration, left_s=fact.at_s, lost=lost)
@@ -474,6 +480,7 @@ def _discarded(state: State, fact: f.JobDiscarded) -> None:
 def _ended(state: State, fact: f.JobEnded) -> None:
     job = state.jobs[fact.job]
     move(state, job, fact, JobState.DONE)
+    count_submitted(state, job)
     job.outcome, job.ended_s = fact.outcome, fact.ended_s
     if job.move is not None:
         give_up_move(state, job)

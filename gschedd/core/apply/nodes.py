@@ -9,6 +9,7 @@ from gsched.model.states import NodeState, PowerState
 from gsched.model.window import NodeWindow
 from gschedd.core.state import facts as f
 from gschedd.core.state.ledger import refresh_space
+from gschedd.core.state.limit_use import recount
 from gschedd.core.state.records import Node, NodePower, Probation
 from gschedd.core.state.state import State
 from gschedd.core.state.transitions import next_node_state
@@ -46,6 +47,10 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
     else:
         _watch(state, node, structs.replace(node.probation, due_s=0.0))
     _changed(state, node)
+    if changed:
+        for jobs in (state.by_node, state.targets_on):
+            for job in jobs.get(node.name, {}).values():
+                recount(state, job)
 
 
 def problem_changed(state: State, fact: f.NodeProblemChanged) -> None:

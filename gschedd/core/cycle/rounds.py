@@ -12,7 +12,7 @@ from typing import Final, assert_never
 from msgspec import Struct, structs
 
 from gschedd.core.attempts.migration import movable
-from gschedd.core.cycle.run import class_if_waiting, note_planned, snapshot
+from gschedd.core.cycle.run import class_if_waiting, limit_room, note_planned, snapshot
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.core.state.transient import WaitingGroup
@@ -276,7 +276,7 @@ class Rounds:
         Args:
             first: the plan for the training jobs; of it what cannot be done any more is left out.
         """
-        valid = _still_valid(first, state)
+        valid = _still_valid(first, state, now_s)
         self.lost += len(first.starts) - len(valid.starts)
         seen = snapshot(state, settings, now_s, predictor, due=self.others(state))
         if not seen.groups:
@@ -312,12 +312,13 @@ def _wait(start: Start, reason: Reason) -> Wait:
     return Wait(job_class=start.job_class, first=start.job, reason=reason)
 
 
-def _still_valid(plan: Plan, state: State) -> Plan:
+def _still_valid(plan: Plan, state: State, now_s: float) -> Plan:
     """Return a plan without what has become impossible since it was requested."""
     checked = validate(
         plan,
         Spaces(state.spaces),
         lambda job: class_if_waiting(state, job),
         lambda job: movable(state, job),
+        limits=limit_room(state, now_s),
     )
     return structs.replace(plan, starts=checked.accepted, moves=checked.moves)

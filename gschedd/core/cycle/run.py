@@ -21,10 +21,11 @@ from gschedd.core.training.profile import TrainingProfiles
 from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.forecast import Forecast
+from gschedd.plan.limits import LimitRoom
 from gschedd.plan.load import Predictor
 from gschedd.plan.snapshot import Group, JobClass, Move, Plan, Policy, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
-from gschedd.plan.validate import RefusedStart, validate
+from gschedd.plan.validate import RefusedStart, start_within, validate
 from gschedd.plan.windows import Windows, barred, barring, window_reason, without
 
 #: Maximum number of node comparisons for the starts of a cycle, as all requests wait meanwhile:
@@ -98,7 +99,13 @@ def snapshot(
         moves_left=state.volatile.moves_left and len(state.targets) < settings.config.moves.at_once,
         starts_max=starts_max,
         windows=state.windows(now_s, settings.config.power.resume_timeout_s),
+        limits=limit_room(state, now_s),
     )
+
+
+def limit_room(state: State, now_s: float) -> LimitRoom | None:
+    """Return what limits leave now; None: there are none."""
+    return LimitRoom(state.limits, now_s) if state.limits.rules.is_on else None
 
 
 def _started(settings: Settings, queue: str) -> bool:
@@ -141,7 +148,7 @@ def carried_out(
     predictor: Predictor | None = None,
 ) -> Cycle:
     """Check a plan against the state, and return what is to become true."""
-    moves = paced(state, settings, plan.moves)
+    moves = paced(state, settings, plan.moves, now_s)
     if plan.moves:
         state.volatile.moves_left = len(moves) < len(plan.moves)
     windows = state.windows(now_s)
@@ -151,6 +158,7 @@ def carried_out(
         lambda job: class_if_waiting(state, job),
         lambda job: movable(state, job),
         lambda start: _window_objection(windows, start, now_s),
+        limit_room(state, now_s),
     )
     assigner = Assigner(state, settings, now_s, predictor)
     # moves keep more room than the starts take: then a start stays where it was planned
@@ -228,10 +236,17 @@ def elsewhere(state: State, starts: Sequence[Start], now_s: float) -> tuple[Star
     free = Spaces(state.spaces)
     for start in starts:
         free.take(start.allocation)
-    return tuple(
+    found = tuple(
         _elsewhere(state, start, free, now_s) if start.job in avoiding else start
         for start in starts
     )
+    room = limit_room(state, now_s)
+    if room is None or not any(
+        start_within(room, start.job_class, start.allocation, Spaces(state.spaces))
+        for start in found
+    ):
+        return found
+    return tuple(starts)  # GPUs of other types would break a limit
 
 
 def _is_avoided(state: State, start: Start) -> bool:
@@ -276,7 +291,9 @@ def class_if_waiting(state: State, job_id: int) -> JobClass | None:
 Objection = Callable[[Sequence[Move]], str]
 
 
-def paced(state: State, settings: Settings, moves: Sequence[Move]) -> tuple[Move, ...]:
+def paced(
+    state: State, settings: Settings, moves: Sequence[Move], now_s: float
+) -> tuple[Move, ...]:
     """Return those of a policy's moves that are to be made now.
 
     Training jobs that save their state all at the same moment would take each other's disk and
@@ -292,9 +309,17 @@ def paced(state: State, settings: Settings, moves: Sequence[Move]) -> tuple[Move
     if len(moves) <= room:
         return tuple(moves)
 
+    room_of_limits = limit_room(state, now_s)
+
     def objection(some: Sequence[Move]) -> str:
         plan, spaces = Plan(moves=tuple(some)), Spaces(state.spaces)
-        return validate(plan, spaces, lambda _: None, lambda job: movable(state, job)).objection
+        return validate(
+            plan,
+            spaces,
+            lambda _: None,
+            lambda job: movable(state, job),
+            limits=room_of_limits,
+        ).objection
 
     if room > 0 and objection(moves):
         return tuple(moves)  # it is for the check of the whole plan to say so

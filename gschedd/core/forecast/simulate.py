@@ -32,6 +32,7 @@ from gschedd.core.forecast.runtimes import (
 )
 from gschedd.core.forecast.training_jobs import TrainingRun, course_of
 from gschedd.core.forecast.unmade import SHOWN, ElementKinds, Unmade, UnmadeElements
+from gschedd.plan.limits import NO_LIMITS, LimitBook, LimitRoom
 from gschedd.plan.load import Kind
 from gschedd.plan.snapshot import Group, JobClass, OrderKey, Policy, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, Spaces
@@ -197,6 +198,7 @@ class _Play:
         self._found: dict[int, float] = {}
         self._now_s = seen.now_s
         self._spaces = Spaces(seen.nodes)
+        self._book = LimitBook(NO_LIMITS) if seen.limits is None else seen.limits.book.copy()
         self._groups = {group.job_class: list(group.order) for group in groups}
         self._coming = list(cast.coming)
         later: list[Arrival | UnmadeElements] = [*cast.coming, *cast.unmade]
@@ -319,6 +321,7 @@ class _Play:
             self._ended(runs.seen.job)
             return
         self._spaces.take(allocation)
+        self._book.resize(runs.seen.job, allocation, self._seen.nodes)
         runs.seen = structs.replace(runs.seen, allocation=allocation)
         if runs.course is not None:
             runs.course.move(allocation)
@@ -361,8 +364,8 @@ class _Play:
                 return taken
             if self._like(first[1]) < LEAST_LIKE or not self._are_open(runs.seen.allocation):
                 return taken
-            if job in self._awaited or array_of(job) in self._awaited:
-                return taken  # its end may let others into the queue
+            if self._book.rules.by_time or job in self._awaited or array_of(job) in self._awaited:
+                return taken  # its end may let others into the queue, or leaves too little GPU time
             self._now_s = end_s
             self._follow(runs, *first)
             taken += 1
@@ -465,6 +468,7 @@ class _Play:
 
     def _ended(self, job: int) -> None:
         runs = self._running.pop(job)
+        self._book.count(job, None)
         if runs.job_class is not None:
             self._at_once[runs.job_class] -= 1
         self._courses.pop(job, None)
@@ -520,6 +524,7 @@ class _Play:
         self, job: int, job_class: JobClass, allocation: Allocation, elements: int = 1
     ) -> _Runs:
         """Return a job that starts now, or a block of elements, one after the other."""
+        self._book.start(job, job_class, allocation, self._seen.nodes, self._now_s)
         course = course_of(job, allocation, self._seen, starts=True)
         planned_s = self._predictions.run_time_s(job, job_class, allocation)
         run_s = None if planned_s is None else planned_s * elements
@@ -584,6 +589,7 @@ class _Play:
             groups=[Group(job_class=each, order=order) for each, order in self._groups.items()],
             running=[each.seen for each in self._running.values()],
             profiles=profiles,
+            limits=LimitRoom(self._book, self._now_s),
         )
 
 

@@ -49,6 +49,12 @@ from gschedd.core.requests.schedule import (
     highest_priority,
 )
 from gschedd.core.requests.sharing import check_sharing
+from gschedd.core.requests.within_limits import (
+    check_longer,
+    check_startable,
+    check_submitted,
+    limited_walltime,
+)
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, Settings
@@ -215,6 +221,27 @@ def _altered(
             )
     spec = _with_deadline(job, spec, alteration, state=state, settings=settings, now_s=now_s)
     check_sharing(spec)
+    if alteration.queue is not None or alteration.resources is not None:
+        spec = _within_limits(job, spec, caller, state, now_s)
+    return spec
+
+
+def _within_limits(job: Job, spec: JobSpec, caller: Caller, state: State, now_s: float) -> JobSpec:
+    """Return a changed job that keeps the limits of users and queues.
+
+    Raises:
+        GschedError: it is more than they allow.
+    """
+    if job.attempt is not None:
+        if not caller.operator:
+            check_longer(job, spec, state, now_s)
+        return spec
+    walltime_s = limited_walltime(spec.walltime_s, spec.queue, spec.owner.user, state)
+    spec = structs.replace(spec, walltime_s=walltime_s)
+    if spec.queue != job.spec.queue:
+        check_submitted(spec, state, job)
+    else:
+        check_startable(spec, state)
     return spec
 
 

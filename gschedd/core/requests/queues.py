@@ -14,7 +14,7 @@ from gsched.errors import InvalidRequestError, UnknownQueueError
 from gsched.model.limits import MAX_WORD
 from gsched.model.wording import counted
 from gsched.protocol.queues import QueueChange
-from gschedd.core.state.indexing import reprioritize
+from gschedd.core.state.indexing import relimit, reprioritize
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 
@@ -124,6 +124,7 @@ def reconfigure(state: State, settings: Settings, before: Settings) -> None:
         )
     reprioritize(state, {name: queue.priority for name, queue in settings.queues.items()})
     state.usage.configure(settings.config.shares)
+    relimit(state, settings.limit_rules())
     state.caches.sizes.clear()
     state.dirty.mark_all()
 

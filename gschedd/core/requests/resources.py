@@ -17,6 +17,7 @@ from gsched.model.units import format_duration
 from gsched.protocol.api import SubmitJob
 from gschedd.core.requests.containers import with_container
 from gschedd.core.requests.sharing import with_node_words
+from gschedd.core.requests.within_limits import limited_walltime
 from gschedd.core.state.settings import QueueLimits, Settings
 from gschedd.core.state.state import State
 from gschedd.plan.fit import NoFit, place
@@ -29,7 +30,7 @@ MAX_POSSIBLE: Final = 10_000  # requests that are remembered as possible; then i
 
 
 def resources_of(
-    submitted: SubmitJob, queue: str, state: State, settings: Settings
+    submitted: SubmitJob, queue: str, user: str, state: State, settings: Settings
 ) -> ResourceList:
     """Return what a submission requests, with the walltime that it gets.
 
@@ -40,6 +41,7 @@ def resources_of(
     walltime_s = checked_walltime(
         resources.walltime_s, queue, settings, is_interactive=submitted.interactive is not None
     )
+    walltime_s = limited_walltime(walltime_s, queue, user, state)
     return structs.replace(resources, walltime_s=walltime_s)
 
 

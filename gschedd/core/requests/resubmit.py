@@ -26,6 +26,7 @@ from gschedd.core.requests.projects import with_project
 from gschedd.core.requests.resources import check_possible, checked_walltime, with_memory
 from gschedd.core.requests.schedule import capped_priority
 from gschedd.core.requests.submit import Submission
+from gschedd.core.requests.within_limits import check_submitted, limited_walltime
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
@@ -56,6 +57,7 @@ def prepare_again(command: Resubmit, state: State, settings: Settings, now_s: fl
     if walltime_s is not None:
         walltime_s -= spec.extended_s
     walltime_s = checked_walltime(walltime_s, spec.queue, settings, is_interactive=False)
+    walltime_s = limited_walltime(walltime_s, spec.queue, spec.owner.user, state)
     request = with_memory(spec.request, settings.limits_of(spec.queue))
     request = with_container(request, spec.container, state, settings)
     check_possible(request, state)
@@ -76,6 +78,7 @@ def prepare_again(command: Resubmit, state: State, settings: Settings, now_s: fl
         **notify.stated,
     )
     spec = with_project(spec, owner, settings)
+    check_submitted(spec, state)
     _check_not_under_way(original, command.elements, state)
     spec, notes = _with_deadline(spec, state, settings, now_s)
     return Submission(spec=spec, warnings=(*warnings, *notify.warnings, *notes))

@@ -21,6 +21,7 @@ from gschedd.core.requests.projects import with_project
 from gschedd.core.requests.resources import check_possible, resources_of
 from gschedd.core.requests.schedule import schedule_of
 from gschedd.core.requests.sharing import check_sharing
+from gschedd.core.requests.within_limits import check_submitted
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State, client_key
 
@@ -60,7 +61,7 @@ def prepare(
     array = checked_array(submitted, caller, state, settings)
     submitted = with_terminal(submitted, settings)
     queue = submitted.queue or settings.default_queue
-    resources = resources_of(submitted, queue, state, settings)
+    resources = resources_of(submitted, queue, owner.user, state, settings)
     walltime_s = resources.walltime_s
     aim, notes = aim_of(
         submitted, resources.request, walltime_s, state=state, settings=settings, now_s=now_s
@@ -108,6 +109,7 @@ def prepare(
     spec = structs.replace(spec, **(stated_of(submitted) | notify.stated))
     spec = with_project(spec, caller, settings)
     check_sharing(spec)
+    check_submitted(spec, state)
     stated = StatedDependencies(
         texts=submitted.depends, caller=caller, name=spec.name, past=command.past, now_s=now_s
     )

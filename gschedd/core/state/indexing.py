@@ -11,11 +11,13 @@ from gsched.model.ids import ELEMENT_BASE, array_of, short_job_id
 from gsched.model.states import JobState
 from gschedd.core.state import facts as f
 from gschedd.core.state.ledger import release
+from gschedd.core.state.limit_use import count_submitted, recount
 from gschedd.core.state.priority import Priorities
 from gschedd.core.state.records import ArrayIndex, Attempt, Job
 from gschedd.core.state.state import State
 from gschedd.core.state.transient import WaitingGroup
 from gschedd.core.state.transitions import next_job_state
+from gschedd.plan.limits import LimitBook, LimitRules
 
 RESTING: Final = frozenset({JobState.QUEUED, JobState.WAITING, JobState.HELD})
 #: More elements of an array become jobs when so many or fewer wait: half of what may wait.
@@ -103,6 +105,21 @@ def _count(state: State, job: Job, change: int) -> None:
         state.counts[key] = count
     else:
         del state.counts[key]
+
+
+def relimit(state: State, rules: LimitRules) -> None:
+    """Count all jobs under other limits; those that wait get other classes."""
+    if rules == state.limits.rules:
+        return
+    waiting = [job for job in state.jobs.values() if job.state is JobState.QUEUED]
+    for job in waiting:
+        leave(state, job)
+    state.limits = LimitBook(rules)
+    for job in waiting:
+        enter(state, job)
+    for job in state.jobs.values():
+        count_submitted(state, job)
+        recount(state, job)
 
 
 def count_element(state: State, job: Job, change: int) -> None:

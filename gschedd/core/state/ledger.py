@@ -13,6 +13,7 @@ from msgspec import structs
 
 from gsched.model.resources import Share
 from gsched.model.states import NodeState, PowerState
+from gschedd.core.state.limit_use import recount
 from gschedd.core.state.records import Attempt, Job, MigrationTarget, Node
 from gschedd.core.state.state import State
 from gschedd.plan.space import FreeNode, give, kept_back, take
@@ -25,6 +26,7 @@ UTILISATION_S: Final = 60.0
 def own(state: State, job: Job, attempt: Attempt) -> None:
     """Let an attempt have its allocation."""
     state.running[job.id] = job
+    recount(state, job)
     state.note_moved(job.id)
     if attempt.master_port:
         state.ports.add(attempt.master_port)
@@ -40,6 +42,7 @@ def own(state: State, job: Job, attempt: Attempt) -> None:
 def disown(state: State, job: Job, attempt: Attempt) -> None:
     """Let an attempt give its allocation back."""
     del state.running[job.id]
+    recount(state, job)
     state.volatile.live.pop(job.id, None)
     state.note_moved(job.id)
     state.ports.discard(attempt.master_port)
@@ -70,6 +73,7 @@ def avoided_gpus(state: State, node: str) -> frozenset[int]:
 def reserve(state: State, job: Job) -> None:
     """Keep the place that a moving job goes to."""
     state.targets[job.id] = job
+    recount(state, job)
     for share in job.target.allocation:
         state.targets_on.setdefault(share.node, {})[job.id] = job
     for name in {*(share.node for share in job.target.allocation), *_nodes_of(job)}:
@@ -82,6 +86,7 @@ def release(state: State, job: Job) -> MigrationTarget:
     move = job.target
     job.move = None  # before any space is made anew: what it has, it does not leave any more
     del state.targets[job.id]
+    recount(state, job)
     for share in move.allocation:
         del state.targets_on[share.node][job.id]
         if not state.targets_on[share.node]:

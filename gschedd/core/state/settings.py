@@ -8,6 +8,7 @@ from msgspec import Struct
 from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig
 from gsched.config.tables import Config, QueueConfig
 from gsched.model.job import Owner
+from gschedd.plan.limits import LimitRules
 from gschedd.plan.training import Fabric
 
 
@@ -90,6 +91,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     def has_operators(self, host: str) -> bool:
         """Return whether operators are some on a host (empty: the head's machine)."""
         return not host or host in self.config.head.operator_hosts
+
+    def limit_rules(self) -> LimitRules:
+        """Return the limits of users and queues."""
+        return LimitRules(self.config.limits, self.queues)
 
     def limits_of(self, queue: str) -> QueueLimits:
         """Return what counts for the jobs of a queue; for an unknown one the site's numbers."""

@@ -13,6 +13,7 @@ from gschedd.core.state.transient import Caches, Dirty, Unstored, Volatile, Wait
 from gschedd.models.adaptive import GoodputKnowledge
 from gschedd.models.startup import Startups
 from gschedd.models.steptimes import StepTimes
+from gschedd.plan.limits import NO_LIMITS, LimitBook, LimitRules
 from gschedd.plan.sharing import DEFAULT_RULES
 from gschedd.plan.snapshot import JobClass, OrderKey
 from gschedd.plan.space import SortedSpaces
@@ -69,6 +70,7 @@ class State:
         ports: master ports in use.
         jobs_by_user, argument_bytes_by_user: what limits per user count.
         dependants: jobs that depend on a job, by that job.
+        limits: what limits of users and queues count, by their rules; the rules are configuration.
         arrays: unfinished arrays by number, with their elements that are jobs.
         reruns: unfinished jobs and arrays that are reruns of a finished one, by that one.
 
@@ -85,6 +87,7 @@ class State:
         plans_training: bool = False,
         plans_adaptive: bool = False,
         sharing: SharingRules = DEFAULT_RULES,
+        limits: LimitRules = NO_LIMITS,
     ) -> None:
         self.sharing = sharing
         self.queue_priorities = dict(queue_priorities or {})
@@ -92,6 +95,7 @@ class State:
         self.plans_adaptive = plans_adaptive
         self.epoch_id = ""
         self.priorities: Priorities | None = None
+        self.limits = LimitBook(limits)
         self._init_durable()
         self._init_indices()
         self.dirty = Dirty()
@@ -192,12 +196,14 @@ class State:
         """Return what decides about the job together with others."""
         spec = job.spec
         training = job.id if self.plans_training and spec.is_training else 0
+        party = self.limits.rules.party(spec.queue, spec.owner.user)
         if self.priorities is None:
             return JobClass(
                 queue=spec.queue,
                 request=spec.request,
                 walltime_s=spec.walltime_s,
                 training=training,
+                party=party,
             )
         return JobClass(
             queue=spec.queue,
@@ -207,6 +213,7 @@ class State:
             user=spec.owner.user,
             project=spec.account,
             qos=spec.qos,
+            party=party,
         )
 
     def generic_names(self) -> frozenset[str]:

@@ -19,12 +19,14 @@ from gschedd.core.state.records import ArrayIndex, Job
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.core.views.ahead import ElementsAhead
+from gschedd.plan.limits import AtLimit
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import JobClass, Wait
 from gschedd.plan.words import Lack, as_reason
 
 SCHEDULING_STOPPED: Final = "an operator has stopped scheduling: no job is started"
 NEXT_CYCLE: Final = "waiting for the next scheduling cycle"
+MAX_HOLDERS: Final = 8  # jobs that are named of those that count under a limit
 MAX_SHOWN: Final = 200  # characters of a list of indices
 
 
@@ -125,8 +127,10 @@ class Reasons:
         if job_class not in self._words:
             lack = wait.reason
             reason = lack.reason if isinstance(lack, Lack) else as_reason(lack)
-            outside = self._of_outside() if _wants_gpus(job) else ""
-            self._words[job_class] = (str(reason) + outside, reason.short)
+            more = self._of_outside() if _wants_gpus(job) else ""
+            if isinstance(reason, AtLimit):
+                more = self._of_holders(reason)
+            self._words[job_class] = (str(reason) + more, reason.short)
         words, short = self._words[job_class]
         start_s = wait.predicted_start_s if wait.first == job.id else None
         unmade, first = self._elements.of(job, job_class)
@@ -141,6 +145,15 @@ class Reasons:
             short=f"behind job {short_job_id(following)}",
             start_s=start_s,
         )
+
+    def _of_holders(self, limit: AtLimit) -> str:
+        """Return which running jobs count under a limit."""
+        found = sorted(self._state.limits.jobs_of(limit.bound.scope))
+        if not found:
+            return ""
+        shown = ", ".join(map(short_job_id, found[:MAX_HOLDERS]))
+        more = f" and {len(found) - MAX_HOLDERS} more" if len(found) > MAX_HOLDERS else ""
+        return f": job{'s' * (len(found) > 1)} {shown}{more}"
 
     def _of_outside(self) -> str:
         """Return which GPUs no job gets, since processes of no job use them."""

@@ -14,13 +14,14 @@ several kinds on named nodes where they count processors, so the reservation is 
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gsched.model.ids import short_job_id
 from gsched.model.resources import Allocation, Request
 from gsched.model.units import format_duration
 from gschedd.plan.fit import NoFit, may_help, place
+from gschedd.plan.limits import AtLimit, LimitRoom, amounts_needed, amounts_there
 from gschedd.plan.snapshot import (
     ByEnd,
     Group,
@@ -87,6 +88,8 @@ class _Pass:
         self.barred: dict[float | None, frozenset[str]] = {}
         self.views: dict[frozenset[str], Spaces] = {}
         self.spare: dict[str, FreeNode] = {}
+        self.room = None if snapshot.limits is None else snapshot.limits.copy()
+        self.again_s: float | None = None
 
     def run(self) -> Plan:
         heap: list[tuple[OrderKey, int, int]] = [
@@ -96,16 +99,25 @@ class _Pass:
         most = self.snapshot.starts_max
         while heap:
             if most is not None and len(self.starts) >= most:
-                return Plan(starts=tuple(self.starts), waits=tuple(self.waits), more=True)
+                return self._plan(more=True)
             key, number, position = heapq.heappop(heap)
             group = self.snapshot.groups[number]
             if self._start(group, key[1]) and position + 1 < len(group.order):
                 heapq.heappush(heap, (group.order[position + 1], number, position + 1))
-        return Plan(starts=tuple(self.starts), waits=tuple(self.waits))
+        return self._plan()
+
+    def _plan(self, *, more: bool = False) -> Plan:
+        return Plan(
+            starts=tuple(self.starts), waits=tuple(self.waits), again_s=self.again_s, more=more
+        )
 
     def _start(self, group: Group, job: int) -> bool:
         """Start the job, or note why its whole group waits and return False."""
         request = group.job_class.request
+        if self.room is not None and group.job_class.party is not None:
+            limit = self._limit(self.room, group.job_class)
+            if limit is not None:
+                return self._wait_for_limit(group.job_class, job, limit)
         closed = self._barred(group.job_class)
         key = (request, closed, group.job_class.walltime_s is None)
         found = self.lacking.get(key) or self._place(group.job_class, job, closed)
@@ -113,10 +125,58 @@ class _Pass:
             self.lacking[key] = found
             self._wait(group.job_class, job, found.reason)
             return False
+        if self.room is not None and group.job_class.party is not None:
+            within = self._within(self.room, group.job_class, job, found)
+            if isinstance(within, AtLimit):
+                return self._wait_for_limit(group.job_class, job, within)
+            found = within
         if self.blocked_job is None:
             self._accept(group.job_class, job, found, "next in order")
             return True
         return self._backfill(group.job_class, job, found)
+
+    def _limit(
+        self, room: LimitRoom, job_class: JobClass, allocation: Allocation | None = None
+    ) -> AtLimit | None:
+        """Return the limit that keeps a job of a class from starting, anywhere or there."""
+        return room.lack(job_class.party, self._counted(job_class, allocation))
+
+    def _within(
+        self, room: LimitRoom, job_class: JobClass, job: int, found: Allocation
+    ) -> Allocation | AtLimit:
+        """Return the allocation, one on GPUs of other types, or the limit that it would break."""
+        first = limit = self._limit(room, job_class, found)
+        closed = self._barred(job_class)
+        while limit is not None and first is not None:
+            gpu_type = limit.bound.gpu_type
+            if not gpu_type:
+                return first
+            nodes = self.snapshot.nodes.values()
+            closed = closed.union(
+                space.name for space in nodes if gpu_type in {gpu.type for gpu in space.all_gpus}
+            )
+            rank = self.chooser.rank(job)
+            placed = place(job_class.request, without(self.free, closed), rank)
+            if isinstance(placed, NoFit):
+                return first
+            found, limit = placed, self._limit(room, job_class, placed)
+        return found
+
+    def _counted(
+        self, job_class: JobClass, allocation: Allocation | None = None
+    ) -> Mapping[str, float]:
+        if allocation is None:
+            return amounts_needed(job_class.request, job_class.walltime_s)
+        return amounts_there(allocation, self.snapshot.nodes, job_class.walltime_s)
+
+    def _wait_for_limit(self, job_class: JobClass, job: int, limit: AtLimit) -> bool:
+        """Note that a class waits for a limit: it blocks nobody, and has no reservation."""
+        self.waits.append(Wait(job_class=job_class, first=job, reason=limit))
+        assert self.room is not None
+        assert job_class.party is not None
+        frees_s = self.room.frees_s(job_class.party, self._counted(job_class))
+        self.again_s = min(filter(None, (self.again_s, frees_s)), default=None)
+        return False
 
     def _barred(self, job_class: JobClass) -> frozenset[str]:
         """Return the nodes on which jobs of a class may not start now, for windows."""
@@ -163,6 +223,8 @@ class _Pass:
                 )
             )
             return False
+        if self.room is not None and (limit := self._limit(self.room, job_class, beside)):
+            return self._wait_for_limit(job_class, job, limit)
         for share in beside:
             if share.node in self.spare:
                 self.spare[share.node] = take(self.spare[share.node], share)
@@ -173,6 +235,8 @@ class _Pass:
         self.free.take(allocation)
         self.views.clear()
         self.chooser.started(job, allocation)
+        if self.room is not None and job_class.party is not None:
+            self.room.take(job_class.party, self._counted(job_class, allocation))
         self.starts.append(Start(job=job, job_class=job_class, allocation=allocation, why=why))
 
     def _wait(self, job_class: JobClass, job: int, reason: Lack | str) -> None:

@@ -1,0 +1,103 @@
+"""Limits of users and queues at submissions and changes: of single jobs, and of their number."""
+
+from gsched.errors import InvalidRequestError, TryAgainError
+from gsched.model.arrays import count
+from gsched.model.ids import short_job_id
+from gsched.model.job import JobSpec
+from gsched.model.units import format_duration
+from gschedd.core.state.records import Job
+from gschedd.core.state.state import State
+from gschedd.plan.limits import LimitRoom, amounts_needed
+
+SEE_LIMITS = "glimits shows your limits"
+
+
+def limited_walltime(walltime_s: float | None, queue: str, user: str, state: State) -> float | None:
+    """Return the walltime of a job; one that states none gets the most that it may have.
+
+    Raises:
+        InvalidRequestError: it states more.
+    """
+    for bound in state.limits.rules.bounds(queue, user):
+        if bound.kind.key != "max_walltime_s":
+            continue
+        if walltime_s is None:
+            walltime_s = bound.most
+        if walltime_s > bound.most:
+            raise InvalidRequestError(
+                f"walltime {format_duration(walltime_s)} is over the limit of {bound.limit_of}, "
+                f"{format_duration(bound.most)}",
+                hint="request less",
+            )
+    return walltime_s
+
+
+def check_submitted(spec: JobSpec, state: State, job: Job | None = None) -> None:
+    """Check that a user may have a further unfinished job, and that it can ever start.
+
+    Args:
+        job: that is to be one of another queue.
+
+    Raises:
+        TryAgainError: the user, or the queue, has as many unfinished jobs as allowed.
+        InvalidRequestError: the job alone exceeds a limit.
+    """
+    jobs = 1 if spec.array is None else count(spec.array.spans)
+    own = state.limits.queued.get(job.id) if job is not None else None
+    for bound in state.limits.rules.bounds(spec.queue, spec.owner.user):
+        if bound.counter != "queued" or (own is not None and bound.scope in own[0]):
+            continue
+        has = state.limits.used(bound.scope, "queued", 0.0)
+        if has + jobs > bound.most:
+            more = "" if jobs == 1 else f"; this array has {jobs} elements"
+            raise TryAgainError(
+                f"{bound.holder} has {has:g} of {bound.most} unfinished jobs, "
+                f"the limit of {bound.limit_of}{more}",
+                hint="wait until some have finished, or delete some",
+            )
+    check_startable(spec, state)
+
+
+def check_startable(spec: JobSpec, state: State) -> None:
+    """Check that a job does not exceed a limit alone: it would never start.
+
+    Raises:
+        InvalidRequestError: it does.
+    """
+    rules = state.limits.rules
+    needed = amounts_needed(spec.request, spec.walltime_s)
+    for bound in rules.bounds(spec.queue, spec.owner.user):
+        amount = needed.get(bound.counter, 0)
+        if not bound.kind.at_start or amount <= bound.most:
+            continue
+        limit = f"the limit of {bound.limit_of} is {bound.words(bound.most)}"
+        if bound.counter == "gpu_time" and spec.walltime_s is None:
+            raise InvalidRequestError(
+                f"the job has no walltime: {limit} {bound.noun}",
+                hint="state one, such as -l walltime=04:00:00",
+            )
+        raise InvalidRequestError(
+            f"the job requests {bound.words(amount)} {bound.noun}; {limit}",
+            hint=f"request less; {SEE_LIMITS}",
+        )
+
+
+def check_longer(job: Job, spec: JobSpec, state: State, now_s: float) -> None:
+    """Check that the limits leave the GPU time for a longer walltime of a running job.
+
+    Raises:
+        InvalidRequestError: they do not.
+    """
+    held = state.limits.held.get(job.id)
+    if held is None or spec.walltime_s is None or job.spec.walltime_s is None:
+        return
+    more_s = spec.walltime_s - job.spec.walltime_s
+    if more_s <= 0:
+        return
+    gpu_time = held.amounts.get("gpus", 0) * round(more_s * 1000)
+    limit = LimitRoom(state.limits, now_s).lack(held.party, {"gpu_time": gpu_time})
+    if limit is not None:
+        raise InvalidRequestError(
+            f"job {short_job_id(job.id)} cannot be extended by {format_duration(more_s)}: {limit}",
+            hint="extend it by less, or wait until others of these jobs have run on",
+        )

@@ -1,0 +1,548 @@
+"""Limits of what users and queues may have: the kinds, the rules, and what is used and left.
+
+Each job belongs to some *scopes*, such as all jobs of queue gpu, or those of alice in it. The rules
+bound counters of each scope; the head keeps the counters in step with what runs, and a plan takes
+of what they leave. All counters are whole numbers, so that they are exact: GPUs count in percent of
+one, their time in percent times milliseconds.
+"""
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, Protocol, Self
+
+from msgspec import Struct, structs
+
+from gsched.config.limits import LimitTables, ResourceLimits
+from gsched.model.resources import WHOLE_PERCENT, Allocation, Gpu, Request, percent_held
+from gsched.model.units import format_size
+from gschedd.plan.space import FreeNode, Spaces
+from gschedd.plan.words import Reason
+
+#: ``("all",)``, ``("queue", "gpu")``, ``("user", "alice")``, ``("queue", "gpu", "user", "alice")``.
+Scope = tuple[str, ...]
+Amounts = Mapping[str, int]
+Nodes = Mapping[str, FreeNode] | Spaces
+
+#: Of one GPU for an hour, in the unit of its counter: percent times milliseconds.
+GPU_HOUR: Final = WHOLE_PERCENT * 3_600_000
+#: Ends the counter of GPUs of a type.
+OF: Final = " of "
+
+
+class LimitKind(NamedTuple):
+    """One kind of limit.
+
+    Attributes:
+        key: of `ResourceLimits`.
+        counter: what it bounds.
+        scale: units of the counter in one unit of the key.
+        noun: what is counted, in words.
+        at_start: it counts when a job starts; else when it is submitted.
+    """
+
+    key: str
+    counter: str
+    scale: int
+    noun: str
+    at_start: bool = True
+
+
+KINDS: Final = (
+    LimitKind("max_running", "running", 1, "running jobs"),
+    LimitKind("max_cpus", "cpus", 1, "CPUs"),
+    LimitKind("max_gpus", "gpus", WHOLE_PERCENT, "GPUs"),
+    LimitKind("max_gpus_of", "gpus", WHOLE_PERCENT, "GPUs"),
+    LimitKind("max_memory_bytes", "memory", 1, "memory"),
+    LimitKind("max_running_gpu_hours", "gpu_time", GPU_HOUR, "GPU-hours in running jobs"),
+    LimitKind("max_queued", "queued", 1, "unfinished jobs", at_start=False),
+    LimitKind("max_walltime_s", "walltime", 1, "walltime", at_start=False),
+)
+
+
+class Party(NamedTuple):
+    """Whose limits a job is subject to; an empty user: nothing is limited by user."""
+
+    queue: str
+    user: str = ""
+
+
+class Limited(Protocol):
+    """A class of jobs, as far as limits are concerned; see `gschedd.plan.snapshot.JobClass`."""
+
+    @property
+    def party(self) -> Party | None:
+        """Return by what its jobs are limited."""
+
+    @property
+    def walltime_s(self) -> float | None:
+        """Return the walltime of each."""
+
+
+class Bound(Struct, frozen=True, kw_only=True):
+    """The limit of one counter of a scope; ``named``: it is stated for its user alone."""
+
+    scope: Scope
+    kind: LimitKind
+    counter: str
+    most: int
+    named: bool = False
+
+    @property
+    def gpu_type(self) -> str:
+        """Return the type of the GPUs that it counts; empty: all types, or something else."""
+        return self.counter.partition(OF)[2]
+
+    @property
+    def noun(self) -> str:
+        """Return what is counted, in words."""
+        return f"{self.gpu_type} GPUs" if self.gpu_type else self.kind.noun
+
+    def words(self, amount: float) -> str:
+        """Return an amount without its noun."""
+        if self.counter == "memory":
+            return format_size(int(amount))
+        return f"{amount / self.kind.scale:.10g}" if math.isfinite(amount) else "unlimited"
+
+    @property
+    def holder(self) -> str:
+        """Return whose jobs count, in words: ``alice``, ``queue gpu``."""
+        if "user" in self.scope:
+            return self.scope[-1]
+        return "all users" if self.scope == ("all",) else " ".join(self.scope)
+
+    @property
+    def limit_of(self) -> str:
+        """Return whose limit it is, in words: ``each user in queue gpu``."""
+        if self.scope == ("all",):
+            return "all jobs"
+        if "user" not in self.scope:
+            return " ".join(self.scope)
+        who = f"user {self.scope[-1]}" if self.named else "each user"
+        return f"{who} in {' '.join(self.scope[:-2])}" if len(self.scope) > 2 else who
+
+
+class LimitRules:
+    """The limits of site and queues, and which of them bound a job."""
+
+    def __init__(self, site: LimitTables, queues: Mapping[str, LimitTables]) -> None:
+        self._site = _tables_of(site)
+        queue_tables = {name: _tables_of(tables) for name, tables in queues.items()}
+        self._queues = {name: each for name, each in queue_tables.items() if each != LimitTables()}
+        limits = [each for one in (site, *self._queues.values()) for each in _limits_of(one)]
+        #: Whether there is any limit, one of GPUs by type, and one of the time of running jobs.
+        self.is_on = any(each != ResourceLimits() for each in limits)
+        self.by_type = any(each.max_gpus_of for each in limits)
+        self.by_time = any(each.max_running_gpu_hours is not None for each in limits)
+        self._of: dict[Party, tuple[Bound, ...]] = {}
+        self._parties: dict[Party, Party | None] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LimitRules) and (self._site, self._queues) == (
+            other._site,
+            other._queues,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.is_on)
+
+    def bounds(self, queue: str, user: str) -> tuple[Bound, ...]:
+        """Return all limits of a user's jobs in a queue, of the site first."""
+        party = Party(queue, user)
+        found = self._of.get(party)
+        if found is None:
+            found = self._of[party] = tuple(self._bounds(party))
+        return found
+
+    def _bounds(self, party: Party) -> Iterator[Bound]:
+        yield from _bounds_of(("all",), self._site.total)
+        yield from _user_bounds((), self._site, party.user)
+        queue = self._queues.get(party.queue)
+        if queue is not None:
+            yield from _bounds_of(("queue", party.queue), queue.total)
+            yield from _user_bounds(("queue", party.queue), queue, party.user)
+
+    def party(self, queue: str, user: str) -> Party | None:
+        """Return by what jobs of a user in a queue are limited when they start; None: nothing."""
+        if not self.is_on:
+            return None
+        full = Party(queue, user)
+        if full not in self._parties:
+            scopes = {each.scope for each in self.bounds(queue, user) if each.kind.at_start}
+            by_user = any("user" in scope for scope in scopes)
+            self._parties[full] = Party(queue, user if by_user else "") if scopes else None
+        return self._parties[full]
+
+    def scopes(self, queue: str, user: str) -> frozenset[Scope]:
+        """Return the scopes with limits of a user's jobs in a queue."""
+        return frozenset(bound.scope for bound in self.bounds(queue, user))
+
+
+def _tables_of(config: LimitTables) -> LimitTables:
+    """Return the tables alone of what has other keys, too."""
+    return LimitTables(**{name: getattr(config, name) for name in LimitTables.__struct_fields__})
+
+
+def _limits_of(tables: LimitTables) -> tuple[ResourceLimits, ...]:
+    return (tables.total, tables.each_user, *tables.user.values())
+
+
+def _user_bounds(scope: Scope, tables: LimitTables, user: str) -> Iterator[Bound]:
+    if not user:
+        return
+    own = tables.user.get(user, ResourceLimits())
+    stated = {key: value for key, value in structs.asdict(own).items() if value is not None}
+    limits = structs.replace(tables.each_user, **stated)
+    yield from _bounds_of((*scope, "user", user), limits, stated)
+
+
+def _bounds_of(
+    scope: Scope, limits: ResourceLimits, named: Mapping[str, object] | None = None
+) -> Iterator[Bound]:
+    for kind in KINDS:
+        value = getattr(limits, kind.key)
+        many = value.items() if isinstance(value, dict) else ((None, value),)
+        for name, most in many:
+            if most is None or most < 0:
+                continue
+            counter = kind.counter if name is None else f"{kind.counter}{OF}{name}"
+            amount = round(most * kind.scale)
+            is_named = bool(named) and kind.key in (named or ())
+            yield Bound(scope=scope, kind=kind, counter=counter, most=amount, named=is_named)
+
+
+NO_LIMITS: Final = LimitRules(LimitTables(), {})
+
+
+class AtLimit(Reason):
+    """A job waits for a limit; ``bound`` tells which."""
+
+    __slots__ = ("bound",)
+    bound: Bound
+
+    @classmethod
+    def of(cls, bound: Bound, used: float, needed: float) -> Self:
+        """Return the words."""
+        most = bound.words(bound.most)
+        if not math.isfinite(needed):
+            words = f"has no walltime: {bound.limit_of} may have {most} {bound.noun}"
+        elif needed > bound.most:
+            words = (
+                f"needs {bound.words(needed)} {bound.noun}; "
+                f"the limit of {bound.limit_of} is {most}: it cannot start"
+            )
+        else:
+            has = "has" if bound.counter == "running" else "uses"
+            more = f"; this job needs {bound.words(needed)}" if used < bound.most else ""
+            words = (
+                f"{bound.holder} {has} {bound.words(used)} of {most} {bound.noun}, "
+                f"the limit of {bound.limit_of}{more}"
+            )
+        self = cls(words, f"limit: {most} {bound.noun.removesuffix(' in running jobs')}")
+        self.bound = bound
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _at_limit, (str(self), self.short, self.bound)
+
+
+def _at_limit(words: str, short: str, bound: Bound) -> AtLimit:
+    found = AtLimit(words, short)
+    found.bound = bound
+    return found
+
+
+class CountedUse(Struct, frozen=True, kw_only=True):
+    """What a running job counts.
+
+    Attributes:
+        walltime_ms: that it may still run, if it has not started; None: without end.
+        end_ms: when its walltime ends, if it has; milliseconds since the epoch.
+    """
+
+    party: Party
+    amounts: Amounts
+    walltime_ms: int | None = None
+    end_ms: int = 0
+
+    @property
+    def counted(self) -> Amounts:
+        """Return the amounts, with those of its time."""
+        gpus = self.amounts.get("gpus", 0)
+        if not gpus:
+            return self.amounts
+        if self.end_ms:
+            return {**self.amounts, "rate": gpus, "ends": gpus * self.end_ms}
+        if self.walltime_ms is None:
+            return {**self.amounts, "endless": gpus}
+        return {**self.amounts, "still": gpus * self.walltime_ms}
+
+
+class LimitBook:
+    """What each scope has now: an index of what runs."""
+
+    def __init__(self, rules: LimitRules) -> None:
+        self.rules = rules
+        self.held: dict[int, CountedUse] = {}
+        self.queued: dict[int, tuple[frozenset[Scope], int]] = {}
+        self.counts: dict[Scope, Counter[str]] = {}
+        self._ends: list[tuple[int, int]] = []
+
+    def copy(self) -> "LimitBook":
+        """Return the same with a life of its own."""
+        other = LimitBook(self.rules)
+        other.held = dict(self.held)
+        other.queued = self.queued  # nobody submits in a forecast
+        other.counts = {scope: Counter(counts) for scope, counts in self.counts.items()}
+        other._ends = list(self._ends)
+        return other
+
+    def count(self, job: int, held: CountedUse | None) -> None:
+        """Let a job count what it has now; None: nothing."""
+        before = self.held.pop(job, None)
+        if before is not None:
+            self._add(self._scopes(before.party), before.counted, -1)
+        if held is not None:
+            self.held[job] = held
+            self._add(self._scopes(held.party), held.counted, 1)
+            if held.end_ms and self.rules.by_time:
+                heapq.heappush(self._ends, (held.end_ms, job))
+
+    def start(
+        self,
+        job: int,
+        job_class: Limited,
+        allocation: Allocation,
+        nodes: Nodes,
+        now_s: float,
+    ) -> None:
+        """Let a job of a class count that starts now."""
+        party, walltime_s = job_class.party, job_class.walltime_s
+        if party is not None:
+            left_ms = None if walltime_s is None else round(walltime_s * 1000)
+            end_ms = 0 if left_ms is None else round(now_s * 1000) + left_ms
+            amounts = amounts_of(allocation, nodes)
+            held = CountedUse(party=party, amounts=amounts, walltime_ms=left_ms, end_ms=end_ms)
+            self.count(job, held)
+
+    def resize(self, job: int, allocation: Allocation, nodes: Nodes) -> None:
+        """Let a running job have another allocation."""
+        if job in self.held:
+            amounts = amounts_of(allocation, nodes)
+            self.count(job, structs.replace(self.held[job], amounts=amounts))
+
+    def count_queued(self, job: int, queue: str, user: str, jobs: int) -> None:
+        """Let a submission count as so many unfinished jobs."""
+        scopes, before = self.queued.pop(job, (frozenset[Scope](), 0))
+        self._add(scopes, {"queued": before}, -1)
+        if jobs:
+            scopes = self.rules.scopes(queue, user)
+            self.queued[job] = (scopes, jobs)
+            self._add(scopes, {"queued": jobs}, 1)
+
+    def _scopes(self, party: Party) -> Iterable[Scope]:
+        return self.rules.scopes(party.queue, party.user)
+
+    def _add(self, scopes: Iterable[Scope], amounts: Amounts, sign: int) -> None:
+        for scope in scopes:
+            counts = self.counts.setdefault(scope, Counter())
+            for counter, amount in amounts.items():
+                counts[counter] += sign * amount
+                if not counts[counter]:
+                    del counts[counter]
+            if not counts:
+                del self.counts[scope]
+
+    def jobs_of(self, scope: Scope) -> list[int]:
+        """Return the running jobs that count in a scope."""
+        return [job for job, held in self.held.items() if scope in self._scopes(held.party)]
+
+    def pass_ends(self, now_s: float) -> None:
+        """Let jobs beyond the end of their walltime count no time any more."""
+        now_ms = math.floor(now_s * 1000)
+        while self._ends and self._ends[0][0] <= now_ms:
+            end_ms, job = heapq.heappop(self._ends)
+            held = self.held.get(job)
+            if held is not None and held.end_ms == end_ms:
+                self.count(job, structs.replace(held, end_ms=0, walltime_ms=0))
+
+    def used(self, scope: Scope, counter: str, now_s: float) -> float:
+        """Return what of a counter is used; infinite where a job has no end."""
+        counts = self.counts.get(scope)
+        if counts is None:
+            return 0
+        if counter != "gpu_time":
+            return counts[counter]
+        if counts["endless"]:
+            return math.inf
+        return counts["still"] + counts["ends"] - counts["rate"] * math.floor(now_s * 1000)
+
+
+class LimitRoom:
+    """What limits leave at one moment; a plan takes of it, and the book stays as it is."""
+
+    def __init__(self, book: LimitBook, now_s: float) -> None:
+        self.book = book
+        self.rules = book.rules
+        self.now_s = now_s
+        self._taken: dict[Scope, Counter[str]] = {}
+        self._moved: dict[int, CountedUse] = {}
+        if self.rules.by_time:
+            book.pass_ends(now_s)
+
+    def copy(self) -> "LimitRoom":
+        """Return the same, to take of it for another plan."""
+        other = LimitRoom(self.book, self.now_s)
+        other._taken = {scope: Counter(taken) for scope, taken in self._taken.items()}
+        other._moved = dict(self._moved)
+        return other
+
+    def detach(self) -> "LimitRoom":
+        """Return the same as a value, which does not change with the state."""
+        other = self.copy()
+        other.book = self.book.copy()
+        other.book.queued = {}
+        return other
+
+    def used(self, bound: Bound) -> float:
+        """Return what is used of a limit."""
+        taken = self._taken[bound.scope][bound.counter] if bound.scope in self._taken else 0
+        return self.book.used(bound.scope, bound.counter, self.now_s) + taken
+
+    def lack(self, party: Party | None, needed: Mapping[str, float]) -> AtLimit | None:
+        """Return which limit keeps a job from starting; None: none does.
+
+        Args:
+            party: of its class.
+            needed: what it would count.
+        """
+        if party is None:
+            return None
+        for bound in self.rules.bounds(*party):
+            amount = needed.get(bound.counter, 0)
+            if amount and bound.kind.at_start:
+                used = self.used(bound)
+                if used + amount > bound.most:
+                    return AtLimit.of(bound, used, amount)
+        return None
+
+    def take(self, party: Party | None, amounts: Mapping[str, float]) -> None:
+        """Let a job that starts count."""
+        if party is None:
+            return
+        for scope in self.rules.scopes(*party):
+            taken = self._taken.setdefault(scope, Counter())
+            for counter, amount in amounts.items():
+                if math.isfinite(amount):
+                    taken[counter] += int(amount)
+
+    def frees_s(self, party: Party, needed: Mapping[str, float]) -> float | None:
+        """Return when a job may not lack GPU time any more if nothing else happens; else None.
+
+        Jobs that have not started are assumed to start now.
+        """
+        times_s = []
+        for bound in self.rules.bounds(*party):
+            rate = self.book.counts.get(bound.scope, Counter())["gpus"]
+            excess = self.used(bound) + needed.get(bound.counter, 0) - bound.most
+            can_start = bound.counter == "gpu_time" and needed.get("gpu_time", 0) <= bound.most
+            if can_start and excess > 0 and rate and math.isfinite(excess):
+                times_s.append(self.now_s + excess / rate / 1000 + 1e-3)
+        return max(times_s, default=None)
+
+    def grown(self, job: int, allocation: Allocation, nodes: Nodes) -> AtLimit | None:
+        """Return which limit keeps a running job from an allocation beside what it has; or None.
+
+        What it leaves counts until it has left.
+        """
+        held = self._moved.get(job) or self.book.held.get(job)
+        if held is None:
+            return None
+        more = self._more(held, allocation, nodes)
+        return self.lack(held.party, more)
+
+    def move(self, job: int, allocation: Allocation, nodes: Nodes) -> None:
+        """Let a running job count an allocation beside what it has."""
+        held = self._moved.get(job) or self.book.held.get(job)
+        if held is not None:
+            more = self._more(held, allocation, nodes)
+            self.take(held.party, more)
+            amounts = most_of(held.amounts, amounts_of(allocation, nodes))
+            self._moved[job] = structs.replace(held, amounts=amounts)
+
+    def _more(self, held: CountedUse, allocation: Allocation, nodes: Nodes) -> Mapping[str, float]:
+        after = amounts_of(allocation, nodes)
+        more: dict[str, float] = {
+            counter: amount - held.amounts.get(counter, 0)
+            for counter, amount in after.items()
+            if amount > held.amounts.get(counter, 0)
+        }
+        if "gpus" in more and self.rules.by_time:
+            now_ms = math.floor(self.now_s * 1000)
+            left_ms = max(0, held.end_ms - now_ms) if held.end_ms else held.walltime_ms
+            more["gpu_time"] = math.inf if left_ms is None else more["gpus"] * left_ms
+        return more
+
+
+def most_of(one: Amounts, other: Amounts) -> dict[str, int]:
+    """Return the more of each amount."""
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
+
+
+def amounts_of(allocation: Allocation, nodes: Nodes) -> dict[str, int]:
+    """Return what an allocation counts, without its time."""
+    found: Counter[str] = Counter(running=1 if allocation else 0)
+    for share in allocation:
+        node = nodes[share.node] if share.node in nodes else None  # noqa: SIM401 # no get of Spaces
+        if share.exclusive and node is not None:
+            found["cpus"] += node.total_cpus
+            found["memory"] += node.total_memory_bytes
+            found["gpus"] += WHOLE_PERCENT * len(node.all_gpus)
+            _count_types(found, ((gpu, WHOLE_PERCENT) for gpu in node.all_gpus))
+            continue
+        found["cpus"] += share.cpus
+        found["memory"] += share.memory_bytes
+        found["gpus"] += percent_held([share])
+        if node is not None and (share.gpu_indices or share.gpu_shares):
+            gpus = {gpu.index: gpu for gpu in node.all_gpus}
+            held = (
+                (gpus[each.index], each.percent) for each in share.gpus_held if each.index in gpus
+            )
+            _count_types(found, held)
+    return {name: amount for name, amount in found.items() if amount}
+
+
+def _count_types(found: Counter[str], gpus: Iterable[tuple[Gpu, int]]) -> None:
+    for gpu, percent in gpus:
+        if gpu.type:
+            found[f"gpus{OF}{gpu.type}"] += percent
+
+
+def amounts_there(
+    allocation: Allocation, nodes: Nodes, walltime_s: float | None
+) -> dict[str, float]:
+    """Return what a job counts that starts on an allocation, with its time."""
+    return _with_time(dict(amounts_of(allocation, nodes)), walltime_s)
+
+
+def amounts_needed(request: Request, walltime_s: float | None) -> dict[str, float]:
+    """Return the least that a job counts wherever it starts, with its time."""
+    found: Counter[str] = Counter(running=1, cpus=request.cpus, memory=request.memory_bytes)
+    for chunk in request.chunks:
+        percent = chunk.count * chunk.gpus * WHOLE_PERCENT
+        percent += 0 if chunk.gpu_share is None else chunk.count * chunk.gpu_share.percent
+        found["gpus"] += percent
+        if chunk.gpu_type:
+            found[f"gpus{OF}{chunk.gpu_type}"] += percent
+    needed: dict[str, float] = {name: amount for name, amount in found.items() if amount}
+    return _with_time(needed, walltime_s)
+
+
+def _with_time(amounts: Mapping[str, float], walltime_s: float | None) -> dict[str, float]:
+    """Return amounts with the time of their GPUs."""
+    gpus = amounts.get("gpus", 0)
+    if not gpus:
+        return dict(amounts)
+    left_ms = math.inf if walltime_s is None else round(walltime_s * 1000)
+    return {**amounts, "gpu_time": gpus * left_ms}
