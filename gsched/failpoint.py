@@ -27,6 +27,7 @@ FAILPOINTS: tuple[str, ...] = (
     "head.move.after_commit",
     "head.mark.before_write",
     "head.migrate.before_commit",
+    "head.replicated.before_commit",
     "notify.after_delivery",
     "backup.before_check",
     "backup.before_rename",

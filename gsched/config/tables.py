@@ -189,6 +189,18 @@ class LimitsConfig(LimitTables, frozen=True, kw_only=True, forbid_unknown_fields
     texts_per_user_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = 4_294_967_296
 
 
+class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[store]``: a second place of the head's database, for a second head.
+
+    Attributes:
+        url: of a PostgreSQL database, ``postgresql://USER@HOST/NAME``; empty: there is none.
+        lease_s: a head rules for so long after its last sign; then another one may.
+    """
+
+    url: str = ""
+    lease_s: Annotated[float, msgspec.Meta(ge=1.0, le=600.0)] = 5.0
+
+
 class HistoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[history]``: what is remembered of jobs that have run; 0 keeps everything.
 
@@ -297,6 +309,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     qos: tuple[QosConfig, ...] = ()
     shares: SharesConfig = SharesConfig()
     priority: PriorityConfig = PriorityConfig()
+    store: StoreConfig = StoreConfig()
     history: HistoryConfig = HistoryConfig()
     fabric: FabricConfig = FabricConfig()
     training: TrainingConfig = TrainingConfig()

@@ -29,6 +29,7 @@ from gschedd.core.head import Head
 from gschedd.core.requests.followers import awaited, recall
 from gschedd.core.requests.queues import overridden
 from gschedd.core.views.jobs import jobs_by_state, queue_rows
+from gschedd.daemon.head_lease import wait_to_rule
 from gschedd.daemon.housekeeping import Check, Housekeeping
 from gschedd.daemon.lock import HeadLock
 from gschedd.daemon.power import PowerSwitches
@@ -139,7 +140,8 @@ class Service:
         self._space = DiskSpace(config.head.state_dir)
         self._space.make_way()
         self._lock.note_pid()
-        self._store = Store(config.head.state_dir)
+        self._lease = wait_to_rule(config.store, config.head)
+        self._store = Store(config.head.state_dir, self._lease.held)
         self._opened: Opened = self._store.open()
         state = empty_state(settings, chosen)
         self._damaged = self._store.load(state)
@@ -179,6 +181,7 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        self._lease.on_lost(loop, self._on_successor)
         OnHangup(self._reloading.for_signal).install()
         head = self._engine.head
         state = head.state
@@ -523,12 +526,11 @@ class Service:
         self._engine.close()
         if self._planner is not None:
             await self._planner.close()
-        self._queries.close()
-        self._predictions.close()
-        self._blob_reader.close()
-        self._text_reader.close()
-        self._check_reader.close()
-        self._store.close()
+        for part in (
+            *(self._queries, self._predictions, self._blob_reader, self._text_reader),
+            *(self._check_reader, self._store, self._lease),
+        ):
+            part.close()
         self._space.keep_room()
         self._lock.release()
 

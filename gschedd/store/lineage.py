@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from gsched.clock import SystemClock
 from gschedd.core.recovery.lineage import KEPT_EPOCHS, Epoch
 
 _READ: Final = (
@@ -13,7 +14,7 @@ _READ: Final = (
 )
 _ADD: Final = (
     "INSERT INTO epochs (number, id, began_s, prev_seq, prev_job, first_job, accepted) "
-    "VALUES (?, ?, (julianday('now') - 2440587.5) * 86400.0, ?, ?, ?, ?)"
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -80,6 +81,7 @@ def add_epoch(db: sqlite3.Connection, epoch: Epoch) -> None:
         (
             epoch.number,
             epoch.id,
+            SystemClock().wall_s(),
             epoch.prev_seq,
             epoch.prev_job,
             epoch.first_job,

@@ -16,7 +16,7 @@ SLICE: Final = 1000
 
 _OLD_RUNS: Final = (
     "DELETE FROM history WHERE id IN "
-    "(SELECT id FROM history WHERE ended_s < ? ORDER BY ended_s LIMIT ?)"
+    "(SELECT id FROM history WHERE ended_s < ? ORDER BY ended_s, id LIMIT ?)"
 )
 #: The newest of those that are too many, by its place.
 _FIRST_TOO_MANY: Final = "SELECT id FROM history ORDER BY id DESC LIMIT 1 OFFSET ?"
@@ -41,7 +41,7 @@ _OF_JOB: Final = (
 )
 _OLD_NODE_EVENTS: Final = (
     "DELETE FROM events WHERE seq IN "
-    "(SELECT seq FROM events WHERE job IS NULL AND at_s < ? ORDER BY at_s LIMIT ?)"
+    "(SELECT seq FROM events WHERE job IS NULL AND at_s < ? ORDER BY at_s, seq LIMIT ?)"
 )
 #: Whether a spec is damaged: nobody knows what its job needs, so nothing is an orphan.
 UNREADABLE: Final = "SELECT 1 FROM specs WHERE NOT json_valid(CAST(spec AS TEXT)) LIMIT 1"

@@ -7,27 +7,22 @@ import contextlib
 import os
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
 from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
-from gsched.model.states import PowerState
-from gschedd.core.apply.jobs import add_job
 from gschedd.core.apply.nodes import SAFE_ID_JUMP
 from gschedd.core.recovery.lineage import Epoch
 from gschedd.core.state import facts as f
-from gschedd.core.state.ledger import refresh_space
-from gschedd.core.state.records import Attempt
-from gschedd.core.state.state import State, client_key
+from gschedd.core.state.state import State
 from gschedd.core.state.step import Run
-from gschedd.core.training import move_costs as movecosts
-from gschedd.core.training import startups
-from gschedd.core.training import step_times as steptimes
 from gschedd.store import history, rows
 from gschedd.store.inserts import Insert
+from gschedd.store.journal import HeadLease
 from gschedd.store.lineage import HeadStart, Opened, add_epoch, new_epoch_id, read_epochs
+from gschedd.store.loading import load
 from gschedd.store.mark import FileIdentity, Mark, MarkFile, identity_of
 from gschedd.store.purge import (
     CODE_IN_USE,
@@ -42,18 +37,15 @@ from gschedd.store.purge import (
     purge_some,
     purge_user,
 )
+from gschedd.store.recording import RecordingConnection
 from gschedd.store.schema import SCHEMA_VERSION, check_version, create, take_over
-from gschedd.store.seals import Damaged, DamagedRowError, owned_by, sealed, text_of
+from gschedd.store.seals import Damaged, sealed, text_of
+from gschedd.store.standby import LEASE, POSITION, publish, reached
 
-#: A fact from which something is learned.
 T = TypeVar("T")
-Measured = TypeVar("Measured", f.StartupMeasured, f.StepsMeasured, f.MigrationMeasured)
 
-#: Of each kind of these facts so many of the newest are learned anew by a head that starts.
-LEARNED_AGAIN: Final = 2_000
 BUSY_TIMEOUT_S: Final = 5.0
-#: Client keys of ended jobs that a restarted head still knows without asking the database.
-KEYS_LOADED: Final = 100_000
+DATABASE: Final = "gsched.db"
 #: Larger databases are not read whole at every start: the daily check of rows finds damage there.
 FULL_CHECK_MAX_BYTES: Final = 128 * 1024 * 1024
 QUICK_CHECK_MAX_BYTES: Final = 512 * 1024 * 1024
@@ -78,10 +70,19 @@ class DiskFullError(TryAgainError):
 
 
 class Store:
-    """The writer's side: owns the only connection that writes."""
+    """The writer's side: owns the only connection that writes.
 
-    def __init__(self, directory: str) -> None:
-        self.path = os.path.join(directory, "gsched.db")
+    Args:
+        directory: of the database and its mark.
+        lease: the lease of this head and the replicated log that takes in each transaction before
+            the database does; None: there is none.
+    """
+
+    def __init__(self, directory: str, lease: HeadLease | None = None) -> None:
+        self._lease = lease
+        self._position = 0
+        self._is_logged = False
+        self.path = os.path.join(directory, DATABASE)
         self._mark_path = os.path.join(directory, "gsched.mark")
         self._seq = 0
         self._next_job = 1
@@ -118,11 +119,17 @@ class Store:
     def _connect(self) -> None:
         _make_private(self.path)
         self._db = sqlite3.connect(
-            self.path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
+            self.path,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=BUSY_TIMEOUT_S,
+            factory=sqlite3.Connection if self._lease is None else RecordingConnection,
         )
         self._db.text_factory = text_of
         self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
+        # what the replicated log has is durable; after a loss of power it is taken from there
+        durability = "FULL" if self._lease is None else "NORMAL"
+        self._db.execute(f"PRAGMA synchronous = {durability}")
         self._db.execute("PRAGMA foreign_keys = ON")
         size_bytes = Path(self.path).stat().st_size
         if size_bytes <= QUICK_CHECK_MAX_BYTES:
@@ -135,6 +142,7 @@ class Store:
     def _migrate(self, *, existed: bool) -> None:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         check_version(self.path, version)
+        self._position, _ = reached(self._db)
         if version == SCHEMA_VERSION:
             return
         if existed and version:
@@ -146,6 +154,9 @@ class Store:
         (take_over if version else create)(self._db)
         failpoint("head.migrate.before_commit")
         self._db.execute("COMMIT")
+        if self._lease is not None:  # it was made, or has another schema
+            self._position = max(self._position, 0) + 1
+            publish(self._db, self.path, self._lease.log, self._lease.number, self._position)
 
     def _begin(self, mark: Mark | None, *, existed: bool) -> Opened:
         meta = dict(self._db.execute("SELECT key, value FROM meta").fetchall())
@@ -165,7 +176,7 @@ class Store:
             missing = self._compare(mark)
             copied = self._compare_files(mark)
             number = max(number, mark.epoch)
-        elif number:
+        elif number and self._lease is None:
             copied = (
                 f"there is no mark ({self._mark_path}) beside the database: a backup was put back, "
                 "or the mark was removed"
@@ -224,10 +235,27 @@ class Store:
                 add_epoch(self._db, self._start.epoch)
                 self._set_meta(epoch=str(self._start.epoch.number), **self._start.meta)
             yield
+            if self._lease is not None:
+                self._replicate(self._lease)
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._failed(error) from error
+        self._is_logged = False
         self._start = None
+
+    def _replicate(self, lease: HeadLease) -> None:
+        """Make the transaction durable in the replicated log.
+
+        Raises:
+            LeaseLostError: another head rules; nothing is durable.
+        """
+        position = self._position + 1
+        self._set_meta(**{POSITION: str(position), LEASE: str(lease.number)})
+        assert isinstance(self._db, RecordingConnection)
+        lease.log.append(lease.number, position, self._db.recorded())
+        self._position = position
+        self._is_logged = True
+        failpoint("head.replicated.before_commit")
 
     def _new_epoch(self, number: int, *, held: tuple[int, int], accepted: bool = False) -> Epoch:
         """Return another epoch, and take it as that of this head; the caller writes it."""
@@ -259,8 +287,8 @@ class Store:
 
     def _compare_files(self, mark: Mark) -> str:
         """Return that the database is another file than the one that the mark was written for."""
-        if not self._file.is_another(mark.file):
-            return ""
+        if self._lease is not None or not self._file.is_another(mark.file):
+            return ""  # the replicated log tells what a copy lacks
         return (
             f"{self.path} is a copy: it is another file than the one that the head used last, so "
             "it may have been restored from a snapshot or a backup"
@@ -281,92 +309,11 @@ class Store:
             rows stay as they are, and what nodes run of them is left alone.
         """
         try:
-            return tuple(self._load(state))
+            damaged = load(self._db, state)
         except sqlite3.Error as error:
             raise _storage_error(self.path, error) from error
-
-    def _load(self, state: State) -> list[Damaged]:
-        damaged: list[Damaged] = []
-        for row in self._db.execute(rows.SELECT_NODES + "ORDER BY name"):
-            try:
-                node = rows.read_node(row)
-            except DamagedRowError as error:
-                damaged.append(error.damaged)  # it is known anew when it registers
-                state.damaged_nodes.add(str(row[0]))
-                continue
-            state.nodes[node.name] = node
-            marks = (
-                (state.vacating, node.vacating),
-                (state.on_probation, node.probation.due_s),
-                (state.windowed, node.windows),
-                (state.powered, node.power.state is not PowerState.ON),
-            )
-            for names, is_marked in marks:
-                if is_marked:
-                    names.add(node.name)
-            refresh_space(state, node)
-        usage = rows.whole(rows.read_usage, self._db.execute(rows.SELECT_USAGE), damaged)
-        state.usage.rows.update(((each.project, each.user), each) for each in usage)
-        attempts: dict[int, Attempt] = {}
-        for row in self._db.execute(rows.SELECT_ATTEMPTS + "WHERE state <> 'ended'"):
-            try:
-                attempts[row[0]] = rows.read_attempt(row)
-            except DamagedRowError as error:
-                damaged.append(error.damaged)
-        state.damaged.update((each.job, {}) for each in damaged if each.job)
-        self._load_jobs(state, attempts, damaged)
-        state.damaged = owned_by(self._db, state.damaged)
-        for job, attempt in attempts.items():
-            if job in state.damaged:
-                state.damaged[job].update(dict.fromkeys(attempt.parts, attempt.number))
-        self._learn_anew(state, damaged)
         state.next_job = max(state.next_job, self._next_job)
-        keys = (
-            "SELECT uid, client_key, id FROM (SELECT uid, client_key, id FROM jobs "
-            "WHERE client_key IS NOT NULL ORDER BY id DESC LIMIT ?) ORDER BY id"
-        )
-        count = len(state.jobs) + KEYS_LOADED
-        for uid, key, job_id in self._db.execute(keys, (count,)):
-            state.keys[client_key(uid, key)] = job_id
-        return damaged
-
-    def _load_jobs(
-        self, state: State, attempts: Mapping[int, Attempt], damaged: list[Damaged]
-    ) -> None:
-        """Load the jobs that are not done; those with a damaged row or attempt are left out."""
-        reader = rows.SpecReader()
-        query = rows.SELECT_JOBS + "WHERE jobs.state <> 'done' ORDER BY jobs.id"
-        for row in self._db.execute(query):
-            try:
-                job = rows.read_job(row, reader)
-            except DamagedRowError as error:
-                damaged.append(error.damaged)
-                state.damaged[error.damaged.job] = {}
-                continue
-            if job.id in state.damaged:
-                continue
-            job.attempt = attempts.get(job.id)
-            add_job(state, job)
-            if job.spec.client_key:
-                state.keys[client_key(job.spec.owner.uid, job.spec.client_key)] = job.id
-
-    def _learn_anew(self, state: State, damaged: list[Damaged]) -> None:
-        """Restore the measured times of training jobs: of starts, steps and migrations."""
-        for startup in self._newest(f.StartupMeasured, damaged):
-            startups.learn(state, startup)
-        for steps in self._newest(f.StepsMeasured, damaged):
-            steptimes.learn(state, steps)
-        for move in self._newest(f.MigrationMeasured, damaged):
-            movecosts.learn(state, move)
-
-    def _newest(self, kind: type[Measured], damaged: list[Damaged]) -> Iterator[Measured]:
-        """Yield the newest facts of a kind that has an index of its own, oldest first."""
-        # The kind stands in the text, as SQLite uses a partial index only for a constant.
-        query = f"{rows.SELECT_EVENTS} WHERE kind = '{kind.__name__}' ORDER BY seq DESC LIMIT ?"
-        found = reversed(self._db.execute(query, (LEARNED_AGAIN,)).fetchall())
-        for fact in rows.whole(rows.read_event, found, damaged):
-            if isinstance(fact, kind):
-                yield fact
+        return tuple(damaged)
 
     def newest_runs(self, most: int) -> list[Run]:
         """Return the newest rows of the history, in the order in which they were learned.
@@ -466,6 +413,8 @@ class Store:
     def _failed(self, error: sqlite3.Error) -> Exception:
         code = getattr(error, "sqlite_errorcode", None)
         primary = code & 0xFF if code is not None else None
+        if self._is_logged:  # it must not be in the log twice: a restart takes it from there
+            return _storage_error(self.path, error)
         # SQLite has no room for its shared index: it says "I/O error", but it is a full disk.
         is_full = primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
         if is_full or primary == sqlite3.SQLITE_BUSY:

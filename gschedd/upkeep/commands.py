@@ -58,7 +58,8 @@ Examples:
 """
 
 
-def _config_option(function: Callback) -> Callback:
+def config_option(function: Callback) -> Callback:
+    """Add ``--config FILE`` as the parameter ``config_path``."""
     return click.option(
         "--config", "config_path", metavar="FILE", help="Configuration of the head (gsched.toml)."
     )(function)
@@ -72,7 +73,7 @@ def _config_option(function: Callback) -> Callback:
     metavar="N",
     help="Keep the newest N backups of this cluster in DIRECTORY and remove older ones.",
 )
-@_config_option
+@config_option
 def backup(*, directory: str, keep: int | None, config_path: str | None, as_json: bool) -> int:
     """Save the head's database, notifications, code snapshots, configuration and key.
 
@@ -80,7 +81,7 @@ def backup(*, directory: str, keep: int | None, config_path: str | None, as_json
     checked before it gets its name. Exits with 1 if rows of the database are damaged.
     """
     path, config = load_found(config_path)
-    _work_as_head(config, made=directory)
+    work_as_head(config, made=directory)
     started_s = SystemClock().monotonic_s()
     origin = BackupSource(state_dir=config.head.state_dir, config=path, key=config.head.key_file)
     with _shown(quiet=as_json) as progress:
@@ -133,7 +134,7 @@ def _warn_of_damage(damaged: tuple[str, ...]) -> int:
 @subcommand("restore", epilog=_RESTORE_EPILOG)
 @click.argument("backup_path", metavar="BACKUP")
 @click.option("--check", is_flag=True, help="Only check the backup; the head may run.")
-@_config_option
+@config_option
 def restore(*, backup_path: str, check: bool, config_path: str | None, as_json: bool) -> int:
     """Put a backup in place of the head's database; the head must not run.
 
@@ -143,7 +144,7 @@ def restore(*, backup_path: str, check: bool, config_path: str | None, as_json: 
     found, config = load_found(config_path)
     path = os.path.abspath(backup_path)
     if not check:
-        _work_as_head(config)
+        work_as_head(config)
     if not os.access(path, os.R_OK | os.X_OK):
         account = pwd.getpwuid(os.geteuid()).pw_name
         raise UnreadableScriptError(
@@ -227,7 +228,7 @@ def _content(path: str) -> bytes:
 @click.option(
     "--rehearse", is_flag=True, help="Only try the step on a copy; the head may run meanwhile."
 )
-@_config_option
+@config_option
 def upgrade(*, rehearse: bool, config_path: str | None, as_json: bool) -> int:
     """Bring the head's database to the schema of this gsched, after a rehearsal on a copy.
 
@@ -235,7 +236,7 @@ def upgrade(*, rehearse: bool, config_path: str | None, as_json: bool) -> int:
     command prints how long the next start of the head takes.
     """
     _, config = load_found(config_path)
-    _work_as_head(config)
+    work_as_head(config)
     with _shown(quiet=as_json) as progress:
         work = try_step if rehearse else take_step
         done = work(config.head.state_dir, clock=SystemClock(), progress=progress)
@@ -276,7 +277,7 @@ def _print_rehearsal(done: Rehearsal, path: str, *, is_done: bool) -> None:
         )
 
 
-def _work_as_head(config: Config, *, made: str = "") -> None:
+def work_as_head(config: Config, *, made: str = "") -> None:
     """Go on as the account that owns the head's state directory; make a directory for it first.
 
     So root follows no link that this account has made.

@@ -17,6 +17,7 @@ from gschedd.daemon.lock import no_head
 from gschedd.store.mark import MarkFile
 from gschedd.store.queues import FILE as QUEUES
 from gschedd.store.schema import check_version
+from gschedd.store.standby import leave_log
 from gschedd.upkeep.backups import (
     CODE,
     DATABASE,
@@ -92,6 +93,8 @@ def _restore(backup: str, state_dir: str, now_s: float, progress: Progress) -> R
     shutil.rmtree(incoming, ignore_errors=True)
     try:
         _copy(backup, incoming, names, manifest, progress)
+        with closing(sqlite3.connect(os.path.join(incoming, DATABASE), isolation_level=None)) as db:
+            leave_log(db)
         kept = _keep(state_dir, now_s)
         failpoint("restore.before_removal")
         for name in _LOG_FILES:  # the database first: without it no head starts

@@ -44,6 +44,7 @@ from gsched.config.tables import (
     MovesConfig,
     PowerConfig,
     QueueConfig,
+    StoreConfig,
 )
 from gsched.config.tasks import TasksConfig
 from gsched.config.web import WebConfig
@@ -228,6 +229,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[[QOS]]": QosConfig,
         "[SHARES]": SharesConfig,
         "[PRIORITY]": PriorityConfig,
+        "[STORE]": StoreConfig,
         "[HISTORY]": HistoryConfig,
         "[BALANCE]": BalanceConfig,
         "[FABRIC]": FabricConfig,
@@ -270,6 +272,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "qos",
         "shares",
         "priority",
+        "store",
         "history",
         "balance",
         "fabric",

@@ -14,9 +14,12 @@ from tests.support.cluster import Cluster, wait_until
 from tests.support.judge import Judge, facts_of, verdict
 from tests.support.mishaps import Submission, a_job, delete, is_killed, wait_for_death, wait_for_end
 
-#: Those of moves are passed in tests/system/test_migration.py.
+#: Those of moves are passed in tests/system/test_migration.py, that of the replicated log in
+#: tests/system/test_standby.py.
 HEAD_POINTS = [
-    name for name in FAILPOINTS if name.startswith("head.") and not name.startswith("head.move.")
+    name
+    for name in FAILPOINTS
+    if name.startswith("head.") and not name.startswith(("head.move.", "head.replicated."))
 ]
 NODE_POINTS = [name for name in FAILPOINTS if name.startswith("node.")]
 SUPERVISOR_POINTS = [name for name in FAILPOINTS if name.startswith("supervisor.")]

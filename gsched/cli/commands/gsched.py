@@ -28,12 +28,16 @@ COMMANDS = {
     "backup": "Save the head's database and what belongs to it.",
     "restore": "Put a backup in place of the head's database.",
     "upgrade": "Bring the head's database to the schema of this version.",
+    "store": "Show or fill the database that two heads share.",
     "install-shims": "Install qsub, qstat and others of PBS, or sbatch and others of Slurm.",
     "completion": "Print the completion of all commands for a shell.",
     "version": "Show component versions.",
 }
-#: Those that work on the head's own files.
-OF_THE_HEAD = {"backup", "restore", "upgrade"}
+#: Those that work on the head's own files, by the module that has them.
+OF_THE_HEAD = {
+    **dict.fromkeys(("backup", "restore", "upgrade"), "gschedd.upkeep.commands"),
+    "store": "gschedd.upkeep.store_commands",
+}
 
 EPILOG = """\b
 Examples:
@@ -57,9 +61,7 @@ class LazyGroup(HelpfulGroup):
         if cmd_name not in COMMANDS:
             return None
         module_name = cmd_name.replace("-", "_")
-        path = f"gsched.cli.local.{module_name}"
-        if cmd_name in OF_THE_HEAD:
-            path = "gschedd.upkeep.commands"
+        path = OF_THE_HEAD.get(cmd_name, f"gsched.cli.local.{module_name}")
         command = getattr(importlib.import_module(path), module_name)
         assert isinstance(command, click.Command)
         return command

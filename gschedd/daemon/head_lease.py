@@ -1,0 +1,103 @@
+"""The lease of this head where the store is replicated: wait for it, renew it, stop without it."""
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+from gsched.config.tables import HeadConfig, StoreConfig
+from gsched.errors import ConfigError
+from gschedd.store.journal import HeadLease, LeaseLostError, ReplicatedLog
+from gschedd.store.sqlite import DATABASE
+from gschedd.store.standby import Follower
+
+log = logging.getLogger("gschedd")
+
+#: How often a head that stands by looks for new records and at the lease, seconds.
+FOLLOW_S: Final = 0.2
+#: Between two renewals of the lease, as a part of its length.
+RENEWAL_RATIO: Final = 1 / 3
+
+
+class LeaseKeeper:
+    """The right of this head to decide and to write, which ends when another head has the lease.
+
+    A thread renews the lease, as the event loop may be busy for longer.
+
+    Attributes:
+        held: the lease; None: the store is this machine's alone.
+        lost: why this head rules no longer; empty: it does.
+    """
+
+    def __init__(
+        self, held: HeadLease | None = None, renewing: ReplicatedLog | None = None
+    ) -> None:
+        self.held = held
+        self.lost = ""
+        self._renewing = renewing
+        self._on_lost: Callable[[str], object] | None = None
+        self._over = threading.Event()
+        if renewing is not None:
+            threading.Thread(target=self._renew, name="lease", daemon=True).start()
+
+    def _renew(self) -> None:
+        assert self.held is not None
+        assert self._renewing is not None
+        while not self._over.wait(self._renewing.lease_s * RENEWAL_RATIO):
+            try:
+                self._renewing.renew(self.held.number)
+            except LeaseLostError as error:
+                self.lost = error.message
+                if self._on_lost is not None:
+                    self._on_lost(self.lost)
+                return
+
+    def on_lost(
+        self, loop: asyncio.AbstractEventLoop, end: Callable[[str], Coroutine[None, None, None]]
+    ) -> None:
+        """Have ``end`` run with the reason when another head rules; at once if it does."""
+        self._on_lost = lambda why: asyncio.run_coroutine_threadsafe(end(why), loop)
+        if self.lost:
+            self._on_lost(self.lost)
+
+    def close(self) -> None:
+        """Give the lease up: nothing is written any more."""
+        self._over.set()
+        if self.held is not None and not self.lost:
+            self.held.log.release(self.held.number)
+
+
+def open_log(store: StoreConfig, head: HeadConfig) -> ReplicatedLog:
+    """Return the replicated log of a site, connected.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    try:
+        from gschedd.store.postgresql import PostgresLog  # psycopg is optional
+    except ImportError:
+        raise ConfigError(
+            "[store] url needs psycopg, which is not installed",
+            hint="install gsched with its extra postgresql: pip install 'gsched[postgresql]'",
+        ) from None
+    holder = f"{socket.gethostname()}:{os.path.realpath(head.state_dir)}"
+    replicated = PostgresLog(store.url, holder=holder, lease_s=store.lease_s)
+    replicated.open()
+    return replicated
+
+
+def wait_to_rule(store: StoreConfig, head: HeadConfig) -> LeaseKeeper:
+    """Stand by until this head may rule; at once where the store is not replicated.
+
+    Raises:
+        ConfigError: the store cannot be used.
+    """
+    if not store.url:
+        return LeaseKeeper()
+    follower = Follower(os.path.join(head.state_dir, DATABASE), open_log(store, head))
+    pause = threading.Event()
+    held = follower.rule(lambda: pause.wait(FOLLOW_S))
+    return LeaseKeeper(held, open_log(store, head))

@@ -1,0 +1,114 @@
+"""What a head that starts reads from its database."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar
+
+from gsched.model.states import PowerState
+from gschedd.core.apply.jobs import add_job
+from gschedd.core.state import facts as f
+from gschedd.core.state.ledger import refresh_space
+from gschedd.core.state.records import Attempt
+from gschedd.core.state.state import State, client_key
+from gschedd.core.training import move_costs as movecosts
+from gschedd.core.training import startups
+from gschedd.core.training import step_times as steptimes
+from gschedd.store import rows
+from gschedd.store.seals import Damaged, DamagedRowError, owned_by
+
+#: A fact from which something is learned.
+Measured = TypeVar("Measured", f.StartupMeasured, f.StepsMeasured, f.MigrationMeasured)
+
+#: Of each kind of these facts so many of the newest are learned anew by a head that starts.
+LEARNED_AGAIN: Final = 2_000
+#: Client keys of ended jobs that a restarted head still knows without asking the database.
+KEYS_LOADED: Final = 100_000
+
+
+def load(db: sqlite3.Connection, state: State) -> list[Damaged]:
+    """Fill an empty state with all that is not over; return what could not be read."""
+    damaged: list[Damaged] = []
+    for row in db.execute(rows.SELECT_NODES + "ORDER BY name"):
+        try:
+            node = rows.read_node(row)
+        except DamagedRowError as error:
+            damaged.append(error.damaged)  # it is known anew when it registers
+            state.damaged_nodes.add(str(row[0]))
+            continue
+        state.nodes[node.name] = node
+        marks = (
+            (state.vacating, node.vacating),
+            (state.on_probation, node.probation.due_s),
+            (state.windowed, node.windows),
+            (state.powered, node.power.state is not PowerState.ON),
+        )
+        for names, is_marked in marks:
+            if is_marked:
+                names.add(node.name)
+        refresh_space(state, node)
+    usage = rows.whole(rows.read_usage, db.execute(rows.SELECT_USAGE), damaged)
+    state.usage.rows.update(((each.project, each.user), each) for each in usage)
+    attempts: dict[int, Attempt] = {}
+    for row in db.execute(rows.SELECT_ATTEMPTS + "WHERE state <> 'ended'"):
+        try:
+            attempts[row[0]] = rows.read_attempt(row)
+        except DamagedRowError as error:
+            damaged.append(error.damaged)
+    state.damaged.update((each.job, {}) for each in damaged if each.job)
+    _load_jobs(db, state, attempts, damaged)
+    state.damaged = owned_by(db, state.damaged)
+    for job, attempt in attempts.items():
+        if job in state.damaged:
+            state.damaged[job].update(dict.fromkeys(attempt.parts, attempt.number))
+    _learn_again(db, state, damaged)
+    keys = (
+        "SELECT uid, client_key, id FROM (SELECT uid, client_key, id FROM jobs "
+        "WHERE client_key IS NOT NULL ORDER BY id DESC LIMIT ?) ORDER BY id"
+    )
+    count = len(state.jobs) + KEYS_LOADED
+    for uid, key, job_id in db.execute(keys, (count,)):
+        state.keys[client_key(uid, key)] = job_id
+    return damaged
+
+
+def _load_jobs(
+    db: sqlite3.Connection, state: State, attempts: Mapping[int, Attempt], damaged: list[Damaged]
+) -> None:
+    """Load the jobs that are not done; those with a damaged row or attempt are left out."""
+    reader = rows.SpecReader()
+    query = rows.SELECT_JOBS + "WHERE jobs.state <> 'done' ORDER BY jobs.id"
+    for row in db.execute(query):
+        try:
+            job = rows.read_job(row, reader)
+        except DamagedRowError as error:
+            damaged.append(error.damaged)
+            state.damaged[error.damaged.job] = {}
+            continue
+        if job.id in state.damaged:
+            continue
+        job.attempt = attempts.get(job.id)
+        add_job(state, job)
+        if job.spec.client_key:
+            state.keys[client_key(job.spec.owner.uid, job.spec.client_key)] = job.id
+
+
+def _learn_again(db: sqlite3.Connection, state: State, damaged: list[Damaged]) -> None:
+    """Restore the measured times of training jobs: of starts, steps and migrations."""
+    for startup in _newest(db, f.StartupMeasured, damaged):
+        startups.learn(state, startup)
+    for steps in _newest(db, f.StepsMeasured, damaged):
+        steptimes.learn(state, steps)
+    for move in _newest(db, f.MigrationMeasured, damaged):
+        movecosts.learn(state, move)
+
+
+def _newest(
+    db: sqlite3.Connection, kind: type[Measured], damaged: list[Damaged]
+) -> Iterator[Measured]:
+    """Yield the newest facts of a kind that has an index of its own, oldest first."""
+    # The kind stands in the text, as SQLite uses a partial index only for a constant.
+    query = f"{rows.SELECT_EVENTS} WHERE kind = '{kind.__name__}' ORDER BY seq DESC LIMIT ?"
+    found = reversed(db.execute(query, (LEARNED_AGAIN,)).fetchall())
+    for fact in rows.whole(rows.read_event, found, damaged):
+        if isinstance(fact, kind):
+            yield fact

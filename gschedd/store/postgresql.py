@@ -1,0 +1,304 @@
+"""The replicated log of `gschedd.store.journal` in PostgreSQL, whose clock counts for the lease."""
+
+import logging
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+import psycopg
+
+from gsched.errors import ConfigError, StorageError
+from gschedd.store.journal import LeaseLostError, LogRecord, Ruler, Statement, StoreBase
+
+log = logging.getLogger("gschedd.store")
+
+T = TypeVar("T")
+
+#: Of the tables below.
+FORMAT: Final = 1
+RECORDS_AT_ONCE: Final = 200
+CONNECT_TIMEOUT_S: Final = 5
+RETRY_S: Final = 0.5
+#: Records before the newest base that stay, for heads that follow at a distance.
+KEPT_RECORDS: Final = 10_000
+
+_TABLES: Final = (
+    """CREATE TABLE IF NOT EXISTS gsched_lease (
+        id int PRIMARY KEY CHECK (id = 1),
+        format int NOT NULL,
+        number bigint NOT NULL,
+        holder text NOT NULL,
+        until_at timestamptz NOT NULL
+    )""",
+    """CREATE TABLE IF NOT EXISTS gsched_log (
+        position bigint PRIMARY KEY,
+        lease bigint NOT NULL,
+        data bytea NOT NULL
+    )""",
+    """CREATE TABLE IF NOT EXISTS gsched_base (
+        position bigint NOT NULL,
+        part int NOT NULL,
+        schema int NOT NULL,
+        data bytea NOT NULL,
+        PRIMARY KEY (position, part)
+    )""",
+    "INSERT INTO gsched_lease VALUES (1, 0, 0, '', clock_timestamp()) ON CONFLICT DO NOTHING",
+    f"UPDATE gsched_lease SET format = {FORMAT} WHERE format = 0",  # noqa: S608 # constants
+)
+_UNTIL: Final = "until_at = clock_timestamp() + make_interval(secs => %s)"
+_ACQUIRE: Final = f"""
+    UPDATE gsched_lease SET number = number + 1, holder = %s, {_UNTIL}
+    WHERE until_at < clock_timestamp() OR holder = %s RETURNING number
+"""  # noqa: S608 # constants
+_RENEW: Final = f"UPDATE gsched_lease SET {_UNTIL} WHERE number = %s"  # noqa: S608 # constants
+_RELEASE: Final = "UPDATE gsched_lease SET until_at = clock_timestamp() WHERE number = %s"
+_APPEND: Final = f"""
+    WITH held AS (UPDATE gsched_lease SET {_UNTIL} WHERE number = %s RETURNING number)
+    INSERT INTO gsched_log SELECT %s, number, %s FROM held
+"""  # noqa: S608 # constants
+_RULER: Final = """
+    SELECT holder, number, extract(epoch FROM until_at - clock_timestamp())::float8
+    FROM gsched_lease
+"""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class PostgresLog:
+    """The log in one PostgreSQL database, which belongs to one cluster.
+
+    Each thread has one of its own.
+
+    Args:
+        url: ``postgresql://USER@HOST/DATABASE``; passwords come from the environment or
+            ``~/.pgpass``, as libpq reads them.
+        holder: this head, as no other head is named.
+        lease_s: for how long it rules after its last sign.
+    """
+
+    def __init__(self, url: str, *, holder: str, lease_s: float) -> None:
+        self._url = url
+        self.holder = holder
+        self.lease_s = lease_s
+        self._pause = threading.Event()
+        self._db: psycopg.Connection[tuple[object, ...]] | None = None
+
+    def open(self) -> None:
+        """Connect, and make the tables that are not there.
+
+        Raises:
+            ConfigError: the server refuses, or the tables are of another version.
+        """
+        try:
+            db = self._connected()
+            for statement in _TABLES:
+                db.execute(statement)
+            row = db.execute("SELECT format FROM gsched_lease").fetchone()
+        except psycopg.Error as error:
+            raise ConfigError(
+                f"the PostgreSQL database {shown_url(self._url)}: {first_line(error)}",
+                hint="check url in [store], the server, and that this user may create tables",
+            ) from error
+        if row != (FORMAT,):
+            raise ConfigError(
+                f"the PostgreSQL database {shown_url(self._url)} belongs to another version of "
+                "gsched",
+                hint="run the version of gsched that the ruling head has",
+            )
+
+    def _connected(self) -> "psycopg.Connection[tuple[object, ...]]":
+        if self._db is None or self._db.closed:
+            self._db = psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                application_name="gschedd",
+                keepalives_idle=2,
+                keepalives_interval=1,
+                keepalives_count=3,
+                tcp_user_timeout=int(1000 * max(1.0, self.lease_s)),
+            )
+        return self._db
+
+    def _run(self, work: "Callable[[psycopg.Connection[tuple[object, ...]]], T]") -> T:
+        """Do work that can be repeated, as often as the connection breaks meanwhile."""
+        complained = False
+        while True:
+            try:
+                return work(self._connected())
+            except psycopg.OperationalError as error:
+                if not complained:
+                    log.warning("PostgreSQL does not answer: %s", first_line(error))
+                complained = True
+                self.close()
+                self._pause.wait(RETRY_S)
+
+    # --- the lease ---
+
+    def acquire(self) -> int:
+        """Return the number of the lease that this head has from now on; 0: another one rules."""
+        values = (self.holder, self.lease_s, self.holder)
+        row = self._run(lambda db: db.execute(_ACQUIRE, values).fetchone())
+        return 0 if row is None else _number(row[0])
+
+    def renew(self, number: int) -> None:
+        """Renew the lease.
+
+        Raises:
+            LeaseLostError: another head has it.
+        """
+        if not self._run(lambda db: db.execute(_RENEW, (self.lease_s, number)).rowcount):
+            raise LeaseLostError(number)
+
+    def release(self, number: int) -> None:
+        """End the lease, so that another head need not wait; a server that is away is left."""
+        try:
+            self._connected().execute(_RELEASE, (number,))
+        except psycopg.Error as error:
+            log.warning("the lease is not released: %s", first_line(error))
+
+    def ruler(self) -> Ruler:
+        """Return who rules, or has ruled last."""
+        row = self._run(lambda db: db.execute(_RULER).fetchone())
+        assert row is not None, "open() has made it"
+        holder, number, left_s = row
+        return Ruler(str(holder), _number(number), msgspec.convert(left_s, float, strict=False))
+
+    # --- records ---
+
+    def append(self, number: int, position: int, statements: Sequence[Statement]) -> None:
+        """Make a record durable; wait for a server that is away.
+
+        Raises:
+            LeaseLostError: another head rules; the record is not in the log.
+        """
+        values = (self.lease_s, number, position, zlib.compress(_encode(statements), 1))
+        is_repeated = False
+
+        def write(db: "psycopg.Connection[tuple[object, ...]]") -> int:
+            nonlocal is_repeated
+            if is_repeated and self._lease_at(db, position) == number:
+                return 1  # it had arrived, and its answer had not
+            is_repeated = True
+            return db.execute(_APPEND, values).rowcount
+
+        try:
+            written = self._run(write)
+        except psycopg.errors.UniqueViolation:
+            raise LeaseLostError(number) from None
+        if not written:
+            raise LeaseLostError(number)
+
+    @staticmethod
+    def _lease_at(db: "psycopg.Connection[tuple[object, ...]]", position: int) -> int | None:
+        query = "SELECT lease FROM gsched_log WHERE position = %s"
+        row = db.execute(query, (position,)).fetchone()
+        return None if row is None else _number(row[0])
+
+    def lease_at(self, position: int) -> int | None:
+        """Return the lease of a record; None: there is none there (any more)."""
+        return self._run(lambda db: self._lease_at(db, position))
+
+    def newest(self) -> int:
+        """Return the position of the newest record or base; 0: there is nothing yet."""
+        query = """SELECT greatest(
+            (SELECT coalesce(max(position), 0) FROM gsched_log),
+            (SELECT coalesce(max(position), 0) FROM gsched_base))"""
+        row = self._run(lambda db: db.execute(query).fetchone())
+        assert row is not None
+        return _number(row[0])
+
+    def records(self, after: int) -> list[LogRecord]:
+        """Return the next records behind a position, some hundreds at most."""
+        query = (
+            "SELECT position, lease, data FROM gsched_log WHERE position > %s "
+            "ORDER BY position LIMIT %s"
+        )
+        rows = self._run(lambda db: db.execute(query, (after, RECORDS_AT_ONCE)).fetchall())
+        return [
+            LogRecord(_number(position), _number(lease), _statements(_bytes(data)))
+            for position, lease, data in rows
+        ]
+
+    # --- bases ---
+
+    def base(self) -> StoreBase | None:
+        """Return the newest base; None: nothing was written yet."""
+        query = "SELECT position, schema FROM gsched_base ORDER BY position DESC LIMIT 1"
+        row = self._run(lambda db: db.execute(query).fetchone())
+        return None if row is None else StoreBase(_number(row[0]), _number(row[1]))
+
+    def write_base(self, number: int, base: StoreBase, content: Iterator[bytes]) -> None:
+        """Write a whole database, and remove those before it and the records that it covers.
+
+        Raises:
+            LeaseLostError: another head rules; nothing is written.
+            StorageError: the server does not take it.
+        """
+        try:
+            with self._connected().transaction(), self._connected().cursor() as cursor:
+                cursor.execute(_RENEW, (self.lease_s, number))
+                if not cursor.rowcount:
+                    raise LeaseLostError(number)
+                cursor.execute("DELETE FROM gsched_base")
+                for part, data in enumerate(content):
+                    cursor.execute(
+                        "INSERT INTO gsched_base VALUES (%s, %s, %s, %s)",
+                        (base.position, part, base.schema, zlib.compress(data, 1)),
+                    )
+                kept_from = base.position - KEPT_RECORDS
+                cursor.execute("DELETE FROM gsched_log WHERE position <= %s", (kept_from,))
+        except psycopg.Error as error:
+            raise StorageError(
+                f"PostgreSQL does not take the database: {first_line(error)}",
+                hint="look at the server's log",
+            ) from error
+
+    def read_base(self, base: StoreBase) -> Iterator[bytes]:
+        """Yield the parts of a base."""
+        query = "SELECT data FROM gsched_base WHERE position = %s AND part = %s"
+        part = 0
+        while True:
+            values = (base.position, part)
+            row = self._run(lambda db, values=values: db.execute(query, values).fetchone())  # type: ignore[misc] # mypy cannot infer the default
+            if row is None:
+                return
+            yield zlib.decompress(_bytes(row[0]))
+            part += 1
+
+    def close(self) -> None:
+        """Close the connection; it is opened again when it is needed."""
+        if self._db is not None:
+            self._db.close()
+        self._db = None
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without its password."""
+    try:
+        parts = psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.Error:
+        return "of [store]"
+    return " ".join(f"{key}={value}" for key, value in parts.items() if key != "password")
+
+
+def first_line(error: BaseException) -> str:
+    """Return what a server says, in one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _statements(data: bytes) -> tuple[Statement, ...]:
+    found = msgspec.msgpack.decode(zlib.decompress(data))
+    return tuple(Statement(sql, tuple(map(tuple, runs))) for sql, runs in found)
+
+
+def _number(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _bytes(value: object) -> bytes:
+    assert isinstance(value, bytes | memoryview)
+    return bytes(value)

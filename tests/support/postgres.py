@@ -1,0 +1,109 @@
+"""A PostgreSQL server of its own for a test, on a Unix socket."""
+
+import glob
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import wait_until
+
+#: PostgreSQL does not run as root; Debian's package makes this account.
+ACCOUNT = "postgres"
+
+
+class Postgres:
+    """A server; its directory belongs to the account that it runs as."""
+
+    def __init__(self, directory: Path, programs: Path, account: str | None) -> None:
+        self.directory = directory
+        self._programs = programs
+        self._account = account
+        self._process: subprocess.Popen[bytes] | None = None
+        self._run("initdb", "-A", "trust", "-U", "gsched", "-N", "-D", str(directory / "data"))
+
+    @property
+    def url(self) -> str:
+        """Return the URL of its database."""
+        return f"postgresql:///postgres?user=gsched&host={self.directory}"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [str(self._programs / program), *arguments],
+            user=self._account,
+            check=True,
+            capture_output=True,
+            cwd=self.directory,
+        )
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        options = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.directory),
+            "fsync": "off",
+        }
+        self._process = subprocess.Popen(
+            [
+                *(str(self._programs / "postgres"), "-D", str(self.directory / "data")),
+                *(f"--{name}={value}" for name, value in options.items()),
+            ],
+            user=self._account,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self.directory,
+        )
+
+        def answers() -> bool:
+            ready = [str(self._programs / "pg_isready"), "-h", str(self.directory), "-q"]
+            return subprocess.run(ready, check=False).returncode == 0
+
+        wait_until(answers, what="PostgreSQL to answer")
+
+    def stop(self) -> None:
+        """Stop it at once; all that it has acknowledged is there after a start."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(30)
+        self._process = None
+
+    def psql(self, statement: str) -> str:
+        """Return what a statement gives."""
+        done = subprocess.run(
+            ["psql", "-X", "-A", "-t", "-c", statement, self.url],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.strip()
+
+
+@contextmanager
+def postgres_server() -> Iterator[Postgres]:
+    """Make a server; the test is skipped where PostgreSQL is not installed."""
+    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"))
+    if not found:
+        pytest.skip("PostgreSQL's server is not installed (Debian: postgresql)")
+    account = None
+    directory = Path(tempfile.mkdtemp(prefix="gsched-pg-"))
+    if os.getuid() == 0:
+        try:
+            entry = pwd.getpwnam(ACCOUNT)
+        except KeyError:
+            pytest.skip(f"PostgreSQL does not run as root, and there is no account {ACCOUNT}")
+        account = ACCOUNT
+        os.chown(directory, entry.pw_uid, entry.pw_gid)
+    server = Postgres(directory, Path(found[-1]).parent, account)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,295 @@
+"""Two heads and one store in PostgreSQL: one rules, the other follows and goes on."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import Ran, command_environment, run_command
+from tests.support.postgres import Postgres, postgres_server
+
+pytest.importorskip("psycopg", reason="psycopg is not installed")
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("postgres")]
+
+LEASE_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with postgres_server() as made:
+        yield made
+
+
+@pytest.fixture
+def store(server: Postgres) -> Iterator[Postgres]:
+    yield server
+    server.psql("DROP TABLE IF EXISTS gsched_lease, gsched_log, gsched_base")
+
+
+@pytest.fixture
+def heads(store: Postgres, tmp_path: Path) -> Iterator[tuple[Cluster, Cluster]]:
+    """Return two heads of one cluster, not started."""
+    made = [head_of(store, tmp_path / name) for name in ("one", "two")]
+    try:
+        yield made[0], made[1]
+    finally:
+        for each in made:
+            each.stop()
+
+
+def head_of(store: Postgres, directory: Path) -> Cluster:
+    made = Cluster(directory, f"standby-{os.getpid()}-{directory.name}")
+    made.queues = f'[store]\nurl = "{store.url}"\nlease_s = {LEASE_S}\n'
+    return made
+
+
+def submit(cluster: Cluster, *words: str) -> str:
+    ran = run_command("gsub", "-h", *words, "--", "true", head=cluster.socket, cwd=cluster.jobs)
+    assert ran.status == 0, ran.stderr
+    return ran.stdout.partition(".")[0]
+
+
+def jobs(cluster: Cluster) -> list[str]:
+    return [str(row.id) for row in cluster.head.jobs().jobs]
+
+
+def rules(cluster: Cluster) -> bool:
+    return "this head rules" in cluster.log("head.log")
+
+
+def follows(cluster: Cluster, position: int) -> bool:
+    database = cluster.state_dir / "gsched.db"
+    if not database.exists():
+        return False
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
+        row = db.execute("SELECT value FROM meta WHERE key = 'log_position'").fetchone()
+    return row is not None and int(row[0]) >= position
+
+
+def newest(store: Postgres) -> int:
+    return int(store.psql("SELECT max(position) FROM gsched_log"))
+
+
+def contents(cluster: Cluster) -> list[str]:
+    with sqlite3.connect(f"file:{cluster.state_dir / 'gsched.db'}?mode=ro", uri=True) as db:
+        return sorted(db.iterdump())
+
+
+def test_a_second_head_follows_and_goes_on_when_the_first_is_killed(
+    heads: tuple[Cluster, Cluster], store: Postgres
+) -> None:
+    first, second = heads
+    first.start_head()
+    before = [submit(first) for _ in range(3)]
+    second.start_head(wait=False)
+    wait_until(lambda: "standing by" in second.log("head.log"), what="the second head")
+    before.append(submit(first, "-l", "walltime=60"))
+    wait_until(lambda: follows(second, newest(store)), what="the records")
+    assert not rules(second)
+
+    first.kill_head()
+    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+    wait_until((second.state_dir / "gschedd.port").exists, what="its port")
+
+    assert jobs(second) == before
+    assert submit(second) == "5"
+
+
+def test_a_head_that_was_stopped_meanwhile_writes_nothing_and_ends(
+    heads: tuple[Cluster, Cluster],
+) -> None:
+    first, second = heads
+    first.start_head()
+    submit(first)
+    second.start_head(wait=False)
+    wait_until(lambda: "standing by" in second.log("head.log"), what="the second head")
+    first.head_process.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+        wait_until((second.state_dir / "gschedd.port").exists, what="its port")
+        assert submit(second) == "2"
+    finally:
+        first.head_process.send_signal(signal.SIGCONT)
+    run_command("gsub", "-h", "--", "true", head=first.socket, cwd=first.jobs)
+
+    assert first.head_process.wait(20) != 0
+    assert "another head rules" in first.log("head.log")
+    assert jobs(second) == ["1", "2"]
+
+
+def test_a_head_that_ends_in_order_leaves_the_lease_at_once(
+    heads: tuple[Cluster, Cluster], store: Postgres
+) -> None:
+    first, second = heads
+    first.start_head()
+    second.start_head(wait=False)
+    wait_until(lambda: "standing by" in second.log("head.log"), what="the second head")
+
+    assert first.stop_head() == 0
+    left_s = float(store.psql("SELECT extract(epoch FROM until_at - now()) FROM gsched_lease"))
+    assert left_s <= 0 or rules(second)
+    wait_until(lambda: rules(second), what="the second head to rule")
+
+
+def test_a_server_that_is_away_delays_a_submission_and_loses_none(tmp_path: Path) -> None:
+    with postgres_server() as own:
+        head = head_of(own, tmp_path)
+        try:
+            head.start_head()
+            submit(head)
+            own.stop()
+            command = [sys.executable, "-m", "gsched.cli.commands.gsub", "-h", "--", "true"]
+            waiting = subprocess.Popen(
+                command,
+                env=command_environment(head.socket),
+                cwd=head.jobs,
+                stdout=subprocess.DEVNULL,
+            )
+            wait_until(lambda: "does not answer" in head.log("head.log"), what="a complaint")
+            assert waiting.poll() is None
+            own.start()
+
+            assert waiting.wait(30) == 0
+            assert jobs(head) == ["1", "2"]
+        finally:
+            head.stop()
+
+
+def test_both_databases_are_equal(heads: tuple[Cluster, Cluster], store: Postgres) -> None:
+    first, second = heads
+    first.start_head()
+    first.start_node("n1", cpus=2)
+    second.start_head(wait=False)
+    for words in ((), (), ("-J", "1-5")):
+        run_command("gsub", *words, "--", "true", head=first.socket, cwd=first.jobs)
+    first.head.wait(["3"], timeout_s=60)
+    run_command("gdel", submit(first), head=first.socket, cwd=first.jobs)
+    wait_until(lambda: follows(second, newest(store)), what="the records")
+
+    wait_until(lambda: contents(second) == contents(first), what="equal databases")
+    assert any("AttemptEnded" in line for line in contents(second))
+
+
+def test_a_head_that_lost_its_database_copies_the_store(
+    heads: tuple[Cluster, Cluster], store: Postgres
+) -> None:
+    first, _ = heads
+    first.start_head()
+    submitted = [submit(first), submit(first)]
+    first.kill_head()
+    for path in first.state_dir.glob("gsched.*"):
+        path.unlink()
+    first.start_head()
+
+    assert jobs(first) == submitted
+    assert "copying the whole store" in first.log("head.log")
+
+
+def test_a_database_of_this_machine_alone_is_not_replaced(
+    heads: tuple[Cluster, Cluster],
+) -> None:
+    first, second = heads
+    first.start_head()
+    submit(first)
+    tables, second.queues = second.queues, ""
+    second.start_head()
+    submit(second)
+    assert second.stop_head() == 0
+    second.queues = tables
+    second.start_head(wait=False)
+
+    assert second.head_process.wait(30) != 0
+    assert "not of the store in [store] url" in second.log("head.log")
+    assert "gsched store copy" in second.log("head.log")
+
+
+def test_a_head_killed_between_the_two_commits_goes_on_with_the_record(
+    heads: tuple[Cluster, Cluster], store: Postgres
+) -> None:
+    first, _ = heads
+    first.start_head()
+    submit(first)
+    assert first.stop_head() == 0
+    last = newest(store)
+    first.start_head({"GSCHED_FAIL": "head.replicated.before_commit:kill"}, wait=False)
+    first.head_process.wait(20)
+    assert newest(store) == last + 1
+    assert not follows(first, last + 1)
+    first.start_head()
+
+    assert submit(first) == "2"
+    assert f"at record {last + 1}" in first.log("head.log")
+
+
+def store_command(cluster: Cluster, *words: str) -> Ran:
+    config = str(cluster.directory / "head.toml")
+    return run_command("gsched", "store", *words, "--config", config)
+
+
+def test_a_site_moves_to_the_store_and_back(heads: tuple[Cluster, Cluster]) -> None:
+    first, second = heads
+    tables, first.queues = first.queues, ""
+    first.start_head()
+    submitted = [submit(first), submit(first)]
+    assert first.stop_head() == 0
+    first.queues = tables
+    first.start_head(wait=False)
+    assert first.head_process.wait(30) != 0
+    assert "gsched store copy" in first.log("head.log")
+
+    copied = store_command(first, "copy")
+    assert copied.status == 0, copied.stderr
+    first.start_head()
+    submitted.append(submit(first))
+    assert jobs(first) == submitted
+    assert store_command(first, "copy").status != 0, "a head runs"
+    assert first.stop_head() == 0
+    refused = store_command(first, "copy")
+    assert "--replace" in refused.stderr
+
+    second.start_head()
+    submitted.append(submit(second))
+    assert second.stop_head() == 0
+    back = store_command(first, "copy", "--back")
+    assert back.status == 0, back.stderr
+    first.queues = ""
+    first.start_head()
+    assert jobs(first) == submitted
+
+
+def test_the_status_names_the_head_that_rules(heads: tuple[Cluster, Cluster]) -> None:
+    first, _ = heads
+    first.start_head()
+    submit(first)
+    shown = store_command(first, "status")
+
+    assert shown.status == 0, shown.stderr
+    assert str(first.state_dir) in shown.stdout
+    row = json.loads(store_command(first, "status", "--json").stdout)
+    assert row["newest"] == row["here"] > 1
+    assert 0 < row["ruler"]["left_s"] <= LEASE_S
+
+
+def test_a_server_that_has_lost_records_is_refused(
+    heads: tuple[Cluster, Cluster], store: Postgres
+) -> None:
+    first, _ = heads
+    first.start_head()
+    submit(first)
+    assert first.stop_head() == 0
+    last = newest(store)
+    store.psql(f"DELETE FROM gsched_log WHERE position = {last}")
+    first.start_head(wait=False)
+
+    assert first.head_process.wait(30) != 0
+    assert f"ends at record {last - 1}" in first.log("head.log")
+    assert store_command(first, "copy", "--replace").status == 0
+    first.start_head()
+    assert jobs(first) == ["1"]
