@@ -22,11 +22,11 @@ _SCHEMA: Final = """
         id INTEGER PRIMARY KEY, inside INTEGER NOT NULL, name TEXT NOT NULL, user TEXT NOT NULL,
         queue TEXT NOT NULL, state TEXT NOT NULL, submitted_s REAL NOT NULL, started_s REAL,
         deadline_s REAL);
-    CREATE INDEX by_name ON unfinished (inside, name);
-    CREATE INDEX by_user ON unfinished (inside, user);
-    CREATE INDEX by_queue ON unfinished (inside, queue);
-    CREATE INDEX by_state ON unfinished (state, id);
-    CREATE INDEX by_start ON unfinished (inside, started_s);
+    CREATE INDEX by_name ON unfinished (name, id, inside);
+    CREATE INDEX by_user ON unfinished (user, id, inside);
+    CREATE INDEX by_queue ON unfinished (queue, id, inside);
+    CREATE INDEX by_state ON unfinished (state, id, inside);
+    CREATE INDEX by_start ON unfinished (started_s, id, inside);
     CREATE INDEX by_deadline ON unfinished (deadline_s) WHERE deadline_s > 0;
     CREATE TABLE counts (
         inside INTEGER, user TEXT, queue TEXT, state TEXT, jobs INTEGER NOT NULL,
