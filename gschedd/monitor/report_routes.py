@@ -49,7 +49,7 @@ class ReportRoutes:
 
     async def usage(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/usage``: jobs that ended in a period, in groups."""
-        wanted, behind = self._wanted(request), await self._behind()
+        wanted, behind = await self._wanted(request), await self._behind()
         by = request.query.get("by", "user")
         rows = await self._model.database.read(lambda db: usage_of(db, wanted, by))
         return answer(
@@ -65,7 +65,7 @@ class ReportRoutes:
 
     async def held(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/held``: who had CPUs and GPUs within a period."""
-        wanted, behind = self._wanted(request), await self._behind()
+        wanted, behind = await self._wanted(request), await self._behind()
         now_s = self._model.clock.wall_s()
         found = await self._model.database.read(lambda db: held(db, wanted, now_s))
         return answer(
@@ -89,7 +89,7 @@ class ReportRoutes:
 
     async def mail(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/report/mail``: send a report by mail, for operators on the Unix socket."""
-        model, viewer = self._model, self._model.viewers.of(request)
+        model, viewer = self._model, await self._model.viewers.of(request)
         if viewer.session or viewer.uid not in model.operators:
             raise NotPermittedError(
                 "only operators may mail reports", hint="print the report and send it yourself"
@@ -120,7 +120,7 @@ class ReportRoutes:
 
     async def swf(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/swf``: jobs that ended in a period, in the Standard Workload Format."""
-        wanted, server = self._wanted(request), self._model.server
+        wanted, server = await self._wanted(request), self._model.server
         await self._behind()
         with tempfile.TemporaryFile() as file:
             await self._model.database.read(lambda db: write_swf(db, wanted, server, file))
@@ -135,7 +135,7 @@ class ReportRoutes:
         return response
 
     async def _report(self, request: web.Request) -> PeriodReport:
-        wanted, behind = self._wanted(request), await self._behind()
+        wanted, behind = await self._wanted(request), await self._behind()
         form = request.query.get("form", "weekly")
         if form not in STEPS:
             raise InvalidRequestError(f"unknown report {form!r}", hint=f"valid: {', '.join(STEPS)}")
@@ -156,14 +156,14 @@ class ReportRoutes:
                 return max(0, behind)
             await asyncio.sleep(PAUSE_S)
 
-    def _wanted(self, request: web.Request) -> Wanted:
+    async def _wanted(self, request: web.Request) -> Wanted:
         """Return which rows are wanted.
 
         Raises:
             NotPermittedError: nobody has logged in there.
             InvalidRequestError: the period is none, or the pattern of a name is refused.
         """
-        self._model.viewers.of(request)
+        await self._model.viewers.of(request)
         texts = {name: request.query.get(name, "") for name in ("user", "queue", "name")}
         check_pattern(texts["name"])
         since_s, until_s = (_moment(request, name) for name in ("since", "until"))

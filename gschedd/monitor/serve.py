@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from msgspec import Struct
 
 from gsched.errors import ConfigError
@@ -14,6 +15,7 @@ from gsched.protocol.web import WebAddress
 from gschedd.http.answers import answer, errors
 from gschedd.http.door import Doors, Rules, Source, watched
 from gschedd.http.listening import USERS_MODE, UserSource, address_source, listen_on_path
+from gschedd.monitor.hosts import HostNames
 from gschedd.monitor.model import ReadModel
 
 log = logging.getLogger("gschedd.monitor")
@@ -50,7 +52,7 @@ class Login:
 
     async def new_address(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/web-address``: the page's address for the caller, with a token."""
-        viewer = self._model.viewers.of(request)
+        viewer = await self._model.viewers.of(request)
         token = self._model.viewers.new_token(viewer)
         config = self._model.config
         return answer(
@@ -77,16 +79,19 @@ async def listen(
     """
     listening = Listening(doors=Doors(model.clock, shutdown_s=SHUTDOWN_S))
     login = Login(model, lambda: listening.address)
-    listeners: list[tuple[socket.socket, Callable[[socket.socket], Source]]] = [
-        (listen_on_path(path, mode=USERS_MODE, key="socket"), UserSource(lambda: model.operators))
+    middlewares: list[Middleware] = [watched, errors]
+    at_path = listen_on_path(path, mode=USERS_MODE, key="socket")
+    listeners: list[tuple[socket.socket, Callable[[socket.socket], Source], list[Middleware]]] = [
+        (at_path, UserSource(lambda: model.operators), middlewares)
     ]
     if model.config.listen:
         tcp = listen_on_address(model.config.listen, port)
         host = model.config.listen.rpartition(":")[0]
         listening.address = f"{host}:{tcp.getsockname()[1]}"
-        listeners.append((tcp, address_source))
-    for listener, source_of in listeners:
-        app = web.Application(middlewares=[watched, errors], logger=log)
+        names = HostNames(model.config.origin)
+        listeners.append((tcp, address_source, [*middlewares, names.of_api]))
+    for listener, source_of, around in listeners:
+        app = web.Application(middlewares=around, logger=log)
         app.add_routes([*routes, *login.routes()])
         await listening.doors.serve(app, listener, source_of, RULES)
     return listening

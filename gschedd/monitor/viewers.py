@@ -7,7 +7,6 @@ kernel tells who that is; ``gsched web`` prints it as part of an address.
 import base64
 import hashlib
 import hmac
-import pwd
 import secrets
 import socket
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from msgspec import Struct
 from gsched.clock import Clock
 from gsched.errors import NotPermittedError
 from gsched.unix_address import peer_ids
+from gschedd.monitor.accounts import Account, KnownAccounts
 
 COOKIE: Final = "gsched-session"
 #: A client of Slurm's REST API has its session there.
@@ -53,10 +53,14 @@ class Viewers:
     Args:
         key: secret of this installation: sessions last while it stays.
         session_s: how long one lasts, seconds.
+        accounts: of this machine.
     """
 
-    def __init__(self, key: bytes, *, session_s: float, clock: Clock) -> None:
+    def __init__(
+        self, key: bytes, *, session_s: float, clock: Clock, accounts: KnownAccounts | None = None
+    ) -> None:
         self._key = key
+        self._accounts = accounts or KnownAccounts(clock)
         # a process takes its own tokens only: it knows which of them were used
         self._tokens = URLSafeTimedSerializer(key, salt=f"token {secrets.token_hex(16)}")
         self._sessions = URLSafeTimedSerializer(key, salt="session")
@@ -65,54 +69,72 @@ class Viewers:
         self._used: dict[str, float] = {}
         self._ended: dict[str, float] = {}
 
-    def of(self, request: web.Request) -> Viewer:
+    async def of(self, request: web.Request) -> Viewer:
         """Return who sent a request.
 
         Raises:
             NotPermittedError: nobody has logged in there.
+            TryAgainError: the name service does not answer.
         """
         session = request.cookies.get(COOKIE, "") or _session_in(request.headers)
-        if session:
-            user = self._user_of(self._sessions, session, self._session_s)
-            viewer = None if user is None else _viewer(user[0], session)
+        user = self._user_of(self._sessions, session, self._session_s) if session else None
+        if user is not None and _digest(session) not in self._ended:
+            acts = request.method != "GET"
+            account = await self._accounts.of(user[0], acts=acts)
             # the number may belong to another account by now
-            if viewer and user == (viewer.uid, viewer.user) and _digest(session) not in self._ended:
-                return viewer
+            if account is not None and account.pw_name == user[1]:
+                return _viewer(account, session)
         try:
-            return self.at_socket(request)
+            return await self.at_socket(request)
         except NotPermittedError:
             raise NotPermittedError(
                 "nobody is logged in here, or the session is over", hint="run: gsched web"
             ) from None
 
-    def at_socket(self, request: web.Request) -> Viewer:
+    async def at_socket(self, request: web.Request) -> Viewer:
         """Return who is at the other end of the Unix socket.
 
         Raises:
-            NotPermittedError: it is no Unix socket.
+            NotPermittedError: it is no Unix socket, or that user is unknown.
+            TryAgainError: the name service does not answer.
         """
-        return _viewer(peer_of(request))
+        uid = peer_of(request)
+        account = await self._accounts.of(uid, acts=request.method != "GET")
+        if account is None:
+            raise NotPermittedError(f"uid {uid} is no user of this machine")
+        return _viewer(account)
 
     def new_token(self, viewer: Viewer) -> str:
         """Return a token for one session of somebody."""
         return self._tokens.dumps([viewer.uid, viewer.user, secrets.token_urlsafe(9)])
 
-    def begin_session(self, token: str) -> str:
-        """Return a new session for a token, which is used up then.
+    def user_of_token(self, token: str) -> str:
+        """Return the user whose session a token begins; it is not used up.
 
         Raises:
             NotPermittedError: it is none, it is too old, or it was used before.
         """
+        return self._of_token(token)[1]
+
+    def begin_session(self, token: str) -> str:
+        """Return a new session for a token, which is used up then.
+
+        Raises:
+            NotPermittedError: as for `user_of_token`.
+        """
+        user = self._of_token(token)
+        self._used[_digest(token)] = self._clock.monotonic_s()
+        return self._sessions.dumps([*user, secrets.token_urlsafe(9)])
+
+    def _of_token(self, token: str) -> tuple[int, str]:
         user = self._user_of(self._tokens, token, TOKEN_S)
         now_s = self._clock.monotonic_s()
         self._used = {text: at_s for text, at_s in self._used.items() if now_s - at_s < TOKEN_S}
-        digest = _digest(token)
-        if user is None or digest in self._used or len(self._used) >= TOKENS_MOST:
+        if user is None or _digest(token) in self._used or len(self._used) >= TOKENS_MOST:
             raise NotPermittedError(
                 "this address was used before, or is too old", hint="get another: gsched web"
             )
-        self._used[digest] = now_s
-        return self._sessions.dumps([*user, secrets.token_urlsafe(9)])
+        return user
 
     def slurm_token(self, viewer: Viewer) -> str:
         """Return a new session in the form of a JSON Web Token.
@@ -191,21 +213,12 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _viewer(uid: int, session: str = "") -> Viewer:
-    """Return a user of this machine.
-
-    Raises:
-        NotPermittedError: there is none with this number any more.
-    """
-    try:
-        known = pwd.getpwuid(uid)
-    except KeyError:
-        raise NotPermittedError(f"uid {uid} is no user of this machine") from None
+def _viewer(account: Account, session: str = "") -> Viewer:
     return Viewer(
-        uid=uid,
-        gid=known.pw_gid,
-        user=known.pw_name,
-        home=known.pw_dir,
-        shell=known.pw_shell or "/bin/sh",
+        uid=account.pw_uid,
+        gid=account.pw_gid,
+        user=account.pw_name,
+        home=account.pw_dir,
+        shell=account.pw_shell or "/bin/sh",
         session=session,
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import os
 import pwd
 import re
 import threading
@@ -19,6 +20,7 @@ from gsched.clock import SystemClock
 from gsched.errors import NotPermittedError
 from gsched.protocol import actions as a
 from gsched.protocol.web import WebAddress
+from gschedd.monitor.accounts import KnownAccounts
 from gschedd.monitor.viewers import COOKIE, Viewer, Viewers
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
@@ -48,7 +50,7 @@ class Browser:
         return self.send("POST", path, urlencode(fields), **given)
 
     def log_in(self) -> Response:
-        response = self.get(f"/login?token={self.found.token}")
+        response = self.post("/login", {"token": self.found.token})
         self.cookie = response.headers["set-cookie"].partition(";")[0]
         return response
 
@@ -86,11 +88,15 @@ def test_a_session_begins_with_an_address_that_works_once(watched: Cluster) -> N
     browser = Browser(address(watched))
     assert browser.send("HEAD", f"/login?token={browser.found.token}").status == 404  # a preview
     stranger = browser.get("/")
+    offered = browser.get(f"/login?token={browser.found.token}")
     began = browser.log_in()
-    again = browser.get(f"/login?token={browser.found.token}")
+    again = browser.post("/login", {"token": browser.found.token})
 
     assert stranger.status == 401
     assert "gsched web" in stranger.text
+    assert offered.status == 200
+    assert f"Log in as {pwd.getpwuid(os.getuid()).pw_name}" in offered.text
+    assert "set-cookie" not in offered.headers
     assert began.status == 303
     assert began.headers["location"] == "/"
     assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(began.headers["set-cookie"].split("; "))
@@ -98,6 +104,17 @@ def test_a_session_begins_with_an_address_that_works_once(watched: Cluster) -> N
     assert browser.get("/").status == 200
     assert again.status == 401
     assert "was used before" in again.text
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null"])
+def test_a_page_of_somebody_else_begins_no_session(watched: Cluster, origin: str) -> None:
+    """Else a user could work in the session of another one without noticing it."""
+    browser = Browser(address(watched))
+    refused = browser.post("/login", {"token": browser.found.token}, Origin=origin)
+
+    assert refused.status == 401
+    assert "set-cookie" not in refused.headers
+    assert browser.log_in().status == 303
 
 
 def test_a_session_ends_for_whoever_has_copied_it(browser: Browser) -> None:
@@ -138,6 +155,7 @@ def test_a_foreign_name_of_this_machine_is_refused(
     refused = browser.get("/", Host=host)
     assert refused.status == status
     assert "Nobody is logged in" not in refused.text
+    assert browser.get("/v1/usage?by=user&since=0&until=1", Host=host).status == status
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
@@ -174,20 +192,21 @@ def test_an_address_of_no_page_is_refused_in_the_form_of_the_client(browser: Bro
     assert program.headers["content-type"] == "application/json"
 
 
-def test_a_session_is_of_an_account_and_not_of_its_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_session_is_of_an_account_and_not_of_its_number() -> None:
     """An account that gets the number of a deleted one does not get its sessions."""
-    viewers = Viewers(b"key", session_s=100.0, clock=SystemClock())
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: account("ann", uid))
-    ann = Viewer(uid=4711, gid=4711, user="ann")
-    session = viewers.begin_session(viewers.new_token(ann))
+    names, clock = ["ann"], SystemClock()
+    accounts = KnownAccounts(clock, lambda uid: account(names[-1], uid), version=lambda: len(names))
+    viewers = Viewers(b"key", session_s=100.0, clock=clock, accounts=accounts)
+    session = viewers.begin_session(viewers.new_token(Viewer(uid=4711, gid=4711, user="ann")))
     request = make_mocked_request("GET", "/", headers={"Cookie": f"{COOKIE}={session}"})
-    assert viewers.of(request).user == "ann"
 
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: account("bob", uid))
-    with pytest.raises(NotPermittedError, match="nobody is logged in"):
-        viewers.of(request)
+    async def look() -> None:
+        assert (await viewers.of(request)).user == "ann"
+        names.append("bob")
+        with pytest.raises(NotPermittedError, match="nobody is logged in"):
+            await viewers.of(request)
+
+    asyncio.run(look())
 
 
 def account(name: str, uid: int) -> pwd.struct_passwd:
@@ -220,12 +239,8 @@ def test_behind_a_proxy_all_addresses_begin_with_its_path(cluster: Cluster) -> N
     assert browser.post("/logout", {"form_token": token}, **from_page).status == 200
     assert printed.stdout.startswith("https://hpc.example/gsched/login?token=")
     browser = Browser(address(cluster))
-    assert (
-        "Secure"
-        in browser.get(f"/login?token={browser.found.token}", X_Forwarded_Proto="https").headers[
-            "set-cookie"
-        ]
-    )
+    began = browser.post("/login", {"token": browser.found.token}, **from_page)
+    assert "Secure" in began.headers["set-cookie"]
 
 
 # --- the queue ---
@@ -293,7 +308,7 @@ def test_gsched_web_prints_an_address_that_begins_a_session(watched: Cluster) ->
 
     assert ran.status == 0, ran.stderr
     assert "ssh -L" in ran.stderr
-    assert Browser(address(watched)).get(f"/login{path}").status == 303
+    assert Browser(address(watched)).get(f"/login{path}").status == 200
 
 
 def test_gsched_web_tells_why_there_is_no_page(cluster: Cluster) -> None:
@@ -447,16 +462,19 @@ def test_the_page_works_in_a_folder_of_a_proxy(cluster: Cluster, proxy: str) -> 
     (job,) = submit(cluster)
     named = {"Host": "hpc.example"}
     browser = Browser(structs.replace(address(cluster), address=proxy))
-    began = browser.get(f"/gsched/login?token={browser.found.token}", **named)
+    offered = browser.get(f"/gsched/login?token={browser.found.token}", **named).text
+    form = {"token": browser.found.token}
+    origin = {"Origin": "https://hpc.example"} | named
+    began = browser.post("/gsched/login", form, **origin)
     browser.cookie = began.headers["set-cookie"].partition(";")[0]
     page = browser.get(began.headers["location"], **named).text
     token = re.search(r'name="form_token" value="([^"]+)"', page)
     assert token is not None
     form = {"form_token": token[1]}
-    origin = {"Origin": "https://hpc.example"} | named
     held = browser.post(f"/gsched/jobs/{job}/hold", form, **origin)
     style = re.search(r'href="(/gsched/static/page.css[^"]*)"', page)
 
+    assert 'action="/gsched/login"' in offered
     assert {"Secure", "Path=/gsched"} <= set(began.headers["set-cookie"].split("; "))
     assert held.headers["location"] == f"/gsched/jobs/{job}?done=hold"
     assert "The job is held" in browser.get(held.headers["location"], **named).text

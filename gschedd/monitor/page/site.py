@@ -1,12 +1,11 @@
 """What all pages share: templates, headers, who may look, and refusals in words."""
 
 import hashlib
-import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.resources import files
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 from uuid import uuid4
@@ -18,6 +17,7 @@ from markupsafe import Markup, escape
 from gsched.cli.common import printable
 from gsched.errors import GschedError, InvalidRequestError, NotPermittedError
 from gschedd.http.answers import refusal
+from gschedd.monitor.hosts import HostNames
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.viewers import COOKIE, Viewer
 
@@ -69,10 +69,7 @@ class Pages:
     def __init__(self, model: ReadModel) -> None:
         self._model = model
         self._base = model.config.base_path
-        self._names = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
-        self._proxy = model.config.origin.partition("://")[2]
-        if self._proxy:
-            self._names.add(_name_of(self._proxy))
+        self._hosts = HostNames(model.config.origin)
         self._static = {
             name: files(_PACKAGE).joinpath("static", name).read_bytes() for name in _STATIC
         }
@@ -134,7 +131,8 @@ class Pages:
         """Return the routes of files, and of the begin and end of a session."""
         return [
             web.get("/static/{name}", self._file),
-            web.get("/login", self._login, allow_head=False),  # a preview of a link uses no token
+            web.get("/login", self._offer_login, allow_head=False),
+            web.post("/login", self._login),
             self.does("/logout", self._logout),
         ]
 
@@ -145,8 +143,8 @@ class Pages:
     async def _guarded(self, request: web.Request, handler: Shown) -> web.StreamResponse:
         viewer: Viewer | None = None
         try:
-            self._check_host(request)
-            found = self._model.viewers.of(request)
+            self._hosts.check(request)
+            found = await self._model.viewers.of(request)
             self._check_direct(request, found)
             viewer = found
             response = await handler(request, viewer)
@@ -196,21 +194,6 @@ class Pages:
 
     # --- checks ---
 
-    def _check_host(self, request: web.Request) -> None:
-        """Check the name under which a browser finds the page.
-
-        A foreign name that leads to this machine is an attempt to read it from another page.
-
-        Raises:
-            InvalidRequestError: it is a name of another site.
-        """
-        name = _name_of(request.host)
-        if name not in self._names and not _is_address(name):
-            raise InvalidRequestError(
-                f"this page is not known as {name[:100]!r}",
-                hint="an operator sets the name of a reverse proxy with [web] origin",
-            )
-
     def _check_direct(self, request: web.Request, viewer: Viewer) -> None:
         """Check that who is on the Unix socket is no proxy, which is not who looks.
 
@@ -218,7 +201,7 @@ class Pages:
             NotPermittedError: it is one, and nobody has logged in.
         """
         passed_on = any(name in request.headers for name in _PASSED_ON)
-        if not viewer.session and (passed_on or request.host == self._proxy):
+        if not viewer.session and (passed_on or request.host == self._hosts.proxy):
             raise NotPermittedError("nobody is logged in here", hint="run: gsched web")
 
     def _check_origin(self, request: web.Request) -> None:
@@ -258,11 +241,33 @@ class Pages:
             f"there is no page {request.path[:100]!r}", hint="see the pages that are listed above"
         )
 
-    async def _login(self, request: web.Request) -> web.StreamResponse:
-        """``GET /login?token=TOKEN``: begins a session, and takes the token out of the address."""
+    async def _offer_login(self, request: web.Request) -> web.StreamResponse:
+        """``GET /login?token=TOKEN``: shows whose session the token begins, and a form for it.
+
+        A link in a mail or on another page begins no session, and a preview of it uses no token.
+        """
+        viewers, token = self._model.viewers, request.query.get("token", "")
         try:
-            self._check_host(request)
-            session = self._model.viewers.begin_session(request.query.get("token", ""))
+            self._hosts.check(request)
+            user = viewers.user_of_token(token)
+            before = ""
+            with suppress(NotPermittedError):
+                before = (await viewers.of(request)).user
+            response = self.page(
+                "login.html", None, title="Log in", here="", user=user, before=before, token=token
+            )
+        except GschedError as error:
+            response = self._refusal(error, None)
+        response.headers.update(HEADERS | {"Cache-Control": "no-store"})
+        return response
+
+    async def _login(self, request: web.Request) -> web.StreamResponse:
+        """``POST /login``: begins the session of a token, from the form of this page only."""
+        try:
+            self._hosts.check(request)
+            self._check_origin(request)
+            form = await _form(request)
+            session = self._model.viewers.begin_session(form.get("token", ""))
         except GschedError as error:
             response = self._refusal(error, None)
         else:
@@ -290,7 +295,7 @@ class Pages:
         """Return whether the browser came by TLS, as the proxy tells."""
         if request.headers.get("X-Forwarded-Proto", "").lower() == "https":
             return True
-        return self._model.config.origin.startswith("https:") and request.host == self._proxy
+        return self._model.config.origin.startswith("https:") and request.host == self._hosts.proxy
 
 
 async def _form(request: web.Request) -> Form:
@@ -315,21 +320,6 @@ async def _form(request: web.Request) -> Form:
             "this form cannot be read", hint="load the page again, and try again"
         ) from None
     return {name: value for name, value in fields.items() if isinstance(value, str)}
-
-
-def _name_of(host: str) -> str:
-    """Return the name of ``name:port``, also of ``[::1]:port``."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    return name.removeprefix("[").removesuffix("]").lower()
-
-
-def _is_address(name: str) -> bool:
-    """Return whether a name is an address in figures, which nobody can make lead elsewhere."""
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _shown(value: Any) -> Any:

@@ -183,7 +183,7 @@ class SlurmRoutes:
     async def new_token(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/slurm-token``: a token for X-SLURM-USER-TOKEN, as text; Unix socket only."""
         viewers = self._model.viewers
-        token = viewers.slurm_token(viewers.at_socket(request))
+        token = viewers.slurm_token(await viewers.at_socket(request))
         return web.Response(text=f"SLURM_JWT={token}\n")
 
     async def give(self, request: web.Request) -> web.StreamResponse:
@@ -200,7 +200,7 @@ class SlurmRoutes:
             return self._reply(request, None, {}, 404, _error(text, _INVALID_QUERY, path))
         viewer: Viewer | None = None
         try:
-            viewer = self._viewer(request)
+            viewer = await self._viewer(request)
             _check_words(request.query, endpoint.words)
             query = _Query(viewer=viewer, version=version, name=name, arguments=request.query)
             content = await endpoint.handler(query)
@@ -213,13 +213,13 @@ class SlurmRoutes:
             return self._reply(request, viewer, endpoint.empty, status, found)
         return self._reply(request, viewer, content, 200)
 
-    def _viewer(self, request: web.Request) -> Viewer:
+    async def _viewer(self, request: web.Request) -> Viewer:
         """Return who sent a request.
 
         Raises:
             NotPermittedError: nobody who is known, or somebody else than the header says.
         """
-        viewer = self._model.viewers.of(request)
+        viewer = await self._model.viewers.of(request)
         stated = request.headers.get(USER_HEADER, viewer.user)
         if stated != viewer.user:
             raise NotPermittedError(f"{USER_HEADER} names another user than the token")
