@@ -360,6 +360,7 @@ def _replay(
             move_s=site.training.move_s,
             max_moves=site.moves.at_once if wanted.config else MANY_MOVES,
             predicted_times=site.balance.predicted_times and chosen.predicts_run_times,
+            site=site,
             planning_s=wanted.planning_s,
         ),
         on_result=writer.write if writer is not None else None,

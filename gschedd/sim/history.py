@@ -128,6 +128,8 @@ def _take(trace: Trace, job: Job) -> None:
             submit_s=job.eligible_s,
             duration_s=run_s,
             user=spec.owner.user,
+            project=spec.account,
+            qos=spec.qos,
             name=spec.name,
             kind=spec.kind,
             queue=spec.queue,

@@ -63,6 +63,7 @@ class Options(Struct, frozen=True, kw_only=True):
         predicted_times: jobs are planned to run as long as their kind did before.
         planning_s: training jobs are planned beside the head, so long for each plan, seconds; None:
             in the head's cycle, in no time.
+        site: of which projects, QOS, shares and priority terms are in force.
         sharing: how jobs share GPUs.
         sharing_costs: with the work ``gpus``: what that costs them; None: nothing.
         truth_of: how a job really behaves that is an adaptive training, whatever it is planned as;
@@ -80,6 +81,7 @@ class Options(Struct, frozen=True, kw_only=True):
     max_moves: int = MANY_MOVES
     predicted_times: bool = True
     planning_s: float | None = None
+    site: Config = Config()
     sharing: SharingRules = DEFAULT_RULES
     sharing_costs: SharingCosts | None = None
     truth_of: Callable[[TraceJob], Truth | None] = lambda job: job.behaviour
@@ -149,7 +151,11 @@ class Simulation:
                     refuse_impossible=False,  # it counts as missed
                 ),
                 moves=MovesConfig(at_once=options.max_moves, warm=False),
+                shares=options.site.shares,
+                priority=options.site.priority,
             ),
+            projects={each.name: each for each in options.site.project},
+            qos={each.name: each for each in options.site.qos},
             queues={name: QueueConfig(name=name) for name in queues},
             fabric=options.fabric,
         )

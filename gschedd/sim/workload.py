@@ -24,6 +24,7 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     Attributes:
         submit_s: when it is submitted, seconds since the trace begins.
         duration_s: how long it runs on a node of speed 1 that it shares with nobody.
+        project, qos: that it names; of use where the configuration has projects and QOS.
         cpus, gpus: asked for, on all its nodes together.
         nodes: how many nodes to spread over; 0: as few as can be.
         memory_bytes: asked for, on all its nodes together; 0: none named.
@@ -46,6 +47,8 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     submit_s: float
     duration_s: float
     user: str = "user"
+    project: str = ""
+    qos: str = ""
     name: str = "job"
     kind: str = ""
     queue: str = ""
@@ -110,6 +113,8 @@ class Classifier:
             workdir="/",
             resources=(job.resources or _resources(job, count),),
             queue=job.queue,
+            account=job.project,
+            qos=job.qos,
             priority=job.priority,
             launch="command",
             arguments=("run",),
@@ -142,6 +147,8 @@ def _training(job: TraceJob) -> SubmitJob:
         workdir="/",
         resources=(job.resources or f"{words},place=free",),
         queue=job.queue,
+        account=job.project,
+        qos=job.qos,
         priority=job.priority,
         launch="torchrun",
         arguments=("train", *([f"{STARTUP}{job.startup_s!r}"] if job.startup_s else [])),
