@@ -57,7 +57,7 @@ from gnode.supervisor import fence, private
 from gsched import trust
 from gsched.clock import SystemClock
 from gsched.config.environment import environment
-from gsched.config.load import load_config
+from gsched.config.load import ConfigFile, read_config
 from gsched.config.nodes import GpuShareConfig
 from gsched.config.tables import Config
 from gsched.config.words import DEFAULT_NODE_STATE_DIR, HEAD_ACCOUNT
@@ -112,22 +112,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     try:
         check_config(given.config)
-        config = load_config(given.config)
-        begin_log(level, config.node, given.log_format, line=LOG_FORMAT)
-        serve(config, given.config)
+        file = read_config(given.config)
+        begin_log(level, file.config.node, given.log_format, line=LOG_FORMAT)
+        serve(file, given.config)
     except GschedError as error:
         hint = f"       hint: {error.hint}\n" if error.hint else ""
         sys.stderr.write(f"gnode: {error.message}\n{hint}")
         sys.exit(error.exit_code)
 
 
-def serve(config: Config, given: str | None) -> None:
+def serve(file: ConfigFile, given: str | None) -> None:
     """Run the daemon until it is told to end; ``given`` names the file that SIGHUP reads again.
 
     Raises:
         GschedError: it cannot start, or something inside it broke.
     """
-    node = config.node
+    node = file.config.node
     state = NodeSpool(node.state_dir or DEFAULT_NODE_STATE_DIR, node.tmp_dir or DEFAULT_TMP_DIR)
     state.prepare()
     lock_fd = spool.lock(state.state_dir)
@@ -141,7 +141,7 @@ def serve(config: Config, given: str | None) -> None:
             attach=fence.attach,
         )
         has_spool = partial(state.is_locked_by, lock_fd)
-        shell, reloading = _compose(given, config, state, roots, has_spool)
+        shell, reloading = _compose(given, file, state, roots, has_spool)
         _raise_open_files()
         asyncio.run(_run(shell, reloading))
         cgroups.remove_if_empty(roots)
@@ -160,11 +160,12 @@ def serve(config: Config, given: str | None) -> None:
 
 def _compose(
     given: str | None,
-    config: Config,
+    file: ConfigFile,
     state: NodeSpool,
     roots: cgroups.Roots,
     has_spool: Callable[[], bool],
 ) -> tuple[Shell, NodeReload]:
+    config = file.config
     node = config.node
     _check_private_tmp(config)
     name = node_name(config)
@@ -278,7 +279,9 @@ def _compose(
 
         served = NodeMetrics(node.metrics_listen, node.metrics_labels, agent, meters)
         shell.beside.append(served.run)
-    return shell, NodeReload(given, config, site=of_config, post=shell.post, meters=meters)
+    return shell, NodeReload(
+        given, file, site=of_config, post=shell.post, meters=meters, clock=clock
+    )
 
 
 def _of_jobs(
@@ -362,12 +365,11 @@ def _programs(config: Config) -> ProgramRules:
 
 
 def _health(config: Config, name: str, gpus: int) -> HealthChecks:
-    interval_s = config.node.gpu_check_interval_s
     return HealthChecks(
         node=name,
         programs=tuple(each for each in config.node.health_check if each.when != "job"),
-        gpus=GpuHealth(gpus) if gpus and interval_s else None,
-        gpu_interval_s=interval_s,
+        gpus=GpuHealth(gpus) if gpus else None,
+        gpu_interval_s=config.node.gpu_check_interval_s,
     )
 
 
@@ -533,6 +535,7 @@ async def _run(shell: Shell, reloading: NodeReload) -> None:
     loop.add_signal_handler(signal.SIGINT, shell.finish)
     loop.add_signal_handler(signal.SIGUSR2, shell.stop_all)
     OnHangup(reloading.reload).install()
+    reloading.begin()
     await shell.run()
     if broken:
         raise InternalError(

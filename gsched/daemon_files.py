@@ -5,6 +5,7 @@ import stat
 
 from gsched import trust
 from gsched.config.environment import config_path
+from gsched.config.load import ConfigFile, read_config
 from gsched.config.nodes import NodeConfig
 from gsched.config.tables import HeadConfig
 from gsched.errors import ConfigError
@@ -29,6 +30,19 @@ def check_config(given: str | None) -> None:
         ) from error
     except OSError as error:
         raise ConfigError(f"the configuration {path}: {error.strerror}") from error
+
+
+def read_again(given: str | None) -> ConfigFile:
+    """Read the configuration of a running daemon again; None means the default place.
+
+    Raises:
+        ConfigError: the file is gone or not trusted, or as `read_config`.
+    """
+    path = config_path(given)
+    if not os.path.lexists(path):
+        raise ConfigError(f"{path}: no such file", hint="put it back, then reload again")
+    check_config(given)
+    return read_config(given)
 
 
 def begin_log(

@@ -24,6 +24,7 @@ from gnode.core.inputs import (
     Admitted,
     AlarmRang,
     BindingChanged,
+    ConfigRead,
     Disconnected,
     HeadOffered,
     HeadOrder,
@@ -80,6 +81,7 @@ MachineEvent = (
     | InventoryChanged
     | ProblemChanged
     | HealthChanged
+    | ConfigRead
     | BindingChanged
     | SharingStatus
     | ShareAbused
@@ -220,6 +222,7 @@ class Agent:
                 | SiteChanged()
                 | ProblemChanged()
                 | HealthChanged()
+                | ConfigRead()
                 | BindingChanged()
                 | StopAllRequested()
             ):
@@ -316,6 +319,7 @@ class Agent:
                 probes=table.site.probe_account is not None,
                 problem=table.closed,
                 health=table.health,
+                config=table.config,
                 cpu_binding=table.cpu_binding,
                 gpu_sharing=table.gpu_sharing,
                 gpu_use=table.gpu_use,
@@ -426,7 +430,13 @@ class Agent:
                 self._on_measured(event, now_s)
             case InventoryChanged():
                 table.inventory = event.inventory
-            case ProblemChanged() | HealthChanged() | BindingChanged() | SharingStatus():
+            case (
+                ProblemChanged()
+                | HealthChanged()
+                | ConfigRead()
+                | BindingChanged()
+                | SharingStatus()
+            ):
                 self._on_condition(event, now_s)
             case ShareAbused():
                 orders.note_abuse(table, event)
@@ -465,7 +475,9 @@ class Agent:
             self._beat(now_s)
 
     def _on_condition(
-        self, event: ProblemChanged | HealthChanged | BindingChanged | SharingStatus, now_s: float
+        self,
+        event: ProblemChanged | HealthChanged | ConfigRead | BindingChanged | SharingStatus,
+        now_s: float,
     ) -> None:
         """Take in what the head is to hear at once: of sharing GPUs, that it is another state."""
         table = self._table
@@ -477,6 +489,8 @@ class Agent:
                 before, table.health = table.health, event.results
                 if _verdicts(before) == _verdicts(event.results):
                     return
+            case ConfigRead():
+                table.config = event.config
             case BindingChanged():
                 table.unbound = event.reason
             case SharingStatus():
@@ -552,6 +566,7 @@ class Agent:
             usage=usage,
             problem=table.closed,
             health=table.health,
+            config=table.config,
             cpu_binding=table.cpu_binding,
             gpu_sharing=table.gpu_sharing,
             gpu_use=table.gpu_use,

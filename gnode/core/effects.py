@@ -5,6 +5,7 @@ from msgspec import Struct
 from gnode.core.contained import ContainerPlan
 from gnode.core.mark import HeadMark
 from gnode.core.task import AcceptedTask, AttemptKey, Command
+from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.health import HealthResult
@@ -184,6 +185,7 @@ class SendRegister(Struct, frozen=True, kw_only=True):
     probes: bool = False
     problem: str = ""
     health: tuple[HealthResult, ...] = ()
+    config: ConfigRow | None = None
     cpu_binding: str = ""
     gpu_sharing: GpuSharing | None = None
     gpu_use: GpuUse | None = None

@@ -8,6 +8,7 @@ from gnode.core.site import NodeLimits, ProgramRules
 from gnode.core.staging import Staging
 from gnode.core.task import AcceptedTask, Account, AttemptKey
 from gnode.task import SupervisorInfo
+from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.health import HealthResult
@@ -265,6 +266,12 @@ class HealthChanged(Struct, frozen=True, kw_only=True):
     results: tuple[HealthResult, ...]
 
 
+class ConfigRead(Struct, frozen=True, kw_only=True):
+    """The configuration file was read, at the start or by a reload, or refused."""
+
+    config: ConfigRow
+
+
 class BindingChanged(Struct, frozen=True, kw_only=True):
     """New attempts are not bound to CPUs any more, for a reason in words, or are again (empty)."""
 
@@ -355,6 +362,7 @@ Input = (
     | Measured
     | ProblemChanged
     | HealthChanged
+    | ConfigRead
     | BindingChanged
     | InventoryChanged
     | SharingStatus

@@ -13,6 +13,7 @@ from gnode.core.site import Site
 from gnode.core.task import AcceptedTask, Account, AttemptKey, Command
 from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
 from gnode.task import SupervisorInfo
+from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.health import HealthResult, health_problem
@@ -250,6 +251,7 @@ class Table:
         removals: when which spool is removed, in order of time.
         problem: why the machine takes no new jobs; empty: it does.
         health: the last results of its health checks, of which one that failed is a problem, too.
+        config: how the configuration file was read; None: not yet.
         gpu_sharing: how jobs share GPUs here; None: nothing is known of it.
         gpu_use: who is on the GPUs beside the jobs; None: likewise.
         leases: how far the leases of attempts reach.
@@ -277,6 +279,7 @@ class Table:
     load: Load = field(default_factory=Load)
     problem: str = ""
     health: tuple[HealthResult, ...] = ()
+    config: ConfigRow | None = None
     gpu_sharing: GpuSharing | None = None
     gpu_use: GpuUse | None = None
     leases: NodeLeases[NodeAttempt] = field(default_factory=NodeLeases)

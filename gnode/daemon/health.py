@@ -11,7 +11,7 @@ from gnode.core.site_programs import ROOT_PATH
 from gnode.hw.gpu_health import GpuHealth
 from gnode.supervisor import site_programs
 from gsched.clock import Clock
-from gsched.config.nodes import GPU_CHECK, HealthCheckConfig
+from gsched.config.nodes import GPU_CHECK, HealthCheckConfig, NodeConfig
 from gsched.errors import TryAgainError
 from gsched.model.health import MAX_TEXT, HealthResult
 
@@ -26,8 +26,8 @@ class HealthChecks:
 
     Attributes:
         programs: of the site, without those that run before a job.
-        gpus: the built-in check of GPUs; None: there are none, or it is turned off.
-        gpu_interval_s: how often that is run.
+        gpus: the built-in check of GPUs; None: there are none.
+        gpu_interval_s: how often that is run; 0: not.
     """
 
     node: str
@@ -36,12 +36,27 @@ class HealthChecks:
     gpu_interval_s: float = 0.0
     _results: dict[str, HealthResult] = field(default_factory=dict)
     _closed: bool = False
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def configure(self, config: NodeConfig, post: Callable[[HealthChanged], None]) -> None:
+        """Run other checks from now on; results of those that stay as they were are kept."""
+        programs = tuple(each for each in config.health_check if each.when != "job")
+        if (programs, config.gpu_check_interval_s) == (self.programs, self.gpu_interval_s):
+            return
+        kept = {each.name for each in self.programs if each in programs}
+        kept |= {GPU_CHECK} if self.gpu_interval_s and config.gpu_check_interval_s else set()
+        self._results = {name: each for name, each in self._results.items() if name in kept}
+        self.programs, self.gpu_interval_s = programs, config.gpu_check_interval_s
+        post(self.pending())
+        self._changed.set()
 
     def pending(self) -> HealthChanged:
         """Return that the checks for all times have not run yet: no job starts before they have."""
         names = [each.name for each in self.programs if each.when == "any"]
-        names += [GPU_CHECK] if self.gpus is not None else []
+        names += [GPU_CHECK] if self.gpus is not None and self.gpu_interval_s else []
         for name in names:
+            if name in self._results:
+                continue
             self._results[name] = HealthResult(
                 name=name, passed=False, at_s=0.0, text="has not run yet"
             )
@@ -52,11 +67,18 @@ class HealthChecks:
     ) -> None:
         """Run all checks until this is cancelled, and post all results with each that comes."""
         try:
-            async with asyncio.TaskGroup() as group:
-                for check in self.programs:
-                    group.create_task(self._repeat(check, clock, is_idle, post))
-                if self.gpus is not None and self.gpu_interval_s:
-                    group.create_task(self._repeat_gpus(self.gpus, clock, post))
+            while True:
+                self._changed.clear()
+                async with asyncio.TaskGroup() as group:
+                    running = [
+                        group.create_task(self._repeat(check, clock, is_idle, post))
+                        for check in self.programs
+                    ]
+                    if self.gpus is not None and self.gpu_interval_s:
+                        running.append(group.create_task(self._repeat_gpus(self.gpus, clock, post)))
+                    await self._changed.wait()
+                    for task in running:
+                        task.cancel()
         finally:
             self._closed = True
 

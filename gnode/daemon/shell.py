@@ -516,6 +516,7 @@ class Shell:
                 probes=effect.probes,
                 problem=effect.problem,
                 health=effect.health,
+                config=effect.config,
                 sharing=self._sharing.offered,
                 cpu_binding=effect.cpu_binding,
                 gpu_fence=identity.gpu_fence,

@@ -84,6 +84,7 @@ RELOADED: Final[Mapping[Daemon, Mapping[str, tuple[str, ...]]]] = {
             *("login_shell", "no_new_privileges", "sample_s"),
             *("prolog", "prolog_user", "prolog_timeout_s"),
             *("epilog", "epilog_user", "epilog_timeout_s"),
+            *("health_check", "gpu_check_interval_s"),
         ),
         "containers": ("mount_home", "mounts"),
         "staging": StagingConfig.__struct_fields__,

@@ -7,6 +7,7 @@ it from the kernel. Times are seconds since the epoch, sizes bytes, durations se
 
 from msgspec import Struct, field
 
+from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_idle import IdleGpuRow
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing, TokenUse
@@ -606,6 +607,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpu_binding: how it binds jobs to CPUs, or why not; empty: it does not tell.
         gpu_fence: what keeps jobs from GPUs of others, likewise. ``gpu_use``: who else is there.
         health: the last results of its health checks.
+        config: how it has read its configuration file; None: it is not connected, or does not tell.
         gpus_idle: GPUs that jobs hold and do not use.
         windows: of maintenance, in order; in one that has begun the node counts as drained.
         power: ``powering_down``, ``powered_down`` or ``powering_up``; empty: it is on.
@@ -656,6 +658,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_tokens: GpuSharing | None = None
     gpu_use: GpuUse | None = None
     health: tuple[HealthResult, ...] = ()
+    config: ConfigRow | None = None
     gpus_idle: tuple[IdleGpuRow, ...] = ()
     windows: tuple[NodeWindow, ...] = ()
     power: str = ""
@@ -737,26 +740,6 @@ class DiskRow(Struct, frozen=True, kw_only=True):
     free_inodes: int
     total_inodes: int
     is_low: bool
-
-
-class ConfigRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The configuration file of the head, as it was read last.
-
-    Attributes:
-        digest: SHA-256 of the file with which the head runs; empty: there was none.
-        read_s: when, by a start or a reload.
-        waits: keys of it that need a restart.
-        problem: why the last reload was refused, or empty; ``hint`` says what to do.
-        problem_s: when that was.
-    """
-
-    path: str
-    digest: str
-    read_s: float
-    waits: tuple[str, ...] = ()
-    problem: str = ""
-    hint: str = ""
-    problem_s: float = 0.0
 
 
 class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.health import HealthResult
@@ -150,6 +151,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         gpu_sharing: how jobs share GPUs here; None: nobody wants to share any.
         gpu_use: who is on the GPUs beside the jobs; None: that is not known.
         health: the last results of its health checks; what fails is a part of ``problem``.
+        config: how it has read its configuration file; None: not told.
         cpu_binding: how jobs are bound to CPUs, and why they are not; empty: not told.
         gpu_fence: what keeps jobs from the GPUs of others, or why nothing does; empty: no GPUs.
     """
@@ -176,6 +178,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     gpu_sharing: GpuSharing | None = None
     gpu_use: GpuUse | None = None
     health: tuple[HealthResult, ...] = ()
+    config: ConfigRow | None = None
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=True):

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.health import HealthResult
@@ -16,6 +17,7 @@ class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat", omit_default
         usage: job, attempt and its use.
         problem, cpu_binding: as in `gsched.protocol.node.Register`; a change is told at once.
         gpu_sharing: likewise; a change of its words or of demoted jobs is told at once.
+        config: likewise; told at once after a reload.
         health: likewise; that a check fails, or passes again, is told at once.
         gpu_use: likewise; that a process has come or gone is told at once.
     """
@@ -27,6 +29,7 @@ class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat", omit_default
     gpu_sharing: GpuSharing | None = None
     gpu_use: GpuUse | None = None
     health: tuple[HealthResult, ...] = ()
+    config: ConfigRow | None = None
 
 
 class Uses(Struct, frozen=True, kw_only=True, tag="uses", omit_defaults=True):

@@ -8,19 +8,19 @@ from functools import partial
 from msgspec import structs
 
 from gsched.clock import Clock
-from gsched.config.load import ConfigFile, read_config
+from gsched.config.load import ConfigFile
 from gsched.config.reload import differences, reloaded
 from gsched.config.rules import check
 from gsched.config.tables import Config
 from gsched.config.units import BadValueError
-from gsched.daemon_files import check_config
+from gsched.daemon_files import read_again
 from gsched.errors import ConfigError, GschedError, InvalidRequestError
-from gsched.model.configuration import ConfigChange
+from gsched.model.configuration import ConfigChange, ConfigRow
 from gsched.model.wording import counted
-from gsched.protocol.api import ConfigRow
 from gsched.protocol.running import ReloadReply
 from gschedd.core.state.settings import Settings
 from gschedd.daemon.setup import settings_from
+from gschedd.http.listening import listen_on_address, web_port
 from gschedd.http.queues import Queues
 
 log = logging.getLogger("gschedd.reload")
@@ -102,19 +102,29 @@ class Reloading:
 
     def _read(self) -> tuple[ConfigFile, Config, Settings]:
         """Return the file, what of it counts without a restart, and the core's settings."""
-        check_config(self._given)
-        file = read_config(self._given)
-        if file.text is None:
-            raise ConfigError(f"{file.path}: no such file", hint="put it back, then reload again")
+        file = read_again(self._given)
         running, port = self.config, self._node_port()
         if port and port == file.config.head.node_port:
             running = structs.replace(running, head=structs.replace(running.head, node_port=port))
         merged = reloaded(running, file.config, "gschedd")
         try:
             check(merged)
-            return file, merged, settings_from(merged)
+            settings = settings_from(merged)
         except BadValueError as bad:
             raise file.error(bad) from None
+        self._check_address(merged)
+        return file, merged, settings
+
+    def _check_address(self, wanted: Config) -> None:
+        """Check that the monitor can have another address than now.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        before, after = (each.web.listen.rpartition(":")[2] for each in (self.config, wanted))
+        chosen = str(web_port(wanted.head.state_dir))
+        if wanted.web.enabled and after not in {"", "0", before, chosen}:
+            listen_on_address(wanted.web.listen, 0).close()
 
     def _refused(self, by: str, error: GschedError) -> GschedError:
         """Note that the file is refused, and return the error for whoever requested it."""

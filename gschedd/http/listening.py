@@ -1,6 +1,8 @@
 """The head's sockets: where users and nodes come in, and how many of them."""
 
+import contextlib
 import logging
+import os
 import resource
 import socket
 from collections.abc import Callable
@@ -136,3 +138,40 @@ def note_port(port_path: str, port: int) -> None:
         if error.errno not in NO_ROOM:
             raise
         log.warning("%s is not written: %s", port_path, error.strerror)
+
+
+def listen_on_address(text: str, port_before: int) -> socket.socket:
+    """Return a listening TCP socket; for port 0 with the port of the last start, if it is free.
+
+    Raises:
+        ConfigError: another program has the port, or there is no such address here.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    wanted = int(port)
+    for number in [wanted] if wanted or not port_before else [port_before, 0]:
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            listener.bind((host, number))
+            listener.listen(BACKLOG)
+            return listener
+        listener.close()
+    raise ConfigError(
+        f"cannot listen on {text}: another program uses it, or it is no address of this machine",
+        hint="see [web] listen in gsched.toml(5)",
+    )
+
+
+def web_port_path(state_dir: str) -> str:
+    """Return the file with the port that the monitor chose; it takes that again."""
+    return os.path.join(state_dir, "monitor.port")
+
+
+def web_port(state_dir: str) -> int:
+    """Return the port that the monitor chose when it started last; 0: none."""
+    try:
+        with open(web_port_path(state_dir), encoding="ascii") as file:
+            return int(file.read(8))
+    except (OSError, ValueError):
+        return 0

@@ -1,6 +1,5 @@
 """The monitor's sockets and routes."""
 
-import contextlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -10,11 +9,16 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from msgspec import Struct
 
-from gsched.errors import ConfigError
 from gsched.protocol.web import WebAddress
 from gschedd.http.answers import answer, errors
 from gschedd.http.door import Doors, Rules, Source, watched
-from gschedd.http.listening import USERS_MODE, UserSource, address_source, listen_on_path
+from gschedd.http.listening import (
+    USERS_MODE,
+    UserSource,
+    address_source,
+    listen_on_address,
+    listen_on_path,
+)
 from gschedd.monitor.hosts import HostNames
 from gschedd.monitor.model import ReadModel
 
@@ -95,26 +99,3 @@ async def listen(
         app.add_routes([*routes, *login.routes()])
         await listening.doors.serve(app, listener, source_of, RULES)
     return listening
-
-
-def listen_on_address(text: str, port_before: int) -> socket.socket:
-    """Return a listening TCP socket; for port 0 with the port of the last start, if it is free.
-
-    Raises:
-        ConfigError: another program has the port, or there is no such address here.
-    """
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    wanted = int(port)
-    for number in [wanted] if wanted or not port_before else [port_before, 0]:
-        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):
-            listener.bind((host, number))
-            listener.listen(BACKLOG)
-            return listener
-        listener.close()
-    raise ConfigError(
-        f"cannot listen on {text}: another program uses it, or it is no address of this machine",
-        hint="see [web] listen in gsched.toml(5)",
-    )

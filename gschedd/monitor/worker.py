@@ -23,6 +23,7 @@ from gsched.files import replace_file
 from gsched.logs import Complaints
 from gsched.model.ids import short_job_id
 from gsched.protocol.stories import JobStories
+from gschedd.http.listening import web_port, web_port_path
 from gschedd.monitor.accounting import Accounting
 from gschedd.monitor.database import Database
 from gschedd.monitor.feed import Feed, ModelPart
@@ -132,13 +133,12 @@ async def _run(
 
 async def _listen(begin: MonitorBegin, model: ReadModel, opened: contextlib.AsyncExitStack) -> str:
     """Listen until the end; return the address of the TCP socket, empty if there is none."""
-    port_path = os.path.join(begin.state_dir, "monitor.port")
     try:
         listening = await listen(
             routes_of(model, begin.state_dir),
             model=model,
             path=begin.socket,
-            port=_port(port_path),
+            port=web_port(begin.state_dir),
         )
     except ConfigError as error:
         inside.write_report(MonitorReport(trouble=str(error)))
@@ -146,7 +146,7 @@ async def _listen(begin: MonitorBegin, model: ReadModel, opened: contextlib.Asyn
     opened.push_async_callback(listening.close)
     if listening.address and model.config.listen.endswith(":0"):
         port = listening.address.rpartition(":")[2]
-        replace_file(port_path, port.encode(), mode=0o644)
+        replace_file(web_port_path(begin.state_dir), port.encode(), mode=0o644)
     return listening.address
 
 
@@ -242,14 +242,6 @@ def _key(state_dir: str) -> bytes:
     key = os.urandom(KEY_BYTES)
     replace_file(path, key, mode=0o600)
     return key
-
-
-def _port(path: str) -> int:
-    try:
-        with open(path, encoding="ascii") as file:
-            return int(file.read(8))
-    except (OSError, ValueError):
-        return 0
 
 
 def main() -> None:

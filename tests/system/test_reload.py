@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import socket
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from gsched.protocol.queues import QueueChange
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
+from tests.support.monitor import address, is_ready
 
 QUEUES = """
 [[queue]]
@@ -133,7 +136,9 @@ def test_a_file_that_is_gone_unreadable_or_writable_by_others_is_refused(running
     file = file_of(running)
     text = file.read_text()
     file.unlink()
-    assert "no such file" in reload(running).stderr
+    ran = reload(running)
+    assert f"{file}: no such file" in ran.stderr
+    assert "put it back, then reload again" in ran.stderr
     file.write_text(text[: len(text) // 2])
     assert reload(running).status in {0, 78}, "half of a file may be a file"
     file.write_text(text)
@@ -235,11 +240,13 @@ def test_gnode_reloads_its_own_keys_for_sighup(cluster: Cluster) -> None:
     wait_until(lambda: "job_open_files: 1024 -> 256" in cluster.log("n1.log"), what="a line")
     words = "1 key waits for a restart of gnode: [node] cpus"
     wait_until(lambda: words in cluster.log("n1.log"), what="a warning")
+    node_says(cluster, f"configuration = {file}, read at ", "needs_restart = [node] cpus")
 
     file.write_text(text.replace("cpus", "job_open_files = 1\ncpus", 1))
     cluster.node_process("n1").send_signal(signal.SIGHUP)
     wait_until(lambda: "reload refused: " in cluster.log("n1.log"), what="a refusal")
     assert "[node] job_open_files must be" in cluster.log("n1.log")
+    node_says(cluster, "reload_refused = ", "[node] job_open_files must be", "needs_restart = ")
     ran = run_command(
         *("gsub", "-o", str(cluster.jobs / "out"), "--", "sh", "-c", "ulimit -n"),
         head=cluster.socket,
@@ -248,6 +255,60 @@ def test_gnode_reloads_its_own_keys_for_sighup(cluster: Cluster) -> None:
     job = int(ran.stdout.partition(".")[0])
     wait_until(lambda: cluster.head.job(job).row.state == "done", what="an end")
     assert (cluster.jobs / "out").read_text() == "256\n"
+
+
+def node_says(cluster: Cluster, *words: str) -> None:
+    """Wait until ``gnodes n1`` has all words."""
+
+    def has(text: str) -> bool:
+        ran = run_command("gnodes", "n1", head=cluster.socket)
+        return any(text in " ".join(line.split()) for line in ran.stdout.splitlines())
+
+    for each in words:
+        wait_until(partial(has, each), what=f"{each!r} of gnodes")
+
+
+def test_gnode_reloads_its_health_checks(cluster: Cluster) -> None:
+    """A new check runs, one with another program too, and the result of one that is gone goes."""
+    cluster.start_head()
+    check = '[[node.health_check]]\nname = "{}"\nprogram = "/bin/{}"\ninterval_s = 1\n'
+    cluster.node_tables = check.format("disk", "true")
+    cluster.start_node("n1", cpus=1)
+    node_says(cluster, "health_disk = passed")
+    file = cluster.directory / "n1.toml"
+    text = file.read_text()
+
+    file.write_text(text.replace("/bin/true", "/bin/false"))
+    cluster.node_process("n1").send_signal(signal.SIGHUP)
+    node_says(cluster, "health_disk = failed", "state = up, closed")
+
+    file.write_text(text.replace('"disk"', '"scratch"'))
+    cluster.node_process("n1").send_signal(signal.SIGHUP)
+    node_says(cluster, "health_scratch = passed")
+    shown = run_command("gnodes", "n1", head=cluster.socket).stdout
+    assert "health_disk" not in shown
+    assert "closed" not in shown
+    assert "needs_restart" not in shown
+
+
+def test_an_address_that_the_monitor_cannot_have_is_refused(cluster: Cluster) -> None:
+    cluster.has_monitor = True
+    cluster.start_head()
+    wait_until(lambda: is_ready(cluster), what="the monitor to be ready")
+    before = address(cluster)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        edit(cluster, "[web]", f'[web]\nlisten = "{taken}"')
+
+        ran = reload(cluster)
+
+        assert ran.status == 78
+        assert f"cannot listen on {taken}: another program uses it" in ran.stderr
+        assert "the head keeps the configuration that it has" in ran.stderr
+        assert address(cluster).address == before.address
+    ran = reload(cluster)
+    assert (ran.status, ran.stderr) == (0, "")
+    wait_until(lambda: is_ready(cluster) and address(cluster).address == taken, what="the address")
 
 
 def test_mail_and_hooks_follow_the_file(cluster: Cluster) -> None:

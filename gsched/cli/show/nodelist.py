@@ -1,11 +1,12 @@
 """How ``gnodes`` shows nodes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_fields, print_table
 from gsched.cli.times import format_time, local_times
+from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_tokens import GpuSharing, TokenGpu
 from gsched.model.health import HealthResult
 from gsched.model.ids import short_job_id
@@ -212,6 +213,17 @@ def _health(result: HealthResult) -> str:
     return f"{verdict} at {format_time(result.at_s)}{text}"
 
 
+def _config(row: ConfigRow | None) -> Iterator[tuple[str, str]]:
+    """Yield how the node has read its configuration file."""
+    if row is None:
+        return
+    yield "configuration", f"{row.path}, read at {format_time(row.read_s)}"
+    if row.problem:
+        yield "reload_refused", f"{row.problem} (at {format_time(row.problem_s)})"
+    if row.waits:
+        yield "needs_restart", ", ".join(row.waits)
+
+
 def _probe_fields(row: NodeRow) -> list[tuple[str, str]]:
     fields = []
     if row.faults:
@@ -250,6 +262,7 @@ def node_words(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         fields.append((name, f"{count - row.generic_free.get(name, 0)} of {count} in use"))
     fields.extend(_load_fields(row, now_s))
     fields.extend([("address", row.address), ("version", row.version), ("identity", row.identity)])
+    fields.extend(_config(row.config))
     return [(name, text) for name, text in fields if text]
 
 

@@ -186,6 +186,7 @@ def removed(state: State, fact: f.NodeRemoved) -> None:
     state.volatile.gpu_sharing.pop(fact.node, None)
     state.volatile.gpu_use.pop(fact.node, None)
     state.volatile.health.pop(fact.node, None)
+    state.volatile.node_configs.pop(fact.node, None)
     state.unstored.nodes.pop(fact.node, None)
     state.unstored.removed_nodes.add(fact.node)
     state.caches.forget_hardware()

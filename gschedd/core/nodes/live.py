@@ -43,6 +43,8 @@ def note_condition(state: State, node: str, message: Register | Heartbeat) -> No
     state.volatile.health[node] = tuple(
         structs.replace(each, text=each.text[:MAX_TEXT]) for each in message.health[:MAX_CHECKS]
     )
+    if message.config is not None:
+        state.volatile.node_configs[node] = message.config.bounded
     note_sharing(state, node, message.gpu_sharing)
     note_gpu_use(state, node, message.gpu_use)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.health import HealthResult
@@ -235,6 +236,7 @@ class Volatile:
         gpu_fences: what keeps jobs from the GPUs of others, by node, likewise.
         gpu_sharing: how jobs share GPUs on nodes, by node, as these have told last.
         health: the last results of their health checks, likewise.
+        node_configs: how they have read their configuration files, likewise.
         gpu_use: who is on their GPUs beside the jobs, likewise.
         coming: what jobs have not been told yet of those that they depend on.
         ended: whether jobs that have ended lately succeeded, by number; the oldest first.
@@ -257,6 +259,7 @@ class Volatile:
         self.gpu_fences: dict[str, str] = {}
         self.gpu_sharing: dict[str, GpuSharing] = {}
         self.health: dict[str, tuple[HealthResult, ...]] = {}
+        self.node_configs: dict[str, ConfigRow] = {}
         self.gpu_use: dict[str, GpuUse] = {}
         self.coming = Coming()
         self.ended: dict[int, bool] = {}

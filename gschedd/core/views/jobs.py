@@ -321,6 +321,7 @@ class JobViews:
             cpu_binding=self._state.volatile.cpu_bindings.get(node.name, ""),
             gpu_fence=self._state.volatile.gpu_fences.get(node.name, ""),
             health=self._state.volatile.health.get(node.name, ()),
+            config=self._state.volatile.node_configs.get(node.name),
             gpu_use=self._state.volatile.gpu_use.get(node.name),
             gpus_idle=tuple(idle_gpus(self._state, node.name)),
             gpu_tokens=self._state.volatile.gpu_sharing.get(node.name),
