@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import threading
+import time
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
@@ -15,6 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from msgspec import structs
 
+from gsched.cli.times import format_time
 from gsched.client import new_job
 from gsched.clock import SystemClock
 from gsched.errors import NotPermittedError
@@ -406,6 +408,27 @@ def test_a_node_shows_its_jobs_and_the_use_of_its_gpus(cluster: Cluster) -> None
     assert browser.get("/jobs/77").status == 404
     for path in ("/nodes", "/users", "/deadlines", "/reports", f"/jobs/{job}"):
         assert browser.get(path).status == 200, path
+
+
+def test_windows_of_maintenance_are_listed_with_their_nodes(
+    watched: Cluster, browser: Browser
+) -> None:
+    for name in ("n1", "n2"):
+        watched.start_node(name, cpus=1)
+    assert "Maintenance</h2>" not in browser.get("/nodes").text
+    begin_s = (int(time.time()) // 60 + 1440) * 60
+    begin = time.strftime("%Y-%m-%dT%H:%M", time.localtime(begin_s))
+    window = ("--from", begin, "--to", "+1h", "--reason", "new <fans>")
+    ordered = run_command("gnodes", "maintenance", "n1", "n2", *window, head=watched.socket)
+    assert ordered.status == 0, ordered.stderr
+    wait_until(lambda: "Maintenance</h2>" in browser.get("/nodes").text, what="the window")
+    page = browser.get("/nodes").text.partition("Maintenance</h2>")[2]
+
+    assert '<th scope="row" role="rowheader">n[1-2]</th>' in page
+    assert "new &lt;fans&gt;" in page
+    assert page.count('<td role="cell" data-label="Begin">') == 1
+    assert format_time(begin_s) in page
+    assert f'data-label="Ordered by">{pwd.getpwuid(os.getuid()).pw_name}<' in page
 
 
 # --- a reverse proxy ---

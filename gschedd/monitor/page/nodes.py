@@ -8,9 +8,12 @@ from aiohttp import web
 from msgspec import Struct
 
 from gsched.cli.show.nodelist import node_words, shown_reason, shown_state
+from gsched.cli.times import format_time
 from gsched.errors import UnknownNodeError
+from gsched.model.host_lists import compact
 from gsched.model.ids import short_job_id
 from gsched.model.units import format_size
+from gsched.model.window import NodeWindow
 from gsched.protocol.api import NodeList, NodeRow
 from gsched.protocol.samples import GpuUseSample, NodeUseSample
 from gschedd.monitor.history import NodePoint, node_points, period_s
@@ -121,6 +124,7 @@ class NodePages:
             number=number,
             page_count=-(-len(rows) // NODES),
             sums=_sums(reply.nodes),
+            windows=_windows(reply.nodes),
             warning=reply.warning,
             size=format_size,
         )
@@ -297,6 +301,22 @@ def _line(node: NodeUseSample, at: int, gpu: GpuUseSample, users: Mapping[int, s
         users=", ".join(sorted({users[job] for job in gpu.jobs if job in users})),
         state=state,
     )
+
+
+def _windows(rows: Sequence[NodeRow]) -> list[tuple[NodeWindow, str, str, str]]:
+    """Return windows of maintenance in order of time, each with its begin, its end and its nodes.
+
+    Nodes of one order may have been given other times since: they are windows of their own.
+    """
+    found: dict[NodeWindow, list[str]] = {}
+    for row in rows:
+        for window in row.windows:
+            found.setdefault(window, []).append(row.name)
+    ordered = sorted(found.items(), key=lambda pair: (pair[0].from_s, pair[0].number))
+    return [
+        (window, format_time(window.from_s), format_time(window.to_s), compact(names))
+        for window, names in ordered
+    ]
 
 
 def _busy_gpus(sample: NodeUseSample | None) -> float | None:
