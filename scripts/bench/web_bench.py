@@ -1,94 +1,270 @@
-"""The page with a long queue: how soon it is there, and what it costs the head.
+"""The page with a long queue: how soon it is there, how large it is, and what it costs the head.
 
---jobs held jobs are in the queue of a head with --nodes simulated nodes. Short jobs run through it,
---batch of them in each round. In every other round a browser loads pages of the queue at the same
-time: the first, later ones, sorted and filtered. Rounds without it are the floor for those with it.
+A head with simulated nodes: on half of them all GPUs and CPUs are taken by jobs that do not end,
+and short jobs run on the others. --jobs jobs are in the queue: a half is held, the others wait for
+GPUs. Each page is loaded --loads times, beside an idle head and beside one that runs short jobs.
+Then rounds of --batch short jobs alternate without and with a viewer, who loads the queue every
+second and has a stream of updates open.
 
-page, no load   wall time from the request to the last byte, head and nodes idle (ms)
-page, load      the same while short jobs run
-jobs a second   of the short jobs, from their submission to their end, without and with the browser
+first byte  from the request to the status line (ms; aim: 100)
+page        from the request to the last byte (ms; aim: p99 300)
+HTML        size of the page (kB; aim: 80)
+CPU         of the monitor and of the head for a page (ms; beside an idle head, above its own use)
+jobs/s      of short jobs, from their submission to their end (with a viewer at least 95 %)
+CPU/job     of the head for a short job (ms), and of the monitor beside it
+
+The load average of the machine stands beside the figures.
 """
 
 import argparse
-import json
+import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import msgspec
+import psutil
+from msgspec import Struct
 
-from figures import quantile
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
-from gsched.client import HeadClient, new_job
-from tests.support.cluster import Cluster, wait_until
-from tests.support.monitor import UnixConnection, is_ready, send, socket_of
+from figures import quantile  # noqa: E402 - the path comes first
+from respond_bench import World, plain, world  # noqa: E402 - as above
 
-HERE = Path(__file__).resolve().parent
+from gsched.client import new_job  # noqa: E402 - as above
+from gsched.model.ids import short_job_id  # noqa: E402 - as above
+from tests.support.cluster import wait_until  # noqa: E402 - as above
+from tests.support.monitor import UnixConnection, is_ready, socket_of  # noqa: E402 - as above
+
 BATCH = 2000
-PAUSE_S = 0.2  # of the browser: five pages a second
-PATHS = (
-    *("/", "/?number=500", "/?sort=-name", "/?state=held&number=20", "/?name=held-77"),
-    *("/?user=nobody", "/?sort=queue&number=900", "/?state=running"),
-)
+GPUS, CPUS = 8, 16
+REST_S, BUSY_REST_S = 0.03, 0.2  # between two pages, beside an idle head and beside a busy one
+QUIET_S = 2.0  # without pages, to know what the daemons use by themselves
+SAMPLES_S = 20.0  # until the monitor has samples of all nodes
+PATHS = {
+    "queue": "/",
+    "queue, page 500": "/?number=500",
+    "queue by name": "/?sort=-name",
+    "queue, one name": "/?name=job-77",
+    "waiting": "/?state=waiting&number=20",
+    "running": "/?state=running",
+    "nodes": "/nodes",
+    "node": "/nodes/gpu0001",
+    "GPUs": "/gpus",
+    "users": "/users",
+    "deadlines": "/deadlines",
+}
+HOST = {"Host": "localhost"}
 
 
-def load_page(cluster: Cluster, path: str) -> float:
-    """Return the milliseconds that a page takes."""
+class Figures(Struct):
+    """What loads of one page have taken; CPU time is that of a load."""
+
+    first_ms: list[float] = []
+    page_ms: list[float] = []
+    size_bytes: int = 0
+    monitor_cpu_ms: float = 0.0
+    head_cpu_ms: float = 0.0
+
+
+class Round(Struct):
+    """A round of short jobs; CPU time is that for a job."""
+
+    jobs_per_s: float
+    monitor_cpu_ms: float
+    head_cpu_ms: float
+
+
+class CpuMeter:
+    """CPU time of the head and of its monitor."""
+
+    def __init__(self, made: World) -> None:
+        self.head = psutil.Process(made.cluster.head_process.pid)
+        self.monitor = next(
+            each
+            for each in self.head.children(recursive=True)
+            if "gschedd.monitor.worker" in " ".join(each.cmdline())
+        )
+
+    def now_s(self) -> tuple[float, float]:
+        """Return the seconds of the monitor and of the head."""
+        times = (each.cpu_times() for each in (self.monitor, self.head))
+        monitor_s, head_s = (float(each.user + each.system) for each in times)
+        return monitor_s, head_s
+
+
+def load_page(made: World, path: str, figures: Figures) -> None:
+    """Load a page and note what that takes."""
     begun_s = time.perf_counter()
-    found = send(UnixConnection(socket_of(cluster)), "GET", path, headers={"Host": "localhost"})
-    if found.status != 200:
-        sys.exit(f"{path}: status {found.status}")
-    return (time.perf_counter() - begun_s) * 1000
+    connection = UnixConnection(socket_of(made.cluster))
+    connection.request("GET", path, headers=HOST)
+    response = connection.getresponse()
+    first_s = time.perf_counter()
+    body = response.read()
+    ended_s = time.perf_counter()
+    connection.close()
+    if response.status != 200:
+        sys.exit(f"{path}: status {response.status}: {body[:2000].decode()}")
+    figures.first_ms.append((first_s - begun_s) * 1000)
+    figures.page_ms.append((ended_s - begun_s) * 1000)
+    figures.size_bytes = max(figures.size_bytes, len(body))
 
 
-def fill(head: HeadClient, jobs: int) -> None:
-    """Queue so many jobs that are held."""
+def fill(made: World, nodes: int, jobs: int) -> list[int]:
+    """Take the nodes with GPUs, and queue jobs; return an id of each kind."""
+    head, ids = made.head, []
+    full = f"nodes=1:ppn={CPUS}:gpus={GPUS},walltime=24:0:0"
+    taking = [
+        new_job(name=f"train-{at}", workdir="/", script=":\n", resources=(full,))
+        for at in range(nodes)
+    ]
+    ids.append(head.submit(taking).results[0].id)
+    wait_until(lambda: head.status().jobs.get("running", 0) == nodes, 60.0, what="jobs to run")
     for first in range(0, jobs, BATCH):
-        names = range(first, min(jobs, first + BATCH))
-        held = [
+        queued = [
             new_job(
-                name=f"held-{at}", workdir="/", script=":\n", holds=("user",),
-                resources=(f"nodes=1:ppn={at % 8 + 1},walltime=1:0:0",),
+                name=f"job-{at}",
+                workdir="/",
+                script=":\n",
+                holds=("user",) if at % 2 else (),
+                resources=(f"nodes=1:ppn={at % 8 + 1}:gpus={at % 4 + 1},walltime=1:0:0",),
             )
-            for at in names
-        ]  # fmt: skip
-        head.submit(held)
+            for at in range(first, min(jobs, first + BATCH))
+        ]
+        ids.append(head.submit(queued).results[0].id)
+    return [ids[0], ids[len(ids) // 2]]
 
 
-def run_short(cluster: Cluster, count: int) -> float:
+def run_short(made: World, count: int) -> float:
     """Run so many short jobs and return how many ended a second."""
+    head = made.head
     begun_s = time.perf_counter()
-    short = [new_job(name="short", workdir="/", script=":\n") for _ in range(count)]
-    last = cluster.head.submit(short).results[-1].id
-    cluster.head.wait([last])
-    wait_until(lambda: cluster.head.status().jobs.get("queued", 0) == 0, what="all to start")
-    wait_until(lambda: cluster.head.status().jobs.get("running", 0) == 0, what="all to end")
+    running = head.status().jobs.get("running", 0)
+    last = head.submit([plain() for _ in range(count)]).results[-1].id
+    head.wait([last])
+    wait_until(lambda: head.status().jobs.get("running", 0) <= running, what="all to end")
     return count / (time.perf_counter() - begun_s)
 
 
 @contextmanager
-def browser(cluster: Cluster) -> Iterator[list[float]]:
-    """Load pages until the end; yield how long they take, milliseconds."""
-    taken: list[float] = []
+def working(made: World, count: int) -> Iterator[None]:
+    """Run short jobs until the end of the block."""
     ended = threading.Event()
 
-    def browse() -> None:
-        while not ended.wait(PAUSE_S):
-            taken.append(load_page(cluster, PATHS[len(taken) % len(PATHS)]))
+    def work() -> None:
+        while not ended.is_set():
+            run_short(made, count)
 
-    thread = threading.Thread(target=browse)
+    thread = threading.Thread(target=work)
     thread.start()
     try:
-        yield taken
+        yield
     finally:
         ended.set()
         thread.join()
+
+
+@contextmanager
+def viewer(made: World) -> Iterator[Figures]:
+    """Load the queue every second, with a stream of updates beside it."""
+    figures, ended = Figures(), threading.Event()
+    stream = UnixConnection(socket_of(made.cluster))
+    stream.request("GET", "/updates", headers=HOST)
+    updates = stream.getresponse()
+
+    def read() -> None:
+        with suppress(OSError, ValueError, AttributeError):
+            while updates.readline():
+                pass
+
+    def browse() -> None:
+        while not ended.wait(1.0):
+            load_page(made, "/", figures)
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (read, browse)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield figures
+    finally:
+        ended.set()
+        threads[1].join()
+        stream.sock.shutdown(2)
+
+
+def load_all(
+    made: World, meter: CpuMeter, paths: dict[str, str], loads: int, *, is_idle: bool
+) -> dict[str, Figures]:
+    """Load each page so many times; beside an idle head note the CPU time."""
+    found = {}
+    for name, path in paths.items():
+        figures = found[name] = Figures()
+        load_page(made, path, Figures())
+        quiet_s, quiet_begun_s = meter.now_s(), time.perf_counter()
+        time.sleep(QUIET_S if is_idle else 0.0)
+        before_s, begun_s = meter.now_s(), time.perf_counter()
+        for _ in range(loads):
+            time.sleep(REST_S if is_idle else BUSY_REST_S)
+            load_page(made, path, figures)
+        after_s, wall_s = meter.now_s(), time.perf_counter() - begun_s
+        if is_idle:
+            passed = wall_s / (begun_s - quiet_begun_s)
+            every = zip(quiet_s, before_s, after_s, strict=True)
+            used_ms = [
+                1000 * (after - before - passed * (before - quiet)) / loads
+                for quiet, before, after in every
+            ]
+            figures.monitor_cpu_ms, figures.head_cpu_ms = used_ms
+    return found
+
+
+def measure_round(made: World, meter: CpuMeter, batch: int) -> Round:
+    """Run short jobs and return what each takes."""
+    before_s = meter.now_s()
+    rate = run_short(made, batch)
+    used = zip(before_s, meter.now_s(), strict=True)
+    return Round(rate, *(1000 * (after - before) / batch for before, after in used))
+
+
+def print_pages(kind: str, pages: dict[str, Figures], load: float) -> None:
+    """Print a line for each page."""
+    print(f"\nbeside a head that is {kind}, load {load:.1f}")
+    print("                 first byte p50/p99    page p50/p99     HTML   CPU monitor/head")
+    for name, each in pages.items():
+        first = [quantile(each.first_ms, part) for part in (0.5, 0.99)]
+        whole = [quantile(each.page_ms, part) for part in (0.5, 0.99)]
+        cpu = f"{each.monitor_cpu_ms:6.1f} {each.head_cpu_ms:6.1f} ms" if kind == "idle" else ""
+        print(
+            f"{name:16} {first[0]:7.0f} {first[1]:7.0f} ms {whole[0]:7.0f} {whole[1]:6.0f} ms"
+            f" {each.size_bytes / 1000:6.1f} kB {cpu}".rstrip()
+        )
+
+
+def print_rounds(rounds: dict[str, list[Round]], beside: Figures, load: float) -> None:
+    """Print what a viewer costs."""
+    print(
+        f"\na viewer beside short jobs, {len(rounds['with'])} rounds of each kind, load {load:.1f}"
+    )
+    for name, words in (
+        ("jobs_per_s", "jobs/s"),
+        ("head_cpu_ms", "CPU/job, head, ms"),
+        ("monitor_cpu_ms", "CPU/job, monitor, ms"),
+    ):
+        values = {kind: [getattr(each, name) for each in rounds[kind]] for kind in rounds}
+        without, beside_it = (statistics.median(values[kind]) for kind in ("without", "with"))
+        print(
+            f"{words:21} {without:7.2f} without, {beside_it:7.2f} with: "
+            f"{100 * beside_it / without:5.1f} %"
+        )
+        for kind, each in values.items():
+            print(f"    {kind:8} {', '.join(f'{value:.2f}' for value in each)}")
+    pages_ms = [quantile(beside.page_ms, part) for part in (0.5, 0.99)]
+    print(f"its page              p50 {pages_ms[0]:.0f} ms, p99 {pages_ms[1]:.0f} ms")
 
 
 def main() -> None:
@@ -96,55 +272,48 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--jobs", type=int, default=100_000, help="held (default 100000)")
-    parser.add_argument("--nodes", type=int, default=20, help="simulated (default 20)")
+    parser.add_argument("--jobs", type=int, default=100_000, help="in the queue (default 100000)")
+    parser.add_argument("--nodes", type=int, default=200, help="simulated (default 200)")
+    parser.add_argument("--loads", type=int, default=100, help="of each page (default 100)")
     parser.add_argument("--batch", type=int, default=1000, help="short jobs a round (default 1000)")
-    parser.add_argument("--rounds", type=int, default=5, help="of each kind (default 5)")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument("--rounds", type=int, default=6, help="of each kind (default 6)")
+    parser.add_argument("--json", metavar="FILE", help="write all values there, too")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gsched-bench-") as directory:
-        cluster = Cluster(Path(directory), "web-bench")
-        cluster.has_monitor = True
-        nodes: subprocess.Popen[bytes] | None = None
-        try:
-            cluster.start_head()
-            config = str(cluster.directory / "head.toml")
-            words = [sys.executable, HERE / "nodes_bench.py", str(given.nodes), "--config", config]
-            nodes = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-            fill(cluster.head, given.jobs)
-            wait_until(lambda: is_ready(cluster), 120.0, what="the monitor to be ready")
-            wait_until(lambda: cluster.head.status().nodes_up == given.nodes, what="all nodes")
-            for path in PATHS:
-                load_page(cluster, path)
-            alone: list[float] = []
-            for _ in range(25):
-                for path in PATHS:
-                    time.sleep(0.02)
-                    alone.append(load_page(cluster, path))
-            floor, watched, under = [], [], []
-            run_short(cluster, given.batch)
-            for _ in range(given.rounds):
-                floor.append(run_short(cluster, given.batch))
-                with browser(cluster) as taken:
-                    watched.append(run_short(cluster, given.batch))
-                under += taken
-        finally:
-            if nodes is not None:
-                nodes.kill()
-            cluster.stop()
+    with world() as made:
+        made.cluster.has_monitor = True
+        made.cluster.start_head()
+        taken = given.nodes // 2
+        made.start_nodes("gpu", taken, seconds=1e6, gpus=GPUS, cpus=CPUS)
+        train, queued = fill(made, taken, given.jobs)
+        made.start_nodes("cpu", given.nodes - taken, seconds=0.0, cpus=CPUS)
+        wait_until(lambda: is_ready(made.cluster), 120.0, what="the monitor to be ready")
+        meter = CpuMeter(made)
+        paths = PATHS | {
+            "job": f"/jobs/{short_job_id(queued)}",
+            "running job": f"/jobs/{short_job_id(train)}",
+        }
+        time.sleep(SAMPLES_S)
+        print(f"{given.jobs} jobs, {given.nodes} nodes, {given.loads} loads of each page")
+        idle = load_all(made, meter, paths, given.loads, is_idle=True)
+        print_pages("idle", idle, os.getloadavg()[0])
+        run_short(made, given.batch)
+        with working(made, given.batch):
+            time.sleep(QUIET_S)
+            busy = load_all(made, meter, paths, given.loads, is_idle=False)
+        print_pages("busy", busy, os.getloadavg()[0])
+        rounds: dict[str, list[Round]] = {"without": [], "with": []}
+        beside = Figures()
+        for at in range(2 * given.rounds):
+            if at % 4 in {1, 2}:
+                with viewer(made) as figures:
+                    rounds["with"].append(measure_round(made, meter, given.batch))
+                beside.page_ms += figures.page_ms
+            else:
+                rounds["without"].append(measure_round(made, meter, given.batch))
+        print_rounds(rounds, beside, os.getloadavg()[0])
     if given.json:
-        print(json.dumps({"alone": alone, "under": under, "floor": floor, "watched": watched}))
-        return
-    for name, values in (("page, no load", alone), ("page, load", under)):
-        print(
-            f"{name:14} p50 {quantile(values, 0.5):6.0f} ms, p99 {quantile(values, 0.99):6.0f} ms,"
-            f" {len(values)} pages (aim: p99 300)"
-        )
-    without, beside = statistics.median(floor), statistics.median(watched)
-    print(
-        f"jobs a second  {without:.0f} without, {beside:.0f} with the browser: "
-        f"{100 * beside / without:.0f} % (aim: 95)"
-    )
+        values = {"idle": idle, "busy": busy, "rounds": rounds, "viewer": beside}
+        Path(given.json).write_bytes(msgspec.json.encode(values))
 
 
 if __name__ == "__main__":
