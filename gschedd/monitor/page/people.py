@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections import defaultdict
+from copy import copy
 from typing import Final
 
 from aiohttp import web
@@ -16,6 +17,8 @@ from gschedd.monitor.viewers import Viewer
 
 DAYS: Final = 30
 DAY_S: Final = 86400.0
+#: How long the sums of these days are shown again, seconds.
+USED_FRESH_S: Final = 20.0
 #: Jobs with a deadline that are shown.
 DEADLINES_MOST: Final = 100
 _DEADLINE_FIELDS: Final = (
@@ -56,6 +59,8 @@ class PeoplePages:
         self._site = site
         self._model = model
         self._shown = shown
+        self._read_s = -USED_FRESH_S
+        self._used: tuple[list[UserLine], list[UserLine]] = ([], [])
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -67,8 +72,8 @@ class PeoplePages:
 
     async def users(self, _request: web.Request, viewer: Viewer) -> web.StreamResponse:
         """``GET /users``: users and accounts, by what they have used in the last 30 days."""
-        since_s = self._model.clock.wall_s() - DAYS * DAY_S
-        users, accounts = await self._model.database.read(lambda db: _used(db, since_s))
+        used, accounts = await self._used_lately()
+        users = defaultdict(lambda: UserLine(name=""), {each.name: copy(each) for each in used})
         counts = await self._model.unfinished.read(
             lambda db: db.execute("SELECT user, state, jobs FROM counts WHERE jobs").fetchall()
         )
@@ -90,6 +95,15 @@ class PeoplePages:
             "users.html", viewer, title="Users and accounts", here="/users", users=lines,
             accounts=accounts, days=DAYS,
         )  # fmt: skip
+
+    async def _used_lately(self) -> tuple[list[UserLine], list[UserLine]]:
+        """Return what users and accounts have used; the sums of a month hold for a while."""
+        model, now_s = self._model, self._model.clock.monotonic_s()
+        if now_s - self._read_s >= USED_FRESH_S:
+            since_s = model.clock.wall_s() - DAYS * DAY_S
+            self._used = await model.database.read(lambda db: _used(db, since_s))
+            self._read_s = now_s
+        return self._used
 
     async def deadlines(self, _request: web.Request, viewer: Viewer) -> web.StreamResponse:
         """``GET /deadlines``: unfinished jobs with a deadline, the next one first."""
@@ -133,17 +147,14 @@ class PeoplePages:
         )
 
 
-def _used(
-    db: sqlite3.Connection, since_s: float
-) -> tuple[defaultdict[str, UserLine], list[UserLine]]:
+def _used(db: sqlite3.Connection, since_s: float) -> tuple[list[UserLine], list[UserLine]]:
     """Return what users and accounts have used since a moment."""
-    users: defaultdict[str, UserLine] = defaultdict(lambda: UserLine(name=""))
-    for name, *figures in db.execute(_USED.format("user"), (since_s,)):
-        users[name] = _line(name, figures)
-    accounts = [
-        _line(name or "(none)", figures)
-        for name, *figures in db.execute(_USED.format("account"), (since_s,))
-    ]
+    users, accounts = (
+        [_line(name, figures) for name, *figures in db.execute(_USED.format(column), (since_s,))]
+        for column in ("user", "account")
+    )
+    for line in accounts:
+        line.name = line.name or "(none)"
     return users, accounts
 
 
