@@ -20,6 +20,7 @@ T = TypeVar("T")
 FORMAT: Final = 1
 RECORDS_AT_ONCE: Final = 200
 CONNECT_TIMEOUT_S: Final = 5
+MAX_NAME: Final = 63  # bytes of a name in PostgreSQL
 RETRY_S: Final = 0.5
 #: Records before the newest base that stay, for heads that follow at a distance.
 KEPT_RECORDS: Final = 10_000
@@ -114,7 +115,7 @@ class PostgresLog:
                 self._url,
                 autocommit=True,
                 connect_timeout=CONNECT_TIMEOUT_S,
-                application_name="gschedd",
+                application_name=self.holder[-MAX_NAME:],
                 keepalives_idle=2,
                 keepalives_interval=1,
                 keepalives_count=3,
