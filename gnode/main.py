@@ -214,6 +214,7 @@ def _compose(
         staging=of_jobs.staging,
         programs=of_jobs.programs,
         visible=_needed_by_jobs(config, state.state_dir),
+        command_socket=_socket_of_jobs(config),
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )
     agent = Agent(site, inventory, mark=state.read_mark(), heartbeat_s=node.heartbeat_s)
@@ -324,6 +325,13 @@ def _command_socket(config: Config) -> str:
     return "" if path == "none" else path
 
 
+def _socket_of_jobs(config: Config) -> str:
+    """Return `Site.command_socket`: this node's own socket, unless only the head's is here."""
+    host = config.node.head.rpartition(":")[0].strip("[]")
+    is_here = bool(socket_of(config.node.head)) or host.lower() in {"localhost", *own_names()}
+    return "" if is_here and not config.node.command_socket else _command_socket(config)
+
+
 def _check_private_tmp(config: Config) -> None:
     """Refuse to start jobs in the node's /tmp where they are to have their own.
 
@@ -398,14 +406,14 @@ def check_program(path: str, key: str) -> None:
 def _needed_by_jobs(config: Config, state_dir: str) -> tuple[str, ...]:
     """Return the directories that jobs need beside their own and their users'.
 
-    The node's and the head's sockets, what shares GPUs, and gsched itself.
+    The node's, the head's and the commands' sockets, what shares GPUs, and gsched itself.
     """
-    head = socket_of(config.node.head)
+    sockets = [path for path in (socket_of(config.node.head), _socket_of_jobs(config)) if path]
     by_mps = config.gpu_share.runtime == "mps"  # else jobs may have an MPS of their own there
     found = [
         state_dir,
         os.path.realpath(state_dir),
-        *([os.path.dirname(os.path.abspath(head))] if head else []),
+        *(os.path.dirname(os.path.abspath(path)) for path in sockets),
         *([os.path.abspath(config.gpu_share.mps_pipe_dir)] if by_mps else []),
         _own_root(),
         sys.prefix,

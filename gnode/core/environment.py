@@ -54,6 +54,7 @@ def environment_of(launch: Launch, account: Account, site: Site, user_dir: str) 
         CUDA_VISIBLE_DEVICES=site.gpu_access.visible(launch.share.gpus_held),
         CUDA_DEVICE_ORDER="PCI_BUS_ID",
     )
+    _point_to_head(environment, site)
     environment.update(_pbs(launch, site, user_dir))
     environment.update(_gsched(launch, site, user_dir))
     environment.update(_step_variables(launch, site.elastic_socket, user_dir))
@@ -72,6 +73,14 @@ def environment_of(launch: Launch, account: Account, site: Site, user_dir: str) 
             GSCHED_RDZV_ID=rendezvous(launch),
         )
     return environment
+
+
+def _point_to_head(environment: dict[str, str], site: Site) -> None:
+    """Let commands in the job find the head from this node, wherever the job was submitted."""
+    if site.command_socket:
+        environment["GSCHED_HEAD"] = site.command_socket
+    elif environment.get("GSCHED_HEAD", "").startswith("ssh:"):  # the head is on this machine
+        del environment["GSCHED_HEAD"]
 
 
 def variables_of_gsched(env: Mapping[str, str]) -> dict[str, str]:

@@ -86,6 +86,8 @@ class Site:
         programs: of the site, around each job.
         launch_agent: path of gsched-launch-agent, by which MPI starts its daemons; empty: none.
         visible: directories of this node that jobs need, also where these have a /tmp of their own.
+        command_socket: where commands on this node find the head; empty: where they look for it
+            by default, as the head is on this machine.
         remove_delay_s: how long the records of an acknowledged attempt stay: a repeated launch
             still gets its exit.
     """
@@ -116,4 +118,5 @@ class Site:
     staging: Staging = DEFAULT_STAGING
     programs: ProgramRules = NO_PROGRAMS
     visible: tuple[str, ...] = ()
+    command_socket: str = ""
     remove_delay_s: float = REMOVE_DELAY_S

@@ -12,7 +12,7 @@ import pytest
 
 from gsched.model.limits import MAX_USER_RELAYS
 from tests.support.cluster import Cluster, wait_until
-from tests.support.commands import Ran, command_environment
+from tests.support.commands import NOWHERE, ROOT, Ran, command_environment
 from tests.support.ptys import Sitting
 from tests.support.users import User, Users, made_users
 
@@ -96,6 +96,29 @@ def test_terminals_work_from_a_node(site: Site) -> None:
 
     assert entered.stdout.strip() == str(site.alice.uid) or entered.stdout.strip() == "alice"
     assert refused.status == 159
+
+
+def test_commands_work_in_jobs_and_in_their_shells(site: Site) -> None:
+    """By the node's socket, although the jobs were submitted to the head's own."""
+    script = site.users.home(site.alice) / "chain"
+    script.write_text(
+        f"#!/bin/sh\nexport PYTHONPATH={ROOT} GSCHED_CONFIG={NOWHERE}\n"
+        f'run() {{ name=$1; shift; {sys.executable} -m gsched.cli.commands.$name "$@"; }}\n'
+        "echo $GSCHED_HEAD >head\n"
+        "run gsub -W depend=afterok:$PBS_JOBID -N second -- true >second\n"
+        "run gstat $PBS_JOBID >listed\nrun gdel $(cat second)\n"
+    )
+    job = site.users.submit(site.cluster, site.alice, str(script))
+    wait_until(lambda: site.cluster.head.job(job).row.state == "done", 60, what="the job's end")
+    made = {name: (script.parent / name).read_text() for name in ("head", "second", "listed")}
+    story = site.cluster.head.job(int(made["second"].partition(".")[0]))
+    site.start(site.alice)
+    shell = site.users.run(site.cluster, site.alice, "gshell", "3", "sh", "-c", "echo $GSCHED_HEAD")
+
+    assert made["head"].strip() == shell.stdout.strip() == str(site.there)
+    assert f"{job}.test" in made["listed"]
+    assert story.row.outcome is not None
+    assert (story.row.user, story.row.outcome.kind) == ("alice", "cancelled")
 
 
 def test_t1_t6_the_kernel_of_the_node_says_who_connects(site: Site) -> None:
