@@ -8,9 +8,7 @@ import os
 import pwd
 import resource
 import signal
-import socket
 import sys
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,12 +25,11 @@ from gnode.core.task import Account
 from gnode.daemon import leftovers, neighbours, spool
 from gnode.daemon.elastic import socket_path
 from gnode.daemon.health import HealthChecks
-from gnode.daemon.identity import own_identity
 from gnode.daemon.launching import LaunchRules
+from gnode.daemon.login_host import LoginHost
 from gnode.daemon.measuring import Meters
-from gnode.daemon.parts import DaemonIdentity
+from gnode.daemon.parts import DaemonIdentity, host_identity, socket_of_jobs
 from gnode.daemon.peer import socket_path as socket_of
-from gnode.daemon.peer import trusted_uids
 from gnode.daemon.reloading import NodeReload
 from gnode.daemon.scratch import DEFAULT_TMP_DIR
 from gnode.daemon.sharing import Sharing
@@ -47,7 +44,7 @@ from gnode.hw.gpu_health import GpuHealth
 from gnode.hw.idle import with_samples
 from gnode.hw.inventory import find_runtimes, take_inventory, usable_cores
 from gnode.hw.load import LoadMeter
-from gnode.hw.machine import own_names, read_machine
+from gnode.hw.machine import own_names
 from gnode.hw.nvml import Nvml
 from gnode.hw.outside import OutsideWatch
 from gnode.hw.sampling import Sampler
@@ -60,13 +57,12 @@ from gsched.config.environment import environment
 from gsched.config.load import ConfigFile, read_config
 from gsched.config.nodes import GpuShareConfig
 from gsched.config.tables import Config
-from gsched.config.words import DEFAULT_NODE_STATE_DIR, HEAD_ACCOUNT
-from gsched.daemon_files import begin_log, check_config, read_key
+from gsched.config.words import DEFAULT_NODE_STATE_DIR
+from gsched.daemon_files import begin_log, check_config
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
 from gsched.hangup import OnHangup, survive_hangups
 from gsched.logs import FORMATS, Complaints, set_up
 from gsched.model.container import SHARE_FEATURE
-from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.model.resources import Inventory
 from gsched.model.units import format_size, parse_size_bytes
 from gsched.model.wording import binding_words
@@ -83,7 +79,6 @@ STEP_BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from gnode.steps.{} import main; main()"
 )
 SYSTEMD_S = 5.0  # which answers within milliseconds
-BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -104,6 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         choices=FORMATS,
         help="text, or json: an object a line; instead of log_format in [node]",
     )
+    parser.add_argument(
+        "--role",
+        choices=("compute", "login"),
+        help="login: run no jobs, and only serve commands of users; instead of role in [node]",
+    )
     parser.add_argument("--version", action="version", version=f"gnode {VERSION}")
     given = parser.parse_args(arguments)
     level = "debug" if given.verbose else "info"
@@ -114,7 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_config(given.config)
         file = read_config(given.config)
         begin_log(level, file.config.node, given.log_format, line=LOG_FORMAT)
-        serve(file, given.config)
+        if (given.role or file.config.node.role) == "login":
+            serve_login(file.config)
+        else:
+            serve(file, given.config)
     except GschedError as error:
         hint = f"       hint: {error.hint}\n" if error.hint else ""
         sys.stderr.write(f"gnode: {error.message}\n{hint}")
@@ -158,6 +161,25 @@ def serve(file: ConfigFile, given: str | None) -> None:
         )
 
 
+def serve_login(config: Config) -> None:
+    """Run the daemon on a login host until it is told to end.
+
+    Raises:
+        GschedError: it cannot start, or something inside it broke.
+    """
+    node = config.node
+    state = NodeSpool(node.state_dir or DEFAULT_NODE_STATE_DIR, node.tmp_dir or DEFAULT_TMP_DIR)
+    state.prepare()
+    lock_fd = spool.lock(state.state_dir)
+    _raise_open_files()
+    try:
+        own = host_identity(config, state.state_dir)
+        log.info("gnode %s serves login host %s", own.version, own.node)
+        asyncio.run(_run(LoginHost(own, SystemClock()), None))
+    finally:
+        os.close(lock_fd)
+
+
 def _compose(
     given: str | None,
     file: ConfigFile,
@@ -168,8 +190,7 @@ def _compose(
     config = file.config
     node = config.node
     _check_private_tmp(config)
-    name = node_name(config)
-    key = read_key(node.key_file)
+    own = host_identity(config, state.state_dir)
     nvml = Nvml()
     confinement = find_confinement()
     runtimes = find_runtimes(
@@ -188,11 +209,11 @@ def _compose(
     of_config = partial(_of_jobs, runtimes=runtimes, memory_root=roots.memory)
     of_jobs = of_config(config)
     site = Site(
-        node=name,
+        node=own.node,
         user_root=state.scratch.root,
         agent_path=str(Path(supervisor_file).with_name("torchrun_agent.py")),
         version=VERSION,
-        boot_id=read_boot_id(),
+        boot_id=own.boot_id,
         uid=os.geteuid(),
         root_jobs=node.allow_root_jobs,
         cgroup_root=roots.tracking,
@@ -214,35 +235,24 @@ def _compose(
         staging=of_jobs.staging,
         programs=of_jobs.programs,
         visible=_needed_by_jobs(config, state.state_dir),
-        command_socket=_socket_of_jobs(config),
+        command_socket=socket_of_jobs(config),
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )
     agent = Agent(site, inventory, mark=state.read_mark(), heartbeat_s=node.heartbeat_s)
     identity = DaemonIdentity(
-        node=name,
-        identity=own_identity(state.state_dir),
-        machine=read_machine(),
-        head=node.head,
-        trusted=trusted_uids(node.head_user, default=HEAD_ACCOUNT),
-        key=key,
-        address=node.address,
-        boot_id=site.boot_id,
-        incarnation=str(uuid.uuid4()),
-        version=site.version,
+        **own.fields(),
         inventory=inventory,
         elastic_socket=site.elastic_socket,
         rules=rules,
         sharing=sharing,
         gpu_fence=access.words,
         cpus=tuple(cpu.number for cpu in binding.cpus),
-        command_socket=_command_socket(config),
-        serves_always=bool(node.command_socket),
         neighbours=environment("GSCHED_TEST_NEIGHBOURS") or neighbours.PREFIX,
     )
     log.info(
         "gnode %s on %s (identity %s…): %d CPUs, %d GPUs, state in %s, groups in %s",
         site.version,
-        name,
+        own.node,
         identity.identity[:8],
         inventory.cpus,
         len(inventory.gpus),
@@ -265,7 +275,7 @@ def _compose(
         sample_s=node.sample_s,
         space=SpoolSpace(state.state_dir, parse_size_bytes(node.least_spool)),
         outside=OutsideWatch(config.outside_gpu_use, tracking),
-        health=_health(config, name, len(inventory.gpus) if not node.gpu else 0),
+        health=_health(config, own.node, len(inventory.gpus) if not node.gpu else 0),
     )
     shell = Shell(
         identity=identity,
@@ -317,19 +327,6 @@ def _of_jobs(
         programs=_programs(config),
         heartbeat_s=node.heartbeat_s,
     )
-
-
-def _command_socket(config: Config) -> str:
-    """Return the path of the commands' socket on this host: where commands look for the head's."""
-    path = config.node.command_socket or config.head.socket
-    return "" if path == "none" else path
-
-
-def _socket_of_jobs(config: Config) -> str:
-    """Return `Site.command_socket`: this node's own socket, unless only the head's is here."""
-    host = config.node.head.rpartition(":")[0].strip("[]")
-    is_here = bool(socket_of(config.node.head)) or host.lower() in {"localhost", *own_names()}
-    return "" if is_here and not config.node.command_socket else _command_socket(config)
 
 
 def _check_private_tmp(config: Config) -> None:
@@ -408,7 +405,7 @@ def _needed_by_jobs(config: Config, state_dir: str) -> tuple[str, ...]:
 
     The node's, the head's and the commands' sockets, what shares GPUs, and gsched itself.
     """
-    sockets = [path for path in (socket_of(config.node.head), _socket_of_jobs(config)) if path]
+    sockets = [path for path in (socket_of(config.node.head), socket_of_jobs(config)) if path]
     by_mps = config.gpu_share.runtime == "mps"  # else jobs may have an MPS of their own there
     found = [
         state_dir,
@@ -446,21 +443,6 @@ def _sharing(
     if config.runtime != "none":
         runtime = make_runtime(config, state_dir=state.state_dir, nvml=nvml, tracking=tracking)
     return Sharing(config.runtime, runtime, inventory.gpus, access)
-
-
-def node_name(config: Config) -> str:
-    """Return this node's name.
-
-    Raises:
-        ConfigError: this machine's name cannot be a node's.
-    """
-    name = config.node.name or socket.gethostname()
-    if not is_node_name(name):
-        raise ConfigError(
-            f"the name of this machine {name!r} is not a valid node name: {NODE_NAME_RULE}",
-            hint="set name in [node]",
-        )
-    return name
 
 
 def _probe_account(rules: LaunchRules) -> Account | None:
@@ -505,12 +487,6 @@ def _kill_strays(roots: cgroups.Roots, state: NodeSpool) -> None:
             log.warning("killed the processes of %s, which is not in the spool", name)
 
 
-def read_boot_id() -> str:
-    """Return what names this start of the machine; tests can pretend another one."""
-    pretended = environment("GSCHED_TEST_BOOT_ID")
-    return pretended or Path(BOOT_ID_FILE).read_text(encoding="ascii").strip()
-
-
 def _raise_open_files() -> None:
     """Allow as many open files as the system does: connections, readers, a full node."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -523,7 +499,7 @@ def is_shortage_at_accept(context: Mapping[str, object]) -> bool:
     return "socket" in context and isinstance(exception, OSError) and exception.errno in SHORTAGES
 
 
-async def _run(shell: Shell, reloading: NodeReload) -> None:
+async def _run(shell: Shell | LoginHost, reloading: NodeReload | None) -> None:
     loop = asyncio.get_running_loop()
     broken: list[str] = []
 
@@ -542,8 +518,9 @@ async def _run(shell: Shell, reloading: NodeReload) -> None:
     loop.add_signal_handler(signal.SIGTERM, lambda: endings.append(loop.create_task(_end(shell))))
     loop.add_signal_handler(signal.SIGINT, shell.finish)
     loop.add_signal_handler(signal.SIGUSR2, shell.stop_all)
-    OnHangup(reloading.reload).install()
-    reloading.begin()
+    if reloading is not None:
+        OnHangup(reloading.reload).install()
+        reloading.begin()
     await shell.run()
     if broken:
         raise InternalError(
@@ -552,7 +529,7 @@ async def _run(shell: Shell, reloading: NodeReload) -> None:
         )
 
 
-async def _end(shell: Shell) -> None:
+async def _end(shell: Shell | LoginHost) -> None:
     """End the daemon; if the machine shuts down, first all attempts, while there is time."""
     if await is_shutting_down():
         log.info("the machine shuts down: its jobs are stopped; rerunnable jobs are requeued")

@@ -46,6 +46,7 @@ from gsched.transport import (
 )
 
 if TYPE_CHECKING:
+    from gsched.protocol.hosts import HostList
     from gsched.protocol.predictions import NodePredictions, PredictionsReply
     from gsched.protocol.recover import RecoverReply
     from gsched.protocol.rerun import RerunReply
@@ -322,6 +323,12 @@ class HeadClient:
             received = self._post("/v1/code", piece, CodeReply).received_bytes
 
     # --- nodes, history, the head itself ---
+
+    def hosts(self, *, names: bool = False) -> "HostList":
+        """Return the head's machine, nodes and login hosts, with their accounts if ``names``."""
+        from gsched.protocol.hosts import HostList  # late: few commands need it
+
+        return self._get(f"/v1/hosts{'?names=1' if names else ''}", HostList)
 
     def nodes(self) -> api.NodeList:
         """Return all nodes."""

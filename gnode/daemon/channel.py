@@ -100,6 +100,7 @@ class Channel:
         on_job: takes what is for programs of jobs: step agents, code snapshots.
         on_relay: takes answers about commands of users on this host.
         lookup: finds the owners of launches.
+        path: of the head's API on its node port.
 
     Attributes:
         is_local: the head is on this machine, by the addresses of the last connection.
@@ -116,9 +117,10 @@ class Channel:
         on_job: Callable[[StepMessage | CodeRead], None],
         on_relay: Callable[[RelayAnswer], None],
         lookup: Lookup,
+        path: str = "/v1/node",
     ) -> None:
         self._path, self._trusted = socket_path(head), trusted
-        self._url = f"ws://{'head' if self._path else head}/v1/node"
+        self._url = f"ws://{'head' if self._path else head}{path}"
         self._shown = head
         self._node, self._key = node, key
         self._post = post

@@ -19,10 +19,12 @@ from typing import Final
 import msgspec
 
 from gnode.daemon.dialling import BROKEN, HeadConnection, HeadDialler, NoConnectionError
-from gnode.daemon.parts import DaemonIdentity
+from gnode.daemon.parts import HostIdentity
 from gsched.clock import SystemClock
+from gsched.host_report import host_report
 from gsched.logs import Complaints
 from gsched.model.limits import MAX_RELAYS_OF_NODE, MAX_USER_RELAYS
+from gsched.protocol.hosts import HostReport
 from gsched.protocol.relays import PIECE_BYTES, RelayAnswer, RelayRequest
 from gsched.unix_address import address_of, listen_at, peer_ids
 
@@ -57,10 +59,10 @@ class CommandSocket:
 
     def __init__(
         self,
-        own: DaemonIdentity,
+        own: HostIdentity,
         dialler: HeadDialler,
         *,
-        send: Callable[[RelayRequest], None],
+        send: Callable[[RelayRequest | HostReport], None],
         is_connected: Callable[[], bool],
     ) -> None:
         self._path, self._node, self._dialler = own.command_socket, own.node, dialler
@@ -72,12 +74,21 @@ class CommandSocket:
         self._next_request = 1
         self._of_user: Counter[int] = Counter()
         self._open: set[asyncio.Task[None]] = set()
+        self._reporting: set[asyncio.Task[None]] = set()
         self._names = ThreadPoolExecutor(NAME_THREADS, thread_name_prefix="names")
 
-    def head_found(self, *, is_here: bool) -> None:
-        """Take in whether the head is on this machine: then the socket is its own."""
+    def welcomed(self, *, is_here: bool) -> None:
+        """Report this host to the head; if that is on this machine, the socket is its own."""
         if self._is_explicit or not is_here:
             self._wanted.set()
+        task = asyncio.get_running_loop().create_task(self._report())
+        self._reporting.add(task)
+        task.add_done_callback(self._reporting.discard)
+
+    async def _report(self) -> None:
+        loop = asyncio.get_running_loop()
+        report = await loop.run_in_executor(self._names, host_report, SystemClock().wall_s())
+        self._send(msgspec.structs.replace(report, sent_s=SystemClock().wall_s()))
 
     def take(self, answer: RelayAnswer) -> None:
         """Take an answer of the head."""

@@ -12,7 +12,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from gnode.daemon.parts import DaemonIdentity
+from gnode.daemon.parts import HostIdentity
 from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
 from gsched.protocol.endpoint import endpoint
 from gsched.protocol.node import PROTOCOL_VERSION, Challenge, Hello, decode_from_head, encode
@@ -65,7 +65,7 @@ class HeadConnection:
 class HeadDialler:
     """Opens them, as this node daemon."""
 
-    def __init__(self, own: DaemonIdentity) -> None:
+    def __init__(self, own: HostIdentity) -> None:
         self._path, self._trusted = socket_path(own.head), own.trusted
         self._url = f"ws://{'head' if self._path else own.head}/v1/session"
         self._node, self._key = own.node, own.key

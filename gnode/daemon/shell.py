@@ -290,7 +290,7 @@ class Shell:
             self._sessions.close_all()
             self._commands.close_all()
         elif isinstance(event, Welcomed):
-            self._commands.head_found(is_here=self._channel.is_local)
+            self._commands.welcomed(is_here=self._channel.is_local)
         for effect in self._agent.step(event, self._clock.monotonic_s(), self._clock.wall_s()):
             self._carry_out(effect)
 

@@ -90,6 +90,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         name: of this node; empty: this machine's name.
+        role: ``compute``: it runs jobs; ``login``: it only serves commands of users.
         head: the head's node channel: ``unix:/path`` on the same machine, else ``host:port``.
         command_socket: path of the Unix socket for commands of users on this host, which gnode
             relays to the head; empty: that of ``socket`` in ``[head]``, unless the head is on this
@@ -143,6 +144,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     name: str = ""
+    role: Literal["compute", "login"] = "compute"
     head: str = f"unix:{node_socket_of(DEFAULT_SOCKET)}"
     command_socket: CommandSocketPath = ""
     head_user: str = HEAD_ACCOUNT

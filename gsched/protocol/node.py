@@ -25,6 +25,7 @@ from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import PartState, StopReason
 from gsched.model.training import Batching
 from gsched.protocol.code import CodeRead, CodeWanted
+from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import StepMessage, StepReport
 from gsched.protocol.relays import RelayAnswer, RelayRequest
 from gsched.protocol.sessions import OpenSession, SessionFailed
@@ -575,6 +576,7 @@ NodeMessage = (
     | Probed
     | SessionFailed
     | RelayRequest
+    | HostReport
     | AttemptMessage
     | StepReport
     | CodeWanted

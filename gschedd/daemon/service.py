@@ -58,6 +58,7 @@ from gschedd.http.contents import TextQuota
 from gschedd.http.door import Doors, watched
 from gschedd.http.forecasts import Forecasts
 from gschedd.http.handshake import Handshake
+from gschedd.http.hosts import Hosts
 from gschedd.http.internals import Condition, Internals, measured
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.legs import NodeLegs
@@ -80,7 +81,6 @@ from gschedd.http.outputs import Outputs
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.queues import Queues
-from gschedd.http.relays import Relays
 from gschedd.http.resubmit import Resubmissions
 from gschedd.http.running import Running
 from gschedd.http.safemode import SafeMode
@@ -293,7 +293,7 @@ class Service:
             find=self._queries.find,
             clock=self._clock,
         )
-        self._relays = Relays(self._legs, head, callers.names, self._clock)
+        self._hosts = Hosts(head, callers, self._legs, self._witnesses, self._clock)
         self._safe_mode = SafeMode(
             engine=self._engine,
             store=self._store,
@@ -363,7 +363,7 @@ class Service:
             witnesses=self._witnesses,
             safe_mode=self._safe_mode,
             legs=self._legs,
-            relays=self._relays,
+            hosts=self._hosts,
             code=self._code,
             on_fenced=self._on_successor,
             timeout_s=self._config.head.node_timeout_s,
@@ -459,11 +459,11 @@ class Service:
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
             *(self._task_routes, self._queues, self._running, self._commands, self._resubmissions),
-            *(self._code, self._outputs, self._samples, self._internals),
+            *(self._code, self._outputs, self._samples, self._internals, self._hosts),
         ):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)
-        self._relays.door = await self._doors.serve(
+        self._hosts.relays.door = await self._doors.serve(
             commands,
             listen_on_path(head.socket, mode=USERS_MODE, key="socket"),
             UserSource(lambda: self._head.settings.operators.uids),
@@ -490,6 +490,7 @@ class Service:
     def _nodes_app(self) -> web.Application:
         app = web.Application(logger=log)
         app.router.add_get("/v1/node", self._channel.handle)
+        app.router.add_get("/v1/login", self._hosts.handle)
         app.router.add_get("/v1/session", self._legs.handle)
         return app
 

@@ -17,6 +17,7 @@ from gsched.model.machine import is_identity
 from gsched.model.states import NodeState
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
+from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepReport, StepRequest
 from gsched.protocol.reading import named, read_from_node
 from gsched.protocol.relays import RelayRequest
@@ -31,16 +32,15 @@ from gschedd.engine.loop import Engine
 from gschedd.http.code import CodeSnapshots
 from gschedd.http.door import Visitor
 from gschedd.http.handshake import Handshake, HandshakeRefusedError, Introduced, close_badly
+from gschedd.http.hosts import Hosts
 from gschedd.http.legs import NodeLegs
-from gschedd.http.links import Link, Links
-from gschedd.http.relays import Relays
+from gschedd.http.links import PING_TIMEOUT_RATIO, Link, Links
 from gschedd.http.safemode import SafeMode
 from gschedd.http.witnesses import Witnesses, claim_of
 
 log = logging.getLogger("gschedd.nodes")
 
 HANDSHAKE_TIMEOUT_S = 5.0
-PING_TIMEOUT_RATIO = 1.5  # a ping every T, and half of T for its answer: aiohttp's heartbeat
 
 
 class NodeChannel:
@@ -63,7 +63,7 @@ class NodeChannel:
         witnesses: Witnesses,
         safe_mode: SafeMode,
         legs: NodeLegs,
-        relays: Relays,
+        hosts: Hosts,
         code: CodeSnapshots,
         on_fenced: Callable[[str], Awaitable[None]],
         timeout_s: float,
@@ -76,7 +76,8 @@ class NodeChannel:
         self._witnesses = witnesses
         self._safe_mode = safe_mode
         self._legs = legs
-        self._relays = relays
+        self._hosts = hosts
+        hosts.introduce = self.introduced
         self._code = code
         self._on_fenced = on_fenced
         self._ping_s = timeout_s / PING_TIMEOUT_RATIO
@@ -91,14 +92,14 @@ class NodeChannel:
             heartbeat=self._ping_s, max_msg_size=n.MAX_FRAME_BYTES, compress=False
         )
         await socket.prepare(request)
-        who = await self._introduced(socket, request)
+        who = await self.introduced(socket, request)
         if who is not None:
             link = Link(who, socket, call=call)
             if await self._admit(link, who.registration):
                 await self._serve(link)
         return socket
 
-    async def _introduced(
+    async def introduced(
         self, socket: web.WebSocketResponse, request: web.Request
     ) -> Introduced | None:
         """Return who has called, or None for who was not let in."""
@@ -319,7 +320,7 @@ class NodeChannel:
                     | LoginRequest()
                 ):
                     if isinstance(message, n.Exited):
-                        self._relays.note_end(node, message)
+                        self._hosts.relays.note_end(node, message)
                     reports.append(message)
                 case n.KnownAttempts():
                     over = await self._safe_mode.take_known(node, message)
@@ -337,8 +338,10 @@ class NodeChannel:
                     link.on_pong(message)
                 case SessionFailed():
                     self._legs.failed(node, message)
+                case HostReport():
+                    self._hosts.note("node", node, message)
                 case RelayRequest():
-                    self._relays.take(link, message)
+                    self._hosts.relays.take(link, message)
                 case n.UnknownAttempt():
                     self._engine.head.oddities["unknown_attempt"] += 1
                 case Unreadable():

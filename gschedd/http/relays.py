@@ -63,9 +63,9 @@ class Relays:
         self._ended: dict[tuple[str, int, str], float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, link: Link, request: RelayRequest) -> None:
+    def take(self, link: Link, request: RelayRequest, *, is_login: bool = False) -> None:
         """Answer a node's request, and serve the connection that it opens then."""
-        task = asyncio.get_running_loop().create_task(self._serve(link, request))
+        task = asyncio.get_running_loop().create_task(self._serve(link, request, is_login=is_login))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -79,9 +79,9 @@ class Relays:
         owner = job.spec.owner
         self._ended[node, owner.uid, owner.user] = self._clock.monotonic_s()
 
-    async def _serve(self, link: Link, request: RelayRequest) -> None:
+    async def _serve(self, link: Link, request: RelayRequest, *, is_login: bool) -> None:
         try:
-            source = self._admitted(link, request)
+            source = self._admitted(link, request, is_login=is_login)
         except GschedError as error:
             self._complaints.say(f"{link.node}, uid {request.uid}", f"refused: {error.message}")
             link.send(
@@ -106,7 +106,7 @@ class Relays:
         finally:
             self._open -= Counter({link.node: 1})
 
-    def _admitted(self, link: Link, request: RelayRequest) -> Source:
+    def _admitted(self, link: Link, request: RelayRequest, *, is_login: bool) -> Source:
         """Return the source that a user of another host is.
 
         Raises:
@@ -131,7 +131,7 @@ class Relays:
             request,
             host,
             settings,
-            is_login=False,
+            is_login=is_login,
             has_job=is_recent or has_job_on(self._head.state, host, request),
         )
         groups = self._groups.name(uid, acts=True)

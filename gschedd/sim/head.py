@@ -11,6 +11,7 @@ from typing import Final, Protocol, assert_never
 from gsched.model.states import NodeState
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
+from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
 from gsched.protocol.relays import RelayRequest
 from gsched.protocol.sessions import SessionFailed
@@ -200,6 +201,7 @@ class HeadProcess:
                 | n.Pong()
                 | SessionFailed()
                 | RelayRequest()
+                | HostReport()
                 | CodeWanted()
                 | Unreadable()
             ):

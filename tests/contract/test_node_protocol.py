@@ -29,6 +29,7 @@ from gsched.model.states import (
 )
 from gsched.model.training import Batching
 from gsched.protocol.code import CodeRead, CodeWanted
+from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import (
     LoginAnswer,
     LoginRequest,
@@ -158,6 +159,7 @@ NODE_MESSAGES: list[NodeMessage] = [
     Uses(uses=((1, 2, LiveUse(cpu_cores=1.5, memory_bytes=1)),), load=Load()),
     SessionFailed(session="0a" * 16, message="there is no such terminal"),
     RelayRequest(number=3, uid=1000, gid=100, user="alice"),
+    HostReport(sent_s=1.5, zone="CET+0100", users={"alice": 1000}, groups={"users": 1000}),
     Unreadable(of="launch", job=1, attempt=2, reason="a number is too large"),
     Probed(
         request=4,

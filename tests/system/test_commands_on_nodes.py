@@ -1,6 +1,8 @@
 """Commands of users on other hosts: gnode serves their socket there, and the head decides."""
 
+import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -8,17 +10,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import aiohttp
 import pytest
 
+from gsched.daemon_files import read_key
 from gsched.model.limits import MAX_USER_RELAYS
+from gsched.model.resources import Load, Usage
+from gsched.protocol.node import Exited, Welcome
+from tests.support.agent_driver import record
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import NOWHERE, ROOT, Ran, command_environment
+from tests.support.dialler import Dialler
 from tests.support.ptys import Sitting
 from tests.support.users import User, Users, made_users
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
 SLEEP = ("--", "sleep", "600")
+ROOT_USER = User(name="root", uid=0, gid=0)
 
 
 class Site(NamedTuple):
@@ -40,7 +49,7 @@ class Site(NamedTuple):
 
     def run_as_root(self, name: str, *words: str) -> Ran:
         """Run a command on the node as root."""
-        return self.run(User(name="root", uid=0, gid=0), name, *words)
+        return self.run(ROOT_USER, name, *words)
 
     def start(self, user: User) -> int:
         """Submit a job on the head's machine, and wait until it runs."""
@@ -181,7 +190,7 @@ def test_t70_operators_are_operators_where_the_configuration_says(site: Site) ->
 
     drained = site.run_as_root("gnodes", "-o", "n1", "-m", "a test")
     submitted = site.run_as_root("gsub", *SLEEP)
-    lied = ask(site, User(name="root", uid=0, gid=0), "GET", "/v1/jobs", header=(
+    lied = ask(site, ROOT_USER, "GET", "/v1/jobs", header=(
         f"Gsched-On-Behalf-Of: {site.alice.uid}:{site.alice.gid}\r\n"
     ))  # fmt: skip
 
@@ -242,6 +251,62 @@ def test_t67_without_the_head_nothing_is_accepted_and_the_user_is_told(site: Sit
     assert away.status == 69
     assert "gnode on n1 has no connection to the head" in away.stderr
     assert back.status == 0
+
+
+def test_a_login_host_serves_all_users_and_runs_no_jobs(site: Site) -> None:
+    there = site.cluster.directory / "login1" / "head.sock"
+    site.cluster.start_node("login1", role="login", command_socket=str(there), wait=False)
+    wait_until(there.exists, what="the socket on the login host")
+
+    submitted = site.users.run(site.cluster, site.alice, "gsub", *SLEEP, head=there)
+    nodes = site.users.run(site.cluster, site.bob, "gnodes", head=there)
+    logins = site.users.run(site.cluster, site.bob, "gnodes", "--login", head=there)
+    by_root = site.users.run(site.cluster, ROOT_USER, "gstat", head=there)
+    assert site.cluster.stop_node("n1") == 0
+    twin = site.cluster.directory / "n1-twin"
+    site.cluster.start_node(
+        "n1", role="login", command_socket=str(twin), state_dir=f"{twin}.state", wait=False
+    )
+    wait_until(
+        lambda: "n1 is a node of this cluster" in site.cluster.log("n1.log"), what="the refusal"
+    )
+    assert site.cluster.stop_node("login1") == 0
+    wait_until(
+        lambda: (
+            [row.connected for row in site.cluster.head.hosts().hosts if row.role == "login"]
+            == [False]
+        ),
+        what="the head to see it",
+    )
+
+    assert submitted.status == 0, submitted
+    assert "login1" not in nodes.stdout
+    assert re.search(r"login1\tup\t.*\t127.0.0.1\t", logins.stdout), logins
+    assert "root of login1 is refused" in by_root.stderr
+    assert not there.exists()
+
+
+def test_t10_a_login_host_that_acts_as_a_node_is_cut_off(site: Site) -> None:
+    """It cannot report an end of a job, nor registers as a node by the way."""
+    job = site.start(site.alice)
+    key = read_key(str(site.cluster.key_file))
+    end = Exited(
+        record=record(job=job), usage=Usage(), load=Load(), token=""
+    )  # of a job of another host
+
+    async def act() -> bool:
+        url = f"ws://127.0.0.1:{site.cluster.node_port}/v1/login"
+        async with aiohttp.ClientSession() as client, client.ws_connect(url) as channel:
+            dialler = Dialler(channel, key, node="login9")
+            await dialler.call()
+            welcome = await dialler.register()
+            await dialler.say(end)
+            await dialler.hear_all(20)
+            return isinstance(welcome, Welcome)
+
+    assert asyncio.run(act())
+    assert site.cluster.head.job(job).row.state == "running"
+    assert "a login host must not send" in site.cluster.log("head.log")
 
 
 def test_readers_that_do_not_read_delay_nobody(site: Site) -> None:

@@ -22,6 +22,7 @@ from gsched.cli.running import runner
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.nodelist import (
     node_fields,
+    print_hosts,
     print_maintenance,
     print_nodes,
     print_state_list,
@@ -56,6 +57,7 @@ Examples:
   gnodes confirm-dead n3              it is gone for good: requeue its jobs
   gnodes remove n3                    delete the node from the list
   gnodes replace n4                   accept its new disk or machine
+  gnodes --login                      the login hosts
   gnodes --predictions                predicted and measured use of running jobs
 """
 
@@ -121,6 +123,9 @@ _PREDICTED = ("has", "unpredicted", "predicted", "measured", "errors")
     is_flag=True,
     help="Show predicted and measured use of each node, and past prediction errors.",
 )
+@click.option(
+    "--login", is_flag=True, help="Show the login hosts: they run no jobs and serve commands."
+)
 @color_option
 @connected
 def gnodes(
@@ -145,9 +150,10 @@ def gnodes(
     programs of the site power nodes down or up.
     """
     verb, names = _verb(operands, offline=bool(flags["offline"]), clear=bool(flags["clear"]))
-    if predictions:
-        _check_only_lists(verb, reason, flags)
-        return _predictions(head, names, color=str(flags["color"]), as_json=as_json)
+    if flags["login"] or predictions:
+        show, option = (_logins, "--login") if flags["login"] else (_predictions, "--predictions")
+        _check_only_lists(option, verb, reason, {**flags, "both": flags["login"] and predictions})
+        return show(head, names, color=str(flags["color"]), as_json=as_json)
     if _lists_maintenance(verb, flags):
         return _maintenance(head, names, color=str(flags["color"]), as_json=as_json)
     if verb:
@@ -172,6 +178,22 @@ def gnodes(
         print_json({"server": listing.server, "now_s": listing.now_s, "nodes": rows})
     else:
         _print(rows, named=bool(names) or bool(flags["all_fields"]), flags=flags, listing=listing)
+    return report_errors([("", each) for each in errors], as_json=as_json)
+
+
+def _logins(head: HeadClient, names: Sequence[str], *, color: str, as_json: bool) -> int:
+    """List login hosts; return the exit code."""
+    found = [row for row in head.hosts().hosts if row.role == "login"]
+    rows = [row for row in found if not names or row.name in names]
+    missing = [name for name in names if name not in {row.name for row in found}]
+    errors = [
+        body_of(UnknownNodeError(f"unknown login host {name!r}", hint="see gnodes --login"))
+        for name in missing
+    ]
+    if as_json:
+        print_json({"login_hosts": rows})
+    else:
+        print_hosts(rows, color=color)
     return report_errors([("", each) for each in errors], as_json=as_json)
 
 
@@ -396,19 +418,23 @@ def _is_sure(head: HeadClient, names: Sequence[str]) -> bool:
     return click.confirm("gnodes: is the machine gone for good?", err=True)
 
 
-def _check_only_lists(verb: str, reason: str, flags: Flags) -> None:
-    """Refuse what does not go with --predictions.
+def _check_only_lists(option: str, verb: str, reason: str, flags: Flags) -> None:
+    """Refuse what does not go with an option that lists something else.
 
     Raises:
         UsageError: something else is requested, too.
     """
-    letters = {"all_fields": "-a", "down_only": "-l", "migrate": "--migrate"}
-    other = [verb, "-m" if reason else "", *(letters[name] for name in letters if flags[name])]
+    letters = {
+        "all_fields": "-a",
+        "down_only": "-l",
+        "migrate": "--migrate",
+        "both": "--predictions",
+    }
+    other = [verb, "-m" if reason else "", *(letters[name] for name in letters if flags.get(name))]
     given = next(filter(None, other), "")
     if given:
         raise UsageError(
-            f"--predictions and {given} are mutually exclusive",
-            hint="gnodes --predictions [NODE...]",
+            f"{option} and {given} are mutually exclusive", hint=f"gnodes {option} [NODE...]"
         )
 
 

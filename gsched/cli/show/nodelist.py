@@ -14,6 +14,7 @@ from gsched.model.states import NodeState, PowerState
 from gsched.model.units import format_size
 from gsched.model.wording import binding_words, counted
 from gsched.protocol.api import NodeRow, SharedGpuRow
+from gsched.protocol.hosts import HostRow
 
 COLUMNS = (
     Column("Node", style="bold"),
@@ -45,6 +46,32 @@ def shown_state(row: NodeRow) -> str:
     if row.drained:
         return "draining" if row.jobs else "drained"
     return f"{row.state}, closed" if row.problem else row.state
+
+
+_HOST_COLUMNS = (
+    Column("Login host", style="bold"),
+    Column("State"),
+    Column("Since"),
+    Column("Address"),
+    Column("Version"),
+    Column("Time zone"),
+)
+
+
+def print_hosts(rows: Iterable[HostRow], *, color: str) -> None:
+    """Print one line for each login host."""
+    lines = [
+        (
+            row.name,
+            NodeState.UP if row.connected else NodeState.UNREACHABLE,
+            format_time(row.since_s),
+            row.address,
+            row.version,
+            row.zone,
+        )
+        for row in rows
+    ]
+    print_table(_HOST_COLUMNS, lines, color=color)
 
 
 def print_nodes(rows: Iterable[NodeRow], *, color: str) -> None:

@@ -1,0 +1,86 @@
+"""The role ``login``: commands of users on a host that runs no jobs."""
+
+import asyncio
+import logging
+
+from gnode.core.inputs import Disconnected, HeadOffered, Input, Welcomed
+from gnode.daemon.accounts import Accounts
+from gnode.daemon.channel import Channel
+from gnode.daemon.commands import CommandSocket
+from gnode.daemon.dialling import HeadDialler
+from gnode.daemon.parts import HostIdentity
+from gsched import watchdog
+from gsched.clock import Clock
+from gsched.model.resources import Inventory, Load
+from gsched.protocol.node import Register
+
+log = logging.getLogger(__name__)
+
+
+class LoginHost:
+    """A gnode in this role."""
+
+    def __init__(self, own: HostIdentity, clock: Clock) -> None:
+        self._own = own
+        self._finished = asyncio.Event()
+        self._is_welcome = False
+        self._channel = Channel(
+            head=own.head,
+            trusted=own.trusted,
+            node=own.node,
+            key=own.key,
+            post=self._post,
+            on_job=lambda message: log.warning("a login host runs no jobs: %r", message),
+            on_relay=lambda answer: self._commands.take(answer),  # noqa: PLW0108 # it is made below
+            lookup=Accounts(clock),
+            path="/v1/login",
+        )
+        self._commands = CommandSocket(
+            own,
+            HeadDialler(own),
+            send=self._channel.send,
+            is_connected=lambda: self._is_welcome,
+        )
+
+    def finish(self) -> None:
+        """End the daemon."""
+        self._finished.set()
+
+    stop_all = shut_down = finish  # there are no jobs
+
+    async def run(self) -> None:
+        """Serve until `finish`."""
+        async with asyncio.TaskGroup() as group:
+            running = [
+                group.create_task(self._channel.run()),
+                group.create_task(self._commands.run()),
+                group.create_task(watchdog.feed()),
+            ]
+            await self._finished.wait()
+            for task in running:
+                task.cancel()
+
+    def _post(self, event: Input) -> None:
+        own = self._own
+        if isinstance(event, HeadOffered):
+            self._channel.register(
+                lambda address: Register(
+                    identity=own.identity,
+                    machine=own.machine,
+                    boot_id=own.boot_id,
+                    incarnation=own.incarnation,
+                    address=own.address or address,
+                    gnode_version=own.version,
+                    inventory=Inventory(cpus=0, memory_bytes=0),
+                    attempts=(),
+                    load=Load(),
+                )
+            )
+        elif isinstance(event, Welcomed):
+            self._is_welcome = True
+            self._commands.welcomed(is_here=self._channel.is_local)
+        elif isinstance(event, Disconnected):
+            self._is_welcome = False
+            self._commands.close_all()
+        else:
+            log.warning("a login host runs no jobs: %s is not obeyed", type(event).__name__)

@@ -1,0 +1,218 @@
+"""Hosts of the cluster: login hosts, which run no jobs, and what every host reports of itself."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
+
+import msgspec
+from aiohttp import WSMsgType, web
+from msgspec import Struct
+
+from gsched.clock import Clock
+from gsched.host_report import host_report
+from gsched.logs import Complaints
+from gsched.model.states import NodeState
+from gsched.protocol import node as n
+from gsched.protocol.hosts import HostList, HostReport, HostRow
+from gsched.protocol.reading import read_from_node
+from gsched.protocol.relays import RelayRequest
+from gsched.protocol.sealing import SealError
+from gsched.protocol.sessions import SessionFailed
+from gsched.version import VERSION
+from gschedd.core.head import Head
+from gschedd.http.answers import answer
+from gschedd.http.callers import Callers
+from gschedd.http.handshake import Introduced, close_badly
+from gschedd.http.legs import NodeLegs
+from gschedd.http.links import PING_TIMEOUT_RATIO, Link
+from gschedd.http.relays import Relays
+from gschedd.http.witnesses import Witnesses
+
+log = logging.getLogger("gschedd.nodes")
+
+#: Login hosts that are remembered when they have gone.
+LOGINS_MOST: Final = 1000
+MAX_FRAME_BYTES: Final = 1024 * 1024
+
+
+class _Login(Struct):
+    """A login host that is connected, or was."""
+
+    registration: n.Register
+    since_s: float
+    link: Link | None
+
+
+class Hosts:
+    """All of them.
+
+    Attributes:
+        relays: the connections of their users.
+        introduce: returns who has connected, or None for who was not let in.
+    """
+
+    introduce: Callable[[web.WebSocketResponse, web.Request], Awaitable[Introduced | None]]
+
+    def __init__(
+        self, head: Head, callers: Callers, legs: NodeLegs, witnesses: Witnesses, clock: Clock
+    ) -> None:
+        self._head = head
+        self._callers = callers
+        self._legs = legs
+        self._witnesses = witnesses
+        self._clock = clock
+        self.relays = Relays(legs, head, callers.names, clock)
+        self._complaints = Complaints(log, clock)
+        self._logins: dict[str, _Login] = {}
+        self._reports: dict[tuple[str, str], tuple[float, HostReport]] = {}
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes of users."""
+        return [web.get("/v1/hosts", self.give)]
+
+    def note(self, role: str, name: str, report: HostReport) -> None:
+        """Keep what a host reports."""
+        self._reports[role, name] = (self._clock.wall_s(), report)
+
+    async def give(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/hosts``."""
+        self._callers.of(request)
+        own = await asyncio.to_thread(host_report, self._clock.wall_s())
+        self.note("head", self._head.settings.server, own)
+        rows = list(self._rows())
+        if request.query.get("names") != "1":
+            rows = [msgspec.structs.replace(row, users={}, groups={}) for row in rows]
+        server = self._head.settings.server
+        return answer(HostList(server=server, now_s=self._clock.wall_s(), hosts=tuple(rows)))
+
+    def _rows(self) -> Iterator[HostRow]:
+        yield self._with_report(
+            HostRow(name=self._head.settings.server, role="head", version=VERSION)
+        )
+        for name, node in sorted(self._head.state.nodes.items()):
+            yield self._with_report(
+                HostRow(
+                    name=name,
+                    role="node",
+                    connected=node.state is NodeState.UP,
+                    address=node.address,
+                    version=node.version,
+                    since_s=node.since_s,
+                )
+            )
+        for name, login in sorted(self._logins.items()):
+            yield self._with_report(
+                HostRow(
+                    name=name,
+                    role="login",
+                    connected=login.link is not None,
+                    address=login.registration.address,
+                    version=login.registration.gnode_version,
+                    since_s=login.since_s,
+                )
+            )
+
+    def _with_report(self, row: HostRow) -> HostRow:
+        found = self._reports.get((row.role, row.name))
+        if found is None:
+            return row
+        at_s, report = found
+        return msgspec.structs.replace(
+            row,
+            clock_s=report.sent_s - at_s,
+            zone=report.zone,
+            users=report.users,
+            groups=report.groups,
+        )
+
+    # --- login hosts ---
+
+    async def handle(self, request: web.Request) -> web.WebSocketResponse:
+        """``GET /v1/login`` on the node port: a login host, from handshake to disconnection."""
+        socket = web.WebSocketResponse(
+            heartbeat=self._head.settings.config.head.node_timeout_s / PING_TIMEOUT_RATIO,
+            max_msg_size=MAX_FRAME_BYTES,
+            compress=False,
+        )
+        await socket.prepare(request)
+        who = await self.introduce(socket, request)
+        if who is None:
+            return socket
+        link = Link(who, socket, call=0)
+        refusal = await self._refusal(link)
+        if refusal:
+            self._complaints.say(link.node, f"login host {link.node} is refused: {refusal}")
+            await link.refuse(refusal, fatal=True)
+            return socket
+        if len(self._logins) >= LOGINS_MOST:
+            gone = [name for name, each in self._logins.items() if each.link is None]
+            for name in gone:
+                del self._logins[name]
+        login = _Login(registration=who.registration, since_s=self._clock.wall_s(), link=link)
+        self._logins[link.node] = login
+        log.info("login host %s is connected", link.node)
+        now = self._witnesses.now
+        link.send(n.Welcome(cluster=self._witnesses.cluster, epoch=now.number, epoch_id=now.id))
+        await self._serve(link)
+        if self._logins.get(link.node) is login:
+            login.link, login.since_s = None, self._clock.wall_s()
+            self._legs.node_lost(link.node)
+        return socket
+
+    async def _refusal(self, link: Link) -> str:
+        """Return why a login host is not let in; empty: it is."""
+        if link.node in self._head.state.nodes:
+            return (
+                f"{link.node} is a node of this cluster: give the login host another name, or "
+                f"remove the node with gnodes remove {link.node}"
+            )
+        present = self._logins.get(link.node)
+        if present is None or present.link is None:
+            return ""
+        if await present.link.answers():
+            return f"another login host {link.node} is connected, and answers"
+        present.link.abort()
+        return ""
+
+    async def _serve(self, link: Link) -> None:
+        sender = asyncio.create_task(link.sender(lambda *_: None))
+        reason = ""
+        try:
+            async for frame in link.socket:
+                if frame.type is not WSMsgType.BINARY:
+                    reason = f"a frame that is not sealed ({frame.type.name})"
+                    break
+                messages, _, unreadable = read_from_node(link.opener.open(frame.data))
+                reason = unreadable[0].reason if unreadable else self._take(link, messages)
+                if reason:
+                    break
+        except (SealError, msgspec.DecodeError, RecursionError) as error:
+            reason = str(error)
+        finally:
+            link.end()
+            sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                await sender
+            if reason:
+                self._head.oddities["frame_not_authentic"] += 1
+                await close_badly(link.socket, reason)
+            await link.socket.close()
+            log.warning("login host %s disconnected: %s", link.node, reason or "closed")
+
+    def _take(self, link: Link, messages: list[n.NodeMessage]) -> str:
+        """Take in what a login host sends; return what is wrong with it."""
+        for message in messages:
+            match message:
+                case RelayRequest():
+                    self.relays.take(link, message, is_login=True)
+                case SessionFailed():
+                    self._legs.failed(link.node, message)
+                case HostReport():
+                    self.note("login", link.node, message)
+                case n.Pong():
+                    link.on_pong(message)
+                case _:
+                    return f"a login host must not send {type(message).__name__}"
+        return ""
