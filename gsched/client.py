@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gsched.protocol.recover import RecoverReply
     from gsched.protocol.rerun import RerunReply
     from gsched.protocol.running import ReloadReply, RunningConfig
+    from gsched.protocol.shares import SharesReply
     from gsched.protocol.tasks import TaskList
 
 POLL_S = 30.0  # one long poll of `wait`; the head answers earlier when the job ends
@@ -337,6 +338,12 @@ class HeadClient:
     def node_action(self, request: AnyNodeAction) -> api.ActionReply:
         """Drain, resume or confirm dead: one result for each node, in order."""
         return self._post("/v1/nodes/actions", request, api.ActionReply)
+
+    def shares(self, *, project: str = "", user: str = "") -> "SharesReply":
+        """Return how projects and users stand, or those that are named."""
+        from gsched.protocol.shares import SharesReply  # late: few commands need it
+
+        return self._get(f"/v1/shares{_query({'project': project, 'user': user})}", SharesReply)
 
     def history(self, **filters: str | float | None) -> api.HistoryReply:
         """Return past jobs, newest first.

@@ -162,10 +162,11 @@ _READING = frozenset(
             "greport",
             "gseff",
             "gselect",
+            "gshare",
             "qstat",
             "qselect",
         ),
-        *("gprio", "pbsnodes", "tracejob", "squeue", "sinfo", "sacct", "sreport", "sstat"),
+        *("pbsnodes", "tracejob", "squeue", "sinfo", "sacct", "sreport", "sstat"),
     }
 )
 

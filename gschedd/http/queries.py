@@ -52,6 +52,7 @@ from gschedd.http.elements import Past, found_job, found_jobs, to_read
 from gschedd.http.forecasts import Forecasts
 from gschedd.http.lists import ROWS_PER_SLICE, Lists, chosen_jobs, send
 from gschedd.http.pace import Pace
+from gschedd.http.shares import ShareQueries
 from gschedd.http.stories import Recorded, all_at_one_moment, at_one_moment, origin_of
 from gschedd.plan.forecast import Forecast
 from gschedd.store.reader import Entry, HistoryFilter, Reader
@@ -106,6 +107,7 @@ class Queries:
             web.get("/v1/jobs/{id}/wait", self.wait),
             web.get("/v1/nodes", self.nodes),
             web.get("/v1/history", self.history),
+            *ShareQueries(self._engine, self._callers, self._clock).routes(),
         ]
 
     async def _read(self, work: Callable[[], T]) -> T:
@@ -410,8 +412,7 @@ class Queries:
         """``GET /v1/nodes``."""
         self._callers.of(request)
         warning = await self._engine.shown()
-        teller = self._teller()
-        nodes = self._head.state.nodes
+        teller, nodes = self._teller(), self._head.state.nodes
         return answer(
             api.NodeList(
                 server=self._head.settings.server,
@@ -452,9 +453,8 @@ class Queries:
                 )
 
             slices = self._lists.entries(numbers, index.known, damaged)
-            is_long = len(numbers) > ROWS_PER_SLICE
             row = partial(_row, self._teller(), {})
-            return await send(request, reply, slices, row, is_long=is_long)
+            return await send(request, reply, slices, row, is_long=len(numbers) > ROWS_PER_SLICE)
 
     async def was_there(self, number: int) -> bool:
         """Return whether the database knows the job."""

@@ -15,6 +15,7 @@ from gsched.protocol.queues import QueueRequest
 from gsched.protocol.rerun import RerunFailed, RerunReply
 from gsched.protocol.running import RunningConfig
 from gsched.protocol.samples import UseSamples
+from gsched.protocol.shares import SharesReply
 from gsched.protocol.stories import JobStories
 from gsched.version import VERSION
 from gschedd.http.answers import answer
@@ -39,6 +40,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("post", "/v1/nodes/actions", "act on nodes", a.NODE_ACTION, api.ActionReply),
     ("get", "/v1/nodes/predictions", "nodes beside predictions", None, p.NodePredictions),
     ("post", "/v1/queues", "change queues", QueueRequest, api.ActionReply),
+    ("get", "/v1/shares", "usage and fair shares of projects and users", None, SharesReply),
     ("get", "/v1/history", "past jobs and totals", None, api.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),
     ("get", "/v1/config", "the configuration of the running head", None, RunningConfig),

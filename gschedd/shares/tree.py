@@ -175,8 +175,8 @@ class ShareTree:
         """Return the fair-share factor of each user, from 0 to 1.
 
         Args:
-            usage: of users, 0 where it is missing, and under an account without a user what others
-                have used in it. Any unit; what is not in the tree is ignored.
+            usage: of users, in any unit, 0 where it is missing. That of others, and of an account
+                without a user, counts for the account; that of unknown accounts is ignored.
         """
         self._compute(usage)
         return {key: node.fair_share for key, node in self._users.items()}
@@ -189,11 +189,14 @@ class ShareTree:
         return {node.key: _standing(node, whole) for node in nodes}
 
     def _compute(self, usage: Mapping[Association, float]) -> None:
-        for account in self._order:
-            account.usage = usage.get(account.key, 0.0)
-        for node in self._users.values():
-            node.usage = usage.get(node.key, 0.0)
-            _above(node).usage += node.usage
+        for node in (*self._order, *self._users.values()):
+            node.usage = 0.0
+        for key, used in usage.items():
+            user, account = self._users.get(key), self._accounts.get(key[0])
+            if user is not None:
+                user.usage = used
+            if account is not None:
+                account.usage += used
         for account in reversed(self._order[1:]):
             _above(account).usage += account.usage
         for account in self._order:

@@ -132,6 +132,7 @@ async def _jobs(world: StillWorld, script: Script) -> None:
     await script.do("gselect -s H -p .ge.3")
     await script.do("gseff 1 2")
     await script.do("gprio")
+    await script.do("gshare")
     await script.do("gmsg hello 99")
     await script.do("gsub -N signalled job.sh")
     signalled = await world.starts()

@@ -68,6 +68,7 @@ COMMANDS = (
         "gprio",
         "gseff",
         "gselect",
+        "gshare",
         "gsched",
     ),
 )

@@ -23,8 +23,9 @@ COMMANDS = (
         "gprio",
         "gseff",
         "gselect",
+        "gshare",
     ),
-    *("gprio", "greport", "gattach", "gshell", "gsched", "gsim"),
+    *("greport", "gattach", "gshell", "gsched", "gsim"),
 )
 
 _BASH = r"""

@@ -1,0 +1,51 @@
+"""Fair shares: the usage is copied at one moment, and rows of it are made in a thread."""
+
+import asyncio
+from functools import partial
+
+from aiohttp import web
+
+from gsched.clock import Clock
+from gsched.model.limits import MAX_WORD
+from gsched.protocol.shares import SharesReply
+from gschedd.core.views.shares import UsageNow, share_rows, used_now
+from gschedd.engine.loop import Engine
+from gschedd.http.answers import answer
+from gschedd.http.callers import Callers
+from gschedd.http.pace import Turns
+
+
+class ShareQueries:
+    """Gives shares."""
+
+    def __init__(self, engine: Engine, callers: Callers, clock: Clock) -> None:
+        self._engine = engine
+        self._callers = callers
+        self._clock = clock
+        self._turns = Turns(1, rests=True)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.get("/v1/shares", self.give)]
+
+    async def give(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/shares``: of all projects and users, or of those that are named."""
+        caller = self._callers.of(request)
+        named = {name: request.query.get(name, "")[:MAX_WORD] for name in ("project", "user")}
+        async with self._turns.turn(caller.uid):
+            warning = await self._engine.shown()
+            head, now_s = self._engine.head, self._clock.wall_s()
+            used = used_now(head.state, head.settings, now_s)
+            return await asyncio.to_thread(partial(_reply, used, now_s, warning, named))
+
+
+def _reply(used: UsageNow, now_s: float, warning: str, named: dict[str, str]) -> web.Response:
+    return answer(
+        SharesReply(
+            now_s=now_s,
+            half_life_s=used.settings.config.shares.half_life_s,
+            orders=used.settings.orders_by_terms,
+            rows=share_rows(used, **named),
+            warning=warning,
+        )
+    )
