@@ -24,8 +24,8 @@ class ProjectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         parent: the project that it is a part of; ``root``: none.
         shares: in proportion to those of the other projects and users of its parent.
         users: who may submit for it, and their shares; a list gives each of them one.
-        coordinators: users who may change users and shares of it and of what is below, and hold,
-            release and delete its jobs.
+        coordinators: users who may hold, release and delete its jobs and those of all projects
+            below it.
         description: for people.
         enabled: whether it accepts jobs.
     """

@@ -11,10 +11,13 @@ from gsched.errors import (
     InvalidRequestError,
     NotPermittedError,
 )
+from gsched.model.states import HoldKind
+from gsched.protocol import actions as a
 from gschedd.core.cycle.epoch import recompute
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import questions_of
 from gschedd.core.forecast.start import answer_to
+from gschedd.core.requests import commands as c
 from gschedd.core.requests.queues import reconfigure
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.views.ahead import jobs_ahead
@@ -253,6 +256,55 @@ def test_galter_gives_a_waiting_job_to_another_project_and_no_running_one() -> N
     assert [each.project for each in world.head.state.groups] == ["bio"]
     with pytest.raises(BadStateError, match="its project can no longer change"):
         world.alter(runs, account="bio")
+
+
+COORDINATED = {
+    "lab": ProjectConfig(name="lab", users=("bob", "dora"), coordinators=("dora",)),
+    "ai": ProjectConfig(name="ai", parent="lab", users=("alice",), coordinators=("bob",)),
+    "bio": ProjectConfig(name="bio", users=("alice",)),
+}
+DORA = Caller(user="dora", uid=1005, gid=100)
+CAROL = Caller(user="carol", uid=1006, gid=100)
+ACTIONS: dict[str, a.AnyJobAction] = {
+    "hold": a.HoldJob(holds=(HoldKind.USER,)),
+    "release": a.ReleaseJob(holds=(HoldKind.USER,)),
+    "delete": a.DeleteJob(),
+    "alter": a.AlterJob(alteration=a.Alteration(name="other")),
+    "move to a project": a.AlterJob(alteration=a.Alteration(account="ai")),
+    "raise priority": a.AlterJob(alteration=a.Alteration(priority=5)),
+    "rerun": a.RerunJob(),
+    "signal": a.SignalJob(signal=10),
+}
+STOPS = {"hold", "release", "delete"}
+
+
+@pytest.mark.parametrize("array", ["", "0-3"])
+@pytest.mark.parametrize("verb", ACTIONS)
+@pytest.mark.parametrize(
+    ("who", "project", "coordinates"),
+    [
+        (BOB, "ai", True),  # of the project
+        (DORA, "ai", True),  # of the one above
+        (BOB, "bio", False),  # of another one
+        (CAROL, "ai", False),  # of none
+        (structs.replace(DORA, user="other"), "ai", False),  # the next user of the uid
+    ],
+)
+def test_t22_what_coordinators_may_do_to_jobs_of_a_project(
+    *, who: Caller, project: str, coordinates: bool, verb: str, array: str
+) -> None:
+    """They hold, release and delete them, also arrays; nothing else of them is theirs."""
+    world = World(node("n1", cpus=1), config=settings(projects=COORDINATED))
+    world.submit(account="bio")
+    job = world.submit(account=project, array=array)
+    if verb == "release":
+        world.hold(job)
+    command = c.ActOnJob(caller=who, job=job, action=ACTIONS[verb])
+
+    if coordinates and verb in STOPS:
+        world.do(command)
+    else:
+        assert isinstance(world.refusal(command), NotPermittedError)
 
 
 def test_an_epoch_makes_all_groups_due() -> None:

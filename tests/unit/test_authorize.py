@@ -27,6 +27,7 @@ ALLOWED = {
     Verb.READ_OUTPUT: OWNERS,
     Verb.WRITE_MESSAGE: OWNERS,
     Verb.CHANGE_JOB: OWNERS,
+    Verb.STOP_JOB: OWNERS,
     Verb.RESUBMIT_JOB: OWNERS,
     Verb.COUNT_DEPENDENCY: OWNERS,
     Verb.ENTER_JOB: {"owner", "root"},
@@ -50,6 +51,13 @@ ALLOWED = {
 @pytest.mark.parametrize("verb", Verb)
 def test_t19_each_verb_is_allowed_to_its_subjects_and_to_nobody_else(verb: Verb) -> None:
     assert {name for name, caller in SUBJECTS.items() if may(caller, verb, OWNER)} == ALLOWED[verb]
+
+
+@pytest.mark.parametrize("verb", Verb)
+def test_t22_a_coordinator_may_stop_jobs_of_the_project_and_nothing_else(verb: Verb) -> None:
+    bob = SUBJECTS["other"]
+
+    assert may(bob, verb, OWNER, coordinates=True) is (verb is Verb.STOP_JOB)
 
 
 @pytest.mark.parametrize("verb", Verb)

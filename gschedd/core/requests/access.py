@@ -6,9 +6,11 @@ from gsched.errors import BadStateError, NotPermittedError, TryAgainError, Unkno
 from gsched.model.ids import format_job_id
 from gsched.model.job import Owner
 from gsched.model.limits import MAX_WORD
+from gsched.protocol import actions as a
 from gsched.protocol.api import SubmitJob
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.authorize import Verb, authorize, may
+from gschedd.core.requests.projects import coordinates
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
@@ -118,5 +120,17 @@ def own_job(state: State, settings: Settings, command: c.ActOnJob) -> Job:
         if command.job in state.unstored.finished:
             raise BadStateError(f"job {name} has already finished")
         raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat for jobs, ghist for past")
-    authorize(command.caller, Verb.CHANGE_JOB, job)
+    authorize_action(command, job, settings)
     return job
+
+
+def authorize_action(command: c.ActOnJob, job: Job, settings: Settings) -> None:
+    """Refuse a caller who is not allowed to do that to a job.
+
+    Raises:
+        NotPermittedError: the caller is not allowed to.
+    """
+    stops = isinstance(command.action, (a.DeleteJob, a.HoldJob, a.ReleaseJob))
+    verb = Verb.STOP_JOB if stops else Verb.CHANGE_JOB
+    may_stop = stops and coordinates(command.caller.user, job.spec.account, settings)
+    authorize(command.caller, verb, job, coordinates=may_stop)

@@ -12,8 +12,8 @@ from gsched.model.limits import MAX_ARRAY_SPANS
 from gsched.model.states import HoldKind, PartState
 from gsched.protocol import actions as a
 from gschedd.core.requests import commands as c
+from gschedd.core.requests.access import authorize_action
 from gschedd.core.requests.alter import alter_job
-from gschedd.core.requests.authorize import Verb, authorize
 from gschedd.core.requests.jobs import delete_job, hold_job, release_job
 from gschedd.core.state import facts as f
 from gschedd.core.state.elements import WAITING_MOST, element_spec, free_slots, new_element
@@ -59,7 +59,7 @@ def act_on_array(
     if meant is None:
         return None
     index, spans = meant
-    authorize(command.caller, Verb.CHANGE_JOB, index.job)
+    authorize_action(command, index.job, settings)
     return _Action(state, settings, command, index, now_s, act_on_one).facts(spans)
 
 

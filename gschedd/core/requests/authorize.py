@@ -16,6 +16,7 @@ class Role(StrEnum):
     """What somebody is, for a job or for the cluster."""
 
     OWNER = auto()
+    COORDINATOR = auto()
     OPERATOR = auto()
     ADMINISTRATOR = auto()
     ROOT = auto()
@@ -28,6 +29,7 @@ class Verb(Enum):
     READ_OUTPUT = "read the output of a job"
     WRITE_MESSAGE = "write into the output of a job"
     CHANGE_JOB = "change a job"
+    STOP_JOB = "hold, release or delete a job"
     RESUBMIT_JOB = "submit a job again"
     COUNT_DEPENDENCY = "satisfy a dependency of a job"
     ENTER_JOB = "have a terminal in a job"
@@ -48,6 +50,7 @@ class Verb(Enum):
 
 
 _OWNERS: Final = frozenset({Role.OWNER, Role.OPERATOR})
+_COORDINATORS: Final = _OWNERS | {Role.COORDINATOR}
 _OPERATORS: Final = frozenset({Role.OPERATOR})
 _ADMINISTRATORS: Final = frozenset({Role.ADMINISTRATOR})
 
@@ -59,6 +62,7 @@ RULES: Final[Mapping[Verb, frozenset[Role]]] = MappingProxyType(
         Verb.READ_OUTPUT: _OWNERS,
         Verb.WRITE_MESSAGE: _OWNERS,
         Verb.CHANGE_JOB: _OWNERS,
+        Verb.STOP_JOB: _COORDINATORS,
         Verb.RESUBMIT_JOB: _OWNERS,
         Verb.COUNT_DEPENDENCY: _OWNERS,
         Verb.ENTER_JOB: frozenset({Role.OWNER, Role.ROOT}),
@@ -80,10 +84,17 @@ RULES: Final[Mapping[Verb, frozenset[Role]]] = MappingProxyType(
 )
 
 
-def roles(caller: Caller, owner: Owner | None = None) -> frozenset[Role]:
-    """Return what a caller is: for the cluster and, with an owner, for this owner's job."""
+def roles(
+    caller: Caller, owner: Owner | None = None, *, coordinates: bool = False
+) -> frozenset[Role]:
+    """Return what a caller is: for the cluster and, with an owner, for this owner's job.
+
+    Args:
+        coordinates: the caller is a coordinator of the job's project.
+    """
     held = {
         Role.OWNER: owner is not None and caller.owns(owner),
+        Role.COORDINATOR: coordinates,
         Role.OPERATOR: caller.operator,
         Role.ADMINISTRATOR: caller.administrator,
         Role.ROOT: caller.uid == 0,
@@ -91,21 +102,28 @@ def roles(caller: Caller, owner: Owner | None = None) -> frozenset[Role]:
     return frozenset(role for role, is_held in held.items() if is_held)
 
 
-def may(caller: Caller, verb: Verb, owner: Owner | None = None) -> bool:
-    """Return whether a caller is allowed to do that."""
-    return not RULES.get(verb, frozenset()).isdisjoint(roles(caller, owner))
+def may(
+    caller: Caller, verb: Verb, owner: Owner | None = None, *, coordinates: bool = False
+) -> bool:
+    """Return whether a caller is allowed to do that; see `roles`."""
+    held = roles(caller, owner, coordinates=coordinates)
+    return not RULES.get(verb, frozenset()).isdisjoint(held)
 
 
-def authorize(caller: Caller, verb: Verb, job: Job | None = None) -> None:
+def authorize(
+    caller: Caller, verb: Verb, job: Job | None = None, *, coordinates: bool = False
+) -> None:
     """Refuse a caller who is not allowed to do that.
 
     Args:
         job: that it is done to; None: it concerns the cluster.
+        coordinates: the caller is a coordinator of the job's project.
 
     Raises:
         NotPermittedError: the caller is not allowed to.
     """
-    if may(caller, verb, None if job is None else job.spec.owner):
+    owner = None if job is None else job.spec.owner
+    if may(caller, verb, owner, coordinates=coordinates):
         return
     if job is not None:
         raise _of_another(caller, job)
