@@ -273,8 +273,8 @@ def _record(at_s: float, kind: str, job: str, *words: str) -> bytes:
 
 
 def _word(text: str) -> str:
-    """Return a value without blanks, which would end it."""
-    return "_".join(text.split()) or "-"
+    """Return a value without blanks, which would end it, and without separators of a record."""
+    return "_".join(text.replace(";", " ").split()) or "-"
 
 
 def _requested(job: Job, attempt: Attempt) -> Iterator[str]:

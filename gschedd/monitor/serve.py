@@ -24,7 +24,6 @@ from gschedd.monitor.model import ReadModel
 
 log = logging.getLogger("gschedd.monitor")
 
-BACKLOG: Final = 128
 #: How long requests under way may take at the end, seconds; streams of events last longer.
 SHUTDOWN_S: Final = 1.0
 #: A reverse proxy, and all tunnels of ssh, are one source.

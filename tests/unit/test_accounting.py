@@ -203,3 +203,11 @@ def test_names_cannot_forge_records(watched: Watched, tmp_path: Path) -> None:
 
     assert {record.job for record in read(tmp_path)} == {"1.test"}
     assert {r.values["user"] for r in read(tmp_path) if r.kind == "E"} == {"alice"}
+
+
+def test_separators_of_a_record_are_replaced_in_values(watched: Watched, tmp_path: Path) -> None:
+    """Readers split a line at each semicolon, and its values at blanks."""
+    watched.run(account="a;b c")
+    write(watched)
+
+    assert {r.values["account"] for r in read(tmp_path) if r.kind in "SE"} == {"a_b_c"}
