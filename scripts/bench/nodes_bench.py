@@ -152,6 +152,8 @@ def main() -> None:
     key = Path(config.key_file).read_bytes().strip()
     path = config.node_socket or node_socket_of(config.socket)
     # As Ctrl-C: asyncio then cancels the task, instead of an exception in whatever it does.
+    # Jobs of a shell in the background ignore SIGINT, and asyncio leaves it so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     with contextlib.suppress(KeyboardInterrupt):
         try:
