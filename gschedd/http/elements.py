@@ -1,5 +1,6 @@
 """Which job, or which elements of an array, an identifier means to the head."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
 
 from gsched.errors import GschedError, StorageError, UnknownJobError
@@ -95,6 +96,23 @@ def _known(number: int, state: State, past: Past) -> Job | None:
     job = state.jobs.get(job.id, job)
     named = named_element(job, number) if job.spec.array is not None else None
     return job if named is None else unmade_element(job, index_of(named))
+
+
+def in_state(number: int, state: State) -> dict[int, Job]:
+    """Return what of a job is in the state, which may lose it while the database is read."""
+    return {each: state.jobs[each] for each in (number, array_of(number)) if each in state.jobs}
+
+
+def wanted_of(texts: Iterable[str], state: State, server: str) -> tuple[dict[int, Job], list[int]]:
+    """Return the jobs of some ids that the state has, and those only the database can know."""
+    live: dict[int, Job] = {}
+    numbers: dict[int, None] = {}
+    for text in texts:
+        with contextlib.suppress(UnknownJobError):
+            number = own_job_number(text, server=server)
+            live.update(in_state(number, state))
+            numbers.update(dict.fromkeys(to_read(number, state)))
+    return live, list(numbers)
 
 
 def to_read(number: int, state: State) -> list[int]:

@@ -48,7 +48,7 @@ from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
-from gschedd.http.elements import Past, found_job, found_jobs, to_read
+from gschedd.http.elements import Past, found_job, found_jobs, in_state, to_read, wanted_of
 from gschedd.http.forecasts import Forecasts
 from gschedd.http.lists import ROWS_PER_SLICE, Lists, chosen_jobs, send
 from gschedd.http.pace import Pace
@@ -203,7 +203,8 @@ class Queries:
     ) -> web.StreamResponse:
         texts = list(dict.fromkeys(texts))
         if len(texts) <= IDS_PER_READ:
-            past = await self._read_jobs(self._wanted(texts))
+            live, wanted = self._wanted(texts)
+            past = {**live, **await self._read_jobs(wanted)}
             starts: Mapping[int, Forecast] = {}
             if forecast:
                 server, state = self._head.settings.server, self._head.state
@@ -213,8 +214,9 @@ class Queries:
                 await self._engine.settled()
             return await self._chosen_rows(texts, past, warning, Pace(), starts)
         async with self._bodies.brief(uid):
-            wanted = self._wanted(texts)
-        past = await self._read_jobs(wanted)  # without a turn: others need not wait for the disk
+            live, wanted = self._wanted(texts)
+        # Without a turn: others need not wait for the disk.
+        past = {**live, **await self._read_jobs(wanted)}
         async with self._bodies.brief(uid) as pace:
             return await self._chosen_rows(texts, past, warning, pace, {})
 
@@ -246,14 +248,8 @@ class Queries:
             )
         )
 
-    def _wanted(self, texts: Sequence[str]) -> list[int]:
-        """Return those jobs that only the database can know, each once."""
-        numbers: dict[int, None] = {}
-        for text in texts:
-            with contextlib.suppress(UnknownJobError):
-                number = own_job_number(text, server=self._head.settings.server)
-                numbers.update(dict.fromkeys(to_read(number, self._head.state)))
-        return list(numbers)
+    def _wanted(self, texts: Sequence[str]) -> tuple[dict[int, Job], list[int]]:
+        return wanted_of(texts, self._head.state, self._head.settings.server)
 
     async def _read_jobs(self, wanted: Sequence[int]) -> Past:
         """Return those jobs that the database knows, or why one cannot be read."""
@@ -282,10 +278,11 @@ class Queries:
             UnknownJobError: the id is unknown.
         """
         server, state = self._head.settings.server, self._head.state
-        wanted = to_read(own_job_number(text, server=server), state)
+        number = own_job_number(text, server=server)
+        live, wanted = in_state(number, state), to_read(number, state)
         read = await self._read(partial(self._all_meant, wanted)) if wanted else []
         past = {number: job for number, job in read if job is not None}
-        return found_job(text, state, past, server)
+        return found_job(text, state, {**live, **past}, server)
 
     async def story(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/jobs/ID``."""
@@ -307,7 +304,8 @@ class Queries:
                 hint="ask for fewer at a time",
             )
         await self._engine.settled()
-        done = await self._read_jobs(self._wanted(texts))
+        live, wanted = self._wanted(texts)
+        done = {**live, **await self._read_jobs(wanted)}
         find = partial(found_jobs, texts, self._head.state, done, self._head.settings.server)
         starts: Mapping[int, Forecast] = {}
         if request.query.get("forecast", "") == "1":
