@@ -11,12 +11,16 @@ import socket
 import stat
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gsched.clock import SystemClock
 from gsched.config.environment import environment
 from gsched.config.words import DEFAULT_SOCKET
 from gsched.errors import ConfigError, HeadUnreachableError, InternalError, NotPermittedError
 from gsched.unix_address import address_of
+
+if TYPE_CHECKING:
+    from gsched.ssh import SshHost
 
 DEFAULT_TIMEOUT_S = 60.0  # silence after which an answer is given up; a plain query takes ms
 CONNECT_PATIENCE_S = 1.0  # a head that restarts is away for about this long
@@ -43,16 +47,27 @@ class HeadAddress:
         source: where it was found: ``--head``, ``$GSCHED_HEAD``, a file, or ``default``.
         path: of the Unix socket; empty for TCP.
         host, port: for TCP.
+        ssh: the host that is reached through ssh; None: it is reached directly.
     """
 
-    __slots__ = ("host", "path", "port", "source", "text")
+    __slots__ = ("host", "path", "port", "source", "ssh", "text")
 
-    def __init__(self, text: str, *, source: str, path: str = "", host: str = "", port: int = 0):
+    def __init__(  # one of three ways
+        self,
+        text: str,
+        *,
+        source: str,
+        path: str = "",
+        host: str = "",
+        port: int = 0,
+        ssh: "SshHost | None" = None,
+    ):
         self.text = text
         self.source = source
         self.path = path
         self.host = host
         self.port = port
+        self.ssh = ssh
 
 
 class Answer:
@@ -70,7 +85,9 @@ class Answer:
 
 
 def find_head(explicit: str = "") -> HeadAddress:
-    """Return where the head is: ``explicit``, $GSCHED_HEAD, the configuration, or the default.
+    """Return where the head is: ``explicit``, $GSCHED_HEAD, a configuration, or the default.
+
+    The user's own configuration, ~/.config/gsched/gsched.toml, comes before that of the machine.
 
     Raises:
         ConfigError: the configuration cannot be read, or the address is none.
@@ -82,13 +99,15 @@ def find_head(explicit: str = "") -> HeadAddress:
         return parse_address(from_environment, source="$GSCHED_HEAD")
     from gsched.config.load import load_config  # late: all tables, which few commands need
 
-    configured = load_config(None).head.socket
+    own = os.path.expanduser("~/.config/gsched/gsched.toml")
+    is_own = not environment("GSCHED_CONFIG") and os.path.exists(own)
+    configured = load_config(own if is_own else None).head.socket
     source = "default" if configured == DEFAULT_SOCKET else "the configuration"
     return parse_address(configured, source=source)
 
 
 def parse_address(text: str, *, source: str) -> HeadAddress:
-    """Return the address that ``text`` states: a socket's path or ``http://host:port``.
+    """Return the address that ``text`` states: a path, ``http://host:port`` or ``ssh://host``.
 
     Raises:
         ConfigError: it is neither; ``source`` says who wrote it.
@@ -96,10 +115,14 @@ def parse_address(text: str, *, source: str) -> HeadAddress:
     bare = text.removeprefix("unix://").removeprefix("unix:")
     if bare.startswith("http://"):
         return _tcp_address(text, bare.removeprefix("http://").rstrip("/"), source)
+    if bare.startswith("ssh://"):
+        from gsched.ssh import SshHost  # late: few commands need it
+
+        return HeadAddress(text, source=source, ssh=SshHost(bare, source=source))
     if "://" in bare:
         raise ConfigError(
             f"{source}: invalid head address {text!r}",
-            hint="give the path of the head's socket, or http://host:port",
+            hint="give the path of the head's socket, ssh://host or http://host:port",
         )
     return HeadAddress(text, source=source, path=os.path.abspath(bare))
 
@@ -223,8 +246,20 @@ class Transport:
         except OSError:
             return False  # its directory is closed to this user
 
+    def connection(self) -> socket.socket:
+        """Return a connection to the head that waits for ever.
+
+        Raises:
+            HeadUnreachableError, NotPermittedError: as `exchange`.
+        """
+        made = self._connect_patiently(DEFAULT_TIMEOUT_S)
+        made.settimeout(None)
+        return made
+
     def _connect(self, timeout_s: float) -> socket.socket:
         address = self.address
+        if address.ssh is not None:
+            return address.ssh.connect(timeout_s)
         if not address.path:
             return socket.create_connection((address.host, address.port), timeout=timeout_s)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -106,7 +106,8 @@ def head_option(function: Callback) -> Callback:
         "head_address",
         default="",
         metavar="ADDRESS",
-        help="Address of the head: a socket path or http://host:port [default: $GSCHED_HEAD].",
+        help="Address of the head: a socket path, ssh://HOST or http://host:port [default: "
+        "$GSCHED_HEAD].",
     )(function)
 
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "restore": "Put a backup in place of the head's database.",
     "upgrade": "Bring the head's database to the schema of this version.",
     "store": "Show or fill the database that two heads share.",
+    "relay": "Connect a command on another host with the head; ssh runs it.",
     "install-shims": "Install qsub, qstat and others of PBS, or sbatch and others of Slurm.",
     "completion": "Print the completion of all commands for a shell.",
     "version": "Show component versions.",

@@ -21,6 +21,7 @@ from gsched.cli.session.console import STDIN, Console, read_keys, write_all
 from gsched.errors import UsageError
 from gsched.protocol.api import ErrorBody
 from gsched.protocol.sessions import SessionNotice
+from gsched.ssh import local_socket
 from gsched.terminal import Escape, FrameKind
 from gsched.transport import HeadAddress, quote
 
@@ -29,6 +30,7 @@ PAUSE_FIRST_S: Final = 0.2
 PAUSE_LONGEST_S: Final = 2.0
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 2.0
+_BASE: Final = "http://gschedd"
 BAD_GATEWAY: Final = 502  # of gnode: the head is away
 MAX_TARGET: Final = 7500  # characters of a request line
 MAX_TYPED_BYTES: Final = 256 * 1024
@@ -360,20 +362,22 @@ def connector_of(
     address: HeadAddress, stack: contextlib.ExitStack
 ) -> tuple[aiohttp.BaseConnector | None, str]:
     """Return how to connect to the head, and the beginning of its URLs."""
+    if address.ssh is not None:
+        return aiohttp.UnixConnector(stack.enter_context(local_socket(address.ssh))), _BASE
     if not address.path:
         return None, f"http://{address.host}:{address.port}"
     # The kernel takes 107 bytes; a directory's descriptor gives a long path a short name.
     directory, name = os.path.split(address.path)
     place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     stack.callback(os.close, place)
-    return aiohttp.UnixConnector(f"/proc/self/fd/{place}/{name}"), "http://gschedd"
+    return aiohttp.UnixConnector(f"/proc/self/fd/{place}/{name}"), _BASE
 
 
 def lost_words(error: Exception) -> str:
     """Return why there is no connection to the head."""
     if isinstance(error, aiohttp.WSServerHandshakeError):
         if error.status == BAD_GATEWAY:
-            return "the head cannot be reached from this host"
+            return f"the head cannot be reached: {error.message}"
         return f"the head refuses sessions: {error.message}"
     if isinstance(error, OSError) and error.strerror:
         return f"the head cannot be reached: {error.strerror.lower()}"
