@@ -173,7 +173,7 @@ def serve_login(config: Config) -> None:
     lock_fd = spool.lock(state.state_dir)
     _raise_open_files()
     try:
-        own = host_identity(config, state.state_dir)
+        own = host_identity(config, state.state_dir, "login")
         log.info("gnode %s serves login host %s", own.version, own.node)
         asyncio.run(_run(LoginHost(own, SystemClock()), None))
     finally:

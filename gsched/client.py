@@ -47,6 +47,13 @@ from gsched.transport import (
 
 if TYPE_CHECKING:
     from gsched.protocol.hosts import HostList
+    from gsched.protocol.joining import (
+        AuthorityState,
+        ChangeAuthority,
+        CreatedToken,
+        CreateToken,
+        TokenList,
+    )
     from gsched.protocol.predictions import NodePredictions, PredictionsReply
     from gsched.protocol.recover import RecoverReply
     from gsched.protocol.rerun import RerunReply
@@ -404,6 +411,44 @@ class HeadClient:
         from gsched.protocol.tasks import RunTask, TaskList  # late: few commands need it
 
         return self._post("/v1/tasks", RunTask(name=name), TaskList)
+
+    def tokens(self) -> "TokenList":
+        """Return the tokens by which hosts join (operators only)."""
+        from gsched.protocol.joining import TokenList  # late: few commands need it
+
+        return self._get("/v1/tokens", TokenList)
+
+    def create_token(self, wanted: "CreateToken") -> "CreatedToken":
+        """Let a host join (operators only)."""
+        from gsched.protocol.joining import CreatedToken  # late: few commands need it
+
+        return self._post("/v1/tokens", wanted, CreatedToken)
+
+    def delete_token(self, token_id: str) -> "TokenList":
+        """Delete a token; return those that are left (operators only)."""
+        from gsched.protocol.joining import TokenList  # late: few commands need it
+
+        target = f"/v1/tokens/{quote(token_id)}"
+        return self._decode(self._send("DELETE", target), TokenList, target)
+
+    def authority(self) -> "AuthorityState":
+        """Return the authorities, and the certificates of hosts (operators only)."""
+        from gsched.protocol.joining import AuthorityState  # late: few commands need it
+
+        return self._get("/v1/authority", AuthorityState)
+
+    def change_authority(self, change: "ChangeAuthority") -> "AuthorityState":
+        """Replace the authority, or end that (operators only)."""
+        from gsched.protocol.joining import AuthorityState  # late: few commands need it
+
+        return self._post("/v1/authority", change, AuthorityState)
+
+    def revoke(self, node: str) -> "AuthorityState":
+        """Refuse all certificates that a host has now (operators only)."""
+        from gsched.protocol.joining import AuthorityState  # late: few commands need it
+
+        target = f"/v1/nodes/{quote(node)}/revoke"
+        return self._decode(self._send("POST", target, b"{}"), AuthorityState, target)
 
     def reload(self) -> "ReloadReply":
         """Let the head read its configuration again (operators only)."""

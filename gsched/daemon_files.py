@@ -1,7 +1,6 @@
-"""The files that daemons are given: their configuration and the cluster's key, looked at first."""
+"""The configuration and the log file that daemons are given, looked at first."""
 
 import os
-import stat
 
 from gsched import trust
 from gsched.config.environment import config_path
@@ -11,8 +10,6 @@ from gsched.config.tables import HeadConfig
 from gsched.errors import ConfigError
 from gsched.logs import set_up
 from gsched.trust import UntrustedError
-
-KEY_BYTES_MIN = 32
 
 
 def check_config(given: str | None) -> None:
@@ -70,53 +67,3 @@ def begin_log(
             f"log_file {path}: {error.strerror}",
             hint="make its directory, for the user of this daemon; see gsched.toml(5)",
         ) from error
-
-
-def read_key(path: str) -> bytes:
-    """Return the cluster's key.
-
-    Only its owner may read it, who is root or this daemon's user. For a daemon of root's the owner
-    may also be a system account: on the head's machine the key belongs to the head.
-
-    Raises:
-        ConfigError: it cannot be read, others may read or replace it, or it is too short.
-    """
-    try:
-        for place in (path, os.path.realpath(path)):
-            trust.check_way(os.path.dirname(os.path.abspath(place)))
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
-        with open(fd, "rb") as file:
-            status = os.fstat(fd)
-            key = file.read(4096).strip()
-    except UntrustedError as error:
-        raise ConfigError(
-            f"the cluster's key {path} cannot be used: {error}", hint=error.hint
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            f"the cluster's key {path}: {error.strerror}",
-            hint="`gsched init` creates it on the head; copy it to the nodes; key_file is its path",
-        ) from error
-    _check_key(status, path)
-    if len(key) < KEY_BYTES_MIN:
-        raise ConfigError(
-            f"the cluster's key {path} is too short: it has {len(key)} bytes",
-            hint="remove it and create a new one with `gsched init`; copy it to all nodes",
-        )
-    return key
-
-
-def _check_key(status: os.stat_result, path: str) -> None:
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077:
-        raise ConfigError(
-            f"the cluster's key {path} is readable by other users (mode {mode:04o})",
-            hint=f"chmod 600 {path}, and create a new key if another user may have read it",
-        )
-    uid = os.geteuid()
-    if status.st_uid in {0, uid} or (uid == 0 and status.st_uid < trust.uid_min()):
-        return
-    raise ConfigError(
-        f"the cluster's key {path} belongs to uid {status.st_uid}, who can read it",
-        hint=f"chown it to the user of this daemon (uid {uid})",
-    )

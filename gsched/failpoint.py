@@ -28,6 +28,8 @@ FAILPOINTS: tuple[str, ...] = (
     "head.mark.before_write",
     "head.migrate.before_commit",
     "head.replicated.before_commit",
+    "join.before_commit",
+    "join.after_commit",
     "notify.after_delivery",
     "backup.before_check",
     "backup.before_rename",

@@ -1,4 +1,4 @@
-"""The connection to the head: dial, prove, register, then carry messages both ways.
+"""The connection to the head: dial, register, then carry messages both ways.
 
 Nothing is kept for a head that is away: what must arrive is repeated after the next welcome.
 """
@@ -22,13 +22,22 @@ from gnode.core.inputs import (
 )
 from gnode.core.inputs import Welcomed as WelcomedInput
 from gnode.daemon.accounts import Arrivals, Lookup
+from gnode.daemon.certificates import Certificates
 from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
+from gsched.errors import ConfigError
 from gsched.failpoint import failpoint
 from gsched.model.ids import short_job_id
+from gsched.pki.contexts import explain
+from gsched.pki.names import CertificateError
 from gsched.protocol.code import CodeRead
-from gsched.protocol.endpoint import endpoint
 from gsched.protocol.framing import frames_from_node
 from gsched.protocol.job_steps import LoginAnswer, StepMessage, StepOrder, StepRefused
+from gsched.protocol.joining import (
+    CertificateIssued,
+    CertificateState,
+    CertificateWanted,
+    TrustChanged,
+)
 from gsched.protocol.node import (
     KEEPALIVE_S,
     MAX_FRAME_BYTES,
@@ -54,14 +63,6 @@ from gsched.protocol.node import (
 )
 from gsched.protocol.reading import named, read_from_head
 from gsched.protocol.relays import RelayAnswer
-from gsched.protocol.sealing import (
-    NONCE_BYTES,
-    Opener,
-    Sealer,
-    SealError,
-    challenge_key,
-    session_keys,
-)
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,12 @@ CONNECT_TIMEOUT_S = 10.0
 HANDSHAKE_TIMEOUT_S = 15.0
 
 
+#: asyncio sends no alert when it does not take a certificate.
+_CUT_OFF = (
+    "the head ended the connection when it saw this host's certificate, and its log says why: most "
+    "often it is of an authority that does not count any more, or the clocks differ; join again: "
+    "gsched token create on the head, then gsched join on this host"
+)
 #: Without one of these there is no connection.
 _OF_HANDSHAKE = frozenset({"challenge", "welcome", "refused", "survey"})
 
@@ -95,7 +102,7 @@ class Channel:
         head: the head's node channel, ``host:port`` or ``unix:/path``.
         trusted: uids whose head is obeyed on a Unix socket.
         node: this node's name.
-        key: the cluster's key.
+        certificates: of this node, for a head that is reached by TCP.
         post: takes inputs for the agent.
         on_job: takes what is for programs of jobs: step agents, code snapshots.
         on_relay: takes answers about commands of users on this host.
@@ -112,7 +119,7 @@ class Channel:
         head: str,
         trusted: frozenset[int],
         node: str,
-        key: bytes,
+        certificates: Certificates,
         post: Callable[[Input], None],
         on_job: Callable[[StepMessage | CodeRead], None],
         on_relay: Callable[[RelayAnswer], None],
@@ -120,9 +127,9 @@ class Channel:
         path: str = "/v1/node",
     ) -> None:
         self._path, self._trusted = socket_path(head), trusted
-        self._url = f"ws://{'head' if self._path else head}{path}"
+        self._url = f"{'ws://head' if self._path else f'wss://{head}'}{path}"
         self._shown = head
-        self._node, self._key = node, key
+        self._node, self._certificates = node, certificates
         self._post = post
         self._on_job = on_job
         self._on_relay = on_relay
@@ -130,12 +137,10 @@ class Channel:
         self._out: list[NodeMessage] = []
         self._wake = asyncio.Event()
         self._random = random.Random(secrets.randbits(64))
-        self._hello = b""
-        self._sealer: Sealer | None = None
-        self._opener: Opener | None = None
         self._address = ""
         self.is_local = False
         self._registered = False
+        self._greeted = False
         self._welcomed = False
         self._refusal: str | None = None
         self._last_error = ""
@@ -169,7 +174,7 @@ class Channel:
         connector = aiohttp.UnixConnector(self._path) if self._path else None
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
             while True:
-                self._welcomed = self._registered = False
+                self._greeted = self._welcomed = self._registered = False
                 begun_s, fatal = loop.time(), False
                 try:
                     await self._connection(session)
@@ -179,8 +184,14 @@ class Channel:
                 except NotTheHeadError as error:
                     fatal = True
                     self._complain(str(error))
+                except CertificateError as error:  # gsched join repairs it
+                    self._complain(str(error))
+                except ConfigError as error:
+                    self._complain(f"{error}: {error.hint}")
+                except (aiohttp.ServerDisconnectedError, ConnectionResetError) as error:
+                    self._complain(f"{error}" if self._path or self._greeted else _CUT_OFF)
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                    self._complain(f"{error}" or type(error).__name__)
+                    self._complain(explain(error) or f"{error}" or type(error).__name__)
                 self._post(Disconnected())
                 if self._welcomed:
                     lasted_s = loop.time() - begun_s
@@ -202,44 +213,50 @@ class Channel:
         self._out.clear()
         self._wake.clear()
         self._refusal = None
-        self._sealer = self._opener = None
         if self._path:
             check_directory(self._path, self._trusted)
         async with session.ws_connect(
-            self._url, heartbeat=KEEPALIVE_S, max_msg_size=MAX_FRAME_BYTES, compress=0
+            self._url,
+            heartbeat=KEEPALIVE_S,
+            max_msg_size=MAX_FRAME_BYTES,
+            compress=0,
+            ssl=True if self._path else self._certificates.context(),
         ) as socket:
             if self._path:
                 check_peer(socket.get_extra_info("socket"), self._trusted)
+            else:
+                self._certificates.check_head(socket.get_extra_info("peercert"))
+            self._greeted = True
             await self._say_hello(socket)
             reader = asyncio.create_task(self._read(socket))
             writer = asyncio.create_task(self._write(socket))
+            work = {reader, writer}
+            if not self._path:
+                work.add(asyncio.create_task(self._certificates.keep(self._request_certificate)))
             try:
-                done, _ = await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
             finally:
                 self._arrivals.forget()
-                reader.cancel()
-                writer.cancel()
-                await asyncio.gather(reader, writer, return_exceptions=True)
+                for task in work:
+                    task.cancel()
+                await asyncio.gather(*work, return_exceptions=True)
         if self._welcomed:
             log.warning("the connection to the head is lost (%s)", socket.close_code)
             self._last_error = ""
 
     async def _say_hello(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        here = endpoint(socket.get_extra_info("sockname"))
-        there = endpoint(socket.get_extra_info("peername"))
-        self._address = here.rpartition(":")[0] or LOOPBACK
-        self.is_local = here.rpartition(":")[0] == there.rpartition(":")[0]
-        hello = Hello(
-            version=PROTOCOL_VERSION,
-            node=self._node,
-            nonce=secrets.token_hex(NONCE_BYTES),
-            here=here,
-            there=there,
-        )
-        self._hello = encode([hello])
-        await socket.send_str(self._hello.decode())
+        here, there = (socket.get_extra_info(name) for name in ("sockname", "peername"))
+        is_tcp = isinstance(here, tuple) and isinstance(there, tuple)
+        self._address = here[0] if is_tcp else LOOPBACK
+        self.is_local = not is_tcp or here[0] == there[0]
+        hello = Hello(version=PROTOCOL_VERSION, node=self._node)
+        await socket.send_str(encode([hello]).decode())
+
+    def _request_certificate(self, message: CertificateWanted | CertificateState) -> None:
+        if self._welcomed:
+            self.send(message)
 
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         loop = asyncio.get_running_loop()
@@ -265,8 +282,7 @@ class Channel:
     ) -> None:
         if any(isinstance(message, Exited) for message in messages):
             failpoint("node.exit.before_report")
-        assert self._sealer is not None, "nothing is sent before the registration"
-        await socket.send_bytes(self._sealer.seal(payload))
+        await socket.send_bytes(payload)
         for message in messages:
             if isinstance(message, Started):
                 failpoint("node.launch.after_report")
@@ -282,20 +298,15 @@ class Channel:
             self._on_orders(self._open(await _frame(socket)))
 
     def _open(self, frame: str | bytes) -> list[HeadMessage]:
-        """Return the messages of a frame of which only the head can have sent them.
+        """Return the messages of a frame.
 
         One that cannot be read is set aside, and the head is told which: it would send the same
         again over the next connection.
         """
-        assert self._opener is not None, "the head's challenge was first"
         if isinstance(frame, str):
-            raise HandshakeError("a frame came that the head has not sealed: it is not obeyed")
+            raise HandshakeError("a frame came as text: it is not obeyed")
         try:
-            payload = self._opener.open(frame)
-        except SealError as error:
-            raise HandshakeError(f"{error}: it is not obeyed") from error
-        try:
-            messages, unreadable = read_from_head(payload)
+            messages, unreadable = read_from_head(frame)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise HandshakeError(f"the head's frame cannot be read: {error}") from error
         for each in unreadable:
@@ -307,22 +318,11 @@ class Channel:
         return messages
 
     def _on_answer(self, frame: str | bytes) -> None:
-        """Take in the answer to the hello: a challenge, or a refusal, which proves nothing."""
-        if isinstance(frame, str):
-            for message in _decoded(frame):
-                if isinstance(message, Refused):
-                    raise HandshakeError(f"refused: {message.message}", fatal=message.fatal)
-            raise HandshakeError("the head's answer is not sealed: is it of another version?")
-        try:
-            messages = _decoded(Opener(challenge_key(self._key, self._hello)).open(frame))
-        except SealError as error:
-            raise HandshakeError(
-                "the head does not know our key: give key_file in [node] the cluster's key"
-            ) from error
-        match messages:
-            case [Challenge() as challenge]:
-                from_node, from_head = session_keys(self._key, self._hello, frame)
-                self._sealer, self._opener = Sealer(from_node), Opener(from_head)
+        """Take in the answer to the hello: a challenge, or a refusal."""
+        match _decoded(frame):
+            case [Refused() as refused]:
+                raise HandshakeError(f"refused: {refused.message}", fatal=refused.fatal)
+            case [Challenge() as challenge] if isinstance(frame, bytes):
                 self._on_challenge(challenge)
             case _:
                 raise HandshakeError("the head has not answered with a challenge")
@@ -370,7 +370,7 @@ class Channel:
             HeadOffered(cluster=message.cluster, epoch=message.epoch, epoch_id=message.epoch_id)
         )
 
-    def _on_orders(  # noqa: C901 # one line a message
+    def _on_orders(  # noqa: C901, PLR0912 # one line a message
         self, messages: Sequence[HeadMessage]
     ) -> None:
         for message in messages:
@@ -390,6 +390,8 @@ class Channel:
                     self._post(LeaseRenewed(number=message.number))
                 case Ping():
                     self.send(Pong(number=message.number))
+                case TrustChanged() | CertificateIssued():
+                    self._certificates.take(message, self._request_certificate)
                 case StepOrder() | StepRefused() | LoginAnswer() | CodeRead():
                     self._on_job(message)
                 case RelayAnswer():
@@ -427,7 +429,7 @@ async def _frame(socket: aiohttp.ClientWebSocketResponse) -> str | bytes:
             raise HandshakeError(f"the head closed the connection ({socket.close_code}){why}")
 
 
-def _decoded(payload: str | memoryview) -> list[HeadMessage]:
+def _decoded(payload: str | bytes) -> list[HeadMessage]:
     """Return the messages of a frame.
 
     Raises:

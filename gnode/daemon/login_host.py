@@ -28,7 +28,7 @@ class LoginHost:
             head=own.head,
             trusted=own.trusted,
             node=own.node,
-            key=own.key,
+            certificates=own.certificates,
             post=self._post,
             on_job=lambda message: log.warning("a login host runs no jobs: %r", message),
             on_relay=lambda answer: self._commands.take(answer),  # noqa: PLW0108 # it is made below

@@ -6,19 +6,22 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from gnode.daemon.certificates import Certificates
 from gnode.daemon.identity import own_identity
 from gnode.daemon.launching import LaunchRules
 from gnode.daemon.neighbours import PREFIX
 from gnode.daemon.peer import socket_path, trusted_uids
 from gnode.daemon.sharing import Sharing
 from gnode.hw.machine import own_names, read_machine
+from gsched.clock import SystemClock
 from gsched.config.environment import environment
 from gsched.config.tables import Config
 from gsched.config.words import HEAD_ACCOUNT
-from gsched.daemon_files import read_key
 from gsched.errors import ConfigError
 from gsched.model.machine import NODE_NAME_RULE, Machine, is_node_name
 from gsched.model.resources import Inventory
+from gsched.pki.files import files_of
+from gsched.protocol.joining import MemberRole
 from gsched.version import VERSION
 
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
@@ -30,6 +33,7 @@ class HostIdentity:
 
     Attributes:
         head: the head's node channel, ``host:port`` or ``unix:/path``.
+        certificates: for a head that is reached by TCP.
         trusted: uids whose head is obeyed on a Unix socket.
         identity: of this node, beside its name, for ever.
         machine: on which it runs.
@@ -42,7 +46,7 @@ class HostIdentity:
     node: str
     head: str
     trusted: frozenset[int]
-    key: bytes
+    certificates: Certificates
     identity: str
     machine: Machine
     address: str
@@ -79,20 +83,23 @@ class DaemonIdentity(HostIdentity):
     neighbours: str = PREFIX
 
 
-def host_identity(config: Config, state_dir: str) -> HostIdentity:
+def host_identity(config: Config, state_dir: str, role: MemberRole = "node") -> HostIdentity:
     """Return who this host is.
 
     Raises:
         GschedError: its name, key, identity or head cannot be used.
     """
-    node = config.node
+    node, name = config.node, node_name(config)
+    files = files_of(state_dir, config.tls)
+    if not socket_path(node.head):
+        files.check()
     return HostIdentity(
-        node=node_name(config),
+        node=name,
         identity=own_identity(state_dir),
         machine=read_machine(),
         head=node.head,
         trusted=trusted_uids(node.head_user, default=HEAD_ACCOUNT),
-        key=read_key(node.key_file),
+        certificates=Certificates(files, node=name, role=role, clock=SystemClock()),
         address=node.address,
         boot_id=read_boot_id(),
         incarnation=str(uuid.uuid4()),

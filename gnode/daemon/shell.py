@@ -136,7 +136,7 @@ class Shell:
             head=identity.head,
             trusted=identity.trusted,
             node=identity.node,
-            key=identity.key,
+            certificates=identity.certificates,
             post=self.post,
             on_job=self._steps.take,
             on_relay=lambda answer: self._commands.take(answer),  # noqa: PLW0108 # it is made below

@@ -31,6 +31,12 @@ _KINDS: Final = {
     "object": "a table",
 }
 _EXPECTED: Final = re.compile(r"Expected `(?P<kind>\w+)`(?P<more>.*)", re.DOTALL)
+#: Keys of versions before, and what to do.
+_REMOVED: Final = {
+    "key_file": "delete the line: hosts have certificates, see gsched join in gsched(1)",
+    "plaintext_node_channel": "delete the line: other hosts always connect by TLS",
+    "node_tunnel": "delete the line: tunnels need no permission, as they can read nothing",
+}
 _SHOWN: Final = 60  # characters of a value in a message
 
 
@@ -150,6 +156,8 @@ def _named(keys: Keys) -> str:
 def _unknown_key(keys: Keys, *, root: type[Struct], text: str, where: str) -> ConfigError:
     """Return the error for a key that its table does not have."""
     name = str(keys[-1])
+    if removed := _REMOVED.get(name):
+        return located(keys, "was removed", hint=removed, text=text, where=where)
     parent = _struct(root, keys[:-1])
     known = list(parent.__struct_fields__) if parent is not None else []
     tables = [str(each) for each in keys[:-1] if isinstance(each, str)]

@@ -7,7 +7,6 @@ import msgspec
 from msgspec import Struct
 
 from gsched.config.words import (
-    DEFAULT_KEY,
     DEFAULT_SOCKET,
     HEAD_ACCOUNT,
     AbsolutePath,
@@ -97,7 +96,6 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             machine; ``none``: there is none.
         head_user: the account that a head on the same machine runs as, besides root and gnode's.
         state_dir: spool, logs of supervisors, locks; empty: DEFAULT_NODE_STATE_DIR.
-        key_file: the cluster's key.
         allow_root_jobs: whether jobs of uid 0 run here, whatever the head says.
         min_uid: the lowest uid of other users whose jobs run here; 0: ``UID_MIN`` of
             /etc/login.defs.
@@ -149,7 +147,6 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     command_socket: CommandSocketPath = ""
     head_user: str = HEAD_ACCOUNT
     state_dir: str = ""
-    key_file: str = DEFAULT_KEY
     allow_root_jobs: bool = False
     min_uid: Annotated[int, msgspec.Meta(ge=0, le=65533)] = 0
     address: str = ""

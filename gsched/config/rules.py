@@ -23,6 +23,7 @@ from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
 from gsched.config.shares import check_shares
 from gsched.config.tables import Config, HeadConfig, PowerConfig, QueueConfig
 from gsched.config.tasks import HINT, NEVER, TasksConfig, cron_fields, period_s
+from gsched.config.tls import TlsConfig
 from gsched.config.units import BadValueError
 from gsched.config.web import WebConfig
 from gsched.errors import BadResourceError, ConfigError, InvalidRequestError, UsageError
@@ -31,7 +32,6 @@ from gsched.model.limits import MIN_LEASE_S
 from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.model.units import parse_bandwidth_bytes_s, parse_duration_s, parse_size_bytes
 
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _SOCKET_BYTES: Final = 107  # sun_path of unix(7), less its closing zero
 _WORD: Final = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 _MIG_MAX: Final = 7  # instances of a GPU
@@ -62,8 +62,20 @@ def check(config: Config) -> None:
     if config.notify != NotifyConfig():
         _check_notify(config.notify)
     _check_web(config.web)
+    _check_tls(config.tls)
     _check_power(config.power)
     check_shares(config.project, config.qos, config.shares)
+
+
+def _check_tls(tls: TlsConfig) -> None:
+    named = {name: bool(getattr(tls, name)) for name in ("ca", "certificate", "key")}
+    if any(named.values()) and not all(named.values()):
+        missing = next(name for name, given in named.items() if not given)
+        raise BadValueError(
+            ("tls", missing),
+            "is missing",
+            hint="give ca, certificate and key, or none: then hosts join with gsched join",
+        )
 
 
 def _check_power(power: PowerConfig) -> None:
@@ -203,12 +215,6 @@ def _check_head(head: HeadConfig) -> None:
             ("head", "node_socket"),
             f"has {len(os.fsencode(head.node_socket))} bytes",
             hint=f"the path of a Unix socket has 1 to {_SOCKET_BYTES} bytes",
-        )
-    if head.node_host not in LOOPBACK and not head.plaintext_node_channel:
-        raise BadValueError(
-            ("head", "node_host"),
-            f"is {head.node_host}, but the node channel is not encrypted",
-            hint="use 127.0.0.1, or plaintext_node_channel = true on a network that you trust",
         )
     if 0 < head.lease_s < MIN_LEASE_S:
         raise BadValueError(

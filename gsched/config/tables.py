@@ -18,9 +18,9 @@ from gsched.config.notify import NotifyConfig
 from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
 from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig, SharesConfig
 from gsched.config.tasks import TasksConfig
+from gsched.config.tls import TlsConfig
 from gsched.config.web import WebConfig
 from gsched.config.words import (
-    DEFAULT_KEY,
     DEFAULT_SOCKET,
     DEFAULT_STATE_DIR,
     Days,
@@ -46,7 +46,6 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             as `node_socket_of` says; ``none``: there is none.
         node_host, node_port: where nodes connect; port 0 takes a free one.
         state_dir: where the database, the mark and the lock live.
-        key_file: the cluster's key.
         allow_root_jobs: whether uid 0 may submit; such jobs run on nodes that allow it, too.
         min_uid: the lowest uid of users who may submit; 0: ``UID_MIN`` of /etc/login.defs.
         operators: users who change jobs of others, and nodes, besides root and the head's own user.
@@ -56,9 +55,6 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             the head's machine they are ordinary users, and root is refused.
         single_user: whether only the head's own user may submit (a cluster without root).
         unknown_resource: what becomes of a request for a resource that no node has.
-        plaintext_node_channel: allow ``node_host`` to be other than loopback although the channel
-            is not encrypted.
-        node_tunnel: nodes may reach the head over loopback through a tunnel, such as ssh's.
         master_port_first, master_port_last: rendezvous ports handed to distributed jobs.
         node_timeout_s: silence after which a node is unreachable.
         default_walltime_s: for jobs that state none, for planning only; 0: unknown.
@@ -82,7 +78,6 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node_host: str = "127.0.0.1"
     node_port: Port = 15010
     state_dir: Directory = DEFAULT_STATE_DIR
-    key_file: str = DEFAULT_KEY
     allow_root_jobs: bool = False
     min_uid: Annotated[int, msgspec.Meta(ge=0, le=65533)] = 0
     operators: tuple[str, ...] = ()
@@ -90,8 +85,6 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     operator_hosts: tuple[str, ...] = ()
     single_user: bool = False
     unknown_resource: Literal["refuse", "warn"] = "refuse"
-    plaintext_node_channel: bool = False
-    node_tunnel: bool = False
     master_port_first: RendezvousPort = 20000
     master_port_last: RendezvousPort = 29999
     node_timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=1e6)] = 15.0
@@ -325,3 +318,4 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     login: LoginConfig = LoginConfig()
     tasks: TasksConfig = TasksConfig()
     web: WebConfig = WebConfig()
+    tls: TlsConfig = TlsConfig()

@@ -14,7 +14,6 @@ HEAD_ACCOUNT = "gsched"
 DEFAULT_STATE_DIR = "/var/lib/gsched"
 #: Not below the head's: whoever can write a node's spool can run programs as any user.
 DEFAULT_NODE_STATE_DIR = "/var/lib/gnode"
-DEFAULT_KEY = "/etc/gsched/cluster.key"
 
 #: Not negative, and finite: a node that claims more than this would drown all others.
 Quantity = Annotated[float, msgspec.Meta(ge=0, le=1e9)]

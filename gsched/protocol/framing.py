@@ -23,7 +23,6 @@ from gsched.protocol.node import (
     decode_from_node,
 )
 from gsched.protocol.reading import FAULTS, salvaged
-from gsched.protocol.sealing import HEADER_BYTES
 
 FRAME_BYTES: Final = 4 * 1024 * 1024  # of a frame with more than one message
 FRAME_MESSAGES: Final = 2_000  # of one frame: the receiver handles it in one turn
@@ -122,7 +121,7 @@ def _checked(
 
 def _fault(frame: Frame[M], decode: Callable[[bytes], Sequence[object]]) -> str:
     """Return why the receiver could not read a frame; empty: it can."""
-    size = len(frame.payload) + HEADER_BYTES
+    size = len(frame.payload)
     if size > MAX_FRAME_BYTES:
         return f"it has {size} bytes; the limit is {MAX_FRAME_BYTES}"
     try:

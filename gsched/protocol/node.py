@@ -1,7 +1,6 @@
 """Messages of the node channel: one WebSocket that gnode opens; each frame holds a JSON list.
 
-Only the hello, and a refusal in answer to it, are plain text frames; all others are sealed (see
-`gsched.protocol.sealing`).
+The hello, and a refusal in answer to it, are text frames, as in all versions; others are binary.
 
 Every message about an attempt carries (job, attempt); every connection carries the head's epoch
 and the node's incarnation. A receiver drops what does not fit, with a counted warning.
@@ -27,6 +26,12 @@ from gsched.model.training import Batching
 from gsched.protocol.code import CodeRead, CodeWanted
 from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import StepMessage, StepReport
+from gsched.protocol.joining import (
+    CertificateIssued,
+    CertificateState,
+    CertificateWanted,
+    TrustChanged,
+)
 from gsched.protocol.relays import RelayAnswer, RelayRequest
 from gsched.protocol.sessions import OpenSession, SessionFailed
 from gsched.protocol.unreadable import Unreadable
@@ -57,42 +62,34 @@ class Probed(Struct, frozen=True, kw_only=True, tag="probed", omit_defaults=True
     failure: LaunchFailure | None = None
 
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 KEEPALIVE_S = 5.0  # ping interval of the open connection: a lost peer is known in 2 of these
 HEARTBEAT_S = 300.0
 SAMPLE_S = 5.0
 
-# --- handshake: each side's first sealed frame proves that it knows the cluster's key ---
+# --- handshake: who is at either end is known from TLS, or from the kernel on a Unix socket ---
 
 
 class Hello(Struct, frozen=True, kw_only=True, tag="hello", omit_defaults=True):
-    """Node to head, first and in plain text: who I am, and a nonce (hex).
-
-    The challenge that answers it, and all that follows, is sealed with keys derived from it.
+    """Node to head, first: who I am.
 
     Attributes:
-        here, there: the connection's two ends as the node sees them, ``host:port``; empty on a
-            Unix socket. On loopback the head sees the same, or somebody is between.
         session: the session that this connection is for, of a terminal or of a user's command;
             empty: it is the node channel.
     """
 
     version: Count
     node: str
-    nonce: str
-    here: str = ""
-    there: str = ""
     session: str = ""
 
 
 class Challenge(Struct, frozen=True, kw_only=True, tag="challenge"):
-    """Head to node: which head this is, and its own nonce (hex)."""
+    """Head to node: which head this is."""
 
     version: Count
     cluster: str
     epoch: Count
-    nonce: str
     epoch_id: str = ""
 
 
@@ -437,6 +434,8 @@ HeadMessage = (
     | Welcome
     | Refused
     | SurveyAttempts
+    | TrustChanged
+    | CertificateIssued
     | HighWater
     | Renewed
     | Launch
@@ -567,6 +566,8 @@ NodeMessage = (
     Hello
     | Register
     | KnownAttempts
+    | CertificateState
+    | CertificateWanted
     | Pong
     | Renew
     | Heartbeat

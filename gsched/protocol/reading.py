@@ -1,7 +1,7 @@
 """Frames with a message that cannot be read: that message is set aside, never the connection.
 
-Frames are sealed, so what is in one was sent by the peer as it stands: to close the connection
-would bring the same message again after the next registration, and so on for ever. Both sides
+What is in a frame was sent by the peer as it stands: to close the connection would bring the same
+message again after the next registration, and so on for ever. Both sides
 therefore check a frame as its receiver will decode it before they send it
 (`gsched.protocol.framing`), and a receiver reads the other messages of a frame.
 

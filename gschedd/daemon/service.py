@@ -19,7 +19,6 @@ from gsched.clock import SystemClock
 from gsched.config.load import ConfigFile
 from gsched.config.tables import Config
 from gsched.config.units import BadValueError
-from gsched.daemon_files import read_key
 from gsched.errors import FencedError, StorageError
 from gsched.hangup import OnHangup
 from gsched.protocol import api
@@ -49,6 +48,7 @@ from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import errors
 from gschedd.http.audit import AuditLog, audit_path
+from gschedd.http.authority import HeadAuthority
 from gschedd.http.bodies import Bodies, counted
 from gschedd.http.callers import Callers, UserNames
 from gschedd.http.channel import NodeChannel
@@ -57,26 +57,22 @@ from gschedd.http.commands import Commands, Parts
 from gschedd.http.contents import TextQuota
 from gschedd.http.door import Doors, watched
 from gschedd.http.forecasts import Forecasts
-from gschedd.http.handshake import Handshake
+from gschedd.http.handshake import Handshake, Peers
 from gschedd.http.hosts import Hosts
 from gschedd.http.internals import Condition, Internals, measured
+from gschedd.http.joining import Joining
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.legs import NodeLegs
 from gschedd.http.links import Links
 from gschedd.http.listening import (
-    NODES_MODE,
     USERS_MODE,
     UserSource,
-    address_source,
-    free_port_like,
-    listen_for_nodes,
     listen_on_path,
-    node_socket_path,
-    note_port,
     raise_open_files,
-    rules_for_nodes,
     rules_for_users,
+    serve_nodes,
 )
+from gschedd.http.members import Members
 from gschedd.http.outputs import Outputs
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
@@ -134,7 +130,6 @@ class Service:
         objection = file_systems.objection(Path(config.head.state_dir))
         if objection:
             log.error("%s: jobs may be lost; choose a state directory on a local disk", objection)
-        self._key = read_key(config.head.key_file)
         self._lock = HeadLock(config.head.state_dir)
         self._lock.take()
         self._space = DiskSpace(config.head.state_dir)
@@ -143,6 +138,7 @@ class Service:
         self._lease = wait_to_rule(config.store, config.head)
         self._store = Store(config.head.state_dir, self._lease.held)
         self._opened: Opened = self._store.open()
+        self._authority = HeadAuthority(config, self._opened.cluster, settings.server, self._clock)
         state = empty_state(settings, chosen)
         self._damaged = self._store.load(state)
         self._set_aside = frozenset(state.damaged)
@@ -198,7 +194,13 @@ class Service:
             code = self._why_stopped({engine})
             await self._shut(engine, stopping, alive, begun)
             return code
-        await self._listen_for_nodes(open_files)
+        self._node_port = await serve_nodes(  # they learn of this start when it is durable
+            self._doors,
+            self._config.head,
+            routes=self._channel.routes(),
+            open_files=open_files,
+            tls=self._authority.context,
+        )
         self._space.is_low()  # the ballast is there before anything can fill the disk
         log.info(
             "gschedd %s serves %s: cluster %s, epoch %d, %d jobs, nodes connect to port %d",
@@ -220,7 +222,7 @@ class Service:
         await self._shut(*work, stopping, alive)
         return code
 
-    def _build(self) -> None:
+    def _build(self) -> None:  # noqa: PLR0915 # one statement a part
         head = self._head
         self._planner = self._worker("planner")
         self._engine = Engine(
@@ -258,9 +260,9 @@ class Service:
         self._witnesses = Witnesses(
             self._opened.cluster, self._opened.lineage, head.state.volatile.quarantined
         )
-        handshake = Handshake(
-            key=self._key, witnesses=self._witnesses, tunnel=self._config.head.node_tunnel
-        )
+        members = Members(self._store, in_writer=self._engine.in_writer, clock=self._clock)
+        peers = Peers(self._opened.cluster, members.is_revoked)
+        handshake = Handshake(peers=peers, witnesses=self._witnesses)
         self._legs = NodeLegs(handshake, self._clock, head.oddities)
         self._links = Links(engine=self._engine, launches=launches, clock=self._clock)
         self._links.reached(self._store.reached)
@@ -355,6 +357,19 @@ class Service:
             bodies=self._bodies,
             clock=self._clock,
         )
+        self._joining = Joining(
+            authority=self._authority,
+            members=members,
+            peers=peers,
+            callers=callers,
+            bodies=self._bodies,
+            links=self._links,
+            logins=self._hosts.connected,
+            head=self._config.head,
+            known_nodes=lambda: list(head.state.nodes),
+            node_port=lambda: self._node_port,
+            clock=self._clock,
+        )
         self._channel = NodeChannel(
             engine=self._engine,
             links=self._links,
@@ -365,6 +380,7 @@ class Service:
             legs=self._legs,
             hosts=self._hosts,
             code=self._code,
+            joining=self._joining,
             on_fenced=self._on_successor,
             timeout_s=self._config.head.node_timeout_s,
         )
@@ -459,7 +475,14 @@ class Service:
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
             *(self._task_routes, self._queues, self._running, self._commands, self._resubmissions),
-            *(self._code, self._outputs, self._samples, self._internals, self._hosts),
+            *(
+                self._code,
+                self._outputs,
+                self._samples,
+                self._internals,
+                self._hosts,
+                self._joining,
+            ),
         ):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)
@@ -469,30 +492,6 @@ class Service:
             UserSource(lambda: self._head.settings.operators.uids),
             rules_for_users(open_files),
         )
-
-    async def _listen_for_nodes(self, open_files: int) -> None:
-        """Let nodes in; they may learn of this start of the head only when it is durable."""
-        head, rules = self._config.head, rules_for_nodes(open_files)
-        path = node_socket_path(head)
-        if path:
-            await self._doors.serve(
-                self._nodes_app(),
-                listen_on_path(path, mode=NODES_MODE, key="node_socket"),
-                UserSource(frozenset),
-                rules,
-            )
-        port_path = os.path.join(head.state_dir, "gschedd.port")
-        listener = listen_for_nodes(head, free_port_like(head, port_path))
-        self._node_port = listener.getsockname()[1]
-        await self._doors.serve(self._nodes_app(), listener, address_source, rules)
-        note_port(port_path, self._node_port)
-
-    def _nodes_app(self) -> web.Application:
-        app = web.Application(logger=log)
-        app.router.add_get("/v1/node", self._channel.handle)
-        app.router.add_get("/v1/login", self._hosts.handle)
-        app.router.add_get("/v1/session", self._legs.handle)
-        return app
 
     def _why_stopped(self, work: Iterable[asyncio.Task[None]]) -> int:
         ended = [task for task in work if task.done()]

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -22,22 +22,14 @@ from gsched.config.tasks import NEVER, TasksConfig, cron_fields, period_s
 from gsched.errors import GschedError, InvalidRequestError, StorageError, TryAgainError
 from gsched.logs import one_line
 from gsched.protocol.tasks import TaskOutcome, TaskRow
+from gschedd.http.members import NoteStore
 
 log = logging.getLogger("gschedd.tasks")
 
 #: Until a task is tried again that found the database held or the disk full.
 RETRY_S: Final = 3600.0
+NOTE: Final = "task"  # the kind of note that is the last run of a task
 LONGEST: Final = 400  # characters of what a task says
-
-
-class TaskStore(Protocol):
-    """The store, as far as it is needed here."""
-
-    def tasks(self) -> dict[str, str]:
-        """Return the last run of each task."""
-
-    def save_task(self, name: str, text: str) -> None:
-        """Keep the last run of a task."""
 
 
 class PeriodicTask(Struct, frozen=True, kw_only=True):
@@ -70,7 +62,7 @@ class PeriodicTasks:
         tasks: Iterable[PeriodicTask],
         config: TasksConfig,
         *,
-        store: TaskStore,
+        store: NoteStore,
         in_writer: Callable[[Callable[[], None]], Awaitable[None]],
         clock: Clock,
     ) -> None:
@@ -137,7 +129,7 @@ class PeriodicTasks:
         self._begin(name)
 
     def _load(self) -> None:
-        for name, text in self._store.tasks().items():
+        for name, text in self._store.notes(NOTE).items():
             if name in self._rows:
                 self._rows[name] = _read(name, text)
 
@@ -239,7 +231,7 @@ class PeriodicTasks:
         row = structs.replace(self._rows[name], next_s=self._next_s(name), overlaps=0)
         try:
             text = msgspec.json.encode(row).decode()
-            await self._in_writer(partial(self._store.save_task, name, text))
+            await self._in_writer(partial(self._store.save_note, NOTE, name, text))
         except StorageError as error:
             self._fail(error)
         except TryAgainError as error:

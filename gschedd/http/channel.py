@@ -15,13 +15,14 @@ from gsched.errors import TryAgainError
 from gsched.logs import Complaints
 from gsched.model.machine import is_identity
 from gsched.model.states import NodeState
+from gsched.pki.names import Role
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
 from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepReport, StepRequest
+from gsched.protocol.joining import CertificateState, CertificateWanted
 from gsched.protocol.reading import named, read_from_node
 from gsched.protocol.relays import RelayRequest
-from gsched.protocol.sealing import SealError
 from gsched.protocol.sessions import OpenSession, SessionFailed
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
@@ -31,8 +32,15 @@ from gschedd.core.state.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.code import CodeSnapshots
 from gschedd.http.door import Visitor
-from gschedd.http.handshake import Handshake, HandshakeRefusedError, Introduced, close_badly
+from gschedd.http.handshake import (
+    Handshake,
+    HandshakeRefusedError,
+    Introduced,
+    close_badly,
+    revoked_words,
+)
 from gschedd.http.hosts import Hosts
+from gschedd.http.joining import Joining
 from gschedd.http.legs import NodeLegs
 from gschedd.http.links import PING_TIMEOUT_RATIO, Link, Links
 from gschedd.http.safemode import SafeMode
@@ -65,6 +73,7 @@ class NodeChannel:
         legs: NodeLegs,
         hosts: Hosts,
         code: CodeSnapshots,
+        joining: Joining,
         on_fenced: Callable[[str], Awaitable[None]],
         timeout_s: float,
     ) -> None:
@@ -77,12 +86,22 @@ class NodeChannel:
         self._safe_mode = safe_mode
         self._legs = legs
         self._hosts = hosts
-        hosts.introduce = self.introduced
+        hosts.introduce, hosts.joining = self.introduced, joining
         self._code = code
+        self._joining = joining
         self._on_fenced = on_fenced
         self._ping_s = timeout_s / PING_TIMEOUT_RATIO
         self._calls = 0
         self._newest: dict[str, int] = {}
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return all routes of hosts, on the port and the socket for nodes."""
+        return [
+            web.get("/v1/node", self.handle),
+            web.get("/v1/login", self._hosts.handle),
+            web.get("/v1/session", self._legs.handle),
+            *self._joining.node_routes(),
+        ]
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
         """Serve one node from handshake to disconnection."""
@@ -106,17 +125,14 @@ class NodeChannel:
         source = request.remote or "unknown"
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                who = await self._handshake.shake(socket, request.transport)
+                role: Role = "login" if request.path == "/v1/login" else "node"
+                who = await self._handshake.shake(socket, request.transport, role)
         except HandshakeRefusedError as error:
+            self._engine.head.oddities["peer_refused"] += 1
             self._complaints.say(source, f"a node is refused: {error.message}")
             refused = n.Refused(message=error.message, fatal=error.fatal)
             with contextlib.suppress(ConnectionError):
                 await socket.send_str(n.encode([refused]).decode())
-        except SealError as error:
-            self._engine.head.oddities["frame_not_authentic"] += 1
-            self._complaints.say(
-                source, f"a node's handshake failed, it does not know the cluster's key: {error}"
-            )
         except (TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
             self._complaints.say(source, f"a node's handshake failed: {str(error) or 'too slow'}")
         else:
@@ -139,6 +155,9 @@ class NodeChannel:
             return False
         if not await self._is_newest(link):  # it may have dialled again while we waited
             return False
+        if self._handshake.peers.is_revoked(link.peer):
+            await link.refuse(revoked_words(link.peer), fatal=True)
+            return False
         self._links.connected[link.node] = link
         if not self._greet(link) and not head.safe_mode:
             return True  # it is let in when all that it knows has been taken back
@@ -155,6 +174,7 @@ class NodeChannel:
             return False
         if not link.surveyed:
             self._witnesses.note_obeyed(link.node)
+        self._joining.welcome(link)
         note_condition(self._engine.head.state, link.node, message)
         self._links.unreadables.log_reports(link.node, link.incomplete, ())
         log.info("%s registered: %d attempts in its spool", link.node, len(message.attempts))
@@ -253,18 +273,14 @@ class NodeChannel:
         try:
             async for frame in link.socket:
                 if frame.type is not WSMsgType.BINARY:
-                    reason, is_fault = f"a frame that is not sealed ({frame.type.name})", True
-                    self._engine.head.oddities["frame_not_authentic"] += 1
+                    reason, is_fault = f"a {frame.type.name} frame", True
                     break
-                messages, incomplete, unreadable = read_from_node(link.opener.open(frame.data))
+                messages, incomplete, unreadable = read_from_node(frame.data)
                 if incomplete or unreadable:
                     self._links.unreadables.log_reports(link.node, incomplete, unreadable)
                 if await self._hear(link, messages):
                     reason = "all that it knows was taken back: it is to come again"
                     break
-        except SealError as error:
-            reason, is_fault = str(error), True
-            self._engine.head.oddities["frame_not_authentic"] += 1
         except (msgspec.DecodeError, RecursionError) as error:
             reason, is_fault = f"unreadable message: {error}", True
         finally:
@@ -295,7 +311,7 @@ class NodeChannel:
             self._links.answer_request(node, n.OutputRead(request=message.request, error=reason))
         self._links.unreadables.set_aside(node, named(message, reason))
 
-    async def _hear(  # noqa: C901, PLR0912 # one line a message
+    async def _hear(  # noqa: C901, PLR0912, PLR0915 # one line a message
         self, link: Link, messages: list[n.NodeMessage]
     ) -> bool:
         """Take in one frame: all of its reports become one input.
@@ -334,6 +350,10 @@ class NodeChannel:
                     await self._engine.tell(partial(self._probed, node, message))
                 case n.Renew():
                     self._renew(link, message)
+                case CertificateState():
+                    link.certificate = message
+                case CertificateWanted():
+                    self._joining.renew(link, message)
                 case n.Pong():
                     link.on_pong(message)
                 case SessionFailed():

@@ -13,15 +13,18 @@ import errno
 import json
 import logging
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from aiohttp import web
 from msgspec import Struct
 
 from gsched.clock import Clock
 from gsched.logs import Complaints
+from gsched.pki.contexts import explain
 
 log = logging.getLogger("gschedd.http")
 
@@ -29,6 +32,8 @@ ACCEPTS_AT_ONCE: Final = 64  # then others get their turn
 NO_DESCRIPTORS_PAUSE_S: Final = 0.2
 LINGERING_S: Final = 2.0  # for the rest of a request that was refused
 MAX_LINE: Final = 8190  # a request line; the client keeps to it
+CLOSING_S: Final = 2.0  # for the peer's part in the end of a TLS connection
+_TLS_HANDSHAKE: Final = b"\x16"  # how each TLS connection begins
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -78,7 +83,7 @@ class Visitor(web.RequestHandler):
 
     __slots__ = (
         *("_closed_early", "_door", "_drained", "_request", "_timer"),
-        *("proven", "received", "source"),
+        *("arriving", "proven", "received", "source"),
     )
 
     def __init__(self, door: "Door", source: Source, server: web.Server) -> None:
@@ -96,6 +101,7 @@ class Visitor(web.RequestHandler):
         self.source = source
         self.received = 0
         self.proven = False
+        self.arriving: asyncio.Task[None] | None = None  # until there is a transport
         self._closed_early = False  # cut off before there was a transport
         self._drained = 0
         self._request: web.BaseRequest | None = None
@@ -103,6 +109,7 @@ class Visitor(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for a request."""
+        self.arriving = None
         super().connection_made(transport)
         if self._closed_early and isinstance(transport, asyncio.Transport):
             transport.abort()
@@ -156,6 +163,8 @@ class Visitor(web.RequestHandler):
             self.transport.abort()
         else:
             self._closed_early = True
+            if self.arriving is not None:
+                self.arriving.cancel()
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -215,9 +224,11 @@ class Door:
         source_of: who is at the other end of an accepted socket.
         rules: what is allowed.
         clock: for the log's limits.
+        tls: returns the context for the next connection; None: the kernel says who is there. What
+            begins as no TLS connection is served in clear text, for an answer that refuses it.
     """
 
-    def __init__(
+    def __init__(  # what a listening socket needs
         self,
         *,
         listener: socket.socket,
@@ -225,7 +236,9 @@ class Door:
         source_of: Callable[[socket.socket], Source],
         rules: Rules,
         clock: Clock,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        self._tls = tls
         self._listener = listener
         self._server = server
         self._source_of = source_of
@@ -296,17 +309,33 @@ class Door:
         visitor = Visitor(self, source, self._server)
         self._visitors[visitor] = None
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._take_in(visitor, connection))
+        task = visitor.arriving = loop.create_task(self._take_in(visitor, connection))
         self._arriving.add(task)
-        task.add_done_callback(self._arriving.discard)
+        task.add_done_callback(partial(self._arrived, visitor, connection))
 
     async def _take_in(self, visitor: Visitor, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        tls: dict[str, Any] = {}
         try:
-            await loop.connect_accepted_socket(lambda: visitor, connection)
-        except OSError:
-            self.left(visitor)
-            connection.close()
+            async with asyncio.timeout(self.rules.header_s):
+                if self._tls is not None and await _begins_tls(connection):
+                    tls = {"ssl": self._tls(), "ssl_shutdown_timeout": CLOSING_S}
+                await loop.connect_accepted_socket(lambda: visitor, connection, **tls)
+        except OSError as error:  # TimeoutError and ssl.SSLError are some
+            why = explain(error, of="a node") or ("too slow" if not error.errno else error.strerror)
+            self.complaints.say(visitor.source.name, f"no TLS connection: {why}")
+            self._drop(visitor, connection)
+
+    def _arrived(
+        self, visitor: Visitor, connection: socket.socket, task: "asyncio.Task[None]"
+    ) -> None:
+        self._arriving.discard(task)
+        if task.cancelled():  # it was cut off, perhaps before the task began
+            self._drop(visitor, connection)
+
+    def _drop(self, visitor: Visitor, connection: socket.socket) -> None:
+        self.left(visitor)
+        connection.close()
 
     def _refusal(self, source: Source) -> tuple[int, str] | None:
         """Return why a connection is refused; make room for it where rules say so."""
@@ -389,6 +418,7 @@ class Doors:
         listener: socket.socket,
         source_of: Callable[[socket.socket], Source],
         rules: Rules,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> Door:
         """Return a door that accepts on a socket; the arguments are those of `Door`."""
         runner = web.AppRunner(
@@ -403,6 +433,7 @@ class Doors:
             source_of=source_of,
             rules=rules,
             clock=self._clock,
+            tls=tls,
         )
         door.open()
         self._doors.append(door)
@@ -417,6 +448,18 @@ class Doors:
         """Close all connections."""
         for runner in self._runners:
             await runner.cleanup()
+
+
+async def _begins_tls(connection: socket.socket) -> bool:
+    """Return whether a TLS handshake comes; wait for the first byte, which stays to be read."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(connection.fileno(), readable.set)
+    try:
+        await readable.wait()
+        return connection.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE
+    finally:
+        loop.remove_reader(connection.fileno())
 
 
 def _refusal_bytes(status: int, text: str) -> bytes:

@@ -16,15 +16,16 @@ from gsched.logs import Complaints
 from gsched.model.states import NodeState
 from gsched.protocol import node as n
 from gsched.protocol.hosts import HostList, HostReport, HostRow
+from gsched.protocol.joining import CertificateState, CertificateWanted
 from gsched.protocol.reading import read_from_node
 from gsched.protocol.relays import RelayRequest
-from gsched.protocol.sealing import SealError
 from gsched.protocol.sessions import SessionFailed
 from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.http.answers import answer
 from gschedd.http.callers import Callers
 from gschedd.http.handshake import Introduced, close_badly
+from gschedd.http.joining import Joining
 from gschedd.http.legs import NodeLegs
 from gschedd.http.links import PING_TIMEOUT_RATIO, Link
 from gschedd.http.relays import Relays
@@ -50,9 +51,11 @@ class Hosts:
 
     Attributes:
         relays: the connections of their users.
+        joining: certificates of login hosts.
         introduce: returns who has connected, or None for who was not let in.
     """
 
+    joining: Joining
     introduce: Callable[[web.WebSocketResponse, web.Request], Awaitable[Introduced | None]]
 
     def __init__(
@@ -155,11 +158,16 @@ class Hosts:
         log.info("login host %s is connected", link.node)
         now = self._witnesses.now
         link.send(n.Welcome(cluster=self._witnesses.cluster, epoch=now.number, epoch_id=now.id))
+        self.joining.welcome(link)
         await self._serve(link)
         if self._logins.get(link.node) is login:
             login.link, login.since_s = None, self._clock.wall_s()
             self._legs.node_lost(link.node)
         return socket
+
+    def connected(self) -> list[Link]:
+        """Return the login hosts that are connected."""
+        return [each.link for each in self._logins.values() if each.link is not None]
 
     async def _refusal(self, link: Link) -> str:
         """Return why a login host is not let in; empty: it is."""
@@ -182,13 +190,13 @@ class Hosts:
         try:
             async for frame in link.socket:
                 if frame.type is not WSMsgType.BINARY:
-                    reason = f"a frame that is not sealed ({frame.type.name})"
+                    reason = f"a {frame.type.name} frame"
                     break
-                messages, _, unreadable = read_from_node(link.opener.open(frame.data))
+                messages, _, unreadable = read_from_node(frame.data)
                 reason = unreadable[0].reason if unreadable else self._take(link, messages)
                 if reason:
                     break
-        except (SealError, msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             reason = str(error)
         finally:
             link.end()
@@ -196,7 +204,7 @@ class Hosts:
             with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                 await sender
             if reason:
-                self._head.oddities["frame_not_authentic"] += 1
+                self._head.oddities["peer_refused"] += 1
                 await close_badly(link.socket, reason)
             await link.socket.close()
             log.warning("login host %s disconnected: %s", link.node, reason or "closed")
@@ -211,6 +219,10 @@ class Hosts:
                     self._legs.failed(link.node, message)
                 case HostReport():
                     self.note("login", link.node, message)
+                case CertificateState():
+                    link.certificate = message
+                case CertificateWanted():
+                    self.joining.renew(link, message)
                 case n.Pong():
                     link.on_pong(message)
                 case _:

@@ -20,7 +20,6 @@ from gsched.clock import Clock
 from gsched.errors import BadStateError
 from gsched.logs import Complaints
 from gsched.model.limits import MAX_WORD
-from gsched.protocol.sealing import Opener, Sealer, SealError
 from gsched.protocol.sessions import MAX_MESSAGE_BYTES, READY, SessionFailed
 from gschedd.http.door import Visitor
 from gschedd.http.handshake import Handshake, HandshakeRefusedError
@@ -37,28 +36,22 @@ class Leg:
         over: set when it is needed no longer.
     """
 
-    def __init__(
-        self, node: str, channel: web.WebSocketResponse, sealer: Sealer, opener: Opener
-    ) -> None:
+    def __init__(self, node: str, channel: web.WebSocketResponse) -> None:
         self.node, self.channel = node, channel
         self.over = asyncio.Event()
-        self._sealer, self._opener = sealer, opener
 
     async def send(self, frame: bytes) -> None:
         """Pass a frame on; its end is reported by `receive`."""
         with contextlib.suppress(ConnectionError):
-            await self.channel.send_bytes(self._sealer.seal(frame))
+            await self.channel.send_bytes(frame)
 
     async def receive(self) -> bytes:
-        """Return the next frame; empty: the node has closed.
-
-        Raises:
-            SealError: the frame is not the node's.
-        """
+        """Return the next frame; empty: the node has closed."""
         message = await self.channel.receive()
         if message.type is not WSMsgType.BINARY:
             return b""
-        return bytes(self._opener.open(message.data))
+        frame: bytes = message.data
+        return frame
 
 
 class NodeLegs:
@@ -110,15 +103,13 @@ class NodeLegs:
         source = request.remote or "unknown"
         try:
             async with asyncio.timeout(HANDSHAKE_S):
-                hello, sealer, opener = await self._handshake.shake_session(
-                    channel, request.transport
-                )
+                hello = await self._handshake.shake_session(channel, request.transport)
                 awaited = self._awaited.pop(hello.session, None)
                 ready = await channel.receive()
-                if ready.type is not WSMsgType.BINARY or bytes(opener.open(ready.data)) != READY:
+                if ready.type is not WSMsgType.BINARY or ready.data != READY:
                     raise ValueError("something else than a session came")  # noqa: TRY301 - as any other odd frame
-        except (HandshakeRefusedError, SealError) as error:
-            self._oddities["frame_not_authentic"] += 1
+        except HandshakeRefusedError as error:
+            self._oddities["peer_refused"] += 1
             self._complaints.say(source, f"the connection for a session is refused: {error}")
         except (TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
             self._complaints.say(source, f"no connection for a session: {str(error) or 'too slow'}")
@@ -126,7 +117,7 @@ class NodeLegs:
             if awaited is not None and awaited[0] == hello.node and not awaited[1].done():
                 if isinstance(request.protocol, Visitor):
                     request.protocol.prove()
-                leg = Leg(hello.node, channel, sealer, opener)
+                leg = Leg(hello.node, channel)
                 self._open.add(leg)
                 awaited[1].set_result(leg)
                 try:

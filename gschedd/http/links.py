@@ -17,12 +17,10 @@ from gsched.model.ids import short_job_id
 from gsched.model.states import LaunchStage
 from gsched.protocol import node as n
 from gsched.protocol.framing import frames_from_head
-from gsched.protocol.sealing import Opener, Sealer
+from gsched.protocol.joining import CertificateState
 from gschedd.core.state import effects as e
 from gschedd.engine.loop import Engine
-from gschedd.http.handshake import (
-    Introduced,
-)
+from gschedd.http.handshake import Introduced
 from gschedd.http.launches import Launches
 from gschedd.http.unreadable import Unreadables
 
@@ -49,6 +47,8 @@ class Link:
         late: the node comes from a history whose loss was accepted.
         surveyed: the node is asked what it knows, and does not obey.
         incomplete: what the node's registration lacks, as it could not be read.
+        peer: who the node is by its certificate or the kernel.
+        certificate: what the node has told of its certificate; None: it has none.
     """
 
     def __init__(self, who: Introduced, socket: web.WebSocketResponse, *, call: int) -> None:
@@ -60,8 +60,8 @@ class Link:
         self.incomplete = who.incomplete
         self.late = False
         self.socket = socket
-        self.opener: Opener = who.opener
-        self._sealer: Sealer = who.sealer
+        self.peer = who.peer
+        self.certificate: CertificateState | None = None
         self.is_gone = False
         self.twins = 0
         self._answered = asyncio.Event()
@@ -122,7 +122,7 @@ class Link:
             self._filled.clear()
             batch, self._outbox = self._outbox, []
             for frame in frames_from_head(batch, set_aside):
-                await self.socket.send_bytes(self._sealer.seal(frame.payload))
+                await self.socket.send_bytes(frame.payload)
             if any(isinstance(message, n.Launch) for message in batch):
                 failpoint("head.launch.after_send")
             if any(isinstance(message, n.ExitAck) for message in batch):
@@ -130,7 +130,7 @@ class Link:
 
     async def refuse(self, text: str, *, fatal: bool) -> None:
         """Send the node away; it was not welcomed yet, so nothing else is being sent."""
-        frame = self._sealer.seal(n.encode([n.Refused(message=text, fatal=fatal)]))
+        frame = n.encode([n.Refused(message=text, fatal=fatal)])
         with contextlib.suppress(ConnectionError):
             await self.socket.send_bytes(frame)
         await self.socket.close()

@@ -5,8 +5,11 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Sequence
 from typing import Final
+
+from aiohttp import web
 
 from gsched.config.tables import HeadConfig
 from gsched.config.words import node_socket_of
@@ -19,7 +22,9 @@ from gsched.model.limits import (
     MAX_USER_CONNECTIONS,
 )
 from gsched.unix_address import BACKLOG, listen_at, peer_ids
-from gschedd.http.door import Rules, Source
+from gschedd.http.answers import errors
+from gschedd.http.door import Doors, Rules, Source
+from gschedd.http.handshake import refuse_clear_text
 
 log = logging.getLogger("gschedd")
 
@@ -110,6 +115,35 @@ def listen_for_nodes(head: HeadConfig, port: int) -> socket.socket:
             hint="if another program uses the port, change [head] node_port",
         ) from error
     return listener
+
+
+async def serve_nodes(
+    doors: Doors,
+    head: HeadConfig,
+    *,
+    routes: Sequence[web.RouteDef],
+    open_files: int,
+    tls: Callable[[], ssl.SSLContext],
+) -> int:
+    """Let nodes in, on the Unix socket of this machine and over TLS; return the port.
+
+    Raises:
+        ConfigError: as `listen_for_nodes` and `listen_on_path`.
+    """
+    rules, path = rules_for_nodes(open_files), node_socket_path(head)
+    if path:
+        app = web.Application(middlewares=[errors], logger=log)
+        app.add_routes(routes)
+        listener = listen_on_path(path, mode=NODES_MODE, key="node_socket")
+        await doors.serve(app, listener, UserSource(frozenset), rules)
+    port_path = os.path.join(head.state_dir, "gschedd.port")
+    listener = listen_for_nodes(head, free_port_like(head, port_path))
+    port = int(listener.getsockname()[1])
+    app = web.Application(middlewares=[refuse_clear_text, errors], logger=log)
+    app.add_routes(routes)
+    await doors.serve(app, listener, address_source, rules, tls)
+    note_port(port_path, port)
+    return port
 
 
 def free_port_like(head: HeadConfig, port_path: str) -> int:

@@ -20,7 +20,6 @@ from gsched.logs import Complaints
 from gsched.model.limits import MAX_RELAYS_OF_NODE, shown
 from gsched.protocol.node import Exited
 from gsched.protocol.relays import PIECE_BYTES, RelayAnswer, RelayRequest
-from gsched.protocol.sealing import SealError
 from gschedd.core.head import Head
 from gschedd.core.requests.relaying import JUST_ENDED_S, check_relayed, has_job_on
 from gschedd.http.callers import GROUPS, UserNames, accounts_version
@@ -169,8 +168,6 @@ class Relays:
             for task in done:
                 with suppress(OSError):
                     task.result()
-        except SealError as error:
-            self._complaints.say(leg.node, f"a connection of {source.name} is broken: {error}")
         finally:
             far.close()
 

@@ -27,7 +27,6 @@ from gsched.model.limits import (
     MAX_USER_SESSIONS,
 )
 from gsched.model.states import JobState, PartState
-from gsched.protocol.sealing import SealError
 from gsched.protocol.sessions import RATE_BYTES_PER_S, OpenSession, SessionNotice
 from gschedd.core.requests.authorize import Verb
 from gschedd.core.requests.interactive import may_enter
@@ -307,8 +306,7 @@ class Sessions:
                 wait_s = allowance.spend(len(frame), loop.time())
                 if wait_s:
                     await asyncio.sleep(wait_s)
-        except (SealError, t.FrameError) as error:
-            self._engine.head.oddities["frame_not_authentic"] += 1
+        except t.FrameError as error:
             raise _LostError(f"what came from node {leg.node} is not its own") from error
         if last not in {t.FrameKind.END.value, t.FrameKind.TAKEN.value}:
             raise _LostError(f"the connection to node {leg.node} is lost")

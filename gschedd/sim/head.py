@@ -13,6 +13,7 @@ from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
 from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
+from gsched.protocol.joining import CertificateState, CertificateWanted
 from gsched.protocol.relays import RelayRequest
 from gsched.protocol.sessions import SessionFailed
 from gsched.protocol.unreadable import Unreadable
@@ -152,7 +153,7 @@ class HeadProcess:
             return None
         self._calls += 1
         link.call = self._calls
-        return n.Challenge(version=n.PROTOCOL_VERSION, cluster=CLUSTER, epoch=self.epoch, nonce="")
+        return n.Challenge(version=n.PROTOCOL_VERSION, cluster=CLUSTER, epoch=self.epoch)
 
     def hear(  # noqa: C901 # one line a message
         self, link: Downlink, message: n.NodeMessage
@@ -199,6 +200,8 @@ class HeadProcess:
                 | n.OutputRead()
                 | n.KnownAttempts()
                 | n.Pong()
+                | CertificateState()
+                | CertificateWanted()
                 | SessionFailed()
                 | RelayRequest()
                 | HostReport()

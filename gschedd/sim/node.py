@@ -37,6 +37,7 @@ from gsched.model.resources import Load
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeRead
 from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
+from gsched.protocol.joining import CertificateIssued, TrustChanged
 from gsched.protocol.relays import RelayAnswer
 from gsched.protocol.sessions import OpenSession
 from gsched.protocol.uses import Uses
@@ -230,7 +231,7 @@ class NodeProcess:
     # --- the head ---
 
     def offer(self, cluster: str, epoch: int, epoch_id: str = "") -> None:
-        """A head has answered the call and proved that it knows the key."""
+        """A head has answered the call."""
         self.post(HeadOffered(cluster=cluster, epoch=epoch, epoch_id=epoch_id))
 
     def hear(self, message: n.HeadMessage) -> None:
@@ -270,7 +271,14 @@ class NodeProcess:
                 self.post(LeaseRenewed(number=message.number))
             case n.SurveyAttempts():
                 self.post(SurveyReceived(survey=message))
-            case n.Challenge() | n.Refused() | n.Ping() | RelayAnswer():
+            case (
+                n.Challenge()
+                | n.Refused()
+                | n.Ping()
+                | RelayAnswer()
+                | TrustChanged()
+                | CertificateIssued()
+            ):
                 pass
             case StepOrder() | StepRefused() | LoginAnswer() | CodeRead():
                 pass

@@ -295,11 +295,7 @@ class Store:
         )
 
     def _set_meta(self, **values: str) -> None:
-        self._db.executemany(
-            "INSERT INTO meta (key, value) VALUES (?, ?) "
-            "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-            list(values.items()),
-        )
+        self._db.executemany("REPLACE INTO meta (key, value) VALUES (?, ?)", list(values.items()))
 
     def load(self, state: State) -> tuple[Damaged, ...]:
         """Fill an empty state with all that is not over.
@@ -371,18 +367,20 @@ class Store:
             self._set_meta(seq=str(self._seq))
             return work()
 
-    def tasks(self) -> dict[str, str]:
-        """Return the last run of each periodic task of the head, as `save_task` kept it."""
+    def notes(self, kind: str) -> dict[str, str]:
+        """Return what `save_note` has kept of a kind, by name."""
         try:
-            found = self._db.execute("SELECT key, value FROM meta WHERE key LIKE 'task %'")
-            return {str(key).removeprefix("task "): str(value) for key, value in found}
+            found = self._db.execute(f"SELECT key, value FROM meta WHERE key GLOB '{kind} *'")  # noqa: S608 # a constant
+            return {str(key).removeprefix(f"{kind} "): str(value) for key, value in found}
         except sqlite3.Error as error:
             raise self._failed(error) from error
 
-    def save_task(self, name: str, text: str) -> None:
-        """Keep the last run of a task; it raises what `purge` raises."""
+    def save_note(self, kind: str, name: str, text: str | None) -> None:
+        """Keep a text beside the state, or delete it; it raises what `purge` raises."""
         with self._transaction():
-            self._set_meta(**{f"task {name}": text})
+            self._db.execute("DELETE FROM meta WHERE key = ?", (f"{kind} {name}",))
+            if text is not None:
+                self._set_meta(**{f"{kind} {name}": text})
 
     def code_in_use(self) -> set[tuple[int, str]] | None:
         """Return owner and digest of the code snapshots of all jobs that are kept.

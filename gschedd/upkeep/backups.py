@@ -30,6 +30,7 @@ from gsched.errors import (
 )
 from gsched.failpoint import failpoint
 from gsched.files import flush_directory
+from gsched.pki.files import AUTHORITY, DIRECTORY, NEXT
 from gsched.version import VERSION
 from gschedd.store.code import DIGEST
 from gschedd.store.queues import FILE as QUEUES
@@ -47,7 +48,7 @@ DATABASE: Final = "gsched.db"
 NOTICES: Final = "notify.db"
 CODE: Final = "code"
 CONFIG: Final = "gsched.toml"
-KEY: Final = "cluster.key"
+AUTHORITIES: Final = tuple(os.path.join(DIRECTORY, name) for name in (AUTHORITY, NEXT))
 MANIFEST: Final = "MANIFEST.json"
 _NAME: Final = "gsched-%Y%m%dT%H%M%SZ"
 _NAMED: Final = re.compile(r"gsched-\d{8}T\d{6}Z")
@@ -83,11 +84,10 @@ class BackupManifest(Struct, frozen=True, kw_only=True):
 
 
 class BackupSource(Struct, frozen=True, kw_only=True):
-    """What is saved: the head's state directory, and its configuration and key where they are."""
+    """What is saved: the head's state directory, and its configuration where that is."""
 
     state_dir: str
     config: str
-    key: str
 
 
 class SavedBackup(Struct, frozen=True, kw_only=True):
@@ -186,10 +186,12 @@ def _write(
     failpoint("backup.before_check")
     contents = examine(os.path.join(partial, DATABASE), progress)
     left_out = []
-    queues = os.path.join(state, QUEUES)  # after the database: a job's queue is there before it
-    changed = [(QUEUES, queues)] if os.path.exists(queues) else []
-    for name, source in ((CONFIG, origin.config), (KEY, origin.key), *changed):
+    # after the database: a job's queue is there before it
+    there = [(name, os.path.join(state, name)) for name in (QUEUES, *AUTHORITIES)]
+    there = [(name, source) for name, source in there if os.path.exists(source)]
+    for name, source in ((CONFIG, origin.config), *there):
         try:
+            os.makedirs(os.path.dirname(os.path.join(partial, name)), 0o700, exist_ok=True)
             shutil.copyfile(source, os.path.join(partial, name))
         except OSError as error:
             if error.errno in NO_ROOM:

@@ -22,9 +22,9 @@ from gsched.model.wording import counted
 from gschedd.store.queues import FILE as QUEUES
 from gschedd.store.schema import SCHEMA_VERSION
 from gschedd.upkeep.backups import (
+    AUTHORITIES,
     CONFIG,
     DATABASE,
-    KEY,
     BackupManifest,
     BackupSource,
     back_up,
@@ -75,7 +75,7 @@ def config_option(function: Callback) -> Callback:
 )
 @config_option
 def backup(*, directory: str, keep: int | None, config_path: str | None, as_json: bool) -> int:
-    """Save the head's database, notifications, code snapshots, configuration and key.
+    """Save the head's database, notifications, code snapshots, configuration and authority.
 
     The head may run. The backup is a new directory below DIRECTORY, named by its time. It is
     checked before it gets its name. Exits with 1 if rows of the database are damaged.
@@ -83,7 +83,7 @@ def backup(*, directory: str, keep: int | None, config_path: str | None, as_json
     path, config = load_found(config_path)
     work_as_head(config, made=directory)
     started_s = SystemClock().monotonic_s()
-    origin = BackupSource(state_dir=config.head.state_dir, config=path, key=config.head.key_file)
+    origin = BackupSource(state_dir=config.head.state_dir, config=path)
     with _shown(quiet=as_json) as progress:
         saved = back_up(
             origin,
@@ -205,12 +205,16 @@ def _print_restored(restored: RestoredBackup, config: Config) -> None:
 
 
 def _print_differences(path: str, found: str, config: Config) -> None:
-    """Say which of configuration, key and queues differ from the backup; they are not touched."""
-    queues = os.path.join(config.head.state_dir, QUEUES)
-    for name, current in ((CONFIG, found), (KEY, config.head.key_file), (QUEUES, queues)):
+    """Say which of configuration, authority and queues differ from the backup, and are kept."""
+    state = config.head.state_dir
+    for name, current in (
+        (CONFIG, found),
+        *((name, os.path.join(state, name)) for name in (QUEUES, *AUTHORITIES)),
+    ):
         saved = os.path.join(path, name)
         if os.path.exists(saved) and _content(saved) != _content(current):
-            why = "nodes with the key of the backup are refused; " if name == KEY else ""
+            why = "hosts that joined by that of the backup are refused; "
+            why = why if name in AUTHORITIES else ""
             print_note(
                 f"{current} differs from {saved}; {why}it is left as it is", command="gsched"
             )

@@ -19,6 +19,7 @@ from gschedd.store.queues import FILE as QUEUES
 from gschedd.store.schema import check_version
 from gschedd.store.standby import leave_log
 from gschedd.upkeep.backups import (
+    AUTHORITIES,
     CODE,
     DATABASE,
     NOTICES,
@@ -86,6 +87,8 @@ def _restore(backup: str, state_dir: str, now_s: float, progress: Progress) -> R
     wanted = {DATABASE, NOTICES}
     if not os.path.exists(os.path.join(state_dir, QUEUES)):  # else what counts stays, as the key
         wanted.add(QUEUES)
+    if not os.path.exists(os.path.join(state_dir, AUTHORITIES[0])):
+        wanted.update(AUTHORITIES)
     names = [name for name in manifest.files if name in wanted]
     names += [name for name in manifest.files if name.startswith(f"{CODE}/")]
     names.sort(key=lambda name: name == DATABASE)  # the database last

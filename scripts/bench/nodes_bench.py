@@ -97,7 +97,7 @@ async def report(tally: Tally, given: argparse.Namespace) -> None:
             print("  ".join(f"{name} {value}" for name, value in values.items()), flush=True)
 
 
-async def simulate(given: argparse.Namespace, path: str, key: bytes) -> None:
+async def simulate(given: argparse.Namespace, path: str) -> None:
     """Serve all nodes until one of them is refused."""
     tally = Tally()
     connector = aiohttp.UnixConnector(path, limit=0)
@@ -122,7 +122,7 @@ async def simulate(given: argparse.Namespace, path: str, key: bytes) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(report(tally, given))
             for node in nodes:
-                group.create_task(serve(node, connect, key, time.time))
+                group.create_task(serve(node, connect, time.time))
 
 
 def main() -> None:
@@ -149,7 +149,6 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a second, with gaps")
     given = parser.parse_args()
     config = load_config(given.config).head
-    key = Path(config.key_file).read_bytes().strip()
     path = config.node_socket or node_socket_of(config.socket)
     # As Ctrl-C: asyncio then cancels the task, instead of an exception in whatever it does.
     # Jobs of a shell in the background ignore SIGINT, and asyncio leaves it so.
@@ -157,7 +156,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            asyncio.run(simulate(given, path, key))
+            asyncio.run(simulate(given, path))
         except* RefusedError as refused:
             sys.exit(f"nodes: the head refuses: {refused.exceptions[0]}")
 

@@ -90,13 +90,10 @@ class Head:
         self.socket = directory / "head.sock"
         self.database = directory / "head" / "monitor.db"
         self.log = directory / "head.log"
-        key = directory / "key"
-        key.write_text("0" * 64)
-        key.chmod(0o600)
         self._config = directory / "head.toml"
         self._config.write_text(
             f'[head]\nserver_name = "bench"\nsocket = "{self.socket}"\nsingle_user = true\n'
-            f'state_dir = "{directory}/head"\nkey_file = "{key}"\nnode_port = 0\n'
+            f'state_dir = "{directory}/head"\nnode_port = 0\n'
             "[history]\nkeep_days = 0\n"
         )
         self._process: subprocess.Popen[bytes] | None = None

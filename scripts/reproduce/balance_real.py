@@ -7,7 +7,6 @@ once a second from the control groups, not from the scheduler; a node's own daem
 
 import importlib.util
 import random
-import secrets
 import shutil
 import signal
 import subprocess
@@ -169,14 +168,11 @@ def node_groups() -> Iterator[dict[str, NodeGroups]]:
 @contextmanager
 def head_running(directory: Path, policy: str) -> Iterator[HeadClient]:
     """Run a head without any history, with one queue of that policy."""
-    (directory / "cluster.key").touch(mode=0o600)
-    (directory / "cluster.key").write_text(secrets.token_hex(32), encoding="ascii")
     config = HeadConfig(
         server_name="balance",
         socket=str(directory / "head.sock"),
         node_port=0,
         state_dir=str(directory),
-        key_file=str(directory / "cluster.key"),
         single_user=True,
         allow_root_jobs=True,
     )
@@ -201,14 +197,12 @@ def _answers(head: HeadClient) -> bool:
 @contextmanager
 def node_running(directory: Path, name: str, groups: NodeGroups) -> Iterator[None]:
     """Run a gnode in its groups; it finds its quotas there."""
-    port = (directory / "gschedd.port").read_text(encoding="ascii").strip().rpartition(":")[2]
     state_dir = directory / name
     state_dir.mkdir()
     config = NodeConfig(
         name=name,
-        head=f"127.0.0.1:{port}",
+        head=f"unix:{directory}/head-node.sock",
         state_dir=str(state_dir),
-        key_file=str(directory / "cluster.key"),
         address="127.0.0.1",
         allow_root_jobs=True,
         cpus=slots(name),

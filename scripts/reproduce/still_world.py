@@ -9,7 +9,6 @@ import asyncio
 import os
 import pwd
 import re
-import secrets
 import socket
 import sys
 import tempfile
@@ -45,7 +44,6 @@ CONFIG: Final = """\
 server_name = "head"
 socket = "{directory}/head.sock"
 state_dir = "{directory}/state"
-key_file = "{directory}/cluster.key"
 node_port = 0
 single_user = true
 allow_root_jobs = true
@@ -109,7 +107,6 @@ class StillWorld:
         self.directory = Path(self._temporary.name).resolve()
         self.now_s = BEGIN_S
         self.head = HeadClient(str(self.directory / "head.sock"))
-        self._key = secrets.token_hex(32)
         self._process: asyncio.subprocess.Process | None = None
         self._nodes: dict[str, Dialler] = {}
         self._sessions: list[aiohttp.ClientSession] = []
@@ -139,9 +136,6 @@ class StillWorld:
         self._temporary.cleanup()
 
     async def _start(self) -> None:
-        key_file = self.directory / "cluster.key"
-        key_file.write_text(self._key, encoding="ascii")
-        key_file.chmod(0o600)
         config = self.directory / "gsched.toml"
         config.write_text(CONFIG.format(directory=self.directory), encoding="utf-8")
         self._turn_clock()
@@ -257,7 +251,7 @@ class StillWorld:
         )
         self._sessions.append(session)
         socket_ = await session.ws_connect("http://head/v1/node")
-        dialler = Dialler(socket_, self._key.encode(), node=name)
+        dialler = Dialler(socket_, node=name)
         await dialler.call()
         self._nodes[name] = dialler
         self._readers.append(asyncio.create_task(self._read(name, dialler)))
@@ -285,7 +279,7 @@ class StillWorld:
 
     async def _read(self, name: str, dialler: Dialler) -> None:
         async for frame in dialler.socket:
-            for message in n.decode_from_head(dialler.opener.open(frame.data)):
+            for message in n.decode_from_head(frame.data):
                 if isinstance(message, n.Ping):
                     await dialler.say(n.Pong(number=message.number))
                 async with self._news:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gsched.config.load import load_config
+from gsched.pki.issuing import make_authority_file
 from gsched.protocol.api import NodeList
 from gsched.protocol.recover import RecoverCase, RecoverReply
 from gsched.version import VERSION
@@ -93,21 +94,20 @@ def test_no_head_at_all_is_broken(tmp_path: Path) -> None:
 
 
 def test_the_files_of_a_stopped_cluster_are_looked_at(tmp_path: Path) -> None:
-    """Its key open to others, its pid file stale, its head down."""
+    """Its authority open to others, its pid file stale, its head down."""
     directory = tmp_path / "c"
     directory.mkdir()
     (directory / "gsched.toml").write_text(
         f'[head]\nsocket = "{directory}/head.sock"\nstate_dir = "{directory}"\n'
-        f'key_file = "{directory}/cluster.key"\n'
     )
-    (directory / "cluster.key").write_text("0" * 64)
-    (directory / "cluster.key").chmod(0o644)
+    make_authority_file(str(directory / "pki"), "c", 1e9)
+    (directory / "pki" / "authority.pem").chmod(0o644)
     (directory / "gschedd.pid").write_text(f"{os.getpid()}\n")
     ran = run_command("gsched", "doctor", "--dir", str(directory), "--json")
 
     findings = {each["subject"]: each for each in json.loads(ran.stdout)["findings"]}
-    assert findings["cluster key"]["level"] == "FAIL"
-    assert "other users can read it" in findings["cluster key"]["text"]
+    assert findings["certificates"]["level"] == "FAIL"
+    assert "other users can read it" in findings["certificates"]["text"]
     assert findings["head"]["level"] == "FAIL"
     assert findings["state directory"]["level"] == "ok"
     assert any(
@@ -184,7 +184,6 @@ def test_config_check_names_what_is_wrong(tmp_path: Path, text: str, message: st
         ("[head]\nnode_timeout_s = -1\n", "2: [head] node_timeout_s must be from 0.1"),
         ("[node]\ncpus = -4\n", "2: [node] cpus must be an integer from 0 to 65536, got -4"),
         ("[node]\nheartbeat_s = 0\n", "2: [node] heartbeat_s must be from 0.05"),
-        ('[head]\nnode_host = "0.0.0.0"\n', "2: [head] node_host is 0.0.0.0, but"),
         ('[fabric]\ninside = "fast"\n', "2: [fabric] inside: invalid bandwidth 'fast'"),
     ],
 )
@@ -238,7 +237,7 @@ def test_config_check_warns_of_what_this_machine_does_not_have(tmp_path: Path) -
 
 
 def test_init_makes_a_site_that_can_be_read_back(tmp_path: Path) -> None:
-    """Configuration, private key, directories; a second time all is left as it is."""
+    """Configuration, private authority, directories; a second time all is left as it is."""
     site = tmp_path / "site"
     ran = run_command("gsched", "init", "--dir", str(site), "--name", "atlas")
     assert ran.status == 0
@@ -248,47 +247,43 @@ def test_init_makes_a_site_that_can_be_read_back(tmp_path: Path) -> None:
     assert config.head.socket == str(site / "run/head.sock")
     assert config.node.no_new_privileges
     assert Path(config.head.state_dir).is_dir()
-    assert config.node.key_file == config.head.key_file == str(site / "cluster.key")
-    assert stat.S_IMODE((site / "cluster.key").stat().st_mode) == 0o600
+    path = site / "state/pki/authority.pem"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
-    key = (site / "cluster.key").read_bytes()
+    key = path.read_bytes()
     again = run_command("gsched", "init", "--dir", str(site), "--name", "other")
     assert again.status == 0
     assert "made" not in again.stdout
     assert f"kept {site}/gsched.toml" in again.stdout
-    assert f"kept the cluster's key {site}/cluster.key" in again.stdout
+    assert f"kept the cluster's authority {path}" in again.stdout
     assert "server_name in " in again.stdout
     assert load_config(str(site / "gsched.toml")).head.server_name == "atlas"
-    assert (site / "cluster.key").read_bytes() == key
+    assert path.read_bytes() == key
     forced = run_command("gsched", "init", "--dir", str(site), "--force", "--json")
-    assert json.loads(forced.stdout)["made_key"] is False
-    assert (site / "cluster.key").read_bytes() == key
+    assert json.loads(forced.stdout)["made_authority"] is False
+    assert path.read_bytes() == key
 
 
 def test_init_makes_what_is_missing_where_the_configuration_says(tmp_path: Path) -> None:
-    """A file that came with the installation: the key and directories that it names are made."""
+    """A file that came with the installation: authority and directories are made as it says."""
     site = tmp_path / "site"
     site.mkdir()
-    text = (
-        f'[head]\nsocket = "{site}/sockets/s"\nstate_dir = "{site}/jobs"\n'
-        f'key_file = "{site}/keys/k"\n[node]\nkey_file = "{site}/other"\n'
-    )
+    text = f'[head]\nsocket = "{site}/sockets/s"\nstate_dir = "{site}/jobs"\n'
     (site / "gsched.toml").write_text(text)
 
     ran = run_command("gsched", "init", "--dir", str(site))
 
     assert ran.status == 0
     assert (site / "gsched.toml").read_text() == text
-    assert stat.S_IMODE((site / "keys/k").stat().st_mode) == 0o600
     assert stat.S_IMODE((site / "jobs").stat().st_mode) == 0o700
     assert stat.S_IMODE((site / "sockets").stat().st_mode) == 0o755
-    assert f"created the cluster's key {site}/keys/k" in ran.stdout
-    assert f"warning: the node's key_file is {site}/other" in ran.stdout
+    assert f"created the cluster's authority {site}/jobs/pki/authority.pem" in ran.stdout
 
-    (site / "keys/k").chmod(0o644)
+    (site / "jobs/pki/authority.pem").chmod(0o644)
     again = run_command("gsched", "init", "--dir", str(site), "--json")
     document = json.loads(again.stdout)
-    assert (document["made"], document["made_key"]) == ([], False)
+    assert (document["made"], document["made_authority"]) == ([], False)
     assert any("other users can read" in warning for warning in document["warnings"])
 
 
@@ -299,7 +294,10 @@ def test_init_gives_the_heads_files_to_the_heads_account(tmp_path: Path) -> None
 
     assert run_command("gsched", "init", "--dir", str(site), "--user", "daemon").status == 0
 
-    owners = {name: (site / name).owner() for name in ("cluster.key", "state", "run")}
+    owners = {
+        name: (site / name).owner()
+        for name in ("state/pki/authority.pem", "state/pki", "state", "run")
+    }
     assert owners == dict.fromkeys(owners, "daemon")
     assert {(site / name).owner() for name in (".", "gsched.toml")} == {"root"}
 

@@ -38,6 +38,12 @@ from gsched.protocol.job_steps import (
     StepRefused,
     StepRequest,
 )
+from gsched.protocol.joining import (
+    CertificateIssued,
+    CertificateState,
+    CertificateWanted,
+    TrustChanged,
+)
 from gsched.protocol.node import (
     MAX_FRAME_BYTES,
     AttemptReport,
@@ -92,9 +98,11 @@ LOAD = Load(load1=1.5, cpu_percent=20.0, gpu_util_percent=(5.0,))
 USAGE = Usage(wall_s=2.0, cpu_s=1.0, samples=3)
 
 HEAD_MESSAGES: list[HeadMessage] = [
-    Challenge(version=2, cluster="c", epoch=2, nonce="ab", epoch_id="ef"),
+    Challenge(version=2, cluster="c", epoch=2, epoch_id="ef"),
     Welcome(cluster="c", epoch=2, epoch_id="ef", seq=5, next_job=3),
     HighWater(seq=7, next_job=4),
+    TrustChanged(trusted="pem"),
+    CertificateIssued(certificate="pem", trusted="pem", error="no"),
     StepOrder(
         job=1, attempt=1, node="n1", step=2, address="10.0.0.1", port=40000, secret="0f" * 16
     ),
@@ -130,7 +138,9 @@ HEAD_MESSAGES: list[HeadMessage] = [
     Ping(number=4),
 ]
 NODE_MESSAGES: list[NodeMessage] = [
-    Hello(version=2, node="n1", nonce="00", here="127.0.0.1:5", there="127.0.0.1:6"),
+    CertificateState(authority="0f" * 32, expires_s=5.0),
+    CertificateWanted(request="pem"),
+    Hello(version=2, node="n1", session="0a" * 16),
     Register(
         boot_id="b",
         incarnation="i",

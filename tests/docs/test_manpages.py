@@ -47,6 +47,7 @@ from gsched.config.tables import (
     StoreConfig,
 )
 from gsched.config.tasks import TasksConfig
+from gsched.config.tls import TlsConfig
 from gsched.config.web import WebConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -246,6 +247,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[CONTAINERS]": ContainersConfig,
         "[NOTIFY]": NotifyConfig,
         "[WEB]": WebConfig,
+        "[TLS]": TlsConfig,
         "[LIMITS]": LimitsConfig,
         "TABLES OF LIMITS": ResourceLimits,
         "[STAGING]": StagingConfig,
@@ -290,6 +292,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "tasks",
         "notify",
         "web",
+        "tls",
     }
 
 

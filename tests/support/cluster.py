@@ -1,7 +1,6 @@
 """A real cluster on loopback: a head and nodes as processes, in the directory of one test."""
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from typing import TypeVar
 
 from gsched.client import HeadClient
 from gsched.errors import GschedError
+from gsched.pki.names import Role
+from tests.support.certificates import give_certificate
 from tests.support.forks import popen
 from tests.support.processes import MARKER, attempts, kill_all, processes_of
 
@@ -57,8 +58,8 @@ class Cluster:
         self.socket = directory / "head.sock"
         self.state_dir = directory / "head"
         self.tmp_dir = directory / "tmp"
-        self.key_file = directory / "cluster.key"
         self.head_settings: dict[str, object] = {}
+        self.tls: str = ""  # [tls] of the head, as TOML text
         self.queues: str = ""  # [[queue]] tables, as TOML text
         self.has_monitor = False  # it takes half a second of CPU to start
         self.web_settings: dict[str, object] = {}
@@ -75,8 +76,6 @@ class Cluster:
         self._node_port = 0
         for path in (directory, self.jobs, self.state_dir, self.tmp_dir):
             path.mkdir(parents=True, exist_ok=True)
-        with open(os.open(self.key_file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as stream:
-            stream.write(secrets.token_hex(32))
 
     # --- the head ---
 
@@ -89,7 +88,6 @@ class Cluster:
             "server_name": "test",
             "socket": str(self.socket),
             "state_dir": str(self.state_dir),
-            "key_file": str(self.key_file),
             "node_port": self._node_port,
             "single_user": True,
             "allow_root_jobs": os.getuid() == 0,
@@ -99,7 +97,7 @@ class Cluster:
         }
         config = self.directory / "head.toml"
         web = _table("web", {"enabled": self.has_monitor, **self.web_settings})
-        config.write_text(_table("head", settings) + web + self.queues, encoding="utf-8")
+        config.write_text(_table("head", settings) + web + self.tls + self.queues, encoding="utf-8")
         port_file = self.state_dir / "gschedd.port"
         port_file.unlink(missing_ok=True)
         self._head_process = self._spawn(self.head_module, config, "head.log", env)
@@ -176,7 +174,6 @@ class Cluster:
             "head": f"127.0.0.1:{self._node_port}",
             "state_dir": str(directory),
             "tmp_dir": str(self.tmp_dir),
-            "key_file": str(self.key_file),
             "address": "127.0.0.1",
             "cpus": cpus,
             "memory": "8gb",
@@ -196,6 +193,9 @@ class Cluster:
         text += self.node_tables
         config = self.directory / f"{name}.toml"
         config.write_text(text, encoding="utf-8")
+        if not str(values["head"]).startswith("unix:") and "[tls]" not in self.node_tables:
+            role: Role = "login" if values.get("role") == "login" else "node"
+            give_certificate(self.state_dir, Path(str(values["state_dir"])), name, role=role)
         process = self._spawn("gnode.main", config, f"{name}.log", env)
         self._nodes[name] = process
         if wait:

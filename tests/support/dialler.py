@@ -1,30 +1,34 @@
-"""A node's end of a connection to a real head, driven by hand."""
+"""A node's end of a connection to a real head, driven by hand, on the head's Unix socket."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 
 from gsched.model.resources import Inventory, Load
 from gsched.protocol import node as n
-from gsched.protocol.endpoint import endpoint
-from gsched.protocol.sealing import Opener, Sealer, challenge_key, session_keys
+from tests.support.cluster import Cluster
 
-NONCE = "00" * 16
+
+@asynccontextmanager
+async def dialled(
+    cluster: Cluster, *, node: str = "n1", path: str = "/v1/node"
+) -> "AsyncIterator[Dialler]":
+    """Connect to the head of a cluster."""
+    connector = aiohttp.UnixConnector(str(cluster.directory / "head-node.sock"))
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.ws_connect(f"ws://head{path}", compress=0) as socket,
+    ):
+        yield Dialler(socket, node=node)
 
 
 class Dialler:
-    """Says what a node says, one step at a time.
+    """Says what a node says, one step at a time."""
 
-    Attributes:
-        sealer, opener: of the connection, after `call`.
-    """
-
-    def __init__(
-        self, socket: aiohttp.ClientWebSocketResponse, key: bytes, *, node: str = "n1"
-    ) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, *, node: str = "n1") -> None:
         self.socket = socket
-        self._key = key
         self._node = node
-        self.sealer = Sealer(b"")
-        self.opener = Opener(b"")
 
     @property
     def is_closed(self) -> bool:
@@ -32,20 +36,20 @@ class Dialler:
         return self.socket.closed
 
     async def frame(self) -> bytes:
-        """Return the next sealed frame of the head.
+        """Return the next binary frame of the head.
 
         Raises:
             ConnectionError: the head has ended the connection.
         """
         frame = await self.socket.receive(timeout=20)
         if frame.type is not aiohttp.WSMsgType.BINARY:
-            raise ConnectionError(f"no sealed frame, but {frame}")
+            raise ConnectionError(f"no binary frame, but {frame}")
         data: bytes = frame.data
         return data
 
     async def hear(self) -> n.HeadMessage:
         """Return the next message of the head."""
-        return n.decode_from_head(self.opener.open(await self.frame()))[0]
+        return n.decode_from_head(await self.frame())[0]
 
     async def hear_all(self, timeout_s: float | None = None) -> list[n.HeadMessage]:
         """Return the messages of the head's next frame; none after a time, or at the end."""
@@ -55,34 +59,23 @@ class Dialler:
             return []
         if frame.type is not aiohttp.WSMsgType.BINARY:
             return []
-        return n.decode_from_head(self.opener.open(frame.data))
+        return n.decode_from_head(frame.data)
 
-    async def say_hello(self, *, version: int = n.PROTOCOL_VERSION) -> bytes:
-        """Say who we are; return the frame."""
-        hello = n.Hello(
-            version=version,
-            node=self._node,
-            nonce=NONCE,
-            here=endpoint(self.socket.get_extra_info("sockname")),
-            there=endpoint(self.socket.get_extra_info("peername")),
-        )
-        plain = n.encode([hello])
-        await self.socket.send_str(plain.decode())
-        return plain
+    async def say_hello(self, *, version: int = n.PROTOCOL_VERSION, session: str = "") -> None:
+        """Say who we are."""
+        hello = n.Hello(version=version, node=self._node, session=session)
+        await self.socket.send_str(n.encode([hello]).decode())
 
     async def call(self) -> n.Challenge:
         """Say who we are and take the head's challenge."""
-        plain = await self.say_hello()
-        sealed = await self.frame()
-        (challenge,) = n.decode_from_head(Opener(challenge_key(self._key, plain)).open(sealed))
+        await self.say_hello()
+        challenge = await self.hear()
         assert isinstance(challenge, n.Challenge)
-        from_node, from_head = session_keys(self._key, plain, sealed)
-        self.sealer, self.opener = Sealer(from_node), Opener(from_head)
         return challenge
 
     async def say(self, *messages: n.NodeMessage) -> None:
-        """Send messages in one sealed frame."""
-        await self.socket.send_bytes(self.sealer.seal(n.encode(messages)))
+        """Send messages in one frame."""
+        await self.socket.send_bytes(n.encode(messages))
 
     async def register(self, **changes: object) -> n.HeadMessage:
         """Say what we have, and return the head's answer."""

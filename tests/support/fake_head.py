@@ -1,7 +1,6 @@
 """A head's side of the node channel, in the test's own process: shakes hands, records, sends."""
 
 import asyncio
-import secrets
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -29,7 +28,6 @@ from gsched.protocol.node import (
     decode_from_node,
     encode,
 )
-from gsched.protocol.sealing import NONCE_BYTES, Opener, Sealer, challenge_key, session_keys
 from tests.support.launches import launch_of
 from tests.support.processes import attempts
 
@@ -47,24 +45,27 @@ class FakeHead:
         renews: whether each Renew is answered at once.
     """
 
-    def __init__(self, key: bytes, *, epoch: int = 1, cluster: str = "test-cluster") -> None:
-        self.key, self.epoch, self.cluster = key, epoch, cluster
+    def __init__(self, path: Path, *, epoch: int = 1, cluster: str = "test-cluster") -> None:
+        self.path, self.epoch, self.cluster = path, epoch, cluster
         self.acknowledge = False
         self.renews = True
         self.received: list[NodeMessage] = []
         self.connections = 0
         self.refusal: Refused | None = None
         self.on_message: Callable[[NodeMessage], None] | None = None
-        self.port = 0
-        self._sockets: dict[web.WebSocketResponse, Sealer] = {}
+        self._sockets: set[web.WebSocketResponse] = set()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="fake head", daemon=True)
         self._stop: asyncio.Event | None = None
 
-    def start(self, port: int = 0) -> None:
-        """Listen on loopback; port 0 takes a free one, see ``port``."""
-        self.port = port
+    @property
+    def address(self) -> str:
+        """Return what a node dials."""
+        return f"unix:{self.path}"
+
+    def start(self) -> None:
+        """Listen on the Unix socket."""
         self._thread.start()
         assert self._ready.wait(10)
 
@@ -80,11 +81,11 @@ class FakeHead:
         self._call(self._send(list(messages)))
 
     def send_to_latest(self, frame: str) -> None:
-        """Send any text as the payload of a sealed frame."""
+        """Send any text as a binary frame."""
         self._call(self._send_payload(frame.encode()))
 
     def send_frame(self, frame: str | bytes) -> None:
-        """Send a frame as it stands, not sealed."""
+        """Send a frame as it stands."""
         self._call(self._send_frame(frame))
 
     def disconnect(self) -> None:
@@ -147,9 +148,7 @@ class FakeHead:
         app.router.add_get("/v1/node", self._node)
         runner = web.AppRunner(app, shutdown_timeout=1.0)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", self.port, reuse_address=True)
-        await site.start()
-        self.port = runner.addresses[0][1]
+        await web.UnixSite(runner, str(self.path)).start()
         self._ready.set()
         await self._stop.wait()
         await self._close_all()
@@ -158,13 +157,12 @@ class FakeHead:
     async def _node(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(max_msg_size=32 * 1024 * 1024, compress=False)
         await socket.prepare(request)
-        opener = await self._shake_hands(socket)
-        if opener is not None:
+        if await self._shake_hands(socket):
             self.connections += 1
             async for frame in socket:
                 if frame.type is WSMsgType.BINARY:
-                    await self._take(socket, decode_from_node(opener.open(frame.data)))
-        self._sockets.pop(socket, None)
+                    await self._take(socket, decode_from_node(frame.data))
+        self._sockets.discard(socket)
         return socket
 
     async def _take(self, socket: web.WebSocketResponse, messages: list[NodeMessage]) -> None:
@@ -178,46 +176,36 @@ class FakeHead:
             if isinstance(message, Exited) and self.acknowledge:
                 acks.append(ExitAck(job=message.record.job, attempt=message.record.attempt))
         if acks:
-            await socket.send_bytes(self._sockets[socket].seal(encode(acks)))
+            await socket.send_bytes(encode(acks))
 
-    async def _shake_hands(self, socket: web.WebSocketResponse) -> Opener | None:
+    async def _shake_hands(self, socket: web.WebSocketResponse) -> bool:
         frame = await socket.receive()
         if frame.type is not WSMsgType.TEXT:
-            return None
-        plain = frame.data.encode()
-        (hello,) = decode_from_node(plain)
+            return False
+        (hello,) = decode_from_node(frame.data)
         assert isinstance(hello, Hello)
         self.received.append(hello)
         if self.refusal is not None:
             await socket.send_str(encode([self.refusal]).decode())
-            return None
-        challenge = Challenge(
-            version=PROTOCOL_VERSION,
-            cluster=self.cluster,
-            epoch=self.epoch,
-            nonce=secrets.token_hex(NONCE_BYTES),
-        )
-        sealed = Sealer(challenge_key(self.key, plain)).seal(encode([challenge]))
-        from_node, from_head = session_keys(self.key, plain, sealed)
-        await socket.send_bytes(sealed)
+            return False
+        challenge = Challenge(version=PROTOCOL_VERSION, cluster=self.cluster, epoch=self.epoch)
+        await socket.send_bytes(encode([challenge]))
         frame = await socket.receive()
         if frame.type is not WSMsgType.BINARY:
-            return None
-        opener = Opener(from_node)
-        (register,) = decode_from_node(opener.open(frame.data))
+            return False
+        (register,) = decode_from_node(frame.data)
         assert isinstance(register, Register)
         self.received.append(register)
-        self._sockets[socket] = sealer = Sealer(from_head)
-        welcome = Welcome(cluster=self.cluster, epoch=self.epoch)
-        await socket.send_bytes(sealer.seal(encode([welcome])))
-        return opener
+        self._sockets.add(socket)
+        await socket.send_bytes(encode([Welcome(cluster=self.cluster, epoch=self.epoch)]))
+        return True
 
     async def _send(self, messages: list[HeadMessage]) -> None:
         await self._send_payload(encode(messages))
 
     async def _send_payload(self, payload: bytes) -> None:
-        for socket, sealer in tuple(self._sockets.items()):
-            await socket.send_bytes(sealer.seal(payload))
+        for socket in tuple(self._sockets):
+            await socket.send_bytes(payload)
 
     async def _send_frame(self, frame: str | bytes) -> None:
         for socket in tuple(self._sockets):

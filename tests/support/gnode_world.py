@@ -19,7 +19,6 @@ from tests.support.forks import popen
 from tests.support.processes import MARKER, attempts, kill_all, processes_of
 
 ROOT = Path(__file__).resolve().parents[2]
-KEY = b"0123456789abcdef0123456789abcdef"
 STOP_TIMEOUT_S = 20.0
 
 
@@ -39,20 +38,16 @@ class GnodeWorld:
         self.work = directory / "work"
         self.work.mkdir()
         (directory / "tmp").mkdir()
-        self.head = FakeHead(KEY)
+        self.head = FakeHead(directory / "head.sock")
         self.head.start()
         self.owner = this_user()
         self._marker = marker
         self._process: subprocess.Popen[bytes] | None = None
-        key = directory / "cluster.key"
-        key.write_bytes(KEY + b"\n")
-        key.chmod(0o600)
         self.settings: dict[str, object] = {
             "name": "n1",
-            "head": f"127.0.0.1:{self.head.port}",
+            "head": self.head.address,
             "state_dir": str(self.state),
             "tmp_dir": str(directory / "tmp"),
-            "key_file": str(key),
             "cpus": 4,
             "memory": "4gb",
             "container_runtimes": [],  # what is installed here must not show

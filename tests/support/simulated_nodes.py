@@ -314,9 +314,7 @@ def _cannot(message: n.TakeCheckpoint | n.ReadOutput) -> list[n.NodeMessage]:
     ]
 
 
-async def serve(
-    node: SimulatedNode, connect: Connect, key: bytes, now_s: Callable[[], float]
-) -> None:
+async def serve(node: SimulatedNode, connect: Connect, now_s: Callable[[], float]) -> None:
     """Keep a node connected until it is refused for good.
 
     Raises:
@@ -325,7 +323,7 @@ async def serve(
     while True:
         try:
             async with await connect() as socket:
-                await _converse(node, Dialler(socket, key, node=node.name), now_s)
+                await _converse(node, Dialler(socket, node=node.name), now_s)
         except (aiohttp.ClientError, OSError, TimeoutError):
             pass  # the head is not there, or has ended the connection
         await asyncio.sleep(RECONNECT_S)

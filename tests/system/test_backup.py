@@ -99,8 +99,9 @@ def test_a_backup_on_a_new_machine_runs_each_job_once_and_gives_no_number_twice(
 
 def test_a_directory_that_cannot_be_made_is_refused_with_what_to_do(cluster: Cluster) -> None:
     cluster.start_head()
-    ran = gsched(cluster, "backup", str(cluster.key_file / "below"))
+    config = cluster.directory / "head.toml"
+    ran = gsched(cluster, "backup", str(config / "below"))
 
     assert ran.status == 73
-    assert f"{cluster.key_file}/below: cannot be created" in ran.stderr
+    assert f"{config}/below: cannot be created" in ran.stderr
     assert "the account of the head, can write" in ran.stderr

@@ -10,17 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import aiohttp
 import pytest
 
-from gsched.daemon_files import read_key
 from gsched.model.limits import MAX_USER_RELAYS
 from gsched.model.resources import Load, Usage
 from gsched.protocol.node import Exited, Welcome
 from tests.support.agent_driver import record
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import NOWHERE, ROOT, Ran, command_environment
-from tests.support.dialler import Dialler
+from tests.support.dialler import dialled
 from tests.support.ptys import Sitting
 from tests.support.users import User, Users, made_users
 
@@ -289,15 +287,12 @@ def test_a_login_host_serves_all_users_and_runs_no_jobs(site: Site) -> None:
 def test_t10_a_login_host_that_acts_as_a_node_is_cut_off(site: Site) -> None:
     """It cannot report an end of a job, nor registers as a node by the way."""
     job = site.start(site.alice)
-    key = read_key(str(site.cluster.key_file))
     end = Exited(
         record=record(job=job), usage=Usage(), load=Load(), token=""
     )  # of a job of another host
 
     async def act() -> bool:
-        url = f"ws://127.0.0.1:{site.cluster.node_port}/v1/login"
-        async with aiohttp.ClientSession() as client, client.ws_connect(url) as channel:
-            dialler = Dialler(channel, key, node="login9")
+        async with dialled(site.cluster, node="login9", path="/v1/login") as dialler:
             await dialler.call()
             welcome = await dialler.register()
             await dialler.say(end)

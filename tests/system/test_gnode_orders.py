@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gsched.config.tls import TlsConfig
 from gsched.model.job import Owner
 from gsched.model.resources import Share
 from gsched.model.states import Join, LaunchKind, OutcomeKind, StopReason, Subject
+from gsched.pki.files import files_of
 from gsched.protocol.node import (
     ExitAck,
     Exited,
@@ -32,6 +34,7 @@ from gsched.protocol.node import (
     encode,
 )
 from gsched.protocol.unreadable import Unreadable
+from tests.support.cluster import wait_until
 from tests.support.fake_head import launch_order
 from tests.support.gnode_world import GnodeWorld, lives, wait_until_gone
 
@@ -386,16 +389,6 @@ def test_a_restarted_gnode_remembers_the_highest_epoch_and_the_cluster(world: Gn
     assert "the head is of cluster another" in world.log()
 
 
-def test_a_head_with_another_key_is_not_obeyed(world: GnodeWorld) -> None:
-    world.head.key = b"x" * 32
-    world.start(wait=False)
-
-    world.head.wait_for(Hello, count=2)
-
-    assert world.head.connections == 0
-    assert "the head does not know our key" in world.log()
-
-
 def test_e15_a_broken_frame_closes_the_connection_and_nothing_else(world: GnodeWorld) -> None:
     world.start()
     for number, frame in enumerate(
@@ -491,20 +484,26 @@ def test_a_declared_machine_is_what_the_head_hears_of(world: GnodeWorld) -> None
 # --- starting ---
 
 
-def test_a_key_that_others_may_read_is_refused(world: GnodeWorld) -> None:
-    Path(str(world.settings["key_file"])).chmod(0o644)
+def test_a_key_that_others_can_read_is_refused(world: GnodeWorld) -> None:
+    """T61: a gnode that would use it does not start."""
+    world.settings["head"] = "127.0.0.1:9"
+    files = files_of(str(world.state), TlsConfig())
+    files.write(own=b"key", trusted=b"authority")
+    os.chmod(files.key, 0o644)
     world.start(wait=False)
 
     assert world.wait_for_death() == 78
-    assert "is readable by other users" in world.log()
+    assert "own.pem has mode 0644: other users can read it" in world.log()
+    assert "chmod 600" in world.log()
 
 
-def test_a_missing_key_says_where_it_was_looked_for(world: GnodeWorld) -> None:
-    world.settings["key_file"] = str(world.directory / "nowhere")
+def test_a_node_without_a_certificate_says_how_it_gets_one(world: GnodeWorld) -> None:
+    """It keeps running: its jobs do, too, while an older cluster is upgraded."""
+    world.settings["head"] = "127.0.0.1:9"
     world.start(wait=False)
 
-    assert world.wait_for_death() == 78
-    assert f"{world.directory}/nowhere: No such file or directory" in world.log()
+    wait_until(lambda: "gsched token create --role node --name n1" in world.log(), what="the hint")
+    assert world.process.poll() is None
 
 
 def test_without_control_groups_a_job_is_still_ended_with_its_children(world: GnodeWorld) -> None:

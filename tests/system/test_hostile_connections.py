@@ -76,7 +76,7 @@ def test_large_bodies_of_one_user_do_not_fill_the_memory(cluster_up: Cluster) ->
 def test_garbage_on_the_node_port_leaves_few_lines(cluster_up: Cluster) -> None:
     port = int((cluster_up.state_dir / "gschedd.port").read_text())
     words = [
-        b"\x16\x03\x01\x02\r\n\r\n",
+        b"\x16\x00\x00\x02\r\n\r\n",  # no version of TLS
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x1b[31m\r\n\r\n",
         b"x" * 9000,

@@ -222,15 +222,17 @@ scripts/install --uninstall || echo "nothing is left to remove"
     assert {"the head runs as gsched", "the node runs as root"} <= set(lines)
     owners = [line for line in lines if re.fullmatch(r"\S+ \d+ /\S+", line)]
     assert owners == [
-        "gsched 600 /etc/gsched/cluster.key",
         "root 644 /etc/gsched/gsched.toml",
+        "gsched 600 /var/lib/gsched/pki/authority.pem",
         "gsched 700 /var/lib/gsched",
         "root 711 /var/lib/gnode",
         "gsched 755 /run/gsched",
     ]
     assert "kept /etc/gsched/gsched.toml" in lines
-    assert "created the cluster's key /etc/gsched/cluster.key" in lines
-    assert lines.index("kept the cluster's key /etc/gsched/cluster.key") > lines.index(user)
+    assert "created the cluster's authority /var/lib/gsched/pki/authority.pem" in lines
+    assert lines.index(
+        "kept the cluster's authority /var/lib/gsched/pki/authority.pem"
+    ) > lines.index(user)
     assert "install: gsched" in told.partition("(upgrade)")[0]
     assert "# changed" in told.partition("(upgrade)")[2].splitlines(), "of the same version"
     left = lines[lines.index("install: kept /etc/gsched, /var/lib/gsched, /var/lib/gnode and the "

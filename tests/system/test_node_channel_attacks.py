@@ -1,15 +1,21 @@
-"""The node channel under attack: relays, forged, replayed and changed frames, with real daemons."""
+"""The node channel under attack: others on the way, in place of the head, in place of a node."""
 
 import asyncio
+import base64
+import hashlib
 import os
 import pwd
+import socket
+import ssl
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 import pytest
@@ -17,14 +23,15 @@ import pytest
 from gsched.model.gpu_tokens import GpuSharing, TokenUse
 from gsched.model.job import Owner
 from gsched.model.resources import Load
+from gsched.pki.files import CertificateFiles
 from gsched.protocol import api
 from gsched.protocol import node as n
 from gsched.protocol.unreadable import Unreadable
+from tests.support.certificates import give_certificate
 from tests.support.cluster import ROOT, Cluster, wait_until
-from tests.support.dialler import Dialler
-from tests.support.fake_head import launch_order
+from tests.support.dialler import Dialler, dialled
 from tests.support.processes import attempts
-from tests.support.relay import Frame, Play, Relay, Side, pass_on
+from tests.support.wire import Side, Wire, hello_over_tls
 
 T = TypeVar("T")
 
@@ -32,14 +39,6 @@ T = TypeVar("T")
 def own_account() -> Owner:
     account = pwd.getpwuid(os.getuid())
     return Owner(user=account.pw_name, uid=account.pw_uid, gid=account.pw_gid)
-
-
-def forged(cluster: Cluster) -> bytes:
-    """Return a welcome and a launch as the head would send them; the job would leave a file."""
-    status = cluster.head.status()
-    order = launch_order(77, own_account(), cluster.jobs, script=f"touch {cluster.jobs}/forged\n")
-    messages: list[n.HeadMessage] = [n.Welcome(cluster=status.cluster, epoch=status.epoch), order]
-    return n.encode(messages)
 
 
 def submit_and_wait(cluster: Cluster, script: str = "true\n") -> None:
@@ -57,137 +56,262 @@ def submit_and_wait(cluster: Cluster, script: str = "true\n") -> None:
     wait_until(lambda: cluster.head.job(number).row.state == "done", 60.0, what="the job's end")
 
 
-def attack(cluster: Cluster, play: Play) -> None:
-    """Start a node behind a relay that plays, until gnode has dialled for the third time."""
-    with Relay(cluster.node_port, play) as relay:
-        cluster.start_node("n1", head=f"127.0.0.1:{relay.port}", wait=False)
-        left = cluster.jobs / "forged"
-        wait_until(lambda: relay.connections >= 3 or left.exists(), what="gnode to dial again")
-        assert not left.exists()
-        assert not list((cluster.node_dir("n1") / "attempts").iterdir())
+# --- somebody on the way ---
 
 
-# --- a relay ---
-
-
-FORMS: dict[str, Callable[[bytes], Frame]] = {
-    "as text": lambda payload: payload.decode(),
-    "as a frame without MAC": lambda payload: payload,
-    "with a MAC of zeros": lambda payload: bytes(32 + 8) + payload,
-    "with an empty MAC": lambda payload: bytes(8) + payload,
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_relayed_handshake_lets_nobody_give_orders(cluster: Cluster, form: str) -> None:
-    """A user who holds a dead head's port passes hello and challenge on, then gives own orders."""
-    cluster.head_settings = {"node_tunnel": True}
+def test_a_tunnel_carries_the_channel_and_can_read_nothing(cluster: Cluster) -> None:
     cluster.start_head()
-    orders = FORMS[form](forged(cluster))
-
-    def play(sender: Side, number: int, frame: Frame) -> list[tuple[Side, Frame]]:
-        if (sender, number) == ("node", 1):  # the registration is not passed on
-            return [("node", orders)]
-        return pass_on(sender, number, frame)
-
-    attack(cluster, play)
-
-    assert "not obeyed" in cluster.log("n1.log")
-    assert cluster.head.nodes().nodes == ()
-
-
-def test_a_relay_on_loopback_is_refused_with_words(cluster: Cluster) -> None:
-    """It could add nothing, but read all; only the head's own port is the head."""
-    cluster.start_head()
-    with Relay(cluster.node_port) as relay:
-        cluster.start_node("n1", head=f"127.0.0.1:{relay.port}", wait=False)
-        wait_until(lambda: "node_tunnel" in cluster.log("n1.log"), what="gnode to say why")
-        (refusal,) = relay.frames("head")
-    assert isinstance(refusal, str)
-    assert "something is between them" in refusal
-    assert cluster.head.nodes().nodes == ()
-
-
-def test_a_tunnel_that_the_site_allows_carries_the_channel(cluster: Cluster) -> None:
-    cluster.head_settings = {"node_tunnel": True}
-    cluster.start_head()
-    with Relay(cluster.node_port) as relay:
-        cluster.start_node("n1", head=f"127.0.0.1:{relay.port}")
-        submit_and_wait(cluster)
+    with Wire(cluster.node_port) as wire:
+        cluster.start_node("n1", head=f"127.0.0.1:{wire.port}")
+        submit_and_wait(cluster, ": secret-of-a-script\n")
         cluster.stop_node("n1")
 
+    assert wire.seen
+    assert b"secret-of-a-script" not in wire.seen
+    assert b"register" not in wire.seen
 
-# --- somebody on the way who changes frames ---
 
-Change = Callable[[list[bytes], bytes], list[Frame]]  # frames of this side so far, and this one
-
-CHANGES: dict[str, Change] = {
-    "a changed bit": lambda _, frame: [frame[:-2] + bytes([frame[-2] ^ 1]) + frame[-1:]],
-    "appended bytes (T12)": lambda _, frame: [frame + b" "],
-    "a cut MAC (T14)": lambda _, frame: [frame[8:]],
-    "no MAC (T14)": lambda _, frame: [frame[32:]],
-    "no bytes at all": lambda _, frame: [b""],
-    "the payload as text (T13)": lambda _, frame: [frame[40:].decode()],
-    "a repeated frame (T11)": lambda before, _: [before[-1]],
-    "a frame that comes twice (E8)": lambda _, frame: [frame, frame],
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "a changed bit": lambda part: part[:-1] + bytes([part[-1] ^ 1]),
+    "appended bytes (T12)": lambda part: part + b" ",
+    "a cut record (T14)": lambda part: part[:-16] if len(part) > 16 else part[:-1],
+    "repeated bytes (T11, E8)": lambda part: part + part,
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("side", ["node", "head"])
-def test_a_changed_frame_closes_the_connection_and_nothing_of_it_is_done(
+def test_changed_bytes_close_the_connection_and_nothing_of_them_is_done(
     cluster: Cluster, side: Side, change: str
 ) -> None:
     """Then node and head connect anew, and the job runs once."""
-    cluster.head_settings = {"node_tunnel": True}
     cluster.start_head()
-    target: Side = "head" if side == "node" else "node"
-    state = {"spoilt": False}
-    before: list[bytes] = []
+    spoilt: list[Side] = []
 
-    def play(sender: Side, number: int, frame: Frame) -> list[tuple[Side, Frame]]:
-        if sender == side and number == 2 and not state["spoilt"]:
-            state["spoilt"] = True
-            assert isinstance(frame, bytes)
-            return [(target, made) for made in CHANGES[change](before, frame)]
-        if sender == side and isinstance(frame, bytes) and not state["spoilt"]:
-            before.append(frame)
-        return pass_on(sender, number, frame)
+    def spoil(sender: Side, _count: int, part: bytes) -> bytes:
+        if sender != side or spoilt:
+            return part
+        spoilt.append(sender)
+        return CHANGES[change](part)
 
-    with Relay(cluster.node_port, play) as relay:
-        cluster.start_node("n1", head=f"127.0.0.1:{relay.port}")
+    with Wire(cluster.node_port) as wire:
+        cluster.start_node("n1", head=f"127.0.0.1:{wire.port}")
+        wire.change = spoil
         submit_and_wait(cluster, f"echo ran >> {cluster.jobs}/runs\n")
-        wait_until(lambda: relay.connections >= 2, what="gnode to dial again")
+        wait_until(lambda: wire.connections >= 2, what="gnode to dial again")
         cluster.wait_for_node("n1")
         cluster.stop_node("n1")
 
-    assert state["spoilt"]
+    assert spoilt
     assert (cluster.jobs / "runs").read_text() == "ran\n"
-    if side == "node":
-        assert cluster.head.status().dropped["frame_not_authentic"] == 1
-    else:
-        assert cluster.log("n1.log").count("not obeyed") == 1
+    assert "Traceback" not in cluster.log("head.log") + cluster.log("n1.log")
+
+
+# --- somebody in place of the head ---
+
+WS_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+UPGRADED = (
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Accept: %s\r\n\r\n"
+)
+
+
+@contextmanager
+def impostor(cluster: Cluster, files: CertificateFiles) -> Iterator[tuple[int, list[bytes]]]:
+    """Listen on a port with a host's certificate; what comes after the handshake is kept."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    said: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    plain, _ = listener.accept()
+                    with suppress(OSError), context.wrap_socket(plain, server_side=True) as peer:
+                        key = peer.recv(65536).partition(b"Sec-WebSocket-Key: ")[2][:24]
+                        accept = base64.b64encode(hashlib.sha1(key + WS_GUID).digest())
+                        peer.sendall(UPGRADED % accept)
+                        while part := peer.recv(65536):
+                            said.append(part)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1], said
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+IMPOSTORS: dict[str, tuple[dict[str, Any], str]] = {
+    "of another cluster": ({"cluster": "f" * 32}, "the head is that of cluster fff"),
+    "expired": ({"shift_s": -200 * 86_400}, "the certificate of the head has expired"),
+    "not valid yet": ({"shift_s": 9 * 86_400}, "of the head is not valid yet"),
+}
+
+
+@pytest.mark.parametrize("kind", IMPOSTORS)
+def test_what_has_no_valid_certificate_of_the_head_is_told_nothing(
+    cluster: Cluster, tmp_path: Path, kind: str
+) -> None:
+    cluster.start_head()
+    changes, words = IMPOSTORS[kind]
+    files = give_certificate(
+        cluster.state_dir, tmp_path / "impostor", "test", role="head", **changes
+    )
+    with impostor(cluster, files) as (port, said):
+        cluster.start_node("n1", head=f"127.0.0.1:{port}", wait=False)
+        wait_until(lambda: words in cluster.log("n1.log"), what="gnode to say why")
+
+    assert said in ([], [b""]) or not any(len(part) > 8 for part in said), "a close at most"
+    assert "Traceback" not in cluster.log("n1.log")
+
+
+def test_a_stolen_node_cannot_act_as_the_head(cluster: Cluster, tmp_path: Path) -> None:
+    """Its certificate is of another role, and not for servers."""
+    cluster.start_head()
+    files = give_certificate(cluster.state_dir, tmp_path / "n2", "n2")
+    with impostor(cluster, files) as (port, said):
+        cluster.start_node("n1", head=f"127.0.0.1:{port}", wait=False)
+        words = "the certificate of the head is"
+        wait_until(lambda: words in cluster.log("n1.log"), what="gnode to say why")
+
+    assert said == []
+
+
+def test_a_head_of_another_authority_is_refused_with_words(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.start_head()
+    other = Cluster(tmp_path / "other", cluster._marker)
+    try:
+        other.start_head()
+        give_certificate(other.state_dir, cluster.node_dir("n1"), "n1")
+        cluster.start_node("n1", wait=False)
+        words = "is of an authority that is not trusted here"
+        wait_until(lambda: words in cluster.log("n1.log"), what="gnode to say why")
+        assert "gsched join on this host" in cluster.log("n1.log")
+    finally:
+        other.stop()
+
+
+# --- somebody in place of a node ---
+
+HOSTS: dict[str, tuple[dict[str, Any], str]] = {
+    "of another role (T10)": ({"role": "login"}, "is that of login n1, and this is node n1"),
+    "of another name (T15)": ({"name": "n2"}, "is that of node n2, and this is node n1"),
+    "expired": ({"shift_s": -200 * 86_400}, "the certificate of this node has expired"),
+    "not valid yet": ({"shift_s": 9 * 86_400}, "the certificate of this node is not valid yet"),
+    "of another cluster": ({"cluster": "f" * 32}, "this host has joined ffff"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_a_wrong_certificate_is_explained_by_its_node(cluster: Cluster, kind: str) -> None:
+    cluster.start_head()
+    changes, words = HOSTS[kind]
+    options = {"name": "n1", **changes}
+    give_certificate(cluster.state_dir, cluster.node_dir("n1"), **options)
+    cluster.start_node("n1", wait=False)
+
+    wait_until(lambda: words in cluster.log("n1.log"), what="gnode to say why")
+
+    assert "Traceback" not in cluster.log("n1.log") + cluster.log("head.log")
+    assert cluster.head.nodes().nodes == ()
+
+
+def test_an_hour_between_the_clocks_keeps_no_node_away(cluster: Cluster) -> None:
+    """A certificate begins a day before it is issued."""
+    cluster.start_head()
+    give_certificate(cluster.state_dir, cluster.node_dir("n1"), "n1", shift_s=3600.0)
+
+    cluster.start_node("n1")
+
+
+LIARS: dict[str, tuple[dict[str, Any] | None, str]] = {
+    "no certificate": (None, "this host has no certificate: gsched token create"),
+    "another role": ({"role": "login"}, "is of login n1, but it connects as node n1"),
+    "another name": ({"name": "n2"}, "is of node n2, but it connects as node n1"),
+    "another cluster": ({"cluster": "f" * 32}, "is of cluster ffffffff"),
+    "the head's role": ({"role": "head"}, "is of head n1, but it connects as node n1"),
+}
+
+
+@pytest.mark.parametrize("kind", LIARS)
+def test_t7_a_host_that_lies_is_refused_by_the_head_with_words(
+    cluster: Cluster, tmp_path: Path, kind: str
+) -> None:
+    """What the certificate says counts, whatever the hello says."""
+    cluster.start_head()
+    changes, words = LIARS[kind]
+    files = None
+    if changes is not None:
+        options = {"name": "n1", **changes}
+        files = give_certificate(cluster.state_dir, tmp_path / "liar", **options)
+
+    hello = n.encode([n.Hello(version=n.PROTOCOL_VERSION, node="n1")])
+    (refusal,) = n.decode_from_head(hello_over_tls(cluster.node_port, files, hello))
+
+    assert isinstance(refusal, n.Refused)
+    assert words in refusal.message
+    assert cluster.head.status().dropped == {"peer_refused": 1}
+    assert cluster.head.nodes().nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("shift_s", "words"),
+    [(-200 * 86_400.0, "a node has expired"), (9 * 86_400.0, "a node is not valid yet")],
+)
+def test_a_certificate_out_of_its_time_ends_the_handshake_and_is_logged(
+    cluster: Cluster, tmp_path: Path, shift_s: float, words: str
+) -> None:
+    cluster.start_head()
+    files = give_certificate(cluster.state_dir, tmp_path / "n1", "n1", shift_s=shift_s)
+
+    with suppress(ssl.SSLError, ConnectionError):
+        hello_over_tls(cluster.node_port, files, b"x")
+
+    wait_until(lambda: words in cluster.log("head.log"), what="the head to say why")
+    assert "Traceback" not in cluster.log("head.log")
+
+
+def test_a_gnode_before_tls_is_told_what_to_do(cluster: Cluster) -> None:
+    """It says hello in clear text, as version 3 of the node protocol does."""
+    cluster.start_head()
+
+    async def run() -> list[n.HeadMessage]:
+        url = f"ws://127.0.0.1:{cluster.node_port}/v1/node"
+        async with aiohttp.ClientSession() as client, client.ws_connect(url) as peer:
+            await peer.send_str('[{"type":"hello","version":3,"node":"n1","nonce":"00"}]')
+            return n.decode_from_head((await peer.receive(timeout=20)).data)
+
+    (refusal,) = asyncio.run(run())
+
+    assert isinstance(refusal, n.Refused)
+    assert "takes nodes over TLS only" in refusal.message
+    assert "gsched join on this host. Running jobs keep running" in refusal.message
+    assert cluster.head.nodes().nodes == ()
+
+
+def test_nothing_else_is_served_in_clear_text(cluster: Cluster) -> None:
+    cluster.start_head()
+
+    async def run() -> int:
+        url = f"http://127.0.0.1:{cluster.node_port}/v1/authority"
+        async with aiohttp.ClientSession() as client, client.get(url) as answer:
+            return answer.status
+
+    assert asyncio.run(run()) == 426
 
 
 # --- somebody who talks to the head's port ---
 
 
 def talk(
-    cluster: Cluster,
-    story: Callable[[Dialler], Coroutine[None, None, T]],
-    *,
-    node: str = "n1",
-    key: bytes = b"",
+    cluster: Cluster, story: Callable[[Dialler], Coroutine[None, None, T]], *, node: str = "n1"
 ) -> T:
-    """Run a conversation with the head's port for nodes."""
+    """Run a conversation with the head's socket for nodes."""
 
     async def run() -> T:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.ws_connect(f"ws://127.0.0.1:{cluster.node_port}/v1/node", compress=0) as socket,
-        ):
-            known = cluster.key_file.read_bytes().strip()
-            return await story(Dialler(socket, key or known, node=node))
+        async with dialled(cluster, node=node) as dialler:
+            return await story(dialler)
 
     return asyncio.run(run())
 
@@ -228,46 +352,6 @@ def test_a_name_that_is_none_is_refused(cluster: Cluster, name: str) -> None:
     assert "\x1b" not in cluster.log("head.log")
 
 
-def test_t7_who_does_not_know_the_key_is_heard_by_nobody(cluster: Cluster) -> None:
-    """The head's challenge does not open, and what is sealed with another key ends it."""
-    cluster.start_head()
-
-    async def story(dialler: Dialler) -> aiohttp.WSMsgType:
-        await dialler.say_hello()
-        await dialler.frame()  # the challenge, which cannot be opened
-        await dialler.say()  # sealed with another key
-        return (await dialler.socket.receive(timeout=20)).type
-
-    assert talk(cluster, story) is aiohttp.WSMsgType.CLOSE
-    assert cluster.head.status().dropped == {"frame_not_authentic": 1}
-    assert "does not know the cluster's key" in cluster.log("head.log")
-    assert cluster.head.nodes().nodes == ()
-
-
-def test_t11_a_recorded_registration_is_worth_nothing_on_another_connection(
-    cluster: Cluster,
-) -> None:
-    """The head's nonce is part of the keys."""
-    cluster.head_settings = {"node_tunnel": True}
-    cluster.start_head()
-    with Relay(cluster.node_port) as relay:
-        cluster.start_node("n1", head=f"127.0.0.1:{relay.port}")
-        cluster.stop_node("n1")
-        hello, registration = relay.frames("node")[:2]
-
-    async def story(dialler: Dialler) -> aiohttp.WSMsgType:
-        assert isinstance(hello, str)
-        assert isinstance(registration, bytes)
-        await dialler.socket.send_str(hello)
-        await dialler.frame()
-        await dialler.socket.send_bytes(registration)
-        return (await dialler.socket.receive(timeout=20)).type
-
-    cluster.wait_for_node("n1", "unreachable")
-    assert talk(cluster, story) is aiohttp.WSMsgType.CLOSE
-    assert cluster.head.nodes().nodes[0].state == "unreachable"
-
-
 async def cut_off_by(dialler: Dialler, *messages: n.NodeMessage) -> None:
     """Register, say something, and return once the head has closed the connection."""
     await dialler.call()
@@ -279,7 +363,7 @@ async def cut_off_by(dialler: Dialler, *messages: n.NodeMessage) -> None:
 
 @pytest.mark.parametrize(
     "second",
-    [n.Hello(version=n.PROTOCOL_VERSION, node="n2", nonce="00")],
+    [n.Hello(version=n.PROTOCOL_VERSION, node="n2")],
     ids=lambda message: type(message).__name__,
 )
 def test_t17_who_speaks_cannot_change_on_a_connection(
@@ -337,10 +421,12 @@ def test_t10_the_nodes_port_takes_no_commands(cluster: Cluster) -> None:
     cluster.start_head()
 
     async def story() -> tuple[int, int]:
-        async with aiohttp.ClientSession() as session:
-            url = f"http://127.0.0.1:{cluster.node_port}/v1/jobs"
-            async with session.get(url) as answer:
-                over_nodes = answer.status
+        path = str(cluster.directory / "head-node.sock")
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session,
+            session.get("http://head/v1/jobs") as answer,
+        ):
+            over_nodes = answer.status
         connector = aiohttp.UnixConnector(str(cluster.socket))
         async with (
             aiohttp.ClientSession(connector=connector) as session,
@@ -412,7 +498,7 @@ async def main():
     connector = aiohttp.UnixConnector(sys.argv[1])
     async with aiohttp.ClientSession(connector=connector) as session:
         async with session.ws_connect("http://head/v1/node") as channel:
-            hello = n.Hello(version=n.PROTOCOL_VERSION, node="n1", nonce="00")
+            hello = n.Hello(version=n.PROTOCOL_VERSION, node="n1")
             await channel.send_str(n.encode([hello]).decode())
             print((await channel.receive()).data)
 try:

@@ -2,26 +2,17 @@
 
 import asyncio
 
-import aiohttp
-
 from gsched.protocol import node as n
 from tests.support.cluster import Cluster
-from tests.support.dialler import Dialler
+from tests.support.dialler import dialled
 
 
 def test_a_registration_that_was_held_up_does_not_replace_a_newer_one(cluster: Cluster) -> None:
     """It tells what the node had before it dialled again: jobs started since would seem lost."""
     cluster.start_head()
-    key = cluster.key_file.read_bytes().strip()
 
     async def story() -> tuple[n.HeadMessage, n.HeadMessage]:
-        url = f"ws://127.0.0.1:{cluster.node_port}/v1/node"
-        async with (
-            aiohttp.ClientSession() as session,
-            session.ws_connect(url) as first,
-            session.ws_connect(url) as second,
-        ):
-            old, new = Dialler(first, key), Dialler(second, key)
+        async with dialled(cluster) as old, dialled(cluster) as new:
             await old.call()
             await new.call()
             welcome = await new.register()

@@ -329,12 +329,7 @@ def test_a_node_that_cannot_do_it_does_not_start(tmp_path: Path) -> None:
     )
     assert told.stdout == "gnode does not run as root\n"
     config = tmp_path / "gsched.toml"
-    key = tmp_path / "key"
-    key.write_text("0" * 64)
-    key.chmod(0o600)
-    config.write_text(
-        f'[node]\nprivate_tmp = true\nstate_dir = "{tmp_path}/state"\nkey_file = "{key}"\n'
-    )
+    config.write_text(f'[node]\nprivate_tmp = true\nstate_dir = "{tmp_path}/state"\n')
     refused = subprocess.run(
         [
             *("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"),

@@ -277,7 +277,6 @@ def test_of_two_heads_on_copies_the_nodes_obey_one_and_the_other_stops(
     wait_for_starts(judge, [runs])
     wait_until(lambda: cluster.head.job(runs).row.state == "running")  # nothing more is written
     twin = Cluster(tmp_path / "twin", cluster._marker)
-    shutil.copyfile(cluster.key_file, twin.key_file)
     shutil.copytree(cluster.state_dir, twin.state_dir, dirs_exist_ok=True)
     (twin.state_dir / "gschedd.port").unlink()
     twin.head_settings["node_port"] = 0

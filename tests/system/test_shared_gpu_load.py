@@ -3,13 +3,11 @@
 import asyncio
 from pathlib import Path
 
-import aiohttp
-
 from gsched.client import new_job
 from gsched.model.resources import Gpu, Inventory, Load
 from gsched.protocol import node as n
 from tests.support.cluster import Cluster
-from tests.support.dialler import Dialler
+from tests.support.dialler import Dialler, dialled
 
 GIB = 2**30
 
@@ -17,14 +15,11 @@ GIB = 2**30
 def test_a_heartbeat_starts_a_job_that_waits_for_a_less_busy_gpu(cluster: Cluster) -> None:
     """The first report says 95 %, the second one 10 %; nobody asks the head anything meanwhile."""
     cluster.start_head()
-    key = cluster.key_file.read_bytes().strip()
     gpus = (Gpu(index=0, memory_bytes=16 * GIB),)
     inventory = Inventory(cpus=8, memory_bytes=8 * GIB, gpus=gpus)
 
     async def story() -> tuple[int, list[int]]:
-        url = f"ws://127.0.0.1:{cluster.node_port}/v1/node"
-        async with aiohttp.ClientSession() as session, session.ws_connect(url) as socket:
-            node = Dialler(socket, key)
+        async with dialled(cluster) as node:
             await node.call()
             await node.register(inventory=inventory, sharing="colocate")
             first = await asyncio.to_thread(submit, cluster)

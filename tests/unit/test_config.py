@@ -190,7 +190,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[head]\nsocket = ''\n", "[head] socket has 0 bytes", "1 to 107"),
         (f"[head]\nsocket = '/{'x' * 107}'\n", "[head] socket has 108 bytes", "1 to 107"),
         ("[head]\nstate_dir = ''\n", "[head] state_dir is empty", "a directory"),
-        ("[head]\nnode_host = '0.0.0.0'\n", "node_host is 0.0.0.0, but", "plaintext_node_channel"),
+        (
+            "[tls]\nca = '/a'\nkey = '/k'\n",
+            "[tls] certificate is missing",
+            "ca, certificate and key",
+        ),
+        ("[head]\nkey_file = '/k'\n", "[head] key_file was removed", "gsched join"),
+        ("[head]\nplaintext_node_channel = true\n", "plaintext_node_channel was removed", "TLS"),
+        ("[node]\nkey_file = '/k'\n", "[node] key_file was removed", "gsched join"),
         (
             "[head]\nunknown_resource = 'x'\n",
             "unknown_resource: invalid value 'x'",

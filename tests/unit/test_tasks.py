@@ -25,10 +25,11 @@ class Books:
         self.history: list[TaskRow] = []
         self.refuses: Exception | None = None
 
-    def tasks(self) -> dict[str, str]:
+    def notes(self, kind: str) -> dict[str, str]:
         return dict(self.kept)
 
-    def save_task(self, name: str, text: str) -> None:
+    def save_note(self, kind: str, name: str, text: str | None) -> None:
+        assert text is not None
         if self.refuses is not None:
             raise self.refuses
         self.kept[name] = text

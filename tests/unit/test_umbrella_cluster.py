@@ -98,22 +98,11 @@ def test_a_directory_too_deep_for_a_socket_is_refused_with_the_excess() -> None:
 
 @pytest.fixture
 def layout(tmp_path: Path) -> ClusterLayout:
-    """Return the layout of a cluster that has a head's configuration and a key, but no node."""
+    """Return the layout of a cluster that has a head's configuration, but no node."""
     layout = ClusterLayout(directory=tmp_path / "c")
     cluster.make_directory(layout)
-    cluster.make_key(layout.key)
     cluster.write_head(layout, Config(head=cluster.new_head(layout)))
     return layout
-
-
-def test_the_key_is_random_private_and_kept(layout: ClusterLayout) -> None:
-    """A second run must not lock the nodes out."""
-    first = layout.key.read_text()
-
-    assert len(bytes.fromhex(first.strip())) == cluster.KEY_BYTES
-    assert stat.S_IMODE(layout.key.stat().st_mode) == 0o600
-    assert cluster.make_key(layout.key) is False
-    assert layout.key.read_text() == first
 
 
 def test_root_may_submit_to_its_own_cluster_and_others_are_alone_in_theirs(

@@ -11,8 +11,11 @@ from gsched.cli.local import head_checks, machine_checks
 from gsched.cli.local.findings import Finding, Level, fail
 from gsched.config.nodes import GpuShareConfig, NodeConfig
 from gsched.config.tables import Config
+from gsched.config.tls import TlsConfig
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.wording import FENCE_OFF
+from gsched.pki.files import files_of
+from gsched.pki.issuing import make_authority_file
 from gsched.protocol.api import API_VERSION, DiskRow
 from gsched.version import VERSION
 from tests.support.canned_head import node, status
@@ -78,19 +81,15 @@ def test_python_with_the_groups_fault_is_refused() -> None:
     assert machine_checks.check_python((3, 11, 0)).level is Level.OK
 
 
-def test_a_key_that_others_can_read_is_broken(tmp_path: Path) -> None:
-    """Whoever reads it can pose as a node; a short one can be guessed."""
-    key = tmp_path / "key"
-    assert machine_checks.check_secret(key).level is Level.FAIL
-    key.write_text("0" * 64)
-    key.chmod(0o600)
-    assert machine_checks.check_secret(key).level is Level.OK
-    key.chmod(0o640)
-    assert "0640" in machine_checks.check_secret(key).text
-    assert machine_checks.check_secret(key).level is Level.FAIL
-    key.write_text("short")
-    key.chmod(0o600)
-    assert "5 bytes" in machine_checks.check_secret(key).text
+def test_certificates_that_others_can_read_are_broken(tmp_path: Path) -> None:
+    """Who reads the authority can pose as the head and as each host."""
+    files = files_of(str(tmp_path), TlsConfig())
+    assert "none yet" in machine_checks.check_certificates(files).text
+    make_authority_file(files.directory, "test", 1e9)
+    assert machine_checks.check_certificates(files).level is Level.OK
+    (tmp_path / "pki" / "authority.pem").chmod(0o640)
+    assert "mode 0640" in machine_checks.check_certificates(files).text
+    assert machine_checks.check_certificates(files).level is Level.FAIL
 
 
 def test_a_database_that_others_can_read_is_broken(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from gsched.cli.show.nodelist import (
 )
 from gsched.client import HeadClient, body_of
 from gsched.clock import SystemClock
-from gsched.errors import BadResourceError, UnknownNodeError, UsageError
+from gsched.errors import BadResourceError, InvalidRequestError, UnknownNodeError, UsageError
 from gsched.protocol.actions import (
     NODE_ACTIONS,
     AnyNodeAction,
@@ -38,7 +38,7 @@ from gsched.protocol.actions import (
     PowerNode,
     ReplaceNode,
 )
-from gsched.protocol.api import ErrorBody, NodeList, NodeRow
+from gsched.protocol.api import ActionResult, ErrorBody, NodeList, NodeRow
 
 _DAY_S = 86_400.0
 Flags = Mapping[str, bool | str | int | None]
@@ -57,6 +57,7 @@ Examples:
   gnodes confirm-dead n3              it is gone for good: requeue its jobs
   gnodes remove n3                    delete the node from the list
   gnodes replace n4                   accept its new disk or machine
+  gnodes revoke n5                    refuse its certificate: it was stolen
   gnodes --login                      the login hosts
   gnodes --predictions                predicted and measured use of running jobs
 """
@@ -85,7 +86,7 @@ _PREDICTED = ("has", "unpredicted", "predicted", "measured", "errors")
 @click.argument(
     "operands",
     nargs=-1,
-    metavar="[drain|resume|maintenance|power|confirm-dead|remove|replace] [NODE...]",
+    metavar="[drain|resume|maintenance|power|confirm-dead|remove|replace|revoke] [NODE...]",
 )
 @_reason_option
 @click.option(
@@ -147,7 +148,8 @@ def gnodes(
     deletes a node without jobs. replace gives a node's name to another gnode, which the head
     refuses until then: one with a new state directory, or on another machine. maintenance keeps
     nodes free for a time: no job starts whose walltime does not end before it begins. power has the
-    programs of the site power nodes down or up.
+    programs of the site power nodes down or up. revoke ends the connection of a host of any role at
+    once and refuses its certificates for ever; it comes back by gsched join with a new token.
     """
     verb, names = _verb(operands, offline=bool(flags["offline"]), clear=bool(flags["clear"]))
     if flags["login"] or predictions:
@@ -157,8 +159,7 @@ def gnodes(
     if _lists_maintenance(verb, flags):
         return _maintenance(head, names, color=str(flags["color"]), as_json=as_json)
     if verb:
-        action = _action(verb, names, reason.strip(), flags)
-        return _act(head, action, yes=yes, as_json=as_json)
+        return _change(head, verb, names, reason.strip(), yes=yes, as_json=as_json, **flags)
     if flags["migrate"] or reason:
         _check_subcommand(operands)
     if flags["migrate"]:
@@ -197,15 +198,46 @@ def _logins(head: HeadClient, names: Sequence[str], *, color: str, as_json: bool
     return report_errors([("", each) for each in errors], as_json=as_json)
 
 
+def _revoke(head: HeadClient, names: Sequence[str], *, as_json: bool) -> int:
+    """Refuse the certificates of hosts; return the exit code."""
+    if not names:
+        raise UsageError("revoke needs at least one host", hint="gnodes revoke NODE...")
+    results = []
+    for name in names:
+        try:
+            head.revoke(name)
+            results.append(ActionResult(id=name, text="its certificates are revoked"))
+        except InvalidRequestError as error:
+            results.append(ActionResult(id=name, error=body_of(error)))
+    return report_results(results, as_json=as_json)
+
+
 def _verb(operands: tuple[str, ...], *, offline: bool, clear: bool) -> tuple[str, tuple[str, ...]]:
     """Return what to do (empty: list) and the nodes it is about."""
     if offline and clear:
         raise UsageError("-o and -c are mutually exclusive", hint="give one of them")
     if offline or clear:
         return "drain" if offline else "resume", operands
-    if operands and operands[0] in NODE_ACTIONS:
+    if operands and operands[0] in {*NODE_ACTIONS, "revoke"}:
         return operands[0], operands[1:]
     return "", operands
+
+
+def _change(
+    head: HeadClient,
+    verb: str,
+    names: tuple[str, ...],
+    reason: str,
+    *,
+    yes: bool,
+    as_json: bool,
+    **flags: "bool | str | int | None",
+) -> int:
+    """Change nodes; return the exit code."""
+    if verb == "revoke":
+        return _revoke(head, names, as_json=as_json)
+    action = _action(verb, names, reason, flags)
+    return _act(head, action, yes=yes, as_json=as_json)
 
 
 def _action(

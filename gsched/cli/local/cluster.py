@@ -1,7 +1,6 @@
 """Make the configuration of a throw-away cluster, read it back, let it grow."""
 
 import os
-import secrets
 import socket
 import sys
 import tomllib
@@ -25,7 +24,6 @@ from gsched.config.words import ADAPTIVE_POLICIES, POLICIES, TRAINING_POLICIES
 from gsched.errors import CannotWriteError, ConfigError, UsageError
 from gsched.model.units import format_size, parse_size_bytes
 
-KEY_BYTES = 32
 NODES_MAX = 256  # on one machine; more is a slip of the finger
 MASTER_PORTS = 500  # each cluster of a machine gets its own range of rendezvous ports
 MASTER_RANGES = 20
@@ -71,18 +69,6 @@ def make_directory(layout: ClusterLayout) -> None:
         )
 
 
-def make_key(path: Path) -> bool:
-    """Write a new random key, readable by its owner alone; keep one that is there.
-
-    Returns:
-        Whether a key was made.
-    """
-    if path.exists():
-        return False
-    write_file(path, secrets.token_hex(KEY_BYTES) + "\n", mode=0o600)
-    return True
-
-
 def new_head(layout: ClusterLayout) -> HeadConfig:
     """Return the head's configuration for a fresh cluster in ``layout``."""
     root = os.geteuid() == 0
@@ -92,7 +78,6 @@ def new_head(layout: ClusterLayout) -> HeadConfig:
         socket=str(layout.socket),
         node_port=0,
         state_dir=str(layout.directory),
-        key_file=str(layout.key),
         allow_root_jobs=root,
         single_user=not root,
         master_port_first=first,
@@ -230,7 +215,6 @@ def add_nodes(layout: ClusterLayout, wanted: ClusterRequest) -> tuple[str, ...]:
             name=node.name,
             head=node_channel(layout),
             state_dir=str(node.directory),
-            key_file=str(layout.key),
         )
         write_node(node, config)
         if share != "none":

@@ -18,6 +18,7 @@ from gsched.config.tables import Config
 from gsched.config.words import DEFAULT_NODE_STATE_DIR
 from gsched.errors import CannotWriteError
 from gsched.model.units import format_size
+from gsched.pki.files import files_of
 
 _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
@@ -142,9 +143,8 @@ def _is_head_here(config: Config) -> bool:
 @collected
 def _check_head_files(config: Config) -> Iterator[Finding]:
     state = Path(config.head.state_dir)
-    key = Path(config.head.key_file)
     yield from machine_checks.check_state_directory(state)
-    yield machine_checks.check_secret(key)
+    yield machine_checks.check_certificates(files_of(config.head.state_dir, config.tls))
     if not os.access(state, os.X_OK):
         return
     if os.path.exists(state / "gsched.db"):

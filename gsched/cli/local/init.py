@@ -1,17 +1,17 @@
-"""``gsched init``: makes what a new site lacks: configuration, cluster key and directories."""
+"""``gsched init``: makes what a new site lacks: configuration, authority and directories."""
 
 import os
 import pwd
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from gsched.cli.common import print_json
-from gsched.cli.local.cluster import host_name, make_key
+from gsched.cli.local.cluster import host_name
 from gsched.cli.local.options import subcommand
 from gsched.cli.local.toml import write_file
+from gsched.clock import SystemClock
 from gsched.config.load import load_config, parse_config
 from gsched.config.tables import Config
 from gsched.config.words import (
@@ -22,7 +22,8 @@ from gsched.config.words import (
     HEAD_ACCOUNT,
     node_socket_of,
 )
-from gsched.errors import CannotWriteError, InvalidRequestError
+from gsched.errors import CannotWriteError, ConfigError, InvalidRequestError
+from gsched.pki.files import AUTHORITY, DIRECTORY, check_file
 
 TEMPLATE = """# Configuration of gsched; every key is described in gsched.toml(5).
 # Check it with: gsched config check {path}
@@ -30,10 +31,9 @@ TEMPLATE = """# Configuration of gsched; every key is described in gsched.toml(5
 [head]
 server_name = "{name}"
 socket = "{socket}"
-# node_host = "127.0.0.1" # nodes of other machines connect here; the channel is not encrypted yet
+# node_host = "0.0.0.0" # nodes of other hosts connect here, over TLS: see gsched-token(1)
 # node_port = 15010
 state_dir = "{state}"
-key_file = "{key}"
 # operators = ["alice"] # may do everything, besides root
 {single_user}
 [[queue]]
@@ -43,7 +43,6 @@ name = "batch"
 [node] # for gnode on this machine
 head = "unix:{node_socket}"
 state_dir = "{node_state}"
-key_file = "{key}"
 # cpus = 16 # default: all of this machine's
 # Setuid programs gain no rights in jobs, so sudo, ping, newgrp and mount.fuse fail in them. Remove
 # the line if jobs need one of these.
@@ -57,7 +56,6 @@ class SitePaths:
     """Where a configuration that is written anew puts everything."""
 
     config: Path
-    key: Path
     socket: Path
     state: Path
     node_state: Path
@@ -88,10 +86,12 @@ class Done:
     help="Account of the head [default: gsched, or with --dir your own].",
 )
 @click.option(
-    "--force", is_flag=True, help="Overwrite the configuration; an existing key is always kept."
+    "--force", is_flag=True, help="Overwrite the configuration; the authority is always kept."
 )
 def init(*, directory: str | None, name: str, user: str, force: bool, as_json: bool) -> int:
-    """Create what a new site lacks: a configuration, the cluster's key and the head's directories.
+    """Create what a new site lacks: a configuration, an authority and the head's directories.
+
+    The authority issues the certificates of the cluster's hosts.
 
     Existing files are left unchanged, so it is safe to run this again at any time.
     """
@@ -102,15 +102,13 @@ def init(*, directory: str | None, name: str, user: str, force: bool, as_json: b
     config = _configuration(site, name=name, force=force, done=done)
     _make_directory(Path(config.head.state_dir), 0o700, account, done)
     _make_directory(Path(config.head.socket).parent, 0o755, account, done)
-    key = Path(config.head.key_file)
-    made_key = _key(key, account, done)
-    _warn_of_other_key(config, key, done)
+    authority, is_made = _authority(config, account, done)
     if as_json:
         print_json(
             {
                 "config": str(site.config),
-                "key": str(key),
-                "made_key": made_key,
+                "authority": authority,
+                "made_authority": is_made,
                 "made": done.made,
                 "left": done.left,
                 "warnings": done.warnings,
@@ -123,7 +121,7 @@ def init(*, directory: str | None, name: str, user: str, force: bool, as_json: b
         print(f"kept {what}")
     for warning in done.warnings:
         print(f"warning: {warning}")
-    print(f"next: copy the key {key} to all other nodes over a secure channel")
+    print("next: start gschedd and gnode; other hosts join with the line of gsched token create")
     return 0
 
 
@@ -132,7 +130,6 @@ def _site(directory: str | None) -> SitePaths:
         config = Path(DEFAULT_CONFIG)
         return SitePaths(
             config=config,
-            key=config.with_name("cluster.key"),
             socket=Path(DEFAULT_SOCKET),
             state=Path(DEFAULT_STATE_DIR),
             node_state=Path(DEFAULT_NODE_STATE_DIR),
@@ -140,7 +137,6 @@ def _site(directory: str | None) -> SitePaths:
     base = Path(directory).expanduser().absolute()
     return SitePaths(
         config=base / "gsched.toml",
-        key=base / "cluster.key",
         socket=base / "run" / "head.sock",
         state=base / "state",
         node_state=base / "node",
@@ -190,7 +186,6 @@ def _configuration(site: SitePaths, *, name: str, force: bool, done: Done) -> Co
         state=site.state,
         node_socket=node_socket_of(str(site.socket)),
         node_state=site.node_state,
-        key=site.key,
         single_user=SINGLE_USER if os.geteuid() != 0 else "",
     )
     config = parse_config(text, where=str(site.config))
@@ -199,32 +194,31 @@ def _configuration(site: SitePaths, *, name: str, force: bool, done: Done) -> Co
     return config
 
 
-def _key(path: Path, account: pwd.struct_passwd | None, done: Done) -> bool:
-    """Make the key if there is none; return whether it was made."""
-    _make_directory(path.parent, 0o755, None, done, quiet=True)
-    if make_key(path):
-        if account is not None:
-            os.chown(path, account.pw_uid, account.pw_gid)
-        done.made.append(f"the cluster's key {path}")
-        return True
-    done.left.append(f"the cluster's key {path}")
-    wanted = account.pw_uid if account is not None else os.geteuid()
-    status = path.stat()
-    if status.st_uid != wanted:
-        owner = account.pw_name if account is not None else str(wanted)
-        done.warnings.append(
-            f"the head runs as {owner} and cannot read {path}: chown {owner}: {path}"
-        )
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        done.warnings.append(f"other users can read {path}: chmod 600 {path}, or create a new key")
-    return False
+def _authority(config: Config, account: pwd.struct_passwd | None, done: Done) -> tuple[str, bool]:
+    """Make the authority if there is none; return its file, and whether it was made."""
+    if config.tls.certificate:
+        done.left.append(f"the site's own certificate {config.tls.certificate}")
+        return "", False
+    from gsched.pki.issuing import make_authority_file
 
-
-def _warn_of_other_key(config: Config, key: Path, done: Done) -> None:
-    if config.node.key_file != str(key):
-        done.warnings.append(
-            f"the node's key_file is {config.node.key_file}, the head's {key}: they must be equal"
-        )
+    directory = os.path.join(config.head.state_dir, DIRECTORY)
+    path = os.path.join(directory, AUTHORITY)
+    name = config.head.server_name or host_name()
+    is_made = make_authority_file(directory, name, SystemClock().wall_s(), account)
+    (done.made if is_made else done.left).append(f"the cluster's authority {path}")
+    if not is_made:
+        try:
+            wanted = account.pw_uid if account is not None else os.geteuid()
+            if os.stat(path).st_uid != wanted:
+                owner = account.pw_name if account is not None else str(wanted)
+                done.warnings.append(
+                    f"the head runs as {owner} and cannot read {path}: "
+                    f"chown -R {owner}: {directory}"
+                )
+            check_file(path, is_secret=True)
+        except ConfigError as error:
+            done.warnings.append(f"{error}: {error.hint}")
+    return path, is_made
 
 
 def _make_directory(

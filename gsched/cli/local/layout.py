@@ -72,11 +72,6 @@ class ClusterLayout:
         return Path(node_socket_of(str(self.socket)))
 
     @property
-    def key(self) -> Path:
-        """Return the cluster's key."""
-        return self.directory / "cluster.key"
-
-    @property
     def pid(self) -> Path:
         """Return the file in which the head writes its process id."""
         return self.directory / "gschedd.pid"

@@ -24,6 +24,7 @@ from gsched.cuda_driver import find_driver
 from gsched.errors import ConfigError
 from gsched.model.units import format_size
 from gsched.model.wording import binding_words
+from gsched.pki.files import AUTHORITY, CertificateFiles, check_file
 
 BAD_PYTHON = (3, 12, 0)
 OLDEST_PYTHON = (3, 11)
@@ -60,31 +61,22 @@ def check_config(path: str | None) -> tuple[Finding, Config | None]:
     return ok("configuration", f"{name} is valid"), config
 
 
-def check_secret(path: Path) -> Finding:
-    """Say whether the cluster's key is there, long enough, and nobody else's business."""
+def check_certificates(files: CertificateFiles) -> Finding:
+    """Say whether the head's certificate and authority are there, and nobody else's business."""
+    if not os.access(os.path.dirname(files.directory), os.X_OK):
+        return warn("certificates", f"{files.directory}: no permission", "run this check as root")
+    authority = os.path.join(files.directory, AUTHORITY)
+    if not os.path.exists(files.certificate if files.is_of_site else authority):
+        return ok("certificates", "none yet: the head creates them at its first start")
     try:
-        status = path.stat()
-        content = path.read_bytes().strip() if os.access(path, os.R_OK) else b""
-    except FileNotFoundError:
-        return fail("cluster key", f"{path} does not exist", "create it with `gsched init`")
-    except OSError as error:
-        return warn(
-            "cluster key", f"{path}: {error.strerror}", "run this check as root, or as its owner"
-        )
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077:
-        return fail(
-            "cluster key",
-            f"{path} has mode {mode:04o}: other users can read it and pose as a node",
-            f"chmod 600 {path}; if other users have accounts here, also create a new key",
-        )
-    if os.access(path, os.R_OK) and len(content) < 32:
-        return fail(
-            "cluster key",
-            f"{path} has only {len(content)} bytes",
-            f"remove it and create a new one with `gsched init`; copy {path} to all nodes",
-        )
-    return ok("cluster key", f"{path} is private (mode {mode:04o})")
+        files.check()
+        if not files.is_of_site:
+            check_file(authority, is_secret=True)
+    except PermissionError:
+        return warn("certificates", f"{files.directory}: no permission", "run this check as root")
+    except ConfigError as error:
+        return fail("certificates", error.message, error.hint)
+    return ok("certificates", f"{files.directory} is private")
 
 
 def check_private(path: Path, subject: str) -> Finding:

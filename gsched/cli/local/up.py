@@ -204,7 +204,6 @@ class Bringup:
                     self._leave_broken()
                 else:
                     self._report.notes.extend(cluster.differences(layout, wanted))
-            cluster.make_key(layout.key)
             self._prepare_head(wanted)
             status = self._bring_head()
             port = self._wait_for_port(status)

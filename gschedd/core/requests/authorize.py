@@ -44,9 +44,13 @@ class Verb(Enum):
     READ_CONFIG = "see the configuration of the running head"
     READ_SNAPSHOT = "save what the policies see"
     READ_RECOVERY = "see what would be recovered"
+    ADMIT_HOST = "let hosts join the cluster"
+    READ_HOSTS = "see the certificates of hosts"
+    REVOKE_HOST = "revoke the certificates of hosts"
     CHANGE_QUEUES = "change queues"
     RELOAD = "reload the configuration"
     RECOVER = "end safe mode"
+    REPLACE_AUTHORITY = "replace the authority of the cluster"
 
 
 _OWNERS: Final = frozenset({Role.OWNER, Role.OPERATOR})
@@ -77,9 +81,13 @@ RULES: Final[Mapping[Verb, frozenset[Role]]] = MappingProxyType(
         Verb.READ_CONFIG: _OPERATORS,
         Verb.READ_SNAPSHOT: _OPERATORS,
         Verb.READ_RECOVERY: _OPERATORS,
+        Verb.ADMIT_HOST: _OPERATORS,
+        Verb.READ_HOSTS: _OPERATORS,
+        Verb.REVOKE_HOST: _OPERATORS,
         Verb.CHANGE_QUEUES: _ADMINISTRATORS,
         Verb.RELOAD: _ADMINISTRATORS,
         Verb.RECOVER: _ADMINISTRATORS,
+        Verb.REPLACE_AUTHORITY: _ADMINISTRATORS,
     }
 )
 

@@ -1,0 +1,210 @@
+"""``gsched join``: makes this host a member of a cluster, by a line of ``gsched token create``."""
+
+import hmac
+import http.client
+import os
+import re
+import ssl
+import sys
+from pathlib import Path
+from typing import Final, TypeVar
+
+import click
+import msgspec
+
+from gsched.cli.common import print_json
+from gsched.cli.local.cluster import host_name
+from gsched.cli.local.options import subcommand
+from gsched.cli.local.toml import with_value, write_file
+from gsched.client import error_from
+from gsched.config.load import load_config, parse_config
+from gsched.config.tls import TlsConfig
+from gsched.config.words import DEFAULT_CONFIG, DEFAULT_NODE_STATE_DIR
+from gsched.errors import (
+    CannotWriteError,
+    ConfigError,
+    HeadUnreachableError,
+    NotPermittedError,
+    UsageError,
+)
+from gsched.model.machine import NODE_NAME_RULE, is_node_name
+from gsched.pki.contexts import check_head, explain, joining_context
+from gsched.pki.files import digest, files_of
+from gsched.pki.names import CertificateError
+from gsched.protocol.api import ErrorReply
+from gsched.protocol.joining import AuthorityReply, Joined, JoinHost
+
+TIMEOUT_S: Final = 20.0
+_TOKEN: Final = re.compile(r"[0-9a-f]{8}\.[0-9a-f]{32}")
+_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_NEW_LINE: Final = "copy the whole line that gsched token create prints on the head"
+EPILOG = """\b
+Examples:
+  gsched join head.example.org:15010 2c9a41f0.5d… sha256:91b2…
+  gsched join --name n7 - < line     the line does not show in the list of processes
+"""
+T = TypeVar("T")
+
+
+@subcommand("join", epilog=EPILOG)
+@click.argument("words", nargs=-1, required=True, metavar="ADDRESS TOKEN sha256:HASH")
+@click.option("--name", default="", metavar="NAME", help="Name of this host in the cluster.")
+@click.option(
+    "--config",
+    "config_path",
+    metavar="FILE",
+    default=DEFAULT_CONFIG,
+    help=f"Configuration of this host [default: {DEFAULT_CONFIG}].",
+)
+def join(*, words: tuple[str, ...], name: str, config_path: str, as_json: bool) -> int:
+    """Make this host a member of a cluster: get its certificate, and write its configuration.
+
+    The key is made here and stays here. The head is known by the hash of its authority's
+    certificate. A configuration that exists keeps all keys but head and name. With - instead of the
+    line, it is read from standard input.
+    """
+    address, token, wanted = _words(words)
+    path = Path(config_path)
+    config = load_config(str(path)) if path.exists() else None
+    node = config.node if config is not None else None
+    name = name or (node.name if node is not None else "") or host_name()
+    if not is_node_name(name):
+        raise UsageError(f"--name: invalid name {name!r}", hint=NODE_NAME_RULE)
+    tls = config.tls if config is not None else TlsConfig()
+    if tls.certificate:
+        raise ConfigError(
+            f"{path} names certificates of the site in [tls]",
+            hint="remove these keys, or start gnode: it needs no token",
+        )
+    state_dir = (node.state_dir if node is not None else "") or DEFAULT_NODE_STATE_DIR
+    files = files_of(state_dir, tls)
+    if not _can_write(files.directory) or not _can_write(str(path.parent)):
+        raise CannotWriteError(
+            f"{files.directory} or {path.parent} cannot be written", hint="run it as root"
+        )
+    authority = _ask(address, "", "GET", "/v1/authority", None, AuthorityReply).certificate
+    _check_hash(authority, wanted)
+    from gsched.pki import issuing
+
+    key = issuing.make_key()
+    request = JoinHost(token=token, name=name, request=issuing.make_request(key, name))
+    joined = _ask(address, authority, "POST", "/v1/join", request, Joined)
+    files.write(own=joined.certificate.encode() + key, trusted=joined.trusted.encode())
+    _write_config(path, address, joined)
+    next_step = "systemctl enable --now gnode" if joined.role == "node" else "see gsched-join(1)"
+    if as_json:
+        print_json(
+            {
+                "role": joined.role,
+                "name": joined.name,
+                "server": joined.server,
+                "cluster": joined.cluster,
+                "certificate": files.certificate,
+                "config": str(path),
+            }
+        )
+        return 0
+    print(f"this host is now {joined.role} {joined.name} of the cluster {joined.server}")
+    print(f"certificate and key: {files.certificate}; configuration: {path}")
+    print(f"next: {next_step} (if gnode runs with another head or name, restart it; jobs go on)")
+    return 0
+
+
+def _words(words: tuple[str, ...]) -> tuple[str, str, str]:
+    """Return address, token and hash of the line, however much of it was given.
+
+    Raises:
+        UsageError: it is no such line.
+    """
+    if words == ("-",):
+        words = tuple(sys.stdin.read(4096).split())
+    parts = [part for word in words for part in word.split()]
+    if parts[:2] == ["gsched", "join"]:
+        parts = parts[2:]
+    if len(parts) != 3:
+        raise UsageError(f"the line has {len(parts)} words, not 3", hint=_NEW_LINE)
+    address, token, wanted = parts
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"{address!r} is not HOST:PORT", hint=_NEW_LINE)
+    if not _TOKEN.fullmatch(token):
+        raise UsageError("the second word is not a token", hint=_NEW_LINE)
+    if not _HASH.fullmatch(wanted):
+        raise UsageError("the third word is not sha256: and 64 digits", hint=_NEW_LINE)
+    return address, token, wanted.removeprefix("sha256:")
+
+
+def _check_hash(authority: str, wanted: str) -> None:
+    try:
+        found = digest(authority)
+    except ValueError:
+        found = ""
+    if not hmac.compare_digest(found, wanted):
+        raise NotPermittedError(
+            f"the host at this address is not the head of the line: its authority has the hash "
+            f"{found[:16]}…, the line {wanted[:16]}…; nothing was sent to it",
+            hint="check the address; if the authority was replaced, create a new token",
+        )
+
+
+def _ask(
+    address: str, authority: str, method: str, target: str, body: JoinHost | None, kind: type[T]
+) -> T:
+    """Return the head's answer to a request.
+
+    Args:
+        authority: which must have issued the head's certificate; empty: trust nobody yet.
+    """
+    host, _, port = address.rpartition(":")
+    context = joining_context(authority)
+    connection = http.client.HTTPSConnection(
+        host.strip("[]"), int(port), timeout=TIMEOUT_S, context=context
+    )
+    try:
+        connection.connect()
+        if authority:
+            assert isinstance(connection.sock, ssl.SSLSocket), "http.client has wrapped it"
+            check_head(connection.sock.getpeercert(), "")
+        connection.request(method, target, msgspec.json.encode(body) if body else None)
+        answer = connection.getresponse()
+        content = answer.read(1 << 20)
+    except CertificateError as error:
+        raise HeadUnreachableError(f"{address}: {error}") from None
+    except (OSError, http.client.HTTPException) as error:
+        why = explain(error) or str(getattr(error, "strerror", None) or error)
+        retry = "; if the token was shown already, create a new one" if body else ""
+        raise HeadUnreachableError(
+            f"no answer of the head at {address}: {why}",
+            hint=f"check the address, node_host in [head] and firewalls{retry}",
+        ) from None
+    finally:
+        connection.close()
+    try:
+        if answer.status >= 300:
+            raise error_from(msgspec.json.decode(content, type=ErrorReply).error)
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.MsgspecError:
+        raise HeadUnreachableError(
+            f"what listens at {address} is no head of this version (status {answer.status})",
+            hint="install the same gsched on both hosts",
+        ) from None
+
+
+def _write_config(path: Path, address: str, joined: Joined) -> None:
+    text = (
+        path.read_text(encoding="utf-8")
+        if path.exists()
+        else "# Of this host; see gsched.toml(5).\n"
+    )
+    for key, value in (("head", address), ("name", joined.name)):
+        text = with_value(text, ("node", key), value, where=str(path))
+    parse_config(text, where=str(path))
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    write_file(path, text)
+
+
+def _can_write(path: str) -> bool:
+    """Return whether a directory can be written, or made."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return os.access(path, os.W_OK | os.X_OK)

@@ -1,0 +1,263 @@
+"""Tokens, first certificates, renewals, revocation, and the replacement of the authority."""
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+
+from gsched.clock import Clock
+from gsched.config.tables import HeadConfig
+from gsched.errors import BadStateError, InvalidRequestError
+from gsched.logs import Complaints
+from gsched.model.machine import is_node_name
+from gsched.pki.files import digest, split
+from gsched.pki.names import CertificateError, Role
+from gsched.protocol.endpoint import is_on_loopback
+from gsched.protocol.joining import (
+    MEMBER_ROLES,
+    AuthorityReply,
+    AuthorityState,
+    CertificateIssued,
+    CertificateWanted,
+    ChangeAuthority,
+    CreatedToken,
+    CreateToken,
+    Joined,
+    JoinHost,
+    NodeCertificate,
+    TokenList,
+    TrustChanged,
+)
+from gschedd.core.requests.authorize import Verb
+from gschedd.http.answers import answer
+from gschedd.http.audit import note_verb
+from gschedd.http.authority import HeadAuthority
+from gschedd.http.bodies import Bodies, read_body
+from gschedd.http.callers import Callers
+from gschedd.http.handshake import Peers
+from gschedd.http.links import Link, Links
+from gschedd.http.members import Members
+
+log = logging.getLogger("gschedd.tls")
+
+ANYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 # compared, not bound
+
+
+class Joining:
+    """Handlers of the routes, for operators and on the port for nodes, and of nodes' messages.
+
+    Args:
+        logins: returns the login hosts that are connected.
+        head: the configuration.
+        node_port: returns where nodes connect.
+    """
+
+    def __init__(  # noqa: PLR0913 - what makes a host a member
+        self,
+        *,
+        authority: HeadAuthority,
+        members: Members,
+        peers: Peers,
+        callers: Callers,
+        bodies: Bodies,
+        links: Links,
+        logins: Callable[[], list[Link]],
+        head: HeadConfig,
+        known_nodes: Callable[[], list[str]],
+        node_port: Callable[[], int],
+        clock: Clock,
+    ) -> None:
+        self._authority = authority
+        self._members = members
+        self._peers = peers
+        self._callers = callers
+        self._bodies = bodies
+        self._links = links
+        self._logins = logins
+        self._head = head
+        self._known_nodes = known_nodes
+        self._node_port = node_port
+        self._clock = clock
+        self._complaints = Complaints(log, clock)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes of users."""
+        return [
+            web.get("/v1/tokens", self.tokens),
+            web.post("/v1/tokens", self.create),
+            web.delete("/v1/tokens/{id}", self.delete),
+            web.get("/v1/authority", self.state),
+            web.post("/v1/authority", self.change),
+            web.post("/v1/nodes/{name}/revoke", self.revoke),
+        ]
+
+    def node_routes(self) -> list[web.RouteDef]:
+        """Return the routes of hosts that have no certificate yet."""
+        return [web.get("/v1/authority", self.certificate), web.post("/v1/join", self.join)]
+
+    # --- operators ---
+
+    async def tokens(self, request: web.Request) -> web.Response:
+        """``GET /v1/tokens``."""
+        self._callers.allowed(request, Verb.READ_HOSTS)
+        return answer(TokenList(now_s=self._clock.wall_s(), tokens=self._members.tokens()))
+
+    async def create(self, request: web.Request) -> web.Response:
+        """``POST /v1/tokens``: its answer alone has the secret."""
+        caller = self._callers.allowed(request, Verb.ADMIT_HOST)
+        wanted = await read_body(request, self._bodies, CreateToken)
+        if self._authority.files.is_of_site:
+            raise BadStateError(
+                "this site issues certificates itself: [tls] certificate names the head's",
+                hint="issue one for the host, and name its files in [tls] there",
+            )
+        row, token = await self._members.create(wanted, caller.user)
+        note_verb(request, "create token", row.id)
+        log.info("%s has created token %s for a %s", caller.user, row.id, row.role)
+        host = self._head.node_host
+        host = socket.getfqdn() if host in ANYWHERE else host
+        address = f"[{host}]" if ":" in host else host
+        return answer(
+            CreatedToken(
+                row=row,
+                address=f"{address}:{self._node_port()}",
+                token=token,
+                authority=digest(self._authority.present),
+                loopback=is_on_loopback(f"{self._head.node_host}:0"),
+            )
+        )
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """``DELETE /v1/tokens/ID``."""
+        caller, token_id = self._callers.allowed(request, Verb.ADMIT_HOST), request.match_info["id"]
+        await self._members.delete(token_id)
+        note_verb(request, "delete token", token_id)
+        log.info("%s has deleted token %s", caller.user, token_id)
+        return answer(TokenList(now_s=self._clock.wall_s(), tokens=self._members.tokens()))
+
+    async def state(self, request: web.Request) -> web.Response:
+        """``GET /v1/authority``."""
+        self._callers.allowed(request, Verb.READ_HOSTS)
+        return answer(self._state())
+
+    async def change(self, request: web.Request) -> web.Response:
+        """``POST /v1/authority``: replace it, or end that."""
+        caller = self._callers.allowed(request, Verb.REPLACE_AUTHORITY)
+        wanted = await read_body(request, self._bodies, ChangeAuthority)
+        if wanted.action == "replace":
+            self._authority.replace()
+        else:
+            late = [row.node for row in self._state().nodes if not row.current]
+            if late and not wanted.force and self._authority.is_replaced:
+                raise BadStateError(
+                    f"these nodes have no certificate of the new authority yet: {', '.join(late)}",
+                    hint="start them and wait a moment; with --force they have to join again",
+                )
+            self._authority.finish()
+        log.warning("%s: authority %s", caller.user, wanted.action)
+        for link in self._connected():
+            self.welcome(link)
+        return answer(self._state())
+
+    async def revoke(self, request: web.Request) -> web.Response:
+        """``POST /v1/nodes/NAME/revoke``: no certificate of this host counts any more."""
+        caller = self._callers.allowed(request, Verb.REVOKE_HOST)
+        name = request.match_info["name"]
+        if not is_node_name(name):
+            raise InvalidRequestError(f"invalid name {name[:80]!r}")
+        for role in MEMBER_ROLES:
+            await self._members.revoke(role, name)
+        note_verb(request, "revoke", name)
+        log.warning("%s has revoked the certificates of %s", caller.user, name)
+        for link in self._connected():
+            if self._peers.is_revoked(link.peer):
+                log.warning("%s: its connection is ended: its certificate was revoked", link.node)
+                link.abort()
+        return answer(self._state())
+
+    # --- hosts that join ---
+
+    async def certificate(self, request: web.Request) -> web.Response:
+        """``GET /v1/authority``: the caller compares its hash with that of its token."""
+        del request
+        return answer(AuthorityReply(certificate=self._authority.present))
+
+    async def join(self, request: web.Request) -> web.Response:
+        """``POST /v1/join``: a certificate for a token."""
+        wanted = await read_body(request, self._bodies, JoinHost)
+        source = request.remote or "unknown"
+        try:
+            token = self._members.check(wanted.token, wanted.name)
+            certificate = self._issue(token.role, wanted.name, wanted.request)
+            await self._members.use(token, wanted.name)
+        except Exception as error:
+            self._complaints.say(source, f"a host cannot join: {error}")
+            raise
+        log.info("%s %s has joined from %s", token.role, wanted.name, source)
+        return answer(
+            Joined(
+                role=token.role,
+                name=wanted.name,
+                cluster=self._authority.cluster,
+                server=self._authority.server,
+                certificate=certificate,
+                trusted=self._authority.trusted,
+            )
+        )
+
+    def _issue(self, role: Role, name: str, request: str) -> str:
+        after_s = self._members.revoked.get(f"{role}/{name}", 0.0)
+        try:
+            return self._authority.issue(request, role, name, after_s=after_s)
+        except CertificateError as error:
+            raise InvalidRequestError(str(error)) from None
+
+    # --- connected nodes ---
+
+    def welcome(self, link: Link) -> None:
+        """Tell a node which authorities count."""
+        if link.peer.name and not self._authority.files.is_of_site:
+            link.send(TrustChanged(trusted=self._authority.trusted))
+
+    def renew(self, link: Link, message: CertificateWanted) -> None:
+        """Issue a certificate for a node that is connected by one."""
+        peer = link.peer
+        if not peer.name:
+            issued = CertificateIssued(error="a node on a Unix socket has no certificate")
+        else:
+            try:
+                made = self._issue(peer.role, peer.name, message.request)
+                issued = CertificateIssued(certificate=made, trusted=self._authority.trusted)
+            except (InvalidRequestError, BadStateError) as error:
+                issued = CertificateIssued(error=error.message)
+        link.send(issued)
+
+    def _connected(self) -> list[Link]:
+        return [*self._links.connected.values(), *self._logins()]
+
+    def _state(self) -> AuthorityState:
+        authorities = tuple(digest(each) for each in split(self._authority.trusted))
+        rows = []
+        for name in sorted({*self._known_nodes(), *self._links.connected}):
+            link = self._links.connected.get(name)
+            if link is not None and not link.peer.name:
+                continue  # on a Unix socket
+            known = link.certificate if link is not None else None
+            rows.append(
+                NodeCertificate(
+                    node=name,
+                    connected=link is not None,
+                    expires_s=known.expires_s if known is not None else 0.0,
+                    current=known is not None and known.authority == authorities[-1],
+                )
+            )
+        return AuthorityState(
+            cluster=self._authority.cluster,
+            server=self._authority.server,
+            authorities=authorities,
+            of_site=self._authority.files.is_of_site,
+            nodes=tuple(rows),
+            revoked=dict(self._members.revoked),
+        )

@@ -1,0 +1,186 @@
+"""Tokens by which hosts join, and names that were revoked: durable, in the head's database."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from gsched.clock import Clock
+from gsched.errors import InvalidRequestError, NotPermittedError, UsageError
+from gsched.failpoint import failpoint
+from gsched.model.machine import NODE_NAME_RULE, is_node_name
+from gsched.model.units import format_duration
+from gsched.protocol.joining import CreateToken, MemberRole, TokenRow
+
+TOKEN: Final = "token"  # noqa: S105 # a kind of note
+REVOKED: Final = "revoked"
+MAX_TOKENS: Final = 1000
+KEPT_S: Final = 86_400.0  # after its end a token is still listed
+_NEW: Final = "gsched token create on the head prints a new line"
+
+
+class _Token(Struct, frozen=True, kw_only=True):
+    """A token as the database has it: of its secret there is a hash only."""
+
+    row: TokenRow
+    digest: str
+
+
+class NoteStore(Protocol):
+    """The store, as far as it is needed here."""
+
+    def notes(self, kind: str) -> dict[str, str]:
+        """Return what was saved, by name."""
+
+    def save_note(self, kind: str, name: str, text: str | None) -> None:
+        """Make a note durable; None: delete it."""
+
+
+class Members:
+    """Who may join, and who may not connect any more.
+
+    Args:
+        store: keeps both.
+        in_writer: runs something on the store's thread, between commits.
+    """
+
+    def __init__(
+        self,
+        store: NoteStore,
+        *,
+        in_writer: Callable[[Callable[[], None]], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._in_writer = in_writer
+        self._clock = clock
+        tokens = store.notes(TOKEN).items()
+        self._tokens = {name: msgspec.json.decode(text, type=_Token) for name, text in tokens}
+        self.revoked = {name: float(text) for name, text in store.notes(REVOKED).items()}
+
+    def is_revoked(self, role: str, name: str, begins_s: float) -> bool:
+        """Return whether a certificate began before its owner was revoked."""
+        return begins_s <= self.revoked.get(f"{role}/{name}", -1.0)
+
+    async def revoke(self, role: MemberRole, name: str) -> None:
+        """Refuse all certificates that a host has now, for ever."""
+        key, now_s = f"{role}/{name}", self._clock.wall_s()
+        await self._save(REVOKED, key, repr(now_s))
+        self.revoked[key] = now_s
+
+    def tokens(self) -> tuple[TokenRow, ...]:
+        """Return all tokens, the newest first."""
+        rows = [token.row for token in self._tokens.values()]
+        return tuple(sorted(rows, key=lambda row: -row.created_s))
+
+    async def create(self, wanted: CreateToken, by: str) -> tuple[TokenRow, str]:
+        """Make a token; return it, and its text, which is not kept.
+
+        Raises:
+            InvalidRequestError: the name is invalid, or there are too many tokens.
+        """
+        if wanted.name and not is_node_name(wanted.name):
+            raise InvalidRequestError(f"invalid name {wanted.name!r}", hint=NODE_NAME_RULE)
+        await self._forget_old()
+        if len(self._tokens) >= MAX_TOKENS:
+            raise InvalidRequestError(
+                f"there are {MAX_TOKENS} tokens, the limit", hint="delete some: gsched token delete"
+            )
+        now_s, secret = self._clock.wall_s(), secrets.token_hex(16)
+        row = TokenRow(
+            id=secrets.token_hex(4),
+            role=wanted.role,
+            name=wanted.name,
+            by=by,
+            created_s=now_s,
+            expires_s=now_s + wanted.ttl_s,
+        )
+        await self._put(_Token(row=row, digest=_digest(secret)))
+        return row, f"{row.id}.{secret}"
+
+    async def delete(self, token_id: str) -> None:
+        """Delete a token.
+
+        Raises:
+            InvalidRequestError: the id is unknown.
+        """
+        if token_id not in self._tokens:
+            raise InvalidRequestError(
+                f"unknown token {token_id!r}", hint="gsched token list shows them"
+            )
+        await self._save(TOKEN, token_id, None)
+        self._tokens.pop(token_id, None)
+
+    def check(self, text: str, name: str) -> TokenRow:
+        """Return the token that a host shows, if the host may join with it under a name.
+
+        Raises:
+            NotPermittedError: it may not; the message says why.
+            UsageError: the name is invalid.
+        """
+        token_id, _, secret = text.partition(".")
+        token = self._tokens.get(token_id)
+        if token is None or not hmac.compare_digest(token.digest, _digest(secret)):
+            raise NotPermittedError(
+                "the token is unknown here: it was deleted, mistyped, or is of another cluster",
+                hint=_NEW,
+            )
+        row, now_s = token.row, self._clock.wall_s()
+        if row.used_s:
+            raise NotPermittedError(
+                f"the token was used {format_duration(now_s - row.used_s)} ago by "
+                f"{row.role} {row.used_by}; each lets one host join",
+                hint=f"{_NEW}; if that was not you, gnodes revoke {row.used_by}",
+            )
+        if now_s >= row.expires_s:
+            raise NotPermittedError(
+                f"the token has expired {format_duration(now_s - row.expires_s)} ago", hint=_NEW
+            )
+        if row.name and name != row.name:
+            raise NotPermittedError(
+                f"the token is for {row.role} {row.name}, this host joins as {name!r}",
+                hint=f"gsched join --name {row.name}, or a token for the other name: {_NEW}",
+            )
+        if not is_node_name(name):
+            raise UsageError(f"invalid name {name!r}", hint=NODE_NAME_RULE)
+        return row
+
+    async def use(self, row: TokenRow, name: str) -> None:
+        """Note durably that a host has joined; it may get its certificate when this returns.
+
+        Raises:
+            NotPermittedError: another host was faster.
+        """
+        token = self._tokens.get(row.id)
+        if token is None or token.row.used_s:
+            raise NotPermittedError("the token was used or deleted in this moment", hint=_NEW)
+        used = msgspec.structs.replace(row, used_s=self._clock.wall_s(), used_by=name)
+        self._tokens[row.id] = msgspec.structs.replace(token, row=used)  # nobody else from now on
+        try:
+            failpoint("join.before_commit")
+            await self._put(self._tokens[row.id])
+            failpoint("join.after_commit")
+        except BaseException:
+            self._tokens[row.id] = token
+            raise
+
+    async def _put(self, token: _Token) -> None:
+        await self._save(TOKEN, token.row.id, msgspec.json.encode(token).decode())
+        self._tokens[token.row.id] = token
+
+    async def _forget_old(self) -> None:
+        old_s = self._clock.wall_s() - KEPT_S
+        for row in self.tokens():
+            if row.expires_s < old_s:
+                await self.delete(row.id)
+
+    async def _save(self, kind: str, name: str, text: str | None) -> None:
+        await self._in_writer(lambda: self._store.save_note(kind, name, text))
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,248 @@
+"""Hosts join a cluster with real daemons: tokens, certificates, revocation, a new authority."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from gsched.config.load import load_config
+from gsched.pki import issuing
+from gsched.pki.files import AUTHORITY, DIRECTORY, OWN, TRUSTED, CertificateFiles
+from tests.support.certificates import give_certificate
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import Ran, run_command
+
+
+def created(cluster: Cluster, *words: str) -> list[str]:
+    """Create a token and return the words of its line after ``gsched join``."""
+    ran = run_command("gsched", "token", "create", *words, "--json", head=cluster.socket)
+    assert ran.status == 0, ran.stderr
+    line = str(json.loads(ran.stdout)["line"])
+    assert line.startswith("gsched join 127.0.0.1:")
+    return line.split()[2:]
+
+
+def join(cluster: Cluster, line: list[str], name: str = "", state: str = "") -> Ran:
+    """Join as a host whose configuration is in its node's directory."""
+    directory = cluster.node_dir(state or name or "n1")
+    directory.mkdir(parents=True, exist_ok=True)
+    config = directory / "gsched.toml"
+    if not config.exists():
+        config.write_text(f'[node]\nstate_dir = "{directory}"\ncpus = 2 # of this host\n')
+    words = ["--name", name] if name else []
+    return run_command("gsched", "join", "--config", str(config), *words, *line)
+
+
+def test_a_host_joins_by_one_line_and_its_jobs_run(cluster: Cluster) -> None:
+    cluster.start_head()
+
+    ran = join(cluster, created(cluster, "--role", "node", "--name", "n1"), "n1")
+
+    assert ran.status == 0, ran.stderr
+    assert "this host is now node n1 of the cluster test" in ran.stdout
+    own = cluster.node_dir("n1") / DIRECTORY / OWN
+    assert stat.S_IMODE(own.stat().st_mode) == 0o600
+    assert stat.S_IMODE(own.parent.stat().st_mode) == 0o700
+    config = load_config(str(cluster.node_dir("n1") / "gsched.toml")).node
+    assert (config.name, config.head, config.cpus) == ("n1", f"127.0.0.1:{cluster.node_port}", 2)
+    cluster.start_node("n1")
+    listed = run_command("gsched", "token", "list", head=cluster.socket)
+    assert "used by n1" in listed.stdout
+    shown = run_command("gsched", "authority", "show", "--json", head=cluster.socket).stdout
+    rows = [(row["node"], row["connected"]) for row in json.loads(shown)["nodes"]]
+    assert rows == [("n1", True)]
+
+
+def test_t63_each_way_in_which_a_line_does_not_count_is_explained(cluster: Cluster) -> None:
+    """Twice, late, for another name, deleted, changed, of another cluster: nothing is written."""
+    cluster.start_head()
+    once = created(cluster, "--role", "node")
+    assert join(cluster, once, "n1").status == 0
+    late = created(cluster, "--role", "node", "--ttl", "1s")
+    scoped = created(cluster, "--role", "node", "--name", "n7")
+    deleted = created(cluster, "--role", "node")
+    token_id = deleted[1].partition(".")[0]
+    gone = run_command("gsched", "token", "delete", token_id, head=cluster.socket)
+    assert gone.status == 0
+    fresh = created(cluster, "--role", "node")
+    listing = ("token", "list")
+    wait_until(lambda: "expired" in run_command("gsched", *listing, head=cluster.socket).stdout)
+    cases = (
+        (once, "ago by node n1; each lets one host join"),
+        (late, "the token has expired"),
+        (scoped, "the token is for node n7, this host joins as 'n2'"),
+        (deleted, "the token is unknown here"),
+        ([fresh[0], "0" * 8 + "." + "0" * 32, fresh[2]], "the token is unknown here"),
+        ([*fresh[:2], "sha256:" + "0" * 64], "nothing was sent to it"),
+        (["127.0.0.1:9", *fresh[1:]], "no answer of the head at 127.0.0.1:9"),
+        (fresh[:2], "the line has 2 words, not 3"),
+        (["nowhere", *fresh[1:]], "is not HOST:PORT"),
+        ([fresh[0], "x", fresh[2]], "is not a token"),
+        ([*fresh[:2], "x"], "is not sha256:"),
+    )
+    for line, words in cases:
+        ran = join(cluster, line, "n2")
+        assert ran.status != 0, words
+        assert words in ran.stderr
+        assert "hint: " in ran.stderr
+        assert "Traceback" not in ran.stderr
+    assert not (cluster.node_dir("n2") / DIRECTORY).exists()
+    assert "head" not in (cluster.node_dir("n2") / "gsched.toml").read_text()
+    assert join(cluster, fresh, "n2").status == 0
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_token_counts_once_through_a_killed_head(cluster: Cluster, moment: str) -> None:
+    """Killed before the commit: nobody has joined, and the token counts. After it: it is used."""
+    cluster.start_head(env={"GSCHED_FAIL": f"join.{moment}_commit:kill"})
+    line = created(cluster, "--role", "node")
+    ran = join(cluster, line, "n1")
+    assert ran.status == 69
+    assert "if the token was shown already, create a new one" in ran.stderr
+    cluster.head_process.wait(20)
+    cluster.start_head()
+
+    again = join(cluster, line, "n1")
+
+    assert (again.status == 0) is (moment == "before")
+    if moment == "after":
+        assert "each lets one host join" in again.stderr
+
+
+def test_a_secret_of_a_token_is_nowhere_but_in_its_line(cluster: Cluster) -> None:
+    """T18: neither in lists, nor in the database or a log."""
+    cluster.start_head()
+    _, token, _ = created(cluster, "--role", "login", "--name", "l1")
+    secret = token.partition(".")[2]
+
+    listed = run_command("gsched", "token", "list", "--json", head=cluster.socket)
+
+    assert "l1" in listed.stdout
+    assert secret not in listed.stdout
+    cluster.stop_head()
+    for path in cluster.directory.rglob("*"):
+        assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+
+
+def test_a_certificate_is_renewed_over_the_open_connection(cluster: Cluster) -> None:
+    """At two thirds of its life, again and again; the connection stays the same one."""
+    cluster.tls = "[tls]\nlifetime_s = 6\n"
+    cluster.start_head()
+    give_certificate(cluster.state_dir, cluster.node_dir("n1"), "n1", lifetime_s=6.0)
+    cluster.start_node("n1")
+    own = cluster.node_dir("n1") / DIRECTORY / OWN
+    head = cluster.state_dir / DIRECTORY / OWN
+    seen = {own.read_bytes()}
+
+    def renewed() -> bool:
+        seen.add(own.read_bytes())
+        return len(seen) >= 4
+
+    wait_until(renewed, 60.0, what="three renewals")
+
+    assert issuing.identity_in(own.read_bytes()).name == "n1"
+    assert cluster.log("n1.log").count("registered with the head") == 1
+    before = head.read_bytes()
+    cluster.kill_node("n1")
+    cluster.start_node("n1")
+    assert head.read_bytes() != before, "the head's own is renewed, too"
+    assert "Traceback" not in cluster.log("n1.log") + cluster.log("head.log")
+
+
+def test_t64_a_revoked_node_is_cut_off_at_once_and_for_ever(cluster: Cluster) -> None:
+    """Through a restart of the head; with a new line it may come back."""
+    cluster.start_head()
+    cluster.start_node("n1")
+    cluster.start_node("n2")
+
+    ran = run_command("gnodes", "revoke", "n1", head=cluster.socket)
+
+    assert ran.status == 0, ran.stderr
+    cluster.wait_for_node("n1", "unreachable")
+    wait_until(lambda: "of node n1 was revoked" in cluster.log("n1.log"), what="the reason")
+    cluster.stop_node("n1")
+    cluster.kill_head()
+    cluster.start_head()
+    cluster.start_node("n1", wait=False)
+    logged = cluster.log("head.log").count("node n1 was revoked")
+    wait_until(lambda: cluster.log("head.log").count("node n1 was revoked") > logged)
+    cluster.wait_for_node("n2")
+    cluster.stop_node("n1")
+    assert join(cluster, created(cluster, "--role", "node", "--name", "n1"), "n1").status == 0
+    cluster.start_node("n1")
+
+
+def test_t62_the_authority_is_replaced_while_the_cluster_runs(cluster: Cluster) -> None:
+    """A node that was away keeps the old one in force, until it has a new certificate."""
+    cluster.start_head()
+    cluster.start_node("n1")
+    cluster.start_node("n2")
+    old = (cluster.node_dir("n1") / DIRECTORY / OWN).read_bytes()
+    cluster.stop_node("n2")
+    cluster.wait_for_node("n2", "unreachable")
+
+    def authority(*words: str) -> Ran:
+        return run_command("gsched", "authority", *words, head=cluster.socket)
+
+    assert authority("replace").status == 0
+    wait_until(
+        lambda: (cluster.node_dir("n1") / DIRECTORY / OWN).read_bytes() != old, what="a new one"
+    )
+    early = authority("finish")
+    assert early.status != 0
+    assert "these nodes have no certificate of the new authority yet" in early.stderr
+    assert "n2" in early.stderr
+    cluster.start_node("n2")
+
+    def finished() -> bool:
+        return authority("finish").status == 0
+
+    wait_until(finished, what="both nodes to have new certificates")
+    trusted = (cluster.state_dir / DIRECTORY / TRUSTED).read_text()
+    wait_until(lambda: (cluster.node_dir("n1") / DIRECTORY / TRUSTED).read_text() == trusted)
+    assert cluster.log("n1.log").count("registered with the head") == 1, "no connection was lost"
+    for name in ("n1", "n2"):
+        cluster.kill_node(name)
+        cluster.start_node(name)
+    (cluster.node_dir("n1") / DIRECTORY / OWN).write_bytes(old)
+    cluster.kill_node("n1")
+    cluster.start_node("n1", wait=False)
+    words = "it is of an authority that does not count any more"
+    wait_until(lambda: words in cluster.log("n1.log"), what="the old certificate to be refused")
+
+
+def test_certificates_of_the_site_are_used_and_read_again(cluster: Cluster, tmp_path: Path) -> None:
+    """Head and node have files of the site's own authority; the head issues none."""
+    cluster.start_head()  # it tells the cluster's id, which certificates need
+    cluster.stop_head()
+    own = give_certificate(cluster.state_dir, tmp_path / "site-n1", "n1")
+    head = give_certificate(cluster.state_dir, tmp_path / "site-head", "test", role="head")
+    for path in (AUTHORITY, OWN, TRUSTED):
+        (cluster.state_dir / DIRECTORY / path).rename(tmp_path / path)
+
+    def table(files: CertificateFiles) -> str:
+        names = {"ca": files.trusted, "certificate": files.certificate, "key": files.key}
+        return "".join(f'{name} = "{path}"\n' for name, path in names.items())
+
+    cluster.tls = f"[tls]\n{table(head)}"
+    cluster.start_head()
+    cluster.node_tables = f"[tls]\n{table(own)}"
+    cluster.start_node("n1")
+
+    refused = run_command("gsched", "token", "create", "--role", "node", head=cluster.socket)
+    assert refused.status != 0
+    assert "this site issues certificates itself" in refused.stderr
+    assert not (cluster.state_dir / DIRECTORY / AUTHORITY).exists()
+    shown = run_command("gsched", "authority", "show", head=cluster.socket)
+    assert "(of the site)" in shown.stdout
+
+
+def test_t61_a_head_whose_authority_others_can_read_does_not_start(cluster: Cluster) -> None:
+    cluster.start_head()
+    cluster.stop_head()
+    (cluster.state_dir / DIRECTORY / AUTHORITY).chmod(0o644)
+    cluster.start_head(wait=False)
+
+    assert cluster.head_process.wait(20) == 78
+    assert "authority.pem has mode 0644: other users can read it" in cluster.log("head.log")
