@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from gsched.model.ids import short_job_id
 from gsched.model.resources import Request, Share, percent_held
+from gschedd.plan.limited_training import WithinLimits
 from gschedd.plan.limits import amounts_there
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
@@ -36,6 +37,7 @@ class Composed:
 
     Attributes:
         training: plans the training jobs.
+        limited: the same within the limits of users and queues.
         queue_policy: plans all other jobs.
 
     Args:
@@ -54,6 +56,7 @@ class Composed:
         adaptive_only: bool = False,
     ) -> None:
         self.training = training
+        self.limited = WithinLimits(training)
         self.queue_policy = queue_policy
         self._share = share
         self._adaptive_only = adaptive_only
@@ -63,7 +66,7 @@ class Composed:
         training_view = self.training_view(snapshot)
         if training_view is None:
             return self.queue_policy(snapshot)
-        first = self.training(training_view)
+        first = self.limited(training_view)
         others = [
             group
             for group in snapshot.groups
@@ -72,7 +75,7 @@ class Composed:
         if not others:
             return first
         second = self.after(snapshot, others, first)
-        late = check(self.training, training_view, first, to_check(first, second))
+        late = check(self.limited, training_view, first, to_check(first, second))
         return joined(first, settled(second, late, now_s=snapshot.now_s))
 
     def training_view(self, snapshot: Snapshot) -> Snapshot | None:

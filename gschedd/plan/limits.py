@@ -216,10 +216,12 @@ NO_LIMITS: Final = LimitRules(LimitTables(), {})
 
 
 class AtLimit(Reason):
-    """A job waits for a limit; ``bound`` tells which."""
+    """A job waits for a limit; ``bound`` tells which, ``left`` what it leaves of ``needed``."""
 
-    __slots__ = ("bound",)
+    __slots__ = ("bound", "left", "needed")
     bound: Bound
+    left: float
+    needed: float
 
     @classmethod
     def of(cls, bound: Bound, used: float, needed: float) -> Self:
@@ -240,16 +242,16 @@ class AtLimit(Reason):
                 f"the limit of {bound.limit_of}{more}"
             )
         self = cls(words, f"limit: {most} {bound.noun.removesuffix(' in running jobs')}")
-        self.bound = bound
+        self.bound, self.left, self.needed = bound, max(0, bound.most - used), needed
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _at_limit, (str(self), self.short, self.bound)
+        return _at_limit, (str(self), self.short, self.bound, self.left, self.needed)
 
 
-def _at_limit(words: str, short: str, bound: Bound) -> AtLimit:
+def _at_limit(words: str, short: str, bound: Bound, left: float, needed: float) -> AtLimit:
     found = AtLimit(words, short)
-    found.bound = bound
+    found.bound, found.left, found.needed = bound, left, needed
     return found
 
 

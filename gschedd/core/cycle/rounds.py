@@ -103,7 +103,7 @@ class Answerer:
     """
 
     def __init__(self, policy: Composed) -> None:
-        self._training = policy.training
+        self._training = policy.limited
         self._last: tuple[int, Snapshot, Plan] | None = None
 
     def answer(self, question: Question, may_go_on: Callable[[], bool] = lambda: True) -> Answer:

@@ -1,0 +1,143 @@
+"""A policy for training jobs, kept within the limits of users and queues, whatever it plans.
+
+Training jobs that lack room under a limit even with their least are not shown to it. Where its plan
+breaks a limit, the job that does so gets no more GPUs than the limit leaves, or keeps what it has,
+and the policy plans again. What a running job leaves counts until it has left, so that no limit is
+broken while jobs migrate.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct, structs
+
+from gschedd.plan.elastic import at_count, is_elastic
+from gschedd.plan.limits import AtLimit, LimitRoom, amounts_needed, amounts_there
+from gschedd.plan.snapshot import Group, Plan, Policy, Snapshot, Wait
+from gschedd.plan.training import TrainingProfile, gpu_count
+
+#: So often the policy plans again at most; then what breaks a limit is left out of its plan.
+MAX_ROUNDS: Final = 8
+
+
+class _Break(Struct, frozen=True, kw_only=True):
+    """A job of a plan that breaks a limit; ``gpus``: what the limit leaves it; 0: nothing."""
+
+    job: int
+    limit: AtLimit
+    gpus: int
+
+
+class WithinLimits:
+    """A policy for training jobs that plans within limits; without limits it is that policy.
+
+    Args:
+        policy: plans training jobs.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """Return the plan."""
+        if snapshot.limits is None:
+            return self.policy(snapshot)
+        seen, waits = _without(snapshot, _lacking(snapshot, snapshot.limits))
+        for _ in range(MAX_ROUNDS):
+            plan = self.policy(seen)
+            broken = _first_break(seen, snapshot.limits.copy(), plan)
+            if broken is None:
+                return _with_waits(plan, waits)
+            seen, more = _capped(seen, broken)
+            waits |= more
+        return _with_waits(_trimmed(seen, snapshot.limits.copy(), self.policy(seen)), waits)
+
+
+def _lacking(snapshot: Snapshot, room: LimitRoom) -> dict[int, AtLimit]:
+    """Return the waiting training jobs that no limit leaves room for, each alone."""
+    found = {}
+    for group in snapshot.groups:
+        job_class, job = group.job_class, group.order[0][1]
+        request = job_class.request
+        least = at_count(request, request.places) if is_elastic(request) else request
+        limit = room.lack(job_class.party, amounts_needed(least, job_class.walltime_s))
+        if limit is not None and job in snapshot.profiles:
+            found[job] = limit
+    return found
+
+
+def _without(snapshot: Snapshot, limits: Mapping[int, AtLimit]) -> tuple[Snapshot, dict[int, Wait]]:
+    """Return a snapshot without some waiting jobs, and why these wait."""
+    groups: list[Group] = []
+    waits: dict[int, Wait] = {}
+    for group in snapshot.groups:
+        job = group.order[0][1]
+        if job in limits:
+            waits[job] = Wait(job_class=group.job_class, first=job, reason=limits[job])
+        else:
+            groups.append(group)
+    if not waits:
+        return snapshot, waits
+    profiles = {job: each for job, each in snapshot.profiles.items() if job not in waits}
+    return structs.replace(snapshot, groups=groups, profiles=profiles), waits
+
+
+def _first_break(snapshot: Snapshot, room: LimitRoom, plan: Plan) -> _Break | None:
+    """Return the first job of a plan that breaks a limit, and take of the room what is within."""
+    for move in plan.moves:
+        limit = room.grown(move.job, move.allocation, snapshot.nodes)
+        if limit is not None:
+            has = room.book.held[move.job].amounts.get("gpus", 0) // 100
+            gpus = _left(snapshot.profiles[move.job], limit, has, gpu_count(move.allocation))
+            return _Break(job=move.job, limit=limit, gpus=gpus if gpus > has else 0)
+        room.move(move.job, move.allocation, snapshot.nodes)
+    for start in plan.starts:
+        party, walltime_s = start.job_class.party, start.job_class.walltime_s
+        counted = amounts_there(start.allocation, snapshot.nodes, walltime_s)
+        limit = room.lack(party, counted)
+        if limit is not None:
+            gpus = _left(snapshot.profiles[start.job], limit, 0, gpu_count(start.allocation))
+            return _Break(job=start.job, limit=limit, gpus=gpus)
+        room.take(party, counted)
+    return None
+
+
+def _left(profile: TrainingProfile, limit: AtLimit, has: int, planned: int) -> int:
+    """Return how many GPUs a job may get instead of those planned, in proportion; 0: none."""
+    part = limit.left / limit.needed if limit.needed else 0.0
+    most = has + int((planned - has) * part)
+    adaptive = profile.adaptive
+    least = adaptive.gpus_min if adaptive is not None else min(profile.gpus, default=planned)
+    return min(most, planned - 1) if most >= least else 0
+
+
+def _capped(snapshot: Snapshot, broken: _Break) -> tuple[Snapshot, dict[int, Wait]]:
+    """Return a snapshot in which a job may have no more GPUs than a limit leaves, or none."""
+    job, profile = broken.job, snapshot.profiles[broken.job]
+    is_waiting = any(group.order[0][1] == job for group in snapshot.groups)
+    if is_waiting and not broken.gpus:
+        return _without(snapshot, {job: broken.limit})
+    if broken.gpus:
+        gpus = tuple(each for each in profile.gpus if each <= broken.gpus)
+        adaptive = profile.adaptive
+        if adaptive is not None:
+            adaptive = structs.replace(adaptive, gpus_max=min(adaptive.gpus_max, broken.gpus))
+        profile = structs.replace(profile, gpus=gpus, adaptive=adaptive)
+    else:
+        profile = structs.replace(profile, movable=False, movable_later=False)
+    return structs.replace(snapshot, profiles={**snapshot.profiles, job: profile}), {}
+
+
+def _trimmed(snapshot: Snapshot, room: LimitRoom, plan: Plan) -> Plan:
+    """Return a plan without migrations, and without the starts that break a limit."""
+    plan = structs.replace(plan, moves=())
+    while (broken := _first_break(snapshot, room.copy(), plan)) is not None:
+        starts = tuple(start for start in plan.starts if start.job != broken.job)
+        refused = next(start for start in plan.starts if start.job == broken.job)
+        wait = Wait(job_class=refused.job_class, first=broken.job, reason=broken.limit)
+        plan = structs.replace(plan, starts=starts, waits=(*plan.waits, wait))
+    return plan
+
+
+def _with_waits(plan: Plan, waits: Mapping[int, Wait]) -> Plan:
+    return structs.replace(plan, waits=(*plan.waits, *waits.values())) if waits else plan
