@@ -38,7 +38,7 @@ class ResourceLimits(
 
 
 class LimitTables(Struct, frozen=True, kw_only=True):
-    """The tables of limits of a queue, or of the site.
+    """The tables of limits of a queue, a QOS, a project, or of the site.
 
     Attributes:
         total: of all jobs together.
@@ -49,3 +49,13 @@ class LimitTables(Struct, frozen=True, kw_only=True):
     total: ResourceLimits = ResourceLimits()
     each_user: ResourceLimits = ResourceLimits()
     user: dict[str, ResourceLimits] = {}
+
+
+class SharedLimitTables(LimitTables, frozen=True, kw_only=True):
+    """The same with those of projects.
+
+    Attributes:
+        each_project: of the jobs of each project, with those of the projects below it.
+    """
+
+    each_project: ResourceLimits = ResourceLimits()

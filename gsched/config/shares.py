@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from gsched.config.limits import LimitTables, SharedLimitTables
 from gsched.config.units import BadValueError
 from gsched.config.words import MAX_WEIGHT, Seconds, Weight
 
@@ -16,7 +17,7 @@ _NAME: Final = 64  # characters
 Shares = Annotated[int, msgspec.Meta(ge=1, le=_MAX_SHARES)]
 
 
-class ProjectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProjectConfig(LimitTables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[[project]]``: users who share resources, and how much of them is theirs.
 
     Attributes:
@@ -44,7 +45,7 @@ class ProjectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.users if isinstance(self.users, dict) else dict.fromkeys(self.users, 1)
 
 
-class QosConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QosConfig(SharedLimitTables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[[qos]]``: a quality of service.
 
     Attributes:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from gsched.config.idle_gpus import IdleGpusConfig
-from gsched.config.limits import LimitTables
+from gsched.config.limits import SharedLimitTables
 from gsched.config.nodes import (
     GpuShareConfig,
     LoginConfig,
@@ -101,7 +101,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     audit_file: OptionalPath = ""
 
 
-class QueueConfig(LimitTables, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QueueConfig(SharedLimitTables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[[queue]]``: one queue.
 
     Attributes:
@@ -146,11 +146,11 @@ class QueueConfig(LimitTables, frozen=True, kw_only=True, forbid_unknown_fields=
 QUEUE_ATTRIBUTES: Final = tuple(
     name
     for name in QueueConfig.__struct_fields__
-    if name not in {"name", "policy", *LimitTables.__struct_fields__}
+    if name not in {"name", "policy", *SharedLimitTables.__struct_fields__}
 )
 
 
-class LimitsConfig(LimitTables, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LimitsConfig(SharedLimitTables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[limits]``: what users may take and keep, and what their jobs get that state nothing.
 
     Attributes:

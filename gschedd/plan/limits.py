@@ -14,9 +14,10 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from msgspec import Struct, structs
 
-from gsched.config.limits import LimitTables, ResourceLimits
+from gsched.config.limits import LimitTables, ResourceLimits, SharedLimitTables
+from gsched.config.shares import ProjectConfig, ancestry
 from gsched.model.resources import WHOLE_PERCENT, Allocation, Gpu, Request, percent_held
-from gsched.model.units import format_size
+from gsched.model.units import format_duration, format_size
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.words import Reason
 
@@ -62,10 +63,12 @@ KINDS: Final = (
 
 
 class Party(NamedTuple):
-    """Whose limits a job is subject to; an empty user: nothing is limited by user."""
+    """Whose limits a job is subject to; what is empty limits nothing."""
 
     queue: str
     user: str = ""
+    project: str = ""
+    qos: str = ""
 
 
 class Limited(Protocol):
@@ -101,6 +104,8 @@ class Bound(Struct, frozen=True, kw_only=True):
 
     def words(self, amount: float) -> str:
         """Return an amount without its noun."""
+        if self.counter == "walltime":
+            return format_duration(amount)
         if self.counter == "memory":
             return format_size(int(amount))
         return f"{amount / self.kind.scale:.10g}" if math.isfinite(amount) else "unlimited"
@@ -108,29 +113,38 @@ class Bound(Struct, frozen=True, kw_only=True):
     @property
     def holder(self) -> str:
         """Return whose jobs count, in words: ``alice``, ``queue gpu``."""
-        if "user" in self.scope:
-            return self.scope[-1]
-        return "all users" if self.scope == ("all",) else " ".join(self.scope)
+        if self.scope == ("all",):
+            return "all users"
+        return self.scope[-1] if self.scope[-2] == "user" else " ".join(self.scope[-2:])
 
     @property
     def limit_of(self) -> str:
         """Return whose limit it is, in words: ``each user in queue gpu``."""
         if self.scope == ("all",):
             return "all jobs"
-        if "user" not in self.scope:
-            return " ".join(self.scope)
-        who = f"user {self.scope[-1]}" if self.named else "each user"
+        kind, name = self.scope[-2:]
+        is_each = kind in {"user", "project"} and not self.named
+        who = f"each {kind}" if is_each else f"{kind} {name}"
         return f"{who} in {' '.join(self.scope[:-2])}" if len(self.scope) > 2 else who
 
 
 class LimitRules:
     """The limits of site and queues, and which of them bound a job."""
 
-    def __init__(self, site: LimitTables, queues: Mapping[str, LimitTables]) -> None:
-        self._site = _tables_of(site)
-        queue_tables = {name: _tables_of(tables) for name, tables in queues.items()}
-        self._queues = {name: each for name, each in queue_tables.items() if each != LimitTables()}
-        limits = [each for one in (site, *self._queues.values()) for each in _limits_of(one)]
+    def __init__(
+        self,
+        site: LimitTables,
+        queues: Mapping[str, LimitTables],
+        projects: Mapping[str, ProjectConfig] | None = None,
+        qos: Mapping[str, LimitTables] | None = None,
+    ) -> None:
+        self._projects = dict(projects or {})
+        named = {"queue": queues, "project": self._projects, "qos": qos or {}}
+        self._tables: dict[Scope, SharedLimitTables] = {(): _tables_of(site)}
+        for kind, tables in named.items():
+            self._tables |= {(kind, name): _tables_of(each) for name, each in tables.items()}
+        stated = [each for each in self._tables.values() if each != SharedLimitTables()]
+        limits = [each for one in stated for each in _limits_of(one)]
         #: Whether there is any limit, one of GPUs by type, and one of the time of running jobs.
         self.is_on = any(each != ResourceLimits() for each in limits)
         self.by_type = any(each.max_gpus_of for each in limits)
@@ -139,62 +153,86 @@ class LimitRules:
         self._parties: dict[Party, Party | None] = {}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, LimitRules) and (self._site, self._queues) == (
-            other._site,
-            other._queues,
-        )
+        if not isinstance(other, LimitRules):
+            return False
+        both_off = not self.is_on and not other.is_on
+        return both_off or (self._tables, self._projects) == (other._tables, other._projects)
 
     def __hash__(self) -> int:
         return hash(self.is_on)
 
-    def bounds(self, queue: str, user: str) -> tuple[Bound, ...]:
-        """Return all limits of a user's jobs in a queue, of the site first."""
-        party = Party(queue, user)
+    def bounds(self, party: Party) -> tuple[Bound, ...]:
+        """Return all limits of a party's jobs, of the site first."""
         found = self._of.get(party)
         if found is None:
             found = self._of[party] = tuple(self._bounds(party))
         return found
 
     def _bounds(self, party: Party) -> Iterator[Bound]:
-        yield from _bounds_of(("all",), self._site.total)
-        yield from _user_bounds((), self._site, party.user)
-        queue = self._queues.get(party.queue)
-        if queue is not None:
-            yield from _bounds_of(("queue", party.queue), queue.total)
-            yield from _user_bounds(("queue", party.queue), queue, party.user)
+        projects = self._above(party.project)
+        of_all = self._tables[()]
+        yield from _bounds_of(("all",), of_all.total)
+        yield from _user_bounds((), of_all, party.user)
+        for scope in (("queue", party.queue), ("qos", party.qos)):
+            if scope in self._tables:
+                tables = self._tables[scope]
+                yield from _bounds_of(scope, tables.total)
+                yield from _user_bounds(scope, tables, party.user)
+                for project in projects:
+                    yield from _bounds_of((*scope, "project", project), tables.each_project)
+        for project in projects:
+            scope = ("project", project)
+            tables = self._tables.get(scope, SharedLimitTables())
+            yield from _own_bounds(scope, of_all.each_project, tables.total)
+            yield from _user_bounds(scope, tables, party.user)
 
-    def party(self, queue: str, user: str) -> Party | None:
-        """Return by what jobs of a user in a queue are limited when they start; None: nothing."""
+    def _above(self, project: str) -> tuple[str, ...]:
+        """Return a project and those that it is a part of."""
+        if project not in self._projects:
+            return (project,) if project else ()
+        return tuple(each.name for each in ancestry(self._projects, project))
+
+    def party(self, full: Party) -> Party | None:
+        """Return by what jobs are limited together when they start; None: by nothing."""
         if not self.is_on:
             return None
-        full = Party(queue, user)
         if full not in self._parties:
-            scopes = {each.scope for each in self.bounds(queue, user) if each.kind.at_start}
-            by_user = any("user" in scope for scope in scopes)
-            self._parties[full] = Party(queue, user if by_user else "") if scopes else None
+            scopes = {each.scope for each in self.bounds(full) if each.kind.at_start}
+            kinds = {kind for scope in scopes for kind in scope[::2]}
+            self._parties[full] = Party(
+                full.queue,
+                full.user if "user" in kinds else "",
+                full.project if "project" in kinds else "",
+                full.qos if "qos" in kinds else "",
+            )
+            if not scopes:
+                self._parties[full] = None
         return self._parties[full]
 
-    def scopes(self, queue: str, user: str) -> frozenset[Scope]:
-        """Return the scopes with limits of a user's jobs in a queue."""
-        return frozenset(bound.scope for bound in self.bounds(queue, user))
+    def scopes(self, party: Party) -> frozenset[Scope]:
+        """Return the scopes with limits of a party's jobs."""
+        return frozenset(bound.scope for bound in self.bounds(party))
 
 
-def _tables_of(config: LimitTables) -> LimitTables:
+def _tables_of(config: LimitTables) -> SharedLimitTables:
     """Return the tables alone of what has other keys, too."""
-    return LimitTables(**{name: getattr(config, name) for name in LimitTables.__struct_fields__})
+    names = [name for name in SharedLimitTables.__struct_fields__ if hasattr(config, name)]
+    return SharedLimitTables(**{name: getattr(config, name) for name in names})
 
 
-def _limits_of(tables: LimitTables) -> tuple[ResourceLimits, ...]:
-    return (tables.total, tables.each_user, *tables.user.values())
+def _limits_of(tables: SharedLimitTables) -> tuple[ResourceLimits, ...]:
+    return (tables.total, tables.each_user, tables.each_project, *tables.user.values())
 
 
 def _user_bounds(scope: Scope, tables: LimitTables, user: str) -> Iterator[Bound]:
-    if not user:
-        return
-    own = tables.user.get(user, ResourceLimits())
+    if user:
+        own = tables.user.get(user, ResourceLimits())
+        yield from _own_bounds((*scope, "user", user), tables.each_user, own)
+
+
+def _own_bounds(scope: Scope, usual: ResourceLimits, own: ResourceLimits) -> Iterator[Bound]:
     stated = {key: value for key, value in structs.asdict(own).items() if value is not None}
-    limits = structs.replace(tables.each_user, **stated)
-    yield from _bounds_of((*scope, "user", user), limits, stated)
+    yield from _bounds_of(scope, structs.replace(usual, **stated), stated)
 
 
 def _bounds_of(
@@ -334,17 +372,17 @@ class LimitBook:
             amounts = amounts_of(allocation, nodes)
             self.count(job, structs.replace(self.held[job], amounts=amounts))
 
-    def count_queued(self, job: int, queue: str, user: str, jobs: int) -> None:
+    def count_queued(self, job: int, party: Party, jobs: int) -> None:
         """Let a submission count as so many unfinished jobs."""
         scopes, before = self.queued.pop(job, (frozenset[Scope](), 0))
         self._add(scopes, {"queued": before}, -1)
         if jobs:
-            scopes = self.rules.scopes(queue, user)
+            scopes = self.rules.scopes(party)
             self.queued[job] = (scopes, jobs)
             self._add(scopes, {"queued": jobs}, 1)
 
     def _scopes(self, party: Party) -> Iterable[Scope]:
-        return self.rules.scopes(party.queue, party.user)
+        return self.rules.scopes(party)
 
     def _add(self, scopes: Iterable[Scope], amounts: Amounts, sign: int) -> None:
         for scope in scopes:
@@ -421,7 +459,7 @@ class LimitRoom:
         """
         if party is None:
             return None
-        for bound in self.rules.bounds(*party):
+        for bound in self.rules.bounds(party):
             amount = needed.get(bound.counter, 0)
             if amount and bound.kind.at_start:
                 used = self.used(bound)
@@ -433,7 +471,7 @@ class LimitRoom:
         """Let a job that starts count."""
         if party is None:
             return
-        for scope in self.rules.scopes(*party):
+        for scope in self.rules.scopes(party):
             taken = self._taken.setdefault(scope, Counter())
             for counter, amount in amounts.items():
                 if math.isfinite(amount):
@@ -445,7 +483,7 @@ class LimitRoom:
         Jobs that have not started are assumed to start now.
         """
         times_s = []
-        for bound in self.rules.bounds(*party):
+        for bound in self.rules.bounds(party):
             rate = self.book.counts.get(bound.scope, Counter())["gpus"]
             excess = self.used(bound) + needed.get(bound.counter, 0) - bound.most
             can_start = bound.counter == "gpu_time" and needed.get("gpu_time", 0) <= bound.most

@@ -18,7 +18,7 @@ from gschedd.core.head import Head
 from gschedd.core.state.ledger import avoided_gpus, coming, kept_space
 from gschedd.core.state.limit_use import held_by, submitted_by
 from gschedd.core.state.records import Job
-from gschedd.core.state.state import State
+from gschedd.core.state.state import State, party_of
 from gschedd.core.views.reasons import Reasons
 from gschedd.plan.limits import LimitBook
 from gschedd.plan.space import FreeNode, emptied, take
@@ -239,7 +239,7 @@ def _check_limits(state: State) -> None:
         held = held_by(state, job)
         book.count(job.id, held)
         jobs = submitted_by(job)
-        book.count_queued(job.id, job.spec.queue, job.spec.owner.user, jobs)
+        book.count_queued(job.id, party_of(job.spec), jobs)
     for scope in {*book.counts, *state.limits.counts}:
         counted, expected = (
             {name: count for name, count in each.counts.get(scope, {}).items() if name not in TIMES}

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec import convert, structs
 
+from gsched.config.shares import ProjectConfig, QosConfig
 from gsched.config.tables import LimitsConfig, QueueConfig
 from gsched.errors import InvalidRequestError, TryAgainError
 from gschedd.core.requests.queues import reconfigure
@@ -15,12 +16,25 @@ from tests.support.world import BOB, GIB, World, node, settings
 Keys = Mapping[str, object]
 
 
-def world(*machines: Machine, queues: Mapping[str, Keys] | None = None, **tables: object) -> World:
+def world(
+    *machines: Machine,
+    queues: Mapping[str, Keys] | None = None,
+    projects: Mapping[str, Keys] | None = None,
+    qos: Mapping[str, Keys] | None = None,
+    **tables: object,
+) -> World:
     """Return a cluster with limits."""
+    known_projects = convert(_named(projects or {}), dict[str, ProjectConfig])
+    known_qos = convert(_named(qos or {}), dict[str, QosConfig])
     stated = queues or {"batch": {}}
     known = {name: convert({"name": name, **keys}, QueueConfig) for name, keys in stated.items()}
-    config = settings(queues=known, limits=convert(tables, LimitsConfig))
+    table = convert(tables, LimitsConfig)
+    config = settings(queues=known, limits=table, projects=known_projects, qos=known_qos)
     return World(*(machines or (node("n1", cpus=16, gpus=8),)), config=config)
+
+
+def _named(tables: Mapping[str, Keys]) -> Mapping[str, Keys]:
+    return {name: {"name": name, **keys} for name, keys in tables.items()}
 
 
 def limits(**keys: object) -> Keys:
@@ -246,3 +260,35 @@ def test_a_longer_walltime_of_a_running_job_counts() -> None:
         InvalidRequestError, match="requests 2 GPUs; the limit of each user in queue small"
     ):
         here.alter(waits, queue="small")
+
+
+def test_projects_and_qos_limit_their_jobs_and_those_of_projects_below() -> None:
+    """A project counts what is below it; a key of a project counts instead of that of each one."""
+    projects: dict[str, Keys] = {
+        "lab": {"total": limits(max_gpus=4)},
+        "vision": {"parent": "lab", "users": ("alice", "bob"), "each_user": limits(max_gpus=2)},
+        "speech": {"parent": "lab", "users": ("bob",)},
+    }
+    here = world(
+        each_project=limits(max_gpus=3),
+        projects=projects,
+        qos={"high": {"total": limits(max_running=1)}},
+    )
+    first = here.submit("nodes=1:ppn=1:gpus=2", account="vision")
+    over = here.submit("nodes=1:ppn=1:gpus=1", account="vision")
+    second = here.submit("nodes=1:ppn=1:gpus=2", account="speech", by=BOB)
+    above = here.submit("nodes=1:ppn=1:gpus=1", account="speech", by=BOB)
+    assert running(here) == {first, second}
+    assert here.why(over).startswith(
+        "alice uses 2 of 2 GPUs, the limit of each user in project vision: "
+    )
+    assert here.why(above).startswith("project lab uses 4 of 4 GPUs, the limit of project lab: job")
+    urgent = here.submit(qos="high", account="vision")
+    waits = here.submit(qos="high", account="vision", by=BOB)
+    assert urgent in running(here)
+    assert here.why(waits).startswith("qos high has 1 of 1 running jobs, the limit of qos high")
+    with pytest.raises(
+        InvalidRequestError, match="requests 4 GPUs; the limit of each project is 3"
+    ):
+        here.submit("nodes=1:ppn=1:gpus=4", account="speech", by=BOB)
+    here.alter(over, account="vision", resources=("walltime=100",))

@@ -51,6 +51,14 @@ _WAITS: Final = (
     ("limit ", "JobArrayTaskLimit"),
     ("queue stopped", "PartitionDown"),
 )
+#: Reasons for limits by what they count: of each user, and of all jobs of a queue or project.
+_LIMITS: Final = (
+    ("running jobs", ("QOSMaxJobsPerUserLimit", "QOSGrpJobsLimit")),
+    ("CPUs", ("QOSMaxCpuPerUserLimit", "QOSGrpCpuLimit")),
+    ("GPU-hours", ("AssocGrpGRESRunMinutes", "AssocGrpGRESRunMinutes")),
+    ("GPUs", ("QOSMaxGRESPerUser", "QOSGrpGRES")),
+    ("memory", ("QOSMaxMemoryPerUser", "QOSGrpMemLimit")),
+)
 _END_REASONS: Final[Mapping[str, str]] = {
     "FAILED": "NonZeroExitCode",
     "TIMEOUT": "TimeLimit",
@@ -179,6 +187,10 @@ def reason_of(row: JobRow) -> str:
 
 
 def _wait_word(row: JobRow, other: str) -> str:
+    if row.short_reason.startswith("limit: "):
+        words = next((words for noun, words in _LIMITS if noun in row.short_reason), ("", ""))
+        of_each = "the limit of each user" in row.reason or "the limit of user " in row.reason
+        return words[not of_each] or other
     return next((word for start, word in _WAITS if row.short_reason.startswith(start)), other)
 
 

@@ -58,7 +58,7 @@ from gschedd.core.requests.within_limits import (
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, Settings
-from gschedd.core.state.state import State
+from gschedd.core.state.state import State, party_of
 from gschedd.core.training.profile import profile_of
 from gschedd.core.training.step_times import own_size
 from gschedd.models.sizes import size_of
@@ -221,7 +221,8 @@ def _altered(
             )
     spec = _with_deadline(job, spec, alteration, state=state, settings=settings, now_s=now_s)
     check_sharing(spec)
-    if alteration.queue is not None or alteration.resources is not None:
+    changes = (alteration.queue, alteration.resources, alteration.account, alteration.qos)
+    if any(each is not None for each in changes):
         spec = _within_limits(job, spec, caller, state, now_s)
     return spec
 
@@ -238,7 +239,7 @@ def _within_limits(job: Job, spec: JobSpec, caller: Caller, state: State, now_s:
         return spec
     walltime_s = limited_walltime(spec.walltime_s, spec.queue, spec.owner.user, state)
     spec = structs.replace(spec, walltime_s=walltime_s)
-    if spec.queue != job.spec.queue:
+    if party_of(spec) != party_of(job.spec):
         check_submitted(spec, state, job)
     else:
         check_startable(spec, state)

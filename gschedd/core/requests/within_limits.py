@@ -1,13 +1,15 @@
 """Limits of users and queues at submissions and changes: of single jobs, and of their number."""
 
+import math
+
 from gsched.errors import InvalidRequestError, TryAgainError
 from gsched.model.arrays import count
 from gsched.model.ids import short_job_id
 from gsched.model.job import JobSpec
 from gsched.model.units import format_duration
 from gschedd.core.state.records import Job
-from gschedd.core.state.state import State
-from gschedd.plan.limits import LimitRoom, amounts_needed
+from gschedd.core.state.state import State, party_of
+from gschedd.plan.limits import LimitRoom, Party, amounts_needed
 
 SEE_LIMITS = "glimits shows your limits"
 
@@ -18,7 +20,7 @@ def limited_walltime(walltime_s: float | None, queue: str, user: str, state: Sta
     Raises:
         InvalidRequestError: it states more.
     """
-    for bound in state.limits.rules.bounds(queue, user):
+    for bound in state.limits.rules.bounds(Party(queue, user)):
         if bound.kind.key != "max_walltime_s":
             continue
         if walltime_s is None:
@@ -44,7 +46,7 @@ def check_submitted(spec: JobSpec, state: State, job: Job | None = None) -> None
     """
     jobs = 1 if spec.array is None else count(spec.array.spans)
     own = state.limits.queued.get(job.id) if job is not None else None
-    for bound in state.limits.rules.bounds(spec.queue, spec.owner.user):
+    for bound in state.limits.rules.bounds(party_of(spec)):
         if bound.counter != "queued" or (own is not None and bound.scope in own[0]):
             continue
         has = state.limits.used(bound.scope, "queued", 0.0)
@@ -66,12 +68,13 @@ def check_startable(spec: JobSpec, state: State) -> None:
     """
     rules = state.limits.rules
     needed = amounts_needed(spec.request, spec.walltime_s)
-    for bound in rules.bounds(spec.queue, spec.owner.user):
+    needed["walltime"] = math.inf if spec.walltime_s is None else spec.walltime_s
+    for bound in rules.bounds(party_of(spec)):
         amount = needed.get(bound.counter, 0)
-        if not bound.kind.at_start or amount <= bound.most:
+        if amount <= bound.most or bound.counter == "queued":
             continue
         limit = f"the limit of {bound.limit_of} is {bound.words(bound.most)}"
-        if bound.counter == "gpu_time" and spec.walltime_s is None:
+        if bound.counter in {"gpu_time", "walltime"} and spec.walltime_s is None:
             raise InvalidRequestError(
                 f"the job has no walltime: {limit} {bound.noun}",
                 hint="state one, such as -l walltime=04:00:00",

@@ -7,7 +7,7 @@ while it migrates; of both the more. So at no moment do running jobs have more t
 from gsched.model.arrays import count
 from gsched.model.states import JobState
 from gschedd.core.state.records import Job
-from gschedd.core.state.state import State
+from gschedd.core.state.state import State, party_of
 from gschedd.core.state.walltime import walltime_left_s
 from gschedd.plan.limits import CountedUse, amounts_of, most_of
 
@@ -25,7 +25,7 @@ def held_by(state: State, job: Job) -> CountedUse | None:
     allocations = [attempt.allocation] if attempt is not None else []
     if job.move is not None and job.move.allocation:
         allocations.append(job.move.allocation)
-    party = state.limits.rules.party(job.spec.queue, job.spec.owner.user)
+    party = state.limits.rules.party(party_of(job.spec))
     if not allocations or party is None:
         return None
     amounts = amounts_of(allocations[0], state.spaces)
@@ -43,7 +43,7 @@ def count_submitted(state: State, job: Job) -> None:
     """Let an unfinished job count as one, and an array as its elements that are no jobs yet."""
     if state.limits.rules.is_on:
         jobs = submitted_by(job)
-        state.limits.count_queued(job.id, job.spec.queue, job.spec.owner.user, jobs)
+        state.limits.count_queued(job.id, party_of(job.spec), jobs)
 
 
 def submitted_by(job: Job) -> int:

@@ -94,7 +94,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def limit_rules(self) -> LimitRules:
         """Return the limits of users and queues."""
-        return LimitRules(self.config.limits, self.queues)
+        return LimitRules(self.config.limits, self.queues, self.projects, self.qos)
 
     def limits_of(self, queue: str) -> QueueLimits:
         """Return what counts for the jobs of a queue; for an unknown one the site's numbers."""

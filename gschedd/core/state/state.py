@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gsched.config.nodes import SharingRules
 from gsched.model.ids import ELEMENT_BASE, submitted_number
+from gsched.model.job import JobSpec
 from gsched.model.resources import Gpu, Request
 from gsched.model.states import JobState, PowerState
 from gsched.model.window import NodeWindow
@@ -13,11 +14,16 @@ from gschedd.core.state.transient import Caches, Dirty, Unstored, Volatile, Wait
 from gschedd.models.adaptive import GoodputKnowledge
 from gschedd.models.startup import Startups
 from gschedd.models.steptimes import StepTimes
-from gschedd.plan.limits import NO_LIMITS, LimitBook, LimitRules
+from gschedd.plan.limits import NO_LIMITS, LimitBook, LimitRules, Party
 from gschedd.plan.sharing import DEFAULT_RULES
 from gschedd.plan.snapshot import JobClass, OrderKey
 from gschedd.plan.space import SortedSpaces
 from gschedd.shares.ledger import UsageLedger
+
+
+def party_of(spec: JobSpec) -> Party:
+    """Return whose limits a job is subject to."""
+    return Party(spec.queue, spec.owner.user, spec.account, spec.qos)
 
 
 class State:
@@ -196,7 +202,7 @@ class State:
         """Return what decides about the job together with others."""
         spec = job.spec
         training = job.id if self.plans_training and spec.is_training else 0
-        party = self.limits.rules.party(spec.queue, spec.owner.user)
+        party = self.limits.rules.party(party_of(spec))
         if self.priorities is None:
             return JobClass(
                 queue=spec.queue,
