@@ -5,7 +5,7 @@ import pathlib
 import subprocess
 
 from tests.support.ports import free_port
-from tests.support.torch_python import TRAINING_PATH, torch_python
+from tests.support.torch_python import torch_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 AGENT = ROOT / "gnode" / "supervisor" / "torchrun_agent.py"
@@ -21,7 +21,7 @@ def run_torchrun(
         [*command, f"--nproc-per-node={ranks}", str(script), *arguments],
         env={
             **os.environ,
-            "PYTHONPATH": TRAINING_PATH,
+            "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
             **variables,
