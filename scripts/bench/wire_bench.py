@@ -10,6 +10,7 @@ import asyncio
 import importlib.util
 import multiprocessing
 import os
+import ssl
 import statistics
 import subprocess
 import sys
@@ -23,9 +24,15 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from gsched.config.tls import LIFETIME_S, TlsConfig
+from gsched.files import replace_file
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Load, Usage
 from gsched.model.states import OutcomeKind
+from gsched.pki.contexts import client_context, server_context
+from gsched.pki.files import AUTHORITY, CertificateFiles, files_of
+from gsched.pki.issuing import issue_with_key, make_authority_file, read_authority
+from gsched.pki.names import Identity, Role
 from gsched.protocol import actions as a
 from gsched.protocol import api, node
 from gsched.protocol.sealing import Opener, Sealer
@@ -77,23 +84,60 @@ async def serve_aiohttp(path: str) -> None:
             await socket.send_str(str(count))
         return socket
 
-    async def sealed(request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse(max_msg_size=node.MAX_FRAME_BYTES, compress=False)
-        await socket.prepare(request)
-        opener, sealer = Opener(SESSION_KEY), Sealer(SESSION_KEY)
-        async for frame in socket:
-            count = len(node.decode_from_node(opener.open(frame.data)))
-            await socket.send_bytes(sealer.seal(b"%d" % count))
-        return socket
-
     application = web.Application()
     application.router.add_post("/", handle)
     application.router.add_get("/channel", channel)
-    application.router.add_get("/sealed", sealed)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.UnixSite(runner, path).start()
     await asyncio.Event().wait()
+
+
+async def serve_sealed(path: str) -> None:
+    """Answer in frames with an HMAC each, over TCP, as the node channel did before TLS."""
+    await _serve_tcp(path, None)
+
+
+async def serve_tls(path: str) -> None:
+    """Answer over TLS 1.3 with certificates on both sides, as the node channel does."""
+    await _serve_tcp(path, server_context(certificate(path, "head")))
+
+
+async def _serve_tcp(path: str, context: ssl.SSLContext | None) -> None:
+    async def channel(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(max_msg_size=node.MAX_FRAME_BYTES, compress=False)
+        await socket.prepare(request)
+        opener, sealer = Opener(SESSION_KEY), Sealer(SESSION_KEY)
+        async for frame in socket:
+            if context is None:
+                count = len(node.decode_from_node(opener.open(frame.data)))
+                await socket.send_bytes(sealer.seal(b"%d" % count))
+            else:
+                count = len(node.decode_from_node(frame.data))
+                await socket.send_bytes(b"%d" % count)
+        return socket
+
+    application = web.Application()
+    application.router.add_get("/channel", channel)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    replace_file(path, str(runner.addresses[0][1]).encode())  # as a socket: there when it serves
+    await asyncio.Event().wait()
+
+
+def certificate(path: str, role: Role) -> CertificateFiles:
+    """Return the files of a host of the cluster that is kept beside a path."""
+    directory = os.path.dirname(path)
+    authority = os.path.join(directory, AUTHORITY)
+    if not os.path.exists(authority):
+        make_authority_file(directory, "bench", time.time())
+    issuer = read_authority(Path(authority).read_bytes())
+    files = files_of(os.path.join(directory, role), TlsConfig())
+    identity = Identity(cluster="bench", role=role, name="n1")
+    own = issue_with_key(issuer, identity, now_s=time.time(), lifetime_s=LIFETIME_S)
+    files.write(own=own, trusted=issuer.pem.encode())
+    return files
 
 
 async def serve_h11(path: str) -> None:
@@ -206,21 +250,30 @@ def socket_messages(batch: int) -> Client:
     return load
 
 
-def sealed_messages(batch: int) -> Client:
-    """Return the same load in authenticated frames, as on the node channel."""
+def port_of(path: str) -> str:
+    """Return the port of a server over TCP."""
+    return Path(path).read_text(encoding="ascii")
+
+
+def tcp_messages(batch: int, *, sealed: bool) -> Client:
+    """Return the same load over TCP: in authenticated frames, or over TLS."""
 
     async def load(path: str, seconds: float) -> float:
-        connector = aiohttp.UnixConnector(path)
         messages: list[node.NodeMessage] = [EXITED] * batch
         sealer, opener = Sealer(SESSION_KEY), Opener(SESSION_KEY)
+        scheme = "ws" if sealed else "wss"
+        context = True if sealed else client_context(certificate(path, "node"))
+        url = f"{scheme}://127.0.0.1:{port_of(path)}/channel"
         async with (
-            aiohttp.ClientSession(connector=connector) as session,
-            session.ws_connect("http://head/sealed", compress=0) as socket,
+            aiohttp.ClientSession() as session,
+            session.ws_connect(url, compress=0, ssl=context) as socket,
         ):
             count, started_s = 0, time.monotonic()
             while time.monotonic() < started_s + seconds:
-                await socket.send_bytes(sealer.seal(node.encode(messages)))
-                count += int(bytes(opener.open(await socket.receive_bytes())))
+                payload = node.encode(messages)
+                await socket.send_bytes(sealer.seal(payload) if sealed else payload)
+                answer = await socket.receive_bytes()
+                count += int(bytes(opener.open(answer)) if sealed else answer)
             return count / (time.monotonic() - started_s)
 
     return load
@@ -261,23 +314,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="what the wire costs")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a round")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="figures whose names contain this")
     args = parser.parse_args()
     cases: list[tuple[str, Server, Client]] = [
         ("requests/s, aiohttp", serve_aiohttp, http_requests),
         ("requests/s, bare lines", serve_lines, line_requests),
         ("messages/s, WebSocket, 1 in a frame", serve_aiohttp, socket_messages(1)),
         ("messages/s, WebSocket, 100 in a frame", serve_aiohttp, socket_messages(100)),
-        ("messages/s, sealed, 1 in a frame", serve_aiohttp, sealed_messages(1)),
-        ("messages/s, sealed, 100 in a frame", serve_aiohttp, sealed_messages(100)),
+        ("messages/s, sealed, 1 in a frame", serve_sealed, tcp_messages(1, sealed=True)),
+        ("messages/s, TLS, 1 in a frame", serve_tls, tcp_messages(1, sealed=False)),
+        ("messages/s, sealed, 100 in a frame", serve_sealed, tcp_messages(100, sealed=True)),
+        ("messages/s, TLS, 100 in a frame", serve_tls, tcp_messages(100, sealed=False)),
     ]
     if importlib.util.find_spec("h11"):
         cases.insert(1, ("requests/s, h11", serve_h11, http_requests))
     else:
         print("requests/s, h11: left out, it is not installed")
     for name, server, load in cases:
+        if args.only not in name:
+            continue
         rate = measure(server, load, seconds=args.seconds, rounds=args.rounds)
         print(f"{name}: {rate:,.0f}", flush=True)
     for name, code in START_UPS.items():
+        if args.only not in f"start-up, {name}":
+            continue
         print(f"start-up, {name}: {start_up_ms(code):.0f} ms", flush=True)
 
 
