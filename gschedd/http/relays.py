@@ -121,8 +121,7 @@ class Relays:
         if not user or user != known:
             raise NotPermittedError(
                 _difference(host, uid, user, "" if known == str(uid) else known),
-                hint="users need the same name and number on all hosts: `gsched doctor` compares "
-                "them; tell the administrators",
+                hint="users need the same name and number on all hosts: tell the administrators",
             )
         ended_s = self._ended.get((host, uid, user), -JUST_ENDED_S)
         is_recent = self._clock.monotonic_s() < ended_s + JUST_ENDED_S

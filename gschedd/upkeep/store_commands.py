@@ -77,7 +77,7 @@ def copy(*, back: bool, replace: bool, config_path: str | None, as_json: bool) -
         print("next: remove url from [store] and start the head")
     else:
         print(f"copied {path} as record {position}: {format_size(size_bytes)}")
-        print("next: start the head; a second one needs the same [store], key and queues")
+        print("next: start the head; a second one needs the same gsched.toml and directory pki")
     return 0
 
 

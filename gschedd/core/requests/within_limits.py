@@ -11,8 +11,6 @@ from gschedd.core.state.records import Job
 from gschedd.core.state.state import State, party_of
 from gschedd.plan.limits import LimitRoom, Party, amounts_needed
 
-SEE_LIMITS = "glimits shows your limits"
-
 
 def limited_walltime(walltime_s: float | None, queue: str, user: str, state: State) -> float | None:
     """Return the walltime of a job; one that states none gets the most that it may have.
@@ -81,7 +79,7 @@ def check_startable(spec: JobSpec, state: State) -> None:
             )
         raise InvalidRequestError(
             f"the job requests {bound.words(amount)} {bound.noun}; {limit}",
-            hint=f"request less; {SEE_LIMITS}",
+            hint="request less, or ask an operator for a higher limit",
         )
 
 
