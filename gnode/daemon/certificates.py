@@ -70,8 +70,8 @@ class Certificates:
             state = "has expired" if now_s >= own.expires_s else "is not valid yet"
             raise CertificateError(
                 f"the certificate of this node {state}: compare the clocks of both hosts "
-                f"(timedatectl); if they agree, run gsched token create --role node --name "
-                f"{self._node} on the head, and its line on this host"
+                f"(timedatectl); if they agree, run gsched token create --role {self._role} "
+                f"--name {self._node} on the head, and its line on this host"
             )
         self._cluster = own.cluster
         return context

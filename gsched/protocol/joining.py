@@ -105,6 +105,7 @@ class NodeCertificate(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     node: str
     connected: bool
+    role: MemberRole = "node"
     expires_s: float = 0.0
     current: bool = False
 
@@ -127,7 +128,7 @@ class AuthorityState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         cluster: the id in certificates.
         authorities: SHA-256 of those that count, the newest last.
         of_site: the site issues certificates itself.
-        nodes: of which a certificate is known.
+        nodes: those on other machines, and the login hosts that are connected.
         revoked: names, and when they were revoked.
     """
 

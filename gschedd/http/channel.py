@@ -147,6 +147,14 @@ class NodeChannel:
             return False
         self._newest[link.node] = link.call
         head = self._engine.head
+        login = self._hosts.logins.get(link.node)
+        if login is not None and login.link is not None:
+            await link.refuse(
+                f"{link.node} is a login host of this cluster: give the node another name, or stop "
+                "the login host's gnode",
+                fatal=True,
+            )
+            return False
         if not (
             await self._is_itself(link, message)
             and await self._is_trusted(link, message)

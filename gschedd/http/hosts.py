@@ -50,6 +50,7 @@ class Hosts:
     """All of them.
 
     Attributes:
+        logins: login hosts that are connected, or were, by name.
         relays: the connections of their users.
         joining: certificates of login hosts.
         introduce: returns who has connected, or None for who was not let in.
@@ -68,7 +69,7 @@ class Hosts:
         self._clock = clock
         self.relays = Relays(legs, head, callers.names, clock)
         self._complaints = Complaints(log, clock)
-        self._logins: dict[str, _Login] = {}
+        self.logins: dict[str, _Login] = {}
         self._reports: dict[tuple[str, str], tuple[float, HostReport]] = {}
 
     def routes(self) -> list[web.RouteDef]:
@@ -105,7 +106,7 @@ class Hosts:
                     since_s=node.since_s,
                 )
             )
-        for name, login in sorted(self._logins.items()):
+        for name, login in sorted(self.logins.items()):
             yield self._with_report(
                 HostRow(
                     name=name,
@@ -149,25 +150,25 @@ class Hosts:
             self._complaints.say(link.node, f"login host {link.node} is refused: {refusal}")
             await link.refuse(refusal, fatal=True)
             return socket
-        if len(self._logins) >= LOGINS_MOST:
-            gone = [name for name, each in self._logins.items() if each.link is None]
+        if len(self.logins) >= LOGINS_MOST:
+            gone = [name for name, each in self.logins.items() if each.link is None]
             for name in gone:
-                del self._logins[name]
+                del self.logins[name]
         login = _Login(registration=who.registration, since_s=self._clock.wall_s(), link=link)
-        self._logins[link.node] = login
+        self.logins[link.node] = login
         log.info("login host %s is connected", link.node)
         now = self._witnesses.now
         link.send(n.Welcome(cluster=self._witnesses.cluster, epoch=now.number, epoch_id=now.id))
         self.joining.welcome(link)
         await self._serve(link)
-        if self._logins.get(link.node) is login:
+        if self.logins.get(link.node) is login:
             login.link, login.since_s = None, self._clock.wall_s()
             self._legs.node_lost(link.node)
         return socket
 
     def connected(self) -> list[Link]:
         """Return the login hosts that are connected."""
-        return [each.link for each in self._logins.values() if each.link is not None]
+        return [each.link for each in self.logins.values() if each.link is not None]
 
     async def _refusal(self, link: Link) -> str:
         """Return why a login host is not let in; empty: it is."""
@@ -176,7 +177,7 @@ class Hosts:
                 f"{link.node} is a node of this cluster: give the login host another name, or "
                 f"remove the node with gnodes remove {link.node}"
             )
-        present = self._logins.get(link.node)
+        present = self.logins.get(link.node)
         if present is None or present.link is None:
             return ""
         if await present.link.answers():

@@ -2,14 +2,13 @@
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from aiohttp import web
 
 from gsched.clock import Clock
-from gsched.config.tables import HeadConfig
-from gsched.errors import BadStateError, InvalidRequestError
+from gsched.errors import BadStateError, InvalidRequestError, NotPermittedError
 from gsched.logs import Complaints
 from gsched.model.machine import is_node_name
 from gsched.pki.files import digest, split
@@ -26,11 +25,14 @@ from gsched.protocol.joining import (
     CreateToken,
     Joined,
     JoinHost,
+    MemberRole,
     NodeCertificate,
     TokenList,
+    TokenRow,
     TrustChanged,
 )
 from gschedd.core.requests.authorize import Verb
+from gschedd.core.state.settings import Settings
 from gschedd.http.answers import answer
 from gschedd.http.audit import note_verb
 from gschedd.http.authority import HeadAuthority
@@ -50,7 +52,8 @@ class Joining:
 
     Args:
         logins: returns the login hosts that are connected.
-        head: the configuration.
+        login_names: returns these and those that were.
+        settings: returns those in force.
         node_port: returns where nodes connect.
     """
 
@@ -64,7 +67,8 @@ class Joining:
         bodies: Bodies,
         links: Links,
         logins: Callable[[], list[Link]],
-        head: HeadConfig,
+        login_names: Callable[[], Collection[str]],
+        settings: Callable[[], Settings],
         known_nodes: Callable[[], list[str]],
         node_port: Callable[[], int],
         clock: Clock,
@@ -76,7 +80,8 @@ class Joining:
         self._bodies = bodies
         self._links = links
         self._logins = logins
-        self._head = head
+        self._login_names = login_names
+        self._settings = settings
         self._known_nodes = known_nodes
         self._node_port = node_port
         self._clock = clock
@@ -116,8 +121,8 @@ class Joining:
         row, token = await self._members.create(wanted, caller.user)
         note_verb(request, "create token", row.id)
         log.info("%s has created token %s for a %s", caller.user, row.id, row.role)
-        host = self._head.node_host
-        host = socket.getfqdn() if host in ANYWHERE else host
+        node_host = self._settings().config.head.node_host
+        host = socket.getfqdn() if node_host in ANYWHERE else node_host
         address = f"[{host}]" if ":" in host else host
         return answer(
             CreatedToken(
@@ -125,7 +130,7 @@ class Joining:
                 address=f"{address}:{self._node_port()}",
                 token=token,
                 authority=digest(self._authority.present),
-                loopback=is_on_loopback(f"{self._head.node_host}:0"),
+                loopback=is_on_loopback(f"{node_host}:0"),
             )
         )
 
@@ -152,7 +157,7 @@ class Joining:
             late = [row.node for row in self._state().nodes if not row.current]
             if late and not wanted.force and self._authority.is_replaced:
                 raise BadStateError(
-                    f"these nodes have no certificate of the new authority yet: {', '.join(late)}",
+                    f"these hosts have no certificate of the new authority yet: {', '.join(late)}",
                     hint="start them and wait a moment; with --force they have to join again",
                 )
             self._authority.finish()
@@ -190,6 +195,7 @@ class Joining:
         source = request.remote or "unknown"
         try:
             token = self._members.check(wanted.token, wanted.name)
+            self._check_name(token, wanted.name)
             certificate = self._issue(token.role, wanted.name, wanted.request)
             await self._members.use(token, wanted.name)
         except Exception as error:
@@ -206,6 +212,27 @@ class Joining:
                 trusted=self._authority.trusted,
             )
         )
+
+    def _check_name(self, token: TokenRow, name: str) -> None:
+        """Check that a host may take a name that its token does not state, or that is in use.
+
+        Raises:
+            NotPermittedError: operators have permissions on the host of this name, or a host in
+                the other role has it.
+        """
+        if name in self._settings().config.head.operator_hosts and not token.name:
+            raise NotPermittedError(
+                f"operators have their permissions on {name} ([head] operator_hosts): only a "
+                "token with this name lets a host join as it",
+                hint=f"gsched token create --role {token.role} --name {name} on the head",
+            )
+        others = {"node": "login host", "login": "node"}
+        names = self._known_nodes() if token.role == "login" else self._login_names()
+        if name in names:
+            raise NotPermittedError(
+                f"{name} is a {others[token.role]} of this cluster; {token.role}s need other names",
+                hint="gsched join --name NAME, with a token for that name",
+            )
 
     def _issue(self, role: Role, name: str, request: str) -> str:
         after_s = self._members.revoked.get(f"{role}/{name}", 0.0)
@@ -240,14 +267,19 @@ class Joining:
     def _state(self) -> AuthorityState:
         authorities = tuple(digest(each) for each in split(self._authority.trusted))
         rows = []
-        for name in sorted({*self._known_nodes(), *self._links.connected}):
-            link = self._links.connected.get(name)
+        links: dict[tuple[MemberRole, str], Link | None] = {
+            ("node", name): self._links.connected.get(name)
+            for name in sorted({*self._known_nodes(), *self._links.connected})
+        }
+        links.update({("login", link.node): link for link in self._logins()})
+        for (role, name), link in links.items():
             if link is not None and not link.peer.name:
                 continue  # on a Unix socket
             known = link.certificate if link is not None else None
             rows.append(
                 NodeCertificate(
                     node=name,
+                    role=role,
                     connected=link is not None,
                     expires_s=known.expires_s if known is not None else 0.0,
                     current=known is not None and known.authority == authorities[-1],

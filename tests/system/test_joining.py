@@ -1,5 +1,6 @@
 """Hosts join a cluster with real daemons: tokens, certificates, revocation, a new authority."""
 
+import asyncio
 import json
 import stat
 from pathlib import Path
@@ -9,9 +10,11 @@ import pytest
 from gsched.config.load import load_config
 from gsched.pki import issuing
 from gsched.pki.files import AUTHORITY, DIRECTORY, OWN, TRUSTED, CertificateFiles
+from gsched.protocol.node import Refused
 from tests.support.certificates import give_certificate
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
+from tests.support.dialler import dialled
 
 
 def created(cluster: Cluster, *words: str) -> list[str]:
@@ -90,6 +93,58 @@ def test_t63_each_way_in_which_a_line_does_not_count_is_explained(cluster: Clust
     assert not (cluster.node_dir("n2") / DIRECTORY).exists()
     assert "head" not in (cluster.node_dir("n2") / "gsched.toml").read_text()
     assert join(cluster, fresh, "n2").status == 0
+
+
+def test_a_login_host_joins_by_one_line_and_keeps_its_name(cluster: Cluster) -> None:
+    """Its configuration has the role; no node takes its name, nor it that of a node."""
+    cluster.start_head()
+    cluster.start_node("n1")
+    line = created(cluster, "--role", "login", "--name", "login1")
+    ran = join(cluster, line, "login1")
+    assert ran.status == 0, ran.stderr
+    assert "systemctl enable --now gnode" in ran.stdout
+    config = cluster.node_dir("login1") / "gsched.toml"
+    assert load_config(str(config)).node.role == "login"
+
+    cluster.start_node("login1", role="login", wait=False)
+    wait_until(lambda: "registered" in cluster.log("login1.log"), what="the login host")
+
+    for role, name, other in (("node", "login1", "login host"), ("login", "n1", "node")):
+        taken = join(cluster, created(cluster, "--role", role), name, state="second")
+        assert taken.status != 0
+        assert f"{name} is a {other} of this cluster" in taken.stderr
+
+    async def register_as_node() -> object:
+        async with dialled(cluster, node="login1") as dialler:
+            await dialler.call()
+            return await dialler.register()
+
+    refused = asyncio.run(register_as_node())
+    assert isinstance(refused, Refused)
+    assert "login1 is a login host of this cluster" in refused.message
+    shown = run_command("gsched", "authority", "show", "--json", head=cluster.socket).stdout
+    rows = [(row["node"], row.get("role", "node")) for row in json.loads(shown)["nodes"]]
+    assert rows == [("n1", "node"), ("login1", "login")]
+    again = join(cluster, created(cluster, "--role", "node"), "x", state="login1")
+    assert again.status == 0, again.stderr
+    assert load_config(str(config)).node.role == "compute"
+
+
+@pytest.mark.parametrize("role", ["node", "login"])
+def test_t70_a_token_for_any_name_gives_no_name_of_operator_hosts(
+    cluster: Cluster, role: str
+) -> None:
+    """Whoever is root there can do everything, so an operator must have meant this host."""
+    cluster.head_settings["operator_hosts"] = ["admin1"]
+    cluster.start_head()
+
+    open_line = join(cluster, created(cluster, "--role", role), "admin1")
+    named = join(cluster, created(cluster, "--role", role, "--name", "admin1"), "admin1")
+
+    assert open_line.status == 159
+    assert "only a token with this name lets a host join as it" in open_line.stderr
+    assert f"gsched token create --role {role} --name admin1" in open_line.stderr
+    assert named.status == 0, named.stderr
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -178,7 +233,11 @@ def test_t62_the_authority_is_replaced_while_the_cluster_runs(cluster: Cluster) 
     cluster.start_head()
     cluster.start_node("n1")
     cluster.start_node("n2")
+    give_certificate(cluster.state_dir, cluster.node_dir("login1"), "login1", role="login")
+    cluster.start_node("login1", role="login", wait=False)
+    wait_until(lambda: "registered" in cluster.log("login1.log"), what="the login host")
     old = (cluster.node_dir("n1") / DIRECTORY / OWN).read_bytes()
+    old_of_login = (cluster.node_dir("login1") / DIRECTORY / OWN).read_bytes()
     cluster.stop_node("n2")
     cluster.wait_for_node("n2", "unreachable")
 
@@ -191,14 +250,15 @@ def test_t62_the_authority_is_replaced_while_the_cluster_runs(cluster: Cluster) 
     )
     early = authority("finish")
     assert early.status != 0
-    assert "these nodes have no certificate of the new authority yet" in early.stderr
+    assert "these hosts have no certificate of the new authority yet" in early.stderr
     assert "n2" in early.stderr
     cluster.start_node("n2")
 
     def finished() -> bool:
         return authority("finish").status == 0
 
-    wait_until(finished, what="both nodes to have new certificates")
+    wait_until(finished, what="all hosts to have new certificates")
+    assert (cluster.node_dir("login1") / DIRECTORY / OWN).read_bytes() != old_of_login
     trusted = (cluster.state_dir / DIRECTORY / TRUSTED).read_text()
     wait_until(lambda: (cluster.node_dir("n1") / DIRECTORY / TRUSTED).read_text() == trusted)
     assert cluster.log("n1.log").count("registered with the head") == 1, "no connection was lost"

@@ -10,7 +10,13 @@ from gsched.cli.times import format_time
 from gsched.client import HeadClient
 from gsched.protocol.joining import AuthorityState, ChangeAuthority
 
-COLUMNS = (Column("node"), Column("connected"), Column("certificate expires"), Column("authority"))
+COLUMNS = (
+    Column("host"),
+    Column("role"),
+    Column("connected"),
+    Column("certificate expires"),
+    Column("authority"),
+)
 _EPILOG = """\b
 Example:
   gsched authority replace     both authorities count; hosts get new certificates
@@ -29,7 +35,7 @@ def authority() -> None:
 @color_option
 @connected
 def show(head: HeadClient, *, color: str, as_json: bool) -> int:
-    """Show the authority, and the certificates of nodes that are reached by TCP."""
+    """Show the authority, and the certificates of hosts that are reached by TCP."""
     state = head.authority()
     if as_json:
         print_json(state)
@@ -55,7 +61,7 @@ def replace(head: HeadClient, *, as_json: bool) -> int:
         return 0
     print(f"new authority: sha256:{state.authorities[-1]}")
     print_note(
-        "connected nodes get new certificates now; when gsched authority show lists all as new, "
+        "connected hosts get new certificates now; when gsched authority show lists all as new, "
         "run gsched authority finish",
         command="gsched",
     )
@@ -69,8 +75,8 @@ def replace(head: HeadClient, *, as_json: bool) -> int:
 def finish(head: HeadClient, *, force: bool, as_json: bool) -> int:
     """Stop to trust the old authority.
 
-    Nodes that have no certificate of the new one are named, and nothing is done; with --force they
-    have to join again.
+    Nodes and connected login hosts that have no certificate of the new one are named, and nothing
+    is done; with --force they have to join again, as have login hosts that are away.
     """
     state = head.change_authority(ChangeAuthority(action="finish", force=force))
     if as_json:
@@ -86,7 +92,7 @@ def _print_nodes(state: AuthorityState, *, color: str) -> None:
         expires = format_time(row.expires_s) if row.expires_s else "unknown"
         which = ("new" if row.current else "old") if row.expires_s else "unknown"
         which = "the present one" if row.current and len(state.authorities) == 1 else which
-        rows.append([row.node, "yes" if row.connected else "no", expires, which])
+        rows.append([row.node, row.role, "yes" if row.connected else "no", expires, which])
     if rows:
         print_table(COLUMNS, rows, color=color)
 

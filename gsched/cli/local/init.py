@@ -31,7 +31,7 @@ TEMPLATE = """# Configuration of gsched; every key is described in gsched.toml(5
 [head]
 server_name = "{name}"
 socket = "{socket}"
-# node_host = "0.0.0.0" # nodes of other hosts connect here, over TLS: see gsched-token(1)
+# node_host = "0.0.0.0" # nodes of other hosts connect here, over TLS: see gsched(1), gsched token
 # node_port = 15010
 state_dir = "{state}"
 # operators = ["alice"] # may do everything, besides root

@@ -32,7 +32,7 @@ from gsched.pki.contexts import check_head, explain, joining_context
 from gsched.pki.files import digest, files_of
 from gsched.pki.names import CertificateError
 from gsched.protocol.api import ErrorReply
-from gsched.protocol.joining import AuthorityReply, Joined, JoinHost
+from gsched.protocol.joining import AuthorityReply, Joined, JoinHost, MemberRole
 
 TIMEOUT_S: Final = 20.0
 _TOKEN: Final = re.compile(r"[0-9a-f]{8}\.[0-9a-f]{32}")
@@ -43,6 +43,8 @@ Examples:
   gsched join head.example.org:15010 2c9a41f0.5d… sha256:91b2…
   gsched join --name n7 - < line     the line does not show in the list of processes
 """
+#: ``role`` in ``[node]``, by the role of the certificate.
+NODE_ROLES: Final[dict[MemberRole, str]] = {"node": "compute", "login": "login"}
 T = TypeVar("T")
 
 
@@ -60,8 +62,8 @@ def join(*, words: tuple[str, ...], name: str, config_path: str, as_json: bool) 
     """Make this host a member of a cluster: get its certificate, and write its configuration.
 
     The key is made here and stays here. The head is known by the hash of its authority's
-    certificate. A configuration that exists keeps all keys but head and name. With - instead of the
-    line, it is read from standard input.
+    certificate. A configuration that exists keeps all keys but head, name and role. With - instead
+    of the line, it is read from standard input.
     """
     address, token, wanted = _words(words)
     path = Path(config_path)
@@ -91,7 +93,6 @@ def join(*, words: tuple[str, ...], name: str, config_path: str, as_json: bool) 
     joined = _ask(address, authority, "POST", "/v1/join", request, Joined)
     files.write(own=joined.certificate.encode() + key, trusted=joined.trusted.encode())
     _write_config(path, address, joined)
-    next_step = "systemctl enable --now gnode" if joined.role == "node" else "see gsched-join(1)"
     if as_json:
         print_json(
             {
@@ -106,7 +107,10 @@ def join(*, words: tuple[str, ...], name: str, config_path: str, as_json: bool) 
         return 0
     print(f"this host is now {joined.role} {joined.name} of the cluster {joined.server}")
     print(f"certificate and key: {files.certificate}; configuration: {path}")
-    print(f"next: {next_step} (if gnode runs with another head or name, restart it; jobs go on)")
+    print(
+        "next: systemctl enable --now gnode "
+        "(if gnode runs with another head, name or role, restart it; jobs go on)"
+    )
     return 0
 
 
@@ -196,7 +200,11 @@ def _write_config(path: Path, address: str, joined: Joined) -> None:
         if path.exists()
         else "# Of this host; see gsched.toml(5).\n"
     )
-    for key, value in (("head", address), ("name", joined.name)):
+    role = NODE_ROLES[joined.role]
+    values = {"head": address, "name": joined.name, "role": role}
+    if parse_config(text, where=str(path)).node.role == role:
+        del values["role"]
+    for key, value in values.items():
         text = with_value(text, ("node", key), value, where=str(path))
     parse_config(text, where=str(path))
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
