@@ -30,7 +30,7 @@ _KINDS: Final = {
     "array": "a list in brackets",
     "object": "a table",
 }
-_EXPECTED: Final = re.compile(r"Expected `(?P<kind>\w+)`(?P<more>.*)", re.DOTALL)
+_EXPECTED: Final = re.compile(r"Expected `(?P<kind>\w+)(?: \| null)?`(?P<more>.*)", re.DOTALL)
 #: Keys of versions before, and what to do.
 _REMOVED: Final = {
     "key_file": "delete the line: hosts have certificates, see gsched join in gsched(1)",
@@ -67,8 +67,10 @@ def from_validation(
         return located(keys, wrong[0], hint=wrong[1], text=text, where=where)
     info = _plain(info)
     range_ = _range(info)
-    if "..." in path:  # of a value in a table whose keys the site chooses
-        message = what.replace("`", "'")
+    found = _EXPECTED.fullmatch(what)
+    wanted = found and _KINDS.get(found["kind"], found["kind"]) + found["more"].split(",")[0]
+    if "..." in path and wanted:  # of a value in a table whose keys the site chooses
+        message = f": each value must be {wanted}"
     elif range_ and isinstance(value, (int, float)) and not isinstance(value, bool):
         message = f"must be {range_}, got {value}"
     elif range_ and isinstance(value, str) and (unit := unit_of(keys)):
@@ -77,9 +79,8 @@ def from_validation(
         name = ".".join(str(each) for each in keys)
         hint = f"write [[{name}]] for each, instead of [{name}]"
         return located(keys, "must be a list of tables", hint=hint, text=text, where=where)
-    elif found := _EXPECTED.fullmatch(what):
-        message = f"must be {_KINDS.get(found['kind'], found['kind'])}"
-        message += f"{found['more'].split(',')[0]}, got {_shown(value)}"
+    elif wanted:
+        message = f"must be {wanted}, got {_shown(value)}"
     else:
         message = what.replace("`", "'")
     return located(keys, message, hint="see gsched.toml(5)", text=text, where=where)

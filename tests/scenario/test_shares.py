@@ -21,7 +21,7 @@ from gschedd.core.requests import commands as c
 from gschedd.core.requests.queues import reconfigure
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.views.ahead import jobs_ahead
-from tests.support.world import ALICE, BEGIN_S, BOB, World, node, settings
+from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, World, node, settings
 
 FAR_S = 86400.0
 PROJECTS = {
@@ -228,7 +228,7 @@ def test_what_is_not_the_users_is_refused_with_what_is(
 
     with pytest.raises(GschedError, match=message) as refused:
         world.submit(account=account, qos=qos)
-    assert "projects of alice: ai" in refused.value.hint or "QOS" in refused.value.hint
+    assert refused.value.hint in {"projects of alice: ai, old", "QOS that alice may use: none"}
     with pytest.raises(GschedError, match=message):
         world.alter(waiting, account=account or None, qos=qos or None)
 
@@ -256,6 +256,22 @@ def test_galter_gives_a_waiting_job_to_another_project_and_no_running_one() -> N
     assert [each.project for each in world.head.state.groups] == ["bio"]
     with pytest.raises(BadStateError, match="its project can no longer change"):
         world.alter(runs, account="bio")
+
+
+def test_a_running_job_keeps_its_qos_unless_an_operator_changes_it() -> None:
+    """Otherwise a user started jobs in a QOS one after the other, past its limit."""
+    qos = {"urgent": QosConfig(name="urgent"), "idle": QosConfig(name="idle")}
+    world = World(node("n1", cpus=1), config=settings(qos=qos))
+    runs, waits = world.submit(qos="urgent"), world.submit(qos="urgent")
+
+    world.alter(waits, qos="idle")
+    assert world.job(waits).spec.qos == "idle"
+    for other in ("idle", ""):
+        with pytest.raises(BadStateError, match="its QOS can no longer change"):
+            world.alter(runs, qos=other)
+    world.alter(runs, qos="urgent")
+    world.alter(runs, by=ADMIN, qos="idle")
+    assert world.job(runs).spec.qos == "idle"
 
 
 COORDINATED = {

@@ -127,6 +127,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ),
         ("[[project]]\nname='a'\nparent='b'\n", "parent: unknown project 'b'", 'or "root"'),
         ("[[project]]\nname='a'\nshares=0\n", "[[project]] shares must be an integer from 1", ""),
+        (
+            "[[project]]\nname='a'\nusers={b=-1}\n",
+            ":3: [[project]] users: each value must be an integer >= 1",
+            "",
+        ),
+        (
+            "[limits]\ntotal={max_running='2'}\n",
+            ":2: [limits.total] max_running must be an integer, got '2'",
+            "",
+        ),
         ("[[project]]\nname='a'\nusers={ x = -1 }\n", "[[project]] users", ""),
         ("[[project]]\nname='root'\n", "name: 'root' is the top of the tree", "another name"),
         ("[[project]]\nname='a b'\n", "name: invalid name 'a b'", "use letters"),

@@ -219,6 +219,12 @@ def _altered(
                 f"job {short_job_id(job.id)} is {job.state}: its project can no longer change",
                 hint="its usage is charged to the project that it was started for",
             )
+        is_other = bool(settings.qos) and spec.qos != job.spec.qos
+        if job.attempt is not None and is_other and not caller.operator:
+            raise BadStateError(
+                f"job {short_job_id(job.id)} is {job.state}: its QOS can no longer change",
+                hint="it counts in the limits of the QOS that it was started with; ask an operator",
+            )
     spec = _with_deadline(job, spec, alteration, state=state, settings=settings, now_s=now_s)
     check_sharing(spec)
     changes = (alteration.queue, alteration.resources, alteration.account, alteration.qos)

@@ -51,19 +51,28 @@ def _qos_of(spec: JobSpec, caller: Caller, settings: Settings) -> str:
         return spec.qos
     if spec.qos in {"", "normal"} and spec.qos not in settings.qos:  # Slurm's usual one
         return ""
+    user, above = spec.owner.user, {each.name for each in ancestry(settings.projects, spec.account)}
+    usable = [
+        each.name
+        for each in settings.qos.values()
+        if each.enabled
+        and (
+            not (each.allow_users or each.allow_projects)
+            or user in each.allow_users
+            or not above.isdisjoint(each.allow_projects)
+            or may(caller, Verb.USE_ANY_QUEUE)
+        )
+    ]
+    known = f"QOS that {user} may use: {', '.join(usable) or 'none'}"
     qos = settings.qos.get(spec.qos)
-    known = f"QOS of this cluster: {', '.join(settings.qos)}"
     if qos is None:
         raise InvalidRequestError(f"unknown QOS {shown(spec.qos)}", hint=known)
     if not qos.enabled:
         raise InvalidRequestError(f"QOS {qos.name} does not accept jobs", hint=known)
-    above = {each.name for each in ancestry(settings.projects, spec.account)}
-    is_open = not qos.allow_users and not qos.allow_projects
-    is_allowed = spec.owner.user in qos.allow_users or not above.isdisjoint(qos.allow_projects)
-    if not is_open and not is_allowed and not may(caller, Verb.USE_ANY_QUEUE):
+    if qos.name not in usable:
         who = [*qos.allow_users, *(f"project {name}" for name in qos.allow_projects)]
         raise NotPermittedError(
-            f"{spec.owner.user} may not use QOS {qos.name}: it is for {', '.join(who)}", hint=known
+            f"{user} may not use QOS {qos.name}: it is for {', '.join(who)}", hint=known
         )
     return qos.name
 
