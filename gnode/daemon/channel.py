@@ -5,6 +5,7 @@ Nothing is kept for a head that is away: what must arrive is repeated after the 
 
 import asyncio
 import logging
+import os
 import random
 import secrets
 from collections.abc import Callable, Sequence
@@ -191,7 +192,7 @@ class Channel:
                 except (aiohttp.ServerDisconnectedError, ConnectionResetError) as error:
                     self._complain(f"{error}" if self._path or self._greeted else _CUT_OFF)
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                    self._complain(explain(error) or f"{error}" or type(error).__name__)
+                    self._complain(explain(error) or _reason(error, is_here=bool(self._path)))
                 self._post(Disconnected())
                 if self._welcomed:
                     lasted_s = loop.time() - begun_s
@@ -439,3 +440,16 @@ def _decoded(payload: str | bytes) -> list[HeadMessage]:
         return decode_from_head(payload)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise HandshakeError(f"the head's message cannot be read: {error}") from error
+
+
+def _reason(error: Exception, *, is_here: bool) -> str:
+    """Return why the head was not reached, in the same words for each attempt."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    words = str(error) or type(error).__name__
+    if isinstance(cause, OSError) and cause.errno is not None:
+        by_name = str(cause.strerror or cause)  # of a name service below 0
+        words = os.strerror(cause.errno) if cause.errno > 0 else by_name
+    elif not isinstance(error, TimeoutError):
+        return words
+    remote = "" if is_here else ", node_host in [head], firewalls between"
+    return f"{words}: check head in [node], whether gschedd runs{remote}"

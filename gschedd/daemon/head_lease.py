@@ -75,6 +75,7 @@ def open_log(store: StoreConfig, head: HeadConfig) -> ReplicatedLog:
 
     Raises:
         ConfigError: it cannot be used.
+        StorageError: it is away.
     """
     try:
         from gschedd.store.postgresql import PostgresLog  # psycopg is optional
@@ -94,6 +95,7 @@ def wait_to_rule(store: StoreConfig, head: HeadConfig) -> LeaseKeeper:
 
     Raises:
         ConfigError: the store cannot be used.
+        StorageError: it is away.
     """
     if not store.url:
         return LeaseKeeper()

@@ -151,6 +151,7 @@ class Joining:
         """``POST /v1/authority``: replace it, or end that."""
         caller = self._callers.allowed(request, Verb.REPLACE_AUTHORITY)
         wanted = await read_body(request, self._bodies, ChangeAuthority)
+        note_verb(request, f"{wanted.action} authority")
         if wanted.action == "replace":
             self._authority.replace()
         else:

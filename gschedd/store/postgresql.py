@@ -90,17 +90,24 @@ class PostgresLog:
         """Connect, and make the tables that are not there.
 
         Raises:
-            ConfigError: the server refuses, or the tables are of another version.
+            StorageError: the server is away, or lets this user not in.
+            ConfigError: it refuses more, or the tables are of another version.
         """
         try:
             db = self._connected()
             for statement in _TABLES:
                 db.execute(statement)
             row = db.execute("SELECT format FROM gsched_lease").fetchone()
+        except psycopg.OperationalError as error:  # perhaps for a while: try again
+            raise StorageError(
+                f"the PostgreSQL database {shown_url(self._url)}: {first_line(error)}",
+                hint="start the server, or correct url in [store]; the user and the database must "
+                "be there",
+            ) from error
         except psycopg.Error as error:
             raise ConfigError(
                 f"the PostgreSQL database {shown_url(self._url)}: {first_line(error)}",
-                hint="check url in [store], the server, and that this user may create tables",
+                hint="check url in [store], and that this user may create tables",
             ) from error
         if row != (FORMAT,):
             raise ConfigError(

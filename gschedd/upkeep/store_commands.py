@@ -130,10 +130,10 @@ def status(*, config_path: str | None, as_json: bool) -> int:
         print_json({"ruler": ruler, "newest": newest, "here": here})
         return 0
     left = format_duration(ruler.left_s) if ruler.left_s > 0 else "over"
-    print(f"{'head:':<14}{ruler.holder or 'none yet'}")
-    print(f"{'lease:':<14}{ruler.number}, {left}")
-    print(f"{'newest record:':<14}{newest}" if newest else "newest record: none")
-    print(f"{'this host:':<14}" + (f"record {here}" if here >= 0 else "not part of it"))
+    print(f"head:          {ruler.holder or 'none yet'}")
+    print(f"lease:         {f'{ruler.number}, {left}' if ruler.number else 'none'}")
+    print(f"newest record: {newest or 'none'}")
+    print(f"this host:     {f'record {here}' if here >= 0 else 'not part of it'}")
     return 0
 
 

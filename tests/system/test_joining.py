@@ -259,6 +259,12 @@ def test_t62_the_authority_is_replaced_while_the_cluster_runs(cluster: Cluster) 
 
     wait_until(finished, what="all hosts to have new certificates")
     assert (cluster.node_dir("login1") / DIRECTORY / OWN).read_bytes() != old_of_login
+    audit = map(json.loads, (cluster.state_dir / "audit.log").read_text().splitlines())
+    verbs = [line["verb"] for line in audit if line["status"] == 200]
+    assert [verb for verb in verbs if verb.endswith("authority")] == [
+        "replace authority",
+        "finish authority",
+    ]
     trusted = (cluster.state_dir / DIRECTORY / TRUSTED).read_text()
     wait_until(lambda: (cluster.node_dir("n1") / DIRECTORY / TRUSTED).read_text() == trusted)
     assert cluster.log("n1.log").count("registered with the head") == 1, "no connection was lost"

@@ -217,6 +217,21 @@ def test_a_wrong_certificate_is_explained_by_its_node(cluster: Cluster, kind: st
     assert cluster.head.nodes().nodes == ()
 
 
+def test_a_head_that_is_not_there_is_one_line_of_the_log(cluster: Cluster) -> None:
+    """However often gnode tries; with what to check."""
+    cluster.start_head()
+    give_certificate(cluster.state_dir, cluster.node_dir("n1"), "n1")
+    cluster.stop_head()
+    cluster.start_node("n1", wait=False)
+    words = "Connection refused: check head in [node], whether gschedd runs, node_host in [head]"
+    wait_until(lambda: words in cluster.log("n1.log"), what="the reason")
+
+    cluster.start_head()
+    cluster.wait_for_node("n1")
+
+    assert cluster.log("n1.log").count(words) == 1
+
+
 def test_an_hour_between_the_clocks_keeps_no_node_away(cluster: Cluster) -> None:
     """A certificate begins a day before it is issued."""
     cluster.start_head()

@@ -272,9 +272,29 @@ def test_the_status_names_the_head_that_rules(heads: tuple[Cluster, Cluster]) ->
 
     assert shown.status == 0, shown.stderr
     assert str(first.state_dir) in shown.stdout
+    rows = [line.split(": ", 1) for line in shown.stdout.splitlines()]
+    assert {len(name) + 2 + len(value) - len(value.lstrip()) for name, value in rows} == {15}
     row = json.loads(store_command(first, "status", "--json").stdout)
     assert row["newest"] == row["here"] > 1
     assert 0 < row["ruler"]["left_s"] <= LEASE_S
+
+
+def test_a_server_that_is_away_at_the_start_is_no_fault_of_the_configuration(
+    heads: tuple[Cluster, Cluster],
+) -> None:
+    """The service manager starts the head again; a wrong URL is shown in the same words."""
+    first, _ = heads
+    first.queues = '[store]\nurl = "postgresql://gsched@127.0.0.1:1/gsched"\n'
+    first.start_head(wait=False)
+
+    assert first.head_process.wait(30) == 3
+    ran = store_command(first, "status")
+
+    assert ran.status == 3
+    for text in (ran.stderr, first.log("head.log")):
+        assert "host=127.0.0.1 port=1" in text
+        assert "start the server, or correct url in [store]" in text
+        assert "Traceback" not in text
 
 
 def test_a_server_that_has_lost_records_is_refused(
