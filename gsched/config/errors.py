@@ -70,7 +70,7 @@ def from_validation(
     found = _EXPECTED.fullmatch(what)
     wanted = found and _KINDS.get(found["kind"], found["kind"]) + found["more"].split(",")[0]
     if "..." in path and wanted:  # of a value in a table whose keys the site chooses
-        message = f": each value must be {wanted}"
+        message = f": each value must be {wanted}" if path.endswith("]") else f"must be {wanted}"
     elif range_ and isinstance(value, (int, float)) and not isinstance(value, bool):
         message = f"must be {range_}, got {value}"
     elif range_ and isinstance(value, str) and (unit := unit_of(keys)):
@@ -147,8 +147,9 @@ def _named(keys: Keys) -> str:
     names = [each for each in keys if isinstance(each, str)]
     if not names:
         return ""
-    many = any(isinstance(each, int) for each in keys[: keys.index(names[-1])])
-    table, key = ".".join(names[:-1]), names[-1]
+    *before, last = keys[: keys.index(names[-1]) + 1]
+    many = bool(before) and isinstance(before[-1], int)
+    table, key = ".".join(names[:-1]), last
     if not table:
         return f"{key} "
     return f"[[{table}]] {key} " if many else f"[{table}] {key} "
@@ -170,15 +171,19 @@ def _unknown_key(keys: Keys, *, root: type[Struct], text: str, where: str) -> Co
     place = f"{where}:{line}" if line else where
     if not tables:
         return ConfigError(f"{place}: unknown table or key {name!r}", hint=hint)
-    many = any(isinstance(each, int) for each in keys)
+    many = isinstance(keys[-2], int)
     table = f"[[{'.'.join(tables)}]]" if many else f"[{'.'.join(tables)}]"
     return ConfigError(f"{place}: {table} has no key {name!r}", hint=hint)
 
 
 def _table_with(name: str, root: type[Struct]) -> str:
-    """Return the only table that has a key of that name, as ``[node]``; else nothing."""
+    """Return the only table that has a key of that name, as ``[node]``; else nothing.
+
+    A table within another, as one of limits, counts only if no outer one has the key.
+    """
     found = [table for table, keys in _tables(root, ()) if name in keys]
-    return found[0] if len(found) == 1 else ""
+    outer = [table for table in found if "." not in table] or found
+    return outer[0] if len(outer) == 1 else ""
 
 
 def _tables(struct: type[Struct], way: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -12,10 +12,10 @@ MAX_KEYS: Final = 50
 
 
 class ConfigChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A key whose value differs, or a queue that was added or removed.
+    """A key whose value differs, or a queue, project or QOS that was added or removed.
 
     Attributes:
-        table: as the file writes it, ``training.sia``; of a queue ``queue NAME``.
+        table: as the file writes it, ``training.sia``; of a queue ``queue NAME``, likewise others.
         key: empty: the queue as a whole.
         before, after: the values as JSON; empty: none.
     """
@@ -28,7 +28,7 @@ class ConfigChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def place(self) -> str:
         """Return ``[head] operators`` or ``queue night: max_walltime_s``."""
-        if self.table.startswith("queue "):
+        if " " in self.table:
             return f"{self.table}: {self.key}" if self.key else self.table
         return f"[{self.table}] {self.key}"
 

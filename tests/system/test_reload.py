@@ -60,7 +60,8 @@ def test_keys_that_can_change_do_at_once_and_the_others_are_named(running: Clust
     edit(running, 'name = "batch"', 'name = "batch"\nmax_walltime_s = "1h"\npriority = 5')
     edit(running, "[head]", "[head]\nmax_array_elements = 3\nlease_s = 60")
     edit(running, "node_timeout_s = 15.0", "node_timeout_s = 20.0")
-    file_of(running).write_text(file_of(running).read_text() + '\n[[queue]]\nname = "new"\n')
+    more = '\n[[queue]]\nname = "new"\n[[qos]]\nname = "slow"\neach_user = { max_running = 2 }\n'
+    file_of(running).write_text(file_of(running).read_text() + more)
 
     ran = reload(running)
 
@@ -75,13 +76,17 @@ def test_keys_that_can_change_do_at_once_and_the_others_are_named(running: Clust
     assert "over the limit of queue batch" in gsub(running, "-l", "walltime=7200").stderr
     assert "array" in gsub(running, "-t", "1-4").stderr
     submit(running, "-q", "new")
+    edit(running, "{ max_running = 2 }", "{ max_running = 3 }")
+    changed = "  qos slow.each_user: max_running: 2 -> 3"
+    assert reload(running).stdout.splitlines()[1] == changed
     again = json.loads(reload(running, "--json").stdout)
     assert again["changed"] == []
     assert [each["key"] for each in again["waits"]] == ["node_timeout_s"]
     env = {"GSCHED_CONFIG": str(file_of(running))}
     shown = run_command("gsched", "config", "show", "--diff", env=env)
     assert "max_walltime_s = 3600.0  # line" in shown.stdout
-    assert "line 11 of the file has 20.0: restart the head to use it" in shown.stdout
+    assert "[qos.each_user]\nmax_running = 3  # line" in shown.stdout
+    assert "line 10 of the file has 20.0: restart the head to use it" in shown.stdout
     found = run_command("gsched", "doctor", head=running.socket)
     assert "1 key of " in found.stdout
     assert "need a restart: [head] node_timeout_s" in found.stdout

@@ -133,6 +133,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             "",
         ),
         (
+            "[[queue]]\nname='a'\n[queue.total]\nmax_runing=2\n",
+            ":4: [queue.total] has no key 'max_runing'",
+            "did you mean 'max_running'?",
+        ),
+        (
+            "[[queue]]\nname='a'\n[queue.user.bob]\nmax_gpus=-2\n",
+            "[queue.user] max_gpus must be a number >= -1",
+            "",
+        ),
+        (
             "[limits]\ntotal={max_running='2'}\n",
             ":2: [limits.total] max_running must be an integer, got '2'",
             "",

@@ -26,10 +26,17 @@ Examples:
 """
 TERMS = ("fair_share", "age", "size", "queue", "qos", "own")
 COLUMNS = (
-    *(Column(title) for title in ("Job ID", "User", "Project", "Queue", "QOS")),
+    *(Column(title) for title in ("Job ID", "User", "Project")),
+    Column("Queue", drop=2),
+    Column("QOS", drop=1),
     Column("Priority", right=True),
-    Column("Share", right=True),
-    *(Column(title, right=True) for title in ("Fair share", "Age", "Size", "Queue", "QOS", "Own")),
+    Column("Share", right=True, drop=5),
+    Column("Fair share", right=True),
+    Column("Age", right=True),
+    Column("Size", right=True, drop=3),
+    Column("Queue", right=True),
+    Column("QOS", right=True),
+    Column("Own", right=True, drop=4),
 )
 
 

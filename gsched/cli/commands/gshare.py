@@ -24,10 +24,12 @@ Examples:
 COLUMNS = (
     Column("Project"),
     Column("User"),
-    *(
-        Column(title, right=True)
-        for title in ("Shares", "Norm shares", "CPU hours", "GPU hours", "Usage", "Effectv usage")
-    ),
+    Column("Shares", right=True),
+    Column("Norm shares", right=True, drop=1),
+    Column("CPU hours", right=True, drop=3),
+    Column("GPU hours", right=True, drop=4),
+    Column("Usage", right=True),
+    Column("Effectv usage", right=True, drop=2),
     Column("Level FS", right=True),
     Column("Fair share", right=True),
 )

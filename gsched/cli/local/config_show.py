@@ -214,8 +214,8 @@ def _print(rows: Sequence[Shown], *, is_running: bool) -> None:
     for each in rows:
         if each.table != table:
             table = each.table
-            name, bracket, _ = table.partition("[")
-            title = f"[[{name}]]" if bracket else f"[{name}]"
+            name = re.sub(r"\[\d+\]", "", table)
+            title = f"[[{name}]]" if table.endswith("]") else f"[{name}]"
             of_file = is_running and not each.running and not each.added
             print(f"\n{title}" + ("  # of the file; gnode reads it when it starts" * of_file))
         print(f"{each.key} = {value_text(each.value)}  # {_source(each)}")
