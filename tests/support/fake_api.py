@@ -18,6 +18,7 @@ from gsched.model.ids import array_of, job_number, read_job_id
 from gsched.protocol import actions as a
 from gsched.protocol import api
 from gsched.protocol.messages import JobMessage, MessageReply
+from gsched.protocol.shares import SharesReply, StandingRow
 from gsched.protocol.stories import JobStories
 
 SERVER = "fake"
@@ -54,6 +55,7 @@ class FakeApi:
         output: bytes by (job, stream).
         submitted: every job of every request that arrived.
         acted: every action on jobs or nodes.
+        standings: what projects and users have used.
         queues: by name; the number of their jobs follows from the stories.
         output_of: what finds it there.
         fail_output: why no output can be read, if it cannot.
@@ -71,6 +73,7 @@ class FakeApi:
         self.acted: list[a.AnyJobAction | a.AnyNodeAction] = []
         self.queues: dict[str, api.QueueRow] = {"batch": api.QueueRow(name="batch")}
         self.nodes: list[api.NodeRow] = []
+        self.standings: list[StandingRow] = []
         self.ids_by_key: dict[str, int] = {}
         self.targets: list[str] = []
         self.output_of: Callable[[tuple[int, str]], bytes] = lambda key: self.output.get(key, b"")
@@ -106,6 +109,7 @@ class FakeApi:
         app.router.add_post("/v1/jobs/actions", self._act)
         app.router.add_get("/v1/status", self._status)
         app.router.add_get("/v1/nodes", self._nodes)
+        app.router.add_get("/v1/shares", self._shares)
         app.router.add_post("/v1/nodes/actions", self._act_on_nodes)
         return app
 
@@ -263,6 +267,10 @@ class FakeApi:
 
     async def _nodes(self, request: web.Request) -> web.StreamResponse:
         return _answer(api.NodeList(server=SERVER, now_s=NOW_S, nodes=tuple(self.nodes)))
+
+    async def _shares(self, request: web.Request) -> web.StreamResponse:
+        rows = tuple(self.standings)
+        return _answer(SharesReply(now_s=NOW_S, half_life_s=0.0, orders=True, rows=rows))
 
     async def _act_on_nodes(self, request: web.Request) -> web.StreamResponse:
         asked = msgspec.json.decode(await request.read(), type=a.NODE_ACTION)

@@ -33,12 +33,13 @@ from gsched.cli.slurm.fields import (
 )
 from gsched.cli.slurm.interactive import salloc
 from gsched.cli.slurm.options import is_wanted, parsed
-from gsched.cli.slurm.sacct import sacct, sacctmgr, sshare, sstat
+from gsched.cli.slurm.sacct import sacct, sacctmgr, sstat
 from gsched.cli.slurm.sbatch import sbatch
 from gsched.cli.slurm.scontrol import scontrol
 from gsched.cli.slurm.sinfo import repeated, sinfo
 from gsched.cli.slurm.sreport import sreport
 from gsched.cli.slurm.srun import srun
+from gsched.cli.slurm.sshare import sshare
 from gsched.client import HeadClient
 from gsched.config.environment import environment
 from gsched.errors import UsageError

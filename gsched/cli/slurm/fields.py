@@ -322,7 +322,7 @@ _ROWS: Final = (
     SlurmRow("priority", "p PRIORITY priority", "", "{:.14f}".format),
     SlurmRow("priority", "Q PRIORITY prioritylong", "Priority 10", "{:.0f}".format),
     SlurmRow("queue", "P PARTITION partition", "Partition 10"),
-    SlurmRow(_same("normal"), "q QOS qos", "QOS 10"),
+    SlurmRow(_of(w.qos_of), "q QOS qos", "QOS 10"),
     SlurmRow(_of(w.reason_word), "r REASON reason", "Reason 22"),
     SlurmRow(_of(w.reason_of), "R NODELIST(REASON) reasonlist"),
     SlurmRow(_starts_s, "S START_TIME starttime", "", _time, key=_starts_key),

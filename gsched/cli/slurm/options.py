@@ -44,6 +44,9 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "sreport": """all_clusters/a0 autocomplete cluster/M federation0 help/h0 immediate/i0 local0
         noheader/n0 parsable/p0 parsable2/P0 quiet/Q0 time/t tres/T usage0 verbose/v0
         version/V0""",
+    "sshare": """accounts/A all/a0 autocomplete clusters=cluster/M format/o help0
+        helpformat/e0 json2 long/l0 noheader/h0 noheader:noheader/n0 parsable/p0 parsable2/P0
+        partition/m0 usage0 users=user/u Users/U0 verbose/v0 version/V0 yaml2""",
     "sstat": """allsteps/a0 autocomplete format=fields/o help/h0 helpformat/e0 jobs/j noconvert0
         noheader/n0 parsable/p0 parsable2/P0 pidformat/i0 usage0 verbose/v0 version/V0""",
 }
@@ -58,12 +61,12 @@ _MISSING: Final = {
         "scancel": "admin-comment autocomplete cron sibling",
         "sinfo": "autocomplete future helpformat helpstate json sort yaml",
         "sreport": "autocomplete",
+        "sshare": "autocomplete json yaml",
         "sstat": "autocomplete pidformat",
     }.items()
 }
 #: Filters that no job meets: there are no reservations, licenses and workload keys.
 _OF_NONE: Final = ("reservation", "licenses", "wckey")
-_QOS: Final = "normal"
 
 
 def parsed(words: Sequence[str], command: str) -> w.ParsedCommand:
@@ -96,7 +99,7 @@ def is_wanted(row: JobRow, options: Mapping[str, str], states: Collection[str] =
         and (not names or row.name in names)
         and (not queues or row.queue in queues)
         and ("gid" not in options or _is_of_group(row.user, _listed(options, "gid")))
-        and ("qos" not in options or _QOS in _listed(options, "qos"))
+        and ("qos" not in options or w.qos_of(row) in _listed(options, "qos"))
         and not any(name in options for name in _OF_NONE)
     )
 

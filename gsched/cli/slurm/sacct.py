@@ -1,6 +1,6 @@
-"""sacct and sstat: fields of jobs in Slurm's columns; sacctmgr and sshare, whose lists are empty.
+"""sacct and sstat: fields of jobs in Slurm's columns; sacctmgr, whose lists are empty.
 
-gsched keeps no database of accounts. Any account is accepted at submission; tools that check one
+gsched keeps no database of accounts: projects are in its configuration. Tools that check an account
 before they submit take an empty list as "cannot be checked".
 """
 
@@ -221,12 +221,6 @@ def sacctmgr(words: Sequence[str]) -> int:
     if verb not in _LISTS:
         raise UsageError(
             f"cannot {verb or 'run without a request'}: gsched keeps no accounts",
-            hint="valid: list, show, whose lists are empty; any account is accepted by sbatch",
+            hint="valid: list, show, whose lists are empty; sshare shows the projects",
         )
-    return 0
-
-
-def sshare(words: Sequence[str]) -> int:
-    """Print an empty list: shares are not counted by account."""
-    del words
     return 0

@@ -515,11 +515,12 @@ def _job_lines(story: JobStory) -> list[str]:
     group = _with_number(named, group_id(row)) if named else "(null)"
     is_batch = f"BatchFlag={int(story.interactive is None)} Reboot=0"
     again = int(story.rerunnable)
+    account = row.account or "(null)"
     depends, restarts = story.depends or "(null)", max(0, row.attempt - 1)
     return [
         f"JobId={_job_number(row)} JobName={row.name}",
         f"UserId={user} GroupId={group} MCS_label=N/A",
-        f"Priority={row.priority} Nice=0 Account={row.account or '(null)'} QOS=normal",
+        f"Priority={row.priority} Nice=0 Account={account} QOS={w.qos_of(row)}",
         f"JobState={w.state_of(row)[0]} Reason={w.reason_word(row)} Dependency={depends}",
         f"Requeue={again} Restarts={restarts} {is_batch} ExitCode={w.exit_code(row)}",
         f"RunTime={w.slurm_days(w.elapsed_s(row, story.now_s))} TimeLimit={limit} TimeMin=N/A",

@@ -309,6 +309,11 @@ def slurm_days(seconds: float) -> str:
     return f"{days}-{text}" if days else text
 
 
+def qos_of(row: JobRow) -> str:
+    """Return the QOS of a job; one without any has Slurm's usual one."""
+    return row.qos or "normal"
+
+
 def fitted(text: str, width: int, *, right: bool = False, mark: str = "") -> str:
     """Return a text in a column: cut or filled up with blanks.
 

@@ -129,7 +129,7 @@ def job(row: JobRow, cluster: str) -> Json:
         "nodes": compact(row.nodes),
         "partition": row.queue,
         "priority": number(0 if is_held else max(1, row.priority)),
-        "qos": "normal",
+        "qos": w.qos_of(row),
         "requeue": False,
         "restart_cnt": max(0, row.attempt - 1),
         "standard_error": "",
@@ -181,7 +181,7 @@ def past_job(row: JobRow, cluster: str, now_s: float) -> Json:
         "nodes": compact(row.nodes),
         "partition": row.queue,
         "priority": number(max(1, row.priority)),
-        "qos": "normal",
+        "qos": w.qos_of(row),
         "required": {
             "CPUs": row.cpus,
             "memory_per_cpu": number(None),

@@ -71,7 +71,7 @@ _JOB_FIELDS: Final[Mapping[str, Values[api.JobRow]]] = {
     "state": w.state_of,
     "node": lambda row: row.nodes,
     "step": lambda row: (str(r.job_id(row)), w.slurm_id(row)),
-    "qos": lambda _: ("normal",),
+    "qos": lambda row: (w.qos_of(row),),
 }
 
 
