@@ -66,9 +66,13 @@ def test_a_backup_on_a_new_machine_runs_each_job_once_and_gives_no_number_twice(
 ) -> None:
     cluster.start_head()
     cluster.start_node("n1", cpus=1)
+    (ended,) = Submission(cluster, a_job(cluster, judge)).ids()
+    wait_for_end(cluster, [ended])
     (runs,) = Submission(cluster, a_job(cluster, judge, judge.gate(), code=5)).ids()
     wait_for_starts(judge, [runs])
     (waits,) = Submission(cluster, a_job(cluster, judge, code=6)).ids()
+    used_s = cluster.head.shares().rows[0].cpu_s
+    assert used_s > 0
     target = cluster.directory / "backups"
     assert gsched(cluster, "backup", str(target)).status == 0
     (later,) = Submission(cluster, a_job(cluster, judge)).ids()
@@ -85,6 +89,7 @@ def test_a_backup_on_a_new_machine_runs_each_job_once_and_gives_no_number_twice(
     assert restored.status == 0, restored.stderr
     assert "safe mode" in restored.stdout
     cluster.start_head()
+    assert cluster.head.shares().rows[0].cpu_s == used_s
     assert "there is no mark" in cluster.head.status().safe_mode
     wait_until(lambda: "n1 has obeyed" in cluster.head.status().safe_mode, what="what n1 knows")
     wait_until(lambda: cluster.head.recovery().nodes, what="the node to report its jobs")
