@@ -30,6 +30,7 @@ class LeaseKeeper:
     Attributes:
         held: the lease; None: the store is this machine's alone.
         lost: why this head rules no longer; empty: it does.
+        advice: what to do when it does not: to an operator.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class LeaseKeeper:
     ) -> None:
         self.held = held
         self.lost = ""
+        self.advice = "keep only one of the two: see gschedd(8)"
         self._renewing = renewing
         self._on_lost: Callable[[str], object] | None = None
         self._over = threading.Event()
@@ -50,7 +52,7 @@ class LeaseKeeper:
             try:
                 self._renewing.renew(self.held.number)
             except LeaseLostError as error:
-                self.lost = error.message
+                self.lost, self.advice = error.message, error.hint
                 if self._on_lost is not None:
                     self._on_lost(self.lost)
                 return

@@ -497,7 +497,7 @@ class Service:
     def _why_stopped(self, work: Iterable[asyncio.Task[None]]) -> int:
         ended = [task for task in work if task.done()]
         if self._fenced:
-            error = FencedError(self._fenced, hint="keep only one of the two: see gschedd(8)")
+            error = FencedError(self._fenced, hint=self._lease.advice)
             log.critical("%s: stopping. %s", error, error.hint)
             return error.exit_code
         if not ended:

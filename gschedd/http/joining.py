@@ -227,11 +227,10 @@ class Joining:
                 "token with this name lets a host join as it",
                 hint=f"gsched token create --role {token.role} --name {name} on the head",
             )
-        others = {"node": "login host", "login": "node"}
-        names = self._known_nodes() if token.role == "login" else self._login_names()
-        if name in names:
+        other = "node" if token.role == "login" else "login host"
+        if name in (self._known_nodes() if token.role == "login" else self._login_names()):
             raise NotPermittedError(
-                f"{name} is a {others[token.role]} of this cluster; {token.role}s need other names",
+                f"{name} is a {other} of this cluster: this host needs another name",
                 hint="gsched join --name NAME, with a token for that name",
             )
 

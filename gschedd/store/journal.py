@@ -53,7 +53,7 @@ class LeaseLostError(StorageError):
     def __init__(self, number: int) -> None:
         super().__init__(
             f"another head rules this cluster: lease {number} of this one is over",
-            hint="this head stops; started again, it follows the other one",
+            hint="started again, it stands by: see gsched store status",
         )
 
 

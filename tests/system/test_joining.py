@@ -214,6 +214,9 @@ def test_t64_a_revoked_node_is_cut_off_at_once_and_for_ever(cluster: Cluster) ->
     ran = run_command("gnodes", "revoke", "n1", head=cluster.socket)
 
     assert ran.status == 0, ran.stderr
+    assert "has had no host" not in ran.stderr
+    slip = run_command("gnodes", "revoke", "n11", head=cluster.socket)
+    assert "the cluster has had no host n11 lately" in slip.stderr
     cluster.wait_for_node("n1", "unreachable")
     wait_until(lambda: "of node n1 was revoked" in cluster.log("n1.log"), what="the reason")
     cluster.stop_node("n1")

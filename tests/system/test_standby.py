@@ -121,6 +121,7 @@ def test_a_head_that_was_stopped_meanwhile_writes_nothing_and_ends(
 
     assert first.head_process.wait(20) != 0
     assert "another head rules" in first.log("head.log")
+    assert "started again, it stands by" in first.log("head.log")
     assert jobs(second) == ["1", "2"]
 
 

@@ -220,6 +220,22 @@ def test_up_adds_nodes_to_a_running_cluster(site: Site) -> None:
 
 
 @fresh
+def test_up_starts_a_cluster_of_before_certificates(site: Site) -> None:
+    """It wrote the key of the cluster to each file itself; everything else in them stays."""
+    site.up("--nodes", "1")
+    assert site.down().status == 0
+    files = (site.layout.config, site.layout.node("n1").config)
+    before = [path.read_text() for path in files]
+    for path, text in zip(files, before, strict=True):
+        line = f'key_file = "{site.layout.directory}/cluster.key"\nstate_dir ='
+        path.write_text(text.replace("state_dir =", line, 1))
+        assert path.read_text() != text
+
+    site.up()
+
+    assert [path.read_text() for path in files] == before
+
+
 def test_up_revives_a_cluster_of_which_everything_was_killed(site: Site) -> None:
     """Running, waiting and finished jobs: all are there, each ran once, each has its outcome.
 

@@ -203,9 +203,16 @@ def _revoke(head: HeadClient, names: Sequence[str], *, as_json: bool) -> int:
     if not names:
         raise UsageError("revoke needs at least one host", hint="gnodes revoke NODE...")
     results = []
+    known = {row.name for row in head.hosts().hosts}
     for name in names:
         try:
             head.revoke(name)
+            if name not in known:
+                print_note(
+                    f"the cluster has had no host {name} lately: if that is a slip, revoke the "
+                    "right one (gnodes, gnodes --login)",
+                    command="gnodes",
+                )
             results.append(ActionResult(id=name, text="its certificates are revoked"))
         except InvalidRequestError as error:
             results.append(ActionResult(id=name, error=body_of(error)))

@@ -1,6 +1,8 @@
 """Make the configuration of a throw-away cluster, read it back, let it grow."""
 
+import contextlib
 import os
+import re
 import socket
 import sys
 import tomllib
@@ -28,6 +30,7 @@ NODES_MAX = 256  # on one machine; more is a slip of the finger
 MASTER_PORTS = 500  # each cluster of a machine gets its own range of rendezvous ports
 MASTER_RANGES = 20
 DEFAULT_GPU_TYPE = "declared"
+_KEY_FILE = re.compile(r'^key_file = ".*/cluster\.key"\n', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +124,16 @@ def change(path: Path, keys: Keys, value: object) -> None:
     text = with_value(path.read_text(encoding="utf-8"), keys, value, where=str(path))
     parse_config(text, where=str(path))
     write_file(path, text)
+
+
+def drop_key_file(layout: ClusterLayout) -> None:
+    """Delete the key that ``gsched up`` wrote to each file before hosts had certificates."""
+    for path in (layout.config, *(node.config for node in layout.nodes())):
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # whoever reads it reports that
+            text = path.read_text(encoding="utf-8")
+            kept = _KEY_FILE.sub("", text)
+            if kept != text:
+                write_file(path, kept)
 
 
 def pin_port(layout: ClusterLayout, port: int, nodes: Iterable[NodeLayout]) -> None:

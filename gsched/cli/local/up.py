@@ -199,6 +199,7 @@ class Bringup:
         cluster.make_directory(layout)
         with only_one(layout):
             if layout.exists:
+                cluster.drop_key_file(layout)
                 cluster.read_head(layout)
                 if self._leaves_broken:
                     self._leave_broken()
