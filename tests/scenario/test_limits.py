@@ -292,3 +292,25 @@ def test_projects_and_qos_limit_their_jobs_and_those_of_projects_below() -> None
     ):
         here.submit("nodes=1:ppn=1:gpus=4", account="speech", by=BOB)
     here.alter(over, account="vision", resources=("walltime=100",))
+
+
+def test_a_job_without_walltime_gets_the_most_of_its_project_and_qos() -> None:
+    """As of its queue; also where it gets another QOS, and one that states more is refused."""
+    here = world(
+        projects={"ai": {"users": ["alice"], "each_user": limits(max_walltime_s=7200)}},
+        qos={
+            "short": {"total": limits(max_walltime_s=3600)},
+            "none": {"total": limits(max_running=0)},
+        },
+    )
+
+    usual, short = here.submit("nodes=1:ppn=16"), here.submit("nodes=1:ppn=16", qos="short")
+    assert here.job(usual).spec.walltime_s == 7200
+    assert here.job(short).spec.walltime_s == 3600
+    with pytest.raises(InvalidRequestError, match="over the limit of qos short, 01:00:00"):
+        here.submit("walltime=01:30:00", qos="short")
+    waits = here.submit("nodes=1:ppn=16,walltime=01:30:00")
+    with pytest.raises(InvalidRequestError, match="over the limit of qos short, 01:00:00"):
+        here.alter(waits, qos="short")
+    with pytest.raises(InvalidRequestError, match="cannot run: the limit of qos none is 0 running"):
+        here.submit(qos="none")

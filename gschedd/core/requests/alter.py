@@ -243,7 +243,7 @@ def _within_limits(job: Job, spec: JobSpec, caller: Caller, state: State, now_s:
         if not caller.operator:
             check_longer(job, spec, state, now_s)
         return spec
-    walltime_s = limited_walltime(spec.walltime_s, spec.queue, spec.owner.user, state)
+    walltime_s = limited_walltime(spec.walltime_s, party_of(spec), state)
     spec = structs.replace(spec, walltime_s=walltime_s)
     if party_of(spec) != party_of(job.spec):
         check_submitted(spec, state, job)

@@ -8,6 +8,8 @@ from gsched.model.job import JobSpec
 from gsched.model.limits import shown
 from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.state.settings import Caller, Settings
+from gschedd.core.state.state import party_of
+from gschedd.plan.limits import Party
 
 
 def with_project(spec: JobSpec, caller: Caller, settings: Settings) -> JobSpec:
@@ -16,12 +18,22 @@ def with_project(spec: JobSpec, caller: Caller, settings: Settings) -> JobSpec:
     Raises:
         InvalidRequestError, NotPermittedError: it cannot be for this project, or have this QOS.
     """
-    spec = structs.replace(spec, account=_project_of(spec, settings))
-    return structs.replace(spec, qos=_qos_of(spec, caller, settings))
+    party = with_membership(party_of(spec), caller, settings)
+    return structs.replace(spec, account=party.project, qos=party.qos)
 
 
-def _project_of(spec: JobSpec, settings: Settings) -> str:
-    projects, user, wanted = settings.projects, spec.owner.user, spec.account
+def with_membership(party: Party, caller: Caller, settings: Settings) -> Party:
+    """Return a job's party with its user's default project, if it names none, and a checked QOS.
+
+    Raises:
+        InvalidRequestError, NotPermittedError: as `with_project`.
+    """
+    party = party._replace(project=_project_of(party, settings))
+    return party._replace(qos=_qos_of(party, caller, settings))
+
+
+def _project_of(party: Party, settings: Settings) -> str:
+    projects, user, wanted = settings.projects, party.user, party.project
     if not projects:
         return wanted
     mine = [each.name for each in projects.values() if user in each.user_shares]
@@ -46,12 +58,12 @@ def _project_of(spec: JobSpec, settings: Settings) -> str:
     return project
 
 
-def _qos_of(spec: JobSpec, caller: Caller, settings: Settings) -> str:
+def _qos_of(party: Party, caller: Caller, settings: Settings) -> str:
     if not settings.qos:
-        return spec.qos
-    if spec.qos in {"", "normal"} and spec.qos not in settings.qos:  # Slurm's usual one
+        return party.qos
+    if party.qos in {"", "normal"} and party.qos not in settings.qos:  # Slurm's usual one
         return ""
-    user, above = spec.owner.user, {each.name for each in ancestry(settings.projects, spec.account)}
+    user, above = party.user, {each.name for each in ancestry(settings.projects, party.project)}
     usable = [
         each.name
         for each in settings.qos.values()
@@ -64,9 +76,9 @@ def _qos_of(spec: JobSpec, caller: Caller, settings: Settings) -> str:
         )
     ]
     known = f"QOS that {user} may use: {', '.join(usable) or 'none'}"
-    qos = settings.qos.get(spec.qos)
+    qos = settings.qos.get(party.qos)
     if qos is None:
-        raise InvalidRequestError(f"unknown QOS {shown(spec.qos)}", hint=known)
+        raise InvalidRequestError(f"unknown QOS {shown(party.qos)}", hint=known)
     if not qos.enabled:
         raise InvalidRequestError(f"QOS {qos.name} does not accept jobs", hint=known)
     if qos.name not in usable:

@@ -21,6 +21,7 @@ from gschedd.core.requests.within_limits import limited_walltime
 from gschedd.core.state.settings import QueueLimits, Settings
 from gschedd.core.state.state import State
 from gschedd.plan.fit import NoFit, place
+from gschedd.plan.limits import Party
 from gschedd.plan.never import explain_never
 from gschedd.plan.space import Spaces, emptied
 
@@ -30,18 +31,21 @@ MAX_POSSIBLE: Final = 10_000  # requests that are remembered as possible; then i
 
 
 def resources_of(
-    submitted: SubmitJob, queue: str, user: str, state: State, settings: Settings
+    submitted: SubmitJob, party: Party, state: State, settings: Settings
 ) -> ResourceList:
     """Return what a submission requests, with the walltime that it gets.
 
     Raises:
         GschedError: a resource list cannot be read, or more is requested than the queue allows.
     """
-    resources = _read(submitted, queue, state, settings)
+    resources = _read(submitted, party.queue, state, settings)
     walltime_s = checked_walltime(
-        resources.walltime_s, queue, settings, is_interactive=submitted.interactive is not None
+        resources.walltime_s,
+        party.queue,
+        settings,
+        is_interactive=submitted.interactive is not None,
     )
-    walltime_s = limited_walltime(walltime_s, queue, user, state)
+    walltime_s = limited_walltime(walltime_s, party, state)
     return structs.replace(resources, walltime_s=walltime_s)
 
 

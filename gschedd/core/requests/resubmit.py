@@ -29,7 +29,7 @@ from gschedd.core.requests.submit import Submission
 from gschedd.core.requests.within_limits import check_submitted, limited_walltime
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, Settings
-from gschedd.core.state.state import State
+from gschedd.core.state.state import State, party_of
 from gschedd.models.sizes import size_of
 from gschedd.plan.moments import moment
 
@@ -53,11 +53,12 @@ def prepare_again(command: Resubmit, state: State, settings: Settings, now_s: fl
             hint="start another one with gsub -I",
         )
     check_arguments(spec.arguments, owner, state)
+    spec = with_project(spec, owner, settings)
     walltime_s = spec.walltime_s
     if walltime_s is not None:
         walltime_s -= spec.extended_s
     walltime_s = checked_walltime(walltime_s, spec.queue, settings, is_interactive=False)
-    walltime_s = limited_walltime(walltime_s, spec.queue, spec.owner.user, state)
+    walltime_s = limited_walltime(walltime_s, party_of(spec), state)
     request = with_memory(spec.request, settings.limits_of(spec.queue))
     request = with_container(request, spec.container, state, settings)
     check_possible(request, state)
@@ -77,7 +78,6 @@ def prepare_again(command: Resubmit, state: State, settings: Settings, now_s: fl
         array=_array_of(command, settings),
         **notify.stated,
     )
-    spec = with_project(spec, owner, settings)
     check_submitted(spec, state)
     _check_not_under_way(original, command.elements, state)
     spec, notes = _with_deadline(spec, state, settings, now_s)

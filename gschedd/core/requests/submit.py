@@ -17,13 +17,14 @@ from gschedd.core.requests.dependencies import Depends, with_dependencies
 from gschedd.core.requests.dependencies import Stated as StatedDependencies
 from gschedd.core.requests.interactive import with_terminal
 from gschedd.core.requests.notify import checked_notify
-from gschedd.core.requests.projects import with_project
+from gschedd.core.requests.projects import with_membership
 from gschedd.core.requests.resources import check_possible, resources_of
 from gschedd.core.requests.schedule import schedule_of
 from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.requests.within_limits import check_submitted
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State, client_key
+from gschedd.plan.limits import Party
 
 
 class Submission(Struct, frozen=True, kw_only=True):
@@ -61,7 +62,9 @@ def prepare(
     array = checked_array(submitted, caller, state, settings)
     submitted = with_terminal(submitted, settings)
     queue = submitted.queue or settings.default_queue
-    resources = resources_of(submitted, queue, owner.user, state, settings)
+    party = Party(queue, owner.user, submitted.account, submitted.qos)
+    party = with_membership(party, caller, settings)
+    resources = resources_of(submitted, party, state, settings)
     walltime_s = resources.walltime_s
     aim, notes = aim_of(
         submitted, resources.request, walltime_s, state=state, settings=settings, now_s=now_s
@@ -107,7 +110,7 @@ def prepare(
         lease_s=saving.lease_s,
     )
     spec = structs.replace(spec, **(stated_of(submitted) | notify.stated))
-    spec = with_project(spec, caller, settings)
+    spec = structs.replace(spec, account=party.project, qos=party.qos)
     check_sharing(spec)
     check_submitted(spec, state)
     stated = StatedDependencies(

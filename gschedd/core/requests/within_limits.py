@@ -12,13 +12,13 @@ from gschedd.core.state.state import State, party_of
 from gschedd.plan.limits import LimitRoom, Party, amounts_needed
 
 
-def limited_walltime(walltime_s: float | None, queue: str, user: str, state: State) -> float | None:
+def limited_walltime(walltime_s: float | None, party: Party, state: State) -> float | None:
     """Return the walltime of a job; one that states none gets the most that it may have.
 
     Raises:
         InvalidRequestError: it states more.
     """
-    for bound in state.limits.rules.bounds(Party(queue, user)):
+    for bound in state.limits.rules.bounds(party):
         if bound.kind.key != "max_walltime_s":
             continue
         if walltime_s is None:
@@ -76,6 +76,11 @@ def check_startable(spec: JobSpec, state: State) -> None:
             raise InvalidRequestError(
                 f"the job has no walltime: {limit} {bound.noun}",
                 hint="state one, such as -l walltime=04:00:00",
+            )
+        if bound.counter == "running":
+            raise InvalidRequestError(
+                f"the job cannot run: {limit} {bound.noun}",
+                hint="ask an operator for a higher limit",
             )
         raise InvalidRequestError(
             f"the job requests {bound.words(amount)} {bound.noun}; {limit}",
