@@ -8,6 +8,7 @@ import pytest
 
 from gsched.protocol.shares import StandingRow
 from tests.support.fake_api import NOW_S, FakeApi
+from tests.support.in_process import run_here
 from tests.support.slurm_commands import row, slurm, slurm_head
 
 
@@ -58,4 +59,6 @@ def test_the_qos_of_a_job_is_shown_and_filtered_by(fake: FakeApi) -> None:
     assert slurm("squeue", "-h", "-q", "urgent", "-o", "%i %q").stdout == "14 urgent\n"
     assert slurm("squeue", "-h", "-j", "1", "-o", "%q").stdout == "normal\n"
     assert "Account=(null) QOS=urgent" in slurm("scontrol", "show", "job", "14").stdout
+    gstat = run_here("gstat", "--format", "{number} {qos}", "14", head=Path("s").absolute())
+    assert gstat.stdout == "14 urgent\n"
     assert "14" not in slurm("squeue", "-h", "-q", "normal", "-o", "%i").stdout

@@ -299,6 +299,7 @@ _NAMED: Final = (
     Field("name", "Name", "name", least=12),
     Field("user", "User", "user", least=8, drop=7, once=True),
     Field("account", "Account", "account"),
+    Field("qos", "QOS", "qos"),
     Field("queue", "Queue", "queue", least=8, drop=4, once=True),
     Field("state", "State", "state"),
     Field("letter", "S", "letter", drop=11),

@@ -293,6 +293,7 @@ def _facts(story: JobStory) -> Iterator[tuple[str, str]]:
     pairs = (
         ("User", row.user),
         ("Account", story.account),
+        ("QOS", story.qos),
         ("Queue", row.queue),
         ("Request", story.resources),
         ("Submitted", format_time(row.submitted_s)),
