@@ -176,7 +176,11 @@ class HeadAuthority:
         from gsched.pki import issuing  # late: a head with certificates of its site never needs it
 
         if issuing.make_authority_file(self._directory, self.server, self._clock.wall_s()):
-            log.info("created the authority of this cluster in %s", self._directory)
+            log.info(
+                "created the authority of this cluster in %s: hosts that have joined by another "
+                "one have to join again (or restore that one from a backup)",
+                self._directory,
+            )
         self.files.check()
         names = (AUTHORITY, NEXT) if self.is_replaced else (AUTHORITY,)
         trusted = "".join(self._read(name).pem for name in names).encode()

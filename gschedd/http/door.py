@@ -33,6 +33,10 @@ NO_DESCRIPTORS_PAUSE_S: Final = 0.2
 LINGERING_S: Final = 2.0  # for the rest of a request that was refused
 MAX_LINE: Final = 8190  # a request line; the client keeps to it
 CLOSING_S: Final = 2.0  # for the peer's part in the end of a TLS connection
+_ENDED_BY_PEER: Final = (
+    "the host ended it, perhaps as it does not trust the authority of this head: its gnode's log "
+    "says why"
+)
 _TLS_HANDSHAKE: Final = b"\x16"  # how each TLS connection begins
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -322,7 +326,9 @@ class Door:
                     tls = {"ssl": self._tls(), "ssl_shutdown_timeout": CLOSING_S}
                 await loop.connect_accepted_socket(lambda: visitor, connection, **tls)
         except OSError as error:  # TimeoutError and ssl.SSLError are some
-            why = explain(error, of="a node") or ("too slow" if not error.errno else error.strerror)
+            why = explain(error, of="a node") or error.strerror or _ENDED_BY_PEER
+            if isinstance(error, TimeoutError):
+                why = "too slow"
             self.complaints.say(visitor.source.name, f"no TLS connection: {why}")
             self._drop(visitor, connection)
 

@@ -188,6 +188,8 @@ def test_a_head_of_another_authority_is_refused_with_words(
         words = "is of an authority that is not trusted here"
         wait_until(lambda: words in cluster.log("n1.log"), what="gnode to say why")
         assert "gsched join on this host" in cluster.log("n1.log")
+        words = "perhaps as it does not trust the authority of this head"
+        wait_until(lambda: words in cluster.log("head.log"), what="the head's words")
     finally:
         other.stop()
 
