@@ -190,6 +190,18 @@ def test_a_project_with_unfinished_jobs_cannot_go() -> None:
         reconfigure(world.head.state, fewer, world.settings)
 
 
+def test_a_qos_with_unfinished_jobs_cannot_go() -> None:
+    """Its jobs would leave its limits; one without jobs can."""
+    both = {"urgent": QosConfig(name="urgent"), "idle": QosConfig(name="idle")}
+    world = World(node("n1", cpus=1), config=settings(qos=both))
+    world.submit(qos="urgent")
+    idle_gone, both_gone = settings(qos={"urgent": both["urgent"]}), settings()
+
+    reconfigure(world.head.state, idle_gone, world.settings)
+    with pytest.raises(InvalidRequestError, match="qos urgent has 1 unfinished job"):
+        reconfigure(world.head.state, both_gone, world.settings)
+
+
 @pytest.mark.parametrize(
     ("wanted", "user", "project"),
     [("", ALICE, "ai"), ("ai", ALICE, "ai"), ("lab", ALICE, "lab"), ("", BOB, "bio")],

@@ -105,15 +105,20 @@ def reconfigure(state: State, settings: Settings, before: Settings) -> None:
     """Prepare the state for other settings: what jobs have got stays theirs, all are looked at.
 
     Raises:
-        InvalidRequestError: a queue or project with unfinished jobs is not there any more.
+        InvalidRequestError: a queue, project or QOS with unfinished jobs is not there any more.
     """
     charged = Counter(job.spec.account for job in state.jobs.values())
-    for gone in (before.projects.keys() & charged.keys()) - settings.projects.keys():
-        raise InvalidRequestError(
-            f"project {gone} has {counted(charged[gone], 'unfinished job')}, and would not exist",
-            hint="keep its [[project]] with enabled = false, or give the jobs to another project "
-            "with galter -A",
-        )
+    served = Counter(job.spec.qos for job in state.jobs.values())
+    for kind, jobs, old, new, option in (
+        ("project", charged, before.projects.keys(), settings.projects.keys(), "-A"),
+        ("qos", served, before.qos.keys(), settings.qos.keys(), "--qos"),
+    ):
+        for gone in (old & jobs.keys()) - new:
+            raise InvalidRequestError(
+                f"{kind} {gone} has {counted(jobs[gone], 'unfinished job')}, and would not exist",
+                hint=f"keep its [[{kind}]] with enabled = false, or give the jobs to another "
+                f"{kind} with galter {option}",
+            )
     used = {queue for queue, _ in state.counts}
     for gone in (state.queue_priorities.keys() & used) - settings.queues.keys():
         raise InvalidRequestError(
