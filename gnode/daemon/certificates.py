@@ -11,7 +11,6 @@ from typing import Any, Final
 from gsched.clock import Clock
 from gsched.pki import contexts
 from gsched.pki.files import CertificateFiles, digest, split
-from gsched.pki.names import CertificateError
 from gsched.protocol.joining import (
     CertificateIssued,
     CertificateState,
@@ -52,29 +51,11 @@ class Certificates:
             CertificateError: this node has no certificate, or not one of this name and role.
             ConfigError: the files cannot be used.
         """
-        if not self.files.exist:
-            raise CertificateError(
-                f"this node has no certificate in {self.files.certificate}: on the head run gsched "
-                f"token create --role {self._role} --name {self._node}, and its line on this host"
-            )
-        context = contexts.client_context(self.files)
-        with open(self.files.certificate, "rb") as file:
-            own = issuing().identity_in(file.read())
-        if (own.role, own.name) != (self._role, self._node):
-            raise CertificateError(
-                f"the certificate {self.files.certificate} is that of {own.words}, and this is "
-                f"{self._role} {self._node}: correct name or role in [node], or join again as this"
-            )
-        now_s = self._clock.wall_s()
-        if not own.begins_s <= now_s < own.expires_s:
-            state = "has expired" if now_s >= own.expires_s else "is not valid yet"
-            raise CertificateError(
-                f"the certificate of this node {state}: compare the clocks of both hosts "
-                f"(timedatectl); if they agree, run gsched token create --role {self._role} "
-                f"--name {self._node} on the head, and its line on this host"
-            )
+        own = issuing().own_identity(
+            self.files, role=self._role, name=self._node, now_s=self._clock.wall_s()
+        )
         self._cluster = own.cluster
-        return context
+        return contexts.client_context(self.files)
 
     def check_head(self, certificate: Mapping[str, Any] | None) -> None:
         """Check that the peer of a connection is the head of this node's cluster.

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from gsched.errors import ConfigError
 from gsched.files import replace_file
-from gsched.pki.files import AUTHORITY, make_directory
-from gsched.pki.names import CertificateError, Identity, parse_uri
+from gsched.pki.files import AUTHORITY, CertificateFiles, make_directory
+from gsched.pki.names import CertificateError, Identity, Role, parse_uri
 
 try:
     from cryptography import x509
@@ -239,6 +239,35 @@ def identity_in(pem: bytes) -> Identity:
         begins_s=validity.begins_s,
         expires_s=validity.expires_s,
     )
+
+
+def own_identity(files: CertificateFiles, *, role: Role, name: str, now_s: float) -> Identity:
+    """Return what the certificate of this host says, which is to be of this role and name.
+
+    Raises:
+        CertificateError: there is none, or it is another one, or does not count now.
+    """
+    if not files.exist:
+        raise CertificateError(
+            f"this node has no certificate in {files.certificate}: on the head run gsched token "
+            f"create --role {role} --name {name}, and its line on this host"
+        )
+    files.check()
+    with open(files.certificate, "rb") as file:
+        own = identity_in(file.read())
+    if (own.role, own.name) != (role, name):
+        raise CertificateError(
+            f"the certificate {files.certificate} is that of {own.words}, and this is "
+            f"{role} {name}: correct name or role in [node], or join again as this"
+        )
+    if not own.begins_s <= now_s < own.expires_s:
+        state = "has expired" if now_s >= own.expires_s else "is not valid yet"
+        raise CertificateError(
+            f"the certificate of this node {state}: compare the clocks of both hosts "
+            f"(timedatectl); if they agree, run gsched token create --role {role} "
+            f"--name {name} on the head, and its line on this host"
+        )
+    return own
 
 
 def is_issued_by(pem: bytes, authority: str) -> bool:

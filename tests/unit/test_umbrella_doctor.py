@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,12 @@ from gsched.config.tables import Config
 from gsched.config.tls import TlsConfig
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.wording import FENCE_OFF
-from gsched.pki.files import files_of
+from gsched.pki.files import AUTHORITY, DIRECTORY, TRUSTED, files_of
 from gsched.pki.issuing import make_authority_file
 from gsched.protocol.api import API_VERSION, DiskRow
 from gsched.version import VERSION
 from tests.support.canned_head import node, status
+from tests.support.certificates import give_certificate
 
 
 def levels(findings: list[Finding]) -> dict[str, Level]:
@@ -90,6 +92,29 @@ def test_certificates_that_others_can_read_are_broken(tmp_path: Path) -> None:
     (tmp_path / "pki" / "authority.pem").chmod(0o640)
     assert "mode 0640" in machine_checks.check_certificates(files).text
     assert machine_checks.check_certificates(files).level is Level.FAIL
+
+
+def test_the_certificate_of_a_node_is_looked_at(tmp_path: Path) -> None:
+    """Missing, that of another name, expired; a head on a Unix socket needs none."""
+    state = tmp_path / "node"
+    config = Config(node=NodeConfig(name="n1", head="head:15010", state_dir=str(state)))
+
+    def found() -> str:
+        (finding,) = machine_checks.check_node_certificate(config)
+        return f"{finding.level}: {finding.text} -> {finding.todo}"
+
+    assert "has no certificate in" in found()
+    make_authority_file(str(tmp_path / DIRECTORY), "test", time.time())
+    (tmp_path / DIRECTORY / TRUSTED).write_bytes((tmp_path / DIRECTORY / AUTHORITY).read_bytes())
+    for name, shift_s, words in (
+        ("n2", 0.0, "that of node n2"),
+        ("n1", -100 * 86_400.0, "has expired -> compare the clocks"),
+        ("n1", 0.0, "that of node n1, until"),
+    ):
+        give_certificate(tmp_path, state, name, cluster="c", shift_s=shift_s, again=True)
+        assert words in found()
+    local = Config(node=structs.replace(config.node, head="unix:/run/gsched/head-node.sock"))
+    assert list(machine_checks.check_node_certificate(local)) == []
 
 
 def test_a_database_that_others_can_read_is_broken(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def examine(
             yield from notify_checks.check_idle_warnings(config)
         spool = Path(config.node.state_dir or DEFAULT_NODE_STATE_DIR)
         yield from machine_checks.check_spool(spool)
+        yield from machine_checks.check_node_certificate(config)
         yield from machine_checks.check_node_disks(config)
     if layout is not None:
         if os.access(layout.directory, os.W_OK):  # others may not read the pid files

@@ -11,10 +11,12 @@ from pathlib import Path
 import psutil
 
 from gsched import file_systems, trust
-from gsched.cli.local.cluster import head_daemon, node_daemon
+from gsched.cli.local.cluster import head_daemon, host_name, node_daemon
 from gsched.cli.local.daemons import Daemon, read_pid, running_process
 from gsched.cli.local.findings import Finding, collected, fail, ok, warn
 from gsched.cli.local.layout import ClusterLayout
+from gsched.cli.times import format_time
+from gsched.clock import SystemClock
 from gsched.config.environment import config_path
 from gsched.config.load import load_config
 from gsched.config.nodes import SHARE_COMPILERS
@@ -24,7 +26,8 @@ from gsched.cuda_driver import find_driver
 from gsched.errors import ConfigError
 from gsched.model.units import format_size
 from gsched.model.wording import binding_words
-from gsched.pki.files import AUTHORITY, CertificateFiles, check_file
+from gsched.pki.files import AUTHORITY, CertificateFiles, check_file, files_of
+from gsched.pki.names import CertificateError, Role
 
 BAD_PYTHON = (3, 12, 0)
 OLDEST_PYTHON = (3, 11)
@@ -77,6 +80,31 @@ def check_certificates(files: CertificateFiles) -> Finding:
     except ConfigError as error:
         return fail("certificates", error.message, error.hint)
     return ok("certificates", f"{files.directory} is private")
+
+
+def check_node_certificate(config: Config) -> Iterator[Finding]:
+    """Say whether a node or a login host can show its certificate to a head on another machine."""
+    node = config.node
+    if not node.head or node.head.startswith("unix:"):
+        return
+    from gsched.pki import issuing  # late: others need no cryptography
+
+    files = files_of(node.state_dir or DEFAULT_NODE_STATE_DIR, config.tls)
+    if os.geteuid() != 0 and not os.access(files.directory, os.X_OK):
+        yield warn("node certificate", f"{files.directory} cannot be read", "run this as root")
+        return
+    role: Role = "login" if node.role == "login" else "node"
+    try:
+        own = issuing.own_identity(
+            files, role=role, name=node.name or host_name(), now_s=SystemClock().wall_s()
+        )
+    except CertificateError as error:
+        what, _, todo = str(error).partition(": ")
+        yield fail("node certificate", what, todo)
+    except ConfigError as error:
+        yield fail("node certificate", error.message, error.hint)
+    else:
+        yield ok("node certificate", f"that of {own.words}, until {format_time(own.expires_s)}")
 
 
 def check_private(path: Path, subject: str) -> Finding:
