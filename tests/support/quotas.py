@@ -83,6 +83,7 @@ def _of(scope: Scope, by: str, *rows: _Row) -> Iterator[Limit]:
 _PORTS: Final = "gsched.forwarding"
 _AS_SHELL: Final = "a browser opens six; it counts as a shell"
 _BY_LISTS: Final = "gschedd.http.lists"
+_RELAYS = "count: connections of users through a host"
 _LISTS: Final = "count: lists of more than 250 past jobs that are sent at the same time"
 LIMITS: Final = (
     *_of(
@@ -93,11 +94,7 @@ LIMITS: Final = (
             "bytes: a submission",
             "a script of full size, escaped as JSON, with its environment; decoded in pieces",
         ),
-        (
-            "MAX_REQUEST_BYTES",
-            "bytes: any other request",
-            "10,000 job ids with their server's name; decoding takes 2 ms",
-        ),
+        ("MAX_REQUEST_BYTES", "bytes: any other request", "10,000 job ids: decoding takes 2 ms"),
     ),
     *_of(
         Scope.REQUEST,
@@ -141,6 +138,8 @@ LIMITS: Final = (
         ),
         ("MAX_HISTORY_ROWS", "count: past jobs in an answer", "about 30 MB, sent in slices"),
     ),
+    *_of(Scope.USER, "gnode.daemon.commands", ("MAX_USER_RELAYS", _RELAYS, "some tens are used")),
+    *_of(Scope.ALL, "gschedd.http.relays", ("MAX_RELAYS_OF_NODE", _RELAYS, "of a login host")),
     *_of(Scope.USER, _BY_LISTS, ("MAX_USER_LISTS", _LISTS, "further ones wait")),
     *_of(Scope.ALL, _BY_LISTS, ("MAX_LISTS", _LISTS, "each takes some megabytes of the head")),
     *_of(

@@ -184,7 +184,16 @@ def test_supervisor_killed_at(cluster: Cluster, judge: Judge, point: str) -> Non
 def test_every_failpoint_is_in_one_of_the_three_sweeps() -> None:
     # The points of a training are passed in tests/system/test_elastic_faults.py, that of the
     # notifier in tests/system/test_notify.py, those of backups in tests/system/test_backup.py,
-    # those of hosts that join in tests/system/test_joining.py.
+    # those of hosts that join in tests/system/test_joining.py, that of the replicated log in
+    # tests/system/test_standby.py.
     swept = HEAD_POINTS + NODE_POINTS + SUPERVISOR_POINTS
-    others = ("training.", "head.move.", "notify.", "backup.", "restore.", "join.")
+    others = (
+        "training.",
+        "head.move.",
+        "head.replicated.",
+        "notify.",
+        "backup.",
+        "restore.",
+        "join.",
+    )
     assert sorted(swept) == sorted(p for p in FAILPOINTS if not p.startswith(others))

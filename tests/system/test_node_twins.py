@@ -35,7 +35,9 @@ class Twin:
         shutil.copytree(self._cluster.node_dir(self._name), self.state_dir, ignore=ignored)
 
     def start(self, env: dict[str, str] | None = None) -> None:
-        """Start it, in an empty state directory if it has none yet."""
+        """Start it; if its state is not copied, it has the node's certificate alone."""
+        if not self.state_dir.exists():
+            shutil.copytree(self._cluster.node_dir(self._name) / "pki", self.state_dir / "pki")
         text = (self._cluster.directory / f"{self._name}.toml").read_text()
         config = self._cluster.directory / "twin.toml"
         config.write_text(

@@ -37,6 +37,7 @@ static struct {
 
 extern CUresult cuEventRecord(CUevent event, CUstream stream);
 extern CUresult cuEventQuery(CUevent event);
+extern CUresult cuEventDestroy_v2(CUevent event);
 
 static CUevent take_event(CUcontext context) {
     for (unsigned int i = 0; i < spare_count; i++)
@@ -49,7 +50,10 @@ static CUevent take_event(CUcontext context) {
 }
 
 static void keep_event(CUevent event, CUcontext context) {
-    if (spare_count < EVENTS_MAX) spares[spare_count++] = (struct spare){event, context};
+    if (spare_count < EVENTS_MAX)
+        spares[spare_count++] = (struct spare){event, context};
+    else
+        GS_REAL(cuEventDestroy_v2)(event);
 }
 
 /* Returns an event behind the work of a stream, or NULL. The lock is held. */
@@ -134,20 +138,26 @@ void gs_window_stream_gone(CUstream stream) {
     pthread_mutex_unlock(&lock);
 }
 
+/* Before the driver destroys it. */
 void gs_window_context_gone(CUcontext context) {
     pthread_mutex_lock(&lock);
     if (open_batch.context == context) open_batch.launches = 0;
     unsigned int kept = 0;
     for (unsigned int i = 0; i < batch_count; i++) {
         struct batch one = batches[(first + i) % BATCHES_MAX];
-        if (one.context == context)
+        if (one.context == context) {
             unfinished -= one.launches < unfinished ? one.launches : unfinished;
-        else
+            GS_REAL(cuEventDestroy_v2)(one.event);
+        } else {
             batches[(first + kept++) % BATCHES_MAX] = one;
+        }
     }
     batch_count = kept;
     for (unsigned int i = 0; i < spare_count; i++)
-        if (spares[i].context == context) spares[i--] = spares[--spare_count];
+        if (spares[i].context == context) {
+            GS_REAL(cuEventDestroy_v2)(spares[i].event);
+            spares[i--] = spares[--spare_count];
+        }
     pthread_mutex_unlock(&lock);
 }
 
