@@ -8,7 +8,7 @@ from gschedd.core.state.settings import Settings
 from gschedd.shares.ledger import LedgerRow
 from tests.support.machines import GIB
 from tests.support.moves import Story, gpus
-from tests.support.world import Program, World, node, settings
+from tests.support.world import Program, World, inventory, node, settings
 
 LONG = Program(runs_s=1000.0)
 
@@ -62,6 +62,21 @@ def test_a_part_of_a_gpu_is_billed_as_that_part() -> None:
     world.run_for(200.0)
 
     assert row(world).gpu_s[""] == pytest.approx(0.4 * row(world).cpu_s)
+    world.check_history()
+
+
+def test_a_job_whose_node_loses_a_gpu_is_billed_by_the_type_that_it_had() -> None:
+    machine = node("n1", cpus=8, gpu_types=("a",))
+    world = World(machine)
+    world.submit("nodes=1:gpus=1", program=Program(runs_s=100.0))
+    world.run_for(30.0)
+    machine.has = inventory(cpus=8)
+    world.disconnect("n1")
+    world.connect("n1")
+    world.restart_head()
+    world.run_for(200.0)
+
+    assert row(world).gpu_s == {"a": pytest.approx(100.0, abs=5.0)}
     world.check_history()
 
 

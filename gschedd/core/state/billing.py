@@ -16,9 +16,13 @@ def project_of(job: Job) -> str:
 def accrue(state: State, job: Job) -> None:
     """Let the attempt of a job accrue usage from its start on; until then nothing is billed."""
     attempt = job.current_attempt
-    if attempt.started_s is not None:
-        whose = (project_of(job), job.spec.owner.user)
-        state.usage.hold(job.id, whose, held_by(state, attempt), attempt.started_s)
+    if attempt.started_s is None:
+        return
+    percents = [held.percent for share in attempt.allocation for held in share.gpus_held]
+    if len(attempt.gpu_types) != len(percents):
+        attempt.gpu_types = _gpu_types(state, attempt)
+    whose = (project_of(job), job.spec.owner.user)
+    state.usage.hold(job.id, whose, _held_by(attempt, percents), attempt.started_s)
 
 
 def bill(state: State, job: Job, end_s: float, now_s: float) -> None:
@@ -28,15 +32,22 @@ def bill(state: State, job: Job, end_s: float, now_s: float) -> None:
         state.unstored.usage[row.project, row.user] = row
 
 
-def held_by(state: State, attempt: Attempt) -> Held:
-    """Return what an attempt holds on all its nodes."""
-    percent: Counter[str] = Counter()
+def _gpu_types(state: State, attempt: Attempt) -> tuple[str, ...]:
+    found: list[str] = []
     for share in attempt.allocation:
         types = {gpu.index: gpu.type for gpu in state.gpus_of(share.node)}
-        for held in share.gpus_held:
-            percent[types.get(held.index, "")] += held.percent
+        found.extend(types.get(held.index, "") for held in share.gpus_held)
+    return tuple(found)
+
+
+def _held_by(attempt: Attempt, percents: list[int]) -> Held:
+    """Return what an attempt holds on all its nodes, with these parts of its GPUs."""
+    allocation = attempt.allocation
+    gpus: Counter[str] = Counter()
+    for name, percent in zip(attempt.gpu_types, percents, strict=True):
+        gpus[name] += percent
     return Held(
-        cpus=sum(share.cpus for share in attempt.allocation),
-        memory_bytes=sum(share.memory_bytes for share in attempt.allocation),
-        gpus={name: count / WHOLE_PERCENT for name, count in percent.items()},
+        cpus=sum(share.cpus for share in allocation),
+        memory_bytes=sum(share.memory_bytes for share in allocation),
+        gpus={name: count / WHOLE_PERCENT for name, count in gpus.items()},
     )

@@ -58,6 +58,8 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
         lease_grace_s: from TERM to KILL then.
         batching: how an adaptive training splits its samples; None: it decides.
         profile_batches: an adaptive training measures its steps at several batch sizes first.
+        gpu_types: of all GPUs that it holds, in the order of its parts, when it started: its node
+            may lose some.
     """
 
     number: int
@@ -85,6 +87,7 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
     profile_batches: bool = False
     outcome: Outcome | None = None
     usage: Usage | None = None
+    gpu_types: tuple[str, ...] = ()
 
     @property
     def allocation(self) -> Allocation:
