@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-from gsched.config.tables import HeadConfig, StoreConfig
+from gsched.config.tables import Config, HeadConfig, StoreConfig
 from gsched.errors import ConfigError
+from gsched.pki.files import AUTHORITY, DIRECTORY
 from gschedd.store.journal import HeadLease, LeaseLostError, ReplicatedLog
 from gschedd.store.sqlite import DATABASE
 from gschedd.store.standby import Follower
@@ -92,16 +93,25 @@ def open_log(store: StoreConfig, head: HeadConfig) -> ReplicatedLog:
     return replicated
 
 
-def wait_to_rule(store: StoreConfig, head: HeadConfig) -> LeaseKeeper:
+def wait_to_rule(config: Config) -> LeaseKeeper:
     """Stand by until this head may rule; at once where the store is not replicated.
 
     Raises:
-        ConfigError: the store cannot be used.
+        ConfigError: the store cannot be used, or this host lacks the cluster's authority.
         StorageError: it is away.
     """
+    store, head = config.store, config.head
     if not store.url:
         return LeaseKeeper()
-    follower = Follower(os.path.join(head.state_dir, DATABASE), open_log(store, head))
+    replicated = open_log(store, head)
+    directory = os.path.join(head.state_dir, DIRECTORY)
+    has_authority = config.tls.certificate or os.path.exists(os.path.join(directory, AUTHORITY))
+    if not has_authority and replicated.newest():
+        raise ConfigError(
+            f"{directory} has no authority: no node would trust this head once it rules",
+            hint="copy the directory from the other head (cp -a); on the only head: gsched init",
+        )
+    follower = Follower(os.path.join(head.state_dir, DATABASE), replicated)
     pause = threading.Event()
     held = follower.rule(lambda: pause.wait(FOLLOW_S))
     return LeaseKeeper(held, open_log(store, head))

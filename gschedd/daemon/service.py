@@ -135,7 +135,7 @@ class Service:
         self._space = DiskSpace(config.head.state_dir)
         self._space.make_way()
         self._lock.note_pid()
-        self._lease = wait_to_rule(config.store, config.head)
+        self._lease = wait_to_rule(config)
         self._store = Store(config.head.state_dir, self._lease.held)
         self._opened: Opened = self._store.open()
         self._authority = HeadAuthority(config, self._opened.cluster, settings.server, self._clock)

@@ -14,6 +14,7 @@ twice      keys for which it has two jobs
 import argparse
 import os
 import random
+import shutil
 import signal
 import statistics
 import tempfile
@@ -157,6 +158,7 @@ def main() -> None:
         )
         try:
             heads[0].start_head()
+            shutil.copytree(heads[0].state_dir / "pki", heads[1].state_dir / "pki")
             heads[1].start_head(wait=False)
             users, gaps = _rounds(heads, db, options)
             ruler = next(each for each in heads if (each.state_dir / "gschedd.port").exists())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -50,6 +51,10 @@ def head_of(store: Postgres, directory: Path) -> Cluster:
     return made
 
 
+def give_authority(first: Cluster, second: Cluster) -> None:
+    shutil.copytree(first.state_dir / "pki", second.state_dir / "pki", dirs_exist_ok=True)
+
+
 def submit(cluster: Cluster, *words: str) -> str:
     ran = run_command("gsub", "-h", *words, "--", "true", head=cluster.socket, cwd=cluster.jobs)
     assert ran.status == 0, ran.stderr
@@ -88,6 +93,7 @@ def test_a_second_head_follows_and_goes_on_when_the_first_is_killed(
     first, second = heads
     first.start_head()
     before = [submit(first) for _ in range(3)]
+    give_authority(first, second)
     second.start_head(wait=False)
     wait_until(lambda: "standing by" in second.log("head.log"), what="the second head")
     before.append(submit(first, "-l", "walltime=60"))
@@ -108,6 +114,7 @@ def test_a_head_that_was_stopped_meanwhile_writes_nothing_and_ends(
     first, second = heads
     first.start_head()
     submit(first)
+    give_authority(first, second)
     second.start_head(wait=False)
     wait_until(lambda: "standing by" in second.log("head.log"), what="the second head")
     first.head_process.send_signal(signal.SIGSTOP)
@@ -130,6 +137,7 @@ def test_a_head_that_ends_in_order_leaves_the_lease_at_once(
 ) -> None:
     first, second = heads
     first.start_head()
+    give_authority(first, second)
     second.start_head(wait=False)
     wait_until(lambda: "standing by" in second.log("head.log"), what="the second head")
 
@@ -167,6 +175,7 @@ def test_both_databases_are_equal(heads: tuple[Cluster, Cluster], store: Postgre
     first, second = heads
     first.start_head()
     first.start_node("n1", cpus=2)
+    give_authority(first, second)
     second.start_head(wait=False)
     for words in ((), (), ("-J", "1-5")):
         run_command("gsub", *words, "--", "true", head=first.socket, cwd=first.jobs)
@@ -255,6 +264,7 @@ def test_a_site_moves_to_the_store_and_back(heads: tuple[Cluster, Cluster]) -> N
     refused = store_command(first, "copy")
     assert "--replace" in refused.stderr
 
+    give_authority(first, second)
     second.start_head()
     submitted.append(submit(second))
     assert second.stop_head() == 0
@@ -263,6 +273,18 @@ def test_a_site_moves_to_the_store_and_back(heads: tuple[Cluster, Cluster]) -> N
     first.queues = ""
     first.start_head()
     assert jobs(first) == submitted
+
+
+def test_a_second_head_without_the_authority_of_the_first_does_not_stand_by(
+    heads: tuple[Cluster, Cluster],
+) -> None:
+    first, second = heads
+    first.start_head()
+    second.start_head(wait=False)
+
+    assert second.head_process.wait(30) == 78
+    assert "has no authority" in second.log("head.log")
+    assert "cp -a" in second.log("head.log")
 
 
 def test_the_status_names_the_head_that_rules(heads: tuple[Cluster, Cluster]) -> None:
