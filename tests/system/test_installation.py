@@ -183,7 +183,8 @@ install -d -o {user} $WORK
 gsched init
 stat -c 'the head runs as %U' /proc/$(cat /var/lib/gsched/gschedd.pid)
 stat -c 'the node runs as %U' /proc/$(cat /var/lib/gnode/gnode.pid)
-stat -c '%U %a %n' /etc/gsched/* /var/lib/gsched /var/lib/gnode /run/gsched
+stat -c '%U %a %n' /etc/gsched/* /var/lib/gsched/pki/authority.pem
+stat -c '%U %a %n' /var/lib/gsched /var/lib/gnode /run/gsched
 test -s /opt/gsched/share/man/man1/gsub.1 && test -s /usr/local/share/man/man8/gnode.8
 kill $(cat /var/lib/gsched/gschedd.pid /var/lib/gnode/gnode.pid)
 cd /run/src
