@@ -66,8 +66,8 @@ class Follower:
             position = self.catch_up()
             number = self._log.acquire()
             if number:
-                self.catch_up()
-                log.info("this head rules: lease %d, at record %d", number, self.catch_up())
+                position = self.catch_up()
+                log.info("this head rules: lease %d, at record %d", number, position)
                 return HeadLease(self._log, number)
             found = self._log.ruler()
             if found.holder != ruler:

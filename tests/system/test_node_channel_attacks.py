@@ -148,7 +148,7 @@ IMPOSTORS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", IMPOSTORS)
-def test_what_has_no_valid_certificate_of_the_head_is_told_nothing(
+def test_a_head_without_a_valid_certificate_gets_no_message(
     cluster: Cluster, tmp_path: Path, kind: str
 ) -> None:
     cluster.start_head()
@@ -289,7 +289,7 @@ def test_a_certificate_out_of_its_time_ends_the_handshake_and_is_logged(
     assert "Traceback" not in cluster.log("head.log")
 
 
-def test_a_gnode_before_tls_is_told_what_to_do(cluster: Cluster) -> None:
+def test_a_gnode_before_tls_is_refused_with_advice(cluster: Cluster) -> None:
     """It says hello in clear text, as version 3 of the node protocol does."""
     cluster.start_head()
 

@@ -131,7 +131,7 @@ def test_the_users_own_configuration_names_the_head(site: Site) -> None:
         ({"GSCHED_SSH": "/no/ssh"}, "cannot run ssh, which reaches 127.0.0.1"),
     ],
 )
-def test_why_there_is_no_way_is_told_in_a_sentence(
+def test_a_failed_connection_has_its_reason_in_a_sentence(
     site: Site, changes: dict[str, str], words: str
 ) -> None:
     relay = site.environment()["GSCHED_RELAY"].replace(f"GSCHED_HEAD={site.cluster.socket}", "")
