@@ -27,9 +27,14 @@ from gsched.errors import (
 )
 from gsched.model.ids import read_job_id, short_job_id
 from gsched.model.job import CodeSnapshot
-from gsched.model.limits import MAX_DRY_RUN_JOBS, MAX_REQUEST_BYTES, MAX_STORIES
+from gsched.model.limits import (
+    MAX_DRY_RUN_JOBS,
+    MAX_JOBS_PER_REQUEST,
+    MAX_REQUEST_BYTES,
+    MAX_STORIES,
+)
 from gsched.model.states import JobState
-from gsched.protocol import api
+from gsched.protocol import api, job_rows, node_rows, submissions
 from gsched.protocol.actions import AnyJobAction, AnyNodeAction
 from gsched.protocol.code import CodePiece, CodeReply
 from gsched.protocol.messages import JobMessage, MessageReply
@@ -79,7 +84,7 @@ def new_key() -> str:
     return os.urandom(16).hex()
 
 
-def new_job(*, name: str, workdir: str, script: str = "", **more: object) -> api.SubmitJob:
+def new_job(*, name: str, workdir: str, script: str = "", **more: object) -> submissions.SubmitJob:
     """Return a `SubmitJob` with a fresh key; ``more`` are its other fields.
 
     Raises:
@@ -87,7 +92,7 @@ def new_job(*, name: str, workdir: str, script: str = "", **more: object) -> api
     """
     fields = {"key": new_key(), "name": name, "workdir": workdir, "script": script} | more
     try:
-        return msgspec.convert(fields, api.SubmitJob)
+        return msgspec.convert(fields, submissions.SubmitJob)
     except msgspec.ValidationError as error:
         raise UsageError(f"invalid job: {error}", hint="see gsched.protocol.api.SubmitJob") from (
             error
@@ -124,7 +129,9 @@ class HeadClient:
 
     # --- jobs ---
 
-    def submit(self, jobs: Sequence[api.SubmitJob], *, dry_run: bool = False) -> api.SubmitReply:
+    def submit(
+        self, jobs: Sequence[submissions.SubmitJob], *, dry_run: bool = False
+    ) -> submissions.SubmitReply:
         """Submit jobs; the answer holds one id or error for each, in order.
 
         A lost connection leaves open whether the head has queued them, so the same keys are sent
@@ -133,18 +140,20 @@ class HeadClient:
         Raises:
             LostConnectionError: no answer in all that time; the jobs may be queued or not.
         """
-        if len(jobs) > (MAX_DRY_RUN_JOBS if dry_run else api.MAX_JOBS_PER_REQUEST):
+        if len(jobs) > (MAX_DRY_RUN_JOBS if dry_run else MAX_JOBS_PER_REQUEST):
             return self._submit_halves(jobs, dry_run=dry_run)
-        body = _encoded(api.SubmitRequest(jobs=tuple(jobs), dry_run=dry_run))
+        body = _encoded(submissions.SubmitRequest(jobs=tuple(jobs), dry_run=dry_run))
         if len(body) > MAX_REQUEST_BYTES and len(jobs) > 1:
             return self._submit_halves(jobs, dry_run=dry_run)
-        return self._decode(self._post_again("/v1/jobs", body), api.SubmitReply, "/v1/jobs")
+        return self._decode(self._post_again("/v1/jobs", body), submissions.SubmitReply, "/v1/jobs")
 
-    def _submit_halves(self, jobs: Sequence[api.SubmitJob], *, dry_run: bool) -> api.SubmitReply:
+    def _submit_halves(
+        self, jobs: Sequence[submissions.SubmitJob], *, dry_run: bool
+    ) -> submissions.SubmitReply:
         middle = len(jobs) // 2
         first = self.submit(jobs[:middle], dry_run=dry_run)
         second = self.submit(jobs[middle:], dry_run=dry_run)
-        return api.SubmitReply(server=first.server, results=first.results + second.results)
+        return submissions.SubmitReply(server=first.server, results=first.results + second.results)
 
     def jobs(
         self,
@@ -155,7 +164,7 @@ class HeadClient:
         finished: bool = False,
         elements: bool = False,
         forecast: bool = False,
-    ) -> api.JobList:
+    ) -> job_rows.JobList:
         """Return jobs: those of ``ids``, else all unfinished ones (with ``finished``, all).
 
         Args:
@@ -177,10 +186,10 @@ class HeadClient:
             "forecast": "1" if forecast else "",
         }
         if not wanted:
-            return self._get(f"/v1/jobs{_query(filters)}", api.JobList)
+            return self._get(f"/v1/jobs{_query(filters)}", job_rows.JobList)
         return self._jobs_by_id(wanted, filters)
 
-    def _jobs_by_id(self, wanted: list[str], filters: dict[str, str]) -> api.JobList:
+    def _jobs_by_id(self, wanted: list[str], filters: dict[str, str]) -> job_rows.JobList:
         errors: dict[str, api.ErrorBody] = {}
         texts: dict[str, str] = {}  # what the head gets -> what the user wrote
         for text in wanted:
@@ -188,25 +197,25 @@ class HeadClient:
                 texts.setdefault(str(read_job_id(text)), text)
             except UnknownJobError as error:
                 errors[text] = body_of(error)
-        rows: dict[int, api.JobRow] = {}  # 17 and 17.server are one job
+        rows: dict[int, job_rows.JobRow] = {}  # 17 and 17.server are one job
         server, now_s, warning = "", 0.0, ""
         for part in _bounded(list(texts)):
-            reply = self._get(f"/v1/jobs{_query(filters | {'ids': part})}", api.JobList)
+            reply = self._get(f"/v1/jobs{_query(filters | {'ids': part})}", job_rows.JobList)
             server, now_s, warning = reply.server, reply.now_s, reply.warning
             rows.update((row.id, row) for row in reply.jobs)
             errors.update({texts.get(key, key): body for key, body in reply.errors.items()})
         ordered = {text: errors[text] for text in wanted if text in errors}
-        return api.JobList(
+        return job_rows.JobList(
             server=server, now_s=now_s, jobs=tuple(rows.values()), errors=ordered, warning=warning
         )
 
-    def job(self, job: int | str) -> api.JobStory:
+    def job(self, job: int | str) -> job_rows.JobStory:
         """Return all that is known of one job.
 
         Raises:
             UnknownJobError: the id is unknown.
         """
-        return self._get(f"/v1/jobs/{_named(job)}", api.JobStory)
+        return self._get(f"/v1/jobs/{_named(job)}", job_rows.JobStory)
 
     def stories(self, jobs: Iterable[int | str], *, forecast: bool = False) -> JobStories:
         """Return all that is known of some jobs, in their order, with a request for each hundred.
@@ -224,7 +233,7 @@ class HeadClient:
                 texts.setdefault(str(read_job_id(text)), text)
             except UnknownJobError as error:
                 errors[text] = body_of(error)
-        found: list[api.JobStory] = []
+        found: list[job_rows.JobStory] = []
         wanted = list(texts)
         server, now_s = "", 0.0
         for begin in range(0, len(wanted), MAX_STORIES):
@@ -282,7 +291,7 @@ class HeadClient:
 
     def wait(
         self, jobs: Iterable[int | str], *, timeout_s: float | None = None
-    ) -> list[api.JobStory]:
+    ) -> list[job_rows.JobStory]:
         """Return the stories of ``jobs``, in order, once all are done, or after ``timeout_s``.
 
         The head holds each request until the job ends, so nothing is polled; a head that restarts
@@ -297,7 +306,7 @@ class HeadClient:
                 stories[index] = self._poll(story.row.id, clock, deadline_s)
         return stories
 
-    def _poll(self, job: int, clock: SystemClock, deadline_s: float | None) -> api.JobStory:
+    def _poll(self, job: int, clock: SystemClock, deadline_s: float | None) -> job_rows.JobStory:
         """Return the job's story when it ends, or after POLL_S or at the deadline."""
         limit_s = clock.monotonic_s() + _WAIT_RETRY_S
         while True:
@@ -306,7 +315,7 @@ class HeadClient:
                 poll_s = max(0.0, min(poll_s, deadline_s - clock.monotonic_s()))
             target = f"/v1/jobs/{job}/wait?timeout_s={poll_s:.3f}"
             try:
-                return self._get(target, api.JobStory, timeout_s=poll_s + _POLL_SLACK_S)
+                return self._get(target, job_rows.JobStory, timeout_s=poll_s + _POLL_SLACK_S)
             except (HeadUnreachableError, TryAgainError):  # it restarts, or its disk is full
                 if _is_over(clock, limit_s) or _is_over(clock, deadline_s):
                     raise
@@ -338,9 +347,9 @@ class HeadClient:
 
         return self._get(f"/v1/hosts{'?names=1' if names else ''}", HostList)
 
-    def nodes(self) -> api.NodeList:
+    def nodes(self) -> node_rows.NodeList:
         """Return all nodes."""
-        return self._get("/v1/nodes", api.NodeList)
+        return self._get("/v1/nodes", node_rows.NodeList)
 
     def node_action(self, request: AnyNodeAction) -> api.ActionReply:
         """Drain, resume or confirm dead: one result for each node, in order."""
@@ -352,7 +361,7 @@ class HeadClient:
 
         return self._get(f"/v1/shares{_query({'project': project, 'user': user})}", SharesReply)
 
-    def history(self, **filters: str | float | None) -> api.HistoryReply:
+    def history(self, **filters: str | float | None) -> job_rows.HistoryReply:
         """Return past jobs, newest first.
 
         Args:
@@ -360,7 +369,7 @@ class HeadClient:
                 ``queue``, ``name``, ``limit``; None and the empty text filter nothing.
         """
         texts = {name: _text(value) for name, value in filters.items()}
-        return self._get(f"/v1/history{_query(texts)}", api.HistoryReply)
+        return self._get(f"/v1/history{_query(texts)}", job_rows.HistoryReply)
 
     def predictions(
         self, ids: Iterable[int | str] = (), **filters: str | float | None

@@ -29,7 +29,8 @@ from gsched.client import HeadClient, body_of, error_from
 from gsched.config.environment import environment
 from gsched.errors import GschedError, UsageError
 from gsched.model.ids import short_job_id
-from gsched.protocol.api import ActionResult, ErrorBody, ErrorReply, JobRow
+from gsched.protocol.api import ActionResult, ErrorBody, ErrorReply
+from gsched.protocol.job_rows import JobRow
 from gsched.version import VERSION
 
 if TYPE_CHECKING:

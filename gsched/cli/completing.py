@@ -32,7 +32,7 @@ from gsched.config.environment import environment, full_environment
 from gsched.errors import GschedError
 from gsched.model.ids import short_job_id, submitted_number
 from gsched.model.states import HoldKind, JobState
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 
 LIMIT_S: Final = 1.0  # from the import of this module; a person waits at the keyboard
 NEWEST: Final = 50  # so many past jobs are offered

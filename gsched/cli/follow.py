@@ -21,7 +21,8 @@ from gsched.model.ids import array_of, short_job_id
 from gsched.model.limits import MAX_STORIES
 from gsched.model.states import HoldKind, JobState, OutcomeKind
 from gsched.model.wording import outcome_words
-from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, JobRow, JobStory, OutputChunk
+from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, OutputChunk
+from gsched.protocol.job_rows import JobRow, JobStory
 from gsched.transport import pause
 
 STDOUT, STDERR = "stdout", "stderr"

@@ -7,7 +7,7 @@ from typing import Final
 from gsched.errors import BadResourceError, UsageError
 from gsched.model.units import parse_duration_s
 from gsched.model.wording import counted
-from gsched.protocol.api import StartRow
+from gsched.protocol.job_rows import StartRow
 
 _DATE = re.compile(r"(?P<digits>(?:[0-9]{2}){2,6})(?:\.(?P<seconds>[0-9]{2}))?")
 _DAY_S = 86400

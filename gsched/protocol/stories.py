@@ -2,7 +2,8 @@
 
 from msgspec import Struct
 
-from gsched.protocol.api import ErrorBody, JobStory
+from gsched.protocol.api import ErrorBody
+from gsched.protocol.job_rows import JobStory
 
 
 class JobStories(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -19,7 +19,7 @@ from gsched.model.limits import (
     MAX_SUBMIT_BYTES,
     MAX_USER_BODY_BYTES,
 )
-from gsched.protocol import api
+from gsched.protocol import submissions
 from gschedd.http.answers import BusyError, TooLargeError
 from gschedd.http.decoding import (
     DIRECT_BYTES,
@@ -172,7 +172,7 @@ async def read_body(request: web.Request, bodies: Bodies, kind: type[T]) -> T:
         return await decode(_where(request), body, kind, pace)
 
 
-async def read_submission(request: web.Request, bodies: Bodies) -> api.SubmitRequest:
+async def read_submission(request: web.Request, bodies: Bodies) -> submissions.SubmitRequest:
     """Return a submission, with a number of jobs that is allowed.
 
     Raises:
@@ -183,6 +183,6 @@ async def read_submission(request: web.Request, bodies: Bodies) -> api.SubmitReq
     if len(body) > DIRECT_BYTES:
         async with bodies.brief(uid_of(request)) as pace:
             return await decode_submission(_where(request), body, pace)
-    submission = decoded(_where(request), body, api.SubmitRequest)
+    submission = decoded(_where(request), body, submissions.SubmitRequest)
     check_count(len(submission.jobs), dry_run=submission.dry_run)
     return submission

@@ -22,7 +22,7 @@ from gsched.model.ids import array_of, format_array_id, format_job_id, own_job, 
 from gsched.model.limits import MAX_JOBS_PER_REQUEST
 from gsched.model.states import STATED_HOLDS
 from gsched.protocol import actions as a
-from gsched.protocol import api, recover
+from gsched.protocol import api, recover, submissions
 from gschedd.core.forecast.deadline import guarantee_of
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
@@ -90,7 +90,7 @@ class Parts:
     texts: TextQuota
 
 
-_Received = tuple[api.SubmitJob, Content, Mapping[int, bool]]
+_Received = tuple[submissions.SubmitJob, Content, Mapping[int, bool]]
 
 
 class _Item:
@@ -167,7 +167,7 @@ class Commands:
         return response
 
     async def _received(
-        self, jobs: Sequence[api.SubmitJob], caller: Caller, pace: Pace
+        self, jobs: Sequence[submissions.SubmitJob], caller: Caller, pace: Pace
     ) -> tuple[Mapping[str, int], Sequence[_Received]]:
         """Return which jobs are known, and all of them with what they bring."""
         self._parts.space.check()
@@ -224,7 +224,7 @@ class Commands:
                 return await self._ask(partial(submit, job, content, past, outlook))
 
         def submit(
-            job: api.SubmitJob,
+            job: submissions.SubmitJob,
             content: Content,
             past: Mapping[int, bool],
             outlook: Forecast | None,
@@ -235,7 +235,7 @@ class Commands:
         return await self._in_slices(pairs, queue, size=1)
 
     async def _outlook(
-        self, job: api.SubmitJob, caller: Caller, past: Mapping[int, bool]
+        self, job: submissions.SubmitJob, caller: Caller, past: Mapping[int, bool]
     ) -> Forecast | None:
         """Return what is expected of a job, were it submitted now; None: it has been.
 
@@ -278,17 +278,19 @@ class Commands:
                 break
         return steps
 
-    async def _try_out(self, jobs: Sequence[api.SubmitJob], caller: Caller) -> web.StreamResponse:
+    async def _try_out(
+        self, jobs: Sequence[submissions.SubmitJob], caller: Caller
+    ) -> web.StreamResponse:
         """Answer a dry run: jobs one by one, as each asks the policy up to some hundred times."""
         pace = Pace()
-        results: list[api.SubmitResult] = []
+        results: list[submissions.SubmitResult] = []
         for job in jobs:
             results.append(await self._dry_run(job, caller))
             await pace.rest()
         return answer(self._reply(results))
 
     async def _known(
-        self, jobs: Sequence[api.SubmitJob], caller: Caller, pace: Pace
+        self, jobs: Sequence[submissions.SubmitJob], caller: Caller, pace: Pace
     ) -> Mapping[str, int]:
         """Return jobs of earlier tries, also those that memory has forgotten."""
         known: dict[str, int] = {}
@@ -306,7 +308,7 @@ class Commands:
 
     def _submit(
         self,
-        job: api.SubmitJob,
+        job: submissions.SubmitJob,
         content: Content,
         caller: Caller,
         now_s: float,
@@ -330,7 +332,9 @@ class Commands:
                     self._parts.blobs.put(blob.digest, blob.data)
         return step
 
-    def _prepared(self, job: api.SubmitJob, caller: Caller, past: Mapping[int, bool]) -> Submission:
+    def _prepared(
+        self, job: submissions.SubmitJob, caller: Caller, past: Mapping[int, bool]
+    ) -> Submission:
         """Return what a job would be; raise why it would be refused."""
         return prepare(
             c.Submit(caller=caller, submitted=job, digests=("", ""), past=past),
@@ -340,11 +344,13 @@ class Commands:
             now_s=self._parts.clock.wall_s(),
         )
 
-    async def _dry_run(self, job: api.SubmitJob, caller: Caller) -> api.SubmitResult:
+    async def _dry_run(
+        self, job: submissions.SubmitJob, caller: Caller
+    ) -> submissions.SubmitResult:
         try:
             known = known_submission(self._head.state, caller.uid, job.key)
             if known is not None:
-                return api.SubmitResult(id=known)
+                return submissions.SubmitResult(id=known)
             past = await past_of(job.depends, self._head.state, self._parts.ended_well)
             submission = self._prepared(job, caller, past)
             outlook = await self._parts.forecasts.outlook(submission.spec, uid=caller.uid)
@@ -352,11 +358,13 @@ class Commands:
                 now_s = self._parts.clock.wall_s()
                 guarantee_of(self._head.state.next_job, submission.spec, outlook, now_s=now_s)
         except GschedError as error:
-            return api.SubmitResult(error=error_body(error))
-        result = with_start(api.SubmitResult(warnings=submission.warnings), outlook)
+            return submissions.SubmitResult(error=error_body(error))
+        result = with_start(submissions.SubmitResult(warnings=submission.warnings), outlook)
         return with_outlook(result, submission.spec, outlook)
 
-    async def _results(self, steps: Sequence[Step], caller: Caller) -> list[api.SubmitResult]:
+    async def _results(
+        self, steps: Sequence[Step], caller: Caller
+    ) -> list[submissions.SubmitResult]:
         """Return the answer for each job; for training jobs after the next cycle."""
         head = self._head
         if any(step.job in head.state.training_jobs for step in steps):
@@ -370,8 +378,8 @@ class Commands:
             for step in steps
         ]
 
-    def _reply(self, results: list[api.SubmitResult]) -> api.SubmitReply:
-        return api.SubmitReply(server=self._head.settings.server, results=tuple(results))
+    def _reply(self, results: list[submissions.SubmitResult]) -> submissions.SubmitReply:
+        return submissions.SubmitReply(server=self._head.settings.server, results=tuple(results))
 
     # --- actions on jobs ---
 
@@ -572,7 +580,7 @@ def is_large(request: web.Request, items: int) -> bool:
     return items > FEW or (request.content_length or 0) > SMALL_BYTES
 
 
-def _result(step: Step) -> api.SubmitResult:
+def _result(step: Step) -> submissions.SubmitResult:
     if step.error is not None:
-        return api.SubmitResult(error=error_body(step.error))
-    return api.SubmitResult(id=step.job, warnings=step.warnings)
+        return submissions.SubmitResult(error=error_body(step.error))
+    return submissions.SubmitResult(id=step.job, warnings=step.warnings)

@@ -11,7 +11,7 @@ import msgspec
 from gsched.clock import Clock
 from gsched.errors import StorageFullError
 from gsched.model.units import format_size
-from gsched.protocol import api
+from gsched.protocol import submissions
 
 RECOUNT_S: Final = 60.0  # between two counts of what one user has: each reads an index
 MAX_COUNTED: Final = 10_000  # users whose number is kept
@@ -41,7 +41,7 @@ class Content:
         return (self.script, self.environment, self.lines)
 
 
-def content_of(job: api.SubmitJob) -> Content:
+def content_of(job: submissions.SubmitJob) -> Content:
     """Return what a job brings as it is stored."""
     environment = _encoder.encode(job.environment) if job.environment else b""
     return Content(

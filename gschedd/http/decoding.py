@@ -25,7 +25,7 @@ from gsched.model.limits import (
     MAX_VARIABLES,
     MIB,
 )
-from gsched.protocol import api
+from gsched.protocol import submissions
 from gschedd.http.answers import TooLargeError
 from gschedd.http.pace import Pace
 
@@ -50,9 +50,9 @@ _FIELDS: Final = {
 
 
 def _large_job() -> type[Struct]:
-    """Return `api.SubmitJob` with the fields of `_FIELDS` as they stand there."""
+    """Return `submissions.SubmitJob` with the fields of `_FIELDS` as they stand there."""
     fields: list[tuple[str, object, object] | tuple[str, object]] = []
-    for each in structs.fields(api.SubmitJob):
+    for each in structs.fields(submissions.SubmitJob):
         if each.name in _FIELDS:
             fields.append((each.name, Raw, Raw(b"")))
         elif each.default is NODEFAULT:
@@ -69,7 +69,7 @@ def _large_job() -> type[Struct]:
 
 
 _LargeJob = _large_job()
-_TYPES: Final = {each.name: each.type for each in structs.fields(api.SubmitJob)}
+_TYPES: Final = {each.name: each.type for each in structs.fields(submissions.SubmitJob)}
 
 
 class _Counted(Struct, gc=False):
@@ -137,7 +137,7 @@ async def decode(where: str, body: Body, kind: type[T], pace: Pace) -> T:
     return decoded(where, body, kind)
 
 
-async def decode_submission(where: str, body: Body, pace: Pace) -> api.SubmitRequest:
+async def decode_submission(where: str, body: Body, pace: Pace) -> submissions.SubmitRequest:
     """Return a large submission. One beyond `MAX_REQUEST_BYTES` holds one job, with a large script.
 
     Raises:
@@ -149,19 +149,19 @@ async def decode_submission(where: str, body: Body, pace: Pace) -> api.SubmitReq
     count = decoded(where, body, _Count)
     check_count(len(count.jobs), dry_run=count.dry_run)
     await pace.rest()
-    jobs: list[api.SubmitJob] = []
+    jobs: list[submissions.SubmitJob] = []
     for number, raw in enumerate(decoded(where, body, _Jobs).jobs):
         path = f".jobs[{number}]"
         if len(memoryview(raw)) <= _JOB_BYTES:
-            jobs.append(decoded(where, raw, api.SubmitJob, path=path))
+            jobs.append(decoded(where, raw, submissions.SubmitJob, path=path))
         else:
             large = decoded(where, raw, _LargeJob, path=path)
             jobs.append(await _decode_fields(where, large, path, pace))
         await pace.keep()
-    return api.SubmitRequest(jobs=tuple(jobs), dry_run=count.dry_run)
+    return submissions.SubmitRequest(jobs=tuple(jobs), dry_run=count.dry_run)
 
 
-async def _decode_one_job(where: str, body: Body, pace: Pace) -> api.SubmitRequest:
+async def _decode_one_job(where: str, body: Body, pace: Pace) -> submissions.SubmitRequest:
     await _check_texts("the request", body, MAX_SUBMIT_TEXTS, pace)
     try:
         submission = decoded(where, body, _OneJob)
@@ -177,10 +177,10 @@ async def _decode_one_job(where: str, body: Body, pace: Pace) -> api.SubmitReque
     _check_size("the rest of it", len(body) - held, _TEXTS_BYTES)
     await pace.rest()
     job = await _decode_fields(where, large, ".jobs[0]", pace)
-    return api.SubmitRequest(jobs=(job,), dry_run=submission.dry_run)
+    return submissions.SubmitRequest(jobs=(job,), dry_run=submission.dry_run)
 
 
-async def _decode_fields(where: str, large: Struct, path: str, pace: Pace) -> api.SubmitJob:
+async def _decode_fields(where: str, large: Struct, path: str, pace: Pace) -> submissions.SubmitJob:
     """Return a job whose large fields are still JSON."""
     fields: dict[str, object] = structs.asdict(large)
     for name, (most_bytes, most_texts) in _FIELDS.items():
@@ -194,7 +194,7 @@ async def _decode_fields(where: str, large: Struct, path: str, pace: Pace) -> ap
             await _check_texts(name, raw, most_texts, pace)
             fields[name] = decoded(where, raw, _TYPES[name], path=f"{path}.{name}")
         await pace.keep()
-    return api.SubmitJob(**fields)  # type: ignore[arg-type] # each was decoded as its type
+    return submissions.SubmitJob(**fields)  # type: ignore[arg-type] # each was decoded as its type
 
 
 async def _decode_text(where: str, raw: memoryview, path: str, pace: Pace) -> str:

@@ -12,7 +12,7 @@ from gsched.clock import Clock
 from gsched.logs import Complaints
 from gsched.model.job import JobSpec
 from gsched.model.states import JobState
-from gsched.protocol import api
+from gsched.protocol import submissions
 from gschedd.core.cycle.rounds import Failed
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import FAILED, concluded, inquire, is_planned, outlook_of
@@ -290,7 +290,7 @@ class Forecasts:
         return Failed(number=0, why="the policy failed", raised=True)
 
 
-def with_start(result: api.SubmitResult, outlook: Forecast) -> api.SubmitResult:
+def with_start(result: submissions.SubmitResult, outlook: Forecast) -> submissions.SubmitResult:
     """Return the answer to a dry run with when the job would start."""
     unknown = outlook.start_unknown or (outlook.why if outlook.start_s is None else "")
     row = start_row(structs.replace(outlook, start_unknown=unknown))
@@ -298,7 +298,9 @@ def with_start(result: api.SubmitResult, outlook: Forecast) -> api.SubmitResult:
     return structs.replace(result, predicted_start_s=expected_s, start=row)
 
 
-def with_outlook(result: api.SubmitResult, spec: JobSpec, outlook: Forecast) -> api.SubmitResult:
+def with_outlook(
+    result: submissions.SubmitResult, spec: JobSpec, outlook: Forecast
+) -> submissions.SubmitResult:
     """Return an answer with what is expected of a training's end."""
     if result.error is not None or not spec.is_training:
         return result

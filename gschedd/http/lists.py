@@ -22,7 +22,7 @@ from aiohttp import web
 
 from gsched.errors import GschedError
 from gsched.model.limits import MAX_LISTS, MAX_USER_LISTS
-from gsched.protocol import api
+from gsched.protocol import job_rows
 from gschedd.core.state.records import Job
 from gschedd.http.pace import Pace, Turns
 from gschedd.store.reader import Entry, PastJobs, Reader
@@ -35,7 +35,7 @@ _NO_ROWS: Final = b'"jobs":[]'
 _encoder = msgspec.json.Encoder()
 
 ReadPast: TypeAlias = Callable[[Callable[[], PastJobs]], Awaitable[PastJobs]]
-Row: TypeAlias = Callable[[Entry], api.JobRow]
+Row: TypeAlias = Callable[[Entry], job_rows.JobRow]
 
 
 class Lists:
@@ -93,7 +93,7 @@ async def chosen_jobs(jobs: Mapping[int, Job], is_chosen: Callable[[Job], bool])
 
 async def send(
     request: web.Request,
-    reply: Callable[[], api.JobList | api.HistoryReply],
+    reply: Callable[[], job_rows.JobList | job_rows.HistoryReply],
     slices: AsyncIterator[Sequence[Entry]],
     row: Row,
     *,
@@ -140,18 +140,18 @@ async def send(
     return response
 
 
-def _rows(rows: Sequence[api.JobRow]) -> bytes:
+def _rows(rows: Sequence[job_rows.JobRow]) -> bytes:
     """Return rows without the brackets around them."""
     return _encoder.encode(rows)[1:-1]
 
 
-def _around(reply: api.JobList | api.HistoryReply) -> tuple[bytes, bytes]:
+def _around(reply: job_rows.JobList | job_rows.HistoryReply) -> tuple[bytes, bytes]:
     """Return what stands before and after the rows of a list."""
     before, mark, after = _encoder.encode(reply).partition(_NO_ROWS)
     assert mark, "a list has its jobs, and here it has none yet"
     return before + _NO_ROWS[:-1], b"]" + after
 
 
-def _body(reply: api.JobList | api.HistoryReply, rows: bytes) -> bytes:
+def _body(reply: job_rows.JobList | job_rows.HistoryReply, rows: bytes) -> bytes:
     before, after = _around(reply)
     return before + rows + after

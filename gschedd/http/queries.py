@@ -36,7 +36,7 @@ from gsched.model.limits import (
     shown,
 )
 from gsched.model.states import JobState, NodeState
-from gsched.protocol import api
+from gsched.protocol import api, job_rows, node_rows
 from gsched.protocol.stories import JobStories
 from gschedd.core.head import Head
 from gschedd.core.requests.authorize import Verb, may
@@ -187,7 +187,7 @@ class Queries:
         row = partial(_row, self._teller(), starts)
 
         now_s, server = self._clock.wall_s(), self._head.settings.server
-        reply = api.JobList(server=server, now_s=now_s, jobs=(), warning=warning)
+        reply = job_rows.JobList(server=server, now_s=now_s, jobs=(), warning=warning)
         slices = self._lists.entries(numbers, {job.id: job for job in live}, array("q"))
         is_long = len(numbers) > ROWS_PER_SLICE
         return await send(request, lambda: reply, slices, row, is_long=is_long)
@@ -230,7 +230,7 @@ class Queries:
     ) -> web.Response:
         teller = self._teller()
         server, state = self._head.settings.server, self._head.state
-        rows: list[api.JobRow] = []
+        rows: list[job_rows.JobRow] = []
         errors: dict[str, api.ErrorBody] = {}
         for text in texts:
             await pace.keep()
@@ -239,7 +239,7 @@ class Queries:
             except (UnknownJobError, StorageError) as error:
                 errors[text] = error_body(error)
         return answer(
-            api.JobList(
+            job_rows.JobList(
                 server=self._head.settings.server,
                 now_s=self._clock.wall_s(),
                 jobs=tuple(rows),
@@ -334,7 +334,7 @@ class Queries:
 
     async def _story(
         self, text: str, caller: Caller, start: Forecast | None = None
-    ) -> api.JobStory:
+    ) -> job_rows.JobStory:
         """Return all that is known of a job."""
         origins = await self._origins(caller, [await self.find(text)])
         job, past = await at_one_moment(
@@ -368,7 +368,7 @@ class Queries:
         past: Recorded,
         start: Forecast | None,
         origins: Mapping[str, dict[str, str]],
-    ) -> api.JobStory:
+    ) -> job_rows.JobStory:
         """Return all that is known; arguments may hold secrets and are the owner's business."""
         story = self._teller().story(
             job,
@@ -412,7 +412,7 @@ class Queries:
         warning = await self._engine.shown()
         teller, nodes = self._teller(), self._head.state.nodes
         return answer(
-            api.NodeList(
+            node_rows.NodeList(
                 server=self._head.settings.server,
                 now_s=self._clock.wall_s(),
                 nodes=tuple(teller.node(nodes[name]) for name in sorted(nodes)),
@@ -435,8 +435,8 @@ class Queries:
             numbers, totals = index.numbers, index.totals
             now_s, damaged = self._clock.wall_s(), array("q", totals.damaged)
 
-            def reply() -> api.HistoryReply:
-                return api.HistoryReply(
+            def reply() -> job_rows.HistoryReply:
+                return job_rows.HistoryReply(
                     server=self._head.settings.server,
                     now_s=now_s,
                     jobs=(),
@@ -511,7 +511,7 @@ class Queries:
         self._long_reader.close()
 
 
-def _row(teller: JobViews, starts: Mapping[int, Forecast], entry: Entry) -> api.JobRow:
+def _row(teller: JobViews, starts: Mapping[int, Forecast], entry: Entry) -> job_rows.JobRow:
     if isinstance(entry, Unstarted):
         return unstarted_row(teller.row(entry.job), entry.elements)
     start = starts.get(entry.id)

@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 
 from gsched.protocol import actions as a
-from gsched.protocol import api, recover
+from gsched.protocol import api, job_rows, node_rows, recover, submissions
 from gsched.protocol import predictions as p
 from gsched.protocol.code import CodePiece, CodeReply
 from gsched.protocol.messages import JobMessage, MessageReply
@@ -25,23 +25,23 @@ from gschedd.models.saved import SnapshotFile
 ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("get", "/v1/health", "the head answers", None, api.Health),
     ("get", "/v1/status", "how the head is", None, api.StatusReply),
-    ("post", "/v1/jobs", "queue jobs", api.SubmitRequest, api.SubmitReply),
+    ("post", "/v1/jobs", "queue jobs", submissions.SubmitRequest, submissions.SubmitReply),
     ("post", "/v1/code", "send a code snapshot", CodePiece, CodeReply),
-    ("get", "/v1/jobs", "list jobs", None, api.JobList),
-    ("get", "/v1/jobs/{id}", "one job's story", None, api.JobStory),
+    ("get", "/v1/jobs", "list jobs", None, job_rows.JobList),
+    ("get", "/v1/jobs/{id}", "one job's story", None, job_rows.JobStory),
     ("get", "/v1/stories", "the stories of many jobs", None, JobStories),
-    ("get", "/v1/jobs/{id}/wait", "wait until a job is done", None, api.JobStory),
+    ("get", "/v1/jobs/{id}/wait", "wait until a job is done", None, job_rows.JobStory),
     ("get", "/v1/jobs/{id}/output", "read a running job's output", None, api.OutputChunk),
     ("post", "/v1/jobs/{id}/message", "write into output files", JobMessage, MessageReply),
     ("post", "/v1/jobs/actions", "act on jobs", a.JOB_ACTION, api.ActionReply),
     ("post", "/v1/jobs/rerun-failed", "submit what has failed again", RerunFailed, RerunReply),
-    ("get", "/v1/nodes", "list nodes", None, api.NodeList),
+    ("get", "/v1/nodes", "list nodes", None, node_rows.NodeList),
     ("get", "/v1/samples", "figures of nodes and running jobs", None, UseSamples),
     ("post", "/v1/nodes/actions", "act on nodes", a.NODE_ACTION, api.ActionReply),
     ("get", "/v1/nodes/predictions", "nodes beside predictions", None, p.NodePredictions),
     ("post", "/v1/queues", "change queues", QueueRequest, api.ActionReply),
     ("get", "/v1/shares", "usage and fair shares of projects and users", None, SharesReply),
-    ("get", "/v1/history", "past jobs and totals", None, api.HistoryReply),
+    ("get", "/v1/history", "past jobs and totals", None, job_rows.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),
     ("get", "/v1/config", "the configuration of the running head", None, RunningConfig),
     ("get", "/v1/snapshot", "what the policies see, to be replayed", None, SnapshotFile),

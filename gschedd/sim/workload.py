@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.model.training import Adaptive, Training
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.state.settings import Caller
 from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.ground_truth import ModelledTraining

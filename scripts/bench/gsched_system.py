@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster import BIN, Cluster, CpuTimes, one_node
 
 from gsched.client import HeadClient, new_job
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 
 SCRIPT = "#!/bin/sh\n:\n"
 LOOP = 'for i in $(seq "$1"); do "$2" -N noop -o /dev/null -e /dev/null "$3" || exit; done'

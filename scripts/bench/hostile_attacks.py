@@ -30,7 +30,7 @@ from gsched.client import HeadClient, new_key  # noqa: E402 - as above
 from gsched.errors import GschedError  # noqa: E402 - as above
 from gsched.model.job import CodeSnapshot  # noqa: E402 - as above
 from gsched.protocol.actions import DeleteJob  # noqa: E402 - as above
-from gsched.protocol.api import SubmitJob  # noqa: E402 - as above
+from gsched.protocol.submissions import SubmitJob  # noqa: E402 - as above
 from gsched.transport import HeadAddress, Transport  # noqa: E402 - as above
 from tests.support.worst_requests import WORST  # noqa: E402 - as above
 

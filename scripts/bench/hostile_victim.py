@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from gsched.client import HeadClient, new_job  # noqa: E402 - the path comes first
 from gsched.protocol.actions import DeleteJob  # noqa: E402 - as above
-from gsched.protocol.api import JobStory  # noqa: E402 - as above
+from gsched.protocol.job_rows import JobStory  # noqa: E402 - as above
 
 PAUSE_S = 0.5
 GIVEN_UP_S = 60.0

@@ -48,7 +48,7 @@ from elastic_floor import floor_of_move, network_of, ready_seconds
 from gsched.cli.local.layout import layout_of
 from gsched.client import HeadClient, new_job
 from gsched.protocol import actions as a
-from gsched.protocol.api import JobStory, MoveRow
+from gsched.protocol.job_rows import JobStory, MoveRow
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).resolve().parent / "migrate_train.py"

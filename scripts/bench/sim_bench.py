@@ -19,7 +19,7 @@ from gsched.model.job import ExitRecord
 from gsched.model.resources import Gpu, Inventory, Load, Usage
 from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
 from gschedd.core.state.settings import Caller, Settings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gsched.client import HeadClient
 from gsched.model.units import format_duration
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 
 
 def options() -> argparse.Namespace:

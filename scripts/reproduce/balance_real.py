@@ -25,7 +25,7 @@ from gsched.client import HeadClient, new_job
 from gsched.config.nodes import NodeConfig
 from gsched.config.tables import HeadConfig, QueueConfig
 from gsched.errors import GschedError, TryAgainError, UsageError
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 from scripts.reproduce.balance_groups import NodeGroups, parents, remove_leftovers
 from scripts.reproduce.balance_jobs import SIZE_SPREAD, order_of
 from scripts.reproduce.balance_runs import Curves, Run

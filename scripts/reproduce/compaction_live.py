@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import click
 
 from gsched.client import HeadClient
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 from scripts.reproduce.compaction_case import (
     BATCH,
     PARAMETERS,

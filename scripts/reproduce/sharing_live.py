@@ -22,7 +22,7 @@ from rich.table import Table
 from gnode.gpushare.build import LIBRARY, find_compiler
 from gsched.client import new_job
 from gsched.config.nodes import SharingRules
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 from gschedd.sim.workload import TraceJob
 from scripts.reproduce.live_cluster import NODES, Cluster
 from scripts.reproduce.sharing_model import (

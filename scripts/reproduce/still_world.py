@@ -24,7 +24,7 @@ from gsched.errors import GschedError
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Inventory, Load, Usage
 from gsched.model.states import OutcomeKind
-from gsched.protocol import api
+from gsched.protocol import job_rows
 from gsched.protocol import node as n
 from gsched.protocol.actions import ReleaseJob
 from gsched.version import VERSION
@@ -233,7 +233,7 @@ class StillWorld:
         for _ in range(2):
             await asyncio.to_thread(self.head.act, nothing)
 
-    async def until(self, job: int, is_so: Callable[[api.JobStory], bool], what: str) -> None:
+    async def until(self, job: int, is_so: Callable[[job_rows.JobStory], bool], what: str) -> None:
         """Wait until a job's story is as it should be, and the head has settled."""
 
         async def look() -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gsched.client import new_job
-from gsched.protocol.api import JobRow, JobStory
+from gsched.protocol.job_rows import JobRow, JobStory
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
 
@@ -161,7 +161,7 @@ def test_gsig_reaches_the_jobs_program(desk: Desk) -> None:
         "trap 'echo heard > usr1; exit 5' USR1; touch runs; while :; do sleep 0.2; done"
     )
     desk.wait_for("runs")
-    assert desk.run("gsig", "-s", "SIGUSR1", job).status == 0
+    wait_until(lambda: desk.run("gsig", "-s", "SIGUSR1", job).status == 0, what="the head to know")
 
     outcome = desk.ended(job).row.outcome
     assert outcome is not None

@@ -11,7 +11,7 @@ import pytest
 
 from gsched.client import new_job
 from gsched.protocol import actions as a
-from gsched.protocol.api import NodeList
+from gsched.protocol.node_rows import NodeList
 from tests.support.canned_head import canned_head, node
 from tests.support.cluster import Cluster
 from tests.support.commands import command_environment

@@ -9,7 +9,7 @@ import pytest
 
 from gsched.model.training import Adaptive, Inference, Training
 from gsched.protocol import actions as a
-from gsched.protocol import api
+from gsched.protocol import api, job_rows, submissions
 from gsched.protocol.stories import JobStories
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.commands import Ran, run_at_terminal, run_command
@@ -27,26 +27,26 @@ def head(tmp_path: Path) -> Iterator[CannedHead]:
 
 def answer(head: CannedHead, **result: object) -> None:
     """Let the head answer a submission so."""
-    said = api.SubmitResult(**({"id": 7} | result))  # type: ignore[arg-type] # as named
-    head.answers["POST /v1/jobs"] = api.SubmitReply(server="head", results=(said,))
+    said = submissions.SubmitResult(**({"id": 7} | result))  # type: ignore[arg-type] # as named
+    head.answers["POST /v1/jobs"] = submissions.SubmitReply(server="head", results=(said,))
 
 
 def gsub(head: CannedHead, *arguments: str, **run: object) -> Ran:
     return run_command("gsub", *arguments, head=head.path, **run)  # type: ignore[arg-type] # passed on
 
 
-def row(number: int, **changes: object) -> api.JobRow:
+def row(number: int, **changes: object) -> job_rows.JobRow:
     """Return a training that runs."""
     fields: dict[str, object] = {
         "id": number, "name": f"t{number}", "user": "alice", "queue": "batch",
         "state": "running", "letter": "R", "submitted_s": NOW_S, "cpus": 1, "places": 1,
         "gpus": 2, "started_s": NOW_S, "nodes": ("n1",),
     }  # fmt: skip
-    return msgspec.convert(fields | changes, api.JobRow)
+    return msgspec.convert(fields | changes, job_rows.JobRow)
 
 
-def list_jobs(head: CannedHead, *rows: api.JobRow) -> None:
-    head.answers["GET /v1/jobs"] = api.JobList(server="head", now_s=NOW_S, jobs=rows)
+def list_jobs(head: CannedHead, *rows: job_rows.JobRow) -> None:
+    head.answers["GET /v1/jobs"] = job_rows.JobList(server="head", now_s=NOW_S, jobs=rows)
 
 
 def test_all_that_is_said_of_a_training_is_sent(head: CannedHead) -> None:
@@ -57,7 +57,7 @@ def test_all_that_is_said_of_a_training_is_sent(head: CannedHead) -> None:
     )  # fmt: skip
 
     assert (ran.status, ran.stdout) == (0, "7.head\n")
-    (job,) = head.bodies(api.SubmitRequest)[0].jobs
+    (job,) = head.bodies(submissions.SubmitRequest)[0].jobs
     assert job.resources == ("select=1:ncpus=2:ngpus=1",)
     assert (job.places_max, job.movable, job.reject_if_late) == (8, True, True)
     assert not job.profile
@@ -75,7 +75,7 @@ def test_an_adaptive_training_is_elastic_and_has_its_own_batch(head: CannedHead)
     )  # fmt: skip
 
     assert (ran.status, ran.stderr) == (0, ""), ran
-    (job,) = head.bodies(api.SubmitRequest)[0].jobs
+    (job,) = head.bodies(submissions.SubmitRequest)[0].jobs
     assert (job.movable, job.places_max, job.training) == (True, 16, None)
     assert job.adaptive == Adaptive(
         batch=128,
@@ -93,7 +93,7 @@ def test_an_inference_job_says_what_its_answers_are_worth(head: CannedHead) -> N
     )  # fmt: skip
 
     assert (ran.status, ran.stderr) == (0, ""), ran
-    (job,) = head.bodies(api.SubmitRequest)[0].jobs
+    (job,) = head.bodies(submissions.SubmitRequest)[0].jobs
     assert job.adaptive is not None
     assert job.adaptive.inference == Inference(latency_s=0.05, requests_per_s=1500.0)
     assert not job.adaptive.preemptible
@@ -144,7 +144,7 @@ def test_what_contradicts_itself_in_an_adaptive_training_is_refused(
     assert ran.status == 2
     assert ran.stderr.startswith(f"gsub: {message}")
     assert ran.stderr.splitlines()[1].startswith("      hint: ")
-    assert head.bodies(api.SubmitRequest) == []
+    assert head.bodies(submissions.SubmitRequest) == []
 
 
 def test_directives_say_the_same(head: CannedHead, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_directives_say_the_same(head: CannedHead, tmp_path: Path) -> None:
     ran = gsub(head, "job.sh", cwd=tmp_path)
 
     assert ran.status == 0, ran
-    (job,) = head.bodies(api.SubmitRequest)[0].jobs
+    (job,) = head.bodies(submissions.SubmitRequest)[0].jobs
     assert (job.urgency, job.places_max, job.movable) == ("relaxed", 4, True)
     assert job.profile
     assert job.training == Training(iterations=10.0, rates=((1, 2.5),))
@@ -220,7 +220,7 @@ def test_a_dry_run_shows_the_plan(head: CannedHead) -> None:
     ran = gsub(head, "--test-only", "--deadline", "8h", "--", "true", env=UTC)
 
     assert "plan: planned on 1 GPU, expected to finish at 2093-08-01 21:20:00" in ran.stdout
-    assert head.bodies(api.SubmitRequest)[0].dry_run
+    assert head.bodies(submissions.SubmitRequest)[0].dry_run
 
 
 def test_a_refusal_keeps_its_code_and_prints_no_id(head: CannedHead) -> None:
@@ -343,7 +343,7 @@ def test_json_has_every_field(head: CannedHead) -> None:
 
 
 def test_the_whole_story_tells_deadline_slack_and_why_it_is_late(head: CannedHead) -> None:
-    story = api.JobStory(
+    story = job_rows.JobStory(
         server="head", now_s=NOW_S, row=DEADLINES[1], attempts=(), events=(), workdir="/",
         resources="select=1:ncpus=1:ngpus=1", stdout_path="", stderr_path="", join="n",
         launch="torchrun", rerunnable=True, grace_s=30.0, urgency="urgent", movable=True,
@@ -369,7 +369,7 @@ def test_the_whole_story_tells_deadline_slack_and_why_it_is_late(head: CannedHea
 def test_what_an_adaptive_job_lacks_is_told_with_its_story_and_its_reasons(
     head: CannedHead,
 ) -> None:
-    story = api.JobStory(
+    story = job_rows.JobStory(
         server="head", now_s=NOW_S, row=DEADLINES[1], attempts=(), events=(), workdir="/",
         resources="select=1:ncpus=1:ngpus=1", stdout_path="", stderr_path="", join="n",
         launch="torchrun", rerunnable=True, grace_s=30.0, movable=True,
@@ -385,9 +385,9 @@ def test_what_an_adaptive_job_lacks_is_told_with_its_story_and_its_reasons(
 
 def test_the_history_says_whether_deadlines_were_met(head: CannedHead) -> None:
     done = {"state": "done", "letter": "C"}
-    ok = api.OutcomeRow(kind="exited", exit_status=0, shell_status=0, exit_code=0)
-    failed = api.OutcomeRow(kind="exited", exit_status=3, shell_status=3, exit_code=3)
-    deleted = api.OutcomeRow(kind="cancelled", exit_status=271, shell_status=143, signal=15)
+    ok = job_rows.OutcomeRow(kind="exited", exit_status=0, shell_status=0, exit_code=0)
+    failed = job_rows.OutcomeRow(kind="exited", exit_status=3, shell_status=3, exit_code=3)
+    deleted = job_rows.OutcomeRow(kind="cancelled", exit_status=271, shell_status=143, signal=15)
     rows = tuple(
         row(
             number,
@@ -405,7 +405,7 @@ def test_the_history_says_whether_deadlines_were_met(head: CannedHead) -> None:
             (5, 60.0, False, deleted),
         )
     )
-    head.answers["GET /v1/history"] = api.HistoryReply(
+    head.answers["GET /v1/history"] = job_rows.HistoryReply(
         server="head", now_s=NOW_S, jobs=(*rows, row(4, **done, outcome=ok)), total_jobs=4,
         total_cpu_s=0.0, total_wall_s=0.0, total_gpu_s=0.0, total_failed=1,
     )  # fmt: skip

@@ -8,7 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gsched.model.states import ShareClass
-from gsched.protocol.api import ErrorBody, HistoryReply, JobList, JobRow, OutcomeRow, ShareRow
+from gsched.protocol.api import ErrorBody
+from gsched.protocol.job_rows import HistoryReply, JobList, JobRow, OutcomeRow, ShareRow
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.commands import run_command
 

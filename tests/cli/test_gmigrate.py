@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gsched.client import new_job
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 from tests.support import stand_in_training
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, command_environment, run_command

@@ -9,7 +9,8 @@ import pytest
 from gsched.cli.times import format_time
 from gsched.model.resources import Load
 from gsched.protocol import actions as a
-from gsched.protocol.api import ActionReply, ActionResult, ErrorBody, NodeList
+from gsched.protocol.api import ActionReply, ActionResult, ErrorBody
+from gsched.protocol.node_rows import NodeList
 from tests.support.canned_head import CannedHead, canned_head, node
 from tests.support.commands import run_at_terminal, run_command
 

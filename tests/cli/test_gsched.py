@@ -13,7 +13,7 @@ import pytest
 
 from gsched.config.load import load_config
 from gsched.pki.issuing import make_authority_file
-from gsched.protocol.api import NodeList
+from gsched.protocol.node_rows import NodeList
 from gsched.protocol.recover import RecoverCase, RecoverReply
 from gsched.version import VERSION
 from tests.support.canned_head import CannedHead, canned_head, node, status

@@ -10,8 +10,8 @@ import pytest
 from gsched.model.ids import element_number
 from gsched.model.resources import Usage
 from gsched.model.states import ShareClass
-from gsched.protocol import api
-from gsched.protocol.api import ArrayRow, ShareRow
+from gsched.protocol import job_rows
+from gsched.protocol.job_rows import ArrayRow, ShareRow
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.fake_api import NOW_S, SERVER, make_row, make_story
 from tests.support.in_process import run_here
@@ -22,13 +22,15 @@ OOM = {"kind": "oom", "exit_status": -10, "shell_status": 137, "signal": 9}
 OVER = {"kind": "walltime", "exit_status": -11, "shell_status": 143, "signal": 15}
 
 
-def done(job: int, *, outcome: "dict[str, object]", usage: Usage, **row: object) -> api.JobStory:
+def done(
+    job: int, *, outcome: "dict[str, object]", usage: Usage, **row: object
+) -> job_rows.JobStory:
     shown = make_row(
         job, name="train", state="done", letter="C", outcome=outcome, cpus=8, gpus=1, attempt=1,
         memory_bytes=32 * GB, walltime_s=86400.0, started_s=NOW_S - usage.wall_s, ended_s=NOW_S,
         wall_s=usage.wall_s, reason="", **row,
     )  # fmt: skip
-    attempt = api.AttemptRow(attempt=1, state="ended", assigned_s=NOW_S, parts=(), usage=usage)
+    attempt = job_rows.AttemptRow(attempt=1, state="ended", assigned_s=NOW_S, parts=(), usage=usage)
     return make_story(shown, attempts=(attempt,))
 
 
@@ -51,7 +53,7 @@ def head(tmp_path: Path) -> Iterator[CannedHead]:
         ]
         for story in stories:
             head.answers[f"GET /v1/jobs/{story.row.id}"] = story
-        head.answers["GET /v1/history"] = api.HistoryReply(
+        head.answers["GET /v1/history"] = job_rows.HistoryReply(
             server=SERVER, now_s=NOW_S, jobs=tuple(story.row for story in stories), total_jobs=3,
             total_cpu_s=0.0, total_wall_s=0.0, total_gpu_s=0.0, total_failed=1,
         )  # fmt: skip
@@ -94,7 +96,7 @@ def test_the_walltime_of_an_array_is_that_of_its_elements(head: CannedHead) -> N
     array = ArrayRow(indices="1-3", elements=3, succeeded=3)
     story = make_story(make_row(17, name="a", wall_s=93.0, cpu_s=6.0, array=array, **ran))
     head.answers["GET /v1/jobs/17"] = story
-    head.answers["GET /v1/jobs"] = api.JobList(server=SERVER, now_s=NOW_S, jobs=tuple(rows))
+    head.answers["GET /v1/jobs"] = job_rows.JobList(server=SERVER, now_s=NOW_S, jobs=tuple(rows))
 
     lines = run_here("gseff", "17", head=head.path).stdout.splitlines()
 
@@ -150,7 +152,7 @@ def test_limits_that_were_hit_and_idle_gpus_are_told(
 def test_advice_without_a_run_that_succeeded_names_none(head: CannedHead) -> None:
     head.answers["GET /v1/jobs/17"] = done(17, outcome=OVER, usage=usage(wall_s=86400.0))
     history = head.answers["GET /v1/history"]
-    assert isinstance(history, api.HistoryReply)
+    assert isinstance(history, job_rows.HistoryReply)
     from msgspec import structs
 
     head.answers["GET /v1/history"] = structs.replace(history, jobs=())

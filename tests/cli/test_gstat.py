@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from gsched.model.resources import Usage
-from gsched.protocol import api
+from gsched.protocol import job_rows
 from tests.support.commands import command_environment, run_at_terminal, run_command
 from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
 
@@ -117,15 +117,15 @@ def test_json_holds_numbers_not_words(head: Path) -> None:
 
 
 def test_the_story_tells_attempts_events_and_outcome(head: Path, fake: FakeApi) -> None:
-    part = api.PartRow(
+    part = job_rows.PartRow(
         node="n2", state="ended", cpus=2, gpu_indices=(0, 3), memory_bytes=2**30,
-        outcome=api.OutcomeRow(**EXITED_3),  # type: ignore[arg-type]  # a row as words
+        outcome=job_rows.OutcomeRow(**EXITED_3),  # type: ignore[arg-type]  # a row as words
     )  # fmt: skip
-    attempt = api.AttemptRow(
+    attempt = job_rows.AttemptRow(
         attempt=1, state="ended", assigned_s=NOW_S - 60, parts=(part,), started_s=NOW_S - 50,
         usage=Usage(wall_s=40.0, cpu_s=71.0, memory_peak_bytes=3 * 2**20), startup_s=4.26,
     )  # fmt: skip
-    events = (api.EventRow(seq=4, at_s=NOW_S - 10, kind="JobEnded", text="ended: code 3"),)
+    events = (job_rows.EventRow(seq=4, at_s=NOW_S - 10, kind="JobEnded", text="ended: code 3"),)
     fake.add(fake.stories[3].row, attempts=(attempt,), events=events, submit_host="login1")
     told = run_command("gstat", "-f", "3", head=head).stdout
 

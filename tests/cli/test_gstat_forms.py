@@ -13,7 +13,7 @@ from msgspec import structs
 from gsched.cli.show.joblist import TABLES, table_of
 from gsched.cli.show.pager import page, pager_command
 from gsched.cli.show.terminal import print_rich_table
-from gsched.protocol import api
+from gsched.protocol import api, job_rows
 from gsched.protocol.uses import LiveRow
 from tests.support.commands import run_at_terminal
 from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
@@ -93,7 +93,7 @@ def test_what_jobs_use_is_a_table_with_titles_that_fits(fake: FakeApi, head: Pat
         "Age": "5s",
     }
     changed = structs.replace(fake.stories[2].row, cpus=128, memory_bytes=10**12)
-    reply = api.JobList(server="fake", now_s=NOW_S, jobs=(fake.stories[1].row, changed))
+    reply = job_rows.JobList(server="fake", now_s=NOW_S, jobs=(fake.stories[1].row, changed))
     out = io.StringIO()
     table = table_of(TABLES["usage"], reply, terminal=True)
     print_rich_table(*table, colored=False, out=out, width=80)
@@ -124,7 +124,7 @@ def test_each_column_of_a_named_format_has_a_title(
     piped = run_here("gstat", "--format", name, "2", head=head).stdout
     assert piped == f"{titles}\n{row}\n".replace("|", "\t")
 
-    reply = api.JobList(server="fake", now_s=NOW_S, jobs=(fake.stories[2].row,))
+    reply = job_rows.JobList(server="fake", now_s=NOW_S, jobs=(fake.stories[2].row,))
     table = table_of(TABLES[name], reply, terminal=True)
     out = io.StringIO()
     print_rich_table(*table, colored=False, out=out, width=80)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gsched.model.limits import MAX_SCRIPT_BYTES
-from gsched.protocol import api
+from gsched.protocol import api, submissions
 from tests.support.commands import ROOT, Ran, command_environment, run_command
 from tests.support.fake_api import FakeApi, make_row, serve
 
@@ -34,7 +34,7 @@ class Bench:
     def gsub(self, *arguments: str, env: dict[str, str] | None = None) -> Ran:
         return run_command("gsub", *arguments, head=self.socket, env=env, cwd=self.directory)
 
-    def submit(self, *arguments: str, env: dict[str, str] | None = None) -> api.SubmitJob:
+    def submit(self, *arguments: str, env: dict[str, str] | None = None) -> submissions.SubmitJob:
         ran = self.gsub(*arguments, env=env)
         assert (ran.status, ran.stdout) == (0, f"{len(self.fake.ids_by_key)}.fake\n"), ran
         return self.fake.submitted[-1]

@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 from gsched.protocol import actions as a
-from gsched.protocol.api import (
-    ActionReply,
-    ActionResult,
-    ErrorBody,
-    JobList,
-    JobRow,
-)
+from gsched.protocol.api import ActionReply, ActionResult, ErrorBody
+from gsched.protocol.job_rows import JobList, JobRow
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.commands import run_at_terminal, run_command
 from tests.support.fake_api import FakeApi, make_row, serve

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gsched.model.ids import element_number
-from gsched.protocol import api
-from gsched.protocol.api import StartRow
+from gsched.protocol import node_rows
+from gsched.protocol.job_rows import StartRow
 from tests.support.commands import run_command
 from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
 from tests.support.in_process import run_here
@@ -24,7 +24,7 @@ def head(tmp_path: Path) -> Iterator[Path]:
     fake.add(make_row(1, start=START, predicted_start_s=NOW_S + 60))
     fake.add(make_row(element_number(2, 7), name="part {x}"))
     fake.nodes = [
-        api.NodeRow(
+        node_rows.NodeRow(
             name="jobs", state="up", cpus=4, cpus_free=1, memory_bytes=8, memory_free_bytes=4
         )
     ]

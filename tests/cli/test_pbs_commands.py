@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from gsched.protocol import actions as a
-from gsched.protocol import api
+from gsched.protocol import api, job_rows
 from tests.support.canned_head import node
 from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
 from tests.support.in_process import run_here
 
 GROUPS = "jobs run with the group of the submitting process; submit with newgrp or sg"
 LONG = a.Alteration(queue="long")
-BUSY = api.PartRow(node="n1", state="running", cpus=3)
+BUSY = job_rows.PartRow(node="n1", state="running", cpus=3)
 
 
 @pytest.fixture
@@ -29,7 +29,9 @@ def fake(tmp_path: Path) -> FakeApi:
             2, name="run", user="bob", queue="long", state="running", letter="R", cpus=3,
             memory_bytes=2**32, walltime_s=7200.0, started_s=NOW_S - 5,
         ),
-        attempts=(api.AttemptRow(attempt=1, state="running", assigned_s=NOW_S, parts=(BUSY,)),),
+        attempts=(
+            job_rows.AttemptRow(attempt=1, state="running", assigned_s=NOW_S, parts=(BUSY,)),
+        ),
         start_after_s=NOW_S - 50,
     )  # fmt: skip
     fake.add(make_row(3, name="old", state="done", letter="C"))

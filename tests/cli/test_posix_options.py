@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from gsched.protocol import actions as a
-from gsched.protocol import api
+from gsched.protocol import api, submissions
 from tests.support.fake_api import FakeApi, make_row, serve
 from tests.support.in_process import run_here
 
-Effect = Callable[[api.SubmitJob], object]
+Effect = Callable[[submissions.SubmitJob], object]
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 from msgspec import structs
 
 from gsched.cli.show.predictions import NODES
-from gsched.protocol.api import ErrorBody, JobList, JobRow
+from gsched.protocol.api import ErrorBody
+from gsched.protocol.job_rows import JobList, JobRow
 from gsched.protocol.predictions import (
     CostRow,
     ErrorsRow,

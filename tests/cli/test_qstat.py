@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gsched.protocol import api
+from gsched.protocol import api, job_rows
 from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
 from tests.support.in_process import run_here
 
 EXITED_3 = {"kind": "exited", "exit_status": 3, "shell_status": 3, "exit_code": 3, "node": "n2"}
 PARTS = (
-    api.PartRow(node="n1", state="running", cpus=2, gpu_indices=(0,), pid=4711),
-    api.PartRow(node="n2", state="running", cpus=1),
+    job_rows.PartRow(node="n1", state="running", cpus=2, gpu_indices=(0,), pid=4711),
+    job_rows.PartRow(node="n2", state="running", cpus=1),
 )
 TORQUE_TITLES = (
     "Job ID                    Name             User            Time Use S Queue\n"
@@ -70,7 +70,7 @@ def fake(tmp_path: Path) -> FakeApi:
             nodes=("n1", "n2"), walltime_s=3600.0, memory_bytes=4 * 1024**3, wall_s=61.0,
         ),
         attempts=(
-            api.AttemptRow(attempt=1, state="running", assigned_s=NOW_S - 62, parts=PARTS),
+            job_rows.AttemptRow(attempt=1, state="running", assigned_s=NOW_S - 62, parts=PARTS),
         ),
         submit_host="login.site", submit_dir="/data/sub",
         resources="nodes=n1:ppn=2+n2:ppn=1,mem=4gb,walltime=01:00:00",

@@ -11,7 +11,7 @@ import pytest
 from gsched.model.ids import element_number
 from gsched.protocol import actions as a
 from gsched.protocol import api
-from gsched.protocol.api import ArrayRow
+from gsched.protocol.job_rows import ArrayRow
 from tests.support.canned_head import node
 from tests.support.fake_api import NOW_S, FakeApi
 from tests.support.slurm_commands import BAD, OK, row, slurm, slurm_head

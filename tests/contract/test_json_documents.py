@@ -10,7 +10,9 @@ from pathlib import Path
 import msgspec
 
 from gsched.cli.common import JSON_SCHEMA, MOMENTS
-from gsched.protocol.api import ActionReply, HistoryReply, JobList, JobRow, NodeList
+from gsched.protocol.api import ActionReply
+from gsched.protocol.job_rows import HistoryReply, JobList, JobRow
+from gsched.protocol.node_rows import NodeList
 from gsched.protocol.predictions import NodePredictions, PredictionsReply
 from gsched.protocol.stories import JobStories
 

@@ -14,7 +14,7 @@ from aiohttp.client_exceptions import ClientError
 
 from gsched.client import new_job
 from gsched.errors import StorageError
-from gsched.protocol import api
+from gsched.protocol import job_rows
 from gsched.protocol.actions import DeleteJob
 from gschedd.http.lists import ROWS_PER_SLICE, send
 from gschedd.http.pace import Turns
@@ -48,7 +48,7 @@ def test_a_long_history_has_all_jobs_in_order_and_the_totals(cluster: Cluster) -
     cluster.head.act(DeleteJob(ids=tuple(map(str, past))))
 
     headers, body = fetch(cluster, f"/v1/history?limit={LONG}")
-    history = msgspec.json.decode(body, type=api.HistoryReply)
+    history = msgspec.json.decode(body, type=job_rows.HistoryReply)
     assert headers["Transfer-Encoding"] == "chunked"
     assert sorted((row.id for row in history.jobs), reverse=True) == past[::-1]
     ends = [row.ended_s or 0.0 for row in history.jobs]
@@ -58,16 +58,16 @@ def test_a_long_history_has_all_jobs_in_order_and_the_totals(cluster: Cluster) -
 
     short_headers, short = fetch(cluster, f"/v1/history?limit={ROWS_PER_SLICE}")
     assert "Content-Length" in short_headers
-    first = msgspec.json.decode(short, type=api.HistoryReply)
+    first = msgspec.json.decode(short, type=job_rows.HistoryReply)
     assert (first.jobs, first.more) == (history.jobs[:ROWS_PER_SLICE], True)
 
     _, body = fetch(cluster, "/v1/jobs?all=1")
-    listed = msgspec.json.decode(body, type=api.JobList).jobs
+    listed = msgspec.json.decode(body, type=job_rows.JobList).jobs
     assert [row.id for row in listed] == ids
     assert [row.id for row in listed if row.state != "done"] == kept
     assert set(listed) >= set(history.jobs)
     _, body = fetch(cluster, "/v1/jobs")
-    assert [row.id for row in msgspec.json.decode(body, type=api.JobList).jobs] == kept
+    assert [row.id for row in msgspec.json.decode(body, type=job_rows.JobList).jobs] == kept
 
 
 def test_a_list_that_cannot_be_read_to_its_end_breaks_off(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_list_that_cannot_be_read_to_its_end_breaks_off(tmp_path: Path) -> Non
         raise StorageError("the disk is gone")
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        reply = api.JobList(server="s", now_s=NOW_S, jobs=())
+        reply = job_rows.JobList(server="s", now_s=NOW_S, jobs=())
         return await send(request, lambda: reply, slices(), lambda _: make_row(1), is_long=True)
 
     async def ask() -> None:

@@ -21,14 +21,14 @@ from gsched.model.numbers import MAX_NUMBER
 from gsched.model.resources import Load
 from gsched.model.states import ShareClass
 from gsched.protocol import actions as a
-from gsched.protocol import api
 from gsched.protocol import node as n
+from gsched.protocol import submissions
 from gsched.protocol.training import TrainingLine
 from tests.support.world import World, node
 
 #: What users and jobs send: submissions, actions, and lines on the sockets of nodes.
 ENTRIES: tuple[type[Struct], ...] = (
-    api.SubmitJob,
+    submissions.SubmitJob,
     a.Alteration,
     *a.JOB_ACTIONS,
     *get_args(a.AnyNodeAction),
@@ -124,7 +124,7 @@ def _within(inner: Bound | None, outer: Bound | None) -> bool:
 
 def test_the_comparison_finds_the_fields_that_reach_a_launch() -> None:
     """Else the test above would compare nothing."""
-    entering, carried = plain_numbers(api.SubmitJob), plain_numbers(JobSpec)
+    entering, carried = plain_numbers(submissions.SubmitJob), plain_numbers(JobSpec)
     assert {"checkpoint_interval_s", "grace_s", "umask"} <= entering.keys() & carried.keys()
     assert not _within((0.0, 1e301), carried["checkpoint_interval_s"])
 
@@ -140,7 +140,7 @@ def test_an_interval_of_checkpoints_beyond_a_year_is_refused(interval_s: float) 
 def test_a_number_beyond_all_bounds_is_refused_as_it_enters(number: float | str) -> None:
     text = f'{{"key":"","name":"x","workdir":"/","checkpoint_interval_s":{number}}}'
     with pytest.raises(msgspec.ValidationError, match="checkpoint_interval_s"):
-        msgspec.json.decode(text, type=api.SubmitJob)
+        msgspec.json.decode(text, type=submissions.SubmitJob)
 
 
 def test_what_a_job_says_on_the_token_socket_stays_within_what_the_head_reads() -> None:

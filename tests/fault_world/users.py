@@ -11,7 +11,7 @@ from gsched.model.ids import array_of, element_number
 from gsched.model.states import HoldKind, JobState
 from gsched.protocol import actions as a
 from gsched.protocol.actions import Alteration
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.requests import commands as c
 from gschedd.core.state.settings import Caller
 from gschedd.core.state.step import Step

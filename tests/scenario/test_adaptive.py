@@ -10,7 +10,7 @@ from gsched.errors import InvalidRequestError
 from gsched.model.reports import StepSample
 from gsched.model.training import Adaptive, Batching, Inference, Scaling, Training
 from gsched.protocol import node as n
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gsched.model.training import Training
-from gsched.protocol import api
+from gsched.protocol import job_rows
 from gsched.protocol import node as n
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import outlook_of
@@ -133,7 +133,7 @@ def test_the_story_of_a_job_tells_what_is_known_of_its_start() -> None:
     second = story.training()
     teller = JobViews(story.head, now_s=story.now_s)
 
-    def told(job: Job) -> api.JobStory:
+    def told(job: Job) -> job_rows.JobStory:
         attempts = () if job.attempt is None else (job.attempt,)
         return teller.story(job, attempts=attempts, events=(), now_s=story.now_s)
 

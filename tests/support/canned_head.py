@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gsched.protocol import api
+from gsched.protocol import api, node_rows
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -99,7 +99,7 @@ def status(**changes: object) -> api.StatusReply:
     return msgspec.convert(fields | changes, api.StatusReply)
 
 
-def node(name: str = "n1", **changes: object) -> api.NodeRow:
+def node(name: str = "n1", **changes: object) -> node_rows.NodeRow:
     """Return an idle node, with ``changes``."""
     fields: dict[str, object] = {
         "name": name,
@@ -109,4 +109,4 @@ def node(name: str = "n1", **changes: object) -> api.NodeRow:
         "memory_bytes": 8 * 1024**3,
         "memory_free_bytes": 8 * 1024**3,
     }
-    return msgspec.convert(fields | changes, api.NodeRow)
+    return msgspec.convert(fields | changes, node_rows.NodeRow)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gsched.protocol.api import JobRow, JobStory
+from gsched.protocol.job_rows import JobRow, JobStory
 from tests.support.cluster import Cluster
 from tests.support.commands import Ran, command_environment, run_command
 

@@ -2,7 +2,7 @@
 
 import os
 
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
 

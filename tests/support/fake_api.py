@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from gsched.model.ids import array_of, job_number, read_job_id
 from gsched.protocol import actions as a
-from gsched.protocol import api
+from gsched.protocol import api, job_rows, node_rows, submissions
 from gsched.protocol.messages import JobMessage, MessageReply
 from gsched.protocol.shares import SharesReply, StandingRow
 from gsched.protocol.stories import JobStories
@@ -25,25 +25,25 @@ SERVER = "fake"
 NOW_S = 1_790_000_000.0
 
 
-def make_row(job: int, **changes: object) -> api.JobRow:
+def make_row(job: int, **changes: object) -> job_rows.JobRow:
     """Return a queued job's row, changed."""
     fields: dict[str, object] = {
         "id": job, "name": "train", "user": "alice", "queue": "batch", "state": "queued",
         "letter": "Q", "submitted_s": NOW_S - 100, "cpus": 1, "places": 1,
         "reason": "waits for 2 GPUs",
     }  # fmt: skip
-    return msgspec.convert(fields | changes, api.JobRow)
+    return msgspec.convert(fields | changes, job_rows.JobRow)
 
 
-def make_story(row: api.JobRow, **changes: object) -> api.JobStory:
+def make_story(row: job_rows.JobRow, **changes: object) -> job_rows.JobStory:
     """Return a story around ``row``, changed."""
     fields: dict[str, object] = {
         "server": SERVER, "now_s": NOW_S, "row": row, "attempts": (), "workdir": "/data",
-        "events": (api.EventRow(seq=1, at_s=NOW_S - 100, kind="JobSubmitted", text="queued"),),
+        "events": (job_rows.EventRow(seq=1, at_s=NOW_S - 100, kind="JobSubmitted", text="queued"),),
         "resources": "nodes=1:ppn=1", "stdout_path": "/data/train.o1", "join": "n",
         "stderr_path": "/data/train.e1", "launch": "script", "rerunnable": True, "grace_s": 30.0,
     }  # fmt: skip
-    return msgspec.convert(fields | changes, api.JobStory)
+    return msgspec.convert(fields | changes, job_rows.JobStory)
 
 
 class FakeApi:
@@ -67,12 +67,12 @@ class FakeApi:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.stories: dict[int, api.JobStory] = {}
+        self.stories: dict[int, job_rows.JobStory] = {}
         self.output: dict[tuple[int, str], bytes] = {}
-        self.submitted: list[api.SubmitJob] = []
+        self.submitted: list[submissions.SubmitJob] = []
         self.acted: list[a.AnyJobAction | a.AnyNodeAction] = []
         self.queues: dict[str, api.QueueRow] = {"batch": api.QueueRow(name="batch")}
-        self.nodes: list[api.NodeRow] = []
+        self.nodes: list[node_rows.NodeRow] = []
         self.standings: list[StandingRow] = []
         self.ids_by_key: dict[str, int] = {}
         self.targets: list[str] = []
@@ -86,7 +86,7 @@ class FakeApi:
         self.on_job: Callable[[int], None] = lambda job: None
         self.refuse: api.ErrorBody | None = None
 
-    def add(self, row: api.JobRow, **changes: object) -> None:
+    def add(self, row: job_rows.JobRow, **changes: object) -> None:
         """Let there be a job."""
         self.stories[row.id] = make_story(row, **changes)
 
@@ -121,21 +121,21 @@ class FakeApi:
             answer = _answer(error, status=429)
             answer.headers["Retry-After"] = "0"
             return answer
-        asked = msgspec.json.decode(body, type=api.SubmitRequest)
+        asked = msgspec.json.decode(body, type=submissions.SubmitRequest)
         self.sizes.append(len(body))
         self.submitted.extend(asked.jobs)
         if self.refuse is not None:
             return _answer(api.ErrorReply(error=self.refuse), status=422)
         results = tuple(self._accept(job, dry_run=asked.dry_run) for job in asked.jobs)
-        return self._maybe_lost(request, api.SubmitReply(server=SERVER, results=results))
+        return self._maybe_lost(request, submissions.SubmitReply(server=SERVER, results=results))
 
-    def _accept(self, job: api.SubmitJob, *, dry_run: bool) -> api.SubmitResult:
+    def _accept(self, job: submissions.SubmitJob, *, dry_run: bool) -> submissions.SubmitResult:
         if dry_run:
-            return api.SubmitResult(predicted_start_s=NOW_S)
+            return submissions.SubmitResult(predicted_start_s=NOW_S)
         number = self.ids_by_key.setdefault(job.key, len(self.ids_by_key) + 1)
         if number not in self.stories:
             self.add(make_row(number, name=job.name))
-        return api.SubmitResult(id=number)
+        return submissions.SubmitResult(id=number)
 
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         self.targets.append(request.path_qs)
@@ -149,7 +149,9 @@ class FakeApi:
         if request.query.get("state"):
             rows = [row for row in rows if row.state in request.query["state"].split(",")]
         errors = {t: _unknown(n) for t, n in zip(texts, ids, strict=True) if n not in self.stories}
-        return _answer(api.JobList(server=SERVER, now_s=NOW_S, jobs=tuple(rows), errors=errors))
+        return _answer(
+            job_rows.JobList(server=SERVER, now_s=NOW_S, jobs=tuple(rows), errors=errors)
+        )
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
         self.on_job(read_job_id(request.match_info["id"]).number)
@@ -175,7 +177,7 @@ class FakeApi:
             if (array_of(row.id) in arrays if ids else (row.ended_s or NOW_S) >= since_s)
         )
         return _answer(
-            api.HistoryReply(
+            job_rows.HistoryReply(
                 server=SERVER,
                 now_s=NOW_S,
                 jobs=found,
@@ -266,7 +268,7 @@ class FakeApi:
         )  # fmt: skip
 
     async def _nodes(self, request: web.Request) -> web.StreamResponse:
-        return _answer(api.NodeList(server=SERVER, now_s=NOW_S, nodes=tuple(self.nodes)))
+        return _answer(node_rows.NodeList(server=SERVER, now_s=NOW_S, nodes=tuple(self.nodes)))
 
     async def _shares(self, request: web.Request) -> web.StreamResponse:
         rows = tuple(self.standings)

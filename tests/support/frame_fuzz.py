@@ -24,8 +24,8 @@ from gsched.errors import GschedError
 from gsched.model.resources import Load
 from gsched.model.states import ShareClass
 from gsched.protocol import actions as a
-from gsched.protocol import api
 from gsched.protocol import node as n
+from gsched.protocol import submissions
 from gsched.protocol import training as wire
 from gsched.protocol.framing import frames_from_head, frames_from_node
 from gsched.protocol.job_steps import StepFailed, StepRequest
@@ -187,7 +187,7 @@ class FrameFuzz:
         """Submit what the body of a request says, and start it if the head accepts it."""
         if self.head.state.next_job > JOBS_OF_A_HEAD:
             self._begin()
-        request = self._decoded(body, api.SubmitRequest)
+        request = self._decoded(body, submissions.SubmitRequest)
         for asked in request.jobs if request is not None else ():
             digests = tuple(map(self._kept, (asked.script, _environment(asked))))
             submit = c.Submit(
@@ -388,7 +388,7 @@ class FrameFuzz:
         return self.random.choice((0, 1, 2**31, 2**53, 2**53 + 1, 2**63, most, most // 3))
 
 
-def _environment(asked: api.SubmitJob) -> str:
+def _environment(asked: submissions.SubmitJob) -> str:
     return msgspec.json.encode(asked.environment).decode() if asked.environment else ""
 
 

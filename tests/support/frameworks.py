@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import ROOT, run_command
 from tests.support.elastic_runs import release

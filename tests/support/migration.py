@@ -19,7 +19,7 @@ import psutil
 from gsched.client import new_job
 from gsched.errors import GschedError
 from gsched.protocol import actions as a
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.elastic_runs import SCRIPT, Run, release

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from gsched.client import HeadClient, new_job
 from gsched.errors import HeadUnreachableError
 from gsched.protocol import actions as a
-from gsched.protocol.api import ActionResult, JobStory, SubmitJob
+from gsched.protocol.api import ActionResult
+from gsched.protocol.job_rows import JobStory
+from gsched.protocol.submissions import SubmitJob
 from tests.support.cluster import Cluster, wait_until
 from tests.support.judge import Judge
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gsched.model.units import exact_size, format_duration
-from gsched.protocol.api import JobRow, JobStory
+from gsched.protocol.job_rows import JobRow, JobStory
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import command_environment
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gsched.cli.dialect import GSCHED, speak
 from gsched.cli.slurm.commands import run_slurm
-from gsched.protocol import api
+from gsched.protocol import job_rows
 from tests.support.canned_head import node
 from tests.support.commands import Ran
 from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
@@ -17,7 +17,7 @@ BAD = {"kind": "exited", "exit_status": 3, "shell_status": 3, "exit_code": 3}
 OVER = {"kind": "walltime", "exit_status": -11, "shell_status": 143, "signal": 15}
 
 
-def row(job: int, **changes: object) -> api.JobRow:
+def row(job: int, **changes: object) -> job_rows.JobRow:
     """Return a job; with an outcome one that has ended."""
     done: dict[str, object] = {"state": "done", "letter": "C", "reason": ""}
     return make_row(job, **(done | changes if "outcome" in changes else changes))

@@ -24,8 +24,8 @@ from gsched.model.states import (
     StopReason,
 )
 from gsched.protocol import actions as a
-from gsched.protocol import api
 from gsched.protocol import node as n
+from gsched.protocol import submissions
 from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
 from gsched.protocol.uses import Uses
 from gschedd.core.apply.jobs import apply
@@ -73,9 +73,9 @@ def settings(**changes: object) -> Settings:
     return changed(PLAIN, **changes)
 
 
-def submission(**changes: object) -> api.SubmitJob:
+def submission(**changes: object) -> submissions.SubmitJob:
     """Return a job that requests one CPU, with changes."""
-    plain = api.SubmitJob(
+    plain = submissions.SubmitJob(
         key="", name="job", workdir="/home/alice", launch="command", arguments=("true",)
     )
     return structs.replace(plain, **changes)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gsched.errors import GschedError
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 from scripts.reproduce.adaptive_gpus import declared_gpus
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.commands import run_command

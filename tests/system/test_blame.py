@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gsched.protocol import actions as a
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 from tests.support.cluster import Cluster, wait_until
 from tests.support.users import User, Users, made_users
 

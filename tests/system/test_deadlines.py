@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 from gschedd.policies.registry import INSTALLED
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gsched.client import new_job
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.torch_python import TORCH_START

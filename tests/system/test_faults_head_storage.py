@@ -14,7 +14,7 @@ import pytest
 
 from gsched.client import error_from, new_job
 from gsched.errors import HeadUnreachableError, TryAgainError
-from gsched.protocol.api import OutcomeRow
+from gsched.protocol.job_rows import OutcomeRow
 from gschedd.core.state import facts as f
 from gschedd.store.schema import SCHEMA_VERSION
 from tests.support.cluster import Cluster, wait_until

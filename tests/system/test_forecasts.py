@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gsched.protocol.api import JobStory, StartRow
+from gsched.protocol.job_rows import JobStory, StartRow
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran
 from tests.support.desk import PLENTY_S, Desk

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.sim import cli
 from gschedd.sim.output import SimReport
 from tests.support.cluster import Cluster

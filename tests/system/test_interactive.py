@@ -21,7 +21,7 @@ from gsched.client import new_job
 from gsched.forwarding import CONNECTIONS_MAX
 from gsched.model.limits import MAX_USER_SESSIONS
 from gsched.model.states import JobState
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, command_environment, run_command
 from tests.support.ports import free_port

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gsched.client import new_job
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.nvml_machine import build_nvml

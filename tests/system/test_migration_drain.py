@@ -6,7 +6,8 @@ import os
 import pytest
 
 from gsched.client import new_job
-from gsched.protocol.api import JobStory, NodeRow
+from gsched.protocol.job_rows import JobStory
+from gsched.protocol.node_rows import NodeRow
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.elastic_runs import SCRIPT, release

@@ -24,8 +24,8 @@ from gsched.model.gpu_tokens import GpuSharing, TokenUse
 from gsched.model.job import Owner
 from gsched.model.resources import Load
 from gsched.pki.files import CertificateFiles
-from gsched.protocol import api
 from gsched.protocol import node as n
+from gsched.protocol import submissions
 from gsched.protocol.unreadable import Unreadable
 from tests.support.certificates import give_certificate
 from tests.support.cluster import ROOT, Cluster, wait_until
@@ -43,7 +43,7 @@ def own_account() -> Owner:
 
 def submit_and_wait(cluster: Cluster, script: str = "true\n") -> None:
     """Have a job run from submission to its end: the channel works."""
-    job = api.SubmitJob(
+    job = submissions.SubmitJob(
         key=os.urandom(8).hex(),
         name="x",
         workdir=str(cluster.jobs),
@@ -398,7 +398,7 @@ def test_a_message_that_a_node_cannot_read_holds_its_job_and_is_not_repeated(
 ) -> None:
     """And a report with a part that the head cannot read costs that part, not the connection."""
     cluster.start_head()
-    job = api.SubmitJob(
+    job = submissions.SubmitJob(
         key="", name="x", workdir="/tmp", launch="command", arguments=("true",), movable=True
     )
     used = GpuSharing(jobs=(TokenUse(job=1, attempt=1, index=0, launches=2**60),))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from gsched.protocol import actions as a
-from gsched.protocol import api
+from gsched.protocol import api, node_rows, submissions
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.processes import attempts
 
@@ -77,7 +77,7 @@ def twin(cluster: Cluster) -> Iterator[Twin]:
 
 
 def submit(cluster: Cluster, script: str) -> int:
-    job = api.SubmitJob(
+    job = submissions.SubmitJob(
         key=os.urandom(8).hex(),
         name="x",
         workdir=str(cluster.jobs),
@@ -112,7 +112,7 @@ def end(cluster: Cluster, job: int) -> None:
     wait_until(lambda: cluster.head.job(job).row.state == "done", what="the job's end")
 
 
-def row(cluster: Cluster) -> api.NodeRow:
+def row(cluster: Cluster) -> node_rows.NodeRow:
     (found,) = cluster.head.nodes().nodes
     return found
 

@@ -21,7 +21,7 @@ from gsched.cli.local.daemons import launcher_process, read_pid
 from gsched.cli.local.layout import ClusterLayout
 from gsched.client import HeadClient, new_job
 from gsched.config.tables import Config
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 from tests.support import records
 from tests.support.cluster import wait_until
 from tests.support.commands import Ran, command_environment, run_command

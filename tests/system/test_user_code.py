@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gsched.protocol.api import AttemptRow
+from gsched.protocol.job_rows import AttemptRow
 from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.users import User, Users, made_users

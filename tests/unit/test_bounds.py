@@ -15,7 +15,7 @@ from gsched.errors import BadResourceError, GschedError
 from gsched.model import limits
 from gsched.model.request import parse_resources
 from gsched.protocol import actions as a
-from gsched.protocol import api
+from gsched.protocol import submissions
 from gschedd.core.requests import commands as c
 from tests.support.world import ALICE, BEGIN_S, World, node
 from tests.support.worst_requests import RESOURCES, SUBMISSIONS, Worst
@@ -52,7 +52,7 @@ def by_name(worst: Worst) -> str:
     return worst.name.replace(" ", "-")
 
 
-def try_out(world: World, request: api.SubmitRequest) -> list[str]:
+def try_out(world: World, request: submissions.SubmitRequest) -> list[str]:
     """Try to submit the first jobs of a request; return the refusals."""
     refusals: list[str] = []
     for job in request.jobs[: limits.MAX_DRY_RUN_JOBS]:
@@ -69,7 +69,7 @@ def test_the_worst_submissions_cost_bounded_work(worst: Worst) -> None:
     world = World(*(node(f"n{number}", cpus=8, gpus=1) for number in range(16)))
     body = worst.make()
     try:
-        request = msgspec.json.decode(body, type=api.SubmitRequest)
+        request = msgspec.json.decode(body, type=submissions.SubmitRequest)
     except (msgspec.DecodeError, RecursionError):
         return
     refusals: list[str] = []
@@ -144,7 +144,7 @@ def test_a_submission_beyond_a_limit_is_refused_with_that(
 ) -> None:
     world = World()
     fields = {"key": "", "name": "x", "workdir": "/", "launch": "command", "arguments": ("true",)}
-    job = msgspec.convert({**fields, **changes}, api.SubmitJob)
+    job = msgspec.convert({**fields, **changes}, submissions.SubmitJob)
     error = world.head.command(
         c.Submit(caller=ALICE, submitted=job, digests=("", "")), BEGIN_S
     ).error

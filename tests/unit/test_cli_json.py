@@ -5,7 +5,7 @@ import io
 import msgspec
 
 from gsched.cli.common import MOMENTS, print_json
-from gsched.protocol.api import JobList, JobRow, OutcomeRow
+from gsched.protocol.job_rows import JobList, JobRow, OutcomeRow
 
 
 class Printed(msgspec.Struct):

@@ -63,7 +63,7 @@ def test_no_head_at_all_is_an_error_without_retries(tmp_path: Path) -> None:
 def test_more_jobs_than_one_request_takes_are_split_in_order(
     fake: FakeApi, head: HeadClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "MAX_JOBS_PER_REQUEST", 3)
+    monkeypatch.setattr(client, "MAX_JOBS_PER_REQUEST", 3)
     jobs = [new_job(name=f"j{number}", workdir="/") for number in range(10)]
 
     reply = head.submit(jobs)

@@ -14,7 +14,7 @@ from gsched.cli.submit.stated import StatedOptions, gpu_range
 from gsched.errors import BadResourceError, BadScriptError, GschedError, UsageError
 from gsched.model.training import Training
 from gsched.model.units import parse_bandwidth_bytes_s, parse_count, parse_interval_s
-from gsched.protocol.api import SubmitResult
+from gsched.protocol.submissions import SubmitResult
 
 NOW_S = 1_790_000_000.0  # Mon Sep 21 14:13:20 UTC 2026
 PLACE = SubmitContext(cwd="/", environment={"PATH": "/bin"}, now_s=NOW_S, umask=0o027)

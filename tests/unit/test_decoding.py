@@ -11,7 +11,7 @@ import pytest
 from gsched.errors import InvalidRequestError
 from gsched.model.limits import MAX_REQUEST_BYTES
 from gsched.protocol import actions as a
-from gsched.protocol import api
+from gsched.protocol import submissions
 from gschedd.http import decoding
 from gschedd.http.decoding import DIRECT_BYTES, cut, decode, decode_submission, decoded
 from gschedd.http.pace import Entrance, Pace
@@ -28,8 +28,8 @@ def body_of(*jobs: object, **fields: object) -> bytes:
     return json.dumps({"jobs": jobs, **fields}).encode()
 
 
-def in_pieces(body: bytes) -> api.SubmitRequest:
-    async def run() -> api.SubmitRequest:
+def in_pieces(body: bytes) -> submissions.SubmitRequest:
+    async def run() -> submissions.SubmitRequest:
         return await decode_submission(WHERE, body, Pace())
 
     return asyncio.run(run())
@@ -75,7 +75,7 @@ def test_a_submission_in_pieces_is_the_same(request_of: Callable[[], bytes]) -> 
     body = request_of()
 
     assert len(body) > DIRECT_BYTES
-    assert in_pieces(body) == msgspec.json.decode(body, type=api.SubmitRequest)
+    assert in_pieces(body) == msgspec.json.decode(body, type=submissions.SubmitRequest)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_schema_of_a_large_job_is_that_of_any_job() -> None:
     """Its fields are decoded by name: one that is new in a job is in a large one, too."""
     large = {each.name for each in msgspec.structs.fields(decoding._LargeJob)}
 
-    assert large == {each.name for each in msgspec.structs.fields(api.SubmitJob)}
+    assert large == {each.name for each in msgspec.structs.fields(submissions.SubmitJob)}
 
 
 def test_an_action_with_too_many_ids_is_refused_before_it_is_decoded() -> None:

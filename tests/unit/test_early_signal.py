@@ -8,7 +8,7 @@ from gsched.cli.submit.place import SubmitContext
 from gsched.cli.submit.readers import early_signal
 from gsched.errors import GschedError, InvalidRequestError, UsageError
 from gsched.model.job import EarlySignal
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.requests.checkpointing import saving_of
 from gschedd.core.state.settings import Settings
 from tests.support.agent_driver import ALICE, order, site

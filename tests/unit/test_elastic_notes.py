@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gsched.cli.submit.elastic_program import elastic_notes
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 
 
 def notes(folder: Path, text: str | None, **changes: object) -> list[str]:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gsched.protocol import api
+from gsched.protocol import submissions
 from tests.support.frame_fuzz import JOB, KINDS, FrameFuzz
 
 
 def numeric_fields() -> list[str]:
     """Return the fields of a submission that are one number."""
-    found = mi.type_info(api.SubmitJob)
+    found = mi.type_info(submissions.SubmitJob)
     assert isinstance(found, mi.StructType)
     names = []
     for field in found.fields:

@@ -9,7 +9,7 @@ from gsched.model.job import Interactive, JobSpec, Owner
 from gsched.model.resources import Chunk, Request
 from gsched.model.states import JobState
 from gsched.protocol import actions as a
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.interactive import may_enter, with_terminal
 from gschedd.core.requests.resources import checked_walltime, with_memory

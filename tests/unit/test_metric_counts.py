@@ -11,7 +11,7 @@ from gsched.model.ids import element_number
 from gsched.model.job import JobSpec, Outcome
 from gsched.model.resources import Usage
 from gsched.model.states import JobState, OutcomeKind
-from gsched.protocol.api import JobRow, JobStory, StartRow
+from gsched.protocol.job_rows import JobRow, JobStory, StartRow
 from gsched.protocol.samples import GpuUseSample, NodeUseSample, UseSamples
 from gschedd.core.state import facts as f
 from gschedd.monitor.metrics.counts import (

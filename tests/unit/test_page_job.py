@@ -2,7 +2,7 @@
 
 import pytest
 
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 from gschedd.monitor.page.job import possible_actions
 from tests.support.slurm_commands import OK, row
 

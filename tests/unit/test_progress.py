@@ -9,20 +9,20 @@ import pytest
 from gsched.cli.show.progress import Bars, JobProgress, reached_of, watch_progress
 from gsched.clock import SystemClock
 from gsched.model.reports import Progress
-from gsched.protocol import api
-from gsched.protocol.api import ArrayRow
+from gsched.protocol import job_rows
+from gsched.protocol.job_rows import ArrayRow
 from tests.support.fake_api import make_row, make_story
 
 NOW_S = 1000.0
 
 
-def running(**changes: object) -> api.JobRow:
+def running(**changes: object) -> job_rows.JobRow:
     return msgspec.structs.replace(
         make_row(7), state="running", letter="R", reason="", started_s=900.0, **changes
     )
 
 
-def reached(row: api.JobRow, progress: Progress | None = None) -> JobProgress:
+def reached(row: job_rows.JobRow, progress: Progress | None = None) -> JobProgress:
     return reached_of(make_story(row, progress=progress, now_s=NOW_S))
 
 
@@ -94,7 +94,7 @@ def test_all_jobs_are_watched_until_the_last_has_ended() -> None:
     answers = [[running(), running()], [done, running()], [done]]
     asked: list[tuple[tuple[str, ...], float]] = []
 
-    def look(left: Sequence[str], wait_s: float) -> list[api.JobStory]:
+    def look(left: Sequence[str], wait_s: float) -> list[job_rows.JobStory]:
         asked.append((tuple(left), wait_s))
         return [make_story(row) for row in answers[len(asked) - 1]]
 
@@ -115,7 +115,7 @@ def test_a_deadline_ends_the_watching_and_an_interrupt_closes_the_view() -> None
     )  # fmt: skip
     assert len(seen.shown) == 1
 
-    def interrupted(_left: Sequence[str], _wait_s: float) -> list[api.JobStory]:
+    def interrupted(_left: Sequence[str], _wait_s: float) -> list[job_rows.JobStory]:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -13,7 +13,7 @@ from gsched.cli.slurm.fields import Listing, in_order
 from gsched.cli.slurm.moments import past_moment
 from gsched.cli.slurm.sacct import TimeSpan, window_of
 from gsched.model.ids import element_number, short_job_id
-from gsched.protocol.api import JobList
+from gsched.protocol.job_rows import JobList
 from tests.support.fake_api import NOW_S, make_row
 
 AT_S = 1_795_692_354.0  # 2026-11-26T11:25:54 UTC

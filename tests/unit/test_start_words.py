@@ -6,7 +6,7 @@ import pytest
 
 from gsched.cli.show.predictions import ENOUGH_RUNS, _enough
 from gsched.cli.times import basis_words, format_start, short_start
-from gsched.protocol.api import StartRow
+from gsched.protocol.job_rows import StartRow
 from gsched.protocol.predictions import SpreadRow
 
 NOW_S = time.mktime((2026, 11, 25, 12, 0, 0, 0, 0, -1))

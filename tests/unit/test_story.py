@@ -5,7 +5,7 @@ from msgspec import structs
 
 from gsched.cli.show.story import live_words, print_story
 from gsched.model.resources import Usage
-from gsched.protocol.api import AttemptRow, EventRow, OutcomeRow, PartRow
+from gsched.protocol.job_rows import AttemptRow, EventRow, OutcomeRow, PartRow
 from gsched.protocol.uses import LiveRow
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.start import answer_to, start_question

@@ -15,7 +15,7 @@ from gsched.cli.submit.stated import StatedOptions
 from gsched.cli.submit.submission import Workload, make_job
 from gsched.cli.times import parse_start_time
 from gsched.errors import UsageError
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 
 PLACE = SubmitContext(cwd="/home/u/run", environment={"PATH": "/bin"}, now_s=1e9, umask=0o027)
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gsched.errors import StorageFullError
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.http.contents import RECOUNT_S, Content, TextQuota, content_of
 
 MOST = 1000

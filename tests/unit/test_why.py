@@ -3,8 +3,8 @@
 import pytest
 
 from gsched.cli.show.why import print_why, why_lines, why_sentence
-from gsched.protocol import api
-from gsched.protocol.api import AheadRow, AheadRows, StartRow
+from gsched.protocol import job_rows
+from gsched.protocol.job_rows import AheadRow, AheadRows, StartRow
 from tests.support.fake_api import NOW_S, make_row, make_story
 
 NEEDS = "needs 3 CPUs on one node; no node has enough free (2 nodes lack CPUs)"
@@ -12,7 +12,9 @@ BEFORE = "2 jobs with the same request ahead in the queue (next: job 5)"
 REMEDY = "2 CPUs instead of 3 would fit now: galter -l nodes=1:ppn=2 7"
 
 
-def story(cause: str, *, row: dict[str, object] | None = None, **changes: object) -> api.JobStory:
+def story(
+    cause: str, *, row: dict[str, object] | None = None, **changes: object
+) -> job_rows.JobStory:
     fields: dict[str, object] = {"name": "fill4", "reason": cause, **(row or {})}
     return make_story(make_row(7, **fields), cause=cause, **changes)
 

@@ -11,7 +11,7 @@ from gsched.model.wording import (
     outcome_word,
     outcome_words,
 )
-from gsched.protocol.api import OutcomeRow
+from gsched.protocol.job_rows import OutcomeRow
 
 K = OutcomeKind
 

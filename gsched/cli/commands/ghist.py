@@ -14,7 +14,8 @@ from gsched.clock import SystemClock
 from gsched.errors import UnknownJobError, UsageError
 from gsched.model.ids import read_job_id
 from gsched.model.states import OutcomeKind
-from gsched.protocol.api import ErrorBody, HistoryReply, JobRow
+from gsched.protocol.api import ErrorBody
+from gsched.protocol.job_rows import HistoryReply, JobRow
 
 DEFAULT_LIMIT = 50
 NO_LIMIT = 10**9  # the head gives as many as it can in one answer

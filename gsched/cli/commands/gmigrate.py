@@ -24,7 +24,7 @@ from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, JobState
 from gsched.model.units import format_size
 from gsched.protocol.actions import MigrateJob
-from gsched.protocol.api import EventRow, JobStory, MoveRow
+from gsched.protocol.job_rows import EventRow, JobStory, MoveRow
 from gsched.transport import pause
 
 _LOOK_S = 0.25  # the phases of a move take from a tenth of a second to minutes

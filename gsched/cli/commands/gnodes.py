@@ -38,7 +38,8 @@ from gsched.protocol.actions import (
     PowerNode,
     ReplaceNode,
 )
-from gsched.protocol.api import ActionResult, ErrorBody, NodeList, NodeRow
+from gsched.protocol.api import ActionResult, ErrorBody
+from gsched.protocol.node_rows import NodeList, NodeRow
 
 _DAY_S = 86_400.0
 Flags = Mapping[str, bool | str | int | None]

@@ -16,7 +16,7 @@ from gsched.cli.running import runner
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_table
 from gsched.client import HeadClient
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 
 EPILOG = """\b
 Examples:

@@ -10,7 +10,8 @@ from gsched.cli.show.efficiency import Efficiency, efficiency_of, lines_of
 from gsched.client import HeadClient, body_of
 from gsched.errors import GschedError
 from gsched.model.arrays import indices, read_spans
-from gsched.protocol.api import ErrorBody, JobRow, JobStory
+from gsched.protocol.api import ErrorBody
+from gsched.protocol.job_rows import JobRow, JobStory
 
 PAST_MOST = 20  # past jobs of the same name that are looked at; each is a request
 ELEMENTS_MOST = 1000  # elements of an array that are looked at

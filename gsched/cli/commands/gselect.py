@@ -15,7 +15,7 @@ from gsched.clock import SystemClock
 from gsched.errors import BadResourceError, UsageError
 from gsched.model.states import JobState
 from gsched.model.units import parse_duration_s, parse_size_bytes
-from gsched.protocol.api import JobRow, JobStory
+from gsched.protocol.job_rows import JobRow, JobStory
 
 _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
     "eq": lambda one, other: one == other,

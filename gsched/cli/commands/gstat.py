@@ -23,7 +23,8 @@ from gsched.client import HeadClient, body_of
 from gsched.config.environment import environment
 from gsched.errors import UnknownQueueError, UsageError
 from gsched.model.states import JobState
-from gsched.protocol.api import JobList, JobRow, JobStory, QueueRow
+from gsched.protocol.api import QueueRow
+from gsched.protocol.job_rows import JobList, JobRow, JobStory
 
 NAME = "gstat"
 _WAITING = (JobState.QUEUED, JobState.HELD, JobState.WAITING)

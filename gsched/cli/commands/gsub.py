@@ -41,7 +41,7 @@ from gsched.clock import SystemClock
 from gsched.config.environment import full_environment
 from gsched.errors import UsageError
 from gsched.model.ids import format_array_id, format_job_id
-from gsched.protocol.api import SubmitJob, SubmitReply, SubmitResult
+from gsched.protocol.submissions import SubmitJob, SubmitReply, SubmitResult
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

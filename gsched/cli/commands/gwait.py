@@ -22,7 +22,8 @@ from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.errors import UnknownJobError
 from gsched.model.states import JobState
-from gsched.protocol.api import ErrorBody, JobStory
+from gsched.protocol.api import ErrorBody
+from gsched.protocol.job_rows import JobStory
 
 EXIT_TIMEOUT = 124  # as timeout(1)
 EXIT_HELD = 125

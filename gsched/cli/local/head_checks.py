@@ -15,7 +15,8 @@ from gsched.errors import NO_ROOM, GschedError, HeadUnreachableError
 from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.wording import FENCE_NO_FILES, FENCE_OFF, counted
-from gsched.protocol.api import API_VERSION, DiskRow, NodeRow, NotifyRow, StatusReply
+from gsched.protocol.api import API_VERSION, DiskRow, NotifyRow, StatusReply
+from gsched.protocol.node_rows import NodeRow
 from gsched.protocol.tasks import TaskOutcome, TaskRow
 from gsched.version import VERSION
 

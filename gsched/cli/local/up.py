@@ -46,7 +46,8 @@ from gsched.errors import (
 )
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.states import NodeState
-from gsched.protocol.api import NodeRow, StatusReply
+from gsched.protocol.api import StatusReply
+from gsched.protocol.node_rows import NodeRow
 
 #: A node tells how its GPUs are shared after it has connected, when it has looked.
 SHARING_S = 5.0

@@ -14,7 +14,7 @@ from gsched.model.resources import Usage
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.model.wording import outcome_words
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 
 LINE_SIZE: Final = 80  # Torque's linesize, OpenPBS's too
 _HELD_LETTERS: Final = {"user": "u", "operator": "o", "system": "s", "dependency": "s"}

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from gsched.cli.pbs.attributes import Attribute, variables
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,14})")
 Values = dict[str, object]

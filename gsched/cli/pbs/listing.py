@@ -11,7 +11,7 @@ from gsched.cli.pbs.attributes import LINE_SIZE
 from gsched.cli.pbs.personality import state_letter
 from gsched.cli.show.jobfields import cpu_time
 from gsched.model.units import exact_size, format_duration
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 
 BLANK: Final = " -- "
 NAME_LENGTH: Final = 16

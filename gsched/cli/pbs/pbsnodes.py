@@ -15,7 +15,7 @@ from gsched.client import HeadClient, body_of
 from gsched.errors import GschedError, UnknownNodeError, UsageError
 from gsched.model.ids import format_job_id
 from gsched.protocol.actions import AnyNodeAction, DrainNode, ResumeNode
-from gsched.protocol.api import NodeList, NodeRow
+from gsched.protocol.node_rows import NodeList, NodeRow
 from gsched.version import VERSION
 
 #: What ``-l STATE`` shows, by the words in a node's state; ``active`` and ``up`` are sums.

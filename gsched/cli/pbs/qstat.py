@@ -29,7 +29,8 @@ from gsched.errors import GschedError, UnknownQueueError, UsageError
 from gsched.model.ids import job_number, read_job_id
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
-from gsched.protocol.api import JobList, JobRow, JobStory, StatusReply
+from gsched.protocol.api import StatusReply
+from gsched.protocol.job_rows import JobList, JobRow, JobStory
 from gsched.version import VERSION
 
 _INACTIVE: Final = frozenset("EHQTW")  # qstat -i

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gsched.cli.pbs.attributes import c_time
-from gsched.protocol.api import NodeRow
+from gsched.protocol.node_rows import NodeRow
 
 NONE: Final = "--"
 _KB: Final = 1024

@@ -10,7 +10,7 @@ from gsched.config.environment import full_environment
 from gsched.errors import BadStateError, HeadUnreachableError
 from gsched.model.states import JobState
 from gsched.protocol.actions import DeleteJob
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 
 if TYPE_CHECKING:
     from gsched.cli.session.client import SessionEnd

@@ -13,7 +13,7 @@ from gsched.model.arrays import count, format_spans, indices, read_spans, shorte
 from gsched.model.ids import array_of, element_number, index_of, read_job_id
 from gsched.model.limits import MAX_JOBS_PER_REQUEST
 from gsched.model.states import JobState
-from gsched.protocol.api import JobList, JobRow
+from gsched.protocol.job_rows import JobList, JobRow
 
 #: Failed elements of an array that its line names.
 MAX_FAILED: Final = 1000

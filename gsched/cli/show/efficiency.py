@@ -15,7 +15,7 @@ from gsched.cli.times import format_time
 from gsched.model.states import JobState, OutcomeKind
 from gsched.model.units import exact_size, format_duration, format_gpu_hours, format_size
 from gsched.model.wording import counted, outcome_words
-from gsched.protocol.api import JobRow, JobStory, ShareRow
+from gsched.protocol.job_rows import JobRow, JobStory, ShareRow
 
 MEMORY_RESERVE: Final = 1.2
 WALLTIME_RESERVE: Final = 1.25

@@ -14,7 +14,7 @@ from gsched.cli.common import check_width, printable
 from gsched.cli.show.jobfields import NAMED
 from gsched.cli.show.joblist import TABLES
 from gsched.errors import UsageError
-from gsched.protocol.api import JobList, JobRow
+from gsched.protocol.job_rows import JobList, JobRow
 
 #: Formats with a name that are lines, for programs.
 LINES: Final[Mapping[str, str]] = MappingProxyType({"ids": "{id}"})

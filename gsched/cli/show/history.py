@@ -8,7 +8,7 @@ from gsched.cli.show.jobfields import cells_of, elapsed_s, gpus_of
 from gsched.cli.show.render import print_table
 from gsched.model.states import OutcomeKind
 from gsched.model.wording import counted
-from gsched.protocol.api import HistoryReply, JobRow
+from gsched.protocol.job_rows import HistoryReply, JobRow
 
 _COLUMNS = (
     *("name", "user", "queue", "cpus", "gpu", "nodes", "began", "finished", "elapsed"),

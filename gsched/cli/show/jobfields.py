@@ -15,7 +15,7 @@ from gsched.model.host_lists import compact
 from gsched.model.states import JobState, OutcomeKind
 from gsched.model.units import format_duration, format_size
 from gsched.model.wording import counted, outcome_word, outcome_words
-from gsched.protocol.api import ArrayRow, JobRow
+from gsched.protocol.job_rows import ArrayRow, JobRow
 
 Value = str | int | float | None
 

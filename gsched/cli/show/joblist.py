@@ -10,7 +10,7 @@ from gsched.cli.show.jobfields import FIELDS, cells_of
 from gsched.model.arrays import compressed, format_spans
 from gsched.model.ids import array_of, index_of
 from gsched.model.states import JobState
-from gsched.protocol.api import JobList, JobRow
+from gsched.protocol.job_rows import JobList, JobRow
 
 Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
 

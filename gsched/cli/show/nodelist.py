@@ -13,8 +13,8 @@ from gsched.model.ids import short_job_id
 from gsched.model.states import NodeState, PowerState
 from gsched.model.units import format_size
 from gsched.model.wording import binding_words, counted
-from gsched.protocol.api import NodeRow, SharedGpuRow
 from gsched.protocol.hosts import HostRow
+from gsched.protocol.node_rows import NodeRow, SharedGpuRow
 
 COLUMNS = (
     Column("Node", style="bold"),

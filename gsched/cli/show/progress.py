@@ -16,7 +16,7 @@ from gsched.cli.times import local_times
 from gsched.clock import Clock
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 
 #: How often the head is asked: on a terminal, and where lines are written.
 BARS_S: Final = 1.0

@@ -20,7 +20,15 @@ from gsched.model.states import JobState, OutcomeKind, PartState
 from gsched.model.training import Adaptive, Scaling, Training
 from gsched.model.units import format_duration, format_gpu_hours, format_size
 from gsched.model.wording import batching_words, counted, outcome_words, share_words
-from gsched.protocol.api import ArrayRow, AttemptRow, JobRow, JobStory, MoveRow, OutcomeRow, PartRow
+from gsched.protocol.job_rows import (
+    ArrayRow,
+    AttemptRow,
+    JobRow,
+    JobStory,
+    MoveRow,
+    OutcomeRow,
+    PartRow,
+)
 from gsched.protocol.uses import LiveRow
 
 #: Characters from which on a cause is told once.

@@ -12,7 +12,7 @@ from gsched.cli.show.joblist import terminal_list
 from gsched.cli.show.terminal import console, rich_table
 from gsched.cli.times import format_clock
 from gsched.errors import HeadUnreachableError
-from gsched.protocol.api import JobList
+from gsched.protocol.job_rows import JobList
 from gsched.transport import pause
 
 _WATCH_S = 2.0

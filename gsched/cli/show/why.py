@@ -13,7 +13,7 @@ from gsched.model.ids import short_job_id
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.model.wording import counted, outcome_words
-from gsched.protocol.api import AheadRow, JobStory
+from gsched.protocol.job_rows import AheadRow, JobStory
 
 #: How a reason goes on behind the name of its job; others stand behind its state and a colon.
 _SENTENCES: Final = (("needs ", ""), ("waits ", ""), ("held ", "is "), ("waiting ", "is "))

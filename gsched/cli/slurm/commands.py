@@ -45,7 +45,7 @@ from gsched.config.environment import environment
 from gsched.errors import UsageError
 from gsched.model.states import JobState
 from gsched.protocol.actions import DeleteJob, SignalJob
-from gsched.protocol.api import JobList, JobRow
+from gsched.protocol.job_rows import JobList, JobRow
 
 MIN_JOB_AGE_S: Final = 300.0  # for which squeue -t all shows jobs that have ended, as Slurm's
 _LONG_FORM: Final = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"

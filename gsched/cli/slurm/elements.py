@@ -11,7 +11,7 @@ from gsched.model.arrays import compressed, format_spans, merged, read_spans
 from gsched.model.ids import array_of, index_of
 from gsched.model.limits import MAX_HISTORY_ROWS
 from gsched.model.states import JobState
-from gsched.protocol.api import JobList, JobRow
+from gsched.protocol.job_rows import JobList, JobRow
 
 _RESTING: Final = (JobState.QUEUED, JobState.HELD, JobState.WAITING)
 

@@ -16,7 +16,7 @@ from gsched.client import HeadClient
 from gsched.model.host_lists import compact, natural_key
 from gsched.model.ids import array_of, index_of, submitted_number
 from gsched.model.units import format_duration
-from gsched.protocol.api import JobList, JobRow, JobStory
+from gsched.protocol.job_rows import JobList, JobRow, JobStory
 
 LONG_WIDTH: Final = 20  # characters of a field of squeue -O
 _NEVER: Final = float("inf")

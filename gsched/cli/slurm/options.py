@@ -13,7 +13,7 @@ from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.submit.slurm_options import option_table
 from gsched.cli.submit.slurm_options import parse as getopt
 from gsched.model.host_lists import expanded
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 
 #: As `option_table` reads them. What a command does not look at requests what is so here anyway.
 _COMMANDS: Final[Mapping[str, str]] = {

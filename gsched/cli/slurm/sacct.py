@@ -29,7 +29,7 @@ from gsched.client import HeadClient
 from gsched.errors import UsageError
 from gsched.model.limits import MAX_HISTORY_ROWS
 from gsched.model.states import JobState
-from gsched.protocol.api import JobRow
+from gsched.protocol.job_rows import JobRow
 
 _DEFAULT: Final = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 _BRIEF: Final = "JobID,State,ExitCode"

@@ -29,7 +29,8 @@ from gsched.protocol.actions import (
     RerunJob,
     ResumeNode,
 )
-from gsched.protocol.api import JobRow, JobStory, NodeRow
+from gsched.protocol.job_rows import JobRow, JobStory
+from gsched.protocol.node_rows import NodeRow
 
 _OnJobs = HoldJob | ReleaseJob | RerunJob | AlterJob
 _OPTIONS: Final = frozenset({"-a", "--all", "-d", "-dd", "--details", "-Q", "--quiet", "--hide"})

@@ -12,7 +12,8 @@ from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.slurm.options import parsed
 from gsched.client import HeadClient
 from gsched.model.host_lists import compact, expanded, in_order
-from gsched.protocol.api import NodeRow, QueueRow
+from gsched.protocol.api import QueueRow
+from gsched.protocol.node_rows import NodeRow
 from gsched.transport import pause
 
 _USUAL: Final = "%9P %.5a %.10l %.6D %.6t %N"

@@ -11,7 +11,7 @@ from gsched.cli.slurm.errors import SlurmError
 from gsched.model.host_lists import compact
 from gsched.model.ids import ELEMENT_BASE, array_of, index_of, job_file_suffix, short_job_id
 from gsched.model.states import JobState, OutcomeKind
-from gsched.protocol.api import JobList, JobRow, JobStory
+from gsched.protocol.job_rows import JobList, JobRow, JobStory
 
 _OUTCOMES: Final[Mapping[str, tuple[str, str]]] = {
     OutcomeKind.CANCELLED: ("CANCELLED", "CA"),

@@ -12,7 +12,7 @@ from gsched.cli.times import format_clock, local_times, read_duration_s
 from gsched.errors import BadResourceError, BadScriptError, UnreadableScriptError, UsageError
 from gsched.model.training import Training
 from gsched.model.units import format_duration, format_gpus, parse_count, parse_interval_s
-from gsched.protocol.api import SubmitResult
+from gsched.protocol.submissions import SubmitResult
 
 _MOMENT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?: ?(?P<zone>[A-Za-z+-].*))?"

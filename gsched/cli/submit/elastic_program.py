@@ -6,7 +6,7 @@ import re
 from gsched.cli.submit.readers import find_program
 from gsched.model.signals import SIGNAL_NAMES
 from gsched.model.states import LaunchKind
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 
 MAX_PROGRAM_BYTES = 1024 * 1024  # of a program that is looked at for what it imports
 LOOK_TIMEOUT_S = 5.0  # a Python on a slow file system; then nothing is said of it

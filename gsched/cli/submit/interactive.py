@@ -10,7 +10,7 @@ from gsched.cli.submit.scripts import Script
 from gsched.cli.submit.submission import Workload
 from gsched.errors import UsageError
 from gsched.model.job import Interactive
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 
 _NAME = "STDIN"  # of a job without a script, as qsub has it
 

@@ -16,7 +16,7 @@ from gsched.model.ids import INDICES
 from gsched.model.job import StagedFile
 from gsched.model.limits import MAX_LINES_BYTES
 from gsched.model.training import Adaptive, Inference, Scaling
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 
 _CONTAINER: Final = ("container", "container_mounts", "container_workdir", "container_runtime")
 _FOR_ADAPTIVE: Final = (

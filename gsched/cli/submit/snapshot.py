@@ -24,7 +24,7 @@ from gsched.errors import BadStateError, UsageError
 from gsched.model.job import CodeSnapshot
 from gsched.model.states import LaunchKind
 from gsched.model.units import format_size
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 
 IGNORE_FILE = ".gschedignore"
 #: Of every file: when it was written is no part of what it says. Some tools refuse earlier ones.

@@ -13,7 +13,7 @@ from gsched.cli.submit.scripts import Script
 from gsched.cli.submit.stated import StatedOptions
 from gsched.client import new_key
 from gsched.errors import CannotWriteError, UnreadableScriptError, UsageError
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 
 #: What is kept on the execution host lies in the home directory, under its usual name.
 KEPT: Final = "~/"

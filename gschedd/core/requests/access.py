@@ -7,7 +7,7 @@ from gsched.model.ids import format_job_id
 from gsched.model.job import Owner
 from gsched.model.limits import MAX_WORD
 from gsched.protocol import actions as a
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.authorize import Verb, authorize, may
 from gschedd.core.requests.projects import coordinates

@@ -8,7 +8,7 @@ from gsched.errors import InvalidRequestError
 from gsched.model.limits import MAX_CHECKPOINT_INTERVAL_S, MAX_LEASE_S, MIN_LEASE_S
 from gsched.model.signals import MAX_SIGNAL, describe_signal
 from gsched.model.units import format_duration
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.state.settings import Settings
 
 #: Signals that no program can take notice of: KILL and STOP.

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from gsched.model.arrays import Spans
 from gsched.protocol.actions import AnyJobAction, AnyNodeAction
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 

@@ -10,7 +10,7 @@ from gsched.model.arrays import Array, read_array
 from gsched.model.job import stated_of
 from gsched.model.states import STATED_HOLDS, LaunchKind
 from gsched.model.units import format_size
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.apply.jobs import argument_bytes
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State

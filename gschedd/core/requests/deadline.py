@@ -11,7 +11,7 @@ from gsched.model.resources import Request
 from gsched.model.training import Training, Urgency
 from gsched.model.units import format_duration, format_gpus
 from gsched.protocol.actions import Alteration
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.core.training.best_case import Best, shortest_run

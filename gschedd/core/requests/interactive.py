@@ -8,7 +8,7 @@ from gsched.model.job import Interactive
 from gsched.model.limits import MAX_DETACH_TIMEOUT_S
 from gsched.model.states import LaunchKind
 from gsched.model.units import format_duration
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, QueueLimits, Settings

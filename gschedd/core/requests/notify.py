@@ -11,7 +11,7 @@ from gsched.model import limits
 from gsched.model.job import JobSpec
 from gsched.model.mail import checked_points, checked_recipients, domain_of, wants_mail
 from gsched.protocol.actions import Alteration
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 
 SENDS_NO_MAIL: Final = "this site sends no mail"
 

@@ -14,7 +14,7 @@ from gsched.errors import (
 from gsched.model.request import ResourceList, parse_resources
 from gsched.model.resources import Chunk, Request
 from gsched.model.units import format_duration
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.requests.containers import with_container
 from gschedd.core.requests.sharing import with_node_words
 from gschedd.core.requests.within_limits import limited_walltime

@@ -8,7 +8,7 @@ from gsched.errors import InvalidRequestError, NotPermittedError
 from gsched.model.job import DEFAULT_GRACE_S
 from gsched.model.states import STATED_HOLDS, HoldKind, Join
 from gsched.model.units import format_duration
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.state.settings import Caller, Settings
 

@@ -7,7 +7,7 @@ have.
 
 from gsched.errors import InvalidRequestError
 from gsched.model.training import Profiling
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State

@@ -9,7 +9,7 @@ from typing import Final
 from gsched.model.arrays import Span, Spans, common, count
 from gsched.model.ids import array_of, element_number, index_of
 from gsched.model.states import JobState
-from gsched.protocol.api import AheadRow, AheadRows
+from gsched.protocol.job_rows import AheadRow, AheadRows
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State
 from gschedd.plan.snapshot import JobClass, OrderKey

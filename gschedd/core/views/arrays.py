@@ -5,8 +5,8 @@ from msgspec import structs
 from gsched.model.arrays import Spans, count, format_spans
 from gsched.model.ids import array_of, element_number, index_of, short_job_id
 from gsched.model.states import JobState
-from gsched.protocol import api
-from gsched.protocol.api import ArrayRow
+from gsched.protocol import job_rows
+from gsched.protocol.job_rows import ArrayRow
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State
 
@@ -33,7 +33,7 @@ def array_row(job: Job, state: State) -> ArrayRow | None:
     )
 
 
-def unstarted_row(row: api.JobRow, elements: Spans) -> api.JobRow:
+def unstarted_row(row: job_rows.JobRow, elements: Spans) -> job_rows.JobRow:
     """Return the line of elements that were cancelled together; ``row``: that of the first one."""
     indices, number = format_spans(elements), count(elements)
     array = ArrayRow(
@@ -59,7 +59,7 @@ def shown_state(job: Job, state: State) -> JobState:
     return JobState.RUNNING if runs and job.state is JobState.QUEUED else job.state
 
 
-def with_array(row: api.JobRow, job: Job, state: State) -> api.JobRow:
+def with_array(row: job_rows.JobRow, job: Job, state: State) -> job_rows.JobRow:
     """Return the line of an array with its summary."""
     array = array_row(job, state)
     if array is None:

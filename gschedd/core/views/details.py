@@ -11,7 +11,8 @@ from gsched.model.reports import Checkpoint, Progress, made_of
 from gsched.model.resources import WHOLE_PERCENT, GpuShare, LiveUse, Share
 from gsched.model.states import JobState
 from gsched.model.units import format_duration, format_gpus
-from gsched.protocol.api import MoveRow, SharedGpuRow, ShareRow
+from gsched.protocol.job_rows import MoveRow, ShareRow
+from gsched.protocol.node_rows import SharedGpuRow
 from gsched.protocol.uses import LiveRow
 from gschedd.core.nodes.live import total_of, uses_of
 from gschedd.core.state.records import Attempt, Job, MigrationProgress, Reached

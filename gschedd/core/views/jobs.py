@@ -13,8 +13,8 @@ from gsched.model.reports import made_of
 from gsched.model.request import format_resources
 from gsched.model.resources import Request
 from gsched.model.states import AttemptState, JobState, NodeState, PowerState
-from gsched.protocol import api
-from gsched.protocol.api import StartRow
+from gsched.protocol import api, job_rows, node_rows
+from gsched.protocol.job_rows import StartRow
 from gschedd.core.forecast.deadline import is_planned, outlook_of
 from gschedd.core.head import Head
 from gschedd.core.nodes.admission import SHOWN, refused_words
@@ -76,11 +76,11 @@ class JobViews:
             self._sizes[request] = size
         return size
 
-    def row(self, job: Job) -> api.JobRow:
+    def row(self, job: Job) -> job_rows.JobRow:
         """Return the line of a job, done or not."""
         return with_array(self._with_deadline(self._plain_row(job), job), job, self._state)
 
-    def _with_deadline(self, row: api.JobRow, job: Job) -> api.JobRow:
+    def _with_deadline(self, row: job_rows.JobRow, job: Job) -> job_rows.JobRow:
         """Return the line of a training with what is expected of it, or what became of it."""
         if not job.spec.is_training:
             return row
@@ -118,7 +118,7 @@ class JobViews:
             start_s=start_s,
         )
 
-    def _plain_row(self, job: Job) -> api.JobRow:
+    def _plain_row(self, job: Job) -> job_rows.JobRow:
         spec, attempt = job.spec, job.attempt
         cpus, places, gpus, memory_bytes = self._size(spec.request)
         if attempt is not None:
@@ -126,7 +126,7 @@ class JobViews:
         state, letter, waits = _SHOWN_STATES[job.state]
         why = self._reasons.why(job) if waits else self._unanswered(job)
         used = used_so_far(self._state, job.id, attempt)
-        row = api.JobRow(
+        row = job_rows.JobRow(
             gpu_share=share_of(job),
             id=job.id,
             short_number=job.short_number if spec.array is None else 0,
@@ -187,7 +187,7 @@ class JobViews:
         events: Iterable[tuple[int, f.AnyFact]],
         now_s: float,
         start: Forecast | None = None,
-    ) -> api.JobStory:
+    ) -> job_rows.JobStory:
         """Return all that is known of a job.
 
         Args:
@@ -199,13 +199,13 @@ class JobViews:
         ahead = jobs_ahead(job, self._state) if self._is_in_queue(job) else None
         why = self._reasons.why(job)
         first = next(iter(shown[-1].parts.values())) if shown else None
-        story = api.JobStory(
+        story = job_rows.JobStory(
             server=self._settings.server,
             now_s=now_s,
             row=row,
             attempts=tuple(self._attempt(job, attempt) for attempt in shown),
             events=tuple(
-                api.EventRow(
+                job_rows.EventRow(
                     seq=seq,
                     at_s=fact.at_s,
                     kind=type(fact).__name__,
@@ -256,7 +256,7 @@ class JobViews:
         }
         return structs.replace(story, **stated)
 
-    def _attempt(self, job: Job, attempt: Attempt) -> api.AttemptRow:
+    def _attempt(self, job: Job, attempt: Attempt) -> job_rows.AttemptRow:
         live = live_parts(self._state, job.id, attempt)
         row = attempt_row(attempt, tokens_of(self._state, job).get(attempt.number))
         if not live:
@@ -276,7 +276,7 @@ class JobViews:
             return 0.0
         return expected_startup_s(job.spec, size, self._state)
 
-    def _why_late(self, job: Job, row: api.JobRow) -> str:
+    def _why_late(self, job: Job, row: job_rows.JobRow) -> str:
         if job.state is JobState.DONE or row.meets_deadline is not False:
             return ""
         return self._outlook(job, row.predicted_start_s).why
@@ -285,7 +285,7 @@ class JobViews:
         """Return whether a job waits, and it can be asked when it starts."""
         return job.state in WAITING_STATES and not self._safe_mode
 
-    def row_with_start(self, job: Job, start: Forecast) -> api.JobRow:
+    def row_with_start(self, job: Job, start: Forecast) -> job_rows.JobRow:
         """Return the line of a job that waits with when it starts."""
         row = self.row(job)
         if job.state not in WAITING_STATES:
@@ -302,12 +302,12 @@ class JobViews:
             expected_s = start_shown.planned_s
         return structs.replace(row, predicted_start_s=expected_s, start=start_shown)
 
-    def node(self, node: Node) -> api.NodeRow:
+    def node(self, node: Node) -> node_rows.NodeRow:
         """Return the line of a node."""
         inventory = node.inventory
         space = self._state.spaces[node.name]
         load, load_s = newest_load(self._state, node)
-        return api.NodeRow(
+        return node_rows.NodeRow(
             name=node.name,
             state=node.state.value,
             cpus=inventory.cpus,
@@ -392,11 +392,11 @@ def _started_s(job: Job) -> float | None:
     return None if job.attempt is None else job.attempt.started_s
 
 
-def outcome_row(outcome: Outcome | None) -> api.OutcomeRow | None:
+def outcome_row(outcome: Outcome | None) -> job_rows.OutcomeRow | None:
     """Return an outcome as users see it."""
     if outcome is None:
         return None
-    return api.OutcomeRow(
+    return job_rows.OutcomeRow(
         kind=outcome.kind.value,
         exit_status=outcome.pbs_status,
         shell_status=outcome.shell_status,
@@ -408,9 +408,9 @@ def outcome_row(outcome: Outcome | None) -> api.OutcomeRow | None:
     )
 
 
-def attempt_row(attempt: Attempt, tokens: TokenUse | None = None) -> api.AttemptRow:
+def attempt_row(attempt: Attempt, tokens: TokenUse | None = None) -> job_rows.AttemptRow:
     """Return an attempt as users see it; ``tokens``: how it takes turns on a shared GPU."""
-    return api.AttemptRow(
+    return job_rows.AttemptRow(
         attempt=attempt.number,
         state=attempt.state.value,
         assigned_s=attempt.assigned_s,
@@ -423,10 +423,10 @@ def attempt_row(attempt: Attempt, tokens: TokenUse | None = None) -> api.Attempt
     )
 
 
-def part_row(node: str, part: Part, tokens: TokenUse | None = None) -> api.PartRow:
+def part_row(node: str, part: Part, tokens: TokenUse | None = None) -> job_rows.PartRow:
     """Return a part as users see it."""
     record = part.record
-    return api.PartRow(
+    return job_rows.PartRow(
         node=node,
         state=part.state.value,
         cpus=part.share.cpus,

@@ -23,7 +23,7 @@ from gsched.model.arrays import count
 from gsched.model.ids import array_of
 from gsched.model.job import Outcome
 from gsched.model.states import NodeState, OutcomeKind
-from gsched.protocol.api import JobStory
+from gsched.protocol.job_rows import JobStory
 from gsched.protocol.samples import GpuUseSample, NodeUseSample, UseSamples
 from gschedd.core.state import facts as f
 from gschedd.monitor.model import MonitorBegin

@@ -18,7 +18,8 @@ from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.model.wording import outcome_words
 from gsched.protocol import actions as a
-from gsched.protocol.api import ActionReply, AttemptRow, JobStory, OutputChunk
+from gsched.protocol.api import ActionReply, OutputChunk
+from gsched.protocol.job_rows import AttemptRow, JobStory
 from gsched.protocol.rerun import RerunFailed, RerunReply
 from gsched.protocol.stories import JobStories
 from gschedd.monitor.history import job_points, period_s

@@ -14,7 +14,7 @@ from gsched.model.host_lists import compact
 from gsched.model.ids import short_job_id
 from gsched.model.units import format_size
 from gsched.model.window import NodeWindow
-from gsched.protocol.api import NodeList, NodeRow
+from gsched.protocol.node_rows import NodeList, NodeRow
 from gsched.protocol.samples import GpuUseSample, NodeUseSample
 from gschedd.monitor.history import NodePoint, node_points, period_s
 from gschedd.monitor.model import ReadModel

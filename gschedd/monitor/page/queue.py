@@ -11,7 +11,7 @@ from gsched.cli.show.jobfields import cells_of
 from gsched.cli.show.joblist import equal_jobs, ids_words
 from gsched.model.ids import short_job_id
 from gsched.model.limits import MAX_PATTERN_WILDCARDS, MAX_WORD
-from gsched.protocol.api import JobList
+from gsched.protocol.job_rows import JobList
 from gschedd.monitor.page.shown import PAGE_ROWS, SORTS, STATES, JobFilter, ShownJobs, page_number
 from gschedd.monitor.page.site import Pages
 from gschedd.monitor.viewers import Viewer

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from gsched.errors import GschedError, HeadUnreachableError
 from gsched.model.ids import short_job_id
 from gsched.model.states import JobState
-from gsched.protocol.api import JobList, JobRow
+from gsched.protocol.job_rows import JobList, JobRow
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.viewers import Viewer
 

@@ -8,7 +8,9 @@ from aiohttp import web
 from gsched.cli.times import format_start, local_times
 from gsched.errors import GschedError, InvalidRequestError
 from gsched.model.ids import own_job_number
-from gsched.protocol.api import JobStory, StatusReply, SubmitJob, SubmitReply, SubmitRequest
+from gsched.protocol.api import StatusReply
+from gsched.protocol.job_rows import JobStory
+from gsched.protocol.submissions import SubmitJob, SubmitReply, SubmitRequest
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.page.site import Form, Pages
 from gschedd.monitor.viewers import Viewer

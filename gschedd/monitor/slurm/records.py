@@ -11,7 +11,9 @@ from gsched.model.host_lists import compact
 from gsched.model.ids import array_of, index_of, submitted_number
 from gsched.model.states import JobState
 from gsched.model.window import NodeWindow
-from gsched.protocol.api import JobRow, NodeRow, QueueRow, StatusReply
+from gsched.protocol.api import QueueRow, StatusReply
+from gsched.protocol.job_rows import JobRow
+from gsched.protocol.node_rows import NodeRow
 
 Json = dict[str, Any]
 

@@ -18,7 +18,7 @@ from gsched.errors import (
     UnknownJobError,
 )
 from gsched.model.limits import MAX_HISTORY_ROWS
-from gsched.protocol import api
+from gsched.protocol import api, job_rows, node_rows
 from gschedd.http.answers import answer
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.slurm import records as r
@@ -62,7 +62,7 @@ class _Query(Struct, frozen=True, kw_only=True):
 T = TypeVar("T")
 Values = Callable[[T], Iterable[str]]
 #: What the arguments of a request for past jobs select by.
-_JOB_FIELDS: Final[Mapping[str, Values[api.JobRow]]] = {
+_JOB_FIELDS: Final[Mapping[str, Values[job_rows.JobRow]]] = {
     "users": lambda row: (row.user,),
     "account": lambda row: (row.account,),
     "partition": lambda row: (row.queue,),
@@ -261,8 +261,8 @@ class SlurmRoutes:
 
     # --- slurmctld ---
 
-    async def _node_rows(self, query: _Query) -> api.NodeList:
-        return await self._model.head.get("/v1/nodes", api.NodeList, viewer=query.viewer)
+    async def _node_rows(self, query: _Query) -> node_rows.NodeList:
+        return await self._model.head.get("/v1/nodes", node_rows.NodeList, viewer=query.viewer)
 
     async def _status(self, query: _Query) -> api.StatusReply:
         return await self._model.head.get("/v1/status", api.StatusReply, viewer=query.viewer)
@@ -281,7 +281,7 @@ class SlurmRoutes:
 
     async def _jobs(self, query: _Query) -> Json:
         head, now_s = self._model.head, self._model.clock.wall_s()
-        live = await head.get("/v1/jobs", api.JobList, viewer=query.viewer)
+        live = await head.get("/v1/jobs", job_rows.JobList, viewer=query.viewer)
         past = await self._ended(query, {"since": str(now_s - RECENT_S)})
         known = {row.id: row for row in (*past, *live.jobs)}
         wanted = _words_of(query, "job_id")
@@ -292,19 +292,23 @@ class SlurmRoutes:
         ]
         return {"jobs": jobs, "last_backfill": r.number(now_s), **self._now()}
 
-    async def _ended(self, query: _Query, filters: Mapping[str, str]) -> tuple[api.JobRow, ...]:
+    async def _ended(
+        self, query: _Query, filters: Mapping[str, str]
+    ) -> tuple[job_rows.JobRow, ...]:
         reply = await self._model.head.get(
             "/v1/history",
-            api.HistoryReply,
+            job_rows.HistoryReply,
             viewer=query.viewer,
             limit=str(MAX_HISTORY_ROWS),
             **filters,
         )
         return reply.jobs
 
-    async def _rows_of(self, query: _Query) -> tuple[api.JobRow, ...]:
+    async def _rows_of(self, query: _Query) -> tuple[job_rows.JobRow, ...]:
         text = query.name.replace("_", "[", 1) + ("]" if "_" in query.name else "")
-        reply = await self._model.head.get("/v1/jobs", api.JobList, viewer=query.viewer, ids=text)
+        reply = await self._model.head.get(
+            "/v1/jobs", job_rows.JobList, viewer=query.viewer, ids=text
+        )
         for error in reply.errors.values():
             raise _UnknownError(error.message)
         return reply.jobs
@@ -371,7 +375,7 @@ class SlurmRoutes:
         ended = await self._ended(
             query, {name: str(at_s) for name, at_s in filters.items() if at_s is not None}
         )
-        live = await self._model.head.get("/v1/jobs", api.JobList, viewer=query.viewer)
+        live = await self._model.head.get("/v1/jobs", job_rows.JobList, viewer=query.viewer)
         begun = [row for row in live.jobs if until_s is None or row.submitted_s <= until_s]
         known = {row.id: row for row in (*ended, *begun)}
         rows = _matching([row for _, row in sorted(known.items())], query, _JOB_FIELDS)
