@@ -83,6 +83,12 @@ class HeadUnreachableError(GschedError):
     exit_code = 69
 
 
+class StandsByError(HeadUnreachableError):
+    """This head stands by, and another one rules: it was requested more than to read."""
+
+    code = "stands_by"
+
+
 class InternalError(GschedError):
     """A fault of gsched itself (sysexits EX_SOFTWARE)."""
 
@@ -193,6 +199,7 @@ ALL_ERRORS: tuple[type[GschedError], ...] = (
     UnknownUserError,
     UnknownNodeError,
     HeadUnreachableError,
+    StandsByError,
     InternalError,
     CannotWriteError,
     TryAgainError,

@@ -17,6 +17,7 @@ from gsched.clock import SystemClock
 from gsched.config.environment import environment
 from gsched.config.words import DEFAULT_SOCKET
 from gsched.errors import ConfigError, HeadUnreachableError, InternalError, NotPermittedError
+from gsched.protocol.headers import STANDBY_HEADER, WARNING_HEADER
 from gsched.unix_address import address_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT_S = 60.0  # silence after which an answer is given up; a plain query takes ms
 CONNECT_PATIENCE_S = 1.0  # a head that restarts is away for about this long
+HEALTH_TIMEOUT_S = 3.0  # of one of several heads: it may be stopped, or its host be dead
 MAX_HEADER_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 1024 * 1024 * 1024  # a list of a million jobs is about 300 MB
 _READ_BYTES = 256 * 1024
@@ -48,11 +50,12 @@ class HeadAddress:
         path: of the Unix socket; empty for TCP.
         host, port: for TCP.
         ssh: the host that is reached through ssh; None: it is reached directly.
+        heads: each address by itself where there are several heads, of which one rules.
     """
 
-    __slots__ = ("host", "path", "port", "source", "ssh", "text")
+    __slots__ = ("heads", "host", "path", "port", "source", "ssh", "text")
 
-    def __init__(  # one of three ways
+    def __init__(  # noqa: PLR0913 # one of four ways
         self,
         text: str,
         *,
@@ -61,6 +64,7 @@ class HeadAddress:
         host: str = "",
         port: int = 0,
         ssh: "SshHost | None" = None,
+        heads: "tuple[HeadAddress, ...]" = (),
     ):
         self.text = text
         self.source = source
@@ -68,20 +72,28 @@ class HeadAddress:
         self.host = host
         self.port = port
         self.ssh = ssh
+        self.heads = heads
 
 
 class Answer:
     """What came back: the HTTP status, the body, and when to try again (None: it does not say).
 
     A head that says when to try again has not begun with the request.
+
+    Attributes:
+        warning: why what is shown may be old, or not durable; else empty.
+        ruler: the head that rules, where the one that has answered stands by; else empty.
     """
 
-    __slots__ = ("body", "retry_after_s", "status")
+    __slots__ = ("body", "retry_after_s", "ruler", "status", "warning")
 
-    def __init__(self, status: int, body: bytes | bytearray, *, retry_after_s: float | None = None):
+    def __init__(self, status: int, body: bytes | bytearray, headers: dict[str, str]):
         self.status = status
         self.body = body
-        self.retry_after_s = retry_after_s
+        wait = headers.get("retry-after", "")
+        self.retry_after_s = float(wait) if wait.isdigit() and len(wait) < 4 else None
+        self.warning = headers.get(WARNING_HEADER.lower(), "")
+        self.ruler = headers.get(STANDBY_HEADER.lower(), "")
 
 
 def find_head(explicit: str = "") -> HeadAddress:
@@ -109,9 +121,17 @@ def find_head(explicit: str = "") -> HeadAddress:
 def parse_address(text: str, *, source: str) -> HeadAddress:
     """Return the address that ``text`` states: a path, ``http://host:port`` or ``ssh://host``.
 
+    Several, with commas between, are those of all heads of a cluster.
+
     Raises:
         ConfigError: it is neither; ``source`` says who wrote it.
     """
+    if "," in text:
+        parts = [part.strip() for part in text.split(",")]
+        heads = tuple(parse_address(part, source=source) for part in parts if part)
+        if len(heads) > 1:
+            return HeadAddress(text, source=source, heads=heads)
+        text = next(filter(None, parts), text)
     bare = text.removeprefix("unix://").removeprefix("unix:")
     if bare.startswith("http://"):
         return _tcp_address(text, bare.removeprefix("http://").rstrip("/"), source)
@@ -159,6 +179,7 @@ class Transport:
     Attributes:
         on_wait: called with ``patience_s`` once, if the head has not answered for
             CONNECT_PATIENCE_S; None: nobody waits for it.
+        on_warning: called with each warning about what an answer shows.
         has_sent: a request has gone, at least in part, so that the head may have acted on it.
     """
 
@@ -166,7 +187,9 @@ class Transport:
         self.address = address
         self.patience_s = patience_s
         self.on_wait: Callable[[float], None] | None = None
+        self.on_warning: Callable[[str], None] | None = None
         self.has_sent = False
+        self._heads = list(address.heads)
 
     def exchange(
         self, method: str, target: str, body: bytes = b"", *, timeout_s: float = DEFAULT_TIMEOUT_S
@@ -185,8 +208,59 @@ class Transport:
             NotPermittedError: the socket may not be opened.
             InternalError: the answer is not HTTP, or larger than MAX_ANSWER_BYTES.
         """
+        self._find_ruler(reads=method == "GET")
         connection = self._connect_patiently(timeout_s)
         self.has_sent = True
+        answer = self._over(connection, method, target, body, timeout_s)
+        if answer.warning and self.on_warning is not None:
+            self.on_warning(answer.warning)
+        return answer
+
+    def _find_ruler(self, *, reads: bool) -> None:  # noqa: C901 # one answer a case
+        """Choose the head that rules where there are several; wait for one while none does.
+
+        What only reads goes to one that stands by where no head rules.
+
+        Raises:
+            HeadUnreachableError: none of them answers.
+        """
+        if not self._heads:
+            return
+        clock = SystemClock()
+        begin_s, pause_s = clock.monotonic_s(), _FIRST_PAUSE_S
+        while True:
+            standby: HeadAddress | None = None
+            errors: list[HeadUnreachableError | NotPermittedError] = []
+            for head in tuple(self._heads):
+                self.address = head
+                try:
+                    connection = self._connect(HEALTH_TIMEOUT_S)
+                    ruler = self._over(connection, "GET", "/v1/health", b"", HEALTH_TIMEOUT_S).ruler
+                except OSError as error:
+                    errors.append(_unreachable(head, error))
+                except HeadUnreachableError as error:
+                    errors.append(error)
+                else:
+                    if not ruler:
+                        self._heads.remove(head)
+                        self._heads.insert(0, head)
+                        return
+                    standby = standby or head
+            waited_s = clock.monotonic_s() - begin_s
+            if standby is not None and (reads or waited_s >= self.patience_s):
+                self.address = standby
+                return
+            if waited_s >= self.patience_s:
+                raise errors[0]
+            if waited_s >= CONNECT_PATIENCE_S:
+                self.note_wait()
+            pause(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _over(
+        self, connection: socket.socket, method: str, target: str, body: bytes, timeout_s: float
+    ) -> Answer:
+        """Send a request over a connection, return its answer, and close it."""
         try:
             try:
                 connection.sendall(_request_bytes(self.address, method, target, body))
@@ -252,6 +326,7 @@ class Transport:
         Raises:
             HeadUnreachableError, NotPermittedError: as `exchange`.
         """
+        self._find_ruler(reads=False)
         made = self._connect_patiently(DEFAULT_TIMEOUT_S)
         made.settimeout(None)
         return made
@@ -320,10 +395,7 @@ class _ReplyReader:
             status, headers = self._header()
             if status >= 200:  # 1xx come before the real one
                 break
-        answer = Answer(status, self._body(status, headers))
-        wait = headers.get("retry-after", "")
-        answer.retry_after_s = float(wait) if wait.isdigit() and len(wait) < 4 else None
-        return answer
+        return Answer(status, self._body(status, headers), headers)
 
     def _body(self, status: int, headers: dict[str, str]) -> bytes | bytearray:
         if headers.get("transfer-encoding", "").lower().endswith("chunked"):

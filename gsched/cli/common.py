@@ -198,6 +198,14 @@ def patient_head(address: str = "", *, command: str = "") -> HeadClient:
     head.transport.on_wait = lambda wait_s: print_note(
         f"the head does not answer; waiting up to {wait_s:g} s", command=name
     )
+    warned: set[str] = set()
+
+    def warn(text: str) -> None:
+        if text not in warned:
+            print_note(text, command=name)
+        warned.add(text)
+
+    head.transport.on_warning = warn
     return head
 
 

@@ -4,13 +4,18 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Final
 
+from gsched.clock import SystemClock
 from gsched.config.tables import Config, HeadConfig, StoreConfig
 from gsched.errors import ConfigError
 from gsched.pki.files import AUTHORITY, DIRECTORY
+from gschedd.core.state.settings import Settings
+from gschedd.daemon.standing_by import StandbyHead
+from gschedd.policies.registry import Chosen
 from gschedd.store.journal import HeadLease, LeaseLostError, ReplicatedLog
 from gschedd.store.sqlite import DATABASE
 from gschedd.store.standby import Follower
@@ -43,6 +48,8 @@ class LeaseKeeper:
         self._renewing = renewing
         self._on_lost: Callable[[str], object] | None = None
         self._over = threading.Event()
+        self._clock = SystemClock()
+        self._renewed_s = self._clock.monotonic_s()
         if renewing is not None:
             threading.Thread(target=self._renew, name="lease", daemon=True).start()
 
@@ -50,13 +57,25 @@ class LeaseKeeper:
         assert self.held is not None
         assert self._renewing is not None
         while not self._over.wait(self._renewing.lease_s * RENEWAL_RATIO):
+            begun_s = self._clock.monotonic_s()
             try:
                 self._renewing.renew(self.held.number)
+                self._renewed_s = begun_s
             except LeaseLostError as error:
                 self.lost, self.advice = error.message, error.hint
                 if self._on_lost is not None:
                     self._on_lost(self.lost)
                 return
+
+    @property
+    def doubt(self) -> str:
+        """Return why another head may rule already; empty: none does."""
+        if self.held is None:
+            return ""
+        age_s = self._clock.monotonic_s() - self._renewed_s
+        if age_s < self.held.log.lease_s and not self.lost:
+            return ""
+        return f"the lease of this head was last renewed {age_s:.0f} s ago: another one may rule"
 
     def on_lost(
         self, loop: asyncio.AbstractEventLoop, end: Callable[[str], Coroutine[None, None, None]]
@@ -93,12 +112,13 @@ def open_log(store: StoreConfig, head: HeadConfig) -> ReplicatedLog:
     return replicated
 
 
-def wait_to_rule(config: Config) -> LeaseKeeper:
+def wait_to_rule(config: Config, settings: Settings, chosen: Chosen) -> LeaseKeeper:
     """Stand by until this head may rule; at once where the store is not replicated.
 
     Raises:
         ConfigError: the store cannot be used, or this host lacks the cluster's authority.
         StorageError: it is away.
+        SystemExit: it was ended before.
     """
     store, head = config.store, config.head
     if not store.url:
@@ -111,7 +131,12 @@ def wait_to_rule(config: Config) -> LeaseKeeper:
             f"{directory} has no authority: no node would trust this head once it rules",
             hint="copy the directory from the other head (cp -a); on the only head: gsched init",
         )
-    follower = Follower(os.path.join(head.state_dir, DATABASE), replicated)
+    clock = SystemClock()
+    follower = Follower(os.path.join(head.state_dir, DATABASE), replicated, clock)
+    standby = StandbyHead(config, follower, settings=settings, chosen=chosen, clock=clock)
     pause = threading.Event()
-    held = follower.rule(lambda: pause.wait(FOLLOW_S))
+    held = asyncio.run(standby.run(lambda: pause.wait(FOLLOW_S)))
+    if held is None:
+        log.info("stopping: this head has not ruled")
+        sys.exit(0)
     return LeaseKeeper(held, open_log(store, head))

@@ -83,6 +83,7 @@ from gschedd.http.safemode import SafeMode
 from gschedd.http.samples import SampleQueries
 from gschedd.http.schema import openapi
 from gschedd.http.sessions import Sessions
+from gschedd.http.shown import warn_in_headers
 from gschedd.http.snapshots import Snapshots
 from gschedd.http.tasks import TaskRoutes
 from gschedd.http.witnesses import Witnesses
@@ -94,7 +95,7 @@ from gschedd.planner.process import Worker
 from gschedd.policies.registry import Chosen
 from gschedd.store.code import CodeStore
 from gschedd.store.lineage import Opened
-from gschedd.store.queues import read_overrides, write_overrides
+from gschedd.store.queues import begin_overrides, keep_overrides
 from gschedd.store.reader import Reader
 from gschedd.store.sqlite import Store
 from gschedd.workers.kept import KeptWorker
@@ -125,8 +126,6 @@ class Service:
         except BadValueError as bad:
             raise file.error(bad) from None
         make_state_dir(config.head.state_dir)
-        self._overrides = read_overrides(config.head.state_dir)
-        settings = overridden(self._configured, self._overrides)
         objection = file_systems.objection(Path(config.head.state_dir))
         if objection:
             log.error("%s: jobs may be lost; choose a state directory on a local disk", objection)
@@ -135,9 +134,13 @@ class Service:
         self._space = DiskSpace(config.head.state_dir)
         self._space.make_way()
         self._lock.note_pid()
-        self._lease = wait_to_rule(config)
+        self._lease = wait_to_rule(config, self._configured, chosen)
         self._store = Store(config.head.state_dir, self._lease.held)
         self._opened: Opened = self._store.open()
+        self._overrides = begin_overrides(
+            self._store, config.head.state_dir, replicated=self._lease.held is not None
+        )
+        settings = overridden(self._configured, self._overrides)
         self._authority = HeadAuthority(config, self._opened.cluster, settings.server, self._clock)
         state = empty_state(settings, chosen)
         self._damaged = self._store.load(state)
@@ -322,7 +325,9 @@ class Service:
             bodies=self._bodies,
             configured=self._configured,
             overrides=self._overrides,
-            write=partial(write_overrides, self._config.head.state_dir),
+            keep=lambda changes: self._engine.in_writer(
+                partial(keep_overrides, self._store, self._config.head.state_dir, changes)
+            ),
         )
         self._task_routes = TaskRoutes(
             tasks=self._tasks, callers=callers, bodies=self._bodies, clock=self._clock
@@ -476,17 +481,12 @@ class Service:
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
             *(self._task_routes, self._queues, self._running, self._commands, self._resubmissions),
-            *(
-                self._code,
-                self._outputs,
-                self._samples,
-                self._internals,
-                self._hosts,
-                self._joining,
-            ),
+            *(self._code, self._outputs, self._samples, self._internals),
+            *(self._hosts, self._joining),
         ):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)
+        warn_in_headers(commands, lambda: self._engine.warning or self._lease.doubt)
         self._hosts.relays.door = await self._doors.serve(
             commands,
             listen_on_path(head.socket, mode=USERS_MODE, key="socket"),
@@ -592,7 +592,7 @@ class Service:
             monitor=self._monitor.complaint,
             notify=self._notify_row(),
             queues=tuple(head.settings.queues),
-            stalled=self._engine.stalled,
+            stalled=self._engine.stalled or self._engine.log_away,
             disk=self._space.row(),
             config=self._reloading.row,
             queue_rows=queue_rows(head.state, head.settings.queues),

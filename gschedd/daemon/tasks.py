@@ -22,7 +22,7 @@ from gsched.config.tasks import NEVER, TasksConfig, cron_fields, period_s
 from gsched.errors import GschedError, InvalidRequestError, StorageError, TryAgainError
 from gsched.logs import one_line
 from gsched.protocol.tasks import TaskOutcome, TaskRow
-from gschedd.http.members import NoteStore
+from gschedd.store.queues import NoteStore
 
 log = logging.getLogger("gschedd.tasks")
 

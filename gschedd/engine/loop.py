@@ -75,6 +75,8 @@ class Engine:
         watches: of jobs of which somebody reads; told when a commit with changes of them begins.
         begun: this start of the head is durable: nodes may hear of it.
         measures: how long its steps take.
+        stalled: why the database cannot be written, so that changes are refused; else empty.
+        log_away: why the replicated log does not take a commit, so that changes wait; else empty.
     """
 
     def __init__(
@@ -94,7 +96,9 @@ class Engine:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store")
         self.begun = asyncio.Event()
         self._settled = asyncio.Event()
-        self._settled.set()
+        self._showable = asyncio.Event()
+        for event in (self._settled, self._showable):
+            event.set()
         self._blobs: dict[str, tuple[int, bytes]] = {}
         self._changed = asyncio.Condition()
         self._planner = planner
@@ -107,7 +111,7 @@ class Engine:
         self._sink: EffectSink | None = None
         self.last_cycle_s = 0.0
         self._gathered_s = 0.0
-        self.stalled = ""
+        self.stalled = self.log_away = ""
 
     def keep_blob(self, digest: str, data: bytes, uid: int) -> None:
         """Make a script or environment of a user durable with the next commit."""
@@ -174,10 +178,16 @@ class Engine:
         Returns:
             Why what is in the state may not be durable yet, for whoever is shown it; else empty.
         """
-        await self._settled.wait()
-        if not self.stalled:
-            return ""
-        return f"{self.stalled}; what is shown may not be durable yet"
+        await self._showable.wait()
+        return self.warning
+
+    @property
+    def warning(self) -> str:
+        """Return why what is in the state may not be durable yet; else empty."""
+        why = self.stalled
+        if self.log_away:
+            why = f"PostgreSQL does not answer: changes wait ({self.log_away})"
+        return f"{why}; what is shown may not be durable yet" if why else ""
 
     async def changed(self, timeout_s: float) -> None:
         """Wait until something was committed, or the time is over."""
@@ -350,10 +360,12 @@ class Engine:
         batch = self._batch(facts, [run for step in steps for run in step.runs])
         _failpoints(facts, "before_commit")
         self._settled.clear()
+        self._showable.clear()
         with self.measures.timed(COMMIT):
             await self._write(batch)
         self.measures.events.inc(len(facts))
         self._settled.set()
+        self._showable.set()
         self.begun.set()
         if self._sink is not None:
             self._sink.reached(self._store.reached)
@@ -384,7 +396,7 @@ class Engine:
         logged_s = -math.inf
         while True:
             try:
-                await loop.run_in_executor(self._writer, self._store.commit, batch)
+                await self._written(loop.run_in_executor(self._writer, self._store.commit, batch))
             except StorageError:
                 raise
             except TryAgainError as error:
@@ -399,8 +411,18 @@ class Engine:
                 self.stalled = ""
                 return
             self._settled.set()  # whoever waits is told of the stall instead
+            self._showable.set()
             self._refuse_waiting()
             await asyncio.sleep(RETRY_S)
+
+    async def _written(self, writing: "asyncio.Future[None]") -> None:
+        """Wait for a commit; readers do not while the replicated log is away."""
+        while not (await asyncio.wait({writing}, timeout=RETRY_S))[0]:
+            self.log_away = self._store.log_away
+            if self.log_away:
+                self._showable.set()
+        self.log_away = ""
+        await writing
 
     def _refuse_waiting(self) -> None:
         """Answer all who wait for a commit that may take long; reports of nodes stay.
@@ -427,7 +449,7 @@ class Engine:
 
     def trouble(self) -> str:
         """Return why nothing is decided or recorded now, in words; empty: all is well."""
-        slow = self.stalled or self.measures.slow_step()
+        slow = self.warning or self.measures.slow_step()
         idle_s = self._clock.monotonic_s() - self._passed_s
         if slow or not self._may_plan() or idle_s < SLOW_S:
             return slow

@@ -31,6 +31,7 @@ _STATUS = {
     "unknown_node": 404,
     "not_permitted": 403,
     "try_again": 503,
+    "stands_by": 503,
     "internal": 500,
     "storage": 500,
     "bad_state": 409,

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,7 @@ from gsched.failpoint import failpoint
 from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.model.units import format_duration
 from gsched.protocol.joining import CreateToken, MemberRole, TokenRow
+from gschedd.store.queues import NoteStore
 
 TOKEN: Final = "token"  # noqa: S105 # a kind of note
 REVOKED: Final = "revoked"
@@ -28,16 +29,6 @@ class _Token(Struct, frozen=True, kw_only=True):
 
     row: TokenRow
     digest: str
-
-
-class NoteStore(Protocol):
-    """The store, as far as it is needed here."""
-
-    def notes(self, kind: str) -> dict[str, str]:
-        """Return what was saved, by name."""
-
-    def save_note(self, kind: str, name: str, text: str | None) -> None:
-        """Make a note durable; None: delete it."""
 
 
 class Members:

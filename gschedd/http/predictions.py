@@ -14,10 +14,10 @@ from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.state.learning import expected_use, load_of, rates_of
 from gschedd.core.state.records import Node
 from gschedd.core.state.settings import Caller
-from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer
 from gschedd.http.callers import Callers
 from gschedd.http.queries import history_filter
+from gschedd.http.shown import ShownHead
 from gschedd.models.measures import Q
 from gschedd.plan.load import NodeRates, Use
 from gschedd.store.history import Scored, Spread, Spreads
@@ -29,7 +29,9 @@ T = TypeVar("T")
 class Predictions:
     """Handlers of the routes; with a thread of their own, so that no short query waits for them."""
 
-    def __init__(self, *, engine: Engine, callers: Callers, reader: Reader, clock: Clock) -> None:
+    def __init__(
+        self, *, engine: ShownHead, callers: Callers, reader: Reader, clock: Clock
+    ) -> None:
         self._engine = engine
         self._callers = callers
         self._reader = reader
@@ -54,7 +56,7 @@ class Predictions:
         """``GET /v1/history/predictions``: filters as of ``GET /v1/history``."""
         caller = self._callers.of(request)
         wanted = history_filter(request.query, server=self._engine.head.settings.server)
-        await self._engine.settled()
+        await self._engine.shown()
         found, total, spreads = await self._read(lambda: self._reader.scored(wanted))
         return answer(
             p.PredictionsReply(
@@ -71,7 +73,7 @@ class Predictions:
     async def nodes(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/nodes/predictions``."""
         self._callers.of(request)
-        await self._engine.settled()
+        await self._engine.shown()
         nodes = self._engine.head.state.nodes
         names = sorted(nodes)
         errors = await self._read(lambda: self._reader.node_spreads(names))

@@ -44,15 +44,14 @@ from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 from gschedd.core.views.arrays import shown_state, unstarted_row
 from gschedd.core.views.jobs import JobViews
-from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
 from gschedd.http.elements import Past, found_job, found_jobs, in_state, to_read, wanted_of
-from gschedd.http.forecasts import Forecasts
 from gschedd.http.lists import ROWS_PER_SLICE, Lists, chosen_jobs, send
 from gschedd.http.pace import Pace
 from gschedd.http.shares import ShareQueries
+from gschedd.http.shown import ShownHead, StartForecasts
 from gschedd.http.stories import Recorded, all_at_one_moment, at_one_moment, origin_of
 from gschedd.plan.forecast import Forecast
 from gschedd.store.reader import Entry, HistoryFilter, Reader
@@ -71,13 +70,13 @@ class Queries:
     def __init__(  # noqa: PLR0913 - two readers, one for what takes long
         self,
         *,
-        engine: Engine,
+        engine: ShownHead,
         callers: Callers,
         reader: Reader,
         long_reader: Reader,
         clock: Clock,
         bodies: Bodies,
-        forecasts: Forecasts,
+        forecasts: StartForecasts,
         status: Callable[[], api.StatusReply],
     ) -> None:
         self._engine = engine
@@ -183,7 +182,7 @@ class Queries:
         starts: Mapping[int, Forecast] = {}
         if request.query.get("forecast", "") == "1":
             starts = await self._starts_of(live, self._callers.of(request).uid)
-            await self._engine.settled()
+            await self._engine.shown()
         row = partial(_row, self._teller(), starts)
 
         now_s, server = self._clock.wall_s(), self._head.settings.server
@@ -211,7 +210,7 @@ class Queries:
                 starts = await self._starts_of(
                     found_jobs(texts, state, past, server)[0].values(), uid
                 )
-                await self._engine.settled()
+                await self._engine.shown()
             return await self._chosen_rows(texts, past, warning, Pace(), starts)
         async with self._bodies.brief(uid):
             live, wanted = self._wanted(texts)
@@ -287,7 +286,7 @@ class Queries:
     async def story(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/jobs/ID``."""
         caller = self._callers.of(request)
-        await self._engine.settled()
+        await self._engine.shown()
         job = await self.find(request.match_info["id"])
         start: Forecast | None = None
         if self._teller().lacks_start(job):
@@ -303,7 +302,7 @@ class Queries:
                 f"{len(texts)} jobs with all details: {MAX_STORIES} in one request are the limit",
                 hint="ask for fewer at a time",
             )
-        await self._engine.settled()
+        await self._engine.shown()
         live, wanted = self._wanted(texts)
         done = {**live, **await self._read_jobs(wanted)}
         find = partial(found_jobs, texts, self._head.state, done, self._head.settings.server)
@@ -425,7 +424,7 @@ class Queries:
         caller = self._callers.of(request)
         wanted = history_filter(request.query, server=self._head.settings.server)
         async with self._lists.turn(caller.uid, rows_max=wanted.limit):
-            await self._engine.settled()
+            await self._engine.shown()
             if wanted.ids:
                 past = await self._read_jobs(wanted.ids)
                 jobs_meant = [(number, past.get(number)) for number in wanted.ids]

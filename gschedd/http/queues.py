@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -37,7 +37,7 @@ class Queues:
         bodies: of requests.
         configured: the settings without what operators have changed.
         overrides: what they have changed so far.
-        write: makes it durable; raises OSError where it cannot.
+        keep: makes it durable; raises OSError where it cannot.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Queues:
         bodies: Bodies,
         configured: Settings,
         overrides: Overrides,
-        write: Callable[[Overrides], None],
+        keep: Callable[[Overrides], Awaitable[None]],
     ) -> None:
         self._engine = engine
         self._callers = callers
         self._bodies = bodies
         self._configured = configured
         self._overrides = overrides
-        self._write = write
+        self._keep = keep
         self._turn = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
@@ -96,13 +96,13 @@ class Queues:
                 overrides = changed(overrides, each, configured=self._configured, state=head.state)
             _check_together(overridden(self._configured, overrides))
             try:
-                await asyncio.get_running_loop().run_in_executor(None, self._write, overrides)
+                await self._keep(overrides)
             except OSError as error:
                 raise StorageError(f"the change cannot be written: {error.strerror}") from None
             try:
                 await self._engine.configure(overridden(self._configured, overrides))
             except GschedError:  # a job came meanwhile
-                self._write(self._overrides)
+                await self._keep(self._overrides)
                 raise
             self._overrides = overrides
         for each in wanted.changes:

@@ -9,16 +9,16 @@ from gsched.clock import Clock
 from gsched.model.limits import MAX_WORD
 from gsched.protocol.shares import SharesReply
 from gschedd.core.views.shares import UsageNow, share_rows, used_now
-from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer
 from gschedd.http.callers import Callers
 from gschedd.http.pace import Turns
+from gschedd.http.shown import ShownHead
 
 
 class ShareQueries:
     """Gives shares."""
 
-    def __init__(self, engine: Engine, callers: Callers, clock: Clock) -> None:
+    def __init__(self, engine: ShownHead, callers: Callers, clock: Clock) -> None:
         self._engine = engine
         self._callers = callers
         self._clock = clock

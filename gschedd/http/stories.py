@@ -9,7 +9,7 @@ from msgspec import Struct
 from gsched.model.limits import MAX_PATH, SUBMIT_ARGS
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job
-from gschedd.engine.loop import Engine
+from gschedd.http.shown import ShownHead
 
 _environment_decoder = msgspec.json.Decoder(dict[str, str])
 READS = 10  # of a job that changes whenever its events are read
@@ -33,7 +33,7 @@ class Recorded(Struct, frozen=True):
 
 
 async def at_one_moment(
-    engine: Engine,
+    engine: ShownHead,
     find: Callable[[], Awaitable[Job]],
     read: Callable[[int], Awaitable[Recorded]],
 ) -> tuple[Job, Recorded]:
@@ -47,10 +47,10 @@ async def at_one_moment(
     """
     reads = 0
     while True:
-        await engine.settled()
+        await engine.shown()
         job = await find()
         with engine.watches.of(job.id) as watch:
-            await engine.settled()
+            await engine.shown()
             past = await read(job.id)
         reads += 1
         if not watch.changed or reads == READS:
@@ -58,7 +58,7 @@ async def at_one_moment(
 
 
 async def all_at_one_moment(
-    engine: Engine,
+    engine: ShownHead,
     find: Callable[[], Mapping[int, Job]],
     read: Callable[[Sequence[int]], Awaitable[Mapping[int, Recorded]]],
 ) -> dict[int, Recorded]:
@@ -76,7 +76,7 @@ async def all_at_one_moment(
     for _ in range(READS):
         with ExitStack() as stack:
             watches = {job: stack.enter_context(engine.watches.of(job)) for job in jobs}
-            await engine.settled()
+            await engine.shown()
             past.update(await read(wanted))
         wanted = [job for job, watch in watches.items() if watch.changed]
         if not wanted:

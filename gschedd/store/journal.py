@@ -47,6 +47,21 @@ class StoreBase(Struct, frozen=True):
     schema: int
 
 
+class LogView(Struct, frozen=True):
+    """What a head that follows sees of the log at one moment.
+
+    Attributes:
+        base: the newest; None: nothing was written yet.
+        lease: of the record at the position from which it looks; None: there is none (any more).
+        records: the next ones behind that position, some hundreds at most.
+    """
+
+    ruler: Ruler
+    base: StoreBase | None
+    lease: int | None
+    records: tuple[LogRecord, ...]
+
+
 class LeaseLostError(StorageError):
     """Another head rules; this one must stop."""
 
@@ -58,9 +73,16 @@ class LeaseLostError(StorageError):
 
 
 class ReplicatedLog(Protocol):
-    """The log of one cluster."""
+    """The log of one cluster.
 
+    Attributes:
+        holder: this head, as no other head is named.
+        away: why the server does not answer, while something waits for it; empty: it does.
+    """
+
+    holder: str
     lease_s: float
+    away: str
 
     def acquire(self) -> int:
         """Return the number of the lease that this head has from now on; 0: another one rules."""
@@ -88,14 +110,11 @@ class ReplicatedLog(Protocol):
             LeaseLostError: another head rules; the record is not in the log.
         """
 
-    def lease_at(self, position: int) -> int | None:
-        """Return the lease of a record; None: there is none there (any more)."""
-
     def newest(self) -> int:
         """Return the position of the newest record or base; 0: there is nothing yet."""
 
-    def records(self, after: int) -> list[LogRecord]:
-        """Return the next records behind a position, some hundreds at most."""
+    def view(self, position: int) -> LogView:
+        """Return what there is from a position on, with one query."""
 
     def base(self) -> StoreBase | None:
         """Return the newest base; None: nothing was written yet."""

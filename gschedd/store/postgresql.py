@@ -10,7 +10,14 @@ import msgspec
 import psycopg
 
 from gsched.errors import ConfigError, StorageError
-from gschedd.store.journal import LeaseLostError, LogRecord, Ruler, Statement, StoreBase
+from gschedd.store.journal import (
+    LeaseLostError,
+    LogRecord,
+    LogView,
+    Ruler,
+    Statement,
+    StoreBase,
+)
 
 log = logging.getLogger("gschedd.store")
 
@@ -63,6 +70,19 @@ _RULER: Final = """
     SELECT holder, number, extract(epoch FROM until_at - clock_timestamp())::float8
     FROM gsched_lease
 """
+_VIEW: Final = """
+    SELECT holder, number, extract(epoch FROM until_at - clock_timestamp())::float8,
+        base.position, base.schema, log.position, log.lease, log.data
+    FROM gsched_lease
+    LEFT JOIN LATERAL (
+        SELECT position, schema FROM gsched_base ORDER BY position DESC LIMIT 1
+    ) base ON true
+    LEFT JOIN LATERAL (
+        SELECT position, lease, CASE WHEN position > %s THEN data END AS data
+        FROM gsched_log WHERE position >= %s ORDER BY position LIMIT %s
+    ) log ON true
+    ORDER BY log.position
+"""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -83,6 +103,7 @@ class PostgresLog:
         self._url = url
         self.holder = holder
         self.lease_s = lease_s
+        self.away = ""
         self._pause = threading.Event()
         self._db: psycopg.Connection[tuple[object, ...]] | None = None
 
@@ -132,16 +153,18 @@ class PostgresLog:
 
     def _run(self, work: "Callable[[psycopg.Connection[tuple[object, ...]]], T]") -> T:
         """Do work that can be repeated, as often as the connection breaks meanwhile."""
-        complained = False
         while True:
             try:
-                return work(self._connected())
+                done = work(self._connected())
             except psycopg.OperationalError as error:
-                if not complained:
+                if not self.away:
                     log.warning("PostgreSQL does not answer: %s", first_line(error))
-                complained = True
+                self.away = first_line(error)
                 self.close()
                 self._pause.wait(RETRY_S)
+            else:
+                self.away = ""
+                return done
 
     # --- the lease ---
 
@@ -172,7 +195,7 @@ class PostgresLog:
         row = self._run(lambda db: db.execute(_RULER).fetchone())
         assert row is not None, "open() has made it"
         holder, number, left_s = row
-        return Ruler(str(holder), _number(number), msgspec.convert(left_s, float, strict=False))
+        return Ruler(str(holder), _number(number), _seconds(left_s))
 
     # --- records ---
 
@@ -205,10 +228,6 @@ class PostgresLog:
         row = db.execute(query, (position,)).fetchone()
         return None if row is None else _number(row[0])
 
-    def lease_at(self, position: int) -> int | None:
-        """Return the lease of a record; None: there is none there (any more)."""
-        return self._run(lambda db: self._lease_at(db, position))
-
     def newest(self) -> int:
         """Return the position of the newest record or base; 0: there is nothing yet."""
         query = """SELECT greatest(
@@ -218,17 +237,22 @@ class PostgresLog:
         assert row is not None
         return _number(row[0])
 
-    def records(self, after: int) -> list[LogRecord]:
-        """Return the next records behind a position, some hundreds at most."""
-        query = (
-            "SELECT position, lease, data FROM gsched_log WHERE position > %s "
-            "ORDER BY position LIMIT %s"
+    def view(self, position: int) -> LogView:
+        """Return what there is from a position on, with one query."""
+        values = (position, position, RECORDS_AT_ONCE)
+        rows = self._run(lambda db: db.execute(_VIEW, values).fetchall())
+        holder, number, left_s, base, schema, *_ = rows[0]
+        found = {_number(row[5]): row[6:] for row in rows if row[5] is not None}
+        return LogView(
+            Ruler(str(holder), _number(number), _seconds(left_s)),
+            None if base is None else StoreBase(_number(base), _number(schema)),
+            _number(found[position][0]) if position in found else None,
+            tuple(
+                LogRecord(at, _number(lease), _statements(_bytes(data)))
+                for at, (lease, data) in found.items()
+                if at > position
+            ),
         )
-        rows = self._run(lambda db: db.execute(query, (after, RECORDS_AT_ONCE)).fetchall())
-        return [
-            LogRecord(_number(position), _number(lease), _statements(_bytes(data)))
-            for position, lease, data in rows
-        ]
 
     # --- bases ---
 
@@ -305,6 +329,10 @@ def _statements(data: bytes) -> tuple[Statement, ...]:
 def _number(value: object) -> int:
     assert isinstance(value, int)
     return value
+
+
+def _seconds(value: object) -> float:
+    return msgspec.convert(value, float, strict=False)
 
 
 def _bytes(value: object) -> bytes:

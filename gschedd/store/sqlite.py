@@ -215,6 +215,11 @@ class Store:
         )
 
     @property
+    def log_away(self) -> str:
+        """Return why the replicated log does not answer a commit; empty: it does."""
+        return self._lease.log.away if self._lease is not None else ""
+
+    @property
     def is_begun(self) -> bool:
         """Return whether this start is durable: before that no node may hear of its epoch.
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Final
 
+from gsched.clock import Clock
 from gsched.errors import ConfigError, StorageError
 from gsched.files import flush_directory
-from gschedd.store.journal import HeadLease, LogRecord, ReplicatedLog, StoreBase
+from gschedd.store.journal import HeadLease, LogRecord, ReplicatedLog, Ruler, StoreBase
 from gschedd.store.schema import SCHEMA_VERSION
 
 log = logging.getLogger("gschedd.store")
@@ -27,11 +28,23 @@ class Follower:
     Args:
         path: of the database; it may not be there yet.
         replicated: the log, open.
+        clock: for the age of what this head has.
+
+    Attributes:
+        position: the newest record that the database has.
+        copies: how often the database was replaced by a base.
+        ruler: who rules, or has ruled last.
+        looked_s: when nothing was missing last, in the clock's monotonic time.
     """
 
-    def __init__(self, path: str, replicated: ReplicatedLog) -> None:
+    def __init__(self, path: str, replicated: ReplicatedLog, clock: Clock) -> None:
         self._path = path
         self._log = replicated
+        self._clock = clock
+        self.position = self.copies = 0
+        self._is_apart = False
+        self.ruler = Ruler("", 0, 0.0)
+        self.looked_s = clock.monotonic_s()
 
     def catch_up(self) -> int:
         """Take in the records that are missing; return the position that is reached.
@@ -43,17 +56,9 @@ class Follower:
         if not os.path.exists(self._path):
             return 0  # nothing was written yet: the head that rules first makes it
         with closing(self._connect()) as db:
-            position, _ = reached(db)
-            while records := self._log.records(position):
-                for record in records:
-                    if record.position != position + 1:
-                        raise StorageError(
-                            f"record {position + 1} of the replicated log is missing",
-                            hint=f"move {self._path} away: this head then copies the whole store",
-                        )
-                    replay(db, record)
-                    position = record.position
-        return position
+            while self._take(db):
+                pass
+        return self.position
 
     def rule(self, pause: Callable[[], object]) -> HeadLease:
         """Follow until this head has the lease; return it with all records taken in.
@@ -61,7 +66,7 @@ class Follower:
         Args:
             pause: waits a moment.
         """
-        ruler = ""
+        holder = ""
         while True:
             position = self.catch_up()
             number = self._log.acquire()
@@ -69,16 +74,52 @@ class Follower:
                 position = self.catch_up()
                 log.info("this head rules: lease %d, at record %d", number, position)
                 return HeadLease(self._log, number)
-            found = self._log.ruler()
-            if found.holder != ruler:
-                log.info("standing by at record %d: %s rules", position, found.holder)
-            ruler = found.holder
+            self.ruler = self._log.ruler()
+            if self.ruler.holder != holder:
+                log.info("standing by at record %d: %s rules", position, self.ruler.holder)
+            holder = self.ruler.holder
+            self._follow(pause)
+
+    def _follow(self, pause: Callable[[], object]) -> None:
+        """Take in records, with one query each time, until the lease is free or a look is due."""
+        holder = self.ruler.holder
+        if not os.path.exists(self._path):
             pause()
+            return
+        with closing(self._connect()) as db:
+            while self.ruler.holder == holder and self.ruler.left_s > 0.0:
+                if not self._take(db):
+                    pause()
+                if self._is_apart:
+                    return
+
+    def _take(self, db: sqlite3.Connection) -> bool:
+        """Take in the next records; return whether there were any."""
+        self.position, lease = reached(db)
+        looked_s = self._clock.monotonic_s()
+        seen = self._log.view(self.position)
+        self.ruler = seen.ruler
+        at = None if seen.base is None else seen.base.position
+        self._is_apart = at is None or at > self.position
+        self._is_apart |= at != self.position and seen.lease != lease
+        if self._is_apart:
+            return False
+        for record in seen.records:
+            if record.position != self.position + 1:
+                raise StorageError(
+                    f"record {self.position + 1} of the replicated log is missing",
+                    hint=f"move {self._path} away: this head then copies the whole store",
+                )
+            replay(db, record)
+            self.position = record.position
+        if not seen.records:
+            self.looked_s = looked_s
+        return bool(seen.records)
 
     def _check(self) -> None:
         """Copy the whole store where the database is not there, or has taken another way."""
-        base = self._log.base()
         if not os.path.exists(self._path):
+            base = self._log.base()
             if base is not None:
                 self._copy(base)
             return
@@ -90,7 +131,8 @@ class Follower:
                 f"{self._path} is there, and it is not of the store in [store] url",
                 hint="copy it with gsched store copy, or move it away to use what the store has",
             )
-        newest = self._log.newest()
+        newest, seen = self._log.newest(), self._log.view(position)
+        base = seen.base
         if base is None or position > newest:
             raise ConfigError(
                 f"the store in [store] url ends at record {newest}, and {self._path} at "
@@ -98,7 +140,7 @@ class Follower:
                 hint="gsched store copy writes this database there; a server that must lose none "
                 "needs a synchronous replica",
             )
-        is_known = position == base.position or self._log.lease_at(position) == lease
+        is_known = position == base.position or seen.lease == lease
         is_older = base.position > position or (base.schema != schema and base.position == position)
         if is_older or not is_known:
             self._copy(base)
@@ -122,6 +164,7 @@ class Follower:
         if os.path.exists(self._path):
             os.replace(self._path, f"{self._path}.replaced")
         os.replace(incoming, self._path)
+        self.copies += 1
         flush_directory(os.path.dirname(self._path))
 
     def _connect(self) -> sqlite3.Connection:

@@ -9,6 +9,7 @@ import click
 from gsched.cli.common import print_json
 from gsched.cli.local.config_show import load_found
 from gsched.cli.local.options import subcommand
+from gsched.clock import SystemClock
 from gsched.config.tables import Config
 from gsched.errors import BadStateError, InvalidRequestError
 from gsched.model.units import format_duration, format_size
@@ -107,7 +108,7 @@ def _copy(path: str, shared: ReplicatedLog, number: int, replace: bool) -> int: 
 def _copy_back(path: str, shared: ReplicatedLog) -> int:
     if not shared.newest():
         raise BadStateError("the shared store is empty", hint="there is nothing to copy")
-    position = Follower(path, shared).catch_up()
+    position = Follower(path, shared, SystemClock()).catch_up()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         leave_log(db)
     return position

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gsched.errors import GschedError
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, command_environment, run_command
 from tests.support.postgres import Postgres, postgres_server
@@ -108,6 +109,95 @@ def test_a_second_head_follows_and_goes_on_when_the_first_is_killed(
     assert submit(second) == "5"
 
 
+def stand_by(first: Cluster, second: Cluster) -> None:
+    give_authority(first, second)
+    second.start_head(wait=False)
+    wait_until(lambda: answers(second), what="the second head to answer")
+
+
+def answers(cluster: Cluster) -> bool:
+    try:
+        return cluster.head.health().ok
+    except GschedError:
+        return False
+
+
+def test_a_head_that_stands_by_answers_reads_with_their_age_and_refuses_changes(
+    heads: tuple[Cluster, Cluster], store: Postgres
+) -> None:
+    first, second = heads
+    first.start_head()
+    submit(first, "-N", "early")
+    run_command("gsub", "-l", "ncpus=4", "--", "true", head=first.socket, cwd=first.jobs)
+    stand_by(first, second)
+    run_command("gsub", "-N", "late", "-h", "--", "true", head=first.socket, cwd=first.jobs)
+    wait_until(lambda: follows(second, newest(store)), what="the records")
+
+    def shown(*words: str) -> Ran:
+        ran = run_command(*words, head=second.socket, cwd=second.jobs)
+        assert ran.status == 0, (words, ran.stderr)
+        assert "test stands by" in ran.stderr, words
+        assert f"{first.state_dir} rules" in ran.stderr, words
+        assert "ago" in ran.stderr, words
+        return ran
+
+    wait_until(lambda: "late" in shown("gstat").stdout, what="the new job in the list")
+    assert "early" in shown("gstat", "-f", "1").stdout
+    assert "no node" in shown("gstat", "--why", "2").stdout
+    shown("ghist")
+    shown("gnodes")
+    shown("gstat", "-Q")
+    for words in (("gsub", "-h", "--", "true"), ("gdel", "1"), ("gpeek", "1")):
+        ran = run_command(*words, head=second.socket, cwd=second.jobs)
+        assert ran.status == 69, (words, ran.stderr)
+        assert f"{first.state_dir} rules" in ran.stderr, words
+        assert "GSCHED_HEAD" in ran.stderr, words
+
+
+def test_a_command_with_both_addresses_finds_the_head_that_rules(
+    heads: tuple[Cluster, Cluster],
+) -> None:
+    first, second = heads
+    first.start_head()
+    stand_by(first, second)
+    both = f"{second.socket},{first.socket}"
+    ran = run_command("gsub", "-h", "--", "true", head=both, cwd=first.jobs)
+    assert ran.status == 0, ran.stderr
+    first.head_process.send_signal(signal.SIGSTOP)
+    try:
+        read = run_command("gstat", head=both, cwd=first.jobs)
+        assert "stands by" in read.stderr or rules(second), read.stderr
+        ran = run_command("gsub", "-h", "--", "true", head=both, cwd=first.jobs)
+        assert ran.status == 0, ran.stderr
+        assert jobs(second) == ["1", "2"]
+    finally:
+        first.head_process.send_signal(signal.SIGCONT)
+
+
+def test_a_head_that_stands_by_ends_in_order(heads: tuple[Cluster, Cluster]) -> None:
+    first, second = heads
+    first.start_head()
+    stand_by(first, second)
+
+    assert second.stop_head() == 0
+    assert submit(first) == "1"
+
+
+def test_changes_of_queues_survive_the_head(heads: tuple[Cluster, Cluster]) -> None:
+    first, second = heads
+    first.start_head()
+    created = run_command("gmgr", "create", "queue", "night", head=first.socket)
+    assert created.status == 0, created.stderr
+    stand_by(first, second)
+    assert "night" in run_command("gstat", "-Q", head=second.socket).stdout
+    first.kill_head()
+    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+    wait_until(lambda: answers(second), what="the second head")
+
+    assert "night" in run_command("gstat", "-Q", head=second.socket).stdout
+    assert "night" in (second.state_dir / "queues.json").read_text()
+
+
 def test_a_head_that_was_stopped_meanwhile_writes_nothing_and_ends(
     heads: tuple[Cluster, Cluster],
 ) -> None:
@@ -163,6 +253,14 @@ def test_a_server_that_is_away_delays_a_submission_and_loses_none(tmp_path: Path
             )
             wait_until(lambda: "does not answer" in head.log("head.log"), what="a complaint")
             assert waiting.poll() is None
+
+            def shown(*words: str) -> bool:
+                ran = run_command(*words, head=head.socket, cwd=head.jobs)
+                return ran.status == 0 and "PostgreSQL does not answer" in ran.stderr
+
+            wait_until(lambda: shown("gstat"), what="a list with a warning")
+            assert shown("gstat", "-f", "1")
+            assert shown("ghist")
             own.start()
 
             assert waiting.wait(30) == 0

@@ -171,8 +171,6 @@ def gnodes(
             "-m is valid only with drain and maintenance", hint="gnodes drain NODE... -m REASON"
         )
     listing = head.nodes()
-    if listing.warning:
-        print_note(listing.warning, command="gnodes")
     rows, errors = _chosen(listing.nodes, names)
     if errors and all(row.name != names[0] for row in rows):
         _check_subcommand(operands)

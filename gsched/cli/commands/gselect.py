@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from gsched.cli.common import connected, gsched_command, print_json, print_note
+from gsched.cli.common import connected, gsched_command, print_json
 from gsched.cli.running import runner
 from gsched.cli.times import parse_start_time
 from gsched.client import HeadClient
@@ -83,8 +83,6 @@ def gselect(head: HeadClient, /, *, as_json: bool, **given: object) -> int:
     if details:
         stories = head.stories(row.id for row in rows).jobs
         rows = [story.row for story in stories if _meets(story, details)]
-    if reply.warning:
-        print_note(reply.warning, command="gselect")
     ids = [row.shown_id(reply.server) for row in rows]
     if as_json:
         print_json({"jobs": ids})

@@ -67,8 +67,6 @@ def gshare(
     if as_json:
         print_json(reply)
         return 0
-    if reply.warning:
-        print_note(reply.warning, command="gshare")
     if not reply.orders:
         print_note("jobs are not ordered by fair shares: see [priority]", command="gshare")
     print_table(COLUMNS, [_cells(row, tree=tree) for row in reply.rows], color=color)

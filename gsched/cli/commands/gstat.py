@@ -12,7 +12,6 @@ from gsched.cli.common import (
     connected,
     gsched_command,
     print_json,
-    print_note,
     report_errors,
 )
 from gsched.cli.running import runner
@@ -94,8 +93,6 @@ def gstat(head: HeadClient, /, jobs: tuple[str, ...], **given: object) -> int:
     if options.full or (options.why and jobs):
         return _stories(head, jobs, options)
     reply = _jobs(head, jobs, options)
-    if reply.warning:
-        print_note(reply.warning, command="gstat")
     if options.as_json:
         print_json(reply)
     elif reply.jobs or not reply.errors:

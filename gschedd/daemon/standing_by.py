@@ -1,0 +1,305 @@
+"""A head that stands by: it follows the replicated log, and answers reads from its database."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from aiohttp import web
+
+from gsched.clock import Clock
+from gsched.config.tables import Config
+from gsched.errors import StandsByError
+from gsched.model.units import format_duration
+from gsched.protocol import api
+from gsched.version import VERSION
+from gschedd.core.cycle.epoch import begin_epoch
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.head import Head
+from gschedd.core.requests.queues import overridden
+from gschedd.core.state.settings import Settings
+from gschedd.core.views.jobs import jobs_by_state, queue_rows
+from gschedd.daemon.setup import empty_state
+from gschedd.engine.loop import Watches
+from gschedd.http.answers import errors
+from gschedd.http.bodies import Bodies, counted
+from gschedd.http.callers import Callers, UserNames
+from gschedd.http.door import Doors, Handler, watched
+from gschedd.http.listening import (
+    USERS_MODE,
+    UserSource,
+    listen_on_path,
+    raise_open_files,
+    rules_for_users,
+)
+from gschedd.http.predictions import Predictions
+from gschedd.http.queries import Queries, up_nodes
+from gschedd.http.shown import warn_in_headers
+from gschedd.plan.forecast import Forecast
+from gschedd.policies.registry import Chosen
+from gschedd.store.journal import HeadLease
+from gschedd.store.loading import load
+from gschedd.store.queues import noted_overrides
+from gschedd.store.reader import Reader
+from gschedd.store.seals import text_of
+from gschedd.store.sqlite import DATABASE
+from gschedd.store.standby import Follower
+
+log = logging.getLogger("gschedd")
+
+#: The state is loaded again at most so often, as a multiple of what it takes.
+REST_RATIO: Final = 4
+LOOK_S: Final = 0.5
+SHUTDOWN_S: Final = 0.2
+NO_FORECAST: Final = "not known: this head stands by"
+
+
+class FollowedState:
+    """The state in the database that follows the log, loaded again when somebody reads it.
+
+    Attributes:
+        head: with the state that was loaded last; no input ever reaches it.
+    """
+
+    def __init__(
+        self, path: str, follower: Follower, *, settings: Settings, chosen: Chosen, clock: Clock
+    ) -> None:
+        self._path = path
+        self._follower = follower
+        self._configured = settings
+        self._chosen = chosen
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._loaded: tuple[int, int] = (-1, 0)
+        self._looked_s = self._rested_s = -1e9
+        self.head = self._empty(settings)
+        self.watches = Watches()
+
+    def _empty(self, settings: Settings) -> Head:
+        plan = self._chosen.plan
+        return Head(state=empty_state(settings, self._chosen), settings=settings, policy=plan)
+
+    @property
+    def ruler(self) -> str:
+        """Return the head that rules."""
+        return shown_holder(self._follower.ruler.holder)
+
+    @property
+    def warning(self) -> str:
+        """Return how old the state is that is shown."""
+        is_newest = self._loaded == (self._follower.position, self._follower.copies)
+        looked_s = self._follower.looked_s if is_newest else self._looked_s
+        age_s = max(0.0, self._clock.monotonic_s() - looked_s)
+        age = "less than a second" if age_s < 1.0 else format_duration(age_s)
+        return f"{self.head.settings.server} stands by, {self.ruler} rules: state of {age} ago"
+
+    async def settled(self) -> None:
+        """Load what has been taken in since, unless that was done a moment ago."""
+        async with self._turn:
+            begun_s = self._clock.monotonic_s()
+            at = (self._follower.position, self._follower.copies)
+            if at == self._loaded or begun_s < self._rested_s:
+                return
+            looked_s = begun_s
+            self.head = await asyncio.to_thread(self._load)
+            self._loaded, self._looked_s = at, looked_s
+            now_s = self._clock.monotonic_s()
+            self._rested_s = now_s + REST_RATIO * (now_s - begun_s)
+
+    async def shown(self) -> str:
+        """Load as `settled` does, and return how old the state is."""
+        await self.settled()
+        return self.warning
+
+    async def changed(self, timeout_s: float) -> None:
+        """Wait until it is worth to look again."""
+        await asyncio.sleep(min(timeout_s, LOOK_S))
+
+    def _load(self) -> Head:
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as db:
+            db.isolation_level = None
+            db.text_factory = text_of
+            db.execute("BEGIN")  # all of it at one moment
+            head = self._empty(overridden(self._configured, noted_overrides(db)))
+            load(db, head.state)
+        now_s = self._clock.wall_s()
+        begin_epoch(head.state, head.settings, now_s)
+        try:
+            plan = head.policy(snapshot(head.state, head.settings, now_s))
+            head.waits = {wait.job_class: wait for wait in plan.waits}
+        except Exception:  # a policy's fault costs the reasons of waiting jobs
+            log.exception("the policy failed")
+        return head
+
+    # --- forecasts: they need the predictor of the head that rules ---
+
+    async def start_of(self, job: int, *, uid: int) -> Forecast:
+        """Return that it is not known."""
+        return (await self.starts_of([job], uid=uid))[job]
+
+    async def starts_of(self, jobs: Sequence[int], *, uid: int) -> dict[int, Forecast]:
+        """Return that they are not known."""
+        del uid
+        return dict.fromkeys(jobs, Forecast(start_unknown=NO_FORECAST))
+
+
+class StandbyHead:
+    """Serves commands until this head rules: reads are answered, changes are refused."""
+
+    def __init__(
+        self,
+        config: Config,
+        follower: Follower,
+        *,
+        settings: Settings,
+        chosen: Chosen,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._follower = follower
+        self._clock = clock
+        self._started_s = clock.wall_s()
+        self._policy = chosen.name
+        self._path = os.path.join(config.head.state_dir, DATABASE)
+        self._state = FollowedState(
+            self._path, follower, settings=settings, chosen=chosen, clock=clock
+        )
+        self._bodies = Bodies()
+
+    async def run(self, pause: Callable[[], object]) -> HeadLease | None:
+        """Return the lease when this head rules; None: it was ended.
+
+        Args:
+            pause: waits a moment, in a thread, until the log is looked at again.
+
+        Raises:
+            ConfigError, StorageError: this head cannot follow.
+        """
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[HeadLease | None] = loop.create_future()
+
+        def end(lease: HeadLease | None, error: Exception | None = None) -> None:
+            if over.done():
+                return
+            if error is None:
+                over.set_result(lease)
+            else:
+                over.set_exception(error)
+
+        def follow() -> None:
+            try:
+                lease, error = self._follower.rule(pause), None
+            except Exception as fault:  # noqa: BLE001 - it is raised where it is waited for
+                lease, error = None, fault
+            loop.call_soon_threadsafe(end, lease, error)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end, None)
+        threading.Thread(target=follow, name="follower", daemon=True).start()
+        serving = asyncio.create_task(self._serve())
+        try:
+            work: list[asyncio.Future[Any]] = [over, serving]
+            await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()  # it has failed
+            return await over
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    async def _serve(self) -> None:
+        """Serve what the database has, from the moment that there is one."""
+        while not (self._follower.position and self._follower.ruler.holder):  # noqa: ASYNC110 # of a thread
+            await asyncio.sleep(LOOK_S / 5)
+        open_files, state = raise_open_files(), self._state
+        callers = Callers(settings=lambda: state.head.settings, names=UserNames(self._clock))
+        while True:
+            readers = [Reader(self._path) for _ in range(3)]
+            queries = Queries(
+                engine=state,
+                callers=callers,
+                reader=readers[0],
+                long_reader=readers[1],
+                clock=self._clock,
+                bodies=self._bodies,
+                forecasts=state,
+                status=self._status,
+            )
+            predictions = Predictions(
+                engine=state, callers=callers, reader=readers[2], clock=self._clock
+            )
+            doors = Doors(self._clock, shutdown_s=SHUTDOWN_S)
+            await doors.serve(
+                self._app([*predictions.routes(), *queries.routes()]),
+                listen_on_path(self._config.head.socket, mode=USERS_MODE, key="socket"),
+                UserSource(lambda: state.head.settings.operators.uids),
+                rules_for_users(open_files),
+            )
+            copies = self._follower.copies
+            try:
+                while self._follower.copies == copies:  # noqa: ASYNC110 # a thread changes it
+                    await asyncio.sleep(LOOK_S)
+            finally:
+                doors.close()
+                await doors.cleanup()
+                queries.close()
+                predictions.close()
+
+    def _app(self, routes: Iterable[web.RouteDef]) -> web.Application:
+        @web.middleware
+        async def refreshed(request: web.Request, handler: Handler) -> web.StreamResponse:
+            await self._state.settled()
+            return await handler(request)
+
+        handlers = [watched, counted(self._bodies), errors, refreshed]
+        app = web.Application(middlewares=handlers, logger=log)
+        app.add_routes(routes)
+        app.router.add_route("*", "/{other:.*}", self._refuse)
+        warn_in_headers(app, lambda: self._state.warning, lambda: self._state.ruler)
+        return app
+
+    async def _refuse(self, request: web.Request) -> web.StreamResponse:
+        del request
+        own = self._state.head.settings.server
+        raise StandsByError(
+            f"{own} stands by, {self._state.ruler} rules: this head answers gstat, gnodes, ghist "
+            "and gshare only",
+            hint=f"run the command on {self._state.ruler}, a node or a login host; with both heads "
+            "in GSCHED_HEAD commands find the one that rules",
+        )
+
+    def _status(self) -> api.StatusReply:
+        head = self._state.head
+        return api.StatusReply(
+            server=head.settings.server,
+            version=VERSION,
+            api_version=api.API_VERSION,
+            cluster="",
+            epoch=0,
+            pid=os.getpid(),
+            started_s=self._started_s,
+            now_s=self._clock.wall_s(),
+            jobs=jobs_by_state(head.state),
+            nodes_up=up_nodes(head),
+            nodes=len(head.state.nodes),
+            cycles=0,
+            policy=self._policy,
+            socket=self._config.head.socket,
+            database=self._path,
+            scheduling=head.settings.scheduling,
+            queues=tuple(head.settings.queues),
+            queue_rows=queue_rows(head.state, head.settings.queues),
+            stalled=self._state.warning,
+        )
+
+
+def shown_holder(holder: str) -> str:
+    """Return a head as people name it: its host, with its directory where that is this one."""
+    host, _, _ = holder.partition(":")
+    return holder if host == socket.gethostname() else host

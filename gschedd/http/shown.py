@@ -1,0 +1,60 @@
+"""What queries read: the state of the head that rules, or of one that stands by."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from aiohttp import web
+
+from gsched.protocol.headers import STANDBY_HEADER, WARNING_HEADER
+from gschedd.core.head import Head
+from gschedd.engine.loop import Watches
+from gschedd.plan.forecast import Forecast
+
+
+class ShownHead(Protocol):
+    """A head's state, and how far it may be shown."""
+
+    head: Head
+    watches: Watches
+
+    async def settled(self) -> None:
+        """Wait until everything in the state is durable, so that it may be shown.
+
+        Raises:
+            TryAgainError: that may take a while.
+        """
+
+    async def shown(self) -> str:
+        """Wait as `settled` does; return a warning instead of the error, or the empty string."""
+
+    async def changed(self, timeout_s: float) -> None:
+        """Wait until something was committed, or the time is over."""
+
+
+class StartForecasts(Protocol):
+    """When jobs start that wait."""
+
+    def start_of(self, job: int, *, uid: int) -> Awaitable[Forecast]:
+        """Return when a job starts, to a user."""
+
+    def starts_of(self, jobs: Sequence[int], *, uid: int) -> Awaitable[Mapping[int, Forecast]]:
+        """Return when jobs start, to a user."""
+
+
+def warn_in_headers(
+    app: web.Application, warning: Callable[[], str], ruler: Callable[[], str] = lambda: ""
+) -> None:
+    """Have answers tell what counts for what they show.
+
+    Args:
+        warning: returns why it may be old, or not durable; else empty.
+        ruler: returns the head that rules where this one stands by; else empty.
+    """
+
+    async def prepare(request: web.Request, response: web.StreamResponse) -> None:
+        text = warning() if request.method == "GET" else ""
+        for name, value in ((WARNING_HEADER, text), (STANDBY_HEADER, ruler())):
+            if value:
+                response.headers[name] = value.encode("ascii", "replace").decode()
+
+    app.on_response_prepare.append(prepare)
