@@ -22,8 +22,7 @@ class JobClass(Struct, frozen=True, kw_only=True, cache_hash=True):
     """What waiting jobs may have in common, so that they are decided once: request and limit.
 
     A training job that is planned by its deadline is a class of its own: ``training`` is its id; 0
-    for all other jobs. ``user``, ``project`` and ``qos`` are empty unless jobs are ordered by them.
-    ``party``: by what its jobs are limited together when they start; None:
+    for all other jobs. ``party``: by what its jobs are limited together when they start; None:
     there are no limits for them.
     """
 
@@ -31,9 +30,6 @@ class JobClass(Struct, frozen=True, kw_only=True, cache_hash=True):
     request: Request
     walltime_s: float | None
     training: int = 0
-    user: str = ""
-    project: str = ""
-    qos: str = ""
     party: Party | None = None
 
 

@@ -19,6 +19,7 @@ from gschedd.core.state.ledger import avoided_gpus, coming, kept_space
 from gschedd.core.state.limit_use import held_by, submitted_by
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State, party_of
+from gschedd.core.state.transient import WaitingGroup
 from gschedd.core.views.reasons import Reasons
 from gschedd.plan.limits import LimitBook
 from gschedd.plan.space import FreeNode, emptied, take
@@ -179,14 +180,21 @@ def _check_groups(state: State) -> None:
         for job in state.jobs.values()
         if job.state is JobState.QUEUED and job.spec.array is None
     }
-    grouped = [key[1] for group in state.groups.values() for key in group.order]
+    grouped = [key[1] for group in state.groups.values() for key in state.ordered(group)]
     demand(sorted(grouped) == sorted(queued), "I9", "the groups are not the queued jobs")
     for job_class, group in state.groups.items():
-        ordered = bool(group.order) and group.order == sorted(group.order)
-        demand(ordered, "I9", f"a group is out of order: {group.order}")
-        for _, number in group.order:
-            alike = state.class_of(state.jobs[number]) == job_class
-            demand(alike, "I9", f"job {number} is in a group of another job_class")
+        for lane, order in group.lanes.items():
+            ordered = bool(order) and order == sorted(order)
+            demand(ordered, "I9", f"a group is out of order: {order}")
+            for _, number in order:
+                job = state.jobs[number]
+                alike = (state.class_of(job), state.lane_of(job)) == (job_class, lane)
+                demand(alike, "I9", f"job {number} is in a group of another job_class")
+        if state.priorities is not None:
+            fresh = WaitingGroup(job_class)
+            fresh.lanes, fresh.count = group.lanes, group.count
+            merged = list(fresh.merged(lambda place: state.order_key(state.jobs[place[1]])))
+            demand(list(state.ordered(group)) == merged, "I9", "lanes are not merged by their keys")
     waiting = sorted(
         (job.start_after_s, job.id) for job in state.jobs.values() if job.state is JobState.WAITING
     )

@@ -162,18 +162,20 @@ def test_predictions_and_positions_follow_the_order() -> None:
 
 
 def test_a_reload_brings_shares_into_force_and_takes_them_away() -> None:
-    """Waiting jobs get other classes, and nothing of the old ones is left."""
+    """Waiting jobs get other lanes, and nothing of the old ones is left."""
     world = World(node("n1", cpus=1))
     for by in (ALICE, BOB, ALICE):
         world.submit(runs_s=10, account="ai", by=by)
     state = world.head.state
-    assert len(state.groups) == 1
+    (group,) = state.groups.values()
+    assert len(group.lanes) == 1
 
-    for config, groups in ((settings(priority=PriorityConfig(age=1.0)), 2), (settings(), 1)):
+    for config, lanes in ((settings(priority=PriorityConfig(age=1.0)), 2), (settings(), 1)):
         reconfigure(state, config, world.head.settings)
         world.settings = world.head.settings = config
         recompute(state, config, world.now_s)
-        assert len(state.groups) == groups
+        (group,) = state.groups.values()
+        assert len(group.lanes) == lanes
         assert state.dirty.any
         world.settle()
     world.run_until(100)
@@ -265,7 +267,8 @@ def test_galter_gives_a_waiting_job_to_another_project_and_no_running_one() -> N
     runs, waits = world.submit(account="ai"), world.submit(account="ai")
 
     world.alter(waits, account="bio")
-    assert [each.project for each in world.head.state.groups] == ["bio"]
+    (group,) = world.head.state.groups.values()
+    assert list(group.lanes) == [("alice", "bio", "")]
     with pytest.raises(BadStateError, match="its project can no longer change"):
         world.alter(runs, account="bio")
 

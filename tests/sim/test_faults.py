@@ -95,7 +95,9 @@ class Overbooking(Head):
         """Ignore what policy and validation say."""
         self.state.dirty.any = False
         names = [name for name, space in self.state.spaces.items() if space.open]
-        waiting = [key[1] for group in self.state.groups.values() for key in group.order]
+        waiting = [
+            key[1] for group in self.state.groups.values() for key in self.state.ordered(group)
+        ]
         if not names:
             return Step()
         return self._advance(

@@ -36,7 +36,7 @@ def content(state: State) -> dict[str, object]:
         },
         "spaces": {name: _without_load(space) for name, space in state.spaces.items()},
         "counts": state.counts,
-        "groups": {job_class: group.order for job_class, group in state.groups.items()},
+        "groups": {job_class: group.lanes for job_class, group in state.groups.items()},
         "delayed": state.delayed,
         "running": sorted(state.running),
         "by_node": {name: sorted(jobs) for name, jobs in state.by_node.items() if jobs},

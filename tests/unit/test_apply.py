@@ -56,13 +56,11 @@ def test_a_job_of_high_priority_enters_in_the_middle_of_its_group() -> None:
     jobs = [world.submit(priority=priority) for priority in (0, 5, 3)]
     state = world.head.state
     (group,) = state.groups.values()
-    assert [job for _, job in group.order] == [jobs[1], jobs[2], jobs[0]]
+    assert [job for _, job in state.ordered(group)] == [jobs[1], jobs[2], jobs[0]]
 
     world.hold(jobs[2])
 
-    assert [job for _, job in group.order] == [jobs[1], jobs[0]]
-    assert group.position(state.order_key(state.jobs[jobs[1]])) == 0
-    assert group.position(state.order_key(state.jobs[jobs[0]])) == 1
+    assert [job for _, job in state.ordered(group)] == [jobs[1], jobs[0]]
 
 
 def test_a_node_that_claims_higher_numbers_moves_nothing() -> None:

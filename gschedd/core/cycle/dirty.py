@@ -47,9 +47,11 @@ def due_groups(
 
 
 def _is_undecided(state: State, job_class: JobClass, waits: Mapping[JobClass, Wait]) -> bool:
-    """Return whether nothing is decided yet about the first job of a class."""
+    """Return whether nothing is decided yet about the first job of a class, or of a lane in it."""
     group, wait = state.groups.get(job_class), waits.get(job_class)
-    return group is not None and (wait is None or group.order[0][1] != wait.first)
+    if group is None or wait is None or state.ordered(group)[0][1] != wait.first:
+        return group is not None
+    return len(group.lanes) > 1 and not wait.lacking
 
 
 def _helped(state: State, freed: set[str]) -> set[JobClass]:

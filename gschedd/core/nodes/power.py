@@ -263,7 +263,7 @@ def _wanted(state: State, settings: Settings, now_s: float) -> dict[str, int]:
                 soon.put(later[share.node])
         soon.take(found)
         later.take(found)
-        if place_in_class + 1 < len(group.order):
+        if place_in_class + 1 < len(orders[at]):
             heapq.heappush(first, (orders[at][place_in_class + 1], at, place_in_class + 1))
     return wanted
 

@@ -160,7 +160,7 @@ def _check_delay(job: Job, added_s: float, state: State, settings: Settings, now
         return
     stages = list(_stages(job, ends_s, ends_s + added_s, state, settings, now_s))
     for group in nsmallest(CLASSES_MOST, groups, key=lambda each: state.ordered(each)[0]):
-        number = group.order[0][1]
+        number = state.ordered(group)[0][1]
         delay_s = _delay_s(group.job_class.request, stages, ends_s + added_s)
         if delay_s:
             waiting = state.jobs[number]

@@ -36,7 +36,7 @@ def enter(state: State, job: Job) -> None:
         if group is None:
             group = state.groups[job_class] = WaitingGroup(job_class)
             state.classes_of.setdefault(job_class.request, {})[job_class] = None
-        group.add(state.place_of(job))
+        group.add(state.lane_of(job), state.place_of(job))
         state.dirty.mark_class(job_class)
     elif job.state is JobState.WAITING:
         insort(state.delayed, (job.start_after_s, job.id))
@@ -51,8 +51,8 @@ def leave(state: State, job: Job) -> None:
     if job.state is JobState.QUEUED:
         job_class = state.class_of(job)
         group = state.groups[job_class]
-        group.remove(state.place_of(job))
-        if not group.order:
+        group.remove(state.lane_of(job), state.place_of(job))
+        if not group.count:
             del state.groups[job_class]
             alike = state.classes_of[job_class.request]
             del alike[job_class]
@@ -83,7 +83,7 @@ def reprioritize(state: State, queue_priorities: Mapping[str, int]) -> None:
 
 
 def order_by(state: State, priorities: Priorities | None) -> None:
-    """Order waiting jobs by other priorities; their classes change where there were none before."""
+    """Order waiting jobs by other priorities; their lanes change where there were none before."""
     if (priorities is None) is (state.priorities is None):
         state.priorities = priorities
         return

@@ -1,15 +1,15 @@
 """The order of waiting jobs by priority terms, where ``[priority]`` is in force. Pure.
 
-The priority of a job is the sum of its terms, each by its weight. All jobs of a class have the same
-terms but for age and their own priority, so a group's jobs keep the order of their own priority and
-submission, and the class in front is compared by the priority of its first job.
+The priority of a job is the sum of its terms, each by its weight. Jobs of one class, user, project
+and QOS have the same terms but for age and their own priority, so such a lane keeps the order of
+their own priority and submission, and lanes are compared by the priority of their first jobs.
 
 Terms that change with time, fair share and age, are those of the last time they were computed: in
 between the order is fixed, so that predicted starts are those of the order in force.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final, overload
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 from gsched.config.shares import ROOT, PriorityConfig
 from gsched.model.ids import submitted_number
@@ -51,6 +51,7 @@ class Priorities:
         self.weights: PriorityConfig = settings.config.priority
         self.factors = factors
         self.at_s = at_s
+        self._key_of: Callable[[OrderKey], OrderKey] | None = None
         self._queues = {name: queue.priority for name, queue in settings.queues.items()}
         self._qos = {name: qos.priority for name, qos in settings.qos.items()}
         self._projects = settings.projects.keys()
@@ -85,6 +86,12 @@ class Priorities:
             weights.own * spec.priority,
         )
 
+    def keys_of(self, jobs: Mapping[int, Job]) -> Callable[[OrderKey], OrderKey]:
+        """Return what gives the order keys of jobs by their places; always the same function."""
+        if self._key_of is None:
+            self._key_of = lambda place: self.key(jobs[place[1]])
+        return self._key_of
+
     def key(self, job: Job) -> OrderKey:
         """Return by what waiting jobs are ordered: priority, submission, id."""
         priority = min(max(sum(self._terms(job)), -PRIORITY_MAX), PRIORITY_MAX)
@@ -98,39 +105,6 @@ class Priorities:
         wanted = (request.cpus, request.memory_bytes, request.gpus)
         parts = (part / whole for part, whole in zip(wanted, self.whole, strict=True) if whole)
         return min(1.0, max(parts, default=0.0))
-
-
-class OrderByTerms(Sequence[OrderKey]):
-    """The order keys of a group's jobs by priority terms, computed for whoever looks at them."""
-
-    __slots__ = ("_jobs", "_order", "_priorities")
-
-    def __init__(
-        self, order: Sequence[OrderKey], jobs: Mapping[int, Job], priorities: Priorities
-    ) -> None:
-        self._order = order
-        self._jobs = jobs
-        self._priorities = priorities
-
-    @overload
-    def __getitem__(self, at: int) -> OrderKey: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[OrderKey]: ...  # type: ignore[explicit-any]  # of slice
-    def __getitem__(  # type: ignore[explicit-any]  # of slice
-        self, at: int | slice
-    ) -> OrderKey | list[OrderKey]:
-        """Return the key at a place, or those of some."""
-        if isinstance(at, slice):
-            return [self._priorities.key(self._jobs[job]) for _, job in self._order[at]]
-        return self._priorities.key(self._jobs[self._order[at][1]])
-
-    def __iter__(self) -> Iterator[OrderKey]:
-        """Yield all keys."""
-        return (self._priorities.key(self._jobs[job]) for _, job in self._order)
-
-    def __len__(self) -> int:
-        """Return how many jobs wait."""
-        return len(self._order)
 
 
 def member_of(spec: JobSpec, projects: Collection[str]) -> Member:

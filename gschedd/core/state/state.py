@@ -8,9 +8,17 @@ from gsched.model.job import JobSpec
 from gsched.model.resources import Gpu, Request
 from gsched.model.states import JobState, PowerState
 from gsched.model.window import NodeWindow
-from gschedd.core.state.priority import OrderByTerms, Priorities
+from gschedd.core.state.priority import Priorities
 from gschedd.core.state.records import ArrayIndex, Job, Node, Reached
-from gschedd.core.state.transient import Caches, Dirty, Unstored, Volatile, WaitingGroup
+from gschedd.core.state.transient import (
+    NO_LANE,
+    Caches,
+    Dirty,
+    Lane,
+    Unstored,
+    Volatile,
+    WaitingGroup,
+)
 from gschedd.models.adaptive import GoodputKnowledge
 from gschedd.models.startup import Startups
 from gschedd.models.steptimes import StepTimes
@@ -186,9 +194,10 @@ class State:
 
     def ordered(self, group: WaitingGroup) -> Sequence[OrderKey]:
         """Return the order keys of a group's jobs."""
-        if self.priorities is None:
-            return group.order
-        return OrderByTerms(group.order, self.jobs, self.priorities)
+        priorities = self.priorities
+        if priorities is None:
+            return group.lanes[NO_LANE]
+        return group.merged(priorities.keys_of(self.jobs))
 
     def place_of(self, job: Job) -> OrderKey:
         """Return by what jobs of a group are ordered: priority with the queue's, submission, id.
@@ -203,24 +212,18 @@ class State:
         spec = job.spec
         training = job.id if self.plans_training and spec.is_training else 0
         party = self.limits.rules.party(party_of(spec))
-        if self.priorities is None:
-            return JobClass(
-                queue=spec.queue,
-                request=spec.request,
-                walltime_s=spec.walltime_s,
-                training=training,
-                party=party,
-            )
         return JobClass(
             queue=spec.queue,
             request=spec.request,
             walltime_s=spec.walltime_s,
             training=training,
-            user=spec.owner.user,
-            project=spec.account,
-            qos=spec.qos,
             party=party,
         )
+
+    def lane_of(self, job: Job) -> Lane:
+        """Return in which lane of its class a job waits."""
+        spec = job.spec
+        return NO_LANE if self.priorities is None else (spec.owner.user, spec.account, spec.qos)
 
     def generic_names(self) -> frozenset[str]:
         """Return the consumable resources that some node declares."""

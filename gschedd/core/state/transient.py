@@ -6,7 +6,8 @@ it; the durable part is written by `gschedd.core.apply` alone.
 
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ from gsched.model.machine import Machine
 from gsched.model.resources import LiveUse, Load, Request
 from gschedd.core.state.facts import CheckpointTaken
 from gschedd.core.state.records import Attempt, Job, Node
+from gschedd.plan.lanes import Front, LaneOrder
 from gschedd.plan.snapshot import JobClass, OrderKey, RunningJob
 from gschedd.plan.training import Size
 from gschedd.shares.ledger import LedgerRow
@@ -42,31 +44,73 @@ class Ends:
         self.moved: set[int] = set()
 
 
-class WaitingGroup:
-    """Jobs of one class that may start now, sorted by `OrderKey`."""
+#: The user, project and QOS of jobs that are ordered by them; ("", "", ""): by none of them.
+Lane = tuple[str, str, str]
+NO_LANE: Final = ("", "", "")
 
-    __slots__ = ("job_class", "order")
+
+class WaitingGroup:
+    """Jobs of one class that may start now.
+
+    Attributes:
+        lanes: their places, sorted; see `gschedd.plan.lanes`.
+        count: of all jobs.
+    """
+
+    __slots__ = ("_fronts", "_key_of", "_keys", "count", "job_class", "lanes")
 
     def __init__(self, job_class: JobClass) -> None:
         self.job_class = job_class
-        self.order: list[OrderKey] = []
+        self.lanes: dict[Lane, list[OrderKey]] = {}
+        self.count = 0
+        self._keys: dict[Lane, OrderKey] = {}  # of the first job of each lane
+        self._fronts: list[Front] = []  # sorted
+        self._key_of: Callable[[OrderKey], OrderKey] | None = None
 
-    def add(self, key: OrderKey) -> None:
+    def add(self, lane: Lane, place: OrderKey) -> None:
         """Put a job in its place; new jobs mostly belong at the end, where that is cheap."""
-        if not self.order or self.order[-1] < key:
-            self.order.append(key)
+        order = self.lanes.get(lane)
+        if order is None:
+            order = self.lanes[lane] = []
+        self.count += 1
+        if not order or order[-1] < place:
+            order.append(place)
         else:
-            insort(self.order, key)
+            insort(order, place)
+        if order[0] == place:
+            self._put_front(lane)
 
-    def remove(self, key: OrderKey) -> None:
+    def remove(self, lane: Lane, place: OrderKey) -> None:
         """Take a job out."""
-        index = bisect_left(self.order, key)
-        assert self.order[index] == key, f"job {short_job_id(key[1])} is not waiting in its group"
-        del self.order[index]
+        order = self.lanes[lane]
+        index = bisect_left(order, place)
+        assert order[index] == place, f"job {short_job_id(place[1])} is not waiting in its group"
+        del order[index]
+        self.count -= 1
+        if not order:
+            del self.lanes[lane]
+        if not index:
+            self._put_front(lane)
 
-    def position(self, key: OrderKey) -> int:
-        """Return how many jobs of the group are before this one."""
-        return bisect_left(self.order, key)
+    def _put_front(self, lane: Lane) -> None:
+        """Note that a lane has another first job, or none."""
+        if self._key_of is None:
+            return
+        before = self._keys.pop(lane, None)
+        if before is not None:
+            del self._fronts[bisect_left(self._fronts, (before,))]
+        order = self.lanes.get(lane)
+        if order:
+            key = self._keys[lane] = self._key_of(order[0])
+            insort(self._fronts, (key, 0, order))
+
+    def merged(self, key_of: Callable[[OrderKey], OrderKey]) -> LaneOrder:
+        """Return the order of all jobs, by the keys of places."""
+        if self._key_of is not key_of:
+            self._key_of = key_of
+            self._keys = {lane: key_of(order[0]) for lane, order in self.lanes.items()}
+            self._fronts = sorted((key, 0, self.lanes[lane]) for lane, key in self._keys.items())
+        return LaneOrder(self._fronts, key_of, self.count)
 
 
 class Rival(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,8 @@ from gsched.model.states import JobState
 from gsched.protocol.job_rows import AheadRow, AheadRows
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State
+from gschedd.core.state.transient import Lane
+from gschedd.plan.lanes import jobs_before
 from gschedd.plan.snapshot import JobClass, OrderKey
 
 #: Jobs ahead that are named.
@@ -27,7 +29,7 @@ def jobs_ahead(job: Job, state: State) -> AheadRows:
         if group.job_class.queue != job.spec.queue:
             continue
         order = state.ordered(group)
-        before = bisect_left(order, key)
+        before = jobs_before(order, key)
         request = group.job_class.request
         jobs += before
         cpus += before * request.cpus
@@ -78,13 +80,13 @@ class ElementsAhead:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._places: dict[JobClass, _Places] | None = None
+        self._places: dict[tuple[JobClass, Lane], _Places] | None = None
 
     def of(self, job: Job, job_class: JobClass) -> tuple[int, OrderKey | None]:
-        """Return how many of a job's class are ahead of it, and the place of the first of them."""
+        """Return how many of its class and lane are ahead of a job, and where the first is."""
         if self._places is None:
             self._places = self._by_class()
-        known = self._places.get(job_class)
+        known = self._places.get((job_class, self._state.lane_of(job)))
         if known is None:
             return 0, None
         place, number = self._state.place_of(job)
@@ -97,12 +99,13 @@ class ElementsAhead:
         (first, array), left = known.arrays[0]
         return ahead, (first, element_number(array, left[0].first))
 
-    def _by_class(self) -> dict[JobClass, _Places]:
-        found: dict[JobClass, list[tuple[OrderKey, Spans]]] = {}
+    def _by_class(self) -> dict[tuple[JobClass, Lane], _Places]:
+        found: dict[tuple[JobClass, Lane], list[tuple[OrderKey, Spans]]] = {}
         for array, left in _unmade(self._state):
             key = self._state.place_of(array)
-            found.setdefault(self._state.class_of(array), []).append((key, left))
-        return {job_class: _Places(arrays) for job_class, arrays in found.items()}
+            lane = (self._state.class_of(array), self._state.lane_of(array))
+            found.setdefault(lane, []).append((key, left))
+        return {lane: _Places(arrays) for lane, arrays in found.items()}
 
 
 def _ahead_row(job: Job) -> AheadRow:

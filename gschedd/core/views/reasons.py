@@ -1,5 +1,6 @@
 """Why a job waits and what happened to it, in words."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -134,10 +135,11 @@ class Reasons:
         words, short = self._words[job_class]
         start_s = wait.predicted_start_s if wait.first == job.id else None
         unmade, first = self._elements.of(job, job_class)
-        ahead = group.position(state.place_of(job)) + unmade
+        lane = group.lanes[state.lane_of(job)]
+        ahead = bisect_left(lane, state.place_of(job)) + unmade
         if ahead == 0:
             return Why(words, short=short, start_s=start_s)
-        following = min(group.order[0], first or group.order[0])[1]
+        following = min(lane[0], first or lane[0])[1]
         before = f"{counted(ahead, 'job')} with the same request ahead in the queue"
         return Why(
             words,

@@ -6,8 +6,10 @@ of what runs. Later jobs may pass it only if they do not delay that: they are
 planned to end before it, or they use what the reservation leaves over.
 
 Jobs of one class (queue, request, walltime) stand or fall together, so a pass costs as much as
-there are classes and starts, not jobs. A pass ends at the snapshot's limit of starts; the next one,
-with the started jobs running, starts what this one would have started beyond it.
+there are classes and starts, not jobs. Where users have lanes in a class (`gschedd.plan.lanes`),
+a lane of jobs that are predicted to be short may backfill before another one. A pass ends at the
+snapshot's limit of starts; the next one, with the started jobs running, starts what this one would
+have started beyond it.
 
 Source: EASY backfilling, Mu'alem & Feitelson, IEEE TPDS 12(6):529-543, 2001. We place resources of
 several kinds on named nodes where they count processors, so the reservation is an allocation.
@@ -21,10 +23,10 @@ from gsched.model.ids import short_job_id
 from gsched.model.resources import Allocation, Request
 from gsched.model.units import format_duration
 from gschedd.plan.fit import NoFit, may_help, place
+from gschedd.plan.lanes import MAX_PASSED, Walk, walk_of
 from gschedd.plan.limits import AtLimit, LimitRoom, amounts_needed, amounts_there
 from gschedd.plan.snapshot import (
     ByEnd,
-    Group,
     JobClass,
     OrderKey,
     Plan,
@@ -79,7 +81,9 @@ class _Pass:
         self.reserve = reserve
         self.free = Spaces(snapshot.nodes)
         self.starts: list[Start] = []
-        self.waits: list[Wait] = []
+        self.waits: dict[JobClass, Wait] = {}
+        #: Where the job was to start that was refused last, as it would delay another one.
+        self.delaying: Allocation | None = None
         self.shadow_s: float | None = None
         self.blocked_job: int | None = None
         #: What did not fit goes on not fitting: a pass only takes.
@@ -92,48 +96,72 @@ class _Pass:
         self.again_s: float | None = None
 
     def run(self) -> Plan:
-        heap: list[tuple[OrderKey, int, int]] = [
-            (group.order[0], number, 0) for number, group in enumerate(self.snapshot.groups)
-        ]
+        groups = self.snapshot.groups
+        walks = [walk_of(group.order) for group in groups]
+        heap: list[tuple[OrderKey, int]] = [(walk.first, at) for at, walk in enumerate(walks)]
         heapq.heapify(heap)
         most = self.snapshot.starts_max
         while heap:
             if most is not None and len(self.starts) >= most:
                 return self._plan(more=True)
-            key, number, position = heapq.heappop(heap)
-            group = self.snapshot.groups[number]
-            if self._start(group, key[1]) and position + 1 < len(group.order):
-                heapq.heappush(heap, (group.order[position + 1], number, position + 1))
+            (_, job), number = heap[0]
+            walk, job_class = walks[number], groups[number].job_class
+            if self._start(job_class, job):
+                walk.advance()
+            elif not self._pass_lanes(walk, job_class):
+                heapq.heappop(heap)
+                continue
+            if walk:
+                heapq.heapreplace(heap, (walk.first, number))
+            else:
+                heapq.heappop(heap)
         return self._plan()
 
-    def _plan(self, *, more: bool = False) -> Plan:
-        return Plan(
-            starts=tuple(self.starts), waits=tuple(self.waits), again_s=self.again_s, more=more
-        )
+    def _pass_lanes(self, walk: Walk, job_class: JobClass) -> bool:
+        """Go on to a lane whose next job may end before the reservation; return whether there is.
 
-    def _start(self, group: Group, job: int) -> bool:
-        """Start the job, or note why its whole group waits and return False."""
-        request = group.job_class.request
-        if self.room is not None and group.job_class.party is not None:
-            limit = self._limit(self.room, group.job_class)
+        The next job of the class fits, and would delay the job with the reservation.
+        """
+        found, self.delaying = self.delaying, None
+        if found is None or self.shadow_s is None or self.snapshot.predictor is None:
+            return False
+        left_s = self.shadow_s - self.snapshot.now_s
+        for _ in range(MAX_PASSED):
+            walk.pass_lane()
+            if not walk:
+                break
+            run_time_s = self.chooser.run_time_s(walk.first[1], job_class, found)
+            if run_time_s is not None and run_time_s <= left_s:
+                return True
+        return False
+
+    def _plan(self, *, more: bool = False) -> Plan:
+        waits = tuple(self.waits.values())
+        return Plan(starts=tuple(self.starts), waits=waits, again_s=self.again_s, more=more)
+
+    def _start(self, job_class: JobClass, job: int) -> bool:
+        """Start the job, or note why its class waits and return False."""
+        request = job_class.request
+        if self.room is not None and job_class.party is not None:
+            limit = self._limit(self.room, job_class)
             if limit is not None:
-                return self._wait_for_limit(group.job_class, job, limit)
-        closed = self._barred(group.job_class)
-        key = (request, closed, group.job_class.walltime_s is None)
-        found = self.lacking.get(key) or self._place(group.job_class, job, closed)
+                return self._wait_for_limit(job_class, job, limit)
+        closed = self._barred(job_class)
+        key = (request, closed, job_class.walltime_s is None)
+        found = self.lacking.get(key) or self._place(job_class, job, closed)
         if isinstance(found, NoFit):
             self.lacking[key] = found
-            self._wait(group.job_class, job, found.reason)
+            self._wait(job_class, job, found.reason)
             return False
-        if self.room is not None and group.job_class.party is not None:
-            within = self._within(self.room, group.job_class, job, found)
+        if self.room is not None and job_class.party is not None:
+            within = self._within(self.room, job_class, job, found)
             if isinstance(within, AtLimit):
-                return self._wait_for_limit(group.job_class, job, within)
+                return self._wait_for_limit(job_class, job, within)
             found = within
         if self.blocked_job is None:
-            self._accept(group.job_class, job, found, "next in order")
+            self._accept(job_class, job, found, "next in order")
             return True
-        return self._backfill(group.job_class, job, found)
+        return self._backfill(job_class, job, found)
 
     def _limit(
         self, room: LimitRoom, job_class: JobClass, allocation: Allocation | None = None
@@ -171,7 +199,7 @@ class _Pass:
 
     def _wait_for_limit(self, job_class: JobClass, job: int, limit: AtLimit) -> bool:
         """Note that a class waits for a limit: it blocks nobody, and has no reservation."""
-        self.waits.append(Wait(job_class=job_class, first=job, reason=limit))
+        self._note(Wait(job_class=job_class, first=job, reason=limit))
         assert self.room is not None
         assert job_class.party is not None
         frees_s = self.room.frees_s(job_class.party, self._counted(job_class))
@@ -215,13 +243,9 @@ class _Pass:
         left = without(self.free.common_with(self.spare), self._barred(job_class))
         beside = place(job_class.request, left, self.chooser.rank(job))
         if isinstance(beside, NoFit):
-            self.waits.append(
-                Wait(
-                    job_class=job_class,
-                    first=job,
-                    reason=_would_delay(self.blocked_job, job_class, run_time_s),
-                )
-            )
+            self.delaying = found
+            reason = _would_delay(self.blocked_job, job_class, run_time_s)
+            self._note(Wait(job_class=job_class, first=job, reason=reason))
             return False
         if self.room is not None and (limit := self._limit(self.room, job_class, beside)):
             return self._wait_for_limit(job_class, job, limit)
@@ -241,11 +265,11 @@ class _Pass:
 
     def _wait(self, job_class: JobClass, job: int, reason: Lack | str) -> None:
         if self.blocked_job is not None or not self.reserve:
-            self.waits.append(Wait(job_class=job_class, first=job, reason=reason, lacking=True))
+            self._note(Wait(job_class=job_class, first=job, reason=reason, lacking=True))
             return
         self.blocked_job = job
         self.shadow_s, predicted_s, self.spare = self._reserve(job_class, job)
-        self.waits.append(
+        self._note(
             Wait(
                 job_class=job_class,
                 first=job,
@@ -255,6 +279,10 @@ class _Pass:
                 lacking=True,
             )
         )
+
+    def _note(self, wait: Wait) -> None:
+        """Note why a class waits; what was noted of its first job stays."""
+        self.waits.setdefault(wait.job_class, wait)
 
     def _reserve(
         self, job_class: JobClass, job: int
