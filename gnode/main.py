@@ -53,11 +53,13 @@ from gnode.supervisor import __file__ as supervisor_file
 from gnode.supervisor import fence, private
 from gsched import trust
 from gsched.clock import SystemClock
-from gsched.config.environment import environment
+from gsched.config.environment import (
+    DEFAULT_NODE_STATE_DIR,
+    environment,
+)
 from gsched.config.load import ConfigFile, read_config
 from gsched.config.nodes import GpuShareConfig
 from gsched.config.tables import Config
-from gsched.config.words import DEFAULT_NODE_STATE_DIR
 from gsched.daemon_files import begin_log, check_config
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
 from gsched.hangup import OnHangup, survive_hangups

@@ -21,10 +21,13 @@ from types import FrameType
 from gnode.supervisor import login
 from gnode.supervisor.errors import LaunchError
 from gsched import pam_stack
-from gsched.config.environment import full_environment
+from gsched.config.environment import (
+    DEFAULT_CONFIG,
+    DEFAULT_NODE_STATE_DIR,
+    full_environment,
+)
 from gsched.config.load import load_config
 from gsched.config.tables import Config
-from gsched.config.words import DEFAULT_CONFIG, DEFAULT_NODE_STATE_DIR
 from gsched.daemon_files import check_config
 from gsched.errors import GschedError
 from gsched.model.ids import short_job_id

@@ -26,7 +26,6 @@ from gsched.errors import (
     UsageError,
 )
 from gsched.model.ids import read_job_id, short_job_id
-from gsched.model.job import CodeSnapshot
 from gsched.model.limits import (
     MAX_DRY_RUN_JOBS,
     MAX_JOBS_PER_REQUEST,
@@ -34,12 +33,7 @@ from gsched.model.limits import (
     MAX_STORIES,
 )
 from gsched.model.states import JobState
-from gsched.protocol import api, job_rows, node_rows, submissions
-from gsched.protocol.actions import AnyJobAction, AnyNodeAction
-from gsched.protocol.code import CodePiece, CodeReply
-from gsched.protocol.messages import JobMessage, MessageReply
-from gsched.protocol.queues import QueueChange, QueueRequest
-from gsched.protocol.stories import JobStories
+from gsched.protocol import api, job_rows, submissions
 from gsched.transport import (
     DEFAULT_TIMEOUT_S,
     Answer,
@@ -51,6 +45,9 @@ from gsched.transport import (
 )
 
 if TYPE_CHECKING:
+    from gsched.model.job import CodeSnapshot
+    from gsched.protocol.actions import AnyJobAction, AnyNodeAction
+    from gsched.protocol.code import CodeReply
     from gsched.protocol.hosts import HostList
     from gsched.protocol.joining import (
         AuthorityState,
@@ -59,11 +56,15 @@ if TYPE_CHECKING:
         CreateToken,
         TokenList,
     )
+    from gsched.protocol.messages import JobMessage, MessageReply
+    from gsched.protocol.node_rows import NodeList
     from gsched.protocol.predictions import NodePredictions, PredictionsReply
+    from gsched.protocol.queues import QueueChange
     from gsched.protocol.recover import RecoverReply
     from gsched.protocol.rerun import RerunReply
     from gsched.protocol.running import ReloadReply, RunningConfig
     from gsched.protocol.shares import SharesReply
+    from gsched.protocol.stories import JobStories
     from gsched.protocol.tasks import TaskList
 
 POLL_S = 30.0  # one long poll of `wait`; the head answers earlier when the job ends
@@ -217,7 +218,7 @@ class HeadClient:
         """
         return self._get(f"/v1/jobs/{_named(job)}", job_rows.JobStory)
 
-    def stories(self, jobs: Iterable[int | str], *, forecast: bool = False) -> JobStories:
+    def stories(self, jobs: Iterable[int | str], *, forecast: bool = False) -> "JobStories":
         """Return all that is known of some jobs, in their order, with a request for each hundred.
 
         Args:
@@ -225,6 +226,8 @@ class HeadClient:
                 text given here.
             forecast: predict when jobs start that wait.
         """
+        from gsched.protocol.stories import JobStories  # late: few commands need it
+
         errors: dict[str, api.ErrorBody] = {}
         texts: dict[str, str] = {}  # what the head gets -> what the user wrote
         for job in jobs:
@@ -246,11 +249,13 @@ class HeadClient:
         unique = {story.row.id: story for story in found}  # 17 and 17.server are one job
         return JobStories(server=server, now_s=now_s, jobs=tuple(unique.values()), errors=errors)
 
-    def change_queues(self, changes: Sequence[QueueChange]) -> api.ActionReply:
+    def change_queues(self, changes: "Sequence[QueueChange]") -> api.ActionReply:
         """Change queues or scheduling: all changes, or none; raises what the head refuses."""
+        from gsched.protocol.queues import QueueRequest  # late: few commands need it
+
         return self._post("/v1/queues", QueueRequest(changes=tuple(changes)), api.ActionReply)
 
-    def act(self, request: AnyJobAction) -> api.ActionReply:
+    def act(self, request: "AnyJobAction") -> api.ActionReply:
         """Delete, hold, release, signal, rerun or alter jobs: one result for each, in order."""
         return self._post("/v1/jobs/actions", request, api.ActionReply)
 
@@ -285,8 +290,10 @@ class HeadClient:
         fields = {"stream": stream, "offset": str(offset), "max": str(max_bytes), "node": node}
         return self._get(f"/v1/jobs/{_named(job)}/output{_query(fields)}", api.OutputChunk)
 
-    def write_message(self, job: int | str, message: JobMessage) -> MessageReply:
+    def write_message(self, job: int | str, message: "JobMessage") -> "MessageReply":
         """Append a line to the files of a running job, on its node and as its owner."""
+        from gsched.protocol.messages import MessageReply  # late: few commands need it
+
         return self._post(f"/v1/jobs/{_named(job)}/message", message, MessageReply)
 
     def wait(
@@ -321,16 +328,20 @@ class HeadClient:
                     raise
             pause(_PAUSE_S)
 
-    def code_limits(self) -> CodeReply:
+    def code_limits(self) -> "CodeReply":
         """Return how large a code snapshot may be."""
+        from gsched.protocol.code import CodePiece, CodeReply  # late: few commands need it
+
         return self._post("/v1/code", CodePiece(), CodeReply)
 
-    def send_code(self, snapshot: CodeSnapshot, archive: IO[bytes]) -> None:
+    def send_code(self, snapshot: "CodeSnapshot", archive: IO[bytes]) -> None:
         """Send the archive of a code snapshot, unless the head has it.
 
         Raises:
             RequestTooLargeError: it is larger than allowed.
         """
+        from gsched.protocol.code import CodePiece, CodeReply  # late: few commands need it
+
         piece = CodePiece(digest=snapshot.digest, size_bytes=snapshot.size_bytes)
         received = self._post("/v1/code", piece, CodeReply).received_bytes
         while received < snapshot.size_bytes:
@@ -347,11 +358,13 @@ class HeadClient:
 
         return self._get(f"/v1/hosts{'?names=1' if names else ''}", HostList)
 
-    def nodes(self) -> node_rows.NodeList:
+    def nodes(self) -> "NodeList":
         """Return all nodes."""
-        return self._get("/v1/nodes", node_rows.NodeList)
+        from gsched.protocol.node_rows import NodeList  # late: few commands need it
 
-    def node_action(self, request: AnyNodeAction) -> api.ActionReply:
+        return self._get("/v1/nodes", NodeList)
+
+    def node_action(self, request: "AnyNodeAction") -> api.ActionReply:
         """Drain, resume or confirm dead: one result for each node, in order."""
         return self._post("/v1/nodes/actions", request, api.ActionReply)
 

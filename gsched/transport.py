@@ -2,9 +2,11 @@
 
 Written by hand on `socket`, because importing `http.client` costs a command 14 ms of start-up and
 we need so little of it: one request for each connection, answers with a length, in chunks, or up to
-the end of the connection, all of them bounded.
+the end of the connection, all of them bounded. A Unix socket needs only `_socket`, the part of
+`socket` in C: the rest costs 3 ms, and commands load it when they use it (`gsched.cli`).
 """
 
+import _socket
 import errno
 import os
 import socket
@@ -14,8 +16,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gsched.clock import SystemClock
-from gsched.config.environment import environment
-from gsched.config.words import DEFAULT_SOCKET
+from gsched.config.environment import (
+    DEFAULT_SOCKET,
+    environment,
+)
 from gsched.errors import ConfigError, HeadUnreachableError, InternalError, NotPermittedError
 from gsched.protocol.headers import STANDBY_HEADER, WARNING_HEADER
 from gsched.unix_address import address_of
@@ -258,7 +262,7 @@ class Transport:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def _over(
-        self, connection: socket.socket, method: str, target: str, body: bytes, timeout_s: float
+        self, connection: _socket.socket, method: str, target: str, body: bytes, timeout_s: float
     ) -> Answer:
         """Send a request over a connection, return its answer, and close it."""
         try:
@@ -281,7 +285,7 @@ class Transport:
         finally:
             connection.close()
 
-    def _connect_patiently(self, timeout_s: float) -> socket.socket:
+    def _connect_patiently(self, timeout_s: float) -> _socket.socket:
         clock = SystemClock()
         begin_s = clock.monotonic_s()
         pause_s = _FIRST_PAUSE_S
@@ -320,24 +324,24 @@ class Transport:
         except OSError:
             return False  # its directory is closed to this user
 
-    def connection(self) -> socket.socket:
+    def connection(self) -> "socket.socket":
         """Return a connection to the head that waits for ever.
 
         Raises:
             HeadUnreachableError, NotPermittedError: as `exchange`.
         """
         self._find_ruler(reads=False)
-        made = self._connect_patiently(DEFAULT_TIMEOUT_S)
+        made = socket.socket(fileno=self._connect_patiently(DEFAULT_TIMEOUT_S).detach())
         made.settimeout(None)
         return made
 
-    def _connect(self, timeout_s: float) -> socket.socket:
+    def _connect(self, timeout_s: float) -> _socket.socket:
         address = self.address
         if address.ssh is not None:
             return address.ssh.connect(timeout_s)
         if not address.path:
             return socket.create_connection((address.host, address.port), timeout=timeout_s)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             connection.settimeout(timeout_s)
             _connect_unix(connection, address.path)
@@ -347,7 +351,7 @@ class Transport:
         return connection
 
 
-def _connect_unix(connection: socket.socket, path: str) -> None:
+def _connect_unix(connection: _socket.socket, path: str) -> None:
     with address_of(path) as address:
         connection.connect(address)
 
@@ -386,7 +390,7 @@ def _words(error: BaseException) -> str:
 class _ReplyReader:
     """Reads one HTTP answer from a connection."""
 
-    def __init__(self, connection: socket.socket):
+    def __init__(self, connection: _socket.socket):
         self._connection = connection
         self._held = bytearray()
 

@@ -33,7 +33,7 @@ def address_of(path: str | os.PathLike[str]) -> Iterator[str]:
         os.close(place)
 
 
-def peer_ids(connection: socket.socket) -> tuple[int, int]:
+def peer_ids(connection: "socket.socket") -> tuple[int, int]:
     """Return uid and gid at the other end of a Unix socket, as the kernel saw them at connect().
 
     Raises:
@@ -44,7 +44,7 @@ def peer_ids(connection: socket.socket) -> tuple[int, int]:
     return uid, gid
 
 
-def listen_at(path: str, *, mode: int) -> socket.socket:
+def listen_at(path: str, *, mode: int) -> "socket.socket":
     """Return a Unix socket of this mode that listens at a path; its directory is made.
 
     It gets its mode under another name and is renamed when it listens: whoever finds it may open

@@ -14,9 +14,11 @@ from gnode.daemon.peer import socket_path, trusted_uids
 from gnode.daemon.sharing import Sharing
 from gnode.hw.machine import own_names, read_machine
 from gsched.clock import SystemClock
-from gsched.config.environment import environment
+from gsched.config.environment import (
+    HEAD_ACCOUNT,
+    environment,
+)
 from gsched.config.tables import Config
-from gsched.config.words import HEAD_ACCOUNT
 from gsched.errors import ConfigError
 from gsched.model.machine import NODE_NAME_RULE, Machine, is_node_name
 from gsched.model.resources import Inventory

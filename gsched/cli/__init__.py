@@ -3,6 +3,8 @@
 import sys
 from types import TracebackType
 
+from gsched.cli.late_modules import absent, load_late
+
 
 def _without_interrupts(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -13,3 +15,7 @@ def _without_interrupts(
 
 
 sys.excepthook = _without_interrupts
+
+load_late("difflib", "inspect", "socket", "textwrap")
+with absent("typing_extensions"):
+    import msgspec as msgspec

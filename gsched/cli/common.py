@@ -18,8 +18,8 @@ A command is a click command that returns its exit code (or None for 0), and a `
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import update_wrapper
-from typing import IO, TYPE_CHECKING, Concatenate, ParamSpec
+from functools import partial, update_wrapper
+from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import click
 import msgspec
@@ -45,10 +45,11 @@ Callback = Callable[..., int | None]
 
 
 class QuickCommand(click.Command):
-    """A click command that takes ``-l`` for a short option at once.
+    """A click command without what click does at each start and nobody sees.
 
-    click first tries ``-l`` as a long option, fails, and looks for similar names to suggest, which
-    nobody sees: 2 ms, most of it for importing difflib.
+    It takes ``-l`` for a short option at once: click first tries it as a long option, fails, and
+    looks for similar names to suggest. It counts no names of options, which tests do, and it
+    translates no help of ``--help``, for which click loads `locale`.
     """
 
     def make_parser(self, ctx: click.Context) -> "_OptionParser":
@@ -64,6 +65,47 @@ class QuickCommand(click.Command):
 
         parser._match_long_opt = match  # type: ignore[method-assign,assignment]  # noqa: SLF001 - as above
         return parser
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with ``--help`` as the last one."""
+        help_option = self.get_help_option(ctx)
+        return self.params if help_option is None else [*self.params, help_option]
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return ``--help``, always the same object, by which click orders callbacks."""
+        names = self.get_help_option_names(ctx)
+        if not names or not self.add_help_option:
+            return None
+        if self._own_help is None:
+            self._own_help = QuickOption(
+                [*names, "_help"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_print_help,
+                help="Show this message and exit.",
+            )
+        return self._own_help
+
+    _own_help: click.Option | None = None
+
+
+def _print_help(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
+    if value and not context.resilient_parsing:
+        click.echo(context.get_help(), color=context.color)
+        context.exit()
+
+
+class QuickOption(click.Option):
+    """A click option whose help is one line: click would load `inspect` to remove indents of it."""
+
+    def __init__(self, *words: Any, help: str | None = None, **settings: Any):  # noqa: A002 - click's name
+        super().__init__(*words, **settings)
+        self.help = help
+
+
+#: `click.option` with `QuickOption`.
+option = partial(click.option, cls=QuickOption)
 
 
 def gsched_command(
@@ -83,8 +125,8 @@ def gsched_command(
     """
 
     def decorate(function: Callback) -> click.Command:
-        for option in (version_option, json_option, head_option):
-            function = option(function)
+        for add in (version_option, json_option, head_option):
+            function = add(function)
         make = click.command(
             name=name,
             cls=cls,
@@ -102,7 +144,7 @@ def gsched_command(
 
 def head_option(function: Callback) -> Callback:
     """Add ``--head ADDRESS`` as the parameter ``head_address`` (`connected` takes it)."""
-    return click.option(
+    return option(
         "--head",
         "head_address",
         default="",
@@ -114,14 +156,14 @@ def head_option(function: Callback) -> Callback:
 
 def json_option(function: Callback) -> Callback:
     """Add ``--json`` as the parameter ``as_json``."""
-    return click.option(
+    return option(
         "--json", "as_json", is_flag=True, help="Print one JSON document, including errors."
     )(function)
 
 
 def version_option(function: Callback) -> Callback:
     """Add ``--version``."""
-    return click.option(
+    return option(
         "--version",
         is_flag=True,
         is_eager=True,
@@ -402,7 +444,7 @@ def wants_color(choice: str, stream: IO[str]) -> bool:
 
 def color_option(function: Callback) -> Callback:
     """Add ``--color auto|always|never`` as the parameter ``color``."""
-    return click.option(
+    return option(
         "--color",
         type=click.Choice(["auto", "always", "never"]),
         default="auto",

@@ -2,7 +2,11 @@
 
 import click
 
-from gsched.cli.common import connected, gsched_command
+from gsched.cli.common import (
+    connected,
+    gsched_command,
+    option,
+)
 from gsched.cli.operands import (
     UNFINISHED,
     carry_out,
@@ -27,7 +31,7 @@ def hold_command(
     @jobs_argument
     @hold_option
     @tasks_option
-    @click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
+    @option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
     @connected
     def command(
         head: HeadClient,

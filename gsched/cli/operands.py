@@ -6,7 +6,11 @@ import signal
 import click
 import msgspec
 
-from gsched.cli.common import Callback, report_results
+from gsched.cli.common import (
+    Callback,
+    option,
+    report_results,
+)
 from gsched.cli.times import read_duration_s
 from gsched.client import HeadClient, body_of
 from gsched.errors import BadStateError, InvalidRequestError, UsageError
@@ -37,7 +41,7 @@ def normal_ids(jobs: tuple[str, ...]) -> tuple[str, ...]:
 
 def tasks_option(function: Callback) -> Callback:
     """Add ``-t RANGE`` as the parameter ``tasks`` for `with_tasks`."""
-    return click.option(
+    return option(
         "-t",
         "tasks",
         default="",
@@ -78,7 +82,7 @@ def with_tasks(jobs: tuple[str, ...], tasks: str) -> tuple[str, ...]:
 
 def grace_option(function: Callback) -> Callback:
     """Add ``-W DELAY``, also ``--grace``, as the parameter ``grace`` for `parse_grace_s`."""
-    return click.option(
+    return option(
         "-W",
         "--grace",
         "grace",
@@ -111,7 +115,7 @@ def parse_grace_s(text: str) -> float | None:
 
 def hold_option(function: Callback) -> Callback:
     """Add ``-h HOLD_LIST`` as the parameter ``hold_list``. It is never help (POSIX)."""
-    return click.option(
+    return option(
         "-h",
         "hold_list",
         default="u",

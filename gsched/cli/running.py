@@ -2,7 +2,6 @@
 
 import gc
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,10 +13,11 @@ from gsched.cli.common import print_error
 from gsched.cli.dialect import spoken
 from gsched.config.environment import environment
 from gsched.errors import GschedError, InternalError, UsageError
+from gsched.model.patterns import pattern
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
-_NOT_A_NUMBER = re.compile(r"is not a valid integer( range)?")  # click's words for its types
+_NOT_A_NUMBER = pattern(r"is not a valid integer( range)?")  # click's words for its types
 
 
 def complete_if_requested(command: click.Command) -> None:

@@ -9,9 +9,11 @@ import io
 import re
 from typing import IO, Final
 
-_ACTIVE: Final = re.compile(rb"\x1b\[[0-9;:]*m|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")
+from gsched.model.patterns import pattern
+
+_ACTIVE: Final = pattern(rb"\x1b\[[0-9;:]*m|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")
 #: The beginning of a sequence whose rest may be in the next piece.
-_BEGUN: Final = re.compile(rb"(?:\x1b(?:\[[0-9;:]{0,32})?|\xc2)\Z")
+_BEGUN: Final = pattern(rb"(?:\x1b(?:\[[0-9;:]{0,32})?|\xc2)\Z")
 
 
 def escaped(data: bytes) -> bytes:

@@ -5,14 +5,15 @@ import time
 from typing import Final
 
 from gsched.errors import BadResourceError, UsageError
+from gsched.model.patterns import pattern
 from gsched.model.units import parse_duration_s
 from gsched.model.wording import counted
 from gsched.protocol.job_rows import StartRow
 
-_DATE = re.compile(r"(?P<digits>(?:[0-9]{2}){2,6})(?:\.(?P<seconds>[0-9]{2}))?")
+_DATE = pattern(r"(?P<digits>(?:[0-9]{2}){2,6})(?:\.(?P<seconds>[0-9]{2}))?")
 _DAY_S = 86400
 #: Not what a user wrote, which messages show between quotes.
-_UTC_MOMENT = re.compile(r"(?<!['\"])(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
+_UTC_MOMENT = pattern(r"(?<!['\"])(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 
 #: How a head begins that has no forecast, and that has none yet.
 NOT_KNOWN: Final = "not known"

@@ -1,8 +1,13 @@
-"""Environment variables of this process, and which configuration file they name."""
+"""Environment variables of this process, which configuration file they name, and usual paths."""
 
 import os
 
-from gsched.config.words import DEFAULT_CONFIG
+DEFAULT_CONFIG = "/etc/gsched/gsched.toml"
+DEFAULT_SOCKET = "/run/gsched/head.sock"
+HEAD_ACCOUNT = "gsched"
+DEFAULT_STATE_DIR = "/var/lib/gsched"
+#: Not below the head's: whoever can write a node's spool can run programs as any user.
+DEFAULT_NODE_STATE_DIR = "/var/lib/gnode"
 
 
 def environment(name: str, default: str = "") -> str:

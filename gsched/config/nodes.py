@@ -6,9 +6,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from gsched.config.words import (
+from gsched.config.environment import (
     DEFAULT_SOCKET,
     HEAD_ACCOUNT,
+)
+from gsched.config.words import (
     AbsolutePath,
     CgroupPlace,
     CommandSocketPath,

@@ -5,6 +5,10 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from gsched.config.environment import (
+    DEFAULT_SOCKET,
+    DEFAULT_STATE_DIR,
+)
 from gsched.config.idle_gpus import IdleGpusConfig
 from gsched.config.limits import SharedLimitTables
 from gsched.config.nodes import (
@@ -21,8 +25,6 @@ from gsched.config.tasks import TasksConfig
 from gsched.config.tls import TlsConfig
 from gsched.config.web import WebConfig
 from gsched.config.words import (
-    DEFAULT_SOCKET,
-    DEFAULT_STATE_DIR,
     Days,
     Directory,
     OptionalPath,

@@ -8,13 +8,6 @@ from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-DEFAULT_CONFIG = "/etc/gsched/gsched.toml"
-DEFAULT_SOCKET = "/run/gsched/head.sock"
-HEAD_ACCOUNT = "gsched"
-DEFAULT_STATE_DIR = "/var/lib/gsched"
-#: Not below the head's: whoever can write a node's spool can run programs as any user.
-DEFAULT_NODE_STATE_DIR = "/var/lib/gnode"
-
 #: Not negative, and finite: a node that claims more than this would drown all others.
 Quantity = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]

@@ -1,7 +1,6 @@
 """Indices of the elements of an array, kept as spans: 100,000 elements take as much as ten."""
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -11,8 +10,9 @@ from gsched.errors import InvalidRequestError
 from gsched.model.ids import INDICES
 from gsched.model.limits import MAX_ARRAY_SPANS, shown
 from gsched.model.numbers import Count
+from gsched.model.patterns import pattern
 
-_TERM = re.compile(r"(?P<first>[0-9]{1,18})(?:-(?P<last>[0-9]{1,18})(?::(?P<step>[0-9]{1,9}))?)?")
+_TERM = pattern(r"(?P<first>[0-9]{1,18})(?:-(?P<last>[0-9]{1,18})(?::(?P<step>[0-9]{1,9}))?)?")
 _EXAMPLES: Final = "write 0-99, 1,10,50-100, 0-99:2, or 0-99%5 for at most 5 at once"
 
 

@@ -5,6 +5,8 @@ from typing import Final, Literal, get_args
 
 from msgspec import Struct
 
+from gsched.model.patterns import pattern
+
 #: Runtimes that a node may have, the first that it has is taken where a job names none.
 Runtime = Literal["podman", "apptainer", "enroot"]
 RUNTIMES: Final[tuple[Runtime, ...]] = get_args(Runtime)
@@ -13,7 +15,7 @@ FEATURE: Final = "container"
 #: The feature of a node on which containers can share GPUs.
 SHARE_FEATURE: Final = "container-gpu-share"
 MOUNT_RULE: Final = "write SRC:DST or SRC:DST:ro, both absolute paths"
-_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", re.ASCII)
+_IMAGE: Final = pattern(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", re.ASCII)
 
 
 class Container(Struct, frozen=True, kw_only=True, omit_defaults=True):

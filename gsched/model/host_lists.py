@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gsched.errors import UsageError
+from gsched.model.patterns import pattern
 
 HOSTS_MOST: Final = 65_536  # that one list may name
-_NAME: Final = re.compile(r"(.*?)([0-9]{1,18})", re.DOTALL)
-_ITEM: Final = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
-_BRACKETS: Final = re.compile(r"\[([^\]]*)\]")
-_RANGE: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", re.ASCII)
+_NAME: Final = pattern(r"(.*?)([0-9]{1,18})", re.DOTALL)
+_ITEM: Final = pattern(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+_BRACKETS: Final = pattern(r"\[([^\]]*)\]")
+_RANGE: Final = pattern(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", re.ASCII)
 
 
 def compact(names: Iterable[str]) -> str:

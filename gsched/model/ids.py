@@ -13,12 +13,13 @@ import re
 from typing import Final, NamedTuple
 
 from gsched.errors import UnknownJobError
+from gsched.model.patterns import pattern
 
 _NAME = r"[^@\s,/\[\].][^@\s,/\[\]]*"  # of a head: 21..22 is not job 21 of a head ".22"
 _DIGITS = 18  # of a number, at most
 _INDEX = r"(?:0|[1-9][0-9]{0,6})"
 _TERM = rf"{_INDEX}(?:-{_INDEX}(?::[1-9][0-9]{{0,6}})?)?"
-_JOB_ID = re.compile(
+_JOB_ID = pattern(
     rf"(?P<number>[1-9][0-9]{{0,{_DIGITS - 1}}})(?P<elements>\[(?:{_TERM}(?:,{_TERM})*)?\])?"
     rf"(?:\.(?P<server>{_NAME}))?(?:@(?P<host>{_NAME}))?"
 )
@@ -29,10 +30,10 @@ ELEMENT_BASE: Final = 2**40
 INDICES: Final = 2**20
 #: Arrays have numbers below this, so that those of their elements stay below 2**53.
 ARRAYS_END: Final = (2**53 - ELEMENT_BASE) // INDICES
-_RANGE = re.compile(r"(?P<first>[0-9]+)(?:\.\.+|-|:)(?P<last>[0-9]+)(?:\.[^,\s]*)?")
-_LIST = re.compile(r"[0-9][^,\s]*(?:,[0-9][^,\s]*)+,?")
-_BRACKETS = re.compile(r"[0-9]+\[.*", re.DOTALL)
-_ZEROS = re.compile(r"0+(?P<rest>[1-9][0-9]*)(?P<server>\..*)?")
+_RANGE = pattern(r"(?P<first>[0-9]+)(?:\.\.+|-|:)(?P<last>[0-9]+)(?:\.[^,\s]*)?")
+_LIST = pattern(r"[0-9][^,\s]*(?:,[0-9][^,\s]*)+,?")
+_BRACKETS = pattern(r"[0-9]+\[.*", re.DOTALL)
+_ZEROS = pattern(r"0+(?P<rest>[1-9][0-9]*)(?P<server>\..*)?")
 _SHOWN = 60  # characters of an operand in a message
 
 

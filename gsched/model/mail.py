@@ -1,16 +1,16 @@
 """``-m`` and ``-M``: when mail about a job is sent, and to whom. Pure; commands and head use it."""
 
-import re
 from typing import Final
 
 from gsched.errors import InvalidRequestError
 from gsched.model.limits import MAX_RECIPIENT, MAX_RECIPIENTS
+from gsched.model.patterns import pattern
 
 #: b: it begins; e: it ends; a: it is aborted; f: it fails; j: each element of an array by itself.
 POINTS: Final = frozenset("abefj")
 NEVER: Final = frozenset("np")
 #: A local part or an address. Nothing in it ends a line of a header, or begins an option.
-_RECIPIENT: Final = re.compile(
+_RECIPIENT: Final = pattern(
     r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,63}(?:@(?P<domain>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?))?"
 )
 #: Values of Slurm's ``--mail-type``, as letters.

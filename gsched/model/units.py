@@ -5,17 +5,16 @@ import re
 
 from gsched.errors import BadResourceError
 from gsched.model.limits import shown
+from gsched.model.patterns import pattern
 
-_SIZE = re.compile(r"(?P<number>[0-9]{1,19}(?:\.[0-9]{1,9})?)(?P<prefix>[kmgtp]?)(?P<unit>i?[bw]?)")
-_BANDWIDTH = re.compile(
+_SIZE = pattern(r"(?P<number>[0-9]{1,19}(?:\.[0-9]{1,9})?)(?P<prefix>[kmgtp]?)(?P<unit>i?[bw]?)")
+_BANDWIDTH = pattern(
     r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,9})?) ?"
     r"(?P<prefix>[kKMGTP]?)(?P<binary>i?)(?P<unit>B|b|bit)/s"
 )
-_COUNT = re.compile(
-    r"(?P<number>[0-9]{1,19}(?:\.[0-9]{1,9})?(?:e\+?[0-9]{1,2})?)(?P<prefix>[kmgbt]?)"
-)
+_COUNT = pattern(r"(?P<number>[0-9]{1,19}(?:\.[0-9]{1,9})?(?:e\+?[0-9]{1,2})?)(?P<prefix>[kmgbt]?)")
 _THOUSANDS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
-_SHORT = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{1,9})?) ?(?P<unit>ms|us)")
+_SHORT = pattern(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{1,9})?) ?(?P<unit>ms|us)")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 MAX_DURATION_S = 1e10  # 317 years: more is a typing error, and floats still count milliseconds
 MAX_SIZE_BYTES = 1024**6  # an exbibyte: more is a typing error, and 64 bits still hold sums of many

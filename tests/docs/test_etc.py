@@ -8,6 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gsched.config.environment import (
+    DEFAULT_NODE_STATE_DIR,
+)
 from gsched.config.idle_gpus import IdleGpusConfig, IdleQueueConfig
 from gsched.config.load import parse_config
 from gsched.config.nodes import (
@@ -40,7 +43,6 @@ from gsched.config.tables import (
     QueueConfig,
 )
 from gsched.config.tasks import TasksConfig
-from gsched.config.words import DEFAULT_NODE_STATE_DIR
 
 ETC = Path(__file__).resolve().parents[2] / "etc"
 TEXT = (ETC / "gsched.toml").read_text(encoding="utf-8")

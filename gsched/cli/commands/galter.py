@@ -7,7 +7,12 @@ from typing import Final
 import click
 import msgspec
 
-from gsched.cli.common import QuickCommand, connected, gsched_command
+from gsched.cli.common import (
+    QuickCommand,
+    connected,
+    gsched_command,
+    option,
+)
 from gsched.cli.operands import (
     UNFINISHED,
     carry_out,
@@ -75,20 +80,20 @@ class _Galter(QuickCommand):
 @jobs_argument
 @tasks_option
 @galter_options
-@click.option(
+@option(
     "-h",
     "hold_list",
     metavar="HOLD_LIST",
     help="Set the holds: u, o, s, or several such as uo; n: none.",
 )
-@click.option(
+@option(
     "-W",
     "attributes",
     multiple=True,
     metavar="NAME=VALUE",
     help="Other attributes: depend=TYPE:JOB, or kill_delay=SECONDS (--grace).",
 )
-@click.option("--dry-run", is_flag=True, help="Check the change, without making it.")
+@option("--dry-run", is_flag=True, help="Check the change, without making it.")
 @connected
 def galter(
     head: HeadClient,

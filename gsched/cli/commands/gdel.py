@@ -6,7 +6,14 @@ import sys
 
 import click
 
-from gsched.cli.common import command_name, connected, gsched_command, is_terminal, print_note
+from gsched.cli.common import (
+    command_name,
+    connected,
+    gsched_command,
+    is_terminal,
+    option,
+    print_note,
+)
 from gsched.cli.operands import (
     ALL,
     carry_out,
@@ -35,21 +42,19 @@ Examples:
 
 @gsched_command("gdel", epilog=EPILOG)
 @click.argument("jobs", nargs=-1, metavar="[JOB...]")
-@click.option("-u", "users", default="", metavar="USERS", help="All jobs of these users.")
-@click.option("--me", "me", is_flag=True, help="All of your jobs.")
-@click.option("-m", "--message", default="", metavar="MSG", help="Message for the job's history.")
+@option("-u", "users", default="", metavar="USERS", help="All jobs of these users.")
+@option("--me", "me", is_flag=True, help="All of your jobs.")
+@option("-m", "--message", default="", metavar="MSG", help="Message for the job's history.")
 @grace_option
-@click.option(
-    "-y", "--yes", is_flag=True, help=f"Do not ask before deleting more than {ASK_ABOVE} jobs."
-)
-@click.option("-p", "purge", is_flag=True, help="KILL at once, like -W force.")
+@option("-y", "--yes", is_flag=True, help=f"Do not ask before deleting more than {ASK_ABOVE} jobs.")
+@option("-p", "purge", is_flag=True, help="KILL at once, like -W force.")
 @tasks_option
-@click.option("-b", "retry", default="", metavar="SECONDS", help="Accepted for compatibility.")
-@click.option("-a", "_asynchronous", is_flag=True, help="Accepted for compatibility.")
-@click.option("-c", "_clean", is_flag=True, help="Accepted for compatibility.")
-@click.option("-x", "_history", is_flag=True, help="Accepted for compatibility.")
-@click.option("--wait", "wait", is_flag=True, help="Wait until the jobs have ended.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
+@option("-b", "retry", default="", metavar="SECONDS", help="Accepted for compatibility.")
+@option("-a", "_asynchronous", is_flag=True, help="Accepted for compatibility.")
+@option("-c", "_clean", is_flag=True, help="Accepted for compatibility.")
+@option("-x", "_history", is_flag=True, help="Accepted for compatibility.")
+@option("--wait", "wait", is_flag=True, help="Wait until the jobs have ended.")
+@option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def gdel(  # noqa: PLR0913 - one parameter for each option
     head: HeadClient,

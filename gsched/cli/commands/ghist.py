@@ -4,7 +4,14 @@ from collections.abc import Iterable
 
 import click
 
-from gsched.cli.common import color_option, connected, gsched_command, print_json, report_errors
+from gsched.cli.common import (
+    color_option,
+    connected,
+    gsched_command,
+    option,
+    print_json,
+    report_errors,
+)
 from gsched.cli.moments import parse_moment
 from gsched.cli.running import runner
 from gsched.cli.show.fields import fields_of, shape_options, shaped
@@ -40,27 +47,23 @@ _PREDICTED = (
 @gsched_command("ghist", cls=shaped("Ghist", (*fields_of(JobRow), *_PREDICTED)), epilog=EPILOG)
 @click.argument("jobs", nargs=-1, metavar="[JOB...]")
 @shape_options
-@click.option("-u", "--user", metavar="USER", help="Show only jobs of this user.")
-@click.option(
+@option("-u", "--user", metavar="USER", help="Show only jobs of this user.")
+@option(
     "--since",
     metavar="MOMENT",
     help="Show only jobs that ended at or after: 2026-11-20, '2026-11-20 08:00', 2d, today.",
 )
-@click.option("--until", metavar="MOMENT", help="Show only jobs that ended before that time.")
-@click.option(
+@option("--until", metavar="MOMENT", help="Show only jobs that ended before that time.")
+@option(
     "--outcome",
     type=click.Choice([kind.value for kind in OutcomeKind]),
     metavar="KIND",
     help=f"Show only jobs with this outcome: {', '.join(OutcomeKind)}.",
 )
-@click.option(
-    "--failed", is_flag=True, help="Show only jobs that failed; cancelled jobs do not count."
-)
-@click.option("-q", "--queue", metavar="QUEUE", help="Show only jobs of this queue.")
-@click.option(
-    "-N", "--name", metavar="NAME", help="Show only jobs of this name; * and ? are wildcards."
-)
-@click.option(
+@option("--failed", is_flag=True, help="Show only jobs that failed; cancelled jobs do not count.")
+@option("-q", "--queue", metavar="QUEUE", help="Show only jobs of this queue.")
+@option("-N", "--name", metavar="NAME", help="Show only jobs of this name; * and ? are wildcards.")
+@option(
     "--limit",
     type=click.IntRange(min=0),
     default=DEFAULT_LIMIT,
@@ -68,7 +71,7 @@ _PREDICTED = (
     metavar="N",
     help="Number of jobs to show, newest first; 0: all.",
 )
-@click.option(
+@option(
     "--predictions",
     is_flag=True,
     help="Show predicted and measured use of each job on each of its nodes.",

@@ -9,6 +9,7 @@ from gsched.cli.common import (
     connected,
     gsched_command,
     is_terminal,
+    option,
     print_json,
     print_note,
     printable,
@@ -47,7 +48,7 @@ _CHANGES = ("create", "set", "unset", "delete")
 
 
 @gsched_command("gmgr", epilog=EPILOG)
-@click.option("-n", "--dry-run", is_flag=True, help="Only check the commands.")
+@option("-n", "--dry-run", is_flag=True, help="Only check the commands.")
 @click.argument("words", nargs=-1, metavar="[COMMAND [QUEUE[,...]] [ATTRIBUTE=VALUE...]]")
 @connected
 def gmgr(head: HeadClient, *, words: tuple[str, ...], dry_run: bool, as_json: bool) -> int:

@@ -9,6 +9,7 @@ from gsched.cli.common import (
     command_name,
     connected,
     gsched_command,
+    option,
     print_json,
     print_note,
     printable,
@@ -45,19 +46,17 @@ Examples:
 
 @gsched_command("gmigrate", epilog=EPILOG)
 @click.argument("job", metavar="JOB")
-@click.option("--to", "nodes", default="", metavar="NODE[,NODE]", help="Target nodes.")
-@click.option(
+@option("--to", "nodes", default="", metavar="NODE[,NODE]", help="Target nodes.")
+@option(
     "--gpus",
     type=click.IntRange(min=1),
     default=None,
     metavar="N",
     help="Number of GPUs after the migration.",
 )
-@click.option("-m", "--message", default="", metavar="MSG", help="Message for the job's history.")
-@click.option(
-    "--wait", "waits", is_flag=True, help="Wait for the first step after it; print each phase."
-)
-@click.option("--dry-run", is_flag=True, help="Show the target, without migrating.")
+@option("-m", "--message", default="", metavar="MSG", help="Message for the job's history.")
+@option("--wait", "waits", is_flag=True, help="Wait for the first step after it; print each phase.")
+@option("--dry-run", is_flag=True, help="Show the target, without migrating.")
 @connected
 def gmigrate(  # noqa: PLR0913 - one parameter for each option
     head: HeadClient,

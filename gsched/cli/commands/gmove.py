@@ -2,7 +2,11 @@
 
 import click
 
-from gsched.cli.common import connected, gsched_command
+from gsched.cli.common import (
+    connected,
+    gsched_command,
+    option,
+)
 from gsched.cli.operands import carry_out, jobs_argument, normal_ids
 from gsched.cli.running import runner
 from gsched.client import HeadClient
@@ -18,7 +22,7 @@ Examples:
 @gsched_command("gmove", epilog=EPILOG)
 @click.argument("queue", metavar="QUEUE")
 @jobs_argument
-@click.option("--dry-run", is_flag=True, help="Check the change, without making it.")
+@option("--dry-run", is_flag=True, help="Check the change, without making it.")
 @connected
 def gmove(
     head: HeadClient, *, queue: str, jobs: tuple[str, ...], dry_run: bool, as_json: bool

@@ -2,7 +2,12 @@
 
 import click
 
-from gsched.cli.common import connected, gsched_command, report_results
+from gsched.cli.common import (
+    connected,
+    gsched_command,
+    option,
+    report_results,
+)
 from gsched.cli.operands import jobs_argument
 from gsched.cli.running import runner
 from gsched.client import HeadClient, body_of
@@ -20,9 +25,9 @@ Examples:
 @gsched_command("gmsg", epilog=EPILOG)
 @click.argument("message", metavar="MESSAGE")
 @jobs_argument
-@click.option("-E", "to_stderr", is_flag=True, help="Write to the standard error: the default.")
-@click.option("-O", "to_stdout", is_flag=True, help="Write to the standard output.")
-@click.option("--node", default="", metavar="NODE", help="Files of the job on NODE.")
+@option("-E", "to_stderr", is_flag=True, help="Write to the standard error: the default.")
+@option("-O", "to_stdout", is_flag=True, help="Write to the standard output.")
+@option("--node", default="", metavar="NODE", help="Files of the job on NODE.")
 @connected
 def gmsg(  # noqa: PLR0913 - one parameter for each option
     head: HeadClient,

@@ -13,6 +13,7 @@ from gsched.cli.common import (
     connected,
     gsched_command,
     is_terminal,
+    option,
     print_json,
     print_note,
     report_errors,
@@ -65,7 +66,7 @@ Examples:
 
 
 def _reason_option(function: Callback) -> Callback:
-    return click.option(
+    return option(
         "-m",
         "-N",
         "--reason",
@@ -90,44 +91,42 @@ _PREDICTED = ("has", "unpredicted", "predicted", "measured", "errors")
     metavar="[drain|resume|maintenance|power|confirm-dead|remove|replace|revoke] [NODE...]",
 )
 @_reason_option
-@click.option(
+@option(
     "--migrate",
     is_flag=True,
     help="drain: also migrate the jobs that can be migrated, a few at a time.",
 )
-@click.option(
+@option(
     "--from", "from_", default="", metavar="TIME", help="maintenance: when it begins; default: now."
 )
-@click.option(
+@option(
     "--to", default="", metavar="TIME", help="maintenance: when it ends; +4h: after its beginning."
 )
-@click.option(
+@option(
     "--cancel",
     type=click.IntRange(min=1),
     metavar="NUMBER",
     help="maintenance: cancel this one, on all its nodes or those that are named.",
 )
-@click.option("-y", "--yes", is_flag=True, help="confirm-dead: do not ask for confirmation.")
-@click.option(
+@option("-y", "--yes", is_flag=True, help="confirm-dead: do not ask for confirmation.")
+@option(
     "--identity",
     default="",
     metavar="BEGINNING",
     help="replace: the gnode to accept, if several were refused.",
 )
-@click.option("-a", "all_fields", is_flag=True, help="Show all details of all nodes (pbsnodes -a).")
-@click.option(
+@option("-a", "all_fields", is_flag=True, help="Show all details of all nodes (pbsnodes -a).")
+@option(
     "-l", "down_only", is_flag=True, help="Show only nodes that take no jobs: name, state, reason."
 )
-@click.option("-o", "offline", is_flag=True, help="Drain the nodes (pbsnodes -o).")
-@click.option("-c", "clear", is_flag=True, help="Resume the nodes (pbsnodes -c).")
-@click.option(
+@option("-o", "offline", is_flag=True, help="Drain the nodes (pbsnodes -o).")
+@option("-c", "clear", is_flag=True, help="Resume the nodes (pbsnodes -c).")
+@option(
     "--predictions",
     is_flag=True,
     help="Show predicted and measured use of each node, and past prediction errors.",
 )
-@click.option(
-    "--login", is_flag=True, help="Show the login hosts: they run no jobs and serve commands."
-)
+@option("--login", is_flag=True, help="Show the login hosts: they run no jobs and serve commands.")
 @color_option
 @connected
 def gnodes(

@@ -4,7 +4,14 @@ import sys
 
 import click
 
-from gsched.cli.common import command_name, connected, gsched_command, print_json, print_note
+from gsched.cli.common import (
+    command_name,
+    connected,
+    gsched_command,
+    option,
+    print_json,
+    print_note,
+)
 from gsched.cli.follow import STDERR, STDOUT, follow, read_output, tail, whole
 from gsched.cli.running import runner
 from gsched.cli.terminal_text import TerminalOut, to_stdout
@@ -22,11 +29,9 @@ Examples:
 
 @gsched_command("gpeek", epilog=_EPILOG)
 @click.argument("job", metavar="JOB")
-@click.option(
-    "-f", "--follow", "follows", is_flag=True, help="Follow the output until the job ends."
-)
-@click.option("-e", "--stderr", "errors", is_flag=True, help="Print stderr instead of stdout.")
-@click.option(
+@option("-f", "--follow", "follows", is_flag=True, help="Follow the output until the job ends.")
+@option("-e", "--stderr", "errors", is_flag=True, help="Print stderr instead of stdout.")
+@option(
     "-n",
     "--lines",
     type=click.IntRange(min=0),
@@ -34,13 +39,13 @@ Examples:
     metavar="N",
     help="Print only the last N lines.",
 )
-@click.option(
+@option(
     "--node",
     default="",
     metavar="NODE",
     help="Node whose output to print [default: the job's first].",
 )
-@click.option(
+@option(
     "--raw",
     is_flag=True,
     help="Print control sequences to a terminal as they are; by default they are escaped.",

@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from gsched.cli.common import color_option, connected, gsched_command, print_json, print_note
+from gsched.cli.common import (
+    color_option,
+    connected,
+    gsched_command,
+    option,
+    print_json,
+    print_note,
+)
 from gsched.cli.moments import parse_moment
 from gsched.cli.monitor import MonitorClient
 from gsched.cli.running import runner
@@ -41,36 +48,34 @@ Examples:
 @gsched_command("greport", cls=shaped("Greport", fields_of(UsageRow)), epilog=EPILOG)
 @click.argument("form", required=False, default="", metavar="[daily|weekly|monthly]")
 @shape_options
-@click.option(
+@option(
     "--of",
     "of_date",
     default="",
     metavar="DATE",
     help="The day, week or month of a report that has this date; default: the last complete one.",
 )
-@click.option(
+@option(
     "--since",
     default="",
     metavar="TIME",
     help="Jobs that ended at or after this: 2d, yesterday, 2026-11-20.  [default: yesterday]",
 )
-@click.option("--until", default="", metavar="TIME", help="Jobs that ended before this.")
-@click.option(
+@option("--until", default="", metavar="TIME", help="Jobs that ended before this.")
+@option(
     "--by",
     default="",
     metavar="GROUP",
     help="A line for each user, account, queue, name, outcome, node, gpu-type, day, week or month."
     "  [default: user]",
 )
-@click.option("-u", "--user", default="", metavar="USER", help="Only jobs of this user.")
-@click.option("-q", "--queue", default="", metavar="QUEUE", help="Only jobs of this queue.")
-@click.option("-N", "--name", default="", metavar="NAME", help="Only jobs of this name; * and ?.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
-@click.option(
-    "--swf", "as_swf", is_flag=True, help="Print the jobs in the Standard Workload Format."
-)
-@click.option("--html", "as_html", is_flag=True, help="Print a report as one HTML file.")
-@click.option(
+@option("-u", "--user", default="", metavar="USER", help="Only jobs of this user.")
+@option("-q", "--queue", default="", metavar="QUEUE", help="Only jobs of this queue.")
+@option("-N", "--name", default="", metavar="NAME", help="Only jobs of this name; * and ?.")
+@option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+@option("--swf", "as_swf", is_flag=True, help="Print the jobs in the Standard Workload Format.")
+@option("--html", "as_html", is_flag=True, help="Print a report as one HTML file.")
+@option(
     "--mail",
     "recipients",
     default="",

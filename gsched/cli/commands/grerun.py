@@ -2,12 +2,11 @@
 
 from typing import TYPE_CHECKING, Final
 
-import click
-
 from gsched.cli.common import (
     command_name,
     connected,
     gsched_command,
+    option,
     print_json,
     print_note,
     report_errors,
@@ -43,18 +42,16 @@ _SHOWN: Final = 200  # characters of a list of indices beside the new id
 
 @gsched_command("grerun", epilog=EPILOG)
 @jobs_argument
-@click.option(
+@option(
     "--failed",
     is_flag=True,
     help="Submit the elements of the array JOB that have failed again, as a new array; or the "
     "failed job.",
 )
-@click.option(
-    "-f", "--force", is_flag=True, help="Also rerun jobs that are marked as not rerunnable."
-)
-@click.option("-m", "--message", default="", metavar="MSG", help="Message for the job's history.")
+@option("-f", "--force", is_flag=True, help="Also rerun jobs that are marked as not rerunnable.")
+@option("-m", "--message", default="", metavar="MSG", help="Message for the job's history.")
 @grace_option
-@click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
+@option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def grerun(  # noqa: PLR0913 - one parameter for each option
     head: HeadClient,
@@ -92,11 +89,11 @@ def _check_failed(jobs: tuple[str, ...], others: tuple[tuple[str, bool], ...]) -
     Raises:
         UsageError: there is something.
     """
-    for option, is_given in others:
+    for other, is_given in others:
         if is_given:
             raise UsageError(
-                f"--failed and {option} are mutually exclusive",
-                hint=f"omit {option}: --failed submits finished jobs again and stops none",
+                f"--failed and {other} are mutually exclusive",
+                hint=f"omit {other}: --failed submits finished jobs again and stops none",
             )
     if ALL in normal_ids(jobs):
         raise UsageError(

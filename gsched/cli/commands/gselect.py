@@ -5,9 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-import click
-
-from gsched.cli.common import connected, gsched_command, print_json
+from gsched.cli.common import connected, gsched_command, option, print_json
 from gsched.cli.running import runner
 from gsched.cli.times import parse_start_time
 from gsched.client import HeadClient
@@ -51,20 +49,20 @@ Examples:
 
 
 @gsched_command("gselect", epilog=EPILOG)
-@click.option("-a", "start", default="", metavar="[OP]DATE", help="Execution time, as after -a.")
-@click.option("-A", "account", default=None, metavar="ACCOUNT", help="Account.")
-@click.option("-c", "checkpoint", default="", metavar="[OP]WHEN", help="Checkpoint attribute.")
-@click.option("-h", "holds", default="", metavar="HOLD_LIST", help="Exactly these holds; n: none.")
-@click.option("-l", "resources", multiple=True, metavar="LIST", help="Resources: mem.gt.4gb,...")
-@click.option("-N", "name", default=None, metavar="NAME", help="Job name.")
-@click.option("-p", "priority", default="", metavar="[OP]N", help="Priority: .ge.100.")
-@click.option("-q", "destination", default="", metavar="QUEUE", help="Queue of the job.")
-@click.option("-r", "rerunnable", default="", metavar="y|n", help="Whether it can be rerun.")
-@click.option("-s", "states", default="", metavar="STATES", help="States, as one word: QR.")
-@click.option("-u", "users", default="", metavar="USERS", help="Owners: a,b@host.")
-@click.option("-e", "execution", is_flag=True, help="Only jobs in execution queues: all are.")
-@click.option("-x", "finished", is_flag=True, help="Include finished jobs.")
-@click.option("-H", "history", is_flag=True, help="Only finished jobs.")
+@option("-a", "start", default="", metavar="[OP]DATE", help="Execution time, as after -a.")
+@option("-A", "account", default=None, metavar="ACCOUNT", help="Account.")
+@option("-c", "checkpoint", default="", metavar="[OP]WHEN", help="Checkpoint attribute.")
+@option("-h", "holds", default="", metavar="HOLD_LIST", help="Exactly these holds; n: none.")
+@option("-l", "resources", multiple=True, metavar="LIST", help="Resources: mem.gt.4gb,...")
+@option("-N", "name", default=None, metavar="NAME", help="Job name.")
+@option("-p", "priority", default="", metavar="[OP]N", help="Priority: .ge.100.")
+@option("-q", "destination", default="", metavar="QUEUE", help="Queue of the job.")
+@option("-r", "rerunnable", default="", metavar="y|n", help="Whether it can be rerun.")
+@option("-s", "states", default="", metavar="STATES", help="States, as one word: QR.")
+@option("-u", "users", default="", metavar="USERS", help="Owners: a,b@host.")
+@option("-e", "execution", is_flag=True, help="Only jobs in execution queues: all are.")
+@option("-x", "finished", is_flag=True, help="Include finished jobs.")
+@option("-H", "history", is_flag=True, help="Only finished jobs.")
 @connected
 def gselect(head: HeadClient, /, *, as_json: bool, **given: object) -> int:
     """Print the id of each job that meets all criteria, one on each line.

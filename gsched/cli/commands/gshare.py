@@ -2,9 +2,14 @@
 
 from collections.abc import Sequence
 
-import click
-
-from gsched.cli.common import color_option, connected, gsched_command, print_json, print_note
+from gsched.cli.common import (
+    color_option,
+    connected,
+    gsched_command,
+    option,
+    print_json,
+    print_note,
+)
 from gsched.cli.running import runner
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_table
@@ -36,11 +41,9 @@ COLUMNS = (
 
 
 @gsched_command("gshare", epilog=EPILOG)
-@click.option(
-    "-A", "--project", default="", metavar="PROJECT", help="Only this project and its users."
-)
-@click.option("-u", "--user", default="", metavar="USER", help="Only this user.")
-@click.option("-t", "--tree", is_flag=True, help="Indent projects by their place in the tree.")
+@option("-A", "--project", default="", metavar="PROJECT", help="Only this project and its users.")
+@option("-u", "--user", default="", metavar="USER", help="Only this user.")
+@option("-t", "--tree", is_flag=True, help="Indent projects by their place in the tree.")
 @color_option
 @connected
 def gshare(

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gsched.cli.common import command_name, connected, gsched_command, print_note
+from gsched.cli.common import (
+    command_name,
+    connected,
+    gsched_command,
+    option,
+    print_note,
+)
 from gsched.cli.running import runner
 from gsched.client import HeadClient, error_from
 from gsched.errors import HeadUnreachableError, UsageError
@@ -32,20 +38,20 @@ Examples:
 @gsched_command("gshell", epilog=_EPILOG, interspersed=False)
 @click.argument("job", metavar="JOB")
 @click.argument("words", nargs=-1, metavar="[COMMAND [ARGUMENT...]]", type=click.UNPROCESSED)
-@click.option(
+@option(
     "--node",
     default="",
     metavar="NODE",
     help="Node of the job on which to start it [default: the job's first].",
 )
-@click.option(
+@option(
     "-L",
     "ports",
     multiple=True,
     metavar="PORT:PORT",
     help="Forward a port of 127.0.0.1 to a port of the job's node; may be repeated.",
 )
-@click.option("-N", "only_ports", is_flag=True, help="Start no shell; only forward ports.")
+@option("-N", "only_ports", is_flag=True, help="Start no shell; only forward ports.")
 @connected
 def gshell(  # noqa: PLR0913 - one parameter for each option
     head: HeadClient,

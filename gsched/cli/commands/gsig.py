@@ -1,8 +1,10 @@
 """``gsig``: send a signal to running jobs."""
 
-import click
-
-from gsched.cli.common import connected, gsched_command
+from gsched.cli.common import (
+    connected,
+    gsched_command,
+    option,
+)
 from gsched.cli.operands import (
     RUNNING,
     carry_out,
@@ -24,7 +26,7 @@ Examples:
 
 @gsched_command("gsig", epilog=EPILOG)
 @jobs_argument
-@click.option(
+@option(
     "-s",
     "--signal",
     "signal_text",
@@ -33,10 +35,8 @@ Examples:
     metavar="SIGNAL",
     help="Name with or without SIG, number, suspend (STOP), resume (CONT), or NULL (only check).",
 )
-@click.option(
-    "-a", "asynchronous", is_flag=True, help="Accepted for compatibility; gsig never waits."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
+@option("-a", "asynchronous", is_flag=True, help="Accepted for compatibility; gsig never waits.")
+@option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def gsig(
     head: HeadClient,

@@ -11,6 +11,7 @@ from gsched.cli.common import (
     color_option,
     connected,
     gsched_command,
+    option,
     print_json,
     report_errors,
 )
@@ -44,11 +45,9 @@ Examples:
 
 @gsched_command(NAME, cls=shaped("Gstat", fields_of(JobRow, JobStory, QueueRow)), epilog=_EPILOG)
 @click.argument("jobs", nargs=-1, metavar="[JOB...]")
-@click.option("-f", "--full", is_flag=True, help="Show all details: attempts, usage, events.")
-@click.option(
-    "-u", "--user", default="", metavar="USERS", help="Show only jobs of these users: a,b."
-)
-@click.option(
+@option("-f", "--full", is_flag=True, help="Show all details: attempts, usage, events.")
+@option("-u", "--user", default="", metavar="USERS", help="Show only jobs of these users: a,b.")
+@option(
     "-s",
     "--state",
     "states",
@@ -56,23 +55,23 @@ Examples:
     metavar="STATES",
     help="Show only jobs in these states: Q,R or held.",
 )
-@click.option("--me", is_flag=True, help="Show only my own jobs.")
-@click.option("-x", "--all", "finished", is_flag=True, help="Include jobs that have ended.")
-@click.option("-a", "_unfinished", is_flag=True, help="Show unfinished jobs: the default.")
-@click.option("-r", "running", is_flag=True, help="Show only jobs that run.")
-@click.option("-i", "inactive", is_flag=True, help="Show only unfinished jobs that do not run.")
-@click.option("-n", "nodes", is_flag=True, help="Show the nodes of each job instead of reasons.")
-@click.option("-t", "elements", is_flag=True, help="Show the elements of arrays, one by one.")
-@click.option("-Q", "-q", "queues", is_flag=True, help="List the queues.")
-@click.option("--sort", default="", metavar="FIELDS", help="Sort by fields: gpus,-elapsed.")
-@click.option(
+@option("--me", is_flag=True, help="Show only my own jobs.")
+@option("-x", "--all", "finished", is_flag=True, help="Include jobs that have ended.")
+@option("-a", "_unfinished", is_flag=True, help="Show unfinished jobs: the default.")
+@option("-r", "running", is_flag=True, help="Show only jobs that run.")
+@option("-i", "inactive", is_flag=True, help="Show only unfinished jobs that do not run.")
+@option("-n", "nodes", is_flag=True, help="Show the nodes of each job instead of reasons.")
+@option("-t", "elements", is_flag=True, help="Show the elements of arrays, one by one.")
+@option("-Q", "-q", "queues", is_flag=True, help="List the queues.")
+@option("--sort", default="", metavar="FIELDS", help="Sort by fields: gpus,-elapsed.")
+@option(
     "--format", "form", default="", metavar="FORMAT", help="A line for each job: '{id} {name:<20}'."
 )
-@click.option("--plain", is_flag=True, help="Print TAB-separated lines, also on a terminal.")
-@click.option("--no-pager", is_flag=True, help="Do not show long lists with a pager.")
-@click.option("--why", is_flag=True, help="Show only waiting jobs: reason and expected start.")
+@option("--plain", is_flag=True, help="Print TAB-separated lines, also on a terminal.")
+@option("--no-pager", is_flag=True, help="Do not show long lists with a pager.")
+@option("--why", is_flag=True, help="Show only waiting jobs: reason and expected start.")
 @shape_options
-@click.option("--watch", is_flag=True, help="Refresh the list every 2 s, until Ctrl-C.")
+@option("--watch", is_flag=True, help="Refresh the list every 2 s, until Ctrl-C.")
 @color_option
 @connected
 def gstat(head: HeadClient, /, jobs: tuple[str, ...], **given: object) -> int:

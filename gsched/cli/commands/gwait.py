@@ -10,6 +10,7 @@ from gsched.cli.common import (
     connected,
     gsched_command,
     is_terminal,
+    option,
     print_error,
     print_json,
     print_note,
@@ -40,20 +41,18 @@ Examples:
 
 @gsched_command("gwait", epilog=_EPILOG)
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-@click.option(
-    "--timeout", default=None, metavar="TIME", help="Give up after TIME and exit with 124."
-)
-@click.option(
+@option("--timeout", default=None, metavar="TIME", help="Give up after TIME and exit with 124.")
+@option(
     "--progress",
     is_flag=True,
     help="Show on stderr how far the jobs are: bars on a terminal, else lines.",
 )
-@click.option(
+@option(
     "--fail-held",
     is_flag=True,
     help="Do not wait for a held job: exit with 125 when JOB is or becomes held.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing about the jobs.")
+@option("-q", "--quiet", is_flag=True, help="Print nothing about the jobs.")
 @connected
 def gwait(  # noqa: PLR0913 - one parameter for each option
     head: HeadClient,

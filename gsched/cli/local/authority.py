@@ -2,7 +2,14 @@
 
 import click
 
-from gsched.cli.common import color_option, connected, head_option, print_json, print_note
+from gsched.cli.common import (
+    color_option,
+    connected,
+    head_option,
+    option,
+    print_json,
+    print_note,
+)
 from gsched.cli.local.options import SETTINGS, HelpfulGroup, subcommand
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_table
@@ -69,7 +76,7 @@ def replace(head: HeadClient, *, as_json: bool) -> int:
 
 
 @subcommand("finish")
-@click.option("--force", is_flag=True, help="Although nodes have no new certificate yet.")
+@option("--force", is_flag=True, help="Although nodes have no new certificate yet.")
 @head_option
 @connected
 def finish(head: HeadClient, *, force: bool, as_json: bool) -> int:

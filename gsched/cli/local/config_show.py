@@ -12,7 +12,11 @@ import click
 import msgspec
 from msgspec import UNSET
 
-from gsched.cli.common import print_json, print_note
+from gsched.cli.common import (
+    option,
+    print_json,
+    print_note,
+)
 from gsched.cli.local.layout import ClusterLayout
 from gsched.cli.local.options import subcommand
 from gsched.cli.local.toml import value_text
@@ -166,7 +170,7 @@ def _identities(rows: Sequence[Setting] | Sequence[RunningSetting]) -> list[tupl
 
 @subcommand("show")
 @click.argument("file", required=False)
-@click.option("--diff", is_flag=True, help="Show only what differs from the defaults or the file.")
+@option("--diff", is_flag=True, help="Show only what differs from the defaults or the file.")
 def show(*, file: str | None, diff: bool, as_json: bool) -> int:
     """Show the configuration in effect, with the line of the file or the default of each key.
 

@@ -7,15 +7,24 @@ from pathlib import Path
 
 import click
 
-from gsched.cli.common import color_option, head_option, print_json, printable, wants_color
+from gsched.cli.common import (
+    color_option,
+    head_option,
+    option,
+    print_json,
+    printable,
+    wants_color,
+)
 from gsched.cli.local import head_checks, login_checks, machine_checks, notify_checks
 from gsched.cli.local.findings import Finding, Level, collected, ok
 from gsched.cli.local.layout import ClusterLayout, layout_of
 from gsched.cli.local.options import subcommand
 from gsched.client import HeadClient
-from gsched.config.environment import environment
+from gsched.config.environment import (
+    DEFAULT_NODE_STATE_DIR,
+    environment,
+)
 from gsched.config.tables import Config
-from gsched.config.words import DEFAULT_NODE_STATE_DIR
 from gsched.errors import CannotWriteError
 from gsched.model.units import format_size
 from gsched.pki.files import files_of
@@ -24,13 +33,11 @@ _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
 @subcommand("doctor")
-@click.option(
+@option(
     "--dir", "directory", metavar="D", default=None, help="Check the cluster of `gsched up` in D."
 )
-@click.option(
-    "--config", "config_path", metavar="FILE", default=None, help="Check this configuration."
-)
-@click.option(
+@option("--config", "config_path", metavar="FILE", default=None, help="Check this configuration.")
+@option(
     "--save-snapshot",
     "snapshot_path",
     metavar="FILE",

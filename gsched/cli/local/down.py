@@ -8,7 +8,11 @@ import click
 import msgspec
 import psutil
 
-from gsched.cli.common import is_terminal, print_json
+from gsched.cli.common import (
+    is_terminal,
+    option,
+    print_json,
+)
 from gsched.cli.local import cluster
 from gsched.cli.local.daemons import is_gone, launcher_process, pause, running_process, stop
 from gsched.cli.local.layout import ClusterLayout, layout_of
@@ -28,12 +32,12 @@ LAUNCHER_WAIT_S = 5.0
 
 @subcommand("down")
 @directory_option
-@click.option(
+@option(
     "--kill-jobs",
     is_flag=True,
     help="First cancel all jobs, waiting ones included (TERM, 5 s, KILL).",
 )
-@click.option(
+@option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0.1),

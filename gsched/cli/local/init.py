@@ -5,21 +5,24 @@ import pwd
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import click
-
-from gsched.cli.common import print_json
+from gsched.cli.common import (
+    option,
+    print_json,
+)
 from gsched.cli.local.cluster import host_name
 from gsched.cli.local.options import subcommand
 from gsched.cli.local.toml import write_file
 from gsched.clock import SystemClock
-from gsched.config.load import load_config, parse_config
-from gsched.config.tables import Config
-from gsched.config.words import (
+from gsched.config.environment import (
     DEFAULT_CONFIG,
     DEFAULT_NODE_STATE_DIR,
     DEFAULT_SOCKET,
     DEFAULT_STATE_DIR,
     HEAD_ACCOUNT,
+)
+from gsched.config.load import load_config, parse_config
+from gsched.config.tables import Config
+from gsched.config.words import (
     node_socket_of,
 )
 from gsched.errors import CannotWriteError, ConfigError, InvalidRequestError
@@ -71,23 +74,21 @@ class Done:
 
 
 @subcommand("init")
-@click.option(
+@option(
     "--dir",
     "directory",
     metavar="D",
     default=None,
     help="Create all files below D instead of /etc/gsched, /run/gsched and /var/lib/gsched.",
 )
-@click.option("--name", metavar="SERVER", default="", help="Name of the head in job ids.")
-@click.option(
+@option("--name", metavar="SERVER", default="", help="Name of the head in job ids.")
+@option(
     "--user",
     metavar="USER",
     default="",
     help="Account of the head [default: gsched, or with --dir your own].",
 )
-@click.option(
-    "--force", is_flag=True, help="Overwrite the configuration; the authority is always kept."
-)
+@option("--force", is_flag=True, help="Overwrite the configuration; the authority is always kept.")
 def init(*, directory: str | None, name: str, user: str, force: bool, as_json: bool) -> int:
     """Create what a new site lacks: a configuration, an authority and the head's directories.
 

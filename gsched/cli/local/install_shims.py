@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from gsched.cli.common import option
 from gsched.cli.local.options import SETTINGS
 from gsched.cli.pbs.personality import PERSONALITIES
 from gsched.cli.pbs.shim import COMMANDS
@@ -53,14 +54,14 @@ def _own_path() -> list[str]:
 
 @click.command("install-shims", context_settings=SETTINGS)
 @click.argument("directory", metavar="DIR")
-@click.option(
+@option(
     "--personality",
     type=click.Choice([*PERSONALITIES, SLURM]),
     default="torque",
     show_default=True,
     help="Whose formats, letters and exit codes the commands use.",
 )
-@click.option("--force", is_flag=True, help="Replace files that gsched did not make.")
+@option("--force", is_flag=True, help="Replace files that gsched did not make.")
 def install_shims(*, directory: str, personality: str, force: bool) -> int:
     """Install qsub, qstat and the other commands of PBS, or those of Slurm, into DIR.
 

@@ -12,14 +12,20 @@ from typing import Final, TypeVar
 import click
 import msgspec
 
-from gsched.cli.common import print_json
+from gsched.cli.common import (
+    option,
+    print_json,
+)
 from gsched.cli.local.cluster import host_name
 from gsched.cli.local.options import subcommand
 from gsched.cli.local.toml import with_value, write_file
 from gsched.client import error_from
+from gsched.config.environment import (
+    DEFAULT_CONFIG,
+    DEFAULT_NODE_STATE_DIR,
+)
 from gsched.config.load import load_config, parse_config
 from gsched.config.tls import TlsConfig
-from gsched.config.words import DEFAULT_CONFIG, DEFAULT_NODE_STATE_DIR
 from gsched.errors import (
     CannotWriteError,
     ConfigError,
@@ -50,8 +56,8 @@ T = TypeVar("T")
 
 @subcommand("join", epilog=EPILOG)
 @click.argument("words", nargs=-1, required=True, metavar="ADDRESS TOKEN sha256:HASH")
-@click.option("--name", default="", metavar="NAME", help="Name of this host in the cluster.")
-@click.option(
+@option("--name", default="", metavar="NAME", help="Name of this host in the cluster.")
+@option(
     "--config",
     "config_path",
     metavar="FILE",

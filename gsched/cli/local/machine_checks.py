@@ -17,11 +17,13 @@ from gsched.cli.local.findings import Finding, collected, fail, ok, warn
 from gsched.cli.local.layout import ClusterLayout
 from gsched.cli.times import format_time
 from gsched.clock import SystemClock
-from gsched.config.environment import config_path
+from gsched.config.environment import (
+    DEFAULT_NODE_STATE_DIR,
+    config_path,
+)
 from gsched.config.load import load_config
 from gsched.config.nodes import SHARE_COMPILERS
 from gsched.config.tables import Config
-from gsched.config.words import DEFAULT_NODE_STATE_DIR
 from gsched.cuda_driver import find_driver
 from gsched.errors import ConfigError
 from gsched.model.units import format_size

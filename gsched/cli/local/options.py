@@ -4,7 +4,13 @@ from collections.abc import Callable
 
 import click
 
-from gsched.cli.common import Callback, json_option, print_note, version_option
+from gsched.cli.common import (
+    Callback,
+    json_option,
+    option,
+    print_note,
+    version_option,
+)
 from gsched.errors import UsageError
 
 SETTINGS = {"help_option_names": ["--help"], "max_content_width": 100}
@@ -34,7 +40,7 @@ def subcommand(name: str, *, epilog: str = "") -> Callable[[Callback], click.Com
 
 def directory_option(function: Callback) -> Callback:
     """Add ``--dir D`` as the parameter ``directory`` (None: the default one)."""
-    return click.option(
+    return option(
         "--dir",
         "directory",
         metavar="D",

@@ -1,8 +1,12 @@
 """``gsched recover``: why the head is in safe mode, what nodes know, and the word that ends it."""
 
-import click
-
-from gsched.cli.common import connected, head_option, print_json, printable
+from gsched.cli.common import (
+    connected,
+    head_option,
+    option,
+    print_json,
+    printable,
+)
 from gsched.cli.local.head_checks import safe_mode_reason
 from gsched.cli.local.options import subcommand
 from gsched.client import HeadClient
@@ -29,13 +33,13 @@ KINDS = {
 
 
 @subcommand("recover")
-@click.option("--accept", is_flag=True, help="End safe mode: restore what the nodes know.")
-@click.option(
+@option("--accept", is_flag=True, help="End safe mode: restore what the nodes know.")
+@option(
     "--without-nodes",
     is_flag=True,
     help="With --accept: do not wait for known nodes; all waiting jobs are held.",
 )
-@click.option(
+@option(
     "--believe",
     metavar="NODE",
     default="",

@@ -2,7 +2,14 @@
 
 import click
 
-from gsched.cli.common import color_option, connected, head_option, print_json, print_note
+from gsched.cli.common import (
+    color_option,
+    connected,
+    head_option,
+    option,
+    print_json,
+    print_note,
+)
 from gsched.cli.local.options import SETTINGS, HelpfulGroup, subcommand
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_table
@@ -33,11 +40,9 @@ def token() -> None:
 
 
 @subcommand("create", epilog=_CREATE_EPILOG)
-@click.option(
-    "--role", type=click.Choice(MEMBER_ROLES), required=True, help="What the host becomes."
-)
-@click.option("--name", default="", metavar="NAME", help="The only name that the host can have.")
-@click.option(
+@option("--role", type=click.Choice(MEMBER_ROLES), required=True, help="What the host becomes.")
+@option("--name", default="", metavar="NAME", help="The only name that the host can have.")
+@option(
     "--ttl", default="15m", metavar="TIME", help="For how long the token counts [default: 15m]."
 )
 @head_option

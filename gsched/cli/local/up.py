@@ -17,7 +17,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from gsched.cli.common import is_terminal, print_json, print_note
+from gsched.cli.common import (
+    is_terminal,
+    option,
+    print_json,
+    print_note,
+)
 from gsched.cli.local import cluster
 from gsched.cli.local.cluster import ClusterRequest, check_wanted
 from gsched.cli.local.daemons import (
@@ -61,23 +66,23 @@ Examples:
 
 @subcommand("up", epilog=EPILOG)
 @directory_option
-@click.option("--nodes", type=int, metavar="N", help="Number of nodes [default: 1].")
-@click.option(
+@option("--nodes", type=int, metavar="N", help="Number of nodes [default: 1].")
+@option(
     "--cpus", type=int, metavar="C", help="CPUs per node [default: an equal share of this machine]."
 )
-@click.option(
+@option(
     "--gpus",
     type=int,
     metavar="G",
     help="Declared GPUs per node [default: none, or this machine's if there is one node].",
 )
-@click.option("--gpu-type", metavar="T", help="Type of the declared GPUs [default: declared].")
-@click.option(
+@option("--gpu-type", metavar="T", help="Type of the declared GPUs [default: declared].")
+@option(
     "--memory",
     metavar="M",
     help="Memory per node, such as 8gb [default: an equal share of this machine].",
 )
-@click.option(
+@option(
     "--policy",
     "policies",
     multiple=True,
@@ -85,7 +90,7 @@ Examples:
     help="Policy of the queues (such as fifo) or for training jobs (such as goodput); may be "
     "repeated for one of each [default: balance and deadline].",
 )
-@click.option(
+@option(
     "--share",
     is_flag=False,
     flag_value="colocate",
@@ -93,7 +98,7 @@ Examples:
     help="Let jobs share GPUs (gsub --gpu-share): mps, mig, hami-core, interception, colocate or "
     "none [default without RUNTIME: colocate].",
 )
-@click.option(
+@option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0.1),

@@ -6,10 +6,14 @@ import socket
 import webbrowser
 from typing import Final
 
-import click
 import msgspec
 
-from gsched.cli.common import head_option, print_json, print_note
+from gsched.cli.common import (
+    head_option,
+    option,
+    print_json,
+    print_note,
+)
 from gsched.cli.local.options import subcommand
 from gsched.client import HeadClient
 from gsched.config.environment import environment
@@ -28,7 +32,7 @@ _TEXT_BROWSERS: Final = ("www-browser", "links", "elinks", "lynx", "w3m")
 
 
 @subcommand("web", epilog=EPILOG)
-@click.option("--print", "only_print", is_flag=True, help="Print the address; open no browser.")
+@option("--print", "only_print", is_flag=True, help="Print the address; open no browser.")
 @head_option
 def web(*, only_print: bool, head_address: str, as_json: bool) -> int:
     """Show the page of the cluster: queue, nodes, GPUs, jobs.

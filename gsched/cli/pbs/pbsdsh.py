@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 import click
 
-from gsched.cli.common import gsched_command
+from gsched.cli.common import (
+    gsched_command,
+    option,
+)
 from gsched.cli.steps.job import JobNodes, job_nodes
 from gsched.cli.steps.tasks import TaskRequest, Tasks
 from gsched.config.environment import full_environment
@@ -21,13 +24,13 @@ class _TailCommand(click.Command):
 
 @gsched_command("pbsdsh", cls=_TailCommand, interspersed=False)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="PROGRAM [ARGUMENT...]")
-@click.option("-c", "copies", type=click.IntRange(min=1), metavar="COPIES", help="So many copies.")
-@click.option("-n", "slot", type=click.IntRange(min=0), metavar="NUMBER", help="Only on this slot.")
-@click.option("-h", "host", default="", metavar="HOST", help="Only on the slots of this host.")
-@click.option("-u", "once", is_flag=True, help="Once on each node instead of once on each slot.")
-@click.option("-s", "one_by_one", is_flag=True, help="One copy after the other.")
-@click.option("-o", "no_wait", is_flag=True, help="Accepted for compatibility; output is joined.")
-@click.option("-v", "verbose", is_flag=True, help="Tell of each copy on stderr.")
+@option("-c", "copies", type=click.IntRange(min=1), metavar="COPIES", help="So many copies.")
+@option("-n", "slot", type=click.IntRange(min=0), metavar="NUMBER", help="Only on this slot.")
+@option("-h", "host", default="", metavar="HOST", help="Only on the slots of this host.")
+@option("-u", "once", is_flag=True, help="Once on each node instead of once on each slot.")
+@option("-s", "one_by_one", is_flag=True, help="One copy after the other.")
+@option("-o", "no_wait", is_flag=True, help="Accepted for compatibility; output is joined.")
+@option("-v", "verbose", is_flag=True, help="Tell of each copy on stderr.")
 def pbsdsh(  # noqa: PLR0913 - one parameter for each option
     *,
     command: tuple[str, ...],

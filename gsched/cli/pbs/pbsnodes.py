@@ -6,7 +6,13 @@ from typing import Final
 
 import click
 
-from gsched.cli.common import connected, gsched_command, print_error, report_results
+from gsched.cli.common import (
+    connected,
+    gsched_command,
+    option,
+    print_error,
+    report_results,
+)
 from gsched.cli.dialect import spoken
 from gsched.cli.pbs import vnodes
 from gsched.cli.pbs.documents import nodes_xml
@@ -38,24 +44,24 @@ _BAD: Final = ("down", "offline", "state-unknown")
 
 @gsched_command("pbsnodes")
 @click.argument("operands", nargs=-1, metavar="[STATE] [NODE...]")
-@click.option("-a", "_all", is_flag=True, help="All attributes of all nodes: the default.")
-@click.option("-l", "brief", is_flag=True, help="Name and state of nodes that are down or offline.")
-@click.option("-x", "as_xml", is_flag=True, help="Print XML.")
-@click.option("-o", "offline", is_flag=True, help="Take the nodes offline: gnodes drain.")
-@click.option("-c", "clear", is_flag=True, help="Take the nodes back: gnodes resume.")
-@click.option("-r", "reset", is_flag=True, help="The same as -c.")
-@click.option("-N", "note", default=None, metavar="NOTE", help="With -o: the reason.")
-@click.option("-n", "notes", is_flag=True, help="With -l: show the reasons, too.")
-@click.option("-q", "quiet", is_flag=True, help="No messages on stderr.")
-@click.option("-v", "openpbs", is_flag=True, help="OpenPBS: all attributes of all vnodes.")
-@click.option("-S", "summary", is_flag=True, help="OpenPBS: a line for each node.")
-@click.option("-j", "with_jobs", is_flag=True, help="OpenPBS: jobs and what is free.")
-@click.option("-L", "whole", is_flag=True, help="With -S and -j: do not cut names.")
-@click.option("-F", "form", default="", metavar="json|dsv", help="OpenPBS: JSON or DSV.")
-@click.option("-D", "delimiter", default="|", metavar="TEXT", help="With -F dsv: between fields.")
-@click.option("-H", "hosts", default="", metavar="HOSTS", help="OpenPBS: only these hosts: a,b.")
-@click.option("-C", "comment", default=None, metavar="TEXT", help="OpenPBS: with -o: the reason.")
-@click.option("-s", "server", default="", metavar="SERVER", help="Only this server is accepted.")
+@option("-a", "_all", is_flag=True, help="All attributes of all nodes: the default.")
+@option("-l", "brief", is_flag=True, help="Name and state of nodes that are down or offline.")
+@option("-x", "as_xml", is_flag=True, help="Print XML.")
+@option("-o", "offline", is_flag=True, help="Take the nodes offline: gnodes drain.")
+@option("-c", "clear", is_flag=True, help="Take the nodes back: gnodes resume.")
+@option("-r", "reset", is_flag=True, help="The same as -c.")
+@option("-N", "note", default=None, metavar="NOTE", help="With -o: the reason.")
+@option("-n", "notes", is_flag=True, help="With -l: show the reasons, too.")
+@option("-q", "quiet", is_flag=True, help="No messages on stderr.")
+@option("-v", "openpbs", is_flag=True, help="OpenPBS: all attributes of all vnodes.")
+@option("-S", "summary", is_flag=True, help="OpenPBS: a line for each node.")
+@option("-j", "with_jobs", is_flag=True, help="OpenPBS: jobs and what is free.")
+@option("-L", "whole", is_flag=True, help="With -S and -j: do not cut names.")
+@option("-F", "form", default="", metavar="json|dsv", help="OpenPBS: JSON or DSV.")
+@option("-D", "delimiter", default="|", metavar="TEXT", help="With -F dsv: between fields.")
+@option("-H", "hosts", default="", metavar="HOSTS", help="OpenPBS: only these hosts: a,b.")
+@option("-C", "comment", default=None, metavar="TEXT", help="OpenPBS: with -o: the reason.")
+@option("-s", "server", default="", metavar="SERVER", help="Only this server is accepted.")
 @connected
 def pbsnodes(  # noqa: C901, PLR0913 - one parameter for each option
     head: HeadClient,

@@ -11,7 +11,14 @@ from typing import Final, Literal, NamedTuple
 
 import click
 
-from gsched.cli.common import connected, gsched_command, is_terminal, print_error, print_note
+from gsched.cli.common import (
+    connected,
+    gsched_command,
+    is_terminal,
+    option,
+    print_error,
+    print_note,
+)
 from gsched.cli.dialect import spoken
 from gsched.cli.pbs.pbsnodes import attributes_of
 from gsched.cli.pbs.queues import queue_attributes, server_attributes
@@ -45,11 +52,11 @@ class _QmgrCommand(NamedTuple):
 
 @gsched_command("qmgr")
 @click.argument("servers", nargs=-1, metavar="[SERVER...]")
-@click.option("-c", "command", default=None, metavar="COMMAND", help="Carry out one command.")
-@click.option("-e", "echo", is_flag=True, help="Print each command before its result.")
-@click.option("-n", "check", is_flag=True, help="Only check the syntax.")
-@click.option("-z", "quiet", is_flag=True, help="No messages on stderr.")
-@click.option("-a", "abort", is_flag=True, help="End at the first error.")
+@option("-c", "command", default=None, metavar="COMMAND", help="Carry out one command.")
+@option("-e", "echo", is_flag=True, help="Print each command before its result.")
+@option("-n", "check", is_flag=True, help="Only check the syntax.")
+@option("-z", "quiet", is_flag=True, help="No messages on stderr.")
+@option("-a", "abort", is_flag=True, help="End at the first error.")
 @connected
 def qmgr(  # noqa: PLR0913 - one parameter for each option
     head: HeadClient,

@@ -8,7 +8,12 @@ from typing import Final
 import click
 import msgspec
 
-from gsched.cli.common import connected, gsched_command, print_error
+from gsched.cli.common import (
+    connected,
+    gsched_command,
+    option,
+    print_error,
+)
 from gsched.cli.dialect import spoken
 from gsched.cli.pbs import listing
 from gsched.cli.pbs.attributes import LINE_SIZE, attributes_of, exec_host, session_id, wrapped
@@ -153,17 +158,17 @@ class _QstatCommand(click.Command):
 
 def _options(function: click.decorators.FC) -> click.decorators.FC:
     for flag, target, text in reversed((*_FLAGS, *_SILENT)):
-        function = click.option(flag, target, is_flag=True, help=text)(function)
+        function = option(flag, target, is_flag=True, help=text)(function)
     return function
 
 
 @gsched_command("qstat", cls=_QstatCommand)
 @click.argument("operands", nargs=-1, metavar="[JOB|QUEUE|@SERVER|QUEUE@SERVER...]")
 @_options
-@click.option("-u", "user", default="", metavar="USERS", help="Only jobs of these users: a,b@host.")
-@click.option("-F", "form", default="", metavar="json|dsv", help="With -f: OpenPBS's JSON or DSV.")
-@click.option("-D", "delimiter", default="|", metavar="TEXT", help="With -F dsv: between fields.")
-@click.option("-W", "letters", default="", metavar="LETTERS", help="Options as one word: -W an.")
+@option("-u", "user", default="", metavar="USERS", help="Only jobs of these users: a,b@host.")
+@option("-F", "form", default="", metavar="json|dsv", help="With -f: OpenPBS's JSON or DSV.")
+@option("-D", "delimiter", default="|", metavar="TEXT", help="With -F dsv: between fields.")
+@option("-W", "letters", default="", metavar="LETTERS", help="Options as one word: -W an.")
 @connected
 def qstat(head: HeadClient, /, operands: tuple[str, ...], letters: str, **given: object) -> int:
     """Show jobs, queues (-Q, -q) or the server (-B), as Torque or OpenPBS prints them."""

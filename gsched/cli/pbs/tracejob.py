@@ -6,7 +6,13 @@ from typing import Final
 
 import click
 
-from gsched.cli.common import connected, gsched_command, print_error, printable
+from gsched.cli.common import (
+    connected,
+    gsched_command,
+    option,
+    print_error,
+    printable,
+)
 from gsched.cli.dialect import spoken
 from gsched.cli.times import local_times
 from gsched.client import HeadClient
@@ -17,18 +23,18 @@ _DAY_S: Final = 86400.0
 
 @gsched_command("tracejob")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-@click.option("-n", "days", type=click.IntRange(min=1), metavar="DAYS", help="Only these days.")
-@click.option("-q", "quiet", is_flag=True, help="No messages on stderr.")
-@click.option("-a", "_accounting", is_flag=True, help="Accepted for compatibility.")
-@click.option("-l", "_scheduler", is_flag=True, help="Accepted for compatibility.")
-@click.option("-m", "_mom", is_flag=True, help="Accepted for compatibility.")
-@click.option("-s", "_server", is_flag=True, help="Accepted for compatibility.")
-@click.option("-v", "_verbose", is_flag=True, help="Accepted for compatibility.")
-@click.option("-z", "_frequent", is_flag=True, help="Accepted for compatibility.")
-@click.option("-w", "_width", default="", metavar="WIDTH", help="Accepted for compatibility.")
-@click.option("-c", "_count", default="", metavar="COUNT", help="Accepted for compatibility.")
-@click.option("-f", "_filter", multiple=True, metavar="FILTER", help="Accepted for compatibility.")
-@click.option("-p", "_path", default="", metavar="PATH", help="Accepted for compatibility.")
+@option("-n", "days", type=click.IntRange(min=1), metavar="DAYS", help="Only these days.")
+@option("-q", "quiet", is_flag=True, help="No messages on stderr.")
+@option("-a", "_accounting", is_flag=True, help="Accepted for compatibility.")
+@option("-l", "_scheduler", is_flag=True, help="Accepted for compatibility.")
+@option("-m", "_mom", is_flag=True, help="Accepted for compatibility.")
+@option("-s", "_server", is_flag=True, help="Accepted for compatibility.")
+@option("-v", "_verbose", is_flag=True, help="Accepted for compatibility.")
+@option("-z", "_frequent", is_flag=True, help="Accepted for compatibility.")
+@option("-w", "_width", default="", metavar="WIDTH", help="Accepted for compatibility.")
+@option("-c", "_count", default="", metavar="COUNT", help="Accepted for compatibility.")
+@option("-f", "_filter", multiple=True, metavar="FILTER", help="Accepted for compatibility.")
+@option("-p", "_path", default="", metavar="PATH", help="Accepted for compatibility.")
 @connected
 def tracejob(
     head: HeadClient,

@@ -8,12 +8,20 @@ from typing import IO, Final
 import click
 import msgspec
 
-from gsched.cli.common import MOMENTS, SHAPE, QuickCommand, check_width, printable
+from gsched.cli.common import (
+    MOMENTS,
+    SHAPE,
+    QuickCommand,
+    check_width,
+    option,
+    printable,
+)
 from gsched.cli.terminal_text import escaped
 from gsched.errors import UsageError
+from gsched.model.patterns import pattern
 from gsched.model.wording import counted
 
-_FIELDS: Final = re.compile(r"[a-z][a-z0-9_.]*(?:,[a-z][a-z0-9_.]*)*")
+_FIELDS: Final = pattern(r"[a-z][a-z0-9_.]*(?:,[a-z][a-z0-9_.]*)*")
 
 
 class ShapedCommand(QuickCommand):
@@ -101,13 +109,13 @@ def shape_options(function: Callable[..., int | None]) -> Callable[..., int | No
         ("--template", "TEXT", "A line for each row, of the fields of --json: '{job_id} {state}'."),
         ("--jq", "EXPR", "Filter the JSON document with jq; texts are printed raw."),
     ):
-        function = click.option(name, expose_value=False, metavar=metavar, help=text)(function)
+        function = option(name, expose_value=False, metavar=metavar, help=text)(function)
     return function
 
 
 #: Where a document has its rows.
 _ROWS: Final = ("jobs", "nodes", "queues", "rows")
-_HOLE: Final = re.compile(r"\{\{|\}\}|\{(?P<path>[a-z][a-z0-9_.]*)(?::(?P<spec>[^{}]*))?\}")
+_HOLE: Final = pattern(r"\{\{|\}\}|\{(?P<path>[a-z][a-z0-9_.]*)(?::(?P<spec>[^{}]*))?\}")
 JQ_S: Final = 60.0
 
 

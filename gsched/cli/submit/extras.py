@@ -8,8 +8,9 @@ from typing import NamedTuple
 from gsched.cli.dialect import spoken
 from gsched.cli.submit.place import SubmitContext
 from gsched.errors import UsageError
+from gsched.model.patterns import pattern
 
-_UMASK = re.compile(r"0?[0-7]{1,4}")
+_UMASK = pattern(r"0?[0-7]{1,4}")
 #: Attributes of Torque and OpenPBS that ``-W`` takes, and why they change nothing.
 _WITHOUT_EFFECT = {
     "group_list": "jobs run with the group of the submitting process; submit with newgrp or sg",

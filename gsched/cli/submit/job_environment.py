@@ -2,11 +2,11 @@
 
 import os
 import pwd
-import re
 from collections.abc import Iterable, Mapping
 
 from gsched.errors import UsageError
 from gsched.model.limits import MAX_ENVIRONMENT_BYTES, MAX_MESSAGE, SUBMIT_ARGS
+from gsched.model.patterns import pattern
 
 #: Taken along even without -V, so that the programs and the Python of an activated environment
 #: are those of the job. Only PATH would do for most; the others let pip and conda agree with it,
@@ -15,13 +15,13 @@ ALWAYS_TAKEN = (
     *("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"),
     *("GSCHED_HEAD", "GSCHED_CONFIG"),
 )
-_VARIABLE = re.compile(
+_VARIABLE = pattern(
     r"""(?P<name>[^=,]*)(?:=(?:"(?P<double>[^"]*)"(?=,|$)|'(?P<single>[^']*)'(?=,|$)"""
     r"""|(?P<plain>(?:\\,|[^,])*)))?(?:,|$)"""
 )
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # what a shell can read
+_NAME = pattern(r"[A-Za-z_][A-Za-z0-9_]*")  # what a shell can read
 #: What Slurm tells a job of itself, which is not true of a job that it submits.
-_OF_SLURM_JOB = re.compile(
+_OF_SLURM_JOB = pattern(
     r"SLURM_(?:ARRAY_|STEP)\w+|SLURM_(?:JOB_(?:ID|ACCOUNT|GPUS)|JOBID|NTASKS|NPROCS|NTASKS_PER_NODE"
     r"|CPUS_PER_TASK|RESTART_COUNT|TASK_PID|GPUS_ON_NODE|MEM_PER_NODE)"
 )

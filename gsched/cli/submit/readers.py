@@ -17,6 +17,7 @@ from gsched.cli.submit.place import SubmitContext, absolute
 from gsched.cli.times import parse_start_time, read_duration_s
 from gsched.errors import InvalidRequestError, NotPermittedError, UnknownUserError, UsageError
 from gsched.model.mail import checked_points, checked_recipients
+from gsched.model.patterns import pattern
 from gsched.model.units import parse_count, parse_duration_s, parse_interval_s, parse_size_bytes
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from gsched.model.job import EarlySignal
 
 _JOIN: Final = {"o": "oe", "e": "eo", "n": "n"}
-_KEEP: Final = re.compile(r"n|d?[oe]{1,2}d?|d")
+_KEEP: Final = pattern(r"n|d?[oe]{1,2}d?|d")
 _EARLY_MOST_S: Final = 65_535.0  # Slurm's limit
 _NAME_LENGTH_MOST: Final = 236  # PBS's own limit
 

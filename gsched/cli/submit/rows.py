@@ -5,11 +5,12 @@ are made of these rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import click
 
-from gsched.cli.common import Callback
+from gsched.cli.common import Callback, QuickOption
 from gsched.cli.submit import readers as r
 from gsched.cli.submit.extras import read_extras
 from gsched.cli.submit.place import SubmitContext, absolute
@@ -63,8 +64,8 @@ class Row(NamedTuple):
         text = self.alter_help if galter and self.alter_help else self.help
         words = [*self.names.split(), self.alter if galter else self.field]
         if not self.metavar:
-            return click.Option(words, is_flag=True, help=text, hidden=not text)
-        return click.Option(
+            return QuickOption(words, is_flag=True, help=text, hidden=not text)
+        return QuickOption(
             words,
             default=None,
             multiple=self.many,
@@ -314,9 +315,20 @@ _OF_PBS: Final = (
 ROWS: Final = (*(row for rows in SECTIONS.values() for row in rows), *_OF_PBS)
 
 
+@cache
+def _options() -> Mapping[str, click.Option]:
+    """Return the options of gsub by their fields."""
+    return {row.field: row.option() for row in ROWS}
+
+
 def gsub_options(function: Callback) -> Callback:
     """Add the options of all rows to gsub."""
-    return _with(function, [row.option() for row in ROWS])
+    return _with(function, list(_options().values()))
+
+
+def directive_options() -> list[click.Parameter]:
+    """Return the options that may stand in a script."""
+    return [_options()[row.field] for row in ROWS if row.directive]
 
 
 def galter_options(function: Callback) -> Callback:

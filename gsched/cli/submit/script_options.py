@@ -9,11 +9,23 @@ from gsched.cli.running import usage_message
 from gsched.cli.submit.directives import Directive, Scan, prefixes_for, scan
 from gsched.cli.submit.options import merged, read_options
 from gsched.cli.submit.place import SubmitContext
-from gsched.cli.submit.rows import ROWS
+from gsched.cli.submit.rows import directive_options
 from gsched.cli.submit.scripts import Script
 from gsched.cli.submit.stated import StatedOptions
 from gsched.config.environment import environment
 from gsched.errors import BadResourceError, BadScriptError, GschedError
+
+
+class _DirectiveReader(QuickCommand):
+    """Reads the options of a line; click would look at the default of each of the others, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of a line into the parameters of the context."""
+        values, rest, given = self.make_parser(ctx).parse_args(args)
+        for parameter in dict.fromkeys(given):
+            parameter.handle_parse_result(ctx, values, rest)
+        ctx.args = rest
+        return rest
 
 
 class ScriptOptions:
@@ -69,8 +81,7 @@ def read_directives(script: Script, *, prefix: str | None, place: SubmitContext)
     directives = [*found.directives, *_of_others(script, found, prefixes, place, read)]
     if not directives:
         return read
-    rows: list[click.Parameter] = [row.option() for row in ROWS if row.directive]
-    reader = QuickCommand("gsub", params=rows, add_help_option=False)
+    reader = _DirectiveReader("gsub", params=directive_options(), add_help_option=False)
     for directive in directives:
         where = f"{script.where}:{directive.line}"
         try:

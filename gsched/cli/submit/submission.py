@@ -1,7 +1,6 @@
 """From options to the job the head gets: paths, environment, launch; checked as early as can be."""
 
 import os
-import re
 from typing import Any, Final
 
 from gsched.cli.dialect import spoken
@@ -13,11 +12,12 @@ from gsched.cli.submit.scripts import Script
 from gsched.cli.submit.stated import StatedOptions
 from gsched.client import new_key
 from gsched.errors import CannotWriteError, UnreadableScriptError, UsageError
+from gsched.model.patterns import pattern
 from gsched.protocol.submissions import SubmitJob
 
 #: What is kept on the execution host lies in the home directory, under its usual name.
 KEPT: Final = "~/"
-_MINUTES: Final = re.compile(r"(?:.*,)?(?:c|interval)=([1-9][0-9]{0,5})(?:,.*)?")
+_MINUTES: Final = pattern(r"(?:.*,)?(?:c|interval)=([1-9][0-9]{0,5})(?:,.*)?")
 #: Options of `gsched.cli.submit.sections`.
 _SECTIONS: Final = (
     *("container", "container_mounts", "container_workdir", "container_runtime", "array"),
