@@ -4,7 +4,6 @@ What is shown is durable: a query waits for the commit that is under way.
 """
 
 import asyncio
-import contextlib
 import math
 import re
 from array import array
@@ -52,7 +51,7 @@ from gschedd.http.lists import ROWS_PER_SLICE, Lists, chosen_jobs, send
 from gschedd.http.pace import Pace
 from gschedd.http.shares import ShareQueries
 from gschedd.http.shown import ShownHead, StartForecasts
-from gschedd.http.stories import Recorded, all_at_one_moment, at_one_moment, origin_of
+from gschedd.http.stories import Recorded, all_at_one_moment, at_one_moment, present, recorded
 from gschedd.plan.forecast import Forecast
 from gschedd.store.reader import Entry, HistoryFilter, Reader
 from gschedd.store.unstarted import Unstarted
@@ -294,7 +293,10 @@ class Queries:
         return answer(await self._story(request.match_info["id"], caller, start))
 
     async def stories(self, request: web.Request) -> web.StreamResponse:
-        """``GET /v1/stories?ids=ID,ID``: the details of many jobs, with one read for all."""
+        """``GET /v1/stories?ids=ID,ID``: the details of many jobs, with one read for all.
+
+        With ``past=0`` only what the head's state has: neither earlier attempts nor events.
+        """
         caller = self._callers.of(request)
         texts = list(dict.fromkeys(t for t in _COMMA.split(request.query.get("ids", "")) if t))
         if len(texts) > MAX_STORIES:
@@ -309,17 +311,19 @@ class Queries:
         starts: Mapping[int, Forecast] = {}
         if request.query.get("forecast", "") == "1":
             starts = await self._starts_of(find()[0].values(), caller.uid)
-        origins = await self._origins(caller, find()[0].values())
-        past = await all_at_one_moment(
-            self._engine,
-            lambda: find()[0],
-            lambda numbers: self._read_long(partial(self._pasts, numbers)),
-        )
+        if request.query.get("past", "") == "0":
+            await self._engine.shown()
+            past = {job.id: present(job) for job in find()[0].values()}
+        else:
+            read = partial(_all_recorded, self._long_reader, caller)
+            past = await all_at_one_moment(
+                self._engine,
+                lambda: find()[0],
+                lambda jobs: self._read_long(partial(read, jobs)),
+            )
         jobs, errors = find()
         found = [
-            self._seen_by(
-                caller, job, past.get(job.id, Recorded([], [])), starts.get(job.id), origins
-            )
+            self._seen_by(caller, job, past.get(job.id, Recorded()), starts.get(job.id))
             for job in jobs.values()
         ]
         return answer(
@@ -335,30 +339,12 @@ class Queries:
         self, text: str, caller: Caller, start: Forecast | None = None
     ) -> job_rows.JobStory:
         """Return all that is known of a job."""
-        origins = await self._origins(caller, [await self.find(text)])
         job, past = await at_one_moment(
             self._engine,
             lambda: self.find(text),
-            lambda number: self._read(partial(self._past, number)),
+            lambda job: self._read(partial(_recorded, self._reader, caller, job)),
         )
-        return self._seen_by(caller, job, past, start, origins)
-
-    async def _origins(self, caller: Caller, jobs: Iterable[Job]) -> dict[str, dict[str, str]]:
-        """Return where jobs were submitted that the caller may know all of, by environment."""
-        digests = {
-            job.spec.environment_digest
-            for job in jobs
-            if may(caller, Verb.READ_DETAILS, job.spec.owner)
-        }
-
-        def read() -> dict[str, dict[str, str]]:
-            found: dict[str, dict[str, str]] = {}
-            for digest in filter(None, digests):
-                with contextlib.suppress(StorageError):  # it is lost, or damaged
-                    found[digest] = origin_of(self._long_reader.blob(digest))
-            return found
-
-        return await self._read_long(read) if digests else {}
+        return self._seen_by(caller, job, past, start)
 
     def _seen_by(
         self,
@@ -366,7 +352,6 @@ class Queries:
         job: Job,
         past: Recorded,
         start: Forecast | None,
-        origins: Mapping[str, dict[str, str]],
     ) -> job_rows.JobStory:
         """Return all that is known; arguments may hold secrets and are the owner's business."""
         story = self._teller().story(
@@ -377,18 +362,8 @@ class Queries:
             start=start,
         )
         if may(caller, Verb.READ_DETAILS, job.spec.owner):
-            origin = origins.get(job.spec.environment_digest, {})
-            return structs.replace(story, origin=origin)
+            return structs.replace(story, origin=dict(past.origin))
         return structs.replace(story, arguments=())
-
-    def _past(self, job: int) -> Recorded:
-        """Return what the database has of a job."""
-        return Recorded(self._reader.attempts(job), self._reader.events(job))
-
-    def _pasts(self, jobs: Sequence[int]) -> dict[int, Recorded]:
-        """Return what the database has of some jobs."""
-        reader = self._long_reader
-        return {job: Recorded(reader.attempts(job), reader.events(job)) for job in jobs}
 
     async def wait(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/jobs/ID/wait``: answers when the job is done, or the time is over."""
@@ -595,3 +570,12 @@ def read_number(text: str, name: str) -> float:
 def up_nodes(head: Head) -> int:
     """Return how many nodes are connected."""
     return sum(node.state is NodeState.UP for node in head.state.nodes.values())
+
+
+def _recorded(reader: Reader, caller: Caller, job: Job) -> Recorded:
+    """Return what the database has of a job, as far as the caller may know it."""
+    return recorded(reader, job, with_origin=may(caller, Verb.READ_DETAILS, job.spec.owner))
+
+
+def _all_recorded(reader: Reader, caller: Caller, jobs: Sequence[Job]) -> dict[int, Recorded]:
+    return {job.id: _recorded(reader, caller, job) for job in jobs}

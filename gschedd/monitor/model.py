@@ -11,6 +11,7 @@ from gsched.config.web import WebConfig
 from gsched.protocol.samples import UseSamples
 from gschedd.monitor.database import Database
 from gschedd.monitor.link import HeadLink
+from gschedd.monitor.stories import Stories
 from gschedd.monitor.unfinished import UnfinishedJobs
 from gschedd.monitor.viewers import Viewers
 from gschedd.notify.scan import NotifierSettings
@@ -60,6 +61,7 @@ class ReadModel(Struct, kw_only=True):
     config: WebConfig
     database: Database
     unfinished: UnfinishedJobs
+    stories: Stories
     head: HeadLink
     viewers: Viewers
     clock: Clock

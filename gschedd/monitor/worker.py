@@ -38,6 +38,7 @@ from gschedd.monitor.report_routes import ReportRoutes
 from gschedd.monitor.serve import listen
 from gschedd.monitor.slurm.routes import SlurmRoutes
 from gschedd.monitor.store import MonitorStore
+from gschedd.monitor.stories import Stories
 from gschedd.monitor.unfinished import UnfinishedJobs
 from gschedd.monitor.usage import UsageModel
 from gschedd.monitor.viewers import Viewers
@@ -110,13 +111,15 @@ async def _run(
 ) -> None:
     config = begin.config
     key = _key(begin.state_dir)
+    head = HeadLink(begin.head_socket)
     async with contextlib.AsyncExitStack() as opened:
         model = ReadModel(
             server=begin.server,
             config=config,
             database=Database(path, begin.database),
             unfinished=UnfinishedJobs(begin.database),
-            head=HeadLink(begin.head_socket),
+            stories=Stories(begin.database, begin.server, head, clock),
+            head=head,
             viewers=Viewers(key, session_s=config.session_hours * 3600, clock=clock),
             clock=clock,
             notify=begin.notify,
@@ -125,6 +128,7 @@ async def _run(
         )
         opened.callback(model.database.close)
         opened.callback(model.unfinished.close)
+        opened.callback(model.stories.close)
         opened.push_async_callback(model.head.close)
         address = await _listen(begin, model, opened)
         await asyncio.to_thread(feed.begin)

@@ -3,7 +3,8 @@
 import hashlib
 import sqlite3
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar, cast
@@ -102,6 +103,15 @@ class Reader:
         )
         self._db.text_factory = text_of
         self._specs = rows.SpecReader()
+
+    @contextmanager
+    def moment(self) -> Iterator[None]:
+        """Let all reads of the block see one state of the database."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
 
     def jobs(self, ids: Sequence[int]) -> list[Job]:
         """Return jobs by id, done or not, as they are in the database; unknown ids are left out.

@@ -300,6 +300,25 @@ def test_without_the_head_its_database_still_shows_the_queue(
     assert "does not answer" in found.text
 
 
+def test_without_the_head_its_database_still_shows_a_job(
+    watched: Cluster, browser: Browser
+) -> None:
+    (waits,) = submit(watched, name="waits")
+    (held,) = submit(watched, name="held", holds=("user",))
+    here = browser.get(f"/jobs/{waits}").text
+    watched.head_process.send_signal(19)  # SIGSTOP: it hangs
+    try:
+        pages = [browser.get(f"/jobs/{job}") for job in (waits, held)]
+    finally:
+        watched.head_process.send_signal(18)
+
+    assert "no node has registered yet" in here
+    assert [page.status for page in pages] == [200, 200]
+    assert "no node has registered yet" not in pages[0].text
+    assert all("the head has not answered yet" in page.text for page in pages)
+    assert "grls -h u" in pages[1].text
+
+
 # --- gsched web ---
 
 

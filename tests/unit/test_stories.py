@@ -14,7 +14,7 @@ from gschedd.core.state.records import Job
 from gschedd.engine.loop import Engine, Watches
 from gschedd.engine.space import DiskSpace
 from gschedd.http import stories
-from gschedd.http.stories import Recorded, at_one_moment
+from gschedd.http.stories import Recorded, at_one_moment, recorded
 from gschedd.store.reader import Reader
 from tests.support.books import Books
 from tests.support.world import ALICE
@@ -35,12 +35,12 @@ class Reading:
         self._changes = changes
         self._reader = Reader(books.store.path)
 
-    async def read(self, job: int) -> Recorded:
-        found = Recorded(self._reader.attempts(job), self._reader.events(job))
+    async def read(self, job: Job) -> Recorded:
+        found = recorded(self._reader, job, with_origin=False)
         self.reads += 1
         if self.reads <= self._changes:
             asked: AnyJobAction = HoldJob(ids=()) if self.reads % 2 else ReleaseJob(ids=())
-            command = c.ActOnJob(caller=ALICE, job=job, action=asked)
+            command = c.ActOnJob(caller=ALICE, job=job.id, action=asked)
             (step,) = await self.engine.ask(
                 lambda now_s: [self._books.head.command(command, now_s)]
             )

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -12,7 +13,7 @@ from gsched.cli.show.jobfields import FIELDS, array_summary
 from gsched.cli.show.story import attribute_words, event_words, part_words, usage_words
 from gsched.cli.show.why import why_lines, why_sentence
 from gsched.cli.times import format_time
-from gsched.errors import GschedError, InvalidRequestError, UnknownJobError
+from gsched.errors import GschedError, InvalidRequestError
 from gsched.model.ids import INDICES, element_number, own_job_number, short_job_id
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
@@ -21,7 +22,6 @@ from gsched.protocol import actions as a
 from gsched.protocol.api import ActionReply, OutputChunk
 from gsched.protocol.job_rows import AttemptRow, JobStory
 from gsched.protocol.rerun import RerunFailed, RerunReply
-from gsched.protocol.stories import JobStories
 from gschedd.monitor.history import job_points, period_s
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.page.charts import Chart, chart
@@ -32,7 +32,7 @@ from gschedd.monitor.viewers import Viewer
 
 #: The end of a job's output that is shown, bytes, and how long a page waits for it, seconds.
 OUTPUT_BYTES: Final = 16 * 1024
-OUTPUT_S: Final = 0.25
+OUTPUT_S: Final = 0.15
 _WAITS: Final = (JobState.QUEUED, JobState.HELD, JobState.WAITING)
 _RUNS: Final = (JobState.RUNNING, JobState.MIGRATING)
 #: What a form can do with a job, and what is shown when it is done.
@@ -78,14 +78,19 @@ class JobPages:
 
     async def job(self, request: web.Request, viewer: Viewer) -> web.StreamResponse:
         """``GET /jobs/ID``."""
-        story = await self._story(request.match_info["id"], viewer)
-        row = story.row
-        may_act = self._site.may_act(viewer, row.user)
-        elements, charts, output = await asyncio.gather(
-            self._elements(story, page_number(request), viewer),
+        text, stories = request.match_info["id"], self._model.stories
+        may_read = partial(self._site.may_act, viewer)
+        recorded = await stories.recorded(text, may_read)
+        story = recorded or await stories.live(text, viewer)
+        may_act = may_read(story.row.user)
+        (story, warning), charts, output = await asyncio.gather(
+            stories.with_live(recorded, viewer, may_read) if recorded else _whole(story),
             self._charts(story),
             self._output(story, viewer, may_act=may_act),
         )
+        story = structs.replace(story, row=await self._shown.with_start(story.row, viewer))
+        row = story.row
+        elements = await self._elements(story, page_number(request), viewer)
         return self._site.page(
             "job.html",
             viewer,
@@ -93,7 +98,8 @@ class JobPages:
             here="/",
             story=story,
             row=row,
-            id=request.match_info["id"],
+            id=text,
+            warning=warning,
             sentence=why_sentence(story) if row.state in _WAITS or row.reason else "",
             why=_why(story) if row.state in _WAITS else [],
             facts=list(_facts(story)),
@@ -109,19 +115,6 @@ class JobPages:
             done=_ACTIONS.get(request.query.get("done", ""), ("", None))[0],
             number=page_number(request),
         )
-
-    async def _story(self, text: str, viewer: Viewer) -> JobStory:
-        """Return all that is known of a job, with the predicted start as lists have it.
-
-        Raises:
-            UnknownJobError: there is none.
-        """
-        own_job_number(text, server=self._model.server)
-        reply = await self._model.head.get("/v1/stories", JobStories, viewer=viewer, ids=text)
-        for error in reply.errors.values():
-            raise UnknownJobError(error.message, hint=error.hint)
-        story = reply.jobs[0]
-        return structs.replace(story, row=await self._shown.with_start(story.row, viewer))
 
     async def _elements(self, story: JobStory, number: int, viewer: Viewer) -> dict[str, object]:
         """Return a page of the elements of an array that are jobs, finished or not."""
@@ -252,6 +245,11 @@ class JobPages:
         if not reply.id:
             raise InvalidRequestError(reply.nothing or "nothing has failed")
         return self._site.sent_to(f"/jobs/{reply.id}{'[]' if reply.elements else ''}")
+
+
+async def _whole(story: JobStory) -> tuple[JobStory, str]:
+    """Return a story that the head has given, without a warning."""
+    return story, ""
 
 
 class RefusedActionError(InvalidRequestError):
