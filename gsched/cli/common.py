@@ -294,7 +294,7 @@ MOMENTS = frozenset(
             "left_s",
             "placed_s",
         ),
-        *("resumed_s", "heartbeat_s", "since_s", "probe_due_s", "next_try_s"),
+        *("resumed_s", "heartbeat_s", "since_s", "reason_s", "probe_due_s", "next_try_s"),
     }
 )
 #: Where a command keeps what prints the requested part of a document to a stream.

@@ -50,6 +50,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         resumptions: how often it was resumed without an operator within a day.
         problem: why the node takes no new jobs by its own word; empty: it does.
         reason: why it takes no jobs, whoever said so.
+        reason_s: since when, seconds since the epoch. ``reason_by``: who has drained it.
         identity: the beginning of the identity of its gnode.
         refused: in words, another gnode that wanted its place in the last minutes.
     """
@@ -72,6 +73,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     vacating: bool = False
     problem: str = ""
     reason: str = ""
+    reason_s: float = 0.0
+    reason_by: str = ""
     address: str = ""
     version: str = ""
     since_s: float = 0.0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gsched.cli.slurm.words import slurm_time
 from gsched.model.ids import element_number
 from gsched.protocol import actions as a
 from gsched.protocol import api
@@ -370,6 +371,21 @@ def test_sinfo_has_slurms_columns(fake: FakeApi) -> None:
     assert slurm("sinfo", "-p", "nope").stdout == (
         "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n"
     )
+
+
+def test_sinfo_shows_since_when_a_node_is_drained_and_by_whom(fake: FakeApi) -> None:
+    fake.nodes = [
+        node("n1", drained=True, reason="a fan", reason_s=NOW_S - 60, reason_by="alice"),
+        node("n2", state="unreachable", reason="not connected", reason_s=NOW_S - 30),
+    ]
+    since = [slurm_time(NOW_S - ago_s) for ago_s in (60, 30)]
+
+    assert slurm("sinfo", "-h", "-R").stdout.splitlines() == [
+        f"a fan                alice     {since[0]} n1",
+        f"not connected        root      {since[1]} n2",
+    ]
+    shown = slurm("scontrol", "show", "node", "n1").stdout
+    assert f"Reason=a fan [alice@{since[0]}]" in shown
 
 
 def test_squeue_has_slurms_long_columns(fake: FakeApi) -> None:

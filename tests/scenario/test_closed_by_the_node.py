@@ -1,7 +1,8 @@
 """A node that takes no new jobs by its own word: what runs goes on, others get what waits."""
 
 from gschedd.core.state import facts as f
-from tests.support.world import World, node
+from gschedd.core.views.jobs import JobViews
+from tests.support.world import BEGIN_S, World, node
 
 FULL = "its spool /var/lib/gnode has less than 32mb left"
 
@@ -24,6 +25,8 @@ def test_nothing_starts_on_a_closed_node_and_what_runs_there_goes_on() -> None:
     assert (world.state(running), world.state(waiting)) == ("running", "queued")
     assert "drained, down or full" in world.why(waiting)
     assert world.seen_node("n1").problem == FULL
+    row = JobViews(world.head, now_s=world.now_s).node(world.seen_node("n1"))
+    assert row.reason_s == BEGIN_S + 1
     has_problem(world, "n1", "")
     world.run_until(6)
     assert world.state(waiting) == "running"

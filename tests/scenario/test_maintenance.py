@@ -3,6 +3,7 @@
 import pytest
 
 from gsched.protocol import actions as a
+from gsched.protocol.node_rows import NodeRow
 from gschedd.core.requests import commands as c
 from gschedd.core.state.settings import Caller
 from gschedd.core.views.jobs import JobViews
@@ -94,19 +95,29 @@ def test_a_node_counts_as_drained_meanwhile_and_a_drain_by_an_operator_stays() -
     world = World(node("n1"))
     order(world, "n1")
 
+    def shown() -> NodeRow:
+        return JobViews(world.head, now_s=world.now_s).node(world.seen_node("n1"))
+
     def row() -> tuple[bool, str]:
-        views = JobViews(world.head, now_s=world.now_s)
-        found = views.node(world.seen_node("n1"))
-        return found.drained, found.reason
+        return shown().drained, shown().reason
 
     assert row()[0] is False
+    assert shown().reason_s == 0
     assert row()[1].startswith("maintenance from ")
     world.run_until(101)
     assert row()[0] is True
     assert row()[1].startswith("maintenance until ")
+    assert (shown().reason_s, shown().reason_by) == (BEGIN_S + 100, "")
+    world.run_until(120)
     order(world, "n1", action=a.DrainNode(reason="my own"))
+    world.run_until(150)
+    order(world, "n1", action=a.DrainNode(reason="my own", migrate=True))
     world.run_until(250)
     assert row() == (True, "my own")
+    assert shown().reason_s == BEGIN_S + 120
+    assert shown().reason_by == "admin"
+    order(world, "n1", action=a.ResumeNode())
+    assert (shown().reason_s, shown().reason_by) == (0, "")
 
 
 def test_a_restarted_head_knows_it_and_a_cancelled_one_bars_nothing() -> None:

@@ -263,12 +263,19 @@ def _probe_fields(row: NodeRow) -> list[tuple[str, str]]:
     return fields
 
 
+def _since(row: NodeRow) -> str:
+    """Return since when a node has its reason, and who gave it."""
+    by = f", by {row.reason_by}" if row.reason_by else ""
+    return f"{format_time(row.reason_s)}{by}" if row.reason and row.reason_s else ""
+
+
 def node_words(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
     """Return names and texts of all that is known of a node."""
     fields = [
         ("state", shown_state(row)),
         ("since", format_time(row.since_s or None)),
         ("reason", local_times(row.reason)),
+        ("reason_since", _since(row)),
         *_probe_fields(row),
         ("refused", row.refused),
         *((f"health_{each.name}", _health(each)) for each in row.health),

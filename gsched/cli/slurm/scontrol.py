@@ -219,8 +219,13 @@ def _node_lines(row: NodeRow, queues: str) -> list[str]:
         f"Partitions={queues} ",
         f"CfgTRES={_tres(row.cpus, memory, row.gpus)}",
         f"AllocTRES={_tres(used, memory - free, gpus_used) if row.jobs else ''}",
-        *([f"Reason={row.reason}"] if row.reason else []),
+        *([f"Reason={row.reason}{_by(row)}"] if row.reason else []),
     ]
+
+
+def _by(row: NodeRow) -> str:
+    """Return who gave the reason of a node and when: `` [root@2026-11-23T14:20:00]``."""
+    return f" [{row.reason_by or 'root'}@{w.slurm_time(row.reason_s)}]" if row.reason_s else ""
 
 
 def _tres(cpus: int, memory_mib: int, gpus: int) -> str:

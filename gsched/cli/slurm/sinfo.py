@@ -251,7 +251,11 @@ def _grouped(nodes: Sequence[NodeRow], form: str) -> list[list[NodeRow]]:
 
 
 def _reason_time(node: NodeRow) -> str:
-    return w.slurm_time(node.since_s, none="Unknown") if node.reason else "Unknown"
+    return w.slurm_time(node.reason_s or None, none="Unknown") if node.reason else "Unknown"
+
+
+def _reason_user(node: NodeRow) -> str:
+    return (node.reason_by or "root") if node.reason else "Unknown"
 
 
 def _count_states(line: _Line) -> tuple[int, int, int]:
@@ -305,7 +309,7 @@ _FIELDS: Final[Mapping[str, _Field]] = {
     "s": _Field("JOB_SIZE", "size", lambda _: "1-infinite"),
     "t": _Field("STATE", "statecompact", of_node=state_of, none="n/a"),
     "T": _Field("STATE", "statelong", of_node=_long_state, none="n/a"),
-    "u": _Field("USER", "user", of_node=lambda node: "root" if node.reason else "Unknown"),
+    "u": _Field("USER", "user", of_node=_reason_user),
     "v": _Field("VERSION", "version", of_node=lambda node: node.version),
     "w": _Field("WEIGHT", "weight", of_node=lambda _: "1"),
     "z": _Field("S:C:T", "socketcorethread", of_node=lambda node: f"1:{node.cpus}:1"),

@@ -36,7 +36,7 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
     node.identity, node.machine = fact.identity, fact.machine
     node.inventory, node.boot_id, node.incarnation = fact.inventory, fact.boot_id, fact.incarnation
     node.address, node.version, node.since_s = fact.address, fact.version, fact.at_s
-    node.problem = fact.problem
+    _set_problem(node, fact.problem, fact.at_s)
     node.load, node.heartbeat_s = fact.load, fact.at_s
     _clear(node)
     if node.power.state in {PowerState.POWERED_DOWN, PowerState.POWERING_UP}:
@@ -57,8 +57,14 @@ def problem_changed(state: State, fact: f.NodeProblemChanged) -> None:
     """A node has said that it takes no new work, or that it does again."""
     node = state.nodes[fact.node]
     node.state = next_node_state(node.state, fact, node.state)
-    node.problem = fact.problem
+    _set_problem(node, fact.problem, fact.at_s)
     _changed(state, node)
+
+
+def _set_problem(node: Node, problem: str, at_s: float) -> None:
+    """Set why a node takes no new work, and since when."""
+    if problem != node.problem:
+        node.problem, node.problem_s = problem, at_s if problem else 0.0
 
 
 def disconnected(state: State, fact: f.NodeDisconnected) -> None:
@@ -73,6 +79,8 @@ def drained(state: State, fact: f.NodeDrained) -> None:
     """A node takes no new work."""
     node = state.nodes[fact.node]
     node.state = next_node_state(node.state, fact, node.state)
+    if not node.drained or node.reason != fact.reason:
+        node.drained_s, node.drained_by = fact.at_s, fact.by
     node.drained, node.vacating, node.reason = True, fact.migrate, fact.reason
     before = node.probation
     if fact.automatic:
@@ -98,6 +106,7 @@ def resumed(state: State, fact: f.NodeResumed) -> None:
     node = state.nodes[fact.node]
     node.state = next_node_state(node.state, fact, node.state)
     node.drained, node.vacating, node.reason = False, False, ""
+    node.drained_s, node.drained_by = 0.0, ""
     _clear(node)
     before = node.probation
     resumed_s = (*before.resumed_s, fact.at_s)[-MAX_KEPT:] if fact.automatic else ()

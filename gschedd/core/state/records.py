@@ -380,7 +380,9 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         fault_message: what it said.
         probes: it can probe itself.
         sharing: the runtime by which jobs share its GPUs; empty: they cannot.
+        drained_s, drained_by: since when it is drained, and by whom; 0: it is not.
         problem: why it takes no new jobs by its own word; empty: it does.
+        problem_s: since when, seconds since the epoch.
         identity: to whom the name belongs; empty: it has registered before nodes had one.
         machine: on which it runs.
         windows: in which no job runs there, in order of their beginnings.
@@ -398,9 +400,12 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     version: str = ""
     since_s: float = 0.0
     drained: bool = False
+    drained_s: float = 0.0
+    drained_by: str = ""
     vacating: bool = False
     reason: str = ""
     problem: str = ""
+    problem_s: float = 0.0
     faults: int = 0
     fault_uids: tuple[int, ...] = ()
     fault_s: float = 0.0

@@ -335,6 +335,8 @@ class JobViews:
             windows=node.windows,
             power="" if node.power.state is PowerState.ON else node.power.state.value,
             reason=_node_reason(node),
+            reason_s=_reason_s(node),
+            reason_by=node.drained_by,
             address=node.address,
             version=node.version,
             since_s=node.since_s,
@@ -357,6 +359,16 @@ def _node_reason(node: Node) -> str:
     gone = "not connected" if node.state is not NodeState.UP else node.problem
     gone = node.power.reason or gone
     return "; ".join(filter(None, (node.reason or gone, window_words(node))))
+
+
+def _reason_s(node: Node) -> float:
+    """Return since when a node accepts no jobs, seconds since the epoch; 0: it does, or unknown."""
+    begun = (window.from_s for window in node.windows if window.begun)
+    if node.drained_s:
+        return node.drained_s
+    if node.state is not NodeState.UP:
+        return node.since_s
+    return min(begun, default=node.problem_s)
 
 
 def start_row(start: Forecast, *, planned_s: float | None = None) -> StartRow:
