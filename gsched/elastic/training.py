@@ -366,7 +366,8 @@ class Training:
         self._is_signalled = False
         order = self._reporter.take_up()
         try:
-            saved = self._keeper.save(self._position)
+            is_move = order is not None and order.wait
+            saved = self._keeper.save(self._position, is_move=is_move)
         except SaveError as error:
             self._failed(order, str(error))
             return
