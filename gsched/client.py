@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from gsched.protocol.queues import QueueChange
     from gsched.protocol.recover import RecoverReply
     from gsched.protocol.rerun import RerunReply
+    from gsched.protocol.reservations import ReservationChange, ReservationsReply
     from gsched.protocol.running import ReloadReply, RunningConfig
     from gsched.protocol.shares import SharesReply
     from gsched.protocol.stories import JobStories
@@ -373,6 +374,18 @@ class HeadClient:
         from gsched.protocol.shares import SharesReply  # late: few commands need it
 
         return self._get(f"/v1/shares{_query({'project': project, 'user': user})}", SharesReply)
+
+    def reservations(self, name: str = "") -> "ReservationsReply":
+        """Return the reservations that the caller may see, or the one of a name."""
+        from gsched.protocol.reservations import ReservationsReply  # late, as above
+
+        return self._get(f"/v1/reservations{_query({'name': name})}", ReservationsReply)
+
+    def change_reservation(self, change: "ReservationChange") -> "ReservationsReply":
+        """Create, alter or delete a reservation; return it as it is then."""
+        from gsched.protocol.reservations import ReservationsReply  # late, as above
+
+        return self._post("/v1/reservations", change, ReservationsReply)
 
     def history(self, **filters: str | float | None) -> job_rows.HistoryReply:
         """Return past jobs, newest first.

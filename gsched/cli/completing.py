@@ -304,6 +304,18 @@ def _resources(context: click.Context, incomplete: str) -> Found:
     return [CompletionItem(f"{before}{comma}{name}={first}:{each}") for each in inner]
 
 
+def _reservations(context: click.Context, incomplete: str) -> Found:
+    del incomplete
+    return [CompletionItem(row.reservation.name) for row in _head(context).reservations().rows]
+
+
+def _reservation_words(context: click.Context, incomplete: str) -> Found:
+    if not context.params.get("words"):
+        words = ("list", "show", "calendar", "create", "alter", "delete")
+        return [CompletionItem(word) for word in words]
+    return _reservations(context, incomplete)
+
+
 def _signals(context: click.Context, incomplete: str) -> Found:
     del context, incomplete
     return [CompletionItem(each.name.removeprefix("SIG")) for each in signal.Signals]
@@ -335,6 +347,7 @@ _COMPLETE: Final[dict[str, Source]] = {
     "dir": _directories,
     "file": _files,
     "queues": _queues,
+    "reservations": _reservations,
     "resources": _resources,
     "signals": _signals,
     "variables": _listed(_variables),
@@ -350,6 +363,8 @@ _SOURCES: Final[dict[tuple[str, str], Source]] = {
     ("gsub", "operands"): _work,
     ("", "queue"): _queues,
     ("gmgr", "words"): _queue_words,
+    ("gres", "words"): _reservation_words,
+    ("gres", "nodes"): _listed(_nodes),
     ("tasks", "name"): _task_names,
     ("", "states"): _listed(_state_names),
     ("", "resources"): _resources,  # gselect

@@ -1,4 +1,4 @@
-"""Moments in the past as people say them: ``2d``, ``yesterday``, ``2026-11-20 08:00``."""
+"""Moments as people say them: ``2d`` ago, ``yesterday``, ``2026-11-20 08:00``, in ``+4h``."""
 
 import re
 import time
@@ -8,6 +8,7 @@ from gsched.model.units import parse_duration_s
 
 _FORMATS = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m")
 _CLOCKS = ("%H:%M:%S", "%H:%M")
+_DAY_S = 86_400.0
 _NOON_S = 43_200  # from noon one day back is the day before, also where clocks change
 
 
@@ -37,6 +38,28 @@ def parse_moment(text: str, *, now_s: float, option: str) -> float:
             hint="write 2026-11-20, '2026-11-20 08:00', 08:00, yesterday, 2d or 12h",
         )
     return moment
+
+
+def parse_coming(text: str, *, now_s: float, option: str) -> float:
+    """Return seconds since the epoch; ``+4h`` and a time without a date count from ``now_s`` on.
+
+    Raises:
+        UsageError: it is no time; ``option`` names who said it.
+    """
+    try:
+        if text.startswith("+"):
+            return now_s + parse_duration_s(text[1:])
+        moment_s = parse_moment(text, now_s=now_s, option=option)
+    except (BadResourceError, UsageError):
+        raise UsageError(
+            f"{option}: invalid time {text!r}", hint="write '2026-12-01 08:00', 08:00, +2h or now"
+        ) from None
+    if text[-1:] in set("dhms"):
+        raise UsageError(f"{option}: {text!r} is a time ago", hint=f"write +{text}")
+    if moment_s > now_s or ":" not in text[:3]:
+        return moment_s
+    tomorrow = time.strftime("%Y-%m-%d", time.localtime(now_s + _DAY_S))
+    return parse_moment(f"{tomorrow} {text}", now_s=now_s, option=option)
 
 
 def _midnight_s(moment_s: float) -> float:

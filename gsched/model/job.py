@@ -127,6 +127,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
         snapshot: the code in which the job starts; None: in its working directory.
         container: in which it runs; None: directly on its nodes.
         stage_in, stage_out: copied to the first node before the start, and from there at the end.
+        reservation: it starts in that one only; empty: in none, unless that takes it unasked.
     """
 
     rerunnable: bool = True
@@ -150,6 +151,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
     container: Container | None = None
     stage_in: tuple[StagedFile, ...] = ()
     stage_out: tuple[StagedFile, ...] = ()
+    reservation: str = ""
 
 
 def labels_of(source: Labels) -> dict[str, object]:
@@ -227,8 +229,8 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_training(self) -> bool:
         """Return whether its run time and deadline are planned: anything of them was said."""
-        if self.array is not None:
-            return False  # its elements are
+        if self.array is not None or self.reservation:
+            return False  # its elements are; in a reservation it runs on its fewest GPUs
         if self.training is not None or self.adaptive is not None:
             return True
         return self.deadline_s > 0 or self.request.places_max > 0

@@ -46,6 +46,7 @@ class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     deadline_after_s: Amount | None = None
     urgency: str | None = None
     depends: tuple[str, ...] | None = None
+    reservation: str | None = None
 
 
 class _ActionRecord(

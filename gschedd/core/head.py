@@ -29,6 +29,7 @@ from gschedd.core.attempts.assign import Assigner
 from gschedd.core.attempts.idle_gpus import answers
 from gschedd.core.attempts.migration import arrivals, next_overdue_s, overdue
 from gschedd.core.attempts.react import react
+from gschedd.core.attempts.reserved import due_reservations, next_reservation_s
 from gschedd.core.attempts.settle import follow, is_overtaken
 from gschedd.core.cycle import rounds as r
 from gschedd.core.cycle.dirty import Retry, due_groups, due_jobs, noted
@@ -44,7 +45,7 @@ from gschedd.core.nodes.windows import due_windows, next_window_s
 from gschedd.core.recovery.adopt import Hold, Survey
 from gschedd.core.recovery.adopting import adopted
 from gschedd.core.requests import commands as c
-from gschedd.core.requests.actions import act_on_job, act_on_node
+from gschedd.core.requests.actions import act
 from gschedd.core.requests.dependencies import made_to_wait
 from gschedd.core.requests.followers import begin_step, more_followers, resolved
 from gschedd.core.requests.migrate import next_vacating
@@ -154,15 +155,9 @@ class Head:
             return refused_step(error)
 
     def _decide(self, command: c.AnyCommand, now_s: float) -> list[f.AnyFact]:
-        match command:
-            case c.ActOnJob():
-                return act_on_job(self.state, self.settings, command, now_s)
-            case c.ActOnNode():
-                return act_on_node(self.state, self.settings, command, now_s)
-            case c.Submit() | c.Resubmit():
-                raise AssertionError("submissions take another way")
-            case _:
-                assert_never(command)
+        if isinstance(command, c.Submit | c.Resubmit):
+            raise AssertionError("submissions take another way")  # noqa: TRY004 # no caller's type
+        return act(self.state, self.settings, command, now_s)
 
     def _submit(self, command: c.Submit, now_s: float, outlook: Forecast | None) -> Step:
         known = known_submission(self.state, command.caller.uid, command.submitted.key)
@@ -333,6 +328,7 @@ class Head:
             *due_jobs(self.state, now_s),
             *due_probes(self.state, now_s),
             *due_windows(self.state, now_s),
+            *due_reservations(self.state, self.settings, now_s),
             *coalescing.due(self.state, now_s),
             *more_followers(self.state, self.settings, now_s),
         ]
@@ -376,6 +372,7 @@ class Head:
             coalescing.next_due_s(state) if state.volatile.unwritten else None,
             next_probe_s(state) if state.on_probation else None,
             next_window_s(state) if state.windowed else None,
+            next_reservation_s(state) if state.reservations else None,
             self.power.next_due_s(self.settings),
             next_epoch_s(state, self.settings) if state.groups else None,
             0.0 if state.volatile.coming.events else None,

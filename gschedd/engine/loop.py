@@ -386,6 +386,7 @@ class Engine:
             runs=runs,
             removed_nodes=frozenset(state.unstored.removed_nodes),
             usage=list(state.unstored.usage.values()),
+            reservations=state.unstored.reservations,
         )
         self._blobs = {}
         state.unstored.forget_records()

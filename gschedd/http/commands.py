@@ -45,6 +45,7 @@ from gschedd.http.forecasts import Forecasts, with_outlook, with_start
 from gschedd.http.launches import BlobCache
 from gschedd.http.pace import Pace
 from gschedd.http.past import EndedWell, past_of
+from gschedd.http.reservations import Reservations
 from gschedd.http.safemode import SafeMode
 from gschedd.plan.forecast import Forecast
 from gschedd.store.sqlite import Store
@@ -131,6 +132,7 @@ class Commands:
             web.post("/v1/nodes/actions", self.act_on_nodes),
             web.post("/v1/recover", self.recover),
             web.get("/v1/recover", self.recovery),
+            *Reservations(self._engine, self._callers, self._bodies, self._parts.clock).routes(),
         ]
 
     # --- submit ---

@@ -13,6 +13,7 @@ from gsched.protocol.code import CodePiece, CodeReply
 from gsched.protocol.messages import JobMessage, MessageReply
 from gsched.protocol.queues import QueueRequest
 from gsched.protocol.rerun import RerunFailed, RerunReply
+from gsched.protocol.reservations import ReservationChange, ReservationsReply
 from gsched.protocol.running import RunningConfig
 from gsched.protocol.samples import UseSamples
 from gsched.protocol.shares import SharesReply
@@ -40,6 +41,11 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("post", "/v1/nodes/actions", "act on nodes", a.NODE_ACTION, api.ActionReply),
     ("get", "/v1/nodes/predictions", "nodes beside predictions", None, p.NodePredictions),
     ("post", "/v1/queues", "change queues", QueueRequest, api.ActionReply),
+    ("get", "/v1/reservations", "reservations of nodes and GPUs", None, ReservationsReply),
+    (
+        *("post", "/v1/reservations", "create, alter or delete a reservation"),
+        *(ReservationChange, ReservationsReply),
+    ),
     ("get", "/v1/shares", "usage and fair shares of projects and users", None, SharesReply),
     ("get", "/v1/history", "past jobs and totals", None, job_rows.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),

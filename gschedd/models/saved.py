@@ -22,6 +22,7 @@ from gschedd.plan.snapshot import Group as WaitingGroup
 from gschedd.plan.snapshot import JobClass, OrderKey, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode
 from gschedd.plan.training import AdaptiveProfile, Fabric, TrainingProfile, UnknownSpeed
+from gschedd.plan.windows import ReservedWindow
 
 FORMAT: Final = "gsched-snapshot"
 VERSION: Final = 2
@@ -98,6 +99,7 @@ class SavedSnapshot(Struct, frozen=True, kw_only=True):
     moves_max: int | None
     moves_left: bool = False
     windows: dict[str, tuple[NodeWindow, ...]] = {}
+    reserved: tuple[ReservedWindow, ...] = ()
 
 
 class SnapshotFile(Struct, frozen=True, kw_only=True):
@@ -144,6 +146,7 @@ def saved(snapshot: Snapshot) -> SavedSnapshot:
         moves_max=snapshot.moves_max,
         moves_left=snapshot.moves_left,
         windows=dict(snapshot.windows),
+        reserved=snapshot.reserved,
     )
 
 
@@ -225,6 +228,7 @@ def restored(kept: SavedSnapshot) -> Snapshot:
         moves_max=kept.moves_max,
         moves_left=kept.moves_left,
         windows=kept.windows,
+        reserved=kept.reserved,
     )
 
 

@@ -16,7 +16,7 @@ from gschedd.plan.limited_training import WithinLimits
 from gschedd.plan.limits import amounts_there
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
-from gschedd.plan.windows import barred
+from gschedd.plan.windows import Closed, barred, without
 from gschedd.plan.words import Reason
 
 #: Starts of other jobs on GPUs that are checked against the deadlines, and made, in one cycle.
@@ -89,8 +89,9 @@ class Composed:
             return None
         training_jobs = [group for group in snapshot.groups if group.job_class.training in profiles]
         others = [group for group in snapshot.groups if group.job_class.training not in profiles]
-        closed = self.kept_for_others(snapshot, others) | _in_windows(
-            snapshot, training_jobs, profiles.keys()
+        closed = (
+            *self.kept_for_others(snapshot, others),
+            *_in_windows(snapshot, training_jobs, profiles.keys()),
         )
         nodes = _without(snapshot, closed)
         return structs.replace(snapshot, groups=training_jobs, nodes=nodes, profiles=profiles)
@@ -109,13 +110,13 @@ class Composed:
 
     def after(self, snapshot: Snapshot, others: list[Group], first: Plan) -> Plan:
         """Return the plan for the other jobs on what the training jobs leave."""
-        return self.queue_policy(_after(snapshot, others, first))
+        return self.queue_policy(remaining(snapshot, others, first))
 
 
 def _in_windows(
     snapshot: Snapshot, waiting: Iterable[Group], training_jobs: Container[int]
-) -> frozenset[str]:
-    """Return the nodes that training jobs do not get, as any of them might run into a window there.
+) -> frozenset[Closed]:
+    """Return what training jobs do not get of nodes, as any of them might run into a window there.
 
     Their policies do not tell nodes apart by walltimes, so the longest decides for all.
     """
@@ -146,16 +147,13 @@ def _earlier(one_s: float | None, other_s: float | None) -> float | None:
     return min((each for each in (one_s, other_s) if each is not None), default=None)
 
 
-def _without(snapshot: Snapshot, closed: frozenset[str]) -> Mapping[str, FreeNode]:
+def _without(snapshot: Snapshot, closed: Collection[Closed]) -> Mapping[str, FreeNode]:
     if not closed:
         return snapshot.nodes
-    return {
-        name: structs.replace(space, open=False) if name in closed else space
-        for name, space in snapshot.nodes.items()
-    }
+    return {space.name: space for space in without(Spaces(snapshot.nodes), closed)}
 
 
-def _after(snapshot: Snapshot, others: list[Group], plan: Plan) -> Snapshot:
+def remaining(snapshot: Snapshot, others: list[Group], plan: Plan) -> Snapshot:
     """Return what is left when a plan is carried out, for the other jobs."""
     spaces = Spaces(snapshot.nodes)
     running = {each.job: each for each in snapshot.running}

@@ -14,7 +14,7 @@ from gschedd.plan.limits import LimitRoom, Party
 from gschedd.plan.load import Kind, Learning, NodeLoad, Predictor, Use, predict_all
 from gschedd.plan.space import FreeNode
 from gschedd.plan.training import Fabric, TrainingProfile
-from gschedd.plan.windows import Windows
+from gschedd.plan.windows import ReservedWindow, Windows
 from gschedd.plan.words import Lack
 
 
@@ -24,6 +24,7 @@ class JobClass(Struct, frozen=True, kw_only=True, cache_hash=True):
     A training job that is planned by its deadline is a class of its own: ``training`` is its id; 0
     for all other jobs. ``party``: by what its jobs are limited together when they start; None:
     there are no limits for them.
+    ``reservation``: they start in it only; ``may_use``: they may start in each of these.
     """
 
     queue: str
@@ -31,6 +32,8 @@ class JobClass(Struct, frozen=True, kw_only=True, cache_hash=True):
     walltime_s: float | None
     training: int = 0
     party: Party | None = None
+    reservation: str = ""
+    may_use: tuple[str, ...] = ()
 
 
 #: How waiting jobs are ordered: (priority and submission, job id); the lower goes first. See
@@ -53,6 +56,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     ``leaving``: it is being stopped, to migrate or for good, so it cannot be moved.
     ``starting``: it does not run yet, so it cannot be moved either.
     ``uses``: what it was predicted to use on its nodes when it was assigned, as far as that was.
+    ``reservation``: in which it runs; empty: in none.
     """
 
     job: int
@@ -62,6 +66,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     leaving: bool = False
     starting: bool = False
     uses: Mapping[str, Use] = field(default_factory=dict)
+    reservation: str = ""
 
     @property
     def has_all_uses(self) -> bool:
@@ -121,7 +126,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         predicted_times: whether jobs are planned to run as long as their kind is predicted to.
         moves_max: so many running jobs can be moved now; of more some have to wait. None: all.
         moves_left: moves of an earlier plan had to wait for others, and some can be made now.
-        windows: of maintenance, by node: see `gschedd.plan.windows`.
+        windows: that keep jobs from nodes, by node: see `gschedd.plan.windows`.
+        reserved: windows of reservations: see `gschedd.plan.reserved`.
         limits: what limits of users and queues leave; None: there are none.
         starts_max: a plan may end after so many starts (`Plan.more`), so that a cycle takes a short
             time. None: it goes through the whole queue.
@@ -142,6 +148,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     moves_left: bool = False
     starts_max: int | None = None
     windows: Windows = field(default_factory=dict)
+    reserved: tuple[ReservedWindow, ...] = ()
     limits: LimitRoom | None = None
 
     def detach(self) -> "Snapshot":
@@ -173,6 +180,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             moves_left=self.moves_left,
             starts_max=self.starts_max,
             windows=dict(self.windows),
+            reserved=self.reserved,
             limits=None if self.limits is None else self.limits.detach(),
         )
 
@@ -195,6 +203,7 @@ class Start(Struct, frozen=True, kw_only=True):
     """Start a waiting job there; ``why`` is kept in its history.
 
     ``batching`` is how an adaptive training splits its samples there; None: it decides.
+    ``reservation`` is the one in which it starts; empty: in none.
     """
 
     job: int
@@ -202,6 +211,7 @@ class Start(Struct, frozen=True, kw_only=True):
     allocation: Allocation
     why: str
     batching: Batching | None = None
+    reservation: str = ""
 
 
 class Wait(Struct, frozen=True, kw_only=True):

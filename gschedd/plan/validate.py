@@ -45,7 +45,7 @@ def validate(
     spaces: Spaces,
     waiting_class: Callable[[int], JobClass | None],
     movable: Callable[[int], Movable | None] = lambda _: None,
-    window: Callable[[Start], str] = lambda _: "",
+    window: Callable[[Start, Spaces], str] = lambda _start, _free: "",
     limits: LimitRoom | None = None,
 ) -> Validated:
     """Accept what is still possible: starts item by item, in the plan's order; moves all or none.
@@ -55,7 +55,8 @@ def validate(
         spaces: free resources now; not changed.
         waiting_class: the class of a job that may start now, else None.
         movable: what runs and may be moved, by its job, else None.
-        window: why a start would run into a window of maintenance, else the empty string.
+        window: why a start on what is free would run into a window, or does not keep to its
+            reservation, else the empty string.
         limits: what they leave; None: there are none.
     """
     work = spaces.copy()
@@ -71,7 +72,7 @@ def validate(
     seen: set[int] = set()
     for start in plan.starts:
         job_class = waiting_class(start.job)
-        reason = _objection(start, work, job_class, seen) or window(start)
+        reason = _objection(start, work, job_class, seen) or window(start, work)
         if room is not None and job_class is not None and not reason:
             reason = start_within(room, job_class, start.allocation, spaces) or ""
         if reason:

@@ -1,5 +1,6 @@
-"""Nodes that a job may not have, as a window of maintenance begins there before its walltime ends.
+"""Nodes that a job may not have, as a window begins there before its walltime ends.
 
+A window is of maintenance, of power, or of a reservation, which may keep a part of the node only.
 A job is started only where its walltime ends before the window begins; one without a walltime could
 run into any window to come, as nothing ends it, so it starts after them or on other nodes. The
 planned run time of a kind of jobs is no limit and does not count here.
@@ -7,15 +8,27 @@ planned run time of a kind of jobs is no limit and does not count here.
 
 from collections.abc import Iterable, Mapping
 
-from msgspec import structs
+from msgspec import Struct, structs
 
+from gsched.model.resources import Allocation, Share
 from gsched.model.window import NodeWindow
 from gschedd.plan.moments import moment
-from gschedd.plan.space import Spaces
+from gschedd.plan.space import FreeNode, Spaces, kept_back
 from gschedd.plan.words import Reason
 
 #: Windows by node; nodes without one are missing.
 Windows = Mapping[str, tuple[NodeWindow, ...]]
+#: What a job may not have: a node, by its name, or a part of one.
+Closed = str | Share
+
+
+class ReservedWindow(Struct, frozen=True, kw_only=True):
+    """A time in which a reservation holds ``shares``; an exclusive one is the whole node."""
+
+    name: str
+    from_s: float
+    to_s: float
+    shares: Allocation
 
 
 def barring(
@@ -26,20 +39,37 @@ def barring(
     return min(found, key=lambda window: window.from_s, default=None)
 
 
-def barred(windows: Windows, start_s: float, walltime_s: float | None) -> frozenset[str]:
-    """Return the nodes on which a job may not start then."""
+def barred(windows: Windows, start_s: float, walltime_s: float | None) -> frozenset[Closed]:
+    """Return the nodes, and parts of nodes, on which a job may not start then."""
     return frozenset(
-        node for node in windows if barring(windows, node, start_s, walltime_s) is not None
+        node if window.share is None else window.share
+        for node, of_node in windows.items()
+        for window in of_node
+        if window.bars(start_s, walltime_s)
     )
 
 
-def without(spaces: Spaces, closed: Iterable[str]) -> Spaces:
-    """Return the same free resources with some nodes closed."""
+def without(spaces: Spaces, closed: Iterable[Closed]) -> Spaces:
+    """Return the same free resources without some nodes and parts of nodes."""
     left = spaces.copy()
-    for node in closed:
+    for each in closed:
+        node = each if isinstance(each, str) else each.node
         if node in left:
-            left.put(structs.replace(left[node], open=False))
+            space = left[node]
+            left.put(
+                structs.replace(space, open=False)
+                if isinstance(each, str)
+                else _without_part(space, each)
+            )
     return left
+
+
+def _without_part(space: FreeNode, part: Share) -> FreeNode:
+    """Return a node without a part, as if it did not have the free GPUs of that."""
+    less = kept_back(space, (), (part,))
+    gone = {gpu.index for gpu in space.gpus if gpu.index in part.gpu_indices}
+    gpus = tuple(gpu for gpu in space.all_gpus if gpu.index not in gone)
+    return structs.replace(less, all_gpus=gpus)
 
 
 def window_reason(
@@ -47,7 +77,7 @@ def window_reason(
 ) -> Reason:
     """Return why a job that would fit does not start: it would run into a window.
 
-    A window without a number is of power: a node that is powered down, or not up yet.
+    A window without a number is of a reservation, or of power: a node that is not up yet.
     """
     found = [
         (window, node)
@@ -57,15 +87,16 @@ def window_reason(
     window, node = min(found, key=lambda each: (each[0].from_s, each[1]))
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     because = f": {window.reason}" if window.reason else ""
-    if not window.number:
+    if not window.number and not window.reservation:
         short = f"node {window.reason}"
         return Reason(f"{node}{more} is {window.reason}: up by {moment(window.to_s)}", short)
+    what = f"reservation {window.reservation}" if window.reservation else "maintenance"
     if start_s >= window.from_s:
-        words = f"maintenance of {node}{more} until {moment(window.to_s)}{because}"
-        return Reason(words, "maintenance")
+        words = f"{what} of {node}{more} until {moment(window.to_s)}{because}"
+        return Reason(words, what)
     limit = "it has no walltime" if walltime_s is None else "its walltime does not end before"
     words = (
-        f"maintenance of {node}{more} from {moment(window.from_s)} to {moment(window.to_s)}"
+        f"{what} of {node}{more} from {moment(window.from_s)} to {moment(window.to_s)}"
         f"{because}; {limit}"
     )
-    return Reason(words, "maintenance")
+    return Reason(words, what)

@@ -15,6 +15,7 @@ from gsched.errors import ConfigError
 from gschedd.models.predict import Model
 from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import Composed
+from gschedd.plan.reserved import WithReservations
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.queue import balance, fifo
 from gschedd.policies.training import deadline, drs, elasticflow, goodput, sia
@@ -85,7 +86,7 @@ class Registry(Struct, frozen=True, kw_only=True):
         made = self.queue[queue](config.balance)
         plan = Composed(
             self.training[training](config.training),
-            made.plan,
+            WithReservations(made.plan),
             share=config.training.share_for_others,
             adaptive_only=adaptive,
         )

@@ -46,6 +46,9 @@ def load(db: sqlite3.Connection, state: State) -> list[Damaged]:
             if is_marked:
                 names.add(node.name)
         refresh_space(state, node)
+    reservations = db.execute(rows.SELECT_RESERVATIONS)
+    kept = rows.whole(rows.read_reservation, reservations, damaged)
+    state.reservations.update((each.name, each) for each in kept)
     usage = rows.whole(rows.read_usage, db.execute(rows.SELECT_USAGE), damaged)
     state.usage.rows.update(((each.project, each.user), each) for each in usage)
     attempts: dict[int, Attempt] = {}

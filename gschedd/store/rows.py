@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from gsched.model.arrays import indices
 from gsched.model.ids import element_number
 from gsched.model.job import JobSpec, Outcome
+from gsched.model.reservation import Reservation
 from gsched.model.states import HoldKind, JobState
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job, Node, SparseFields
@@ -26,6 +27,7 @@ _decode_attempt = msgspec.json.Decoder(Attempt).decode
 _decode_outcome = msgspec.json.Decoder(Outcome).decode
 _decode_usage = msgspec.json.Decoder(LedgerRow).decode
 _decode_node = msgspec.json.Decoder(Node).decode
+_decode_reservation = msgspec.json.Decoder(Reservation).decode
 _fact_decoder: msgspec.json.Decoder[f.AnyFact] = msgspec.json.Decoder(f.AnyFact)
 
 #: In the order of `job_row`.
@@ -45,6 +47,7 @@ SELECT_JOBS: Final = (
 SELECT_ATTEMPTS: Final = "SELECT job, attempt, state, data, seal FROM attempts "
 SELECT_EVENTS: Final = "SELECT seq, at_s, kind, job, node, data, seal FROM events "
 SELECT_NODES: Final = "SELECT name, data, seal FROM nodes "
+SELECT_RESERVATIONS: Final = "SELECT name, data, seal FROM reservations "
 SELECT_USAGE: Final = "SELECT project, user, data, seal FROM usage "
 
 
@@ -53,7 +56,8 @@ class Batch(Struct, kw_only=True):
 
     ``jobs`` and ``attempts`` are the records as they are after ``facts``; each is written once,
     however many facts touched it. ``runs`` are new rows of the history. ``removed_nodes`` lose
-    their rows. ``usage`` are changed rows of the usage ledger.
+    their rows. ``usage`` are changed rows of the usage ledger, ``reservations`` changed ones, by
+    name; None: it is no more.
     """
 
     facts: list[f.AnyFact]
@@ -65,6 +69,7 @@ class Batch(Struct, kw_only=True):
     runs: list[Run] = []
     removed_nodes: frozenset[str] = frozenset()
     usage: list[LedgerRow] = []
+    reservations: dict[str, Reservation | None] = {}
 
 
 def job_row(job: Job) -> Row:
@@ -253,6 +258,22 @@ def read_usage(row: Row) -> LedgerRow:
     )
 
 
+def read_reservation(row: Row) -> Reservation:
+    """Return the reservation of a row of `SELECT_RESERVATIONS`.
+
+    Raises:
+        DamagedRowError: the row is not what was written.
+    """
+    name, data, checksum = row
+    return read_row(
+        lambda: _decode_reservation(cast("bytes", data)),
+        (name, data),
+        checksum,
+        kind="reservation",
+        key=name,
+    )
+
+
 def whole(
     read: Callable[[Row], T], found: Iterable[Row], damaged: list[Damaged] | None = None
 ) -> Iterator[T]:
@@ -290,6 +311,11 @@ def attempt_row(job: int, attempt: Attempt) -> Row:
 def node_row(node: Node) -> Row:
     """Return a node's row."""
     return (node.name, _encode(node))
+
+
+def reservation_row(reservation: Reservation) -> Row:
+    """Return a reservation's row."""
+    return (reservation.name, _encode(reservation))
 
 
 def usage_row(usage: LedgerRow) -> Row:

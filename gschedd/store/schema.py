@@ -9,9 +9,9 @@ from typing import Final
 
 from gsched.errors import ConfigError
 
-SCHEMA_VERSION: Final = 13
+SCHEMA_VERSION: Final = 14
 #: The only other version that is taken over.
-VERSION_BEFORE: Final = 12
+VERSION_BEFORE: Final = 13
 
 SCHEMA: Final = """
 CREATE TABLE meta (
@@ -202,6 +202,13 @@ CREATE TABLE usage (
     PRIMARY KEY (project, user)
 ) WITHOUT ROWID;
 
+-- As gsched.model.reservation.Reservation has them.
+CREATE TABLE reservations (
+    name TEXT PRIMARY KEY,
+    data BLOB NOT NULL,
+    seal INTEGER
+) WITHOUT ROWID;
+
 -- Every start of a head on this database: see gschedd.core.recovery.lineage.
 CREATE TABLE epochs (
     number INTEGER PRIMARY KEY,
@@ -215,7 +222,7 @@ CREATE TABLE epochs (
 """
 
 #: What this version has and the one before has not: names of tables and indexes.
-_NEW: Final = ("TABLE usage",)
+_NEW: Final = ("TABLE reservations",)
 
 
 def check_version(path: str, version: int) -> None:

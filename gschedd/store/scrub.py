@@ -49,6 +49,7 @@ _TABLES: Final = (
     _Table(rows.SELECT_JOBS, "jobs.id", (-1,), _look_at_job),
     _Table(rows.SELECT_ATTEMPTS, "job, attempt", (-1, -1), rows.read_attempt),
     _Table(rows.SELECT_NODES, "name", ("",), rows.read_node),
+    _Table(rows.SELECT_RESERVATIONS, "name", ("",), rows.read_reservation),
     _Table(rows.SELECT_USAGE, "project, user", ("", ""), rows.read_usage),
     _Table(rows.SELECT_EVENTS, "seq", (-1,), rows.read_event),
     _Table(history.SELECT_ROWS, "id", (-1,), _look_at_run),

@@ -25,7 +25,7 @@ class Damaged(Struct, frozen=True, kw_only=True):
     """A row that cannot be used.
 
     Attributes:
-        kind: "job", "attempt", "node", "usage", "event", "run" or "script".
+        kind: "job", "attempt", "node", "usage", "reservation", "event", "run" or "script".
         key: of the row, in words.
         reason: why.
         job: whose row it is; 0: of no job.

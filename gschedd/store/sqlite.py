@@ -62,6 +62,7 @@ _ATTEMPTS: Final = Insert(
 )
 _NODES: Final = Insert("nodes", ("name", "data", "seal"), key=("name",))
 _USAGE: Final = Insert("usage", ("project", "user", "data", "seal"), key=("project", "user"))
+_RESERVATIONS: Final = Insert("reservations", ("name", "data", "seal"), key=("name",))
 _HISTORY: Final = Insert("history", (*history.COLUMNS, "seal"))
 
 
@@ -452,6 +453,10 @@ class Store:
                     db.execute(statement, (fact.job,))
         _NODES.run(db, [sealed(rows.node_row(node)) for node in batch.nodes])
         _USAGE.run(db, [sealed(rows.usage_row(usage)) for usage in batch.usage])
+        kept = [each for each in batch.reservations.values() if each is not None]
+        _RESERVATIONS.run(db, [sealed(rows.reservation_row(each)) for each in kept])
+        gone = [(name,) for name, each in batch.reservations.items() if each is None]
+        db.executemany("DELETE FROM reservations WHERE name = ?", gone)
         _HISTORY.run(db, [sealed(history.run_row(run)) for run in batch.runs])
         db.executemany(
             "DELETE FROM nodes WHERE name = ?", [(name,) for name in batch.removed_nodes]

@@ -69,6 +69,7 @@ COMMANDS = (
         "gprio",
         "gseff",
         "gselect",
+        "gres",
         "gshare",
         "gsched",
     ),

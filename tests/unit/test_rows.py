@@ -8,6 +8,7 @@ from msgspec import structs
 from gsched.model.arrays import Span
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.machine import Machine
+from gsched.model.reservation import Reservation
 from gsched.model.resources import GpuShare, Load, Share, Usage
 from gsched.model.states import HoldKind, JobState, OutcomeKind, PowerState, ShareClass, StopReason
 from gsched.model.training import Batching
@@ -28,6 +29,16 @@ SHARE = Share(node="n1", cpus=2, gpu_indices=(0, 1))
 ATTEMPT = {"at_s": 5.0, "job": 1, "attempt": 2}
 
 #: One of each kind, with what a history says about it.
+TIMES = "from 1970-01-01 00:00:10 UTC to 1970-01-01 00:00:20 UTC"
+RESERVED = Reservation(
+    name="r",
+    from_s=10.0,
+    to_s=20.0,
+    shares=(Share(node="n1", cpus=2, exclusive=True),),
+    nodes=1,
+    users=("carol",),
+    by="bob",
+)
 EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
     type(fact): (fact, text)
     for fact, text in (
@@ -249,6 +260,19 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
                 at_s=5.0, node="n1", identity="0123456789", machine=Machine(product="p"), by="bob"
             ),
             "replaced by bob: its identity begins with 01234567 now",
+        ),
+        (
+            f.ReservationCreated(at_s=5.0, reservation=RESERVED),
+            f"reservation r {TIMES} on n1 created by bob",
+        ),
+        (
+            f.ReservationChanged(at_s=5.0, reservation=RESERVED, why="altered", by="bob"),
+            f"reservation r {TIMES} on n1: altered by bob",
+        ),
+        (f.ReservationBegun(at_s=5.0, name="r"), "reservation r has begun"),
+        (
+            f.ReservationEnded(at_s=5.0, name="r", why="its time is over"),
+            "reservation r is over: its time is over",
         ),
         (
             f.NodeFaulted(at_s=5.0, node="n1", faults=2, message="fork"),

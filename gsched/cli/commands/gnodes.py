@@ -30,7 +30,7 @@ from gsched.cli.show.nodelist import (
 )
 from gsched.client import HeadClient, body_of
 from gsched.clock import SystemClock
-from gsched.errors import BadResourceError, InvalidRequestError, UnknownNodeError, UsageError
+from gsched.errors import InvalidRequestError, UnknownNodeError, UsageError
 from gsched.protocol.actions import (
     NODE_ACTIONS,
     AnyNodeAction,
@@ -42,7 +42,6 @@ from gsched.protocol.actions import (
 from gsched.protocol.api import ActionResult, ErrorBody
 from gsched.protocol.node_rows import NodeList, NodeRow
 
-_DAY_S = 86_400.0
 Flags = Mapping[str, bool | str | int | None]
 
 EPILOG = """\b
@@ -284,37 +283,15 @@ def _window(names: tuple[str, ...], reason: str, flags: Mapping[str, object]) ->
             "maintenance needs its end",
             hint='gnodes maintenance NODE... --from "2026-12-01 08:00" --to 18:00 -m REASON',
         )
-    from_s = _moment_s(start, "--from", now_s) if start else now_s
+    from gsched.cli.moments import parse_coming  # late: only maintenance has times
+
+    from_s = parse_coming(start, now_s=now_s, option="--from") if start else now_s
     return MaintainNode(
-        nodes=names, reason=reason, from_s=from_s, to_s=_moment_s(end, "--to", from_s)
+        nodes=names,
+        reason=reason,
+        from_s=from_s,
+        to_s=parse_coming(end, now_s=from_s, option="--to"),
     )
-
-
-def _moment_s(text: str, option: str, now_s: float) -> float:
-    """Return seconds since the epoch; ``+4h`` and a time without a date count from ``now_s`` on.
-
-    Raises:
-        UsageError: it is no time.
-    """
-    import time  # late, as the others: only maintenance has times
-
-    from gsched.cli.moments import parse_moment
-    from gsched.model.units import parse_duration_s
-
-    try:
-        if text.startswith("+"):
-            return now_s + parse_duration_s(text[1:])
-        moment_s = parse_moment(text, now_s=now_s, option=option)
-    except (BadResourceError, UsageError):
-        raise UsageError(
-            f"{option}: invalid time {text!r}", hint="write '2026-12-01 08:00', 08:00, +2h or now"
-        ) from None
-    if text[-1:] in set("dhms"):
-        raise UsageError(f"{option}: {text!r} is a time ago", hint=f"write +{text}")
-    if moment_s > now_s or ":" not in text[:3]:
-        return moment_s
-    tomorrow = time.strftime("%Y-%m-%d", time.localtime(now_s + _DAY_S))
-    return parse_moment(f"{tomorrow} {text}", now_s=now_s, option=option)
 
 
 def _lists_maintenance(verb: str, flags: Mapping[str, object]) -> bool:

@@ -23,6 +23,7 @@ COMMANDS = (
         "gprio",
         "gseff",
         "gselect",
+        "gres",
         "gshare",
     ),
     *("greport", "gattach", "gshell", "gsched", "gsim"),

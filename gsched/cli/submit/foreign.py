@@ -319,7 +319,6 @@ _SLURM: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(
         ("--exclude", "-x"), _remark("nodes cannot be excluded: an operator can drain them")
     ),
-    "--reservation": _remark("there are no reservations"),
     **dict.fromkeys(("--input", "-i"), _remark("redirect the input in the script: COMMAND < FILE")),
     "--tmp": _remark("the space in TMPDIR is not requested"),
     **dict.fromkeys(("--wait", "-W"), lambda _: Words("-W block=true", "--wait")),

@@ -21,6 +21,7 @@ from gsched.model.states import (
 )
 from gschedd.core.apply import arrays as apply_arrays
 from gschedd.core.apply import nodes as apply_nodes
+from gschedd.core.apply import reservations
 from gschedd.core.apply import training as apply_moves
 from gschedd.core.state import facts as f
 from gschedd.core.state.billing import accrue, bill
@@ -296,6 +297,7 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
         lease_grace_s=fact.lease_grace_s,
         batching=fact.batching,
         profile_batches=fact.profile_batches,
+        reservation=fact.reservation,
     )
     job.attempt, job.attempts = attempt, fact.attempt
     own(state, job, attempt)
@@ -425,6 +427,8 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     attempt.state = next_attempt_state(attempt.state, fact, AttemptState.ENDED)
     attempt.outcome, attempt.usage, attempt.ended_s = fact.outcome, fact.usage, fact.ended_s
     disown(state, job, attempt)
+    if attempt.reservation:
+        reservations.left(state, attempt.reservation, fact.at_s)
     bill(state, job, fact.ended_s, fact.at_s)
     state.reached.pop(job.id, None)
     state.volatile.paces.pop(job.id, None)
@@ -562,6 +566,10 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.NodeWindowAdded, apply_nodes.window_added),
             _on(f.NodeWindowBegun, apply_nodes.window_begun),
             _on(f.NodeWindowEnded, apply_nodes.window_ended),
+            _on(f.ReservationCreated, reservations.created),
+            _on(f.ReservationChanged, reservations.changed),
+            _on(f.ReservationBegun, reservations.begun),
+            _on(f.ReservationEnded, reservations.ended),
             _on(f.NodePowerChanged, apply_nodes.power_changed),
             _on(f.NodeResumed, apply_nodes.resumed),
             _on(f.NodeFaulted, apply_nodes.faulted),

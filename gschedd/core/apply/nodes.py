@@ -123,6 +123,7 @@ def window_added(state: State, fact: f.NodeWindowAdded) -> None:
     """No job is to run on a node in a window of time."""
     node = state.nodes[fact.node]
     windows = sorted((*node.windows, fact.window), key=lambda window: window.from_s)
+    node.window_number = max(node.window_number, fact.window.number)
     _set_windows(state, node, fact, windows)
 
 
@@ -199,6 +200,7 @@ def removed(state: State, fact: f.NodeRemoved) -> None:
     state.unstored.nodes.pop(fact.node, None)
     state.unstored.removed_nodes.add(fact.node)
     state.caches.forget_hardware()
+    state.volatile.reservations_changed |= bool(state.reservations)
     state.dirty.mark_all()
 
 
@@ -251,6 +253,7 @@ def _watch(state: State, node: Node, probation: Probation) -> None:
 
 def _changed(state: State, node: Node) -> None:
     """Note that a node can take other work than before."""
+    state.volatile.reservations_changed |= bool(state.reservations)
     refresh_space(state, node)
     state.dirty.mark_all()
     state.unstored.nodes[node.name] = node

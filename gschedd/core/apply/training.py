@@ -79,6 +79,7 @@ def move_abandoned(state: State, fact: f.MigrationAbandoned) -> None:
     move(state, job, fact, JobState.RUNNING)
     job.migration = None
     leave_alone(state, job.id, fact.at_s)
+    state.volatile.reservations_changed |= bool(state.reservations)
     state.volatile.unhandled.pop(job.id, None)
     give_up_move(state, job)
 

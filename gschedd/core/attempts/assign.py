@@ -29,9 +29,14 @@ class Assigner:
         self._ports = set(state.ports)
 
     def assign(
-        self, job: Job, allocation: Allocation, why: str, batching: Batching | None = None
+        self,
+        job: Job,
+        allocation: Allocation,
+        why: str,
+        batching: Batching | None = None,
+        reservation: str = "",
     ) -> f.AttemptAssigned:
-        """Return that a job is given an allocation."""
+        """Return that a job is given an allocation, in a reservation or in none."""
         everywhere = job.spec.runs_everywhere
         nodes = tuple(share.node for share in allocation)
         port = 0
@@ -58,6 +63,7 @@ class Assigner:
             lease_grace_s=job.spec.grace_s if lease_s else 0.0,
             batching=batching,
             profile_batches=is_unmeasured(self._state, job, allocation),
+            reservation=reservation,
         )
 
     def _steps_s(self, job: Job, allocation: Allocation) -> float:

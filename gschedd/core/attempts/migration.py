@@ -90,7 +90,9 @@ def arrivals(
             continue  # somebody has not left yet
         for share in allocation:
             owned[share.node] = take(owned[share.node], share)
-        yield assigner.assign(job, allocation, job.move.why, job.move.batching)
+        why, batching = job.move.why, job.move.batching
+        reservation = state.reservation_on(job.spec, allocation)
+        yield assigner.assign(job, allocation, why, batching, reservation)
 
 
 def _will_be_free(state: State, job: Job, owned: Mapping[str, FreeNode]) -> bool:

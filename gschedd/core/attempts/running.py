@@ -73,6 +73,7 @@ def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
         allocation=attempt.allocation,
         started_s=started_s,
         leaving=job.state is not JobState.RUNNING,
+        reservation=attempt.reservation,
         starting=attempt.state in (AttemptState.ASSIGNED, AttemptState.STARTING),
         uses={
             name: part.prediction.use

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct, structs
 
-from gsched.model.resources import Request
+from gsched.model.resources import Allocation, Request
 from gsched.model.states import JobState
 from gschedd.core.attempts.assign import Assigner
 from gschedd.core.attempts.migration import movable, moved
@@ -14,7 +15,7 @@ from gschedd.core.attempts.running import Running
 from gschedd.core.state import facts as f
 from gschedd.core.state.learning import Kinds, Loads
 from gschedd.core.state.settings import Settings
-from gschedd.core.state.state import State
+from gschedd.core.state.state import PLANNED_WINDOWS, State
 from gschedd.core.state.transient import WaitingGroup
 from gschedd.core.training.goodput import tuned
 from gschedd.core.training.profile import TrainingProfiles
@@ -23,10 +24,11 @@ from gschedd.plan.fit import NoFit, place
 from gschedd.plan.forecast import Forecast
 from gschedd.plan.limits import LimitRoom
 from gschedd.plan.load import Predictor
+from gschedd.plan.reserved import reserved_nodes
 from gschedd.plan.snapshot import Group, JobClass, Move, Plan, Policy, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
-from gschedd.plan.validate import RefusedStart, start_within, validate
-from gschedd.plan.windows import Windows, barred, barring, window_reason, without
+from gschedd.plan.validate import RefusedStart, has_room, start_within, validate
+from gschedd.plan.windows import ReservedWindow, barred, barring, window_reason, without
 
 #: Maximum number of node comparisons for the starts of a cycle, as all requests wait meanwhile:
 #: ``balance`` takes 3 us per node on a quiet core and 5 us on a busy one, at most 40 ms in all.
@@ -99,7 +101,17 @@ def snapshot(
         moves_left=state.volatile.moves_left and len(state.targets) < settings.config.moves.at_once,
         starts_max=starts_max,
         windows=state.windows(now_s, settings.config.power.resume_timeout_s),
+        reserved=reserved_windows(state),
         limits=limit_room(state, now_s),
+    )
+
+
+def reserved_windows(state: State) -> tuple[ReservedWindow, ...]:
+    """Return the next windows of all reservations."""
+    return tuple(
+        ReservedWindow(name=each.name, from_s=window.from_s, to_s=window.to_s, shares=each.shares)
+        for each in state.reservations.values()
+        for window in islice(each.windows(), PLANNED_WINDOWS)
     )
 
 
@@ -151,20 +163,23 @@ def carried_out(
     moves = paced(state, settings, plan.moves, now_s)
     if plan.moves:
         state.volatile.moves_left = len(moves) < len(plan.moves)
-    windows = state.windows(now_s)
+    objection = _Objections(state, now_s)
     checked = validate(
         structs.replace(plan, moves=moves),
         Spaces(state.spaces),
         lambda job: class_if_waiting(state, job),
         lambda job: movable(state, job),
-        lambda start: _window_objection(windows, start, now_s),
+        objection.of,
         limit_room(state, now_s),
     )
     assigner = Assigner(state, settings, now_s, predictor)
     # moves keep more room than the starts take: then a start stays where it was planned
     starts = checked.accepted if checked.moves else elsewhere(state, checked.accepted, now_s)
     facts = [
-        assigner.assign(state.jobs[start.job], start.allocation, start.why, start.batching)
+        assigner.assign(
+            *(state.jobs[start.job], start.allocation, start.why, start.batching),
+            reservation=start.reservation,
+        )
         for start in starts
     ]
     taken = [share for start in starts for share in start.allocation]
@@ -212,11 +227,65 @@ def judged(state: State, verdicts: Iterable[Forecast], now_s: float) -> Iterator
             )
 
 
-def _window_objection(windows: Windows, start: Start, now_s: float) -> str:
-    """Return why a start would run into a window of maintenance, or the empty string."""
-    walltime_s, nodes = start.job_class.walltime_s, (share.node for share in start.allocation)
-    closed = [node for node in nodes if barring(windows, node, now_s, walltime_s) is not None]
-    return window_reason(windows, closed, now_s, walltime_s) if closed else ""
+class _Objections:
+    """Why windows and reservations do not let starts of one plan be made; lives for its check."""
+
+    def __init__(self, state: State, now_s: float) -> None:
+        self._state = state
+        self._now_s = now_s
+        self._windows = state.windows(now_s)
+        self._given: dict[str, list[Allocation]] = {}
+
+    def of(self, start: Start, free: Spaces) -> str:
+        """Return why a start cannot be made, or the empty string.
+
+        Args:
+            free: what the starts before it leave.
+        """
+        if start.reservation:
+            return self._outside(start, free)
+        if start.job_class.reservation:
+            return f"it is to start in reservation {start.job_class.reservation}"
+        windows, now_s = self._windows, self._now_s
+        walltime_s, nodes = start.job_class.walltime_s, [share.node for share in start.allocation]
+        if all(barring(windows, node, now_s, walltime_s) is None for node in nodes):
+            return ""
+        left = without(free, barred(windows, now_s, walltime_s))
+        if all(
+            left[share.node].open and has_room(share, left[share.node])
+            for share in start.allocation
+        ):
+            return ""
+        return window_reason(windows, nodes, now_s, walltime_s)
+
+    def _outside(self, start: Start, free: Spaces) -> str:
+        name, now_s = start.reservation, self._now_s
+        reservation = self._state.reservations.get(name)
+        if reservation is None or name not in start.job_class.may_use:
+            return f"reservation {name} is not for it"
+        walltime_s = start.job_class.walltime_s or 0.0
+        if not reservation.from_s <= now_s < reservation.to_s:
+            return f"reservation {name} is not now"
+        if now_s + walltime_s > reservation.to_s:
+            return f"reservation {name} ends before its walltime"
+        if name not in self._given:
+            numbers = self._state.reserved_jobs.get(name, ())
+            inside = [self._state.running[number].current_attempt for number in numbers]
+            self._given[name] = [each.allocation for each in inside]
+        given = self._given[name]
+        window = ReservedWindow(
+            name=name,
+            from_s=reservation.from_s,
+            to_s=reservation.to_s,
+            shares=reservation.shares,
+        )
+        here = {share.node: free[share.node] for share in start.allocation}
+        left = reserved_nodes(window, here, given)
+        for share in start.allocation:
+            if share.node not in left or not has_room(share, left[share.node]):
+                return f"reservation {name} has no room for it on {share.node}"
+        given.append(start.allocation)
+        return ""
 
 
 def elsewhere(state: State, starts: Sequence[Start], now_s: float) -> tuple[Start, ...]:
@@ -256,6 +325,8 @@ def _is_avoided(state: State, start: Start) -> bool:
 
 def _elsewhere(state: State, start: Start, free: Spaces, now_s: float) -> Start:
     """Return a start elsewhere, and take it from ``free``; or the same one."""
+    if start.reservation:
+        return start
     avoid = [name for name in state.jobs[start.job].avoid if name in free]
     free.give(start.allocation)
     closed = barred(state.windows(now_s), now_s, start.job_class.walltime_s)

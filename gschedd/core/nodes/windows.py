@@ -76,7 +76,8 @@ def _number(state: State, action: a.MaintainNode, by: str) -> int:
     same = (
         each.number for each in known if (each.from_s, each.to_s, each.reason, each.by) == wanted
     )
-    return next(same, max((each.number for each in known), default=0) + 1)
+    highest = max((node.window_number for node in state.nodes.values()), default=0)
+    return next(same, max(highest, *(each.number for each in known), 0) + 1)
 
 
 def next_window_s(state: State) -> float | None:

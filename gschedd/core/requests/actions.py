@@ -19,11 +19,34 @@ from gschedd.core.requests.alter import alter_job
 from gschedd.core.requests.arrays import act_on_array
 from gschedd.core.requests.authorize import Verb, authorize
 from gschedd.core.requests.migrate import migrate_job
+from gschedd.core.requests.reservations import change_reservation
 from gschedd.core.state import facts as f
 from gschedd.core.state.lost import lost_parts
 from gschedd.core.state.records import Node
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
+
+
+def act(
+    state: State,
+    settings: Settings,
+    command: c.ActOnJob | c.ActOnNode | c.ChangeReservation,
+    now_s: float,
+) -> list[f.AnyFact]:
+    """Return what a command comes to.
+
+    Raises:
+        GschedError: it is refused; the message says why.
+    """
+    match command:
+        case c.ActOnJob():
+            return act_on_job(state, settings, command, now_s)
+        case c.ActOnNode():
+            return act_on_node(state, settings, command, now_s)
+        case c.ChangeReservation():
+            return change_reservation(state, settings, command, now_s)
+        case _:
+            assert_never(command)
 
 
 def act_on_job(

@@ -34,6 +34,7 @@ from gschedd.core.requests.extension import extended_s
 from gschedd.core.requests.interactive import check_detach_timeout
 from gschedd.core.requests.notify import altered_notify
 from gschedd.core.requests.projects import with_project
+from gschedd.core.requests.reservations import check_use
 from gschedd.core.requests.resources import (
     check_possible,
     checked_walltime,
@@ -227,6 +228,8 @@ def _altered(
             )
     spec = _with_deadline(job, spec, alteration, state=state, settings=settings, now_s=now_s)
     check_sharing(spec)
+    if job.attempt is None:
+        check_use(spec.reservation, spec.owner.user, spec.account, state)
     changes = (alteration.queue, alteration.resources, alteration.account, alteration.qos)
     if any(each is not None for each in changes):
         spec = _within_limits(job, spec, caller, state, now_s)

@@ -47,6 +47,7 @@ class Verb(Enum):
     ADMIT_HOST = "let hosts join the cluster"
     READ_HOSTS = "see the certificates of hosts"
     REVOKE_HOST = "revoke the certificates of hosts"
+    CHANGE_RESERVATIONS = "create, alter and delete reservations"
     CHANGE_QUEUES = "change queues"
     RELOAD = "reload the configuration"
     RECOVER = "end safe mode"
@@ -84,6 +85,7 @@ RULES: Final[Mapping[Verb, frozenset[Role]]] = MappingProxyType(
         Verb.ADMIT_HOST: _OPERATORS,
         Verb.READ_HOSTS: _OPERATORS,
         Verb.REVOKE_HOST: _OPERATORS,
+        Verb.CHANGE_RESERVATIONS: _OPERATORS | _ADMINISTRATORS,
         Verb.CHANGE_QUEUES: _ADMINISTRATORS,
         Verb.RELOAD: _ADMINISTRATORS,
         Verb.RECOVER: _ADMINISTRATORS,

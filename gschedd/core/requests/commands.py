@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from gsched.model.arrays import Spans
 from gsched.protocol.actions import AnyJobAction, AnyNodeAction
+from gsched.protocol.reservations import ReservationChange
 from gsched.protocol.submissions import SubmitJob
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
@@ -68,4 +69,10 @@ class ActOnNode(Command, frozen=True, kw_only=True):
     action: AnyNodeAction
 
 
-AnyCommand = Submit | Resubmit | ActOnJob | ActOnNode
+class ChangeReservation(Command, frozen=True, kw_only=True):
+    """Create, alter or delete a reservation; for operators and administrators."""
+
+    action: ReservationChange
+
+
+AnyCommand = Submit | Resubmit | ActOnJob | ActOnNode | ChangeReservation

@@ -18,6 +18,7 @@ from gschedd.core.requests.dependencies import Stated as StatedDependencies
 from gschedd.core.requests.interactive import with_terminal
 from gschedd.core.requests.notify import checked_notify
 from gschedd.core.requests.projects import with_membership
+from gschedd.core.requests.reservations import check_use
 from gschedd.core.requests.resources import check_possible, resources_of
 from gschedd.core.requests.schedule import schedule_of
 from gschedd.core.requests.sharing import check_sharing
@@ -112,6 +113,7 @@ def prepare(
     spec = structs.replace(spec, **(stated_of(submitted) | notify.stated))
     spec = structs.replace(spec, account=party.project, qos=party.qos)
     check_sharing(spec)
+    check_use(spec.reservation, owner.user, spec.account, state)
     check_submitted(spec, state)
     stated = StatedDependencies(
         texts=submitted.depends, caller=caller, name=spec.name, past=command.past, now_s=now_s

@@ -10,6 +10,7 @@ from gsched.config.idle_gpus import IdleAction
 from gsched.model.arrays import Spans
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.machine import Machine
+from gsched.model.reservation import Reservation
 from gsched.model.resources import Allocation, Inventory, Load, Usage
 from gsched.model.states import HoldKind, JobState, PowerState, StopReason
 from gsched.model.training import Batching
@@ -143,7 +144,8 @@ class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     epoch: job and attempt numbers repeat when a database is restored, with it they do not. Its
     nodes end it when they have not reached the head for ``lease_s``, ``lease_grace_s`` after TERM;
     0: they do not. ``batching`` is how an adaptive training splits its samples there, and
-    ``profile_batches`` whether it measures several batch sizes first.
+    ``profile_batches`` whether it measures several batch sizes first. ``reservation`` is the one
+    that it runs in.
     """
 
     allocation: Allocation
@@ -157,6 +159,7 @@ class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     lease_grace_s: float = 0.0
     batching: Batching | None = None
     profile_batches: bool = False
+    reservation: str = ""
 
 
 class AttemptRecovered(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -494,6 +497,37 @@ class NodeWindowEnded(NodeFact, frozen=True, kw_only=True, omit_defaults=True, t
     by: str = ""
 
 
+class ReservationCreated(Fact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Nodes or GPUs are kept for some users and projects in a window of time."""
+
+    reservation: Reservation
+
+
+class ReservationChanged(Fact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A reservation is another one: ``by`` has changed it, or nobody.
+
+    Then it has its next window, or other nodes than one that has failed.
+    """
+
+    reservation: Reservation
+    why: str
+    by: str = ""
+
+
+class ReservationBegun(Fact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The window of a reservation has come."""
+
+    name: str
+
+
+class ReservationEnded(Fact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A reservation is no more; ``by`` has deleted it, or nobody."""
+
+    name: str
+    why: str
+    by: str = ""
+
+
 class NodePowerChanged(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The node is to be powered down or up, is off, or counts as on again.
 
@@ -593,6 +627,10 @@ AnyFact = (
     | NodeWindowBegun
     | NodeWindowEnded
     | NodePowerChanged
+    | ReservationCreated
+    | ReservationChanged
+    | ReservationBegun
+    | ReservationEnded
     | NodeFaulted
     | NodeProbeRequested
     | NodeProbed

@@ -26,6 +26,8 @@ UTILISATION_S: Final = 60.0
 def own(state: State, job: Job, attempt: Attempt) -> None:
     """Let an attempt have its allocation."""
     state.running[job.id] = job
+    if attempt.reservation:
+        state.reserved_jobs.setdefault(attempt.reservation, set()).add(job.id)
     recount(state, job)
     state.note_moved(job.id)
     if attempt.master_port:
@@ -42,6 +44,8 @@ def own(state: State, job: Job, attempt: Attempt) -> None:
 def disown(state: State, job: Job, attempt: Attempt) -> None:
     """Let an attempt give its allocation back."""
     del state.running[job.id]
+    if attempt.reservation:
+        state.reserved_jobs[attempt.reservation].discard(job.id)
     recount(state, job)
     state.volatile.live.pop(job.id, None)
     state.note_moved(job.id)

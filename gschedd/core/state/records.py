@@ -60,6 +60,7 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
         profile_batches: an adaptive training measures its steps at several batch sizes first.
         gpu_types: of all GPUs that it holds, in the order of its parts, when it started: its node
             may lose some.
+        reservation: that it runs in; empty: in none.
     """
 
     number: int
@@ -88,6 +89,7 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
     outcome: Outcome | None = None
     usage: Usage | None = None
     gpu_types: tuple[str, ...] = ()
+    reservation: str = ""
 
     @property
     def allocation(self) -> Allocation:
@@ -386,6 +388,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         identity: to whom the name belongs; empty: it has registered before nodes had one.
         machine: on which it runs.
         windows: in which no job runs there, in order of their beginnings.
+        window_number: the highest that a window of the node has had; it is not used again.
         power: what the site's programs of power saving have made of it.
     """
 
@@ -414,6 +417,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     sharing: str = ""
     probation: Probation = Probation()
     windows: tuple[NodeWindow, ...] = ()
+    window_number: int = 0
     power: NodePower = NodePower()
     load: Load | None = None
     heartbeat_s: float | None = None

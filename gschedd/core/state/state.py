@@ -1,11 +1,16 @@
 """The head's state: what is durable, what follows from it, and what is neither."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final
+
+from msgspec import structs
 
 from gsched.config.nodes import SharingRules
 from gsched.model.ids import ELEMENT_BASE, submitted_number
 from gsched.model.job import JobSpec
-from gsched.model.resources import Gpu, Request
+from gsched.model.reservation import Reservation
+from gsched.model.resources import Allocation, Gpu, Request, Share
 from gsched.model.states import JobState, PowerState
 from gsched.model.window import NodeWindow
 from gschedd.core.state.priority import Priorities
@@ -27,6 +32,9 @@ from gschedd.plan.sharing import DEFAULT_RULES
 from gschedd.plan.snapshot import JobClass, OrderKey
 from gschedd.plan.space import SortedSpaces
 from gschedd.shares.ledger import UsageLedger
+
+#: Windows of a recurring reservation that plans see: of those that follow they know nothing yet.
+PLANNED_WINDOWS: Final = 3
 
 
 def party_of(spec: JobSpec) -> Party:
@@ -66,6 +74,7 @@ class State:
         step_times: how long steps of training jobs have taken where.
         goodputs: what is known of the goodput of adaptive training jobs.
         usage: what users have used for projects. What runs is an index of it.
+        reservations: of nodes and GPUs for users and projects, by name.
 
         spaces: an index, as all below: free resources of each node.
         counts: how many jobs there are, by queue and state.
@@ -81,6 +90,7 @@ class State:
         windowed: nodes with windows of maintenance.
         powered: nodes that are powered down, or on their way there or back.
         on_probation: nodes of which a probe is planned.
+        reserved_jobs: numbers of the running jobs in each reservation.
         ports: master ports in use.
         jobs_by_user, argument_bytes_by_user: what limits per user count.
         dependants: jobs that depend on a job, by that job.
@@ -130,6 +140,7 @@ class State:
         self.step_times = StepTimes()
         self.goodputs = GoodputKnowledge()
         self.usage = UsageLedger()
+        self.reservations: dict[str, Reservation] = {}
 
     def _init_indices(self) -> None:
         self.spaces = SortedSpaces()
@@ -146,6 +157,7 @@ class State:
         self.on_probation: set[str] = set()
         self.windowed: set[str] = set()
         self.powered: set[str] = set()
+        self.reserved_jobs: dict[str, set[int]] = {}
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
         self.argument_bytes_by_user: dict[int, int] = {}
@@ -154,9 +166,10 @@ class State:
         self.arrays: dict[int, ArrayIndex] = {}
 
     def windows(self, now_s: float, resume_s: float = 1.0) -> dict[str, tuple[NodeWindow, ...]]:
-        """Return the windows in which no job runs on a node; nodes without one are missing.
+        """Return the windows that keep jobs from nodes; nodes without one are missing.
 
-        They are of maintenance, and of power: until a node that is powered down can be up again.
+        They are of maintenance, of power (until a node that is powered down can be up again), and
+        of reservations, for the jobs that are not in them.
 
         Args:
             resume_s: how long it takes at most to power one up; only plans ahead need it.
@@ -170,7 +183,56 @@ class State:
             up_s = max(up_s, now_s + 1.0)  # it may be late
             closed = NodeWindow(number=0, from_s=0.0, to_s=up_s, reason=power.state.words)
             found[name] = (closed, *found.get(name, ()))
+        for reservation in self.reservations.values():
+            for share in reservation.shares:
+                of_node = found.get(share.node, ())
+                found[share.node] = (*of_node, *self._reserved_windows(reservation, share))
         return {name: found[name] for name in sorted(found)}
+
+    def _reserved_windows(self, reservation: Reservation, share: Share) -> Iterator[NodeWindow]:
+        """Yield in which windows a reservation keeps a share for its own jobs."""
+        is_now = reservation.begun
+        for window in islice(reservation.windows(), PLANNED_WINDOWS):
+            left = self._unused(reservation, share) if is_now else share
+            is_now = False
+            yield NodeWindow(
+                number=0,
+                from_s=window.from_s,
+                to_s=window.to_s,
+                reason=reservation.reason,
+                reservation=reservation.name,
+                share=None if share.exclusive else left,
+            )
+
+    def _unused(self, reservation: Reservation, share: Share) -> Share:
+        """Return what of a share of a reservation its own jobs do not use."""
+        cpus, memory_bytes = share.cpus, share.memory_bytes
+        for number in self.reserved_jobs.get(reservation.name, ()):
+            part = self.running[number].current_attempt.parts.get(share.node)
+            if part is not None:
+                used = part.share
+                cpus, memory_bytes = cpus - used.cpus, memory_bytes - used.memory_bytes
+        return structs.replace(share, cpus=max(0, cpus), memory_bytes=max(0, memory_bytes))
+
+    def usable_reservations(self, spec: JobSpec) -> tuple[str, ...]:
+        """Return the reservations in which a job may run: that it names, or magnetic ones."""
+        if spec.reservation:
+            named = self.reservations.get(spec.reservation)
+            found = [] if named is None else [named]
+        elif self.plans_training and spec.is_training:
+            found = []  # those are planned all over the cluster
+        else:
+            found = [each for each in self.reservations.values() if each.magnetic]
+        user, project = spec.owner.user, spec.account
+        return tuple(sorted(each.name for each in found if each.permits(user, project)))
+
+    def reservation_on(self, spec: JobSpec, allocation: Allocation) -> str:
+        """Return the reservation in which a job would run there; empty: in none."""
+        for name in self.usable_reservations(spec):
+            reservation = self.reservations[name]
+            if reservation.begun and all(reservation.share_on(each.node) for each in allocation):
+                return name
+        return ""
 
     def jobs_in(self, queue: str) -> int:
         """Return how many unfinished jobs a queue has; an array is one."""
@@ -211,13 +273,14 @@ class State:
         """Return what decides about the job together with others."""
         spec = job.spec
         training = job.id if self.plans_training and spec.is_training else 0
-        party = self.limits.rules.party(party_of(spec))
         return JobClass(
             queue=spec.queue,
             request=spec.request,
             walltime_s=spec.walltime_s,
             training=training,
-            party=party,
+            party=self.limits.rules.party(party_of(spec)),
+            reservation=spec.reservation,
+            may_use=self.usable_reservations(spec) if self.reservations else (),
         )
 
     def lane_of(self, job: Job) -> Lane:

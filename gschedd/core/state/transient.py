@@ -17,6 +17,7 @@ from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.health import HealthResult
 from gsched.model.ids import short_job_id
 from gsched.model.machine import Machine
+from gsched.model.reservation import Reservation
 from gsched.model.resources import LiveUse, Load, Request
 from gschedd.core.state.facts import CheckpointTaken
 from gschedd.core.state.records import Attempt, Job, Node
@@ -283,6 +284,9 @@ class Volatile:
         node_configs: how they have read their configuration files, likewise.
         gpu_use: who is on their GPUs beside the jobs, likewise.
         coming: what jobs have not been told yet of those that they depend on.
+        reservations_changed: reservations, or nodes that they may hold, have changed.
+        reservations_look_s: when a node has been away for long enough to be replaced in one; 0: no
+            matter.
         ended: whether jobs that have ended lately succeeded, by number; the oldest first.
     """
 
@@ -306,6 +310,8 @@ class Volatile:
         self.node_configs: dict[str, ConfigRow] = {}
         self.gpu_use: dict[str, GpuUse] = {}
         self.coming = Coming()
+        self.reservations_changed = True
+        self.reservations_look_s = 0.0
         self.ended: dict[int, bool] = {}
 
 
@@ -316,6 +322,7 @@ class Unstored:
         jobs, attempts, nodes: changed, by id, by job and number, by name.
         removed_nodes: names of nodes that are forgotten.
         usage: changed rows of the usage ledger, by project and user.
+        reservations: changed ones, by name; None: it is no more.
         finished: jobs that became done; the shell takes them by themselves.
     """
 
@@ -330,3 +337,4 @@ class Unstored:
         self.nodes: dict[str, Node] = {}
         self.removed_nodes: set[str] = set()
         self.usage: dict[Association, LedgerRow] = {}
+        self.reservations: dict[str, Reservation | None] = {}

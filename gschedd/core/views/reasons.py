@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from gsched.model.arrays import format_spans
 from gsched.model.ids import array_of, short_job_id
+from gsched.model.reservation import Reservation
 from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
 from gsched.model.states import HoldKind, JobState, NodeState, PartState, PowerState, StopReason
@@ -29,6 +30,9 @@ SCHEDULING_STOPPED: Final = "an operator has stopped scheduling: no job is start
 NEXT_CYCLE: Final = "waiting for the next scheduling cycle"
 MAX_HOLDERS: Final = 8  # jobs that are named of those that count under a limit
 MAX_SHOWN: Final = 200  # characters of a list of indices
+_OfReservation = (
+    f.ReservationCreated | f.ReservationChanged | f.ReservationBegun | f.ReservationEnded
+)
 
 
 class Why(NamedTuple):
@@ -312,6 +316,8 @@ def describe(fact: f.AnyFact) -> str:
     """Return what happened, in words, for a job's or node's history."""
     if isinstance(fact, f.JobFact):
         return _describe_job_fact(fact)
+    if isinstance(fact, _OfReservation):
+        return _describe_reserved(fact)
     return _describe_node_fact(fact)
 
 
@@ -483,3 +489,23 @@ def _describe_fitness(fact: f.AnyFact) -> str:
             return f"{fact.power.words}: {fact.reason}"
         case _:
             return type(fact).__name__
+
+
+def _describe_reserved(fact: _OfReservation) -> str:
+    match fact:
+        case f.ReservationBegun():
+            return f"reservation {fact.name} has begun"
+        case f.ReservationEnded():
+            by = f" by {fact.by}" if fact.by else ""
+            return f"reservation {fact.name} is over: {fact.why}{by}"
+        case f.ReservationCreated(reservation=kept):
+            return f"{_held_then(kept)} created by {kept.by}"
+        case f.ReservationChanged(reservation=kept):
+            by = f" by {fact.by}" if fact.by else ""
+            return f"{_held_then(kept)}: {fact.why}{by}"
+
+
+def _held_then(kept: Reservation) -> str:
+    """Return a reservation in words: ``reservation r from ... to ... on n1, n2``."""
+    nodes = ", ".join(share.node for share in kept.shares)
+    return f"reservation {kept.name} from {moment(kept.from_s)} to {moment(kept.to_s)} on {nodes}"

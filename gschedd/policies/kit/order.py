@@ -37,7 +37,7 @@ from gschedd.plan.snapshot import (
     end_order,
 )
 from gschedd.plan.space import FreeNode, Spaces, take
-from gschedd.plan.windows import barred, window_reason, without
+from gschedd.plan.windows import Closed, barred, window_reason, without
 from gschedd.plan.words import Lack, Reason
 from gschedd.policies.kit.chooser import Chooser
 
@@ -87,10 +87,10 @@ class _Pass:
         self.shadow_s: float | None = None
         self.blocked_job: int | None = None
         #: What did not fit goes on not fitting: a pass only takes.
-        self.lacking: dict[tuple[Request, frozenset[str], bool], NoFit] = {}
+        self.lacking: dict[tuple[Request, frozenset[Closed], bool], NoFit] = {}
         #: Nodes with windows into which jobs with a walltime would run, and what is free elsewhere.
-        self.barred: dict[float | None, frozenset[str]] = {}
-        self.views: dict[frozenset[str], Spaces] = {}
+        self.barred: dict[float | None, frozenset[Closed]] = {}
+        self.views: dict[frozenset[Closed], Spaces] = {}
         self.spare: dict[str, FreeNode] = {}
         self.room = None if snapshot.limits is None else snapshot.limits.copy()
         self.again_s: float | None = None
@@ -180,7 +180,7 @@ class _Pass:
             if not gpu_type:
                 return first
             nodes = self.snapshot.nodes.values()
-            closed = closed.union(
+            closed |= frozenset(
                 space.name for space in nodes if gpu_type in {gpu.type for gpu in space.all_gpus}
             )
             rank = self.chooser.rank(job)
@@ -206,25 +206,28 @@ class _Pass:
         self.again_s = min(filter(None, (self.again_s, frees_s)), default=None)
         return False
 
-    def _barred(self, job_class: JobClass) -> frozenset[str]:
-        """Return the nodes on which jobs of a class may not start now, for windows."""
+    def _barred(self, job_class: JobClass) -> frozenset[Closed]:
+        """Return nodes and parts of nodes on which jobs of a class may not start, for windows."""
         walltime_s, windows = job_class.walltime_s, self.snapshot.windows
         if walltime_s not in self.barred:
             self.barred[walltime_s] = barred(windows, self.snapshot.now_s, walltime_s)
         return self.barred[walltime_s]
 
-    def _place(self, job_class: JobClass, job: int, closed: frozenset[str]) -> Allocation | NoFit:
+    def _place(
+        self, job_class: JobClass, job: int, closed: frozenset[Closed]
+    ) -> Allocation | NoFit:
         request, rank = job_class.request, self.chooser.rank(job)
         found = place(request, self._free_without(closed), rank)
         if closed and isinstance(found, NoFit):
             elsewhere = place(request, self.free, rank)
             if not isinstance(elsewhere, NoFit):
                 windows, now_s = self.snapshot.windows, self.snapshot.now_s
-                mine = closed.intersection(share.node for share in elsewhere)
+                mine = [share.node for share in elsewhere]
                 return NoFit(reason=window_reason(windows, mine, now_s, job_class.walltime_s))
+            return elsewhere  # it says nothing of nodes that are closed to this job alone
         return found
 
-    def _free_without(self, closed: frozenset[str]) -> Spaces:
+    def _free_without(self, closed: frozenset[Closed]) -> Spaces:
         if not closed:
             return self.free
         if closed not in self.views:

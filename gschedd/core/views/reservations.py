@@ -1,0 +1,51 @@
+"""Reservations as ``gres`` shows them."""
+
+from gsched.model.reservation import Reservation
+from gsched.protocol.reservations import ReservationRow
+from gschedd.core.attempts.reserved import may_give_way
+from gschedd.core.nodes.reserving import in_the_way, is_available
+from gschedd.core.requests.reservations import is_visible
+from gschedd.core.state.settings import Caller, Settings
+from gschedd.core.state.state import State
+
+
+def reservation_rows(
+    state: State, settings: Settings, caller: Caller, name: str = ""
+) -> tuple[ReservationRow, ...]:
+    """Return the reservations that somebody may see, or the one of a name, by their beginnings."""
+    projects = frozenset(
+        each.name for each in settings.projects.values() if caller.user in each.user_shares
+    )
+    found = sorted(state.reservations.values(), key=lambda each: (each.from_s, each.name))
+    waiting: dict[str, list[int]] = {}
+    for job in state.jobs.values():
+        if job.spec.reservation and job.attempt is None:
+            waiting.setdefault(job.spec.reservation, []).append(job.id)
+    return tuple(
+        reservation_row(state, each, tuple(sorted(waiting.get(each.name, ()))))
+        for each in found
+        if name in {"", each.name} and is_visible(each, caller, projects)
+    )
+
+
+def reservation_row(
+    state: State, reservation: Reservation, waiting: tuple[int, ...] = ()
+) -> ReservationRow:
+    """Return a reservation, which may not be created yet, with the jobs that it concerns."""
+    others = in_the_way(state, reservation)
+    stay = [
+        number for number, job in others.items() if reservation.ignore_jobs or not may_give_way(job)
+    ]
+    nodes = [state.nodes.get(share.node) for share in reservation.shares]
+    return ReservationRow(
+        reservation=reservation,
+        running=tuple(sorted(state.reserved_jobs.get(reservation.name, ()))),
+        waiting=waiting,
+        in_the_way=tuple(others),
+        staying=tuple(stay),
+        unavailable=tuple(
+            share.node
+            for share, node in zip(reservation.shares, nodes, strict=True)
+            if node is None or not is_available(node)
+        ),
+    )

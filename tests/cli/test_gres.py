@@ -1,0 +1,105 @@
+"""gres: reservations on a running head, in tables, in words and in a calendar."""
+
+import getpass
+import json
+import re
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.commands import Ran
+from tests.support.in_process import run_here
+
+pytestmark = pytest.mark.timeout(120)
+ME = getpass.getuser()
+
+
+def run(cluster: Cluster, *words: str) -> Ran:
+    return run_here(*words, head=cluster.socket)
+
+
+def create(cluster: Cluster, name: str, *words: str) -> Ran:
+    times = ("--start", "2030-01-07 08:00", "--duration", "4h")
+    return run(cluster, "gres", "create", name, *times, *words)
+
+
+@pytest.fixture
+def two_nodes(cluster: Cluster) -> Cluster:
+    cluster.start_head()
+    for name in ("n1", "n2"):
+        cluster.start_node(name, cpus=2)
+    return cluster
+
+
+def test_one_is_created_shown_altered_and_deleted(two_nodes: Cluster) -> None:
+    made = create(two_nodes, "course", "--nodes", "n[1-2]", "--users", ME, "-m", "a course")
+    assert (made.status, made.stderr) == (0, "")
+    assert "holds = 2 nodes: n[1-2]" in made.stdout
+
+    listed = run(two_nodes, "gres").stdout
+    assert re.search(rf"^course\tplanned\t.*2 nodes: n\[1-2\]\tusers {ME}\t", listed, re.MULTILINE)
+    assert run(two_nodes, "gres", "alter", "course", "--duration", "2h").status == 0
+    (row,) = json.loads(run(two_nodes, "gres", "--json").stdout)["reservations"]
+    assert row["reservation"]["to_s"] - row["reservation"]["from_s"] == 7200
+    assert run(two_nodes, "gres", "delete", "course").status == 0
+    assert json.loads(run(two_nodes, "gres", "--json").stdout)["reservations"] == []
+
+
+def test_a_dry_run_changes_nothing(two_nodes: Cluster) -> None:
+    shown = create(two_nodes, "course", "--nodes", "1", "--users", ME, "--dry-run")
+
+    assert "holds = 1 node: n1" in shown.stdout
+    assert json.loads(run(two_nodes, "gres", "--json").stdout)["reservations"] == []
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_calendar_fits_the_width(
+    two_nodes: Cluster, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each day has a line for each node that is not free all day."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    run(two_nodes, "gres", "create", "all", "--duration", "3d", "--nodes", "n1", "--users", ME)
+    run(
+        *(two_nodes, "gnodes", "maintenance", "n2"),
+        *("--from", "+30h", "--to", "+2h", "-m", "a switch"),
+    )
+    lines = run(two_nodes, "gres", "calendar").stdout.splitlines()
+
+    assert max(map(len, lines)) <= width
+    assert [line for line in lines if line.startswith("n2") and "#" in line]
+    assert any(re.fullmatch(r"n1 +\.*A+", line) for line in lines), "from now on"
+    assert any(line.startswith("A  all  ") for line in lines)
+    assert lines[0].count("-") == 2
+
+
+MISTAKES = (
+    (("create",), "create: one name is needed"),
+    (("create", "a", "--duration", "4h", "--nodes", "1"), "reservation a is for nobody"),
+    (("create", "a", "--nodes", "1", "--users", ME), "needs either its end or its duration"),
+    (("create", "1a", "--duration", "4h", "--nodes", "1", "--users", ME), "is not a name"),
+    (
+        ("create", "a", "--duration", "0", "--nodes", "1", "--users", ME),
+        "time must be greater than zero",
+    ),
+    (("create", "a", "--duration", "4h", "--gpus", "x", "--users", ME), "invalid number 'x'"),
+    (
+        ("create", "a", "--duration", "4h", "--nodes", "1", "--users", "no-such-user"),
+        "unknown user no-such-user",
+    ),
+    (("create", "a", "--start", "monday"), "--start: invalid time 'monday'"),
+    (("delete", "nix"), "unknown reservation nix"),
+    (("show", "nix"), "unknown reservation 'nix'"),
+    (("crate", "a"), "unknown command 'crate'"),
+    (("delete", "a", "--users", ME), "takes no options"),
+)
+
+
+def test_a_mistake_is_a_sentence(cluster: Cluster) -> None:
+    cluster.start_head()
+    cluster.start_node("n1", cpus=2)
+    for words, message in MISTAKES:
+        ran = run(cluster, "gres", *words)
+
+        assert ran.status != 0, words
+        assert message.replace("'", "") in ran.stderr.replace("'", ""), words
+        assert "Traceback" not in ran.stderr
