@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from gsched.model.ids import short_job_id
 from gsched.model.signals import SIGNAL_NAMES, describe_signal
 from gsched.model.states import OutcomeKind, ShareClass
 from gsched.model.units import format_duration, format_size
@@ -99,6 +100,17 @@ def share_words(part: Part, index: int | None = None) -> str:
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Return ``1 job``, ``3 jobs``; ``plural`` where it is not the noun with an s."""
     return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+
+
+def ahead_words(ahead: int, first: int) -> str:
+    """Return how many jobs are ahead of a job with the same request, the job ``first`` first."""
+    jobs = counted(ahead, "job")
+    return f"{jobs} with the same request ahead in the queue (next: job {short_job_id(first)})"
+
+
+def behind_words(first: int) -> str:
+    """Return the same in a few words."""
+    return f"behind job {short_job_id(first)}"
 
 
 def outcome_words(

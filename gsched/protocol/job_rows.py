@@ -255,10 +255,31 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         return self.array.elements if self.array.unstarted else 0
 
 
+class JobColumns(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Jobs with one request that wait in the queue and have not run: what differs, in columns.
+
+    Attributes:
+        row: of the first of them; all of them have its queue, state, request and walltime.
+        ids, names: of the jobs, in the order of the queue.
+        users: their owners; empty: all have the owner of ``row``.
+        ahead: how many jobs with this request are ahead of each; empty: all of them wait for the
+            reason of ``row``.
+        first: the id of the job that is ahead of all others, which the list may not have.
+    """
+
+    row: JobRow
+    ids: list[int]
+    names: list[str]
+    users: list[str] = []
+    ahead: list[int] = []
+    first: int = 0
+
+
 class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``GET /v1/jobs``: the jobs requested, and an error for each id that is none.
 
-    ``warning`` says why what is shown may not be durable yet.
+    ``warning`` says why what is shown may not be durable yet. With ``columns=1`` most jobs that
+    wait are in ``columns`` and not in ``jobs``.
     """
 
     server: str
@@ -266,6 +287,7 @@ class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
     jobs: tuple[JobRow, ...]
     errors: dict[str, ErrorBody] = {}
     warning: str = ""
+    columns: tuple[JobColumns, ...] = ()
 
 
 class PartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):

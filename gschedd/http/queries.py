@@ -21,7 +21,6 @@ from gsched.model.arrays import read_spans
 from gsched.model.ids import (
     INDICES,
     JobId,
-    array_of,
     element_number,
     index_of,
     own_job,
@@ -41,13 +40,13 @@ from gschedd.core.head import Head
 from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
-from gschedd.core.views.arrays import shown_state, unstarted_row
+from gschedd.core.views.arrays import unstarted_row
 from gschedd.core.views.jobs import JobViews
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
 from gschedd.http.elements import Past, found_job, found_jobs, in_state, to_read, wanted_of
-from gschedd.http.lists import ROWS_PER_SLICE, Lists, chosen_jobs, send
+from gschedd.http.lists import ROWS_PER_SLICE, Choice, Lists, send
 from gschedd.http.pace import Pace
 from gschedd.http.shares import ShareQueries
 from gschedd.http.shown import ShownHead, StartForecasts
@@ -141,23 +140,16 @@ class Queries:
             forecast = query.get("forecast", "") == "1"
             return await self._jobs_by_id(ids, warning, caller.uid, forecast=forecast)
         states = _states(query.get("state", ""))
-        user, state = query.get("user", ""), self._head.state
-        every = query.get("elements", "") == "1"
-
-        def is_chosen(job: Job) -> bool:
-            return (
-                (every or not state.arrays or array_of(job.id) not in state.arrays)
-                and (not user or job.spec.owner.user == user)
-                and (not states or shown_state(job, state) in states)
-            )
-
-        chosen = await chosen_jobs(state.jobs, is_chosen)
+        choice = Choice(query, states, self._head.state)
+        chosen, columns = await choice.jobs(self._teller())
         warning = await self._engine.shown()
-        if len(chosen) <= ROWS_PER_SLICE:  # all of them are shown as they are now
-            chosen = [job for job in chosen if job.id in state.jobs and is_chosen(job)]
+        if len(chosen) <= ROWS_PER_SLICE and not columns:  # all of them are shown as they are now
+            chosen = [
+                job for job in chosen if job.id in self._head.state.jobs and choice.holds(job)
+            ]
         if query.get("all", "") == "1" and (not states or JobState.DONE in states):
             return await self._all_jobs(request, chosen, warning, caller.uid)
-        return await self._send(request, [job.id for job in chosen], chosen, warning)
+        return await self._send(request, [job.id for job in chosen], chosen, warning, columns)
 
     async def _all_jobs(
         self, request: web.Request, chosen: Sequence[Job], warning: str, uid: int
@@ -175,7 +167,12 @@ class Queries:
             return await self._send(request, numbers, [*known, *chosen], warning)
 
     async def _send(
-        self, request: web.Request, numbers: Sequence[int], live: Sequence[Job], warning: str
+        self,
+        request: web.Request,
+        numbers: Sequence[int],
+        live: Sequence[Job],
+        warning: str,
+        columns: Sequence[bytes] = (),
     ) -> web.StreamResponse:
         """Answer with jobs in the order of their numbers; those that are not live are read."""
         starts: Mapping[int, Forecast] = {}
@@ -187,8 +184,8 @@ class Queries:
         now_s, server = self._clock.wall_s(), self._head.settings.server
         reply = job_rows.JobList(server=server, now_s=now_s, jobs=(), warning=warning)
         slices = self._lists.entries(numbers, {job.id: job for job in live}, array("q"))
-        is_long = len(numbers) > ROWS_PER_SLICE
-        return await send(request, lambda: reply, slices, row, is_long=is_long)
+        is_long = len(numbers) > ROWS_PER_SLICE or bool(columns)
+        return await send(request, lambda: reply, slices, row, is_long=is_long, columns=columns)
 
     async def _starts_of(self, jobs: Iterable[Job], uid: int) -> Mapping[int, Forecast]:
         """Return when those of some jobs start that wait."""

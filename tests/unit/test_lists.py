@@ -1,27 +1,110 @@
-"""Lists of jobs on the head: others get their turn while many jobs are compared with a filter."""
+"""Lists of jobs on the head: in columns they are as in rows, and others get their turn."""
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
 
+import msgspec
+import pytest
+
+from gsched.cli.show.joblist import plain_list, terminal_list
+from gsched.protocol.job_rows import JobColumns, JobList
 from gschedd.core.state.records import Job
-from gschedd.http.lists import JOBS_PER_LOOK, chosen_jobs
+from gschedd.core.views.jobs import JobViews
+from gschedd.http.lists import JOBS_PER_LOOK, ROWS_PER_SLICE, Choice
 from gschedd.http.pace import PIECE_S
+from tests.support.world import ALICE, BOB, World, node, settings
 
+MANY = ROWS_PER_SLICE + 20
 LOOKS = 5
-JOBS = cast("Mapping[int, Job]", {number: number for number in range(LOOKS * JOBS_PER_LOOK)})
 
 
-def is_even(job: Job) -> bool:
-    """Take as long as a thousandth of a piece, or a little longer."""
-    end_s = time.perf_counter() + PIECE_S / JOBS_PER_LOOK
-    while time.perf_counter() < end_s:
-        pass
-    return cast("int", job) % 2 == 0
+def chosen(world: World, **query: str) -> tuple[list[Job], list[JobColumns]]:
+    """Return the jobs and the columns of a list."""
+    teller = JobViews(world.head, now_s=world.now_s)
+    jobs, columns = asyncio.run(Choice(query, set(), world.head.state).jobs(teller))
+    return jobs, [msgspec.json.decode(each, type=JobColumns) for each in columns]
 
 
-def test_a_filter_over_many_jobs_leaves_the_loop_to_others() -> None:
+def reply(world: World, jobs: Sequence[Job], columns: Sequence[JobColumns] = ()) -> JobList:
+    """Return the answer with these jobs."""
+    teller = JobViews(world.head, now_s=world.now_s)
+    rows = tuple(teller.row(job) for job in jobs)
+    return JobList(server="vm", now_s=world.now_s, jobs=rows, columns=tuple(columns))
+
+
+def busy() -> World:
+    """Return a head whose jobs run, wait in two classes, are held, rerun, trainings and arrays."""
+    world = World(node("n1", cpus=4), config=settings())
+    for number in range(MANY):
+        world.submit("nodes=1:ppn=2", name=f"a{number}", by=BOB if number % 3 else ALICE)
+    for number in range(5):
+        world.submit("walltime=1:00:00", name=f"b{number}", holds=("user",) * (number == 1))
+    world.submit("nodes=1:ppn=3", name="array", array="0-9")
+    world.submit("nodes=1:ppn=2", name="same", array="0-9")
+    world.submit("nodes=1:ppn=2", name="late", deadline_after_s=60.0)
+    world.rerun(1)
+    world.run_for(1.0)
+    return world
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return busy()
+
+
+def test_a_list_in_columns_shows_what_a_list_of_rows_shows(world: World) -> None:
+    jobs, none = chosen(world)
+    rest, columns = chosen(world, columns="1")
+    rows, both = reply(world, jobs), reply(world, rest, columns)
+
+    assert not none
+    assert len(rest) < 20
+    for table in (plain_list, terminal_list):
+        assert [tuple(line) for line in table(both)[1]] == [tuple(line) for line in table(rows)[1]]
+
+
+@pytest.mark.parametrize("query", [{"user": "bob"}, {"user": "nobody"}, {"elements": "1"}])
+def test_filters_choose_the_same_jobs_in_columns(world: World, query: Mapping[str, str]) -> None:
+    jobs, _ = chosen(world, **query)
+    rest, columns = chosen(world, columns="1", **query)
+    listed = [job.id for job in rest] + [number for each in columns for number in each.ids]
+
+    assert sorted(listed) == sorted(job.id for job in jobs)
+
+
+def test_all_wait_for_one_reason_where_nothing_is_started(world: World) -> None:
+    world.head.safe_mode = "the database is old"
+    try:
+        rows = reply(world, chosen(world)[0])
+        both = reply(world, *chosen(world, columns="1"))
+    finally:
+        world.head.safe_mode = ""
+
+    assert plain_list(both)[1] == plain_list(rows)[1]
+    assert not any(each.ahead for each in both.columns)
+
+
+def test_a_short_list_has_rows_alone() -> None:
+    world = World(node("n1", cpus=1))
+    for _ in range(20):
+        world.submit()
+
+    jobs, columns = chosen(world, columns="1")
+
+    assert len(jobs) == 20
+    assert not columns
+
+
+def test_a_filter_over_many_jobs_leaves_the_loop_to_others(world: World) -> None:
+    class Slow(Choice):
+        def holds(self, job: Job) -> bool:
+            """Take as long as a thousandth of a piece, or a little longer."""
+            end_s = time.perf_counter() + PIECE_S / JOBS_PER_LOOK
+            while time.perf_counter() < end_s:
+                pass
+            return job.id % 2 == 0
+
     async def run() -> tuple[int, list[Job]]:
         turns = 0
 
@@ -32,10 +115,14 @@ def test_a_filter_over_many_jobs_leaves_the_loop_to_others() -> None:
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(other())
-        found = await chosen_jobs(JOBS, is_even)
+        found, _ = await choice.jobs(JobViews(world.head, now_s=world.now_s))
         task.cancel()
         return turns, found
 
-    turns, found = asyncio.run(run())
+    state = World().head.state
+    one = next(iter(world.head.state.jobs.values()))
+    state.jobs.update(dict.fromkeys(range(LOOKS * JOBS_PER_LOOK), one))
+    choice = Slow({}, set(), state)
+    turns, _ = asyncio.run(run())
+
     assert turns >= LOOKS - 1
-    assert found == [job for job in JOBS.values() if cast("int", job) % 2 == 0]

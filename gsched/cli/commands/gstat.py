@@ -94,7 +94,7 @@ def gstat(head: HeadClient, /, jobs: tuple[str, ...], **given: object) -> int:
     reply = _jobs(head, jobs, options)
     if options.as_json:
         print_json(reply)
-    elif reply.jobs or not reply.errors:
+    elif reply.jobs or reply.columns or not reply.errors:
         if jobs and any(row.array is not None and row.array.failed for row in reply.jobs):
             from gsched.cli.show.arrays import with_failed  # late: few name arrays
 
@@ -132,7 +132,7 @@ def _print_list(reply: JobList, options: "_Options") -> None:
     if plain:
         write_plain(columns, rows, sys.stdout)
         return
-    if not reply.jobs:
+    if not rows:
         print(_nothing(options))
         return
     if len(rows) < terminal_lines() - 1:
@@ -225,6 +225,12 @@ class _Options:
                 hint="omit --json and -f, and do not use a pipe",
             )
 
+    @property
+    def is_plain_list(self) -> bool:
+        """Return whether the usual columns of jobs are shown, of one user or all."""
+        others = (self.as_json, self.why, self.form, self.sort, self.elements, self.finished)
+        return not any(others) and len(self.users) < 2
+
     def _shows_start(self) -> bool:
         if not (self.form or self.sort):
             return False
@@ -271,6 +277,8 @@ def _jobs(head: HeadClient, jobs: Sequence[str], options: _Options) -> JobList:
     states = options.states or (_WAITING if options.why else ())
     user = next(iter(options.users)) if len(options.users) == 1 else ""
     sent = () if options.elements else states  # elements that are not jobs yet have no state
+    if not jobs and options.is_plain_list:
+        return head.unfinished(user=user, states=states)
     reply = head.jobs(
         jobs, user=user, states=sent, finished=options.finished, forecast=options.forecast
     )

@@ -1,7 +1,8 @@
 """The lists of gstat: which fields they have, and lines that stand for several equal jobs."""
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, repeat
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Final
 
@@ -10,9 +11,12 @@ from gsched.cli.show.jobfields import FIELDS, cells_of
 from gsched.model.arrays import compressed, format_spans
 from gsched.model.ids import array_of, index_of
 from gsched.model.states import JobState
-from gsched.protocol.job_rows import JobList, JobRow
+from gsched.model.wording import ahead_words, behind_words
+from gsched.protocol.job_rows import JobColumns, JobList
 
 Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
+#: A job's id, whether it waits and is no array, and its texts.
+Line = tuple[int, bool, tuple[str, ...]]
 
 #: In a pipe. The first six are Torque's, in its order: id, name, owner, CPU time, state, queue.
 _PLAIN: Final = (
@@ -57,7 +61,8 @@ def table_of(names: Sequence[str], reply: JobList, *, terminal: bool) -> Table:
 def plain_list(reply: JobList) -> Table:
     """Return columns and lines for a pipe: those of deadlines only where there are some."""
     late = any(job.deadline_s is not None for job in reply.jobs)
-    return cells_of(_PLAIN_DEADLINES if late else _PLAIN, reply.jobs, reply)
+    columns, lines = list_lines(_PLAIN_DEADLINES if late else _PLAIN, reply)
+    return columns, [cells for _, _, cells in lines]
 
 
 def terminal_list(reply: JobList, *, nodes: bool = False, fold: bool = True) -> Table:
@@ -67,42 +72,77 @@ def terminal_list(reply: JobList, *, nodes: bool = False, fold: bool = True) -> 
         nodes: show the nodes of jobs instead of reasons.
         fold: put jobs that wait and differ in nothing but their numbers into one line.
     """
-    names = (*_TERMINAL[:-1], "nodes_first") if nodes else _TERMINAL
-    columns, lines = cells_of(names, reply.jobs, reply)
-    if fold:
-        both = list(_folded(reply.jobs, lines))
-        if len(both) < len(lines):
-            first, *others = columns
-            lines = [(ids, str(count) if count > 1 else "", *rest) for (ids, *rest), count in both]
-            return (first, FIELDS["jobs"], *others), lines
+    columns, lines = list_lines((*_TERMINAL[:-1], "nodes_first") if nodes else _TERMINAL, reply)
+    groups = list(equal_jobs(lines) if fold else ([line] for line in lines))
+    if len(groups) == len(lines):
+        return columns, [cells for _, _, cells in lines]
+    first, *others = columns
+    folded = []
+    for group in groups:
+        number, count = group[0][2][0], len(group)
+        ids = number if count == 1 else ids_words([each for each, _, _ in group])
+        folded.append((ids, str(count) if count > 1 else "", *group[0][2][1:]))
+    return (first, FIELDS["jobs"], *others), folded
+
+
+def list_lines(names: Sequence[str], reply: JobList) -> tuple[Sequence[Column], list[Line]]:
+    """Return columns and lines of some fields; those of jobs in columns are put in their place."""
+    columns, cells = cells_of(names, reply.jobs, reply)
+    numbers = [row.id for row in reply.jobs]
+    waits = [row.state in _WAITING and row.array is None for row in reply.jobs]
+    lines: list[Line] = list(zip(numbers, waits, cells, strict=True))
+    for group in reply.columns:
+        cells_of_jobs = _cells_of_group(names, group, reply)
+        waiting = [True] * len(group.ids)
+        lines += zip(group.ids, waiting, cells_of_jobs, strict=True)
+    if reply.columns:
+        lines.sort(key=itemgetter(0))
     return columns, lines
 
 
-def _folded(
-    rows: Sequence[JobRow], lines: Sequence[tuple[str, ...]]
-) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield lines, and for how many jobs each stands: those of a run of equal jobs that wait."""
-    for group in equal_jobs(rows, lines):
-        line = group[0][1]
-        if len(group) > 1:
-            line = (ids_words([row.id for row, _ in group]), *line[1:])
-        yield line, len(group)
+def _cells_of_group(
+    names: Sequence[str], group: JobColumns, reply: JobList
+) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of jobs in columns: most texts are the same in all of them."""
+    row = group.row
+    server = row.shown_id(reply.server).removeprefix(str(row.id))
+    _, [same] = cells_of(names, [row], reply)
+    texts: list[Iterable[str]] = []
+    for name, text in zip(names, same, strict=True):
+        match name:
+            case "id":
+                texts.append([f"{number}{server}" for number in group.ids])
+            case "job":
+                texts.append(map(str, group.ids))
+            case "name":
+                texts.append(group.names)
+            case "user" if group.users:
+                texts.append(group.users)
+            case "reason" if group.ahead:
+                texts.append(_reasons(group, text))
+            case "nodes_or_reason" | "nodes_first" if group.ahead:
+                behind = behind_words(group.first)
+                texts.append([behind if ahead else text for ahead in group.ahead])
+            case _:
+                texts.append(repeat(text))
+    return zip(*texts, strict=False)
 
 
-def equal_jobs(
-    rows: Sequence[JobRow], lines: Sequence[tuple[str, ...]]
-) -> Iterator[list[tuple[JobRow, tuple[str, ...]]]]:
-    """Yield jobs with their lines, those together that wait and whose lines differ in the id only.
+def _reasons(group: JobColumns, reason: str) -> list[str]:
+    """Return why each job of a group waits, as `gschedd` words it for one job."""
+    many = f"{ahead_words(2, group.first).removeprefix('2')}; {reason}"
+    few = (reason, f"{ahead_words(1, group.first)}; {reason}")
+    return [f"{ahead}{many}" if ahead > 1 else few[ahead] for ahead in group.ahead]
 
-    The id is the first text of a line.
-    """
 
-    def key(pair: tuple[JobRow, tuple[str, ...]]) -> object:
-        row, line = pair
-        waits = row.state in _WAITING and row.array is None
-        return (array_of(row.id), line[1:]) if waits else row.id
+def equal_jobs(lines: Sequence[Line]) -> Iterator[list[Line]]:
+    """Yield lines, those together that wait and that differ in the id only, their first text."""
 
-    for _, group in groupby(zip(rows, lines, strict=True), key=key):
+    def key(line: Line) -> object:
+        number, waits, cells = line
+        return (array_of(number), cells[1:]) if waits else number
+
+    for _, group in groupby(lines, key=key):
         yield list(group)
 
 

@@ -93,10 +93,12 @@ def _lines(rows: Sequence[Sequence[str]], width: int) -> str:
     Nearly all rows are clean, so all of them are looked at together, and one by one only if any
     value holds what would break its line.
     """
-    text = "".join(["\t".join([value or EMPTY for value in row]) + "\n" for row in rows])
+    text = "\n".join(map("\t".join, rows)) + "\n"
     bare = text.replace("\t", "").replace("\n", "")
     if len(text) - len(bare) == len(rows) * width and bare.isprintable():
-        return text
+        # A value that is empty lies between two separators, or before the first.
+        text = f"\n{text}".replace("\t\t", f"\t{EMPTY}\t").replace("\t\t", f"\t{EMPTY}\t")
+        return text.replace("\t\n", f"\t{EMPTY}\n").replace("\n\t", f"\n{EMPTY}\t")[1:]
     return "".join(["\t".join([printable(value) or EMPTY for value in row]) + "\n" for row in rows])
 
 

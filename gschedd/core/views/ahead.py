@@ -84,9 +84,7 @@ class ElementsAhead:
 
     def of(self, job: Job, job_class: JobClass) -> tuple[int, OrderKey | None]:
         """Return how many of its class and lane are ahead of a job, and where the first is."""
-        if self._places is None:
-            self._places = self._by_class()
-        known = self._places.get((job_class, self._state.lane_of(job)))
+        known = self._known().get((job_class, self._state.lane_of(job)))
         if known is None:
             return 0, None
         place, number = self._state.place_of(job)
@@ -98,6 +96,15 @@ class ElementsAhead:
             return 0, None
         (first, array), left = known.arrays[0]
         return ahead, (first, element_number(array, left[0].first))
+
+    def has(self, job_class: JobClass, lane: Lane) -> bool:
+        """Return whether there are such elements of a class and lane."""
+        return (job_class, lane) in self._known()
+
+    def _known(self) -> dict[tuple[JobClass, Lane], _Places]:
+        if self._places is None:
+            self._places = self._by_class()
+        return self._places
 
     def _by_class(self) -> dict[tuple[JobClass, Lane], _Places]:
         found: dict[tuple[JobClass, Lane], list[tuple[OrderKey, Spans]]] = {}

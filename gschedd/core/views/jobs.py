@@ -1,13 +1,14 @@
 """The core's records as users see them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
 from gsched.config.tables import QueueConfig
 from gsched.model.dependency import format_dependencies
 from gsched.model.gpu_tokens import TokenUse
+from gsched.model.ids import ELEMENT_BASE
 from gsched.model.job import Outcome, labels_of, stated_of
 from gsched.model.reports import made_of
 from gsched.model.request import format_resources
@@ -25,6 +26,7 @@ from gschedd.core.requests.notify import origin_of
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job, Node, Part
 from gschedd.core.state.state import State
+from gschedd.core.state.transient import Lane
 from gschedd.core.training.checkpoints import checkpoint_dir
 from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.views.ahead import jobs_ahead, waiting_elements
@@ -47,6 +49,7 @@ from gschedd.core.views.reasons import Reasons, Why, describe, idle_why, next_tr
 from gschedd.core.views.remedies import Remedies
 from gschedd.models.sizes import stated_size
 from gschedd.plan.forecast import Forecast
+from gschedd.plan.snapshot import JobClass, OrderKey
 from gschedd.plan.training import gpu_count
 
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
@@ -79,6 +82,51 @@ class JobViews:
     def row(self, job: Job) -> job_rows.JobRow:
         """Return the line of a job, done or not."""
         return with_array(self._with_deadline(self._plain_row(job), job), job, self._state)
+
+    def has_columns(self, job_class: JobClass, lane: Lane) -> bool:
+        """Return whether waiting jobs of a class and lane can be in columns."""
+        return not (
+            job_class.training
+            or job_class.request.places_max
+            or self._reasons.has_elements(job_class, lane)
+        )
+
+    def columns(
+        self, job_class: JobClass, lane: Sequence[OrderKey], begin: int, end: int, *, user: str = ""
+    ) -> job_rows.JobColumns | None:
+        """Return waiting jobs of a class that have not run in columns; None: there is none.
+
+        Args:
+            job_class: of the jobs.
+            lane: the order of a lane of theirs; some jobs may be gone by now.
+            begin, end: of the places that are requested.
+            user: only this user's; empty: all.
+        """
+        jobs = self._state.jobs
+        found = [
+            (place, job)
+            for place, (_, number) in enumerate(lane[begin:end], begin)
+            if number < ELEMENT_BASE
+            and (job := jobs.get(number)) is not None
+            and job.state is JobState.QUEUED
+            and not job.attempts
+            and (not user or job.spec.owner.user == user)
+            and not job.spec.is_training
+        ]
+        if not found:
+            return None
+        first = found[0][1]
+        why, in_order = self._reasons.of_class(job_class)
+        row = structs.replace(self._plain_row(first), reason=why.words, short_reason=why.short)
+        users = [job.spec.owner.user for _, job in found]
+        return job_rows.JobColumns(
+            row=row,
+            ids=[job.id for _, job in found],
+            names=[job.spec.name for _, job in found],
+            users=users if len(set(users)) > 1 else [],
+            ahead=[place for place, _ in found] if in_order else [],
+            first=lane[0][1],
+        )
 
     def _with_deadline(self, row: job_rows.JobRow, job: Job) -> job_rows.JobRow:
         """Return the line of a training with what is expected of it, or what became of it."""

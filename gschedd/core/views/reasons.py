@@ -11,7 +11,14 @@ from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
 from gsched.model.states import HoldKind, JobState, NodeState, PartState, PowerState, StopReason
 from gsched.model.units import format_duration, format_gpu_hours, format_gpus, format_size
-from gsched.model.wording import batching_words, counted, outcome_words, share_words
+from gsched.model.wording import (
+    ahead_words,
+    batching_words,
+    behind_words,
+    counted,
+    outcome_words,
+    share_words,
+)
 from gschedd.core.attempts.idle_gpus import ENDINGS, idle_now, idle_words
 from gschedd.core.attempts.relaunch import AFTER
 from gschedd.core.requests.dependencies import dependencies_short, dependency_reason
@@ -20,6 +27,7 @@ from gschedd.core.state.elements import free_slots, waiting_element
 from gschedd.core.state.records import ArrayIndex, Job
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
+from gschedd.core.state.transient import Lane
 from gschedd.core.views.ahead import ElementsAhead
 from gschedd.plan.limits import AtLimit
 from gschedd.plan.moments import moment
@@ -111,13 +119,9 @@ class Reasons:
 
     def _of_queued(self, job: Job) -> Why:  # a line a reason
         state = self._state
-        if self._safe_mode:
-            return Why(f"no job is started: {self._safe_mode}", short="safe mode")
-        closed = self._closed(job.spec.queue)
-        if closed is not None:
-            return closed
-        if not state.nodes:
-            return Why("no node has registered yet", short="no nodes")
+        stopped = self._of_all(job.spec.queue)
+        if stopped is not None:
+            return stopped
         index = state.arrays.get(job.id)
         if index is not None:
             return self._of_array(index)
@@ -125,32 +129,62 @@ class Reasons:
             earlier = f"waits for earlier elements of job {array_of(job.id)}[]"
             return Why(earlier, short="behind earlier elements")
         job_class = state.class_of(job)
-        wait = self._waits.get(job_class)
         group = state.groups.get(job_class)
-        if wait is None or group is None:
+        known = self._of_class(job_class)
+        if known is None or group is None:
             return Why(NEXT_CYCLE, short="next cycle")
-        if job_class not in self._words:
-            lack = wait.reason
-            reason = lack.reason if isinstance(lack, Lack) else as_reason(lack)
-            more = self._of_outside() if _wants_gpus(job) else ""
-            if isinstance(reason, AtLimit):
-                more = self._of_holders(reason)
-            self._words[job_class] = (str(reason) + more, reason.short)
-        words, short = self._words[job_class]
-        start_s = wait.predicted_start_s if wait.first == job.id else None
         unmade, first = self._elements.of(job, job_class)
         lane = group.lanes[state.lane_of(job)]
         ahead = bisect_left(lane, state.place_of(job)) + unmade
+        why = Why(known[0], short=known[1], start_s=self._start_s(job.id, job_class))
         if ahead == 0:
-            return Why(words, short=short, start_s=start_s)
+            return why
         following = min(lane[0], first or lane[0])[1]
-        before = f"{counted(ahead, 'job')} with the same request ahead in the queue"
-        return Why(
-            words,
-            ahead=f"{before} (next: job {short_job_id(following)})",
-            short=f"behind job {short_job_id(following)}",
-            start_s=start_s,
-        )
+        return why._replace(ahead=ahead_words(ahead, following), short=behind_words(following))
+
+    def of_class(self, job_class: JobClass) -> tuple[Why, bool]:
+        """Return why the jobs of a class wait, and whether they wait behind each other, too."""
+        stopped = self._of_all(job_class.queue)
+        if stopped is not None:
+            return stopped, False
+        known = self._of_class(job_class)
+        if known is None:
+            return Why(NEXT_CYCLE, short="next cycle"), False
+        return Why(known[0], short=known[1]), True
+
+    def has_elements(self, job_class: JobClass, lane: Lane) -> bool:
+        """Return whether elements of arrays that are no jobs yet are of a class and lane."""
+        return self._elements.has(job_class, lane)
+
+    def _of_all(self, queue: str) -> Why | None:
+        """Return why no job of a queue is started; None: they are."""
+        if self._safe_mode:
+            return Why(f"no job is started: {self._safe_mode}", short="safe mode")
+        closed = self._closed(queue)
+        if closed is not None:
+            return closed
+        if not self._state.nodes:
+            return Why("no node has registered yet", short="no nodes")
+        return None
+
+    def _of_class(self, job_class: JobClass) -> tuple[str, str] | None:
+        """Return why the jobs of a class wait, in words and short; None: no cycle has seen them."""
+        wait = self._waits.get(job_class)
+        if wait is None:
+            return None
+        if job_class not in self._words:
+            lack = wait.reason
+            reason = lack.reason if isinstance(lack, Lack) else as_reason(lack)
+            more = self._of_outside() if _wants_gpus(job_class) else ""
+            if isinstance(reason, AtLimit):
+                more = self._of_holders(reason)
+            self._words[job_class] = (str(reason) + more, reason.short)
+        return self._words[job_class]
+
+    def _start_s(self, job: int, job_class: JobClass) -> float | None:
+        """Return when a job starts by its last plan, which tells it of the first of a class."""
+        wait = self._waits[job_class]
+        return wait.predicted_start_s if wait.first == job else None
 
     def _of_holders(self, limit: AtLimit) -> str:
         """Return which running jobs count under a limit."""
@@ -279,8 +313,8 @@ def _hold_letters(job: Job) -> str:
     return "".join(kind[0] for kind in job.holds if kind is not HoldKind.DEPENDENCY)
 
 
-def _wants_gpus(job: Job) -> bool:
-    return any(chunk.gpus or chunk.gpu_share for chunk in job.spec.request.chunks)
+def _wants_gpus(job_class: JobClass) -> bool:
+    return any(chunk.gpus or chunk.gpu_share for chunk in job_class.request.chunks)
 
 
 def next_try_s(job: Job) -> float | None:

@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 
 from gsched.cli.show.columns import Column
 from gsched.cli.show.jobfields import cells_of
-from gsched.cli.show.joblist import equal_jobs, ids_words
+from gsched.cli.show.joblist import equal_jobs, ids_words, list_lines
 from gsched.model.ids import short_job_id
 from gsched.model.limits import MAX_PATTERN_WILDCARDS, MAX_WORD
 from gsched.protocol.job_rows import JobList
@@ -44,14 +44,16 @@ class Line(Struct, frozen=True, kw_only=True):
 
 def lines_of(reply: JobList) -> Iterator[Line]:
     """Yield the lines of a list; equal jobs that wait are one line, as in gstat."""
-    columns, cells = cells_of(_FIELDS, reply.jobs, reply)
+    columns, lines = list_lines(_FIELDS, reply)
     named = list(zip(_FIELDS, columns, strict=True))[1:]
-    for group in equal_jobs(reply.jobs, cells):
-        row, texts = group[0]
+    rows = {row.id: row for row in reply.jobs}
+    for group in equal_jobs(lines):
+        number, _, texts = group[0]
+        row = rows[number]
         name = short_job_id(row.id) + ("[]" if row.array is not None else "")
         yield Line(
             id=name,
-            shows=ids_words([each.id for each, _ in group]) if len(group) > 1 else name,
+            shows=ids_words([each for each, _, _ in group]) if len(group) > 1 else name,
             jobs=len(group),
             letter=row.letter,
             cells=[
