@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from gsched.protocol.shares import SharesReply
     from gsched.protocol.stories import JobStories
     from gsched.protocol.tasks import TaskList
+    from gsched.protocol.tokens import CreatedUserToken, CreateUserToken, UserTokenList
 
 POLL_S = 30.0  # one long poll of `wait`; the head answers earlier when the job ends
 RETRY_S = 30.0  # how long a submission whose answer was lost is tried again: a head's restart
@@ -115,8 +116,8 @@ class HeadClient:
     """A head daemon, as its API shows it.
 
     Args:
-        address: a socket's path or ``http://host:port``; empty: $GSCHED_HEAD, the configuration,
-            or the default place.
+        address: a socket's path, ``ssh://host`` or ``https://host:port``; empty: $GSCHED_HEAD, the
+            configuration, or the default place.
         patience_s: how long each call tries to connect to a head that may be starting.
 
     Raises:
@@ -473,6 +474,31 @@ class HeadClient:
 
         target = f"/v1/tokens/{quote(token_id)}"
         return self._decode(self._send("DELETE", target), TokenList, target)
+
+    def user_tokens(self) -> "UserTokenList":
+        """Return the caller's tokens for programs; for operators those of all users."""
+        from gsched.protocol.tokens import UserTokenList  # late: few commands need it
+
+        return self._get("/v1/user-tokens", UserTokenList)
+
+    def create_user_token(self, wanted: "CreateUserToken") -> "CreatedUserToken":
+        """Create a token for programs of a user."""
+        from gsched.protocol.tokens import CreatedUserToken  # late: few commands need it
+
+        return self._post("/v1/user-tokens", wanted, CreatedUserToken)
+
+    def revoke_user_token(self, token_id: str) -> "UserTokenList":
+        """Revoke a token for programs; return those that are left."""
+        from gsched.protocol.tokens import UserTokenList  # late: few commands need it
+
+        target = f"/v1/user-tokens/{quote(token_id)}"
+        return self._decode(self._send("DELETE", target), UserTokenList, target)
+
+    def authority_certificate(self) -> str:
+        """Return the certificates of the authorities that count, in PEM."""
+        from gsched.protocol.joining import AuthorityReply  # late: few commands need it
+
+        return self._get("/v1/authority/certificate", AuthorityReply).certificate
 
     def authority(self) -> "AuthorityState":
         """Return the authorities, and the certificates of hosts (operators only)."""

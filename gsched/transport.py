@@ -20,7 +20,13 @@ from gsched.config.environment import (
     DEFAULT_SOCKET,
     environment,
 )
-from gsched.errors import ConfigError, HeadUnreachableError, InternalError, NotPermittedError
+from gsched.errors import (
+    ConfigError,
+    HeadUnreachableError,
+    InternalError,
+    NotPermittedError,
+    UsageError,
+)
 from gsched.protocol.headers import STANDBY_HEADER, WARNING_HEADER
 from gsched.unix_address import address_of
 
@@ -54,12 +60,13 @@ class HeadAddress:
         path: of the Unix socket; empty for TCP.
         host, port: for TCP.
         ssh: the host that is reached through ssh; None: it is reached directly.
+        tls: TCP with TLS, and a token of the user.
         heads: each address by itself where there are several heads, of which one rules.
     """
 
-    __slots__ = ("heads", "host", "path", "port", "source", "ssh", "text")
+    __slots__ = ("heads", "host", "path", "port", "source", "ssh", "text", "tls")
 
-    def __init__(  # noqa: PLR0913 # one of four ways
+    def __init__(  # noqa: PLR0913 # one of five ways
         self,
         text: str,
         *,
@@ -68,6 +75,7 @@ class HeadAddress:
         host: str = "",
         port: int = 0,
         ssh: "SshHost | None" = None,
+        tls: bool = False,
         heads: "tuple[HeadAddress, ...]" = (),
     ):
         self.text = text
@@ -77,6 +85,19 @@ class HeadAddress:
         self.port = port
         self.ssh = ssh
         self.heads = heads
+        self.tls = tls
+
+    def check_sessions(self) -> None:
+        """Check that the head serves terminals there.
+
+        Raises:
+            UsageError: it is reached by HTTPS.
+        """
+        if self.tls:
+            raise UsageError(
+                f"there are no terminals by {self.text}",
+                hint="use ssh://HOST, or run the command on a host of the cluster",
+            )
 
 
 class Answer:
@@ -123,7 +144,7 @@ def find_head(explicit: str = "") -> HeadAddress:
 
 
 def parse_address(text: str, *, source: str) -> HeadAddress:
-    """Return the address that ``text`` states: a path, ``http://host:port`` or ``ssh://host``.
+    """Return the address that ``text`` states: a path, or a URL of https, http or ssh.
 
     Several, with commas between, are those of all heads of a cluster.
 
@@ -137,8 +158,9 @@ def parse_address(text: str, *, source: str) -> HeadAddress:
             return HeadAddress(text, source=source, heads=heads)
         text = next(filter(None, parts), text)
     bare = text.removeprefix("unix://").removeprefix("unix:")
-    if bare.startswith("http://"):
-        return _tcp_address(text, bare.removeprefix("http://").rstrip("/"), source)
+    for scheme in ("http", "https"):
+        if bare.startswith(f"{scheme}://"):
+            return _tcp_address(text, scheme, bare.partition("://")[2].rstrip("/"), source)
     if bare.startswith("ssh://"):
         from gsched.ssh import SshHost  # late: few commands need it
 
@@ -146,19 +168,25 @@ def parse_address(text: str, *, source: str) -> HeadAddress:
     if "://" in bare:
         raise ConfigError(
             f"{source}: invalid head address {text!r}",
-            hint="give the path of the head's socket, ssh://host or http://host:port",
+            hint="give the path of the head's socket, ssh://host or https://host:port",
         )
     return HeadAddress(text, source=source, path=os.path.abspath(bare))
 
 
-def _tcp_address(text: str, authority: str, source: str) -> HeadAddress:
+def _tcp_address(text: str, scheme: str, authority: str, source: str) -> HeadAddress:
     host, colon, port = authority.rpartition(":")
     if not colon or authority.endswith("]"):
-        host, port = authority, "80"
+        host, port = authority, "80" if scheme == "http" else "443"
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{source}: invalid head address {text!r}", hint="write http://host:port")
-    return HeadAddress(text, source=source, host=host, port=int(port))
+    if not _is_host(host) or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(
+            f"{source}: invalid head address {text!r}", hint=f"write {scheme}://host:port"
+        )
+    return HeadAddress(text, source=source, host=host, port=int(port), tls=scheme == "https")
+
+
+def _is_host(text: str) -> bool:
+    return bool(text) and text.isascii() and all(c.isalnum() or c in ".-_:" for c in text)
 
 
 def quote(text: str) -> str:
@@ -329,8 +357,10 @@ class Transport:
 
         Raises:
             HeadUnreachableError, NotPermittedError: as `exchange`.
+            UsageError: as `HeadAddress.check_sessions`.
         """
         self._find_ruler(reads=False)
+        self.address.check_sessions()
         made = socket.socket(fileno=self._connect_patiently(DEFAULT_TIMEOUT_S).detach())
         made.settimeout(None)
         return made
@@ -339,6 +369,10 @@ class Transport:
         address = self.address
         if address.ssh is not None:
             return address.ssh.connect(timeout_s)
+        if address.tls:
+            from gsched import https  # late: few commands need it
+
+            return https.connect(address.host, address.port, timeout_s)
         if not address.path:
             return socket.create_connection((address.host, address.port), timeout=timeout_s)
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -357,11 +391,16 @@ def _connect_unix(connection: _socket.socket, path: str) -> None:
 
 
 def _request_bytes(address: HeadAddress, method: str, target: str, body: bytes) -> bytes:
-    host = f"{address.host}:{address.port}" if address.host else "gschedd"
+    name = f"[{address.host}]" if ":" in address.host else address.host
+    host = f"{name}:{address.port}" if name else "gschedd"
     head = (
         f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
         f"Accept: application/json\r\nUser-Agent: gsched\r\n"
     )
+    if address.tls:
+        from gsched.https import token  # late: few commands need it
+
+        head += f"Authorization: Bearer {token()}\r\n"
     if body or method == "POST":
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return head.encode("ascii") + b"\r\n" + body

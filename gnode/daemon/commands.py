@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from gnode.daemon.dialling import BROKEN, HeadConnection, HeadDialler, NoConnectionError
+from gnode.daemon.dialling import BROKEN, HeadConnection, HeadDialler, NoConnectionError, carry
 from gnode.daemon.parts import HostIdentity
 from gsched.clock import SystemClock
 from gsched.host_report import host_report
@@ -197,7 +197,7 @@ class CommandSocket:
             session = await self._session(uid, gid)
             async with self._dialler.connection(session) as head:
                 await head.send(first)
-                await _carry(user, head)
+                await carry(_up(user, head), _down(head, user))
         except _NotRelayedError as error:
             self._complaints.say(f"uid {uid}", f"refused: {error.message}")
             with contextlib.suppress(OSError):
@@ -237,19 +237,6 @@ class CommandSocket:
         if not given.session:
             raise _NotRelayedError(given.code, given.message, given.hint)
         return given.session
-
-
-async def _carry(user: socket.socket, head: HeadConnection) -> None:
-    """Copy in both directions until either side closes."""
-    up, down = asyncio.create_task(_up(user, head)), asyncio.create_task(_down(head, user))
-    try:
-        done, _ = await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in (up, down):
-            task.cancel()
-        await asyncio.gather(up, down, return_exceptions=True)
 
 
 async def _up(user: socket.socket, head: HeadConnection) -> None:

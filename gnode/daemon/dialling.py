@@ -4,9 +4,9 @@ The head has given the session's number over the node channel: see `gsched.proto
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 import msgspec
@@ -61,6 +61,19 @@ class HeadConnection:
             return b""
         content: bytes = message.data
         return content
+
+
+async def carry(*copies: Coroutine[Any, Any, None]) -> None:
+    """Run the copies of both directions of a connection until one of them ends."""
+    tasks = {asyncio.create_task(each) for each in copies}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class HeadDialler:

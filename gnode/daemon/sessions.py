@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from gnode.core.effects import ConnectTerminal
 from gnode.core.task import AttemptKey
-from gnode.daemon.dialling import BROKEN, HeadConnection, HeadDialler, NoConnectionError
+from gnode.daemon.dialling import BROKEN, HeadConnection, HeadDialler, NoConnectionError, carry
 from gnode.daemon.peer import NotTheHeadError, check_peer
 from gnode.supervisor.terminal import socket_name
 from gsched import terminal as t
@@ -119,16 +119,7 @@ class NodeSessions:
 
     async def _carry(self, terminal: sockets.socket, order: OpenSession) -> None:
         async with self._dialler.connection(order.session) as head:
-            up = asyncio.create_task(_up(terminal, head))
-            down = asyncio.create_task(_down(head, terminal))
-            try:
-                done, _ = await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                for task in (up, down):
-                    task.cancel()
-                await asyncio.gather(up, down, return_exceptions=True)
+            await carry(_up(terminal, head), _down(head, terminal))
 
 
 def _connected(directory: str, terminal: str) -> sockets.socket:

@@ -23,7 +23,7 @@ from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
 from gsched.config.shares import check_shares
 from gsched.config.tables import Config, HeadConfig, PowerConfig, QueueConfig
 from gsched.config.tasks import HINT, NEVER, TasksConfig, cron_fields, period_s
-from gsched.config.tls import TlsConfig
+from gsched.config.tls import HttpsConfig, TlsConfig
 from gsched.config.units import BadValueError
 from gsched.config.web import WebConfig
 from gsched.errors import BadResourceError, ConfigError, InvalidRequestError, UsageError
@@ -63,6 +63,7 @@ def check(config: Config) -> None:
         _check_notify(config.notify)
     _check_web(config.web)
     _check_tls(config.tls)
+    _check_https(config.https, config.tls)
     _check_power(config.power)
     check_shares(config.project, config.qos, config.shares)
 
@@ -75,6 +76,29 @@ def _check_tls(tls: TlsConfig) -> None:
             ("tls", missing),
             "is missing",
             hint="give ca, certificate and key, or none: then hosts join with gsched join",
+        )
+
+
+def _check_https(https: HttpsConfig, tls: TlsConfig) -> None:
+    _check_address(("https", "listen"), https.listen, example="0.0.0.0:6820")
+    if bool(https.certificate) is not bool(https.key):
+        missing = "key" if https.certificate else "certificate"
+        raise BadValueError(("https", missing), "is missing", hint="give certificate and key")
+    if https.listen and tls.certificate and not https.certificate:
+        raise BadValueError(
+            ("https", "certificate"),
+            "is missing: this site has certificates of its own in [tls]",
+            hint="issue one for the names of this host, and name its files here",
+        )
+
+
+def _check_address(keys: tuple[str, str], text: str, *, example: str) -> None:
+    found = _ADDRESS.fullmatch(text)
+    if text and (found is None or int(found["port"]) > 65535):
+        raise BadValueError(
+            keys,
+            f": invalid address {text!r}",
+            hint=f"write HOST:PORT, as {example}; port 0 is any free one",
         )
 
 
@@ -95,13 +119,7 @@ def _check_power(power: PowerConfig) -> None:
 
 
 def _check_web(web: WebConfig) -> None:
-    found = _ADDRESS.fullmatch(web.listen)
-    if web.listen and (found is None or int(found["port"]) > 65535):
-        raise BadValueError(
-            ("web", "listen"),
-            f": invalid address {web.listen!r}",
-            hint="write HOST:PORT, as 127.0.0.1:15080; port 0 is any free one",
-        )
+    _check_address(("web", "listen"), web.listen, example="127.0.0.1:15080")
     if web.base_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", web.base_path):
         raise BadValueError(
             ("web", "base_path"),
@@ -204,6 +222,13 @@ def _check_other_runtime(name: str) -> None:
 
 
 def _check_head(head: HeadConfig) -> None:
+    for at, host in enumerate(head.operator_hosts):
+        if not is_node_name(host):
+            raise BadValueError(
+                ("head", "operator_hosts", at),
+                f": no host can have the name {host!r}",
+                hint=f"give the name of a node or login host, as gnodes shows it: {NODE_NAME_RULE}",
+            )
     if not head.socket or len(os.fsencode(head.socket)) > _SOCKET_BYTES:
         raise BadValueError(
             ("head", "socket"),

@@ -22,7 +22,7 @@ from gsched.config.notify import NotifyConfig
 from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
 from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig, SharesConfig
 from gsched.config.tasks import TasksConfig
-from gsched.config.tls import TlsConfig
+from gsched.config.tls import HttpsConfig, TlsConfig
 from gsched.config.web import WebConfig
 from gsched.config.words import (
     Days,
@@ -321,3 +321,4 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tasks: TasksConfig = TasksConfig()
     web: WebConfig = WebConfig()
     tls: TlsConfig = TlsConfig()
+    https: HttpsConfig = HttpsConfig()

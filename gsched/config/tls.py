@@ -1,11 +1,11 @@
-"""The table ``[tls]``: certificates of head and nodes."""
+"""The tables ``[tls]`` and ``[https]``: certificates of head and nodes, and HTTPS for programs."""
 
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Struct
 
-from gsched.config.words import OptionalPath
+from gsched.config.words import Domain, OptionalPath
 
 LIFETIME_S: Final = 90 * 86_400.0
 
@@ -25,3 +25,20 @@ class TlsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     certificate: OptionalPath = ""
     key: OptionalPath = ""
     lifetime_s: Annotated[float, msgspec.Meta(ge=1, le=10 * 365 * 86_400)] = LIFETIME_S
+
+
+class HttpsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[https]``: the API of the head for programs of users, who have tokens.
+
+    Attributes:
+        listen: address and port, as ``0.0.0.0:6820``; empty: HTTPS is off.
+        names: of this host, by which programs reach it, besides its own name and the addresses of
+            ``listen``; requests to other names are refused.
+        certificate, key: files in PEM of a certificate for these names; empty: the cluster's
+            authority issues one.
+    """
+
+    listen: str = ""
+    names: tuple[Domain, ...] = ()
+    certificate: OptionalPath = ""
+    key: OptionalPath = ""

@@ -61,6 +61,17 @@ def joining_context(authority: str) -> ssl.SSLContext:
     return context
 
 
+def web_context(certificate: str, key: str) -> ssl.SSLContext:
+    """Return the head's side for programs of users, which have tokens and no certificates.
+
+    Raises:
+        OSError: the files cannot be used; `ssl.SSLError` is one.
+    """
+    context = _bare(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
 def check_head(certificate: Mapping[str, Any] | None, cluster: str) -> Identity:
     """Return the identity of the peer, which must be the head of a cluster.
 

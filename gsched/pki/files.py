@@ -17,6 +17,7 @@ DIRECTORY: Final = "pki"
 AUTHORITY: Final = "authority.pem"  # of the head: with its key
 NEXT: Final = "next.pem"  # of the head: the authority that replaces it
 OWN: Final = "own.pem"
+WEB: Final = "https.pem"  # of the head, for programs of users
 TRUSTED: Final = "trusted.pem"
 _MARK: Final = "-----END CERTIFICATE-----"
 

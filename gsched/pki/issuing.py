@@ -5,8 +5,10 @@ Times are arguments. A certificate begins a ninetieth of its lifetime before it 
 """
 
 import datetime as dt
+import ipaddress
 import os
 import pwd
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -174,6 +176,46 @@ def issue_with_key(
     return made.encode() + _pem_of(key)
 
 
+def issue_for_names(
+    authority: Authority, names: Sequence[str], *, now_s: float, lifetime_s: float
+) -> bytes:
+    """Return a certificate of a server with these names and addresses, and its key, as one file.
+
+    It has no name of gsched: neither nodes nor the head take it for one of their own.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    made = _certify(
+        authority,
+        key.public_key(),
+        subject=names[0],
+        names=[_general_name(name) for name in names],
+        purposes=[ExtendedKeyUsageOID.SERVER_AUTH],
+        now_s=now_s,
+        lifetime_s=lifetime_s,
+    )
+    return made.encode() + _pem_of(key)
+
+
+def names_in(pem: bytes) -> tuple[str, ...]:
+    """Return the host names and addresses of the first certificate of a text.
+
+    Raises:
+        CertificateError: there is none.
+    """
+    try:
+        found = _read(pem).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except _FORBIDDEN:
+        return ()
+    return tuple(str(name.value) for name in found.value)
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
 def _issue(
     authority: Authority,
     public: ec.EllipticCurvePublicKey,
@@ -185,17 +227,37 @@ def _issue(
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if identity.role == "head":
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, identity.words[:64])])
+    return _certify(
+        authority,
+        public,
+        subject=identity.words,
+        names=[x509.UniformResourceIdentifier(identity.uri)],
+        purposes=purposes,
+        now_s=now_s,
+        lifetime_s=lifetime_s,
+        earliest_s=identity.begins_s,
+    )
+
+
+def _certify(  # noqa: PLR0913 - what a certificate has
+    authority: Authority,
+    public: ec.EllipticCurvePublicKey,
+    *,
+    subject: str,
+    names: Sequence[x509.GeneralName],
+    purposes: Sequence[x509.ObjectIdentifier],
+    now_s: float,
+    lifetime_s: float,
+    earliest_s: float = 0.0,
+) -> str:
+    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject[:64])])
     issuer, issuer_key = authority.certificate.subject, authority.key.public_key()
     signed = (
-        _builder(subject, issuer, public, now_s, lifetime_s, earliest_s=identity.begins_s)
+        _builder(own, issuer, public, now_s, lifetime_s, earliest_s=earliest_s)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=True, issues=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity.uri)]),
-            critical=False,
-        )
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(_identifier(public), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False

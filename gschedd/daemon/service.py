@@ -2,17 +2,16 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
-import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from gsched import file_systems, watchdog
 from gsched.clock import SystemClock
@@ -42,6 +41,7 @@ from gschedd.daemon.setup import (
     make_state_dir,
     relearn,
     settings_from,
+    tune_interpreter,
 )
 from gschedd.daemon.tasks import PeriodicTask, PeriodicTasks
 from gschedd.engine.loop import Engine
@@ -59,19 +59,13 @@ from gschedd.http.door import Doors, watched
 from gschedd.http.forecasts import Forecasts
 from gschedd.http.handshake import Handshake, Peers
 from gschedd.http.hosts import Hosts
+from gschedd.http.https import serve_programs
 from gschedd.http.internals import Condition, Internals, measured
 from gschedd.http.joining import Joining
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.legs import NodeLegs
 from gschedd.http.links import Links
-from gschedd.http.listening import (
-    USERS_MODE,
-    UserSource,
-    listen_on_path,
-    raise_open_files,
-    rules_for_users,
-    serve_nodes,
-)
+from gschedd.http.listening import raise_open_files, serve_nodes, serve_users
 from gschedd.http.members import Members
 from gschedd.http.outputs import Outputs
 from gschedd.http.predictions import Predictions
@@ -81,11 +75,12 @@ from gschedd.http.resubmit import Resubmissions
 from gschedd.http.running import Running
 from gschedd.http.safemode import SafeMode
 from gschedd.http.samples import SampleQueries
-from gschedd.http.schema import openapi
+from gschedd.http.schema import OPENAPI
 from gschedd.http.sessions import Sessions
 from gschedd.http.shown import warn_in_headers
 from gschedd.http.snapshots import Snapshots
 from gschedd.http.tasks import TaskRoutes
+from gschedd.http.user_tokens import UserTokens
 from gschedd.http.witnesses import Witnesses
 from gschedd.monitor.model import MonitorBegin
 from gschedd.monitor.worker import MonitorReport
@@ -103,13 +98,6 @@ from gschedd.workers.kept import KeptWorker
 log = logging.getLogger("gschedd")
 
 SHUTDOWN_S = 2.0
-#: Objects, then collections, before the next generation. With 50 in the second, a million objects,
-#: a collection took 90 ms. The third comes as seldom as with 50 and 100.
-GC_THRESHOLDS = (20_000, 5, 1000)
-#: How long one thread may keep the interpreter from others that want it, seconds. The thread that
-#: writes to the database needs it again after each statement; with the usual 5 ms p99 of `gsub` was
-#: 0.5 s beside lists of 100,000 jobs, instead of 0.1 s.
-SWITCH_S = 0.0003
 
 
 class Service:
@@ -161,6 +149,7 @@ class Service:
         self._doors = Doors(self._clock)
         self._bodies = Bodies()
         self._node_port = 0
+        self._web_address = ""
         self._stop = asyncio.Event()
         self._fenced = ""
 
@@ -172,11 +161,7 @@ class Service:
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT; return the exit code."""
         self._build()
-        # The state is large and lives long, and nearly all garbage dies by its reference count:
-        # a full collection over 100,000 jobs would cost half a second and find nothing.
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
-        sys.setswitchinterval(SWITCH_S)
+        tune_interpreter()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
@@ -370,10 +355,17 @@ class Service:
             bodies=self._bodies,
             links=self._links,
             logins=self._hosts.connected,
-            login_names=self._hosts.logins.keys,
             settings=lambda: head.settings,
             known_nodes=lambda: list(head.state.nodes),
             node_port=lambda: self._node_port,
+            clock=self._clock,
+        )
+        self._user_tokens = UserTokens(
+            self._store,
+            in_writer=self._engine.in_writer,
+            callers=callers,
+            bodies=self._bodies,
+            address=lambda: self._web_address,
             clock=self._clock,
         )
         self._channel = NodeChannel(
@@ -474,25 +466,32 @@ class Service:
         return Worker(rounds.policy, name=name, time_limit_s=limit_s, clock=self._clock)
 
     async def _listen_for_users(self, open_files: int) -> None:
-        head = self._config.head
-        handlers = [measured(self._engine.measures), watched, counted(self._bodies)]
-        handlers += [self._audit.middleware(), errors]
-        commands = web.Application(middlewares=handlers, logger=log)
-        for part in (
+        parts = (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
             *(self._task_routes, self._queues, self._running, self._commands, self._resubmissions),
             *(self._code, self._outputs, self._samples, self._internals),
-            *(self._hosts, self._joining),
-        ):
-            commands.add_routes(part.routes())
-        commands.router.add_get("/v1/openapi.json", openapi)
-        warn_in_headers(commands, lambda: self._engine.warning or self._lease.doubt)
-        self._hosts.relays.door = await self._doors.serve(
-            commands,
-            listen_on_path(head.socket, mode=USERS_MODE, key="socket"),
-            UserSource(lambda: self._head.settings.operators.uids),
-            rules_for_users(open_files),
+            *(self._hosts, self._joining, self._user_tokens),
         )
+        inner = (counted(self._bodies), self._audit.middleware(), errors)
+
+        def served(*gates: Middleware) -> web.Application:
+            around = [measured(self._engine.measures), watched, *gates, *inner]
+            app = web.Application(middlewares=around, logger=log)
+            app.add_routes([OPENAPI, *(route for part in parts for route in part.routes())])
+            warn_in_headers(app, lambda: self._engine.warning or self._lease.doubt)
+            return app
+
+        self._hosts.relays.door = await serve_users(
+            self._doors,
+            served(),
+            self._config.head.socket,
+            operator_uids=lambda: self._head.settings.operators.uids,
+            open_files=open_files,
+        )
+        if self._config.https.listen:
+            self._web_address = await serve_programs(
+                self._doors, self._config.https, served, self._user_tokens, self._authority
+            )
 
     def _why_stopped(self, work: Iterable[asyncio.Task[None]]) -> int:
         ended = [task for task in work if task.done()]

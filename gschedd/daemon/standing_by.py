@@ -31,13 +31,7 @@ from gschedd.http.answers import errors
 from gschedd.http.bodies import Bodies, counted
 from gschedd.http.callers import Callers, UserNames
 from gschedd.http.door import Doors, Handler, watched
-from gschedd.http.listening import (
-    USERS_MODE,
-    UserSource,
-    listen_on_path,
-    raise_open_files,
-    rules_for_users,
-)
+from gschedd.http.listening import raise_open_files, serve_users
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.shown import warn_in_headers
@@ -235,11 +229,12 @@ class StandbyHead:
                 engine=state, callers=callers, reader=readers[2], clock=self._clock
             )
             doors = Doors(self._clock, shutdown_s=SHUTDOWN_S)
-            await doors.serve(
+            await serve_users(
+                doors,
                 self._app([*predictions.routes(), *queries.routes()]),
-                listen_on_path(self._config.head.socket, mode=USERS_MODE, key="socket"),
-                UserSource(lambda: state.head.settings.operators.uids),
-                rules_for_users(open_files),
+                self._config.head.socket,
+                operator_uids=lambda: state.head.settings.operators.uids,
+                open_files=open_files,
             )
             copies = self._follower.copies
             try:

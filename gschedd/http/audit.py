@@ -64,6 +64,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         time: local time with its offset from UTC.
         user, uid: who has requested it, as the kernel names them.
         host: the node or login host whose kernel it was; empty: the head's machine.
+        token, address: of a program over HTTPS, whose token names the user.
         request: method and path.
         status: of the answer in HTTP.
         verb, done, refused: as in `Notes`.
@@ -75,6 +76,8 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     uid: int
     user: str = ""
     host: str = ""
+    token: str = ""
+    address: str = ""
     request: str = ""
     status: int = 0
     verb: str = ""
@@ -156,6 +159,8 @@ class AuditLog:
                 user=caller.user,
                 uid=caller.uid,
                 host=caller.host,
+                token=caller.token,
+                address=(request.remote or "") if caller.token else "",
                 request=f"{request.method} {request.path}",
                 status=status,
                 verb=notes.verb,

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import ssl
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gsched.clock import Clock
@@ -17,7 +18,7 @@ from gsched.errors import BadStateError, ConfigError
 from gsched.files import flush_directory, replace_file
 from gsched.pki import files as places
 from gsched.pki.contexts import server_context
-from gsched.pki.files import AUTHORITY, NEXT
+from gsched.pki.files import AUTHORITY, NEXT, WEB
 from gsched.pki.names import CertificateError, Identity, Role
 
 if TYPE_CHECKING:
@@ -108,6 +109,36 @@ class HeadAuthority:
             now_s=max(self._clock.wall_s(), identity.begins_s),
             lifetime_s=self._lifetime_s,
         )
+
+    @property
+    def web_certificate_path(self) -> str:
+        """Return the file with certificate and key for HTTPS that `issue_for_web` keeps."""
+        return self._path(WEB)
+
+    def issue_for_web(self, names: Sequence[str]) -> float:
+        """Issue the certificate for HTTPS, unless there is one of these names that counts.
+
+        Returns:
+            when it is to be renewed, seconds since the epoch.
+        """
+        from gsched.pki import issuing
+
+        now_s, path = self._clock.wall_s(), self.web_certificate_path
+        with contextlib.suppress(OSError, CertificateError), open(path, "rb") as file:
+            own = file.read()
+            validity = issuing.validity_of(own)
+            if (
+                issuing.names_in(own) == tuple(names)
+                and validity.begins_s <= now_s < validity.renew_s
+                and issuing.is_issued_by(own, self.present)
+            ):
+                return validity.renew_s
+        own = issuing.issue_for_names(
+            self._read(AUTHORITY), names, now_s=now_s, lifetime_s=self._lifetime_s
+        )
+        replace_file(path, own, durable=True)
+        log.info("issued the certificate for HTTPS %s", path)
+        return issuing.validity_of(own).renew_s
 
     def replace(self) -> None:
         """Make a new authority, which issues from now on; the old one still counts.

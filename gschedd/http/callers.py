@@ -1,7 +1,7 @@
 """Who is calling: from the kernel (SO_PEERCRED), never from a request.
 
 On the head's machine this is its own kernel, on other hosts that of the host, by the word of its
-gnode (`gschedd.http.relays`).
+gnode (`gschedd.http.relays`). Over HTTPS it is the user of a token (`gschedd.http.https`).
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 
 from aiohttp import web
+from msgspec import structs
 
 from gsched.clock import Clock
 from gsched.errors import InvalidRequestError, NotPermittedError
@@ -146,6 +147,8 @@ class Callers:
             uid, gid = _ids(other)
         acts = request.method != "GET" if acts is None else acts
         found = self.caller(uid, gid, acts=acts, host=source.host)
+        if source.token:
+            found = of_token(found, source)
         note_caller(request, found)
         return found
 
@@ -167,7 +170,7 @@ class Callers:
             NotPermittedError: it is another one.
         """
         source = _source_of(request)
-        if source.host or source.uid not in {0, os.geteuid()}:
+        if source.host or source.token or source.uid not in {0, os.geteuid()}:
             raise NotPermittedError("only the head's own account may request this")
 
     def caller(self, uid: int, gid: int, *, acts: bool = False, host: str = "") -> Caller:
@@ -204,6 +207,18 @@ def _source_of(request: web.Request) -> Source:
     if not isinstance(visitor, Visitor) or visitor.source.uid < 0:
         raise NotPermittedError("commands are taken on the Unix socket only")
     return visitor.source
+
+
+def of_token(caller: Caller, source: Source) -> Caller:
+    """Return a user as far as a token's scope reaches: that of operators is ``operate``."""
+    operates = source.scope == "operate"
+    return structs.replace(
+        caller,
+        token=source.token,
+        scope=source.scope,
+        operator=caller.operator and operates,
+        administrator=caller.administrator and operates,
+    )
 
 
 def _ids(text: str) -> tuple[int, int]:

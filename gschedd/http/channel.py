@@ -147,11 +147,10 @@ class NodeChannel:
             return False
         self._newest[link.node] = link.call
         head = self._engine.head
-        login = self._hosts.logins.get(link.node)
-        if login is not None and login.link is not None:
+        if link.node in self._joining.members.logins:
             await link.refuse(
-                f"{link.node} is a login host of this cluster: give the node another name, or stop "
-                "the login host's gnode",
+                f"{link.node} is a login host of this cluster: give the node another name, or free "
+                f"this one with gnodes revoke {link.node} and join again",
                 fatal=True,
             )
             return False

@@ -25,6 +25,7 @@ from msgspec import Struct
 from gsched.clock import Clock
 from gsched.logs import Complaints
 from gsched.pki.contexts import explain
+from gsched.protocol.tokens import Scope
 
 log = logging.getLogger("gschedd.http")
 
@@ -71,8 +72,10 @@ class Source(Struct, frozen=True, kw_only=True):
     """Where a connection comes from: ``uid 1001``, ``uid 1001 on login1`` or an address.
 
     Attributes:
-        uid, gid: of a user's process, by a kernel; -1: it is an address.
+        uid, gid: of a user's process, by a kernel, or of a token; -1: it is an address.
         host: of which the kernel said it, a node or login host; empty: this machine.
+        token: number of the token that tells the user; empty: a kernel does.
+        scope: what that token allows.
     """
 
     name: str
@@ -80,6 +83,8 @@ class Source(Struct, frozen=True, kw_only=True):
     uid: int = -1
     gid: int = -1
     host: str = ""
+    token: str = ""
+    scope: Scope = "operate"
 
 
 class Visitor(web.RequestHandler):
@@ -158,6 +163,14 @@ class Visitor(web.RequestHandler):
         self._stop()
         self.proven = True
         self._door.proved(self)
+
+    def complain(self, text: str) -> None:
+        """Log a line about this connection's source; many of one source become one."""
+        self._door.complaints.say(self.source.name, text)
+
+    def become(self, source: Source) -> bool:
+        """Count the connection for a user who has proven who they are; see `Door.becomes`."""
+        return self._door.becomes(self, source)
 
     def cut_off(self, why: str) -> None:
         """Close the connection at once and log why."""
@@ -388,6 +401,24 @@ class Door:
     def proved(self, visitor: Visitor) -> None:
         """Count a connection no longer: it belongs to a node."""
         self._forget(visitor)
+
+    def becomes(self, visitor: Visitor, source: Source) -> bool:
+        """Count a connection for another source from now on.
+
+        Returns:
+            whether that source may have one more.
+        """
+        before = visitor.source.name
+        if visitor in self._visitors and source.name != before:
+            if self._open[source.name] >= self.rules.of_source:
+                return False
+            self._open.update({source.name: 1, before: -1})
+            if not self._open[before]:
+                del self._open[before]
+            self._unproven_bytes -= visitor.received if self.rules.evict else 0
+            visitor.received, visitor.proven = 0, True
+        visitor.source = source
+        return True
 
     def left(self, visitor: Visitor) -> None:
         """Give the place of a connection back."""

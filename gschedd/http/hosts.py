@@ -154,6 +154,7 @@ class Hosts:
             gone = [name for name, each in self.logins.items() if each.link is None]
             for name in gone:
                 del self.logins[name]
+        await self.joining.members.note_login(link.node)
         login = _Login(registration=who.registration, since_s=self._clock.wall_s(), link=link)
         self.logins[link.node] = login
         log.info("login host %s is connected", link.node)

@@ -2,7 +2,7 @@
 
 import logging
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
@@ -51,8 +51,8 @@ class Joining:
     """Handlers of the routes, for operators and on the port for nodes, and of nodes' messages.
 
     Args:
+        members: which hosts have joined.
         logins: returns the login hosts that are connected.
-        login_names: returns these and those that were.
         settings: returns those in force.
         node_port: returns where nodes connect.
     """
@@ -67,20 +67,18 @@ class Joining:
         bodies: Bodies,
         links: Links,
         logins: Callable[[], list[Link]],
-        login_names: Callable[[], Collection[str]],
         settings: Callable[[], Settings],
         known_nodes: Callable[[], list[str]],
         node_port: Callable[[], int],
         clock: Clock,
     ) -> None:
         self._authority = authority
-        self._members = members
+        self.members = members
         self._peers = peers
         self._callers = callers
         self._bodies = bodies
         self._links = links
         self._logins = logins
-        self._login_names = login_names
         self._settings = settings
         self._known_nodes = known_nodes
         self._node_port = node_port
@@ -94,6 +92,7 @@ class Joining:
             web.post("/v1/tokens", self.create),
             web.delete("/v1/tokens/{id}", self.delete),
             web.get("/v1/authority", self.state),
+            web.get("/v1/authority/certificate", self.trusted),
             web.post("/v1/authority", self.change),
             web.post("/v1/nodes/{name}/revoke", self.revoke),
         ]
@@ -107,7 +106,7 @@ class Joining:
     async def tokens(self, request: web.Request) -> web.Response:
         """``GET /v1/tokens``."""
         self._callers.allowed(request, Verb.READ_HOSTS)
-        return answer(TokenList(now_s=self._clock.wall_s(), tokens=self._members.tokens()))
+        return answer(TokenList(now_s=self._clock.wall_s(), tokens=self.members.tokens()))
 
     async def create(self, request: web.Request) -> web.Response:
         """``POST /v1/tokens``: its answer alone has the secret."""
@@ -118,7 +117,7 @@ class Joining:
                 "this site issues certificates itself: [tls] certificate names the head's",
                 hint="issue one for the host, and name its files in [tls] there",
             )
-        row, token = await self._members.create(wanted, caller.user)
+        row, token = await self.members.create(wanted, caller.user)
         note_verb(request, "create token", row.id)
         log.info("%s has created token %s for a %s", caller.user, row.id, row.role)
         node_host = self._settings().config.head.node_host
@@ -137,15 +136,20 @@ class Joining:
     async def delete(self, request: web.Request) -> web.Response:
         """``DELETE /v1/tokens/ID``."""
         caller, token_id = self._callers.allowed(request, Verb.ADMIT_HOST), request.match_info["id"]
-        await self._members.delete(token_id)
+        await self.members.delete(token_id)
         note_verb(request, "delete token", token_id)
         log.info("%s has deleted token %s", caller.user, token_id)
-        return answer(TokenList(now_s=self._clock.wall_s(), tokens=self._members.tokens()))
+        return answer(TokenList(now_s=self._clock.wall_s(), tokens=self.members.tokens()))
 
     async def state(self, request: web.Request) -> web.Response:
         """``GET /v1/authority``."""
         self._callers.allowed(request, Verb.READ_HOSTS)
         return answer(self._state())
+
+    async def trusted(self, request: web.Request) -> web.Response:
+        """``GET /v1/authority/certificate``: which authorities count, for programs."""
+        self._callers.of(request)
+        return answer(AuthorityReply(certificate=self._authority.trusted))
 
     async def change(self, request: web.Request) -> web.Response:
         """``POST /v1/authority``: replace it, or end that."""
@@ -174,7 +178,7 @@ class Joining:
         if not is_node_name(name):
             raise InvalidRequestError(f"invalid name {name[:80]!r}")
         for role in MEMBER_ROLES:
-            await self._members.revoke(role, name)
+            await self.members.revoke(role, name)
         note_verb(request, "revoke", name)
         log.warning("%s has revoked the certificates of %s", caller.user, name)
         for link in self._connected():
@@ -195,10 +199,10 @@ class Joining:
         wanted = await read_body(request, self._bodies, JoinHost)
         source = request.remote or "unknown"
         try:
-            token = self._members.check(wanted.token, wanted.name)
+            token = self.members.check(wanted.token, wanted.name)
             self._check_name(token, wanted.name)
             certificate = self._issue(token.role, wanted.name, wanted.request)
-            await self._members.use(token, wanted.name)
+            await self.members.use(token, wanted.name)
         except Exception as error:
             self._complaints.say(source, f"a host cannot join: {error}")
             raise
@@ -228,14 +232,14 @@ class Joining:
                 hint=f"gsched token create --role {token.role} --name {name} on the head",
             )
         other = "node" if token.role == "login" else "login host"
-        if name in (self._known_nodes() if token.role == "login" else self._login_names()):
+        if name in (self._known_nodes() if token.role == "login" else self.members.logins):
             raise NotPermittedError(
                 f"{name} is a {other} of this cluster: this host needs another name",
                 hint="gsched join --name NAME, with a token for that name",
             )
 
     def _issue(self, role: Role, name: str, request: str) -> str:
-        after_s = self._members.revoked.get(f"{role}/{name}", 0.0)
+        after_s = self.members.revoked.get(f"{role}/{name}", 0.0)
         try:
             return self._authority.issue(request, role, name, after_s=after_s)
         except CertificateError as error:
@@ -291,5 +295,5 @@ class Joining:
             authorities=authorities,
             of_site=self._authority.files.is_of_site,
             nodes=tuple(rows),
-            revoked=dict(self._members.revoked),
+            revoked=dict(self.members.revoked),
         )

@@ -23,7 +23,7 @@ from gsched.model.limits import (
 )
 from gsched.unix_address import BACKLOG, listen_at, peer_ids
 from gschedd.http.answers import errors
-from gschedd.http.door import Doors, Rules, Source
+from gschedd.http.door import Door, Doors, Rules, Source
 from gschedd.http.handshake import refuse_clear_text
 
 log = logging.getLogger("gschedd")
@@ -117,6 +117,23 @@ def listen_for_nodes(head: HeadConfig, port: int) -> socket.socket:
     return listener
 
 
+async def serve_users(
+    doors: Doors,
+    app: web.Application,
+    path: str,
+    *,
+    operator_uids: Callable[[], frozenset[int]],
+    open_files: int,
+) -> Door:
+    """Let users in, on the commands' Unix socket.
+
+    Raises:
+        ConfigError: the socket cannot be made there.
+    """
+    listener = listen_on_path(path, mode=USERS_MODE, key="socket")
+    return await doors.serve(app, listener, UserSource(operator_uids), rules_for_users(open_files))
+
+
 async def serve_nodes(
     doors: Doors,
     head: HeadConfig,
@@ -174,8 +191,11 @@ def note_port(port_path: str, port: int) -> None:
         log.warning("%s is not written: %s", port_path, error.strerror)
 
 
-def listen_on_address(text: str, port_before: int) -> socket.socket:
+def listen_on_address(text: str, port_before: int, *, keys: str = "[web] listen") -> socket.socket:
     """Return a listening TCP socket; for port 0 with the port of the last start, if it is free.
+
+    Args:
+        keys: the table and the key that state it.
 
     Raises:
         ConfigError: another program has the port, or there is no such address here.
@@ -193,7 +213,7 @@ def listen_on_address(text: str, port_before: int) -> socket.socket:
         listener.close()
     raise ConfigError(
         f"cannot listen on {text}: another program uses it, or it is no address of this machine",
-        hint="see [web] listen in gsched.toml(5)",
+        hint=f"see {keys} in gsched.toml(5)",
     )
 
 

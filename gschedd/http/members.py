@@ -1,4 +1,4 @@
-"""Tokens by which hosts join, and names that were revoked: durable, in the head's database."""
+"""Tokens by which hosts join, names of login hosts, and those that were revoked: durable."""
 
 import hashlib
 import hmac
@@ -19,6 +19,7 @@ from gschedd.store.queues import NoteStore
 
 TOKEN: Final = "token"  # noqa: S105 # a kind of note
 REVOKED: Final = "revoked"
+LOGIN: Final = "login-host"
 MAX_TOKENS: Final = 1000
 KEPT_S: Final = 86_400.0  # after its end a token is still listed
 _NEW: Final = "gsched token create on the head prints a new line"
@@ -37,6 +38,10 @@ class Members:
     Args:
         store: keeps both.
         in_writer: runs something on the store's thread, between commits.
+
+    Attributes:
+        revoked: when hosts were revoked, by role and name.
+        logins: names of login hosts that have joined or connected.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Members:
         self._clock = clock
         tokens = store.notes(TOKEN).items()
         self._tokens = {name: msgspec.json.decode(text, type=_Token) for name, text in tokens}
+        self.logins = set(store.notes(LOGIN))
         self.revoked = {name: float(text) for name, text in store.notes(REVOKED).items()}
 
     def is_revoked(self, role: str, name: str, begins_s: float) -> bool:
@@ -62,6 +68,15 @@ class Members:
         key, now_s = f"{role}/{name}", self._clock.wall_s()
         await self._save(REVOKED, key, repr(now_s))
         self.revoked[key] = now_s
+        if role == "login" and name in self.logins:
+            await self._save(LOGIN, name, None)
+            self.logins.discard(name)
+
+    async def note_login(self, name: str) -> None:
+        """Keep a name for a login host, until it is revoked: no node gets it."""
+        if name not in self.logins:
+            await self._save(LOGIN, name, "")
+            self.logins.add(name)
 
     def tokens(self) -> tuple[TokenRow, ...]:
         """Return all tokens, the newest first."""
@@ -79,7 +94,7 @@ class Members:
         await self._forget_old()
         if len(self._tokens) >= MAX_TOKENS:
             raise InvalidRequestError(
-                f"there are {MAX_TOKENS} tokens, the limit", hint="delete some: gsched token delete"
+                f"there are {MAX_TOKENS} tokens, the limit", hint="delete some: gsched token revoke"
             )
         now_s, secret = self._clock.wall_s(), secrets.token_hex(16)
         row = TokenRow(
@@ -155,6 +170,8 @@ class Members:
             failpoint("join.before_commit")
             await self._put(self._tokens[row.id])
             failpoint("join.after_commit")
+            if row.role == "login":
+                await self.note_login(name)
         except BaseException:
             self._tokens[row.id] = token
             raise

@@ -1,6 +1,9 @@
 """The published description of the API, made from the very types that encode it."""
 
+import re
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -8,16 +11,20 @@ from aiohttp import web
 
 from gsched.protocol import actions as a
 from gsched.protocol import api, job_rows, node_rows, recover, submissions
+from gsched.protocol import joining as j
 from gsched.protocol import predictions as p
+from gsched.protocol import tokens as t
 from gsched.protocol.code import CodePiece, CodeReply
+from gsched.protocol.hosts import HostList
 from gsched.protocol.messages import JobMessage, MessageReply
 from gsched.protocol.queues import QueueRequest
 from gsched.protocol.rerun import RerunFailed, RerunReply
 from gsched.protocol.reservations import ReservationChange, ReservationsReply
-from gsched.protocol.running import RunningConfig
+from gsched.protocol.running import ReloadReply, RunningConfig
 from gsched.protocol.samples import UseSamples
 from gsched.protocol.shares import SharesReply
 from gsched.protocol.stories import JobStories
+from gsched.protocol.tasks import RunTask, TaskList
 from gsched.version import VERSION
 from gschedd.http.answers import answer
 from gschedd.models.saved import SnapshotFile
@@ -50,10 +57,39 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("get", "/v1/history", "past jobs and totals", None, job_rows.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),
     ("get", "/v1/config", "the configuration of the running head", None, RunningConfig),
+    ("post", "/v1/reload", "read the configuration again", None, ReloadReply),
+    ("get", "/v1/hosts", "the hosts of the cluster", None, HostList),
+    ("get", "/v1/tasks", "the periodic tasks of the head", None, TaskList),
+    ("post", "/v1/tasks", "start a periodic task", RunTask, TaskList),
+    ("get", "/v1/user-tokens", "tokens of users", None, t.UserTokenList),
+    ("post", "/v1/user-tokens", "create a token", t.CreateUserToken, t.CreatedUserToken),
+    ("delete", "/v1/user-tokens/{id}", "revoke a token", None, t.UserTokenList),
+    ("get", "/v1/tokens", "tokens by which hosts join", None, j.TokenList),
+    ("post", "/v1/tokens", "let a host join", j.CreateToken, j.CreatedToken),
+    ("delete", "/v1/tokens/{id}", "revoke a token of a host", None, j.TokenList),
+    ("get", "/v1/authority", "authorities and certificates", None, j.AuthorityState),
+    ("get", "/v1/authority/certificate", "authorities in PEM", None, j.AuthorityReply),
+    ("post", "/v1/authority", "replace the authority", j.ChangeAuthority, j.AuthorityState),
+    ("post", "/v1/nodes/{name}/revoke", "revoke a host's certificates", None, j.AuthorityState),
     ("get", "/v1/snapshot", "what the policies see, to be replayed", None, SnapshotFile),
     ("post", "/v1/recover", "end safe mode", recover.RecoverRequest, api.Health),
     ("get", "/v1/recover", "what nodes know that the database lacks", None, recover.RecoverReply),
 )
+_HISTORY: Final = ("ids", "user", "queue", "name", "outcome", "since", "until", "limit")
+#: Fields of the query, by path of a GET.
+QUERIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "/v1/jobs": ("ids", "user", "state", "all", "elements", "forecast"),
+        "/v1/stories": ("ids", "forecast"),
+        "/v1/jobs/{id}/wait": ("timeout_s",),
+        "/v1/jobs/{id}/output": ("stream", "offset", "max", "node"),
+        "/v1/history": _HISTORY,
+        "/v1/history/predictions": _HISTORY,
+        "/v1/shares": ("project", "user"),
+        "/v1/hosts": ("names",),
+    }
+)
+_NUMBERS: Final = frozenset({"since", "until", "limit", "timeout_s", "offset", "max"})
 
 
 @cache
@@ -78,16 +114,36 @@ def document() -> dict[str, object]:
         }
         if body is not None:
             operation["requestBody"] = {"required": True, "content": _json(refs[body])}
-        if "{id}" in path:
-            operation["parameters"] = [
-                {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-            ]
+        parameters = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in re.findall(r"{(\w+)}", path)
+        ]
+        parameters += [
+            {
+                "name": name,
+                "in": "query",
+                "schema": {"type": "number" if name in _NUMBERS else "string"},
+            }
+            for name in (QUERIES.get(path, ()) if method == "get" else ())
+        ]
+        if parameters:
+            operation["parameters"] = parameters
         paths.setdefault(path, {})[method] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "gsched head", "version": VERSION},
+        "security": [{"token": []}],
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "over HTTPS: of gsched token create --role user",
+                }
+            },
+        },
     }
 
 
@@ -106,6 +162,9 @@ def _json(schema: dict[str, object]) -> dict[str, object]:
     return {"application/json": {"schema": schema}}
 
 
-async def openapi(_: web.Request) -> web.Response:
+async def _openapi(_: web.Request) -> web.Response:
     """``GET /v1/openapi.json``."""
     return answer(document())
+
+
+OPENAPI: Final = web.get("/v1/openapi.json", _openapi)

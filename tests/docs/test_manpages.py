@@ -47,7 +47,7 @@ from gsched.config.tables import (
     StoreConfig,
 )
 from gsched.config.tasks import TasksConfig
-from gsched.config.tls import TlsConfig
+from gsched.config.tls import HttpsConfig, TlsConfig
 from gsched.config.web import WebConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -249,6 +249,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[NOTIFY]": NotifyConfig,
         "[WEB]": WebConfig,
         "[TLS]": TlsConfig,
+        "[HTTPS]": HttpsConfig,
         "[LIMITS]": LimitsConfig,
         "TABLES OF LIMITS": ResourceLimits,
         "[STAGING]": StagingConfig,
@@ -294,6 +295,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "notify",
         "web",
         "tls",
+        "https",
     }
 
 

@@ -66,7 +66,7 @@ def test_t63_each_way_in_which_a_line_does_not_count_is_explained(cluster: Clust
     scoped = created(cluster, "--role", "node", "--name", "n7")
     deleted = created(cluster, "--role", "node")
     token_id = deleted[1].partition(".")[0]
-    gone = run_command("gsched", "token", "delete", token_id, head=cluster.socket)
+    gone = run_command("gsched", "token", "revoke", token_id, head=cluster.socket)
     assert gone.status == 0
     fresh = created(cluster, "--role", "node")
     listing = ("token", "list")
@@ -125,6 +125,14 @@ def test_a_login_host_joins_by_one_line_and_keeps_its_name(cluster: Cluster) -> 
     shown = run_command("gsched", "authority", "show", "--json", head=cluster.socket).stdout
     rows = [(row["node"], row.get("role", "node")) for row in json.loads(shown)["nodes"]]
     assert rows == [("n1", "node"), ("login1", "login")]
+    cluster.kill_node("login1")
+    cluster.kill_head()
+    cluster.start_head()
+    taken = join(cluster, created(cluster, "--role", "node"), "login1", state="second")
+    assert "login1 is a login host of this cluster" in taken.stderr
+    assert run_command("gnodes", "revoke", "login1", head=cluster.socket).status == 0
+    free = join(cluster, created(cluster, "--role", "node"), "login1", state="second")
+    assert free.status == 0, free.stderr
     again = join(cluster, created(cluster, "--role", "node"), "x", state="login1")
     assert again.status == 0, again.stderr
     assert load_config(str(config)).node.role == "compute"

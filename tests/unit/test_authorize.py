@@ -1,9 +1,11 @@
 """Who may do what (T19, T22, T23): each verb by each subject, written out once more."""
 
 import pytest
+from msgspec import structs
 
 from gsched.errors import NotPermittedError
 from gsched.model.job import Owner
+from gsched.protocol.tokens import SCOPES, Scope
 from gschedd.core.requests.authorize import RULES, Role, Verb, authorize, may, roles
 from gschedd.core.state.settings import Caller
 
@@ -23,6 +25,7 @@ OWNERS = {"owner", "operator", "administrator", "root"}
 OPERATORS = {"operator", "administrator", "root"}
 ADMINISTRATORS = {"administrator", "root"}
 ALLOWED = {
+    Verb.SUBMIT_JOB: set(SUBJECTS),
     Verb.READ_DETAILS: OWNERS,
     Verb.READ_OUTPUT: OWNERS,
     Verb.WRITE_MESSAGE: OWNERS,
@@ -49,6 +52,19 @@ ALLOWED = {
     Verb.RELOAD: ADMINISTRATORS,
     Verb.RECOVER: ADMINISTRATORS,
     Verb.REPLACE_AUTHORITY: ADMINISTRATORS,
+    Verb.READ_TOKENS: OPERATORS,
+    Verb.CHANGE_TOKENS: ADMINISTRATORS,
+}
+#: What a token takes, by verb; all others take operate.
+SCOPES_OF = {
+    Verb.READ_DETAILS: "read",
+    Verb.READ_OUTPUT: "read",
+    Verb.SUBMIT_JOB: "submit",
+    Verb.WRITE_MESSAGE: "submit",
+    Verb.CHANGE_JOB: "submit",
+    Verb.STOP_JOB: "submit",
+    Verb.RESUBMIT_JOB: "submit",
+    Verb.COUNT_DEPENDENCY: "submit",
 }
 
 
@@ -61,14 +77,14 @@ def test_t19_each_verb_is_allowed_to_its_subjects_and_to_nobody_else(verb: Verb)
 def test_t22_a_coordinator_may_stop_jobs_of_the_project_and_nothing_else(verb: Verb) -> None:
     bob = SUBJECTS["other"]
 
-    assert may(bob, verb, OWNER, coordinates=True) is (verb is Verb.STOP_JOB)
+    assert may(bob, verb, OWNER, coordinates=True) is (verb in {Verb.STOP_JOB, Verb.SUBMIT_JOB})
 
 
 @pytest.mark.parametrize("verb", Verb)
 def test_t19_who_owns_nothing_of_it_needs_a_role_of_the_cluster(verb: Verb) -> None:
     allowed = {name for name, caller in SUBJECTS.items() if may(caller, verb)}
 
-    assert allowed == ALLOWED[verb] - {"owner"}
+    assert allowed == ALLOWED[verb] - ({"owner"} if verb is not Verb.SUBMIT_JOB else set())
 
 
 def test_t19_each_verb_has_a_rule() -> None:
@@ -76,7 +92,7 @@ def test_t19_each_verb_has_a_rule() -> None:
 
 
 def test_t23_an_operator_is_no_administrator() -> None:
-    assert roles(SUBJECTS["operator"], OWNER) == {Role.OPERATOR}
+    assert roles(SUBJECTS["operator"], OWNER) == {Role.USER, Role.OPERATOR}
     with pytest.raises(NotPermittedError) as refused:
         authorize(SUBJECTS["operator"], Verb.CHANGE_QUEUES)
 
@@ -89,3 +105,23 @@ def test_t22_a_user_is_told_that_it_takes_an_operator() -> None:
         authorize(SUBJECTS["owner"], Verb.CHANGE_NODES)
 
     assert refused.value.message == "only an operator can change nodes"
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("verb", Verb)
+def test_t19_a_token_allows_no_more_than_its_scope(verb: Verb, scope: Scope) -> None:
+    least = SCOPES.index(SCOPES_OF.get(verb, "operate"))
+    reaches = SCOPES.index(scope) >= least
+    for name, caller in SUBJECTS.items():
+        by_token = structs.replace(caller, token="1", scope=scope)
+
+        assert may(by_token, verb, OWNER) is (reaches and name in ALLOWED[verb])
+
+
+def test_a_token_of_too_small_a_scope_is_told_which_one_it_takes() -> None:
+    by_token = structs.replace(SUBJECTS["owner"], token="4ba2", scope="read")
+
+    with pytest.raises(NotPermittedError) as refused:
+        authorize(by_token, Verb.SUBMIT_JOB)
+
+    assert refused.value.message == "token 4ba2 has the scope read; it takes submit to submit a job"

@@ -231,6 +231,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ),
         ("[node]\nname = 'a b'\n", ":2: [node] name: invalid node name 'a b'", "1 to 64 letters"),
         ("[node]\nname = '-n1'\n", "[node] name: invalid node name '-n1'", "begins with a letter"),
+        (
+            "[head]\noperator_hosts = ['n 1']\n",
+            "[head] operator_hosts: no host can have the name 'n 1'",
+            "as gnodes shows it",
+        ),
+        ("[https]\nlisten = '6820'\n", "[https] listen: invalid address '6820'", "0.0.0.0:6820"),
+        ("[https]\nkey = '/k'\n", "[https] certificate is missing", "certificate and key"),
+        (
+            "[https]\nlisten = 'x:1'\n[tls]\nca = '/a'\ncertificate = '/c'\nkey = '/k'\n",
+            "[https] certificate is missing: this site has certificates of its own",
+            "names of this host",
+        ),
         ("[node]\nhead = 'x'\n", "[node] head: invalid address 'x'", "HOST:PORT"),
         ("[node]\nhead = 'x:0'\n", "[node] head: invalid address 'x:0'", "HOST:PORT"),
         ("[node]\nhead = 'x:99999'\n", "[node] head: invalid address 'x:99999'", "HOST:PORT"),

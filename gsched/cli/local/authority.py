@@ -34,7 +34,7 @@ Example:
 
 @click.group("authority", cls=HelpfulGroup, context_settings=SETTINGS, epilog=_EPILOG)
 def authority() -> None:
-    """Show or replace the authority that issues certificates (operators only)."""
+    """Show or replace the authority that issues certificates."""
 
 
 @subcommand("show")
@@ -54,6 +54,19 @@ def show(head: HeadClient, *, color: str, as_json: bool) -> int:
     for name, at_s in sorted(state.revoked.items()):
         print(f"revoked: {name}, {format_time(at_s)}")
     _print_nodes(state, color=color)
+    return 0
+
+
+@subcommand("certificate")
+@head_option
+@connected
+def certificate(head: HeadClient, *, as_json: bool) -> int:
+    """Print the certificates of the authorities that count, in PEM, as $GSCHED_CA takes them."""
+    pem = head.authority_certificate()
+    if as_json:
+        print_json({"certificate": pem})
+    else:
+        print(pem, end="")
     return 0
 
 
@@ -104,5 +117,5 @@ def _print_nodes(state: AuthorityState, *, color: str) -> None:
         print_table(COLUMNS, rows, color=color)
 
 
-for _command in (show, replace, finish):
+for _command in (show, certificate, replace, finish):
     authority.add_command(_command)

@@ -1,4 +1,6 @@
-"""``gsched token``: lets hosts join the cluster."""
+"""``gsched token``: lets hosts join the cluster, and programs act as a user."""
+
+import contextlib
 
 import click
 
@@ -15,15 +17,28 @@ from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_table
 from gsched.cli.times import format_time
 from gsched.client import HeadClient
-from gsched.errors import UsageError
+from gsched.errors import InvalidRequestError, NotPermittedError, UsageError
 from gsched.model.units import format_duration, parse_duration_s
-from gsched.protocol.joining import MEMBER_ROLES, CreateToken, TokenRow
+from gsched.protocol.joining import MEMBER_ROLES, CreateToken, TokenList, TokenRow
+from gsched.protocol.tokens import SCOPES, CreateUserToken, Scope, UserTokenList, UserTokenRow
 
 _CREATE_EPILOG = """\b
 Examples:
   gsched token create --role node --name n7
   gsched token create --role login --ttl 1h
+  gsched token create --role user --scope submit --ttl 90d --label nightly-ci
 """
+HOST_TTL = "15m"
+USER_TTL = "30d"
+USER_COLUMNS = (
+    Column("token"),
+    Column("user"),
+    Column("scope"),
+    Column("label"),
+    Column("created by"),
+    Column("expires"),
+    Column("last used"),
+)
 COLUMNS = (
     Column("token"),
     Column("role"),
@@ -36,22 +51,82 @@ COLUMNS = (
 
 @click.group("token", cls=HelpfulGroup, context_settings=SETTINGS)
 def token() -> None:
-    """Let hosts join the cluster: create, list and delete tokens (operators only)."""
+    """Create, list and revoke tokens, of users' programs and (operators) of hosts that join."""
 
 
 @subcommand("create", epilog=_CREATE_EPILOG)
-@option("--role", type=click.Choice(MEMBER_ROLES), required=True, help="What the host becomes.")
+@option(
+    "--role",
+    type=click.Choice((*MEMBER_ROLES, "user")),
+    required=True,
+    help="What the host becomes; user: the token is for programs.",
+)
 @option("--name", default="", metavar="NAME", help="The only name that the host can have.")
 @option(
-    "--ttl", default="15m", metavar="TIME", help="For how long the token counts [default: 15m]."
+    "--scope", type=click.Choice(SCOPES), help="What the token of a user allows [default: read]."
+)
+@option("--user", default="", metavar="USER", help="Whose token it becomes [default: yours].")
+@option("--label", default="", metavar="WORDS", help="What the token of a user is for.")
+@option(
+    "--ttl",
+    default="",
+    metavar="TIME",
+    help=f"For how long the token counts [default: {HOST_TTL}, of a user {USER_TTL}].",
 )
 @head_option
 @connected
-def create(head: HeadClient, *, role: str, name: str, ttl: str, as_json: bool) -> int:
-    """Create a token and print the line to run on the new host.
+def create(  # noqa: PLR0913 - options
+    head: HeadClient,
+    *,
+    role: str,
+    name: str,
+    scope: Scope | None,
+    user: str,
+    label: str,
+    ttl: str,
+    as_json: bool,
+) -> int:
+    """Create a token and print it: for a new host the line to run there.
 
-    One host can join with it, once, until it expires. The line is a secret until then.
+    One host can join with it, once, until it expires. A token of a user is sent by programs over
+    HTTPS, as often as they like: see https in gsched.toml(5). Each is a secret, and shown once.
     """
+    if role == "user":
+        if name:
+            raise UsageError("--name is for hosts", hint="--label names a token of a user")
+        wanted_token = CreateUserToken(
+            scope=scope or "read",
+            user=user,
+            label=label,
+            ttl_s=_ttl_s(ttl or USER_TTL, days_most=366),
+        )
+        return _create_of_user(head, wanted_token, as_json=as_json)
+    for name_given, given in (("--scope", scope), ("--user", user), ("--label", label)):
+        if given:
+            raise UsageError(f"{name_given} is for tokens of users", hint="--role user")
+    return _create_of_host(head, role, name, ttl or HOST_TTL, as_json=as_json)
+
+
+def _create_of_user(head: HeadClient, wanted: CreateUserToken, *, as_json: bool) -> int:
+    made = head.create_user_token(wanted)
+    if as_json:
+        print_json(made)
+        return 0
+    print(made.token)
+    row = made.row
+    print_note(
+        f"it acts as {row.user} with the scope {row.scope} until {format_time(row.expires_s)}; "
+        "keep it secret: put it into $GSCHED_TOKEN or ~/.config/gsched/token, mode 0600",
+        command="gsched",
+    )
+    where = f"programs use GSCHED_HEAD={made.address}"
+    if not made.address:
+        where = "no program can use it yet: HTTPS is off (listen of [https] in gsched.toml)"
+    print_note(where, command="gsched")
+    return 0
+
+
+def _create_of_host(head: HeadClient, role: str, name: str, ttl: str, *, as_json: bool) -> int:
     wanted = CreateToken(role=role, name=name, ttl_s=_ttl_s(ttl))  # type: ignore[arg-type] # click has checked it
     made = head.create_token(wanted)
     line = f"gsched join {made.address} {made.token} sha256:{made.authority}"
@@ -74,10 +149,12 @@ def create(head: HeadClient, *, role: str, name: str, ttl: str, as_json: bool) -
     return 0
 
 
-def _ttl_s(text: str) -> float:
+def _ttl_s(text: str, *, days_most: int = 30) -> float:
     seconds = parse_duration_s(text)
-    if not 1 <= seconds <= 30 * 86_400:
-        raise UsageError(f"--ttl {text}: must be from 1 second to 30 days", hint="--ttl 15m")
+    if not 1 <= seconds <= days_most * 86_400:
+        raise UsageError(
+            f"--ttl {text}: must be from 1 second to {days_most} days", hint="--ttl 15m"
+        )
     return float(seconds)
 
 
@@ -86,22 +163,40 @@ def _ttl_s(text: str) -> float:
 @color_option
 @connected
 def list_tokens(head: HeadClient, *, color: str, as_json: bool) -> int:
-    """List tokens; those that expired more than a day ago are forgotten."""
-    reply = head.tokens()
+    """List your tokens, for operators those of all users and hosts.
+
+    Those that expired more than a day ago are forgotten.
+    """
+    users = head.user_tokens()
+    hosts: TokenList | None = None
+    with contextlib.suppress(NotPermittedError):  # only operators have them
+        hosts = head.tokens()
     if as_json:
-        print_json(reply)
-    else:
-        print_table(COLUMNS, [_cells(row, reply.now_s) for row in reply.tokens], color=color)
+        print_json({"users": users, "hosts": hosts})
+        return 0
+    if hosts is not None and (hosts.tokens or not users.tokens):
+        print_table(COLUMNS, [_cells(row, hosts.now_s) for row in hosts.tokens], color=color)
+    if users.tokens or hosts is None:
+        rows = [_user_cells(row, users.now_s) for row in users.tokens]
+        print_table(USER_COLUMNS, rows, color=color)
     return 0
 
 
-@subcommand("delete")
+@subcommand("revoke")
 @click.argument("token_id", metavar="TOKEN")
 @head_option
 @connected
-def delete(head: HeadClient, *, token_id: str, as_json: bool) -> int:
-    """Delete a token, named by its first 8 digits: nobody can join with it any more."""
-    reply = head.delete_token(token_id.partition(".")[0])
+def revoke(head: HeadClient, *, token_id: str, as_json: bool) -> int:
+    """Revoke a token, named by the 8 digits of the list: it does not count any more."""
+    number = token_id.partition(".")[0].removeprefix("gsched_").partition("_")[0]
+    reply: TokenList | UserTokenList
+    try:
+        reply = head.revoke_user_token(number)
+    except InvalidRequestError as error:
+        try:
+            reply = head.delete_token(number)
+        except NotPermittedError:
+            raise error from None
     if as_json:
         print_json(reply)
     return 0
@@ -116,5 +211,11 @@ def _cells(row: TokenRow, now_s: float) -> list[str]:
     return [row.id, row.role, row.name or "any", row.by, format_time(row.expires_s), state]
 
 
-for _command in (create, list_tokens, delete):
+def _user_cells(row: UserTokenRow, now_s: float) -> list[str]:
+    expires = "expired" if now_s >= row.expires_s else format_time(row.expires_s)
+    used = format_time(row.used_s) if row.used_s else "-"
+    return [row.id, row.user, row.scope, row.label or "-", row.by, expires, used]
+
+
+for _command in (create, list_tokens, revoke):
     token.add_command(_command)

@@ -361,7 +361,12 @@ class _SessionClient:
 def connector_of(
     address: HeadAddress, stack: contextlib.ExitStack
 ) -> tuple[aiohttp.BaseConnector | None, str]:
-    """Return how to connect to the head, and the beginning of its URLs."""
+    """Return how to connect to the head, and the beginning of its URLs.
+
+    Raises:
+        UsageError: as `HeadAddress.check_sessions`.
+    """
+    address.check_sessions()
     if address.ssh is not None:
         return aiohttp.UnixConnector(stack.enter_context(local_socket(address.ssh))), _BASE
     if not address.path:

@@ -37,6 +37,7 @@ def check_caller(caller: Caller, state: State, settings: Settings) -> None:
         NotPermittedError: this user may have none here.
         TryAgainError: there are too many, or the user has no name now.
     """
+    authorize(caller, Verb.SUBMIT_JOB)
     if caller.uid == OVERFLOW_UID:
         raise NotPermittedError(
             "the caller's user id is 65534 (nobody, or a user of another namespace)",

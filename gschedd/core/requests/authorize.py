@@ -8,6 +8,7 @@ from typing import Final
 from gsched.errors import NotPermittedError
 from gsched.model.ids import short_job_id
 from gsched.model.job import Owner
+from gsched.protocol.tokens import SCOPES, Scope
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 
@@ -15,6 +16,7 @@ from gschedd.core.state.settings import Caller
 class Role(StrEnum):
     """What somebody is, for a job or for the cluster."""
 
+    USER = auto()
     OWNER = auto()
     COORDINATOR = auto()
     OPERATOR = auto()
@@ -25,6 +27,7 @@ class Role(StrEnum):
 class Verb(Enum):
     """What somebody wants to do. The value completes ``only an operator can ...``."""
 
+    SUBMIT_JOB = "submit a job"
     READ_DETAILS = "see the arguments and the environment of a job"
     READ_OUTPUT = "read the output of a job"
     WRITE_MESSAGE = "write into the output of a job"
@@ -52,6 +55,8 @@ class Verb(Enum):
     RELOAD = "reload the configuration"
     RECOVER = "end safe mode"
     REPLACE_AUTHORITY = "replace the authority of the cluster"
+    READ_TOKENS = "see the tokens of others"
+    CHANGE_TOKENS = "create and revoke tokens of others, and tokens of the scope operate"
 
 
 _OWNERS: Final = frozenset({Role.OWNER, Role.OPERATOR})
@@ -63,6 +68,7 @@ _ADMINISTRATORS: Final = frozenset({Role.ADMINISTRATOR})
 #: `gschedd.core.requests.interactive`.
 RULES: Final[Mapping[Verb, frozenset[Role]]] = MappingProxyType(
     {
+        Verb.SUBMIT_JOB: frozenset({Role.USER}),
         Verb.READ_DETAILS: _OWNERS,
         Verb.READ_OUTPUT: _OWNERS,
         Verb.WRITE_MESSAGE: _OWNERS,
@@ -90,6 +96,21 @@ RULES: Final[Mapping[Verb, frozenset[Role]]] = MappingProxyType(
         Verb.RELOAD: _ADMINISTRATORS,
         Verb.RECOVER: _ADMINISTRATORS,
         Verb.REPLACE_AUTHORITY: _ADMINISTRATORS,
+        Verb.READ_TOKENS: _OPERATORS,
+        Verb.CHANGE_TOKENS: _ADMINISTRATORS,
+    }
+)
+#: The least scope of a token that a verb takes; of all others ``operate``.
+_SCOPES: Final[Mapping[Verb, Scope]] = MappingProxyType(
+    {
+        Verb.READ_DETAILS: "read",
+        Verb.READ_OUTPUT: "read",
+        Verb.SUBMIT_JOB: "submit",
+        Verb.WRITE_MESSAGE: "submit",
+        Verb.CHANGE_JOB: "submit",
+        Verb.STOP_JOB: "submit",
+        Verb.RESUBMIT_JOB: "submit",
+        Verb.COUNT_DEPENDENCY: "submit",
     }
 )
 
@@ -103,6 +124,7 @@ def roles(
         coordinates: the caller is a coordinator of the job's project.
     """
     held = {
+        Role.USER: True,
         Role.OWNER: owner is not None and caller.owns(owner),
         Role.COORDINATOR: coordinates,
         Role.OPERATOR: caller.operator,
@@ -116,6 +138,8 @@ def may(
     caller: Caller, verb: Verb, owner: Owner | None = None, *, coordinates: bool = False
 ) -> bool:
     """Return whether a caller is allowed to do that; see `roles`."""
+    if not has_scope(caller, _scope_of(verb)):
+        return False
     held = roles(caller, owner, coordinates=coordinates)
     return not RULES.get(verb, frozenset()).isdisjoint(held)
 
@@ -135,6 +159,7 @@ def authorize(
     owner = None if job is None else job.spec.owner
     if may(caller, verb, owner, coordinates=coordinates):
         return
+    check_scope(caller, _scope_of(verb), verb.value)
     if job is not None:
         raise _of_another(caller, job)
     word = "operator" if Role.OPERATOR in RULES.get(verb, frozenset()) else "administrator"
@@ -143,6 +168,33 @@ def authorize(
         f"only an {word} can {verb.value}",
         hint=f"{word}s are root, the head's account and those of [head] {word}s{where}",
     )
+
+
+def has_scope(caller: Caller, least: Scope) -> bool:
+    """Return whether a caller's token, if it is one, has at least this scope."""
+    return SCOPES.index(caller.scope) >= SCOPES.index(least)
+
+
+def check_scope(caller: Caller, least: Scope, what: str) -> None:
+    """Refuse a caller whose token has too small a scope.
+
+    Args:
+        what: completes ``takes ... to``.
+
+    Raises:
+        NotPermittedError: it has.
+    """
+    if has_scope(caller, least):
+        return
+    raise NotPermittedError(
+        f"token {caller.token} has the scope {caller.scope}; it takes {least} to {what}",
+        hint=f"gsched token create --role user --scope {least} on a host of the cluster"
+        + (", by an administrator" if least == "operate" else ""),
+    )
+
+
+def _scope_of(verb: Verb) -> Scope:
+    return _SCOPES.get(verb, "operate")
 
 
 def _of_another(caller: Caller, job: Job) -> NotPermittedError:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig
 from gsched.config.tables import Config, QueueConfig
 from gsched.model.job import Owner
+from gsched.protocol.tokens import Scope
 from gschedd.plan.limits import LimitRules
 from gschedd.plan.training import Fabric
 
@@ -119,6 +120,8 @@ class Caller(Struct, frozen=True, kw_only=True):
     Attributes:
         groups: by name, where a queue has some.
         host: the node or login host whose kernel it is; empty: the head's machine.
+        token: number of the token that names the user instead of a kernel; empty: there is none.
+        scope: what that token allows.
     """
 
     user: str
@@ -128,6 +131,8 @@ class Caller(Struct, frozen=True, kw_only=True):
     administrator: bool = False
     groups: frozenset[str] = frozenset()
     host: str = ""
+    token: str = ""
+    scope: Scope = "operate"
 
     def owns(self, owner: Owner) -> bool:
         """Return whether the caller is that owner: by uid and name.
