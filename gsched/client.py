@@ -1,8 +1,8 @@
-r"""The Python API: everything a command can ask the head, as methods of `HeadClient`.
+r"""All of the head's API as methods of `HeadClient`; programs of users have `gsched.jobs`.
 
-    from gsched.client import Head, new_job
+    from gsched.client import HeadClient, new_job
 
-    head = Head()
+    head = HeadClient()
     reply = head.submit([new_job(name="train", workdir="/data", script="#!/bin/sh\ndate\n")])
     story = head.wait([reply.results[0].id])[0]
 
