@@ -52,6 +52,7 @@ RELOADED: Final[Mapping[Daemon, Mapping[str, tuple[str, ...]]]] = {
             "operator_hosts",
             "operators",
             "operators_enter_jobs",
+            "private",
             "single_user",
             "unknown_resource",
             "unsatisfiable",

@@ -53,6 +53,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         operators: users who change jobs of others, and nodes, besides root and the head's own user.
         administrators: operators who alone change queues and reload the configuration, besides root
             and the head's own user; none: all operators do.
+        private: users see no names, commands and details of the jobs of others.
         operator_hosts: nodes and login hosts where operators are operators, too; elsewhere but on
             the head's machine they are ordinary users, and root is refused.
         single_user: whether only the head's own user may submit (a cluster without root).
@@ -84,6 +85,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_uid: Annotated[int, msgspec.Meta(ge=0, le=65533)] = 0
     operators: tuple[str, ...] = ()
     administrators: tuple[str, ...] = ()
+    private: bool = False
     operator_hosts: tuple[str, ...] = ()
     single_user: bool = False
     unknown_resource: Literal["refuse", "warn"] = "refuse"

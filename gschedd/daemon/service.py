@@ -39,6 +39,7 @@ from gschedd.daemon.setup import (
     keep_from,
     log_set_aside,
     make_state_dir,
+    privileges,
     relearn,
     settings_from,
     tune_interpreter,
@@ -451,7 +452,7 @@ class Service:
                 self._notify_after = self._store.reached[0]
             self._notifier.restart()
         watched = [
-            (each.web, each.history, each.notify, each.head.operators, each.head.administrators)
+            (each.web, each.history, each.notify, *privileges(each.head))
             for each in (before, config)
         ]
         if watched[0] != watched[1]:

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from gsched import trust
 from gsched.config.nodes import SharingRules
-from gsched.config.tables import Config
+from gsched.config.tables import Config, HeadConfig
 from gsched.config.units import BadValueError
 from gsched.config.words import monitor_socket_of
 from gsched.errors import ConfigError
@@ -66,6 +66,11 @@ def settings_from(config: Config) -> Settings:
         fabric=fabric_of(config.fabric),
         master_port_begin=zlib.crc32(os.fsencode(os.path.realpath(head.state_dir))),
     )
+
+
+def privileges(head: HeadConfig) -> tuple[object, ...]:
+    """Return what decides who sees what, for the page."""
+    return head.operators, head.administrators, head.private
 
 
 def tune_interpreter() -> None:
@@ -131,6 +136,7 @@ def begin_monitoring(settings: Settings, *, database: str) -> MonitorBegin | Non
         head_socket=config.head.socket,
         socket=monitor_socket_of(config.head.socket),
         operators=tuple(sorted(settings.operators.uids)),
+        private=settings.config.head.private,
     )
 
 

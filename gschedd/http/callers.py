@@ -188,6 +188,7 @@ class Callers:
             administrator=is_trusted and settings.administrators.has(uid, name),
             groups=groups,
             host=host,
+            is_private=settings.config.head.private,
         )
 
     def _group_names(self, uid: int) -> frozenset[str]:

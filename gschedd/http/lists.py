@@ -26,7 +26,9 @@ from gsched.model.ids import array_of
 from gsched.model.limits import MAX_LISTS, MAX_USER_LISTS
 from gsched.model.states import JobState
 from gsched.protocol import job_rows
+from gschedd.core.requests.authorize import Verb, hides, may
 from gschedd.core.state.records import Job
+from gschedd.core.state.settings import Caller
 from gschedd.core.state.state import State
 from gschedd.core.views.arrays import shown_state
 from gschedd.core.views.jobs import JobViews
@@ -90,15 +92,22 @@ class Choice:
         query: user, states, and whether elements of arrays are listed.
         states: of the query, read; empty: all.
         state: of the head.
+        caller: to whom the list goes: in private mode it has no columns.
     """
 
     def __init__(
-        self, query: Mapping[str, str], states: Collection[JobState], state: State
+        self,
+        query: Mapping[str, str],
+        states: Collection[JobState],
+        state: State,
+        caller: Caller,
     ) -> None:
+        self._caller = caller
         self._user = query.get("user", "")
         self._elements = query.get("elements", "") == "1"
         others = (query.get(name, "") for name in ("elements", "all", "forecast"))
-        self._in_columns = query.get("columns", "") == "1" and "1" not in others
+        is_whole = not caller.is_private or may(caller, Verb.READ_JOB)
+        self._in_columns = query.get("columns", "") == "1" and "1" not in others and is_whole
         self._states = states
         self._state = state
 
@@ -107,9 +116,13 @@ class Choice:
         state = self._state
         return (
             (self._elements or not state.arrays or array_of(job.id) not in state.arrays)
-            and (not self._user or job.spec.owner.user == self._user)
+            and (not self._user or self._is_of_user(job))
             and (not self._states or shown_state(job, state) in self._states)
         )
+
+    def _is_of_user(self, job: Job) -> bool:
+        owner = job.spec.owner
+        return owner.user == self._user and not hides(self._caller, owner)
 
     async def jobs(self, teller: JobViews) -> tuple[list[Job], list[bytes]]:
         """Return the jobs, and those that the list can have in columns, encoded.

@@ -22,8 +22,8 @@ from gschedd.http.answers import answer
 from gschedd.http.audit import note_verb
 from gschedd.http.bodies import Bodies, read_body
 from gschedd.http.callers import Callers
+from gschedd.http.filters import read_number
 from gschedd.http.links import Links
-from gschedd.http.queries import read_number
 
 
 def message_line(text: str) -> bytes:

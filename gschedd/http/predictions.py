@@ -16,7 +16,7 @@ from gschedd.core.state.records import Node
 from gschedd.core.state.settings import Caller
 from gschedd.http.answers import answer
 from gschedd.http.callers import Callers
-from gschedd.http.queries import history_filter
+from gschedd.http.filters import history_filter, own_history
 from gschedd.http.shown import ShownHead
 from gschedd.models.measures import Q
 from gschedd.plan.load import NodeRates, Use
@@ -55,7 +55,8 @@ class Predictions:
     async def past(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/history/predictions``: filters as of ``GET /v1/history``."""
         caller = self._callers.of(request)
-        wanted = history_filter(request.query, server=self._engine.head.settings.server)
+        server = self._engine.head.settings.server
+        wanted = own_history(history_filter(request.query, server=server), caller)
         await self._engine.shown()
         found, total, spreads = await self._read(lambda: self._reader.scored(wanted))
         return answer(

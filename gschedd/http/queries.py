@@ -4,10 +4,8 @@ What is shown is durable: a query waits for the commit that is under way.
 """
 
 import asyncio
-import math
-import re
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -16,28 +14,29 @@ from aiohttp import web
 from msgspec import structs
 
 from gsched.clock import Clock
-from gsched.errors import InvalidRequestError, StorageError, UnknownJobError
-from gsched.model.arrays import read_spans
+from gsched.errors import (
+    InvalidRequestError,
+    NotPermittedError,
+    StorageError,
+    UnknownJobError,
+)
 from gsched.model.ids import (
     INDICES,
-    JobId,
     element_number,
     index_of,
-    own_job,
     own_job_number,
+    short_job_id,
 )
 from gsched.model.limits import (
     MAX_HISTORY_ROWS,
-    MAX_PATTERN_WILDCARDS,
     MAX_STORIES,
-    MAX_WORD,
-    shown,
 )
 from gsched.model.states import JobState, NodeState
 from gsched.protocol import api, job_rows, node_rows
 from gsched.protocol.stories import JobStories
 from gschedd.core.head import Head
-from gschedd.core.requests.authorize import Verb, may
+from gschedd.core.requests.authorize import Verb, check_shown, may
+from gschedd.core.requests.projects import coordinates
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 from gschedd.core.views.arrays import unstarted_row
@@ -46,6 +45,7 @@ from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
 from gschedd.http.elements import Past, found_job, found_jobs, in_state, to_read, wanted_of
+from gschedd.http.filters import COMMA, history_filter, own_history, read_number, states_of
 from gschedd.http.lists import ROWS_PER_SLICE, Choice, Lists, send
 from gschedd.http.pace import Pace
 from gschedd.http.shares import ShareQueries
@@ -59,7 +59,6 @@ T = TypeVar("T")
 
 IDS_PER_READ = 100  # jobs read before another long read gets its turn
 MAX_WAIT_S = 300.0
-_COMMA = re.compile(r",(?![^\[]*\])")  # between ids, not between indices of elements
 
 
 class Queries:
@@ -115,8 +114,8 @@ class Queries:
         """Run a read that takes long in a thread of its own, so that no short one waits for it."""
         return await asyncio.get_running_loop().run_in_executor(self._long_thread, work)
 
-    def _teller(self) -> JobViews:
-        return JobViews(self._head, now_s=self._clock.wall_s())
+    def _teller(self, viewer: Caller | None = None) -> JobViews:
+        return JobViews(self._head, now_s=self._clock.wall_s(), viewer=viewer)
 
     async def health(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/health``."""
@@ -136,35 +135,37 @@ class Queries:
         query = request.query
         if "ids" in query:
             warning = await self._engine.shown()
-            ids = [text for text in _COMMA.split(query["ids"]) if text]
+            ids = [text for text in COMMA.split(query["ids"]) if text]
             forecast = query.get("forecast", "") == "1"
-            return await self._jobs_by_id(ids, warning, caller.uid, forecast=forecast)
-        states = _states(query.get("state", ""))
-        choice = Choice(query, states, self._head.state)
-        chosen, columns = await choice.jobs(self._teller())
+            return await self._jobs_by_id(ids, warning, caller, forecast=forecast)
+        states = states_of(query.get("state", ""))
+        choice = Choice(query, states, self._head.state, caller)
+        chosen, columns = await choice.jobs(self._teller(caller))
         warning = await self._engine.shown()
         if len(chosen) <= ROWS_PER_SLICE and not columns:  # all of them are shown as they are now
             chosen = [
                 job for job in chosen if job.id in self._head.state.jobs and choice.holds(job)
             ]
         if query.get("all", "") == "1" and (not states or JobState.DONE in states):
-            return await self._all_jobs(request, chosen, warning, caller.uid)
-        return await self._send(request, [job.id for job in chosen], chosen, warning, columns)
+            return await self._all_jobs(request, chosen, warning, caller)
+        numbers = [job.id for job in chosen]
+        return await self._send(request, numbers, chosen, warning, caller, columns)
 
     async def _all_jobs(
-        self, request: web.Request, chosen: Sequence[Job], warning: str, uid: int
+        self, request: web.Request, chosen: Sequence[Job], warning: str, caller: Caller
     ) -> web.StreamResponse:
         """Answer with jobs of the database, and the unfinished ones that were chosen."""
         limit = MAX_HISTORY_ROWS
-        async with self._lists.turn(uid, rows_max=limit):
-            wanted = HistoryFilter(user=request.query.get("user", ""), limit=limit)
+        async with self._lists.turn(caller.uid, rows_max=limit):
+            named = HistoryFilter(user=request.query.get("user", ""), limit=limit)
+            wanted = own_history(named, caller)
             index = await self._read_long(lambda: self._long_reader.past_index(wanted))
             # arrays tell of their elements that were cancelled together
             arrays = {number for number, each in index.known.items() if isinstance(each, Unstarted)}
             known = [each for each in index.known.values() if isinstance(each, Job)]
             past = (number for number in index.numbers if number not in arrays)
             numbers = array("q", sorted({*past, *(job.id for job in chosen)}))
-            return await self._send(request, numbers, [*known, *chosen], warning)
+            return await self._send(request, numbers, [*known, *chosen], warning, caller)
 
     async def _send(
         self,
@@ -172,14 +173,15 @@ class Queries:
         numbers: Sequence[int],
         live: Sequence[Job],
         warning: str,
+        caller: Caller,
         columns: Sequence[bytes] = (),
     ) -> web.StreamResponse:
         """Answer with jobs in the order of their numbers; those that are not live are read."""
         starts: Mapping[int, Forecast] = {}
         if request.query.get("forecast", "") == "1":
-            starts = await self._starts_of(live, self._callers.of(request).uid)
+            starts = await self._starts_of(live, caller.uid)
             await self._engine.shown()
-        row = partial(_row, self._teller(), starts)
+        row = partial(_row, self._teller(caller), starts)
 
         now_s, server = self._clock.wall_s(), self._head.settings.server
         reply = job_rows.JobList(server=server, now_s=now_s, jobs=(), warning=warning)
@@ -194,9 +196,9 @@ class Queries:
         return await self._forecasts.starts_of(waiting, uid=uid)
 
     async def _jobs_by_id(
-        self, texts: list[str], warning: str, uid: int, *, forecast: bool
+        self, texts: list[str], warning: str, caller: Caller, *, forecast: bool
     ) -> web.StreamResponse:
-        texts = list(dict.fromkeys(texts))
+        texts, uid = list(dict.fromkeys(texts)), caller.uid
         if len(texts) <= IDS_PER_READ:
             live, wanted = self._wanted(texts)
             past = {**live, **await self._read_jobs(wanted)}
@@ -207,23 +209,24 @@ class Queries:
                     found_jobs(texts, state, past, server)[0].values(), uid
                 )
                 await self._engine.shown()
-            return await self._chosen_rows(texts, past, warning, Pace(), starts)
+            return await self._chosen_rows(texts, past, warning, self._teller(caller), starts)
         async with self._bodies.brief(uid):
             live, wanted = self._wanted(texts)
         # Without a turn: others need not wait for the disk.
         past = {**live, **await self._read_jobs(wanted)}
         async with self._bodies.brief(uid) as pace:
-            return await self._chosen_rows(texts, past, warning, pace, {})
+            return await self._chosen_rows(texts, past, warning, self._teller(caller), {}, pace)
 
     async def _chosen_rows(
         self,
         texts: Sequence[str],
         past: Past,
         warning: str,
-        pace: Pace,
+        teller: JobViews,
         starts: Mapping[int, Forecast],
+        pace: Pace | None = None,
     ) -> web.Response:
-        teller = self._teller()
+        pace = pace or Pace()
         server, state = self._head.settings.server, self._head.state
         rows: list[job_rows.JobRow] = []
         errors: dict[str, api.ErrorBody] = {}
@@ -284,6 +287,7 @@ class Queries:
         caller = self._callers.of(request)
         await self._engine.shown()
         job = await self.find(request.match_info["id"])
+        self._check_shown(caller, job)
         start: Forecast | None = None
         if self._teller().lacks_start(job):
             start = await self._forecasts.start_of(job.id, uid=caller.uid)
@@ -295,7 +299,7 @@ class Queries:
         With ``past=0`` only what the head's state has: neither earlier attempts nor events.
         """
         caller = self._callers.of(request)
-        texts = list(dict.fromkeys(t for t in _COMMA.split(request.query.get("ids", "")) if t))
+        texts = list(dict.fromkeys(t for t in COMMA.split(request.query.get("ids", "")) if t))
         if len(texts) > MAX_STORIES:
             raise InvalidRequestError(
                 f"{len(texts)} jobs with all details: {MAX_STORIES} in one request are the limit",
@@ -319,6 +323,12 @@ class Queries:
                 lambda jobs: self._read_long(partial(read, jobs)),
             )
         jobs, errors = find()
+        for number, job in list(jobs.items()):
+            try:
+                self._check_shown(caller, job)
+            except NotPermittedError as error:
+                errors[short_job_id(number)] = error
+                del jobs[number]
         found = [
             self._seen_by(caller, job, past.get(job.id, Recorded()), starts.get(job.id))
             for job in jobs.values()
@@ -331,6 +341,11 @@ class Queries:
                 errors={text: error_body(error) for text, error in errors.items()},
             )
         )
+
+    def _check_shown(self, caller: Caller, job: Job) -> None:
+        settings = self._head.settings
+        is_coordinator = coordinates(caller.user, job.spec.account, settings)
+        check_shown(caller, job, coordinates=is_coordinator)
 
     async def _story(
         self, text: str, caller: Caller, start: Forecast | None = None
@@ -351,7 +366,7 @@ class Queries:
         start: Forecast | None,
     ) -> job_rows.JobStory:
         """Return all that is known; arguments may hold secrets and are the owner's business."""
-        story = self._teller().story(
+        story = self._teller(caller).story(
             job,
             attempts=past.attempts,
             events=past.events,
@@ -370,6 +385,7 @@ class Queries:
         while True:
             await self._engine.settled()
             job = await self.find(request.match_info["id"])
+            self._check_shown(caller, job)
             left_s = end_s - self._clock.monotonic_s()
             if job.state is JobState.DONE or left_s <= 0:
                 return answer(await self._story(request.match_info["id"], caller))
@@ -394,7 +410,9 @@ class Queries:
     async def history(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/history``."""
         caller = self._callers.of(request)
-        wanted = history_filter(request.query, server=self._head.settings.server)
+        wanted = own_history(
+            history_filter(request.query, server=self._head.settings.server), caller
+        )
         async with self._lists.turn(caller.uid, rows_max=wanted.limit):
             await self._engine.shown()
             if wanted.ids:
@@ -422,7 +440,7 @@ class Queries:
                 )
 
             slices = self._lists.entries(numbers, index.known, damaged)
-            row = partial(_row, self._teller(), {})
+            row = partial(_row, self._teller(caller), {})
             return await send(request, reply, slices, row, is_long=len(numbers) > ROWS_PER_SLICE)
 
     async def was_there(self, number: int) -> bool:
@@ -487,81 +505,6 @@ def _row(teller: JobViews, starts: Mapping[int, Forecast], entry: Entry) -> job_
         return unstarted_row(teller.row(entry.job), entry.elements)
     start = starts.get(entry.id)
     return teller.row(entry) if start is None else teller.row_with_start(entry, start)
-
-
-def history_filter(query: Mapping[str, str], *, server: str) -> HistoryFilter:
-    """Return which past jobs a query asks for, of the head named ``server``.
-
-    Raises:
-        InvalidRequestError: a number that is none.
-        UnknownJobError: an id that is none, or of another head.
-    """
-    outcome = query.get("outcome", "")
-    check_pattern(query.get("name", ""))
-    jobs = [own_job(text, server=server) for text in _COMMA.split(query.get("ids", "")) if text]
-    return HistoryFilter(
-        ids=tuple(_past_number(job) for job in jobs),
-        elements=tuple(span for job in jobs for span in _past_elements(job)),
-        user=query.get("user", ""),
-        queue=query.get("queue", ""),
-        name=query.get("name", ""),
-        outcome="" if outcome == "failed" else outcome,
-        failed=outcome == "failed",
-        since_s=read_number(query["since"], "since") if query.get("since") else None,
-        until_s=read_number(query["until"], "until") if query.get("until") else None,
-        limit=max(1, min(int(read_number(query.get("limit", "1000"), "limit")), MAX_HISTORY_ROWS)),
-    )
-
-
-def _past_number(job: JobId) -> int:
-    return job.number if job.element is None else element_number(job.number, job.element)
-
-
-def _past_elements(job: JobId) -> Iterator[tuple[int, int]]:
-    """Yield the first and last numbers of elements that are meant beside the job itself."""
-    if job.elements == "[]":
-        yield element_number(job.number, 0), element_number(job.number, INDICES - 1)
-    elif job.elements and job.element is None:
-        for span in read_spans(job.elements[1:-1]):
-            yield element_number(job.number, span.first), element_number(job.number, span.last)
-
-
-def check_pattern(pattern: str) -> None:
-    """Check a pattern of job names; each wildcard may be tried at each place of each name.
-
-    Raises:
-        InvalidRequestError: it is too long, or has too many wildcards.
-    """
-    wildcards = sum(pattern.count(each) for each in "*[")
-    if len(pattern) > MAX_WORD or wildcards > MAX_PATTERN_WILDCARDS:
-        raise InvalidRequestError(
-            f"a pattern of {len(pattern)} characters with {wildcards} wildcards: "
-            f"{MAX_WORD} and {MAX_PATTERN_WILDCARDS} are the limits",
-            hint="give a simpler pattern",
-        )
-
-
-def _states(text: str) -> set[JobState]:
-    states: set[JobState] = set()
-    letters = {state.letter: state for state in JobState}
-    for word in filter(None, text.split(",")):
-        state = letters.get(word.upper()) or next((s for s in JobState if s == word.lower()), None)
-        if state is None:
-            known = ", ".join(JobState)
-            raise InvalidRequestError(f"state {shown(word)} is not known", hint=f"one of {known}")
-        states.add(state)
-    return states
-
-
-def read_number(text: str, name: str) -> float:
-    """Return the number in a query; ``name`` is its field, for the refusal."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InvalidRequestError(f"{name}={shown(text)} is not a number")
-    return value
 
 
 def up_nodes(head: Head) -> int:

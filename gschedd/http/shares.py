@@ -8,6 +8,7 @@ from aiohttp import web
 from gsched.clock import Clock
 from gsched.model.limits import MAX_WORD
 from gsched.protocol.shares import SharesReply
+from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.views.shares import UsageNow, share_rows, used_now
 from gschedd.http.answers import answer
 from gschedd.http.callers import Callers
@@ -36,6 +37,8 @@ class ShareQueries:
             warning = await self._engine.shown()
             head, now_s = self._engine.head, self._clock.wall_s()
             used = used_now(head.state, head.settings, now_s)
+            if caller.is_private and not may(caller, Verb.READ_JOB):
+                named["only"] = caller.user
             return await asyncio.to_thread(partial(_reply, used, now_s, warning, named))
 
 

@@ -8,12 +8,13 @@ from gsched.clock import Clock
 from gsched.config.notify import NotifyConfig
 from gsched.config.tables import HistoryConfig
 from gsched.config.web import WebConfig
+from gsched.errors import NotPermittedError
 from gsched.protocol.samples import UseSamples
 from gschedd.monitor.database import Database
 from gschedd.monitor.link import HeadLink
 from gschedd.monitor.stories import Stories
 from gschedd.monitor.unfinished import UnfinishedJobs
-from gschedd.monitor.viewers import Viewers
+from gschedd.monitor.viewers import Viewer, Viewers
 from gschedd.notify.scan import NotifierSettings
 
 #: Of a head that sends none.
@@ -30,6 +31,7 @@ class MonitorBegin(Struct, frozen=True, kw_only=True):
         head_socket: where the head takes requests.
         socket: where the monitor takes them.
         operators: uids of operators.
+        private: as ``[head] private``.
     """
 
     server: str
@@ -41,6 +43,7 @@ class MonitorBegin(Struct, frozen=True, kw_only=True):
     head_socket: str
     socket: str
     operators: tuple[int, ...]
+    private: bool = False
 
 
 class ReadModel(Struct, kw_only=True):
@@ -51,6 +54,7 @@ class ReadModel(Struct, kw_only=True):
         notify: by which reports are mailed.
         state_dir: of the head.
         operators: uids of operators, who may act on all jobs.
+        private: other users see the jobs of others without names.
         samples: the last that the head gave; None: none yet.
         trouble: why it gave none at last; empty: it did.
         behind: events that are still to be read.
@@ -72,6 +76,25 @@ class ReadModel(Struct, kw_only=True):
     trouble: str = ""
     behind: int = 0
     version: int = 0
+    private: bool = False
+
+    def only(self, viewer: Viewer) -> str:
+        """Return the one user of whom a viewer sees names and figures; empty: of all users."""
+        return viewer.user if self.private and viewer.uid not in self.operators else ""
+
+    def user_for(self, viewer: Viewer, wanted: str) -> str:
+        """Return the user whose figures a viewer gets, where those of one, or of all, are wanted.
+
+        Raises:
+            NotPermittedError: they are not shown to this viewer.
+        """
+        only = self.only(viewer)
+        if only and wanted not in {"", only}:
+            raise NotPermittedError(
+                f"this cluster shows users their own jobs only, not those of {wanted[:80]}",
+                hint="leave the user out",
+            )
+        return only or wanted
 
     @property
     def sample_age_s(self) -> float | None:

@@ -11,7 +11,7 @@ from gsched.errors import InvalidRequestError, NotPermittedError, TryAgainError
 from gsched.protocol.reports import HeldReply, MailReply, PeriodReport, UsageReply
 from gschedd.core.requests.notify import allowed_recipients
 from gschedd.http.answers import answer
-from gschedd.http.queries import check_pattern
+from gschedd.http.filters import check_pattern
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.report_page import message_of, page_of
 from gschedd.monitor.reports import STEPS, report_of
@@ -163,9 +163,10 @@ class ReportRoutes:
             NotPermittedError: nobody has logged in there.
             InvalidRequestError: the period is none, or the pattern of a name is refused.
         """
-        await self._model.viewers.of(request)
+        viewer = await self._model.viewers.of(request)
         texts = {name: request.query.get(name, "") for name in ("user", "queue", "name")}
         check_pattern(texts["name"])
+        texts["user"] = self._model.user_for(viewer, texts["user"])
         since_s, until_s = (_moment(request, name) for name in ("since", "until"))
         if until_s <= since_s:
             raise InvalidRequestError("the period is empty", hint="give a later end")

@@ -125,6 +125,7 @@ async def _run(
             notify=begin.notify,
             state_dir=begin.state_dir,
             operators=frozenset(begin.operators),
+            private=begin.private,
         )
         opened.callback(model.database.close)
         opened.callback(model.unfinished.close)

@@ -120,6 +120,21 @@ class Users:
         )
         return Ran(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
+    def run_program(self, user: User, *words: str) -> str:
+        """Return what a program of Python prints that runs as a user."""
+        done = subprocess.run(
+            [sys.executable, "-I", *words],
+            cwd="/",
+            user=user.uid,
+            group=user.gid,
+            extra_groups=[user.gid],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        return done.stdout.decode(errors="replace")
+
     def submit(self, cluster: Cluster, user: User, *words: str, gid: int = 0) -> int:
         """Submit a job as a user and return its number."""
         ran = self.run(cluster, user, "gsub", *words, gid=gid)

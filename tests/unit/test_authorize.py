@@ -26,6 +26,7 @@ OPERATORS = {"operator", "administrator", "root"}
 ADMINISTRATORS = {"administrator", "root"}
 ALLOWED = {
     Verb.SUBMIT_JOB: set(SUBJECTS),
+    Verb.READ_JOB: OWNERS,
     Verb.READ_DETAILS: OWNERS,
     Verb.READ_OUTPUT: OWNERS,
     Verb.WRITE_MESSAGE: OWNERS,
@@ -58,6 +59,7 @@ ALLOWED = {
 }
 #: What a token takes, by verb; all others take operate.
 SCOPES_OF = {
+    Verb.READ_JOB: "read",
     Verb.READ_DETAILS: "read",
     Verb.READ_OUTPUT: "read",
     Verb.SUBMIT_JOB: "submit",
@@ -78,7 +80,9 @@ def test_t19_each_verb_is_allowed_to_its_subjects_and_to_nobody_else(verb: Verb)
 def test_t22_a_coordinator_may_stop_jobs_of_the_project_and_nothing_else(verb: Verb) -> None:
     bob = SUBJECTS["other"]
 
-    assert may(bob, verb, OWNER, coordinates=True) is (verb in {Verb.STOP_JOB, Verb.SUBMIT_JOB})
+    assert may(bob, verb, OWNER, coordinates=True) is (
+        verb in {Verb.READ_JOB, Verb.STOP_JOB, Verb.SUBMIT_JOB}
+    )
 
 
 @pytest.mark.parametrize("verb", Verb)

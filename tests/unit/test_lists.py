@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from gsched.cli.show.joblist import plain_list, terminal_list
 from gsched.protocol.job_rows import JobColumns, JobList
@@ -22,7 +23,7 @@ LOOKS = 5
 def chosen(world: World, **query: str) -> tuple[list[Job], list[JobColumns]]:
     """Return the jobs and the columns of a list."""
     teller = JobViews(world.head, now_s=world.now_s)
-    jobs, columns = asyncio.run(Choice(query, set(), world.head.state).jobs(teller))
+    jobs, columns = asyncio.run(Choice(query, set(), world.head.state, ALICE).jobs(teller))
     return jobs, [msgspec.json.decode(each, type=JobColumns) for each in columns]
 
 
@@ -122,7 +123,28 @@ def test_a_filter_over_many_jobs_leaves_the_loop_to_others(world: World) -> None
     state = World().head.state
     one = next(iter(world.head.state.jobs.values()))
     state.jobs.update(dict.fromkeys(range(LOOKS * JOBS_PER_LOOK), one))
-    choice = Slow({}, set(), state)
+    choice = Slow({}, set(), state, ALICE)
     turns, _ = asyncio.run(run())
 
     assert turns >= LOOKS - 1
+
+
+def test_t69_a_long_list_of_a_private_site_has_rows_of_others_without_names() -> None:
+    world = World(node("n1", cpus=2))
+    for number in range(MANY):
+        world.submit("nodes=1:ppn=2", name=f"a{number}", by=ALICE)
+    viewer = structs.replace(BOB, is_private=True)
+    jobs, columns = asyncio.run(
+        Choice({"columns": "1"}, set(), world.head.state, viewer).jobs(
+            JobViews(world.head, now_s=world.now_s, viewer=viewer)
+        )
+    )
+    rows = [JobViews(world.head, now_s=world.now_s, viewer=viewer).row(job) for job in jobs]
+    named, _ = asyncio.run(
+        Choice({"user": ALICE.user}, set(), world.head.state, viewer).jobs(
+            JobViews(world.head, now_s=world.now_s, viewer=viewer)
+        )
+    )
+
+    assert (len(rows), columns, named) == (MANY, [], [])
+    assert {(row.name, row.user, row.cpus) for row in rows} == {("-", "-", 2)}

@@ -28,6 +28,7 @@ class Verb(Enum):
     """What somebody wants to do. The value completes ``only an operator can ...``."""
 
     SUBMIT_JOB = "submit a job"
+    READ_JOB = "see the name and the details of a job"
     READ_DETAILS = "see the arguments and the environment of a job"
     READ_OUTPUT = "read the output of a job"
     WRITE_MESSAGE = "write into the output of a job"
@@ -69,6 +70,7 @@ _ADMINISTRATORS: Final = frozenset({Role.ADMINISTRATOR})
 RULES: Final[Mapping[Verb, frozenset[Role]]] = MappingProxyType(
     {
         Verb.SUBMIT_JOB: frozenset({Role.USER}),
+        Verb.READ_JOB: _COORDINATORS,
         Verb.READ_DETAILS: _OWNERS,
         Verb.READ_OUTPUT: _OWNERS,
         Verb.WRITE_MESSAGE: _OWNERS,
@@ -103,6 +105,7 @@ RULES: Final[Mapping[Verb, frozenset[Role]]] = MappingProxyType(
 #: The least scope of a token that a verb takes; of all others ``operate``.
 _SCOPES: Final[Mapping[Verb, Scope]] = MappingProxyType(
     {
+        Verb.READ_JOB: "read",
         Verb.READ_DETAILS: "read",
         Verb.READ_OUTPUT: "read",
         Verb.SUBMIT_JOB: "submit",
@@ -197,8 +200,29 @@ def _scope_of(verb: Verb) -> Scope:
     return _SCOPES.get(verb, "operate")
 
 
+def hides(caller: Caller, owner: Owner, *, coordinates: bool = False) -> bool:
+    """Return whether a caller sees a job of an owner without its name and details."""
+    return caller.is_private and not may(caller, Verb.READ_JOB, owner, coordinates=coordinates)
+
+
+def check_shown(caller: Caller, job: Job, *, coordinates: bool = False) -> None:
+    """Refuse who may not see the details of a job.
+
+    Raises:
+        NotPermittedError: the job is another's, and the site shows users their own only.
+    """
+    if hides(caller, job.spec.owner, coordinates=coordinates):
+        raise _of_another(caller, job)
+
+
 def _of_another(caller: Caller, job: Job) -> NotPermittedError:
     owner = job.spec.owner
+    if hides(caller, owner):
+        return NotPermittedError(
+            f"job {short_job_id(job.id)} belongs to another user",
+            hint="this cluster shows users their own jobs only; its owner or an operator can do "
+            "this",
+        )
     if caller.uid != owner.uid:
         why = ""
     elif caller.is_nameless:

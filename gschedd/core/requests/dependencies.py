@@ -23,7 +23,7 @@ from gsched.model.ids import array_of, index_of, short_job_id
 from gsched.model.job import JobSpec
 from gsched.model.states import HoldKind
 from gsched.model.wording import counted
-from gschedd.core.requests.authorize import Verb, may
+from gschedd.core.requests.authorize import Verb, hides, may
 from gschedd.core.state import facts as f
 from gschedd.core.state.elements import meant_number, unmade_element
 from gschedd.core.state.records import Job
@@ -168,7 +168,8 @@ def _check_counts(number: int, state: State, caller: Caller) -> None:
         raise BadDependencyError(f"before: Unknown Job Id {short_job_id(number)}", hint="see gstat")
     if not may(caller, Verb.COUNT_DEPENDENCY, job.spec.owner):
         raise BadDependencyError(
-            f"before: job {short_job_id(number)} belongs to {job.spec.owner.user}"
+            f"before: job {short_job_id(number)} belongs to "
+            + ("another user" if hides(caller, job.spec.owner) else job.spec.owner.user)
         )
     if HoldKind.DEPENDENCY not in job.holds or not _count_of(job.spec):
         raise BadDependencyError(

@@ -122,6 +122,7 @@ class Caller(Struct, frozen=True, kw_only=True):
         host: the node or login host whose kernel it is; empty: the head's machine.
         token: number of the token that names the user instead of a kernel; empty: there is none.
         scope: what that token allows.
+        is_private: sees jobs of others without names and details, where the site wants that.
     """
 
     user: str
@@ -133,6 +134,7 @@ class Caller(Struct, frozen=True, kw_only=True):
     host: str = ""
     token: str = ""
     scope: Scope = "operate"
+    is_private: bool = False
 
     def owns(self, owner: Owner) -> bool:
         """Return whether the caller is that owner: by uid and name.

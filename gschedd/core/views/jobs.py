@@ -22,9 +22,12 @@ from gschedd.core.nodes.admission import SHOWN, refused_words
 from gschedd.core.nodes.live import newest_load
 from gschedd.core.nodes.probation import recent_resumptions
 from gschedd.core.nodes.windows import window_words
+from gschedd.core.requests.authorize import hides
 from gschedd.core.requests.notify import origin_of
+from gschedd.core.requests.projects import coordinates
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job, Node, Part
+from gschedd.core.state.settings import Caller
 from gschedd.core.state.state import State
 from gschedd.core.state.transient import Lane
 from gschedd.core.training.checkpoints import checkpoint_dir
@@ -45,6 +48,7 @@ from gschedd.core.views.details import (
     tokens_of,
     used_so_far,
 )
+from gschedd.core.views.private import anonymous, anonymous_ahead
 from gschedd.core.views.reasons import Reasons, Why, describe, idle_why, next_try_s, unanswered
 from gschedd.core.views.remedies import Remedies
 from gschedd.models.sizes import stated_size
@@ -58,10 +62,15 @@ _SHOWN_STATES = {state: (state.value, state.letter, state in WAITING_STATES) for
 
 
 class JobViews:
-    """Tells of jobs and nodes as they are now."""
+    """Tells of jobs and nodes as they are now.
 
-    def __init__(self, head: Head, *, now_s: float) -> None:
+    Args:
+        viewer: to whom, where that counts; None: jobs of all users are told of.
+    """
+
+    def __init__(self, head: Head, *, now_s: float, viewer: Caller | None = None) -> None:
         self._now_s = now_s
+        self._viewer = viewer
         self._state = head.state
         self._settings = head.settings
         self._verdicts = head.verdicts
@@ -81,7 +90,15 @@ class JobViews:
 
     def row(self, job: Job) -> job_rows.JobRow:
         """Return the line of a job, done or not."""
-        return with_array(self._with_deadline(self._plain_row(job), job), job, self._state)
+        row = with_array(self._with_deadline(self._plain_row(job), job), job, self._state)
+        return anonymous(row) if self._hides(job) else row
+
+    def _hides(self, job: Job) -> bool:
+        viewer = self._viewer
+        if viewer is None or not viewer.is_private:
+            return False
+        is_coordinator = coordinates(viewer.user, job.spec.account, self._settings)
+        return hides(viewer, job.spec.owner, coordinates=is_coordinator)
 
     def has_columns(self, job_class: JobClass, lane: Lane) -> bool:
         """Return whether waiting jobs of a class and lane can be in columns."""
@@ -244,7 +261,7 @@ class JobViews:
         spec = job.spec
         shown = tuple(attempts)
         row = self.row_with_start(job, start) if start is not None else self.row(job)
-        ahead = jobs_ahead(job, self._state) if self._is_in_queue(job) else None
+        ahead = self._ahead(job)
         why = self._reasons.why(job)
         first = next(iter(shown[-1].parts.values())) if shown else None
         story = job_rows.JobStory(
@@ -312,6 +329,16 @@ class JobViews:
         parts = (structs.replace(part, live=live.get(part.node)) for part in row.parts)
         return structs.replace(row, parts=tuple(parts))
 
+    def _ahead(self, job: Job) -> job_rows.AheadRows | None:
+        if not self._is_in_queue(job):
+            return None
+        ahead = jobs_ahead(job, self._state)
+        hidden = (
+            anonymous_ahead(row) if self._hides(self._state.jobs[row.id]) else row
+            for row in ahead.first
+        )
+        return structs.replace(ahead, first=tuple(hidden))
+
     def _is_in_queue(self, job: Job) -> bool:
         """Return whether a job may start: arrays, and elements that are no jobs yet, may not."""
         is_array = job.spec.array is not None
@@ -336,7 +363,7 @@ class JobViews:
     def row_with_start(self, job: Job, start: Forecast) -> job_rows.JobRow:
         """Return the line of a job that waits with when it starts."""
         row = self.row(job)
-        if job.state not in WAITING_STATES:
+        if job.state not in WAITING_STATES or self._hides(job):
             return row
         planned_s = row.predicted_start_s
         if planned_s is not None and planned_s <= self._now_s:

@@ -37,12 +37,20 @@ def used_now(state: State, settings: Settings, now_s: float) -> UsageNow:
     return UsageNow(settings=settings, usage=usage_of(state, settings, now_s), held=held)
 
 
-def share_rows(used: UsageNow, *, project: str = "", user: str = "") -> tuple[StandingRow, ...]:
-    """Return the rows of all projects and users, or of those that are named."""
+def share_rows(
+    used: UsageNow, *, project: str = "", user: str = "", only: str = ""
+) -> tuple[StandingRow, ...]:
+    """Return the rows of all projects and users, or of those that are named.
+
+    Args:
+        only: the one user who is shown beside projects; empty: all are.
+    """
     return tuple(
         row
         for row in _Rows(used).below(ROOT, 0)
-        if (not project or row.project == project) and (not user or row.user == user)
+        if (not project or row.project == project)
+        and (not user or row.user == user)
+        and (not only or row.user in {"", only})
     )
 
 

@@ -188,7 +188,7 @@ class NodePages:
             here="/gpus",
             node=name,
             index=index,
-            line=_line(sample, index, gpu, self._users()),
+            line=_line(sample, index, gpu, self._users(viewer)),
             busy=self._busy_chart(index, points, since_s, until_s),
             memory=self._chart(
                 "Memory in use",
@@ -206,7 +206,7 @@ class NodePages:
 
     async def gpus(self, request: web.Request, viewer: Viewer) -> web.StreamResponse:
         """``GET /gpus``: each GPU with its use at the moment and who has it."""
-        users = self._users()
+        users = self._users(viewer)
         lines = [
             _line(sample, at, gpu, users)
             for _, sample in sorted(self._node_samples().items())
@@ -232,9 +232,11 @@ class NodePages:
             job_id=short_job_id,
         )
 
-    def _users(self) -> dict[int, str]:
-        samples = self._model.samples
-        return {} if samples is None else {each.id: each.user for each in samples.jobs}
+    def _users(self, viewer: Viewer) -> dict[int, str]:
+        """Return the owners of running jobs, as far as a viewer sees them."""
+        samples, only = self._model.samples, self._model.only(viewer)
+        jobs = () if samples is None else samples.jobs
+        return {each.id: each.user for each in jobs if not only or each.user == only}
 
     def _span(self, request: web.Request) -> tuple[str, float, float]:
         """Return the period of charts: its name, its begin and its end."""

@@ -72,7 +72,10 @@ class PeoplePages:
 
     async def users(self, _request: web.Request, viewer: Viewer) -> web.StreamResponse:
         """``GET /users``: users and accounts, by what they have used in the last 30 days."""
+        only = self._model.only(viewer)
         used, accounts = await self._used_lately()
+        if only:
+            accounts = []  # small ones tell of their users
         users = defaultdict(lambda: UserLine(name=""), {each.name: copy(each) for each in used})
         counts = await self._model.unfinished.read(
             lambda db: db.execute("SELECT user, state, jobs FROM counts WHERE jobs").fetchall()
@@ -90,7 +93,8 @@ class PeoplePages:
             line.name = each.user
             line.gpus += each.gpus
             line.cpus += each.cpus
-        lines = sorted(users.values(), key=lambda each: (-each.gpus, -each.gpu_hours, each.name))
+        seen = [line for line in users.values() if not only or line.name == only]
+        lines = sorted(seen, key=lambda each: (-each.gpus, -each.gpu_hours, each.name))
         return self._site.page(
             "users.html", viewer, title="Users and accounts", here="/users", users=lines,
             accounts=accounts, days=DAYS,

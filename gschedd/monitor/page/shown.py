@@ -26,6 +26,9 @@ STARTS_KEPT_S: Final = 120.0
 #: How long a page waits for what it can do without; that comes with the next update.
 PATIENCE_S: Final = 0.03
 KEPT_MOST: Final = 5000
+#: Viewers in private mode whose rows are kept.
+VIEWERS_MOST: Final = 100
+NOBODY: Final = "\0"  # a user whom no job has
 #: How long a page waits for the head; then it is left alone for a while, seconds.
 AWAY_S: Final = 2.0
 AWAY_PAUSE_S: Final = 10.0
@@ -92,21 +95,39 @@ class JobFilter(Struct, frozen=True, kw_only=True):
 
 
 class ShownJobs:
-    """Reads lists of jobs. Rows are the same for every viewer: what one has read others see."""
+    """Reads lists of jobs. Rows are the same for every viewer: what one has read others see.
 
-    def __init__(self, model: ReadModel) -> None:
+    In private mode each ordinary user has rows of their own.
+    """
+
+    def __init__(self, model: ReadModel, *, of_user: bool = False) -> None:
         self._model = model
+        self._is_of_user = of_user
         self._rows: dict[int, tuple[float, JobRow]] = {}
         self._reading: dict[tuple[int, ...], asyncio.Task[None]] = {}
         self._warning = ""
         self._starts: dict[int, tuple[float, JobRow]] = {}
         self._away_until_s = 0.0
         self._asking: asyncio.Task[None] | None = None
+        self._of_user: dict[int, ShownJobs] = {}
+
+    def _for(self, viewer: Viewer) -> "ShownJobs":
+        """Return what keeps the rows that a viewer sees."""
+        if self._is_of_user or not self._model.only(viewer):
+            return self
+        if viewer.uid not in self._of_user and len(self._of_user) >= VIEWERS_MOST:
+            self._of_user.clear()
+        return self._of_user.setdefault(viewer.uid, ShownJobs(self._model, of_user=True))
 
     async def list(self, wanted: JobFilter, viewer: Viewer) -> tuple[JobList, dict[str, int]]:
         """Return a page of a list with the jobs' reasons, and how many jobs there are by state."""
+        only = self._model.only(viewer)
+        if only:
+            wanted = _private(wanted, only)
         known, counts = await self._model.unfinished.read(lambda db: _choose(db, wanted))
-        return await self.rows([row.id for row in known], viewer, known=known), counts
+        numbers = [row.id for row in known]
+        own = [row for row in known if not only or row.user == only]
+        return await self.rows(numbers, viewer, known=own), counts
 
     async def rows(
         self, numbers: Sequence[int], viewer: Viewer, *, known: Sequence[JobRow] = ()
@@ -115,6 +136,9 @@ class ShownJobs:
 
         Predicted starts are those of the last seconds.
         """
+        kept_for = self._for(viewer)
+        if kept_for is not self:
+            return await kept_for.rows(numbers, viewer, known=known)
         model = self._model
         now_s = model.clock.monotonic_s()
         kept = ((number, self._rows.get(number, (-FRESH_S,))[0]) for number in numbers)
@@ -141,6 +165,9 @@ class ShownJobs:
 
     async def with_start(self, row: JobRow, viewer: Viewer) -> JobRow:
         """Return the row of a job with its predicted start, as lists have it."""
+        kept_for = self._for(viewer)
+        if kept_for is not self:
+            return await kept_for.with_start(row, viewer)
         if row.state in _WAITING:
             await self._request_starts([row.id], viewer)
         return self._with_start(row)
@@ -231,6 +258,15 @@ class ShownJobs:
         if len(self._starts) > KEPT_MOST:
             self._starts.clear()
         self._starts.update((row.id, (now_s, row)) for row in found.jobs)
+
+
+def _private(wanted: JobFilter, only: str) -> JobFilter:
+    """Return which jobs a user gets who sees no names of others: a filter must not tell them."""
+    if wanted.name or wanted.user:
+        others = wanted.user not in {"", only}
+        wanted = structs.replace(wanted, user=NOBODY if others else only)
+    is_telling = wanted.sort.removeprefix("-") in {"name", "user"} and not wanted.user
+    return structs.replace(wanted, sort="") if is_telling else wanted
 
 
 def _ids(numbers: Sequence[int]) -> str:

@@ -390,13 +390,13 @@ class SlurmRoutes:
         return {"qos": _matching(_some(found, query), query, _fields_of("id", "name"))}
 
     async def _accounts(self, query: _Query) -> Json:
-        names = sorted({account for _, account in await self._pairs() if account})
+        names = sorted({account for _, account in await self._pairs(query) if account})
         found = [r.account(name) for name in names if query.name in ("", name)]
         return {"accounts": _some(found, query)}
 
     async def _users(self, query: _Query) -> Json:
         accounts: dict[str, list[str]] = {}
-        for name, account in await self._pairs():
+        for name, account in await self._pairs(query):
             accounts.setdefault(name, []).extend([account] if account else [])
         found = [r.user(*each) for each in sorted(accounts.items()) if query.name in ("", each[0])]
         return {"users": _some(found, query)}
@@ -405,7 +405,7 @@ class SlurmRoutes:
         server = self._model.server
         found = [
             r.association(number, name, account, server)
-            for number, (name, account) in enumerate(await self._pairs(), 1)
+            for number, (name, account) in enumerate(await self._pairs(query), 1)
         ]
         fields = _fields_of("account", "cluster", "id", "parent_account", "partition", "user")
         return {"associations": _matching(found, query, fields)}
@@ -439,9 +439,11 @@ class SlurmRoutes:
     async def _past_conf(self, _: _Query) -> Json:
         return {"slurmdbd_conf": {"DbdHost": self._model.server}}
 
-    async def _pairs(self) -> list[tuple[str, str]]:
+    async def _pairs(self, query: _Query) -> list[tuple[str, str]]:
         """Return users and the accounts that their jobs name, each pair once."""
-        return await self._model.database.read(_user_accounts)
+        only = self._model.only(query.viewer)
+        found = await self._model.database.read(_user_accounts)
+        return [pair for pair in found if not only or pair[0] == only]
 
 
 def _user_accounts(db: sqlite3.Connection) -> list[tuple[str, str]]:
