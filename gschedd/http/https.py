@@ -29,7 +29,7 @@ from gschedd.http.callers import of_token
 from gschedd.http.door import Doors, Rules, Source, Visitor
 from gschedd.http.handshake import refuse_clear_text
 from gschedd.http.joining import ANYWHERE
-from gschedd.http.listening import address_source, listen_on_address
+from gschedd.http.listening import address_source, host_in, listen_on_address
 from gschedd.http.user_tokens import UserTokens
 
 log = logging.getLogger("gschedd.https")
@@ -146,7 +146,7 @@ class TokenGate:
 
     def _check_names(self, request: web.Request) -> None:
         """Refuse what a page of another site makes a browser send (T54, T55)."""
-        name = _host_in(request.headers.get("Host", ""))
+        name = host_in(request.headers.get("Host", ""))
         if name not in self._names:
             raise _NotServedError(
                 f"this head is not known as {shown(name)}",
@@ -154,7 +154,7 @@ class TokenGate:
                 hint="use a name of its host; an administrator adds others to names in [https]",
             )
         origin = request.headers.get("Origin")
-        if origin is not None and _host_in(origin.partition("://")[2]) not in self._names:
+        if origin is not None and host_in(origin.partition("://")[2]) not in self._names:
             raise _NotServedError(
                 f"pages of {shown(origin)} may not use this head",
                 403,
@@ -193,7 +193,7 @@ class TokenGate:
 
 def names_of(config: HttpsConfig) -> tuple[str, ...]:
     """Return the names and addresses by which programs reach this host."""
-    host = _host_in(config.listen)
+    host = host_in(config.listen)
     own = (socket.getfqdn().lower(), socket.gethostname().lower(), "localhost", "127.0.0.1", "::1")
     names = [name.lower() for name in config.names]
     if host not in ANYWHERE:
@@ -224,9 +224,3 @@ async def serve_programs(
     await doors.serve(app, listener, address_source, RULES, certificate.context)
     name, port = names[0], listener.getsockname()[1]
     return f"https://[{name}]:{port}" if ":" in name else f"https://{name}:{port}"
-
-
-def _host_in(authority: str) -> str:
-    """Return the name in ``name:port``, in lower case, also of ``[::1]:port``."""
-    name = authority.rpartition(":")[0] if authority.rpartition(":")[2].isdecimal() else authority
-    return name.removeprefix("[").removesuffix("]").lower()

@@ -217,6 +217,12 @@ def listen_on_address(text: str, port_before: int, *, keys: str = "[web] listen"
     )
 
 
+def host_in(authority: str) -> str:
+    """Return the name in ``name:port``, in lower case, also of ``[::1]:port``."""
+    name = authority.rpartition(":")[0] if authority.rpartition(":")[2].isdecimal() else authority
+    return name.removeprefix("[").removesuffix("]").lower()
+
+
 def web_port_path(state_dir: str) -> str:
     """Return the file with the port that the monitor chose; it takes that again."""
     return os.path.join(state_dir, "monitor.port")

@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gsched.errors import InvalidRequestError
+from gschedd.http.listening import host_in
 
 
 class HostNames:
@@ -24,7 +25,7 @@ class HostNames:
         self.proxy = origin.partition("://")[2]
         self._names = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
         if self.proxy:
-            self._names.add(_name_of(self.proxy))
+            self._names.add(host_in(self.proxy))
 
     def check(self, request: web.Request) -> None:
         """Check the name to which a request was sent.
@@ -32,7 +33,7 @@ class HostNames:
         Raises:
             InvalidRequestError: it is a name of another site.
         """
-        name = _name_of(request.host)
+        name = host_in(request.host)
         if name not in self._names and not _is_address(name):
             raise InvalidRequestError(
                 f"this page is not known as {name[:100]!r}",
@@ -45,12 +46,6 @@ class HostNames:
         if request.path.startswith("/v1/"):
             self.check(request)
         return await handler(request)
-
-
-def _name_of(host: str) -> str:
-    """Return the name of ``name:port``, also of ``[::1]:port``."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    return name.removeprefix("[").removesuffix("]").lower()
 
 
 def _is_address(name: str) -> bool:
