@@ -24,3 +24,8 @@ class SystemClock:
     def monotonic_s(self) -> float:
         """Return seconds of CLOCK_BOOTTIME: it goes on while the machine is suspended."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def thread_cpu_s() -> float:
+    """Return the CPU time of this thread: for work that others must not wait for."""
+    return time.thread_time()

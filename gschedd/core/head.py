@@ -34,7 +34,7 @@ from gschedd.core.attempts.settle import follow, is_overtaken
 from gschedd.core.cycle import rounds as r
 from gschedd.core.cycle.dirty import Retry, due_groups, due_jobs, noted
 from gschedd.core.cycle.epoch import begin_epoch, next_epoch_s
-from gschedd.core.cycle.run import Cycle, carried_out, run_cycle
+from gschedd.core.cycle.run import MAX_STARTS, Cycle, carried_out, run_cycle
 from gschedd.core.forecast.deadline import foresee, guarantee_of
 from gschedd.core.nodes import admission
 from gschedd.core.nodes.admission import Refusal
@@ -87,7 +87,7 @@ class Head:
         leases: how long nodes have not answered that jobs have leases on.
         power: which nodes are idle, to be powered down, or wanted, to be powered up.
         again_s: when the policy wanted to be asked again, seconds since the epoch; None: no matter.
-        unfinished: the last cycle ended before the end of the queue.
+        unfinished: the last cycle ended before the end of the queue, after ``starts_max`` starts.
         rounds: how training jobs are planned elsewhere; None: the policy is called for all at once.
     """
 
@@ -114,6 +114,7 @@ class Head:
         self.retry = Retry()
         self.again_s: float | None = None
         self.unfinished = False
+        self.starts_max = MAX_STARTS
         self.leases = Leases(state)
         self.power = PowerSaving(state)
         self.rounds = None if apart is None else r.Rounds(apart)
@@ -423,7 +424,11 @@ class Head:
         self.policy_failure = None
         self.again_s = self.again_s if due else None
         try:
-            result = run_cycle(self.state, self.settings, self.policy, now_s, self.model, due=due)
+            result = run_cycle(
+                *(self.state, self.settings, self.policy, now_s, self.model),
+                due=due,
+                starts_max=self.starts_max,
+            )
         except Exception as error:  # noqa: BLE001 # a policy's fault costs one cycle, not the cluster
             return self._failed(error, now_s)
         self.retry.went_well()

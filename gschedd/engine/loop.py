@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from gsched.clock import Clock
+from gsched.clock import Clock, thread_cpu_s
 from gsched.errors import GschedError, InvalidTransitionError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gsched.model.limits import MAX_INBOX
 from gsched.model.states import OutcomeKind, StopReason
 from gschedd.core.cycle.epoch import recompute
 from gschedd.core.cycle.rounds import Answer, Failed, Question
+from gschedd.core.cycle.run import MAX_STARTS
 from gschedd.core.head import Head
 from gschedd.core.requests.queues import reconfigure
 from gschedd.core.state import effects as e
@@ -43,6 +44,8 @@ LOG_AGAIN_S = 60.0  # until the next line of the log about such a commit
 # Reports that come less than this after those before them wait for others, unless a user's request
 # is there: a commit and a cycle for seven ends cost little more than for one.
 GATHER_S = 0.005
+CYCLE_S = 0.01  # CPU time of a cycle that starts many jobs, as all requests wait meanwhile
+STARTS_LEAST = 16  # of a cycle that takes longer: each has a commit
 ENOUGH = 32  # inputs for which it is worth to go on at once
 IDLE_S = 3600.0  # the longest sleep without an alarm
 TOO_LONG_S = 1.0  # a planner whose last answer took longer is not waited for by who requests a plan
@@ -56,6 +59,17 @@ class EffectSink(Protocol):
 
     def reached(self, reached: tuple[int, int]) -> None:
         """Take in the newest event and the next job id that are durable."""
+
+
+def starts_max(most: int, starts: int, took_s: float) -> int:
+    """Return how many jobs the next cycle starts at most, after one that took so long.
+
+    What a start takes depends on nodes, policy, limits and the machine, so it is measured, in CPU
+    time: on a busy machine smaller cycles would only add commits.
+    """
+    if starts and took_s > CYCLE_S:
+        return max(STARTS_LEAST, min(most, int(starts * CYCLE_S / took_s)))
+    return min(MAX_STARTS, most * 2) if starts >= most else most
 
 
 class Planner(Protocol):
@@ -309,10 +323,13 @@ class Engine:
         if not self._may_plan():
             return False
         failpoint("head.cycle.before")
-        begin_s = self._clock.monotonic_s()
+        begin_s, begin_cpu_s = self._clock.monotonic_s(), thread_cpu_s()
         with self.measures.timed(CYCLE):
             step = self.head.cycle(self._clock.wall_s())
         self.last_cycle_s = self._clock.monotonic_s() - begin_s
+        starts = sum(isinstance(fact, f.AttemptAssigned) for fact in step.facts)
+        took_s = thread_cpu_s() - begin_cpu_s
+        self.head.starts_max = starts_max(self.head.starts_max, starts, took_s)
         if self.head.policy_failure is not None:
             log.error(
                 "the policy failed; this cycle starts nothing", exc_info=self.head.policy_failure

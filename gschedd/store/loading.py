@@ -1,5 +1,6 @@
 """What a head that starts reads from its database."""
 
+import gc
 import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
@@ -27,6 +28,16 @@ KEYS_LOADED: Final = 100_000
 
 def load(db: sqlite3.Connection, state: State) -> list[Damaged]:
     """Fill an empty state with all that is not over; return what could not be read."""
+    collects = gc.isenabled()
+    gc.disable()  # none of it is garbage: with 100,000 jobs looking for some takes 0.5 s
+    try:
+        return _load(db, state)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _load(db: sqlite3.Connection, state: State) -> list[Damaged]:
     damaged: list[Damaged] = []
     for row in db.execute(rows.SELECT_NODES + "ORDER BY name"):
         try:
@@ -79,8 +90,7 @@ def _load_jobs(
 ) -> None:
     """Load the jobs that are not done; those with a damaged row or attempt are left out."""
     reader = rows.SpecReader()
-    query = rows.SELECT_JOBS + "WHERE jobs.state <> 'done' ORDER BY jobs.id"
-    for row in db.execute(query):
+    for row in _job_rows(db):
         try:
             job = rows.read_job(row, reader)
         except DamagedRowError as error:
@@ -93,6 +103,25 @@ def _load_jobs(
         add_job(state, job)
         if job.spec.client_key:
             state.keys[client_key(job.spec.owner.uid, job.spec.client_key)] = job.id
+
+
+def _job_rows(db: sqlite3.Connection) -> Iterator[rows.Row]:
+    """Yield the rows of jobs that are not done; only where a text is damaged Python decodes them.
+
+    That takes a tenth of the time of a start with 100,000 jobs.
+    """
+    query = rows.SELECT_JOBS + "WHERE jobs.state <> 'done' AND jobs.id > ? ORDER BY jobs.id"
+    last, tolerant = 0, db.text_factory
+    db.text_factory = str
+    try:
+        for row in db.execute(query, (last,)):
+            last = row[0]
+            yield row
+    except sqlite3.OperationalError:  # of the row behind the last one, and maybe of no text
+        db.text_factory = tolerant
+        yield from db.execute(query, (last,))
+    finally:
+        db.text_factory = tolerant
 
 
 def _learn_again(db: sqlite3.Connection, state: State, damaged: list[Damaged]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import Struct, structs
@@ -117,30 +117,34 @@ def _sparse_data(job: Job) -> bytes | None:
     return _encode(SparseFields(**dict(zip(SparseFields.__struct_fields__, values, strict=True))))
 
 
+_JOB_STATES: Final = {state.value: state for state in JobState}
+
+
 def job_from_row(row: Row, spec: JobSpec) -> Job:
     """Return a job from its row, without attempt."""
-    values = dict(zip(JOB_COLUMNS, row, strict=False))
-    outcome_data = cast("bytes | None", values["outcome_data"])
-    sparse_data = cast("bytes | None", values["sparse"])
+    # Checked by the seal of the row: what `job_row` has written.
+    (number, _, _, _, _, state, submitted_s, eligible_s, started_s, ended_s, holds, hold_reason,
+     not_before_s, attempts, faults, requeues, requeue_reason, cpu_s, wall_s, gpu_s, _,
+     outcome_data, _, _, sparse_data, *_) = cast("tuple[Any, ...]", row)  # fmt: skip
     sparse = {} if sparse_data is None else structs.asdict(_decode_sparse(sparse_data))
     return Job(
-        id=cast("int", values["id"]),
+        id=number,
         spec=spec,
-        state=JobState(cast("str", values["state"])),
-        submitted_s=cast("float", values["submitted_s"]),
-        eligible_s=cast("float", values["eligible_s"]),
-        started_s=cast("float | None", values["started_s"]),
-        ended_s=cast("float | None", values["ended_s"]),
-        holds=tuple(HoldKind(h) for h in cast("str", values["holds"]).split(",") if h),
-        hold_reason=cast("str", values["hold_reason"]),
-        not_before_s=cast("float", values["not_before_s"]),
-        attempts=cast("int", values["attempts"]),
-        faults=cast("int", values["faults"]),
-        requeues=cast("int", values["requeues"]),
-        requeue_reason=cast("str", values["requeue_reason"]),
-        cpu_s=cast("float", values["cpu_s"]),
-        wall_s=cast("float", values["wall_s"]),
-        gpu_s=cast("float", values["gpu_s"]),
+        state=_JOB_STATES[state],
+        submitted_s=submitted_s,
+        eligible_s=eligible_s,
+        started_s=started_s,
+        ended_s=ended_s,
+        holds=tuple(map(HoldKind, holds.split(","))) if holds else (),
+        hold_reason=hold_reason,
+        not_before_s=not_before_s,
+        attempts=attempts,
+        faults=faults,
+        requeues=requeues,
+        requeue_reason=requeue_reason,
+        cpu_s=cpu_s,
+        wall_s=wall_s,
+        gpu_s=gpu_s,
         outcome=None if outcome_data is None else _decode_outcome(outcome_data),
         **sparse,
     )
@@ -172,6 +176,14 @@ def specs_made(batch: Batch) -> Iterator[tuple[int, bytes]]:
 MAX_SHARED: Final = 100_000
 
 
+#: Fields whose values many specs have in common.
+_SHARED_FIELDS: Final = (
+    *("owner", "request", "workdir", "name", "queue", "environment_digest", "script_digest"),
+    *("shell", "python"),
+)
+_shared_fields = attrgetter(*_SHARED_FIELDS)
+
+
 class SpecReader:
     """Decodes specs so that equal parts of many share memory: 100,000 jobs have few requests."""
 
@@ -183,10 +195,11 @@ class SpecReader:
         spec = _decode_spec(data)
         if len(self._shared) > MAX_SHARED:
             self._shared.clear()
-        for name in ("owner", "request", "workdir", "name", "queue", "environment_digest",
-                     "script_digest", "shell", "python"):  # fmt: skip
-            value = getattr(spec, name)
-            structs.force_setattr(spec, name, self._shared.setdefault(value, value))
+        share = self._shared.setdefault
+        for name, value in zip(_SHARED_FIELDS, _shared_fields(spec), strict=True):
+            shared = share(value, value)
+            if shared is not value:
+                structs.force_setattr(spec, name, shared)
         return spec
 
 

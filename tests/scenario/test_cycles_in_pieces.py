@@ -53,6 +53,23 @@ def test_pieces_of_a_plan_start_what_the_whole_plan_starts(policy: str) -> None:
         assert pieces.head.waits.keys() == {wait.job_class for wait in planned.waits}
 
 
+@pytest.mark.parametrize("policy", ["balance", "fifo"])
+def test_cycles_with_fewer_starts_start_the_same_jobs_in_the_same_places(policy: str) -> None:
+    whole, pieces = (crowded(policy, 3) for _ in range(2))
+    found: list[Starts] = []
+    for world, starts in ((whole, MAX_STARTS), (pieces, 2)):
+        world.head.starts_max = starts
+        world.head.state.dirty.mark_all()
+        found.append(cycle(world))
+        while world.head.unfinished:
+            more = cycle(world)
+            assert len(more) <= starts
+            found[-1] += more
+
+    assert found[0] == found[1]
+    assert pieces.head.cycles > whole.head.cycles
+
+
 def limited(policy: Policy, *, starts_max: int) -> Policy:
     """Return a policy whose plans have at most some starts."""
 

@@ -125,7 +125,7 @@ def _started(settings: Settings, queue: str) -> bool:
     return settings.scheduling and config is not None and config.started
 
 
-def run_cycle(
+def run_cycle(  # noqa: PLR0913 - what a cycle goes by
     state: State,
     settings: Settings,
     policy: Policy,
@@ -133,13 +133,15 @@ def run_cycle(
     predictor: Predictor | None = None,
     *,
     due: Iterable[WaitingGroup] | None = None,
+    starts_max: int = MAX_STARTS,
 ) -> Cycle:
     """Ask the policy, check its plan against the state, and return what is to become true.
 
     Args:
         due: the groups to decide about; None for all.
+        starts_max: of the cycle; on many nodes it has fewer (`most_starts`).
     """
-    most = most_starts(len(state.spaces))
+    most = min(starts_max, most_starts(len(state.spaces)))
     seen = snapshot(state, settings, now_s, predictor, due=due, starts_max=most)
     plan = policy(seen) if seen.groups or state.training_jobs else Plan()
     note_planned(state, seen)
