@@ -1,14 +1,17 @@
 """Moments as people say them: ``2d`` ago, ``yesterday``, ``2026-11-20 08:00``, in ``+4h``."""
 
+import os
 import re
 import time
 
+from gsched.config.environment import environment
 from gsched.errors import BadResourceError, UsageError
 from gsched.model.units import parse_duration_s
 
 _FORMATS = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m")
 _CLOCKS = ("%H:%M:%S", "%H:%M")
 _DAY_S = 86_400.0
+_ZONES = "/zoneinfo/"
 _NOON_S = 43_200  # from noon one day back is the day before, also where clocks change
 
 
@@ -91,3 +94,12 @@ def _ago_s(text: str, now_s: float) -> float | None:
         return now_s - parse_duration_s(text)
     except BadResourceError:
         return None
+
+
+def local_zone() -> str:
+    """Return the name of the local time zone, as ``Europe/Berlin``; UTC where it has none."""
+    name = environment("TZ").removeprefix(":")
+    if not name:
+        path = os.path.realpath("/etc/localtime")
+        name = path.partition(_ZONES)[2] if _ZONES in path else ""
+    return name.removeprefix("posix/") if "/" in name else "UTC"

@@ -29,6 +29,11 @@ class NodeWindow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reservation: str = ""
     share: Share | None = None
 
+    @property
+    def kind(self) -> str:
+        """Return what it is, in words."""
+        return f"reservation {self.reservation}" if self.reservation else "the maintenance"
+
     def bars(self, start_s: float, walltime_s: float | None) -> bool:
         """Return whether a job may not start then: its limit reaches into the window.
 

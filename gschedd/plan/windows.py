@@ -31,6 +31,11 @@ class ReservedWindow(Struct, frozen=True, kw_only=True):
     shares: Allocation
 
 
+def window_end_s(reserved: Iterable[ReservedWindow], name: str, at_s: float) -> float | None:
+    """Return when the window of a reservation ends that is at a time; None: there is none."""
+    return next((w.to_s for w in reserved if w.name == name and w.from_s <= at_s < w.to_s), None)
+
+
 def barring(
     windows: Windows, node: str, start_s: float, walltime_s: float | None
 ) -> NodeWindow | None:

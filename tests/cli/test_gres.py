@@ -9,6 +9,7 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.commands import Ran
 from tests.support.in_process import run_here
+from tests.support.slurm_commands import slurm
 
 pytestmark = pytest.mark.timeout(120)
 ME = getpass.getuser()
@@ -103,3 +104,27 @@ def test_a_mistake_is_a_sentence(cluster: Cluster) -> None:
         assert ran.status != 0, words
         assert message.replace("'", "") in ran.stderr.replace("'", ""), words
         assert "Traceback" not in ran.stderr
+
+
+def test_scontrol_creates_shows_changes_and_deletes_them(
+    two_nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Slurm, whose maintenance has users."""
+    monkeypatch.setenv("GSCHED_HEAD", str(two_nodes.socket))
+    times = ("starttime=2030-01-07T08:00:00", "duration=2:00:00")
+    made = slurm("scontrol", "create", "reservation", *times, f"user={ME}", "nodecnt=1")
+    assert made.stdout == "Reservation created: reservation_1\n"
+    words = ("reservationname=m", *times, "users=root", "nodes=n2", "flags=maint,ignore_jobs")
+    assert slurm("scontrol", "create", *words).status == 0
+
+    shown = slurm("scontrol", "show", "reservation", "reservation_1").stdout
+    assert "StartTime=2030-01-07T08:00:00 EndTime=2030-01-07T10:00:00 Duration=02:00:00" in shown
+    assert "Nodes=n1 NodeCnt=1 CoreCnt=2" in shown
+    assert f"Users={ME} " in shown
+    assert "Flags=MAINT,IGNORE_JOBS,SPEC_NODES" in slurm("scontrol", "show", "res", "m").stdout
+    listed = slurm("sinfo", "-T").stdout.splitlines()
+    assert listed[1].split()[:2] == ["m", "INACTIVE"]
+    assert slurm("scontrol", "update", "reservationname=m", "duration=3:00:00").status == 0
+    assert "flag: FLEX" in slurm("scontrol", "update", "reservationname=m", "flags=flex").stderr
+    assert slurm("scontrol", "delete", "reservation=m").status == 0
+    assert "not found" in slurm("scontrol", "show", "reservation", "m").stderr

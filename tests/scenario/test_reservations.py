@@ -5,7 +5,11 @@ from typing import Any, Literal
 import pytest
 
 from gsched.model.reservation import AtEnd, Recurrence
+from gsched.protocol import actions as a
 from gsched.protocol.reservations import ReservationChange, ReservationTerms
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.question import question_of
+from gschedd.core.forecast.start import answer_to
 from gschedd.core.requests import commands as c
 from gschedd.core.state.settings import Caller
 from gschedd.plan.reserved import WithReservations
@@ -309,3 +313,47 @@ def test_a_restarted_head_keeps_it() -> None:
 
     assert world.started_s(mine) is not None
     assert (world.started_s(mine), world.started_s(other)) == (100, 200)
+
+
+def predicted_s(world: World, job: int) -> float | None:
+    """Return when a job is predicted to start, seconds after the world's beginning."""
+    seen = snapshot(world.head.state, world.settings, world.now_s)
+    question = question_of(
+        world.job(job), state=world.head.state, settings=world.settings, seen=seen
+    )
+    start_s = answer_to(question, world.policy).starts[job].start_s
+    return None if start_s is None else start_s - BEGIN_S
+
+
+def test_predicted_starts_know_of_it() -> None:
+    """Of a job in it, of those that wait for its end, and of one that gives way."""
+    world = one_node(policy=POLICIES[1])
+    world.submit("nodes=1:ppn=4", runs_s=1000)
+    world.run_until(10)
+    world.do(change())
+    mine = world.submit("nodes=1:ppn=4,walltime=50", by=BOB, reservation="r", runs_s=50)
+    second = world.submit("nodes=1:ppn=4,walltime=30", by=BOB, reservation="r", runs_s=30)
+    world.run_until(20)
+
+    assert (predicted_s(world, mine), predicted_s(world, second)) == (100, 150)
+    world.run_until(120)
+    assert predicted_s(world, 1) == 200
+    world.run_until(160)
+    assert (world.started_s(mine), world.started_s(second)) == (100, 150)
+
+
+def test_a_job_in_it_is_not_extended_beyond_its_end_nor_another_one_into_it() -> None:
+    world = World(node("n1", cpus=4), node("n2", cpus=4), policy=POLICIES[0])
+    world.do(change())
+    other = world.submit("nodes=n1,walltime=90", runs_s=90)
+    mine = world.submit("walltime=40", by=BOB, reservation="r", runs_s=200)
+
+    def longer(job: int, by: Caller, to: str) -> c.ActOnJob:
+        alteration = a.Alteration(resources=(f"walltime={to}",))
+        return c.ActOnJob(caller=by, job=job, action=a.AlterJob(alteration=alteration))
+
+    world.run_until(10)
+    assert "run into reservation r of n1" in world.refusal(longer(other, ALICE, "150")).message
+    world.run_until(110)
+    assert "which ends at" in world.refusal(longer(mine, BOB, "150")).message
+    world.do(longer(mine, BOB, "90"))

@@ -18,6 +18,7 @@ from gsched.model.ids import array_of, job_number, read_job_id
 from gsched.protocol import actions as a
 from gsched.protocol import api, job_rows, node_rows, submissions
 from gsched.protocol.messages import JobMessage, MessageReply
+from gsched.protocol.reservations import ReservationsReply
 from gsched.protocol.shares import SharesReply, StandingRow
 from gsched.protocol.stories import JobStories
 
@@ -110,6 +111,7 @@ class FakeApi:
         app.router.add_get("/v1/status", self._status)
         app.router.add_get("/v1/nodes", self._nodes)
         app.router.add_get("/v1/shares", self._shares)
+        app.router.add_get("/v1/reservations", self._reservations)
         app.router.add_post("/v1/nodes/actions", self._act_on_nodes)
         return app
 
@@ -269,6 +271,9 @@ class FakeApi:
 
     async def _nodes(self, request: web.Request) -> web.StreamResponse:
         return _answer(node_rows.NodeList(server=SERVER, now_s=NOW_S, nodes=tuple(self.nodes)))
+
+    async def _reservations(self, _: web.Request) -> web.Response:
+        return _answer(ReservationsReply(now_s=NOW_S))
 
     async def _shares(self, request: web.Request) -> web.StreamResponse:
         rows = tuple(self.standings)

@@ -1,6 +1,5 @@
 """``gres``: reservations of nodes and GPUs for users and projects."""
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -16,7 +15,7 @@ from gsched.cli.common import (
     print_json,
     print_note,
 )
-from gsched.cli.moments import parse_coming
+from gsched.cli.moments import local_zone, parse_coming
 from gsched.cli.running import runner
 from gsched.cli.show.calendar import calendar_lines
 from gsched.cli.show.render import terminal_width
@@ -50,7 +49,6 @@ _MINUTE_S: Final = 60.0
 _DAYS_MOST: Final = 366
 #: The width of a calendar that no terminal shows.
 _WIDTH: Final = 80
-_ZONES: Final = "/zoneinfo/"
 _DIGITS_MOST: Final = 6
 
 
@@ -227,15 +225,6 @@ def _resources(flags: Mapping[str, object]) -> dict[str, object]:
             raise UsageError(f"--gpus: invalid number {count!r}", hint="write 4 or 4:a100")
         found["gpus"] = int(count)
     return found
-
-
-def local_zone() -> str:
-    """Return the name of the local time zone, as ``Europe/Berlin``; UTC where it has none."""
-    name = environment("TZ").removeprefix(":")
-    if not name:
-        path = os.path.realpath("/etc/localtime")
-        name = path.partition(_ZONES)[2] if _ZONES in path else ""
-    return name.removeprefix("posix/") if "/" in name else "UTC"
 
 
 main = runner(gres)

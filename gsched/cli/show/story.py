@@ -141,6 +141,7 @@ def attribute_words(story: JobStory) -> Iterator[tuple[str, str]]:
         ("lease", format_duration(story.lease_s) if story.lease_s else ""),
         ("comment", local_times(row.reason)),
         ("user_comment", story.comment),
+        ("reservation", story.reservation),
         ("snapshot", _snapshot(story.snapshot)),
         ("jobs_ahead", "" if story.ahead is None else str(story.ahead)),
         ("remedy", "" if story.remedy in row.reason else story.remedy),

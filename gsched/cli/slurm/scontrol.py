@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gsched.cli.common import patient_head, printable
+from gsched.cli.slurm import reservations
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import INVALID_JOB, VERSION, SlurmError, error_words
 from gsched.cli.slurm.fields import ends_s, group_id, group_name, user_id
@@ -63,6 +64,8 @@ def scontrol(words: Sequence[str]) -> int:
         return _act(verb, operands)
     if verb == "update":
         return update(operands)
+    if verb in {"create", "delete"}:
+        return reservations.change_words(verb, operands, _start)
     if verb == "show":
         return _show(operands, one_line=one_line)
     raise SlurmError(f"invalid keyword: {verb}", plain=True)
@@ -135,8 +138,10 @@ def _show(operands: Sequence[str], *, one_line: bool) -> int:
             "partitions": lambda: _show_partitions(name, one_line=one_line),
         }
         return shows[entity]()
-    if entity in {"reservations", "licenses"}:
-        print(f"No {entity} in the system")
+    if entity == "reservations":
+        return reservations.show(names, lambda lines: _print_record(lines, one_line=one_line))
+    if entity == "licenses":
+        print("No licenses in the system")
         return 0
     raise SlurmError(f"invalid entity:{word} for keyword:show ", plain=True)
 
@@ -318,13 +323,9 @@ def update(words: Sequence[str]) -> int:
     rest = list(words)
     if len(rest) > 1 and "=" not in rest[0]:  # update job 12 timelimit=30
         rest = [f"{rest[0]}={rest[1]}", *rest[2:]]
-    stated: dict[str, tuple[str, str]] = {}
-    for word in rest:
-        name, equals, value = word.partition("=")
-        sign = name[-1:] if name.endswith(("+", "-")) else ""
-        if not equals:
-            raise SlurmError(f"Invalid input: {word}\nRequest aborted", plain=True)
-        stated[name.removesuffix(sign).lower()] = (word, sign + value)
+    stated = reservations.assignments(rest)
+    if set(reservations.NAMES) & set(stated) and not {"jobid", "job"} & set(stated):
+        return reservations.change("update", stated, _start)
     for name in ("jobid", "job"):
         if name in stated:
             _, ids = stated.pop(name)
@@ -434,6 +435,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "dependency": ("depends", _dependency),
     "stdout": ("stdout_path", str),
     "stderr": ("stderr_path", str),
+    **dict.fromkeys(("reservationname", "reservation"), ("reservation", str)),
 }
 _DRAINED: Final = frozenset({"drain", "down", "fail", "failing"})
 _RESUMED: Final = frozenset({"resume", "idle", "undrain"})

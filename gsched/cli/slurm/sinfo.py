@@ -10,6 +10,7 @@ from gsched.cli.common import check_width
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.slurm.options import parsed
+from gsched.cli.slurm.reservations import list_reservations
 from gsched.client import HeadClient
 from gsched.model.host_lists import compact, expanded, in_order
 from gsched.protocol.api import QueueRow
@@ -79,8 +80,7 @@ def sinfo(words: Sequence[str]) -> int:
     """List partitions with their nodes."""
     options, _ = parsed(words, "sinfo")
     if "reservation" in options:
-        print("No reservations in the system")
-        return 0
+        return list_reservations()
     form = options.get("format") or _form_of(options)
     if "Format" in options:
         form = _long_form(options["Format"])

@@ -5,6 +5,7 @@ and waits again, or is requeued. One that can do neither runs on, and the reserv
 it has; with ``ignore_jobs`` all do.
 """
 
+import math
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
@@ -80,6 +81,22 @@ def _unused_s(state: State, reservation: Reservation) -> float | None:
 def jobs_in(state: State, name: str) -> list[Job]:
     """Return the jobs that run in a reservation, by number."""
     return [state.running[number] for number in sorted(state.reserved_jobs.get(name, ()))]
+
+
+def ends_by_reservations(state: State) -> dict[int, float]:
+    """Return when reservations end running jobs at the latest, seconds since the epoch, by job.
+
+    Those in one end with its window, and those in the way of one give way when it begins.
+    """
+    found: dict[int, float] = {}
+    for reservation in state.reservations.values():
+        for job in jobs_in(state, reservation.name):
+            found[job.id] = reservation.to_s
+        if not reservation.ignore_jobs:
+            for job in in_the_way(state, reservation).values():
+                if may_give_way(job):
+                    found[job.id] = min(reservation.from_s, found.get(job.id, math.inf))
+    return found
 
 
 def _ended(

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Final
 
 from msgspec import Struct, structs
@@ -12,10 +11,11 @@ from gsched.model.states import JobState
 from gschedd.core.attempts.assign import Assigner
 from gschedd.core.attempts.migration import movable, moved
 from gschedd.core.attempts.running import Running
+from gschedd.core.nodes.reserving import free_in, reserved_windows
 from gschedd.core.state import facts as f
 from gschedd.core.state.learning import Kinds, Loads
 from gschedd.core.state.settings import Settings
-from gschedd.core.state.state import PLANNED_WINDOWS, State
+from gschedd.core.state.state import State
 from gschedd.core.state.transient import WaitingGroup
 from gschedd.core.training.goodput import tuned
 from gschedd.core.training.profile import TrainingProfiles
@@ -24,11 +24,10 @@ from gschedd.plan.fit import NoFit, place
 from gschedd.plan.forecast import Forecast
 from gschedd.plan.limits import LimitRoom
 from gschedd.plan.load import Predictor
-from gschedd.plan.reserved import reserved_nodes
 from gschedd.plan.snapshot import Group, JobClass, Move, Plan, Policy, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import RefusedStart, has_room, start_within, validate
-from gschedd.plan.windows import ReservedWindow, barred, barring, window_reason, without
+from gschedd.plan.windows import barred, barring, window_reason, without
 
 #: Maximum number of node comparisons for the starts of a cycle, as all requests wait meanwhile:
 #: ``balance`` takes 3 us per node on a quiet core and 5 us on a busy one, at most 40 ms in all.
@@ -103,15 +102,6 @@ def snapshot(
         windows=state.windows(now_s, settings.config.power.resume_timeout_s),
         reserved=reserved_windows(state),
         limits=limit_room(state, now_s),
-    )
-
-
-def reserved_windows(state: State) -> tuple[ReservedWindow, ...]:
-    """Return the next windows of all reservations."""
-    return tuple(
-        ReservedWindow(name=each.name, from_s=window.from_s, to_s=window.to_s, shares=each.shares)
-        for each in state.reservations.values()
-        for window in islice(each.windows(), PLANNED_WINDOWS)
     )
 
 
@@ -270,19 +260,8 @@ class _Objections:
             return f"reservation {name} is not now"
         if now_s + walltime_s > reservation.to_s:
             return f"reservation {name} ends before its walltime"
-        if name not in self._given:
-            numbers = self._state.reserved_jobs.get(name, ())
-            inside = [self._state.running[number].current_attempt for number in numbers]
-            self._given[name] = [each.allocation for each in inside]
-        given = self._given[name]
-        window = ReservedWindow(
-            name=name,
-            from_s=reservation.from_s,
-            to_s=reservation.to_s,
-            shares=reservation.shares,
-        )
-        here = {share.node: free[share.node] for share in start.allocation}
-        left = reserved_nodes(window, here, given)
+        given = self._given.setdefault(name, [])
+        left = free_in(self._state, reservation, free, given)
         for share in start.allocation:
             if share.node not in left or not has_room(share, left[share.node]):
                 return f"reservation {name} has no room for it on {share.node}"

@@ -8,6 +8,7 @@ from gsched.model.dependency import Dependency, DependencyKind
 from gsched.model.ids import array_of, element_number, index_of, short_job_id
 from gsched.model.states import HoldKind, JobState
 from gsched.model.wording import counted
+from gschedd.core.attempts.reserved import ends_by_reservations
 from gschedd.core.forecast.runtimes import of_running
 from gschedd.core.forecast.simulate import Arrival, QueueContext
 from gschedd.core.forecast.start import MAX_AHEAD, TOO_MANY, AskStart, start_question
@@ -138,6 +139,7 @@ class _Question:
             coming=tuple(sorted(self._coming.values(), key=lambda each: each.key)),
             unmade=tuple(self._unmade),
             arrays=frozenset(self._arrays),
+            ends_s=ends_by_reservations(state) if state.reservations else {},
         )
         first, *others = dict.fromkeys(job.id for job in jobs)
         question = start_question(

@@ -13,7 +13,7 @@ Computers C-36(12):1425-1439, 1987).
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import NormalDist
 from typing import Final
 
@@ -37,6 +37,7 @@ from gschedd.plan.load import Kind
 from gschedd.plan.snapshot import Group, JobClass, OrderKey, Policy, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.times import JobPredictions, planned_end_s
+from gschedd.plan.windows import window_end_s
 
 #: A round of a policy that asks to be asked again is at least this long, seconds.
 LEAST_STEP_S: Final = 1e-3
@@ -81,6 +82,7 @@ class QueueContext(Struct, frozen=True, kw_only=True):
         coming: jobs that are not in the queue yet, in its order.
         unmade: elements of arrays that are no jobs yet.
         arrays: those that are not over.
+        ends_s: when reservations end running jobs at the latest, by job.
     """
 
     runs: Mapping[int, RunTime] = {}
@@ -88,6 +90,7 @@ class QueueContext(Struct, frozen=True, kw_only=True):
     coming: tuple[Arrival, ...] = ()
     unmade: tuple[UnmadeElements, ...] = ()
     arrays: frozenset[int] = frozenset()
+    ends_s: Mapping[int, float] = {}
 
 
 class Beliefs(Struct, frozen=True, kw_only=True):
@@ -217,8 +220,8 @@ class _Play:
         waiting = {key[1] for order in self._groups.values() for key in order}
         self._running: dict[int, _Runs] = {}
         for each in seen.running:
-            runs = self._known(each, cast.runs.get(each.job), cast.classes.get(each.job))
-            self._begin(each.job, runs)
+            known = self._known(each, cast.runs.get(each.job), cast.classes.get(each.job))
+            self._begin(each.job, _ended_by(known, cast.ends_s.get(each.job)))
         jobs_known = waiting | {each.job for each in self._coming} | set(self._running)
         self._left = Counter(array_of(job) for job in jobs_known)  # of each array
         for array, unmade in self._unmade.items():
@@ -303,7 +306,10 @@ class _Play:
             self._move(self._running[move.job], move.allocation)
         for start in plan.starts:
             self._spaces.take(start.allocation)
-            self._begin(start.job, self._start(start.job, start.job_class, start.allocation))
+            runs = self._start(start.job, start.job_class, start.allocation)
+            runs.seen = structs.replace(runs.seen, reservation=start.reservation)
+            until_s = window_end_s(self._seen.reserved, start.reservation, self._now_s)
+            self._begin(start.job, _ended_by(runs, until_s))
             self._leave_queue(start.job_class, start.job)
 
     def _begin(self, job: int, runs: _Runs) -> None:
@@ -444,6 +450,7 @@ class _Play:
                 for window in windows
                 if window.to_s > self._now_s
             ]
+            times_s += [each.from_s for each in self._seen.reserved if each.from_s > self._now_s]
         if self._again_s is not None and (self._groups or ends_s):
             times_s.append(max(self._again_s, self._now_s + LEAST_STEP_S))
         return max(self._now_s, min(times_s)) if times_s else None
@@ -489,9 +496,8 @@ class _Play:
         course = course_of(running.job, running.allocation, self._seen)
         if course is not None:
             self._courses[running.job] = course
-            end_s = course.end_s(self._now_s)
-            seen = structs.replace(running, end_s=end_s)
-            return _Runs(seen=seen, end_s=end_s, limit_s=None, course=course)
+            seen = structs.replace(running, end_s=course.end_s(self._now_s))
+            return _Runs(seen=seen, end_s=seen.end_s, limit_s=None, course=course)
         end_s = running.end_s
         if self._scenario.of and run is not None:
             end_s = self._sampled_end_s(running, run)
@@ -593,21 +599,13 @@ class _Play:
         )
 
 
+def _ended_by(runs: _Runs, at_s: float | None) -> _Runs:
+    """Return a running job that ends no later than a reservation makes it, if one does."""
+    runs.end_s = min(filter(None, (at_s, runs.end_s)), default=None)
+    return runs
+
+
 def _outlived(runs: _Runs, now_s: float) -> float | None:
     """Return the planned end of a job that has outlived its plan, as the head plans it anew."""
     started_s = runs.seen.started_s
     return planned_end_s(started_s=started_s, expected_s=0.0, walltime_s=runs.limit_s, now_s=now_s)
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return a quantile of the starts of all scenarios.
-
-    What really comes lies between any two neighbours, or beyond all, with equal probability.
-    """
-    place = min(max(share * (len(values) + 1) - 1.0, 0.0), len(values) - 1.0)
-    low = math.floor(place)
-    high = min(low + 1, len(values) - 1)
-    first, second = values[low], values[high]
-    if first == second or not math.isfinite(first):
-        return first
-    return first + (second - first) * (place - low)

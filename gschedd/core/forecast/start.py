@@ -29,7 +29,6 @@ from gschedd.core.forecast.simulate import (
     Scenario,
     TooLongError,
     play,
-    quantile,
 )
 from gschedd.plan.forecast import Forecast, RunTimeEvidence, StartInterval
 from gschedd.plan.load import Kind
@@ -76,6 +75,20 @@ def _stuck_words(played: Played) -> str:
         f"{'job' if one else 'jobs'} {named} {'has' if one else 'have'} no walltime and no learned "
         "run time, so nobody knows when resources become free"
     )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return a quantile of the starts of all scenarios.
+
+    What really comes lies between any two neighbours, or beyond all, with equal probability.
+    """
+    place = min(max(share * (len(values) + 1) - 1.0, 0.0), len(values) - 1.0)
+    low = math.floor(place)
+    high = min(low + 1, len(values) - 1)
+    first, second = values[low], values[high]
+    if first == second or not math.isfinite(first):
+        return first
+    return first + (second - first) * (place - low)
 
 
 class _StartQuery:

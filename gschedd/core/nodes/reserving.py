@@ -1,7 +1,7 @@
 """Which nodes or GPUs a reservation holds, and which running jobs are in its way."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -13,9 +13,12 @@ from gsched.model.states import NodeState
 from gsched.model.units import format_gpus
 from gsched.model.wording import counted
 from gschedd.core.state.records import Job, Node
-from gschedd.core.state.state import State
+from gschedd.core.state.state import PLANNED_WINDOWS, State
 from gschedd.core.state.walltime import walltime_left_s
 from gschedd.plan.moments import moment
+from gschedd.plan.reserved import reserved_nodes
+from gschedd.plan.space import FreeNode, Spaces
+from gschedd.plan.windows import ReservedWindow
 
 #: For so long two recurring reservations are compared, seconds.
 COMPARED_S: Final = 8 * 7 * 86_400.0
@@ -65,6 +68,48 @@ def in_the_way(state: State, reservation: Reservation) -> dict[int, Job]:
         for share in reservation.shares
     )
     return {job.id: job for job in sorted(chain.from_iterable(found), key=lambda job: job.id)}
+
+
+def reserved_windows(state: State) -> tuple[ReservedWindow, ...]:
+    """Return the next windows of all reservations, as policies see them."""
+    return tuple(
+        _window(each, window)
+        for each in state.reservations.values()
+        for window in islice(each.windows(), PLANNED_WINDOWS)
+    )
+
+
+def _window(reservation: Reservation, window: Window) -> ReservedWindow:
+    return ReservedWindow(
+        name=reservation.name,
+        from_s=window.from_s,
+        to_s=window.to_s,
+        shares=reservation.shares,
+    )
+
+
+def free_in(
+    state: State,
+    reservation: Reservation,
+    free: Spaces,
+    more: Iterable[Allocation] = (),
+    *,
+    without: int = 0,
+) -> dict[str, FreeNode]:
+    """Return what is free of a reservation on its nodes.
+
+    Args:
+        free: what is free on all nodes.
+        more: what is given to further jobs in it.
+        without: a job that counts as if it did not run.
+    """
+    given = [
+        state.running[number].current_attempt.allocation
+        for number in state.reserved_jobs.get(reservation.name, ())
+        if number != without
+    ]
+    nodes = {share.node: free[share.node] for share in reservation.shares if share.node in free}
+    return reserved_nodes(_window(reservation, reservation.window), nodes, [*given, *more])
 
 
 class _Candidate(NamedTuple):

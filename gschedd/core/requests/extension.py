@@ -130,8 +130,15 @@ def _check_windows(job: Job, added_s: float, state: State, now_s: float) -> None
     Raises:
         NotPermittedError: it would run into one.
     """
-    windows = state.windows(now_s)
     until_s = _limit_s(job, now_s) + added_s
+    inside = state.reservations.get(job.current_attempt.reservation)
+    if inside is not None and inside.begun and until_s > inside.to_s:
+        raise NotPermittedError(
+            f"job {short_job_id(job.id)} runs in reservation {inside.name}, which ends at "
+            f"{moment(inside.to_s)}",
+            hint="extend it by less, save a checkpoint and submit again, or ask an operator",
+        )
+    windows = state.windows_for(job.current_attempt, now_s)
     found = [
         (window, node)
         for node in job.current_attempt.parts
@@ -140,7 +147,7 @@ def _check_windows(job: Job, added_s: float, state: State, now_s: float) -> None
     if found:
         window, node = min(found, key=lambda each: (each[0].from_s, each[1]))
         raise NotPermittedError(
-            f"job {short_job_id(job.id)} would run into the maintenance of {node} that begins at "
+            f"job {short_job_id(job.id)} would run into {window.kind} of {node} that begins at "
             f"{moment(window.from_s)}",
             hint="extend it by less, save a checkpoint and submit again, or ask an operator",
         )

@@ -18,6 +18,7 @@ from gsched.model.units import format_gpus, format_size
 from gsched.model.wording import counted, share_words
 from gsched.protocol.actions import MigrateJob
 from gschedd.core.attempts.migration import movable, requested
+from gschedd.core.nodes.reserving import free_in
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.access import own_job
 from gschedd.core.state import facts as f
@@ -254,9 +255,15 @@ def _best(request: Request, spaces: Spaces) -> Allocation | NoFit:
 
 
 def _without(state: State, job: Job, allocation: Allocation, now_s: float) -> Spaces:
-    """Return what is free for a job when it has left its place, without nodes with maintenance."""
+    """Return what is free for a job when it has left its place, without what windows close.
+
+    One that runs in a reservation stays in it.
+    """
     spaces = Spaces(state.spaces)
     spaces.give(allocation)
+    inside = state.reservations.get(job.current_attempt.reservation)
+    if inside is not None and inside.begun:
+        return Spaces(free_in(state, inside, spaces, without=job.id))
     windows = state.windows(now_s)
     if not windows:
         return spaces

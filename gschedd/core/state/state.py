@@ -14,7 +14,7 @@ from gsched.model.resources import Allocation, Gpu, Request, Share
 from gsched.model.states import JobState, PowerState
 from gsched.model.window import NodeWindow
 from gschedd.core.state.priority import Priorities
-from gschedd.core.state.records import ArrayIndex, Job, Node, Reached
+from gschedd.core.state.records import ArrayIndex, Attempt, Job, Node, Reached
 from gschedd.core.state.transient import (
     NO_LANE,
     Caches,
@@ -188,6 +188,23 @@ class State:
                 of_node = found.get(share.node, ())
                 found[share.node] = (*of_node, *self._reserved_windows(reservation, share))
         return {name: found[name] for name in sorted(found)}
+
+    def windows_for(self, attempt: Attempt, now_s: float) -> dict[str, tuple[NodeWindow, ...]]:
+        """Return the windows that an attempt must not reach on its nodes.
+
+        Not those of its own reservation, nor those that keep parts of nodes which it does not have.
+        """
+        windows = self.windows(now_s)
+        found: dict[str, tuple[NodeWindow, ...]] = {}
+        for name, part in attempt.parts.items():
+            mine = {each.index for each in part.share.gpus_held}
+            found[name] = tuple(
+                window
+                for window in windows.get(name, ())
+                if window.reservation != attempt.reservation or not window.reservation
+                if window.share is None or mine.intersection(window.share.gpu_indices)
+            )
+        return found
 
     def _reserved_windows(self, reservation: Reservation, share: Share) -> Iterator[NodeWindow]:
         """Yield in which windows a reservation keeps a share for its own jobs."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.fields import group_id, group_name, user_id
+from gsched.cli.slurm.reservations import shown_flags
 from gsched.model.host_lists import compact
 from gsched.model.ids import array_of, index_of, submitted_number
 from gsched.model.states import JobState
@@ -14,6 +15,7 @@ from gsched.model.window import NodeWindow
 from gsched.protocol.api import QueueRow, StatusReply
 from gsched.protocol.job_rows import JobRow
 from gsched.protocol.node_rows import NodeRow
+from gsched.protocol.reservations import ReservationRow
 
 Json = dict[str, Any]
 
@@ -331,6 +333,25 @@ def reservations(nodes: Iterable[NodeRow]) -> list[Json]:
             "partition": "",
         }
         for window, names in found.values()
+    ]
+
+
+def reserved(rows: Iterable[ReservationRow]) -> list[Json]:
+    """Return reservations."""
+    return [
+        {
+            "name": kept.name,
+            "accounts": ",".join(kept.projects),
+            "users": ",".join(kept.users),
+            "flags": shown_flags(kept),
+            "node_list": compact([share.node for share in kept.shares]),
+            "node_count": len(kept.shares),
+            "core_count": sum(share.cpus for share in kept.shares),
+            "start_time": number(kept.from_s),
+            "end_time": number(kept.to_s),
+            "partition": "",
+        }
+        for kept in (row.reservation for row in rows)
     ]
 
 

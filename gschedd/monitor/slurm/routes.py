@@ -19,6 +19,7 @@ from gsched.errors import (
 )
 from gsched.model.limits import MAX_HISTORY_ROWS
 from gsched.protocol import api, job_rows, node_rows
+from gsched.protocol.reservations import ReservationsReply
 from gschedd.http.answers import answer
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.slurm import records as r
@@ -337,7 +338,10 @@ class SlurmRoutes:
         return {"partitions": _some(found, query), **self._now()}
 
     async def _reservations(self, query: _Query) -> Json:
-        found = r.reservations((await self._node_rows(query)).nodes)
+        reply = await self._model.head.get(
+            "/v1/reservations", ReservationsReply, viewer=query.viewer
+        )
+        found = [*r.reserved(reply.rows), *r.reservations((await self._node_rows(query)).nodes)]
         found = [row for row in found if query.name in ("", row["name"])]
         return {"reservations": _some(found, query), **self._now()}
 
