@@ -155,6 +155,7 @@ def serve(file: ConfigFile, given: str | None) -> None:
             Path(state.state_dir, "gnode.pid").unlink(missing_ok=True)
             if not state.attempts():
                 state.scratch.close()
+            state.outboxes.close()
         os.close(lock_fd)
     if shell.spool_lost:
         raise CannotWriteError(
@@ -177,7 +178,8 @@ def serve_login(config: Config) -> None:
     try:
         own = host_identity(config, state.state_dir, "login")
         log.info("gnode %s serves login host %s", own.version, own.node)
-        asyncio.run(_run(LoginHost(own, SystemClock()), None))
+        rules = LaunchRules(allow_root=node.allow_root_jobs, uid_min=node.min_uid)
+        asyncio.run(_run(LoginHost(own, rules, SystemClock()), None))
     finally:
         os.close(lock_fd)
 
@@ -192,6 +194,7 @@ def _compose(
     config = file.config
     node = config.node
     _check_private_tmp(config)
+    state.outboxes.prepare()
     own = host_identity(config, state.state_dir)
     nvml = Nvml()
     confinement = find_confinement()
@@ -213,6 +216,7 @@ def _compose(
     site = Site(
         node=own.node,
         user_root=state.scratch.root,
+        outbox_root=state.outboxes.root,
         agent_path=str(Path(supervisor_file).with_name("torchrun_agent.py")),
         version=VERSION,
         boot_id=own.boot_id,

@@ -17,6 +17,11 @@ LEFTOVER_GRACE_S: Final = 2.0
 NOTICE_MOST_S: Final = 60.0
 
 
+#: Names of the files in the outbox of an attempt.
+STDOUT: Final = "stdout"
+STDERR: Final = "stderr"
+
+
 @dataclass_transform(kw_only_default=True)
 class TaskRecord:
     """A record of annotated fields with defaults, as a dataclass has them.
@@ -131,6 +136,29 @@ class ContainerRemoval(TaskRecord):
     env: dict[str, str]
 
 
+class AwayFiles(TaskRecord):
+    """What a job does where its node lacks the directory of submission.
+
+    Attributes:
+        mark: of that directory, ``submit_dir``: see `gsched.directories`.
+        host: of submission, by the name that is shown.
+        outbox: the directory of the owner that holds what is to return; it outlives the attempt.
+        scratch: the directory below ``user_dir`` in which the job starts; empty: in ``cwd``.
+        kept: ``o`` and ``e``: output files that stay on the node under their own names.
+        arrive: the command that fetches files of ``--stage-in``, and becomes the program.
+        leave: patterns of files below the working directory that return: ``--stage-out``.
+    """
+
+    mark: str
+    submit_dir: str
+    host: str
+    outbox: str
+    scratch: str = ""
+    kept: str = ""
+    arrive: tuple[str, ...] = ()
+    leave: tuple[str, ...] = ()
+
+
 class TaskEarlySignal(TaskRecord):
     """A signal before the walltime ends: see `gsched.model.job.EarlySignal`."""
 
@@ -195,6 +223,7 @@ class Task(JobOptions):
             for, each.
         private: its own /tmp and /dev/shm; None: those of the node.
         programs: of the site, around the job; None: there are none.
+        away: of a job whose directory of submission may not be here; None: it is.
     """
 
     job: int
@@ -240,10 +269,14 @@ class Task(JobOptions):
     directory_wait_s: float = 0.0
     private: PrivateTmp | None = None
     programs: SitePrograms | None = None
+    away: AwayFiles | None = None
 
 
 class SupervisorInfo(TaskRecord):
-    """From the journal: which processes run the attempt, and its real files."""
+    """From the journal: which processes run the attempt, and its real files.
+
+    ``away``: the node lacks the directory of submission: what is in the outbox is to return there.
+    """
 
     pid: int
     start_ticks: int
@@ -253,6 +286,7 @@ class SupervisorInfo(TaskRecord):
     started_boottime_s: float
     stdout_path: str = ""
     stderr_path: str = ""
+    away: bool = False
 
 
 RecordT = TypeVar("RecordT", bound=TaskRecord)
@@ -268,13 +302,14 @@ _RECORDS: Final[Mapping[str, type[TaskRecord]]] = MappingProxyType(
         "removal": ContainerRemoval,
         "private": PrivateTmp,
         "programs": SitePrograms,
+        "away": AwayFiles,
     }
 )
 
 #: Fields of all records that are sequences of texts or numbers.
 _SEQUENCES: Final = (
     *("argv", "cpus", "stage_in", "stage_out", "visible", "denied", "allowed"),
-    *("checks", "arguments"),
+    *("checks", "arguments", "arrive", "leave"),
 )
 
 

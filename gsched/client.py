@@ -292,12 +292,15 @@ class HeadClient:
         offset: int = 0,
         max_bytes: int = api.MAX_OUTPUT_CHUNK_BYTES,
         node: str = "",
+        finished: bool = False,
     ) -> api.OutputChunk:
         """Return bytes of a job's ``stdout`` or ``stderr``; a negative offset is from the end.
 
-        Each node of a job has files of its own; without ``node`` they are those of the first.
+        Each node of a job has files of its own; without ``node`` they are those of the first. With
+        ``finished`` a file of a part that has ended is read on the host where it is.
         """
         fields = {"stream": stream, "offset": str(offset), "max": str(max_bytes), "node": node}
+        fields |= {"finished": "1"} if finished else {}
         return self._get(f"/v1/jobs/{_named(job)}/output{_query(fields)}", api.OutputChunk)
 
     def write_message(self, job: int | str, message: "JobMessage") -> "MessageReply":

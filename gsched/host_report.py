@@ -6,7 +6,8 @@ import time
 from itertools import islice
 
 from gsched import trust
-from gsched.protocol.hosts import MAX_NAMES, HostReport
+from gsched.directories import network_mounts
+from gsched.protocol.hosts import MAX_MOUNTS, MAX_NAMES, HostReport
 
 
 def host_report(now_s: float) -> HostReport:
@@ -19,4 +20,5 @@ def host_report(now_s: float) -> HostReport:
         zone=time.strftime("%Z%z", time.localtime(now_s)),
         users=dict(islice(users, MAX_NAMES)),
         groups=dict(islice(groups, MAX_NAMES)),
+        mounts=dict(islice(network_mounts().items(), MAX_MOUNTS)),
     )

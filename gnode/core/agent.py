@@ -36,6 +36,7 @@ from gnode.core.inputs import (
     LaunchOrder,
     LeaseRenewed,
     Measured,
+    OutputReturned,
     ProblemChanged,
     Recalled,
     ShareAbused,
@@ -255,7 +256,7 @@ class Agent:
             self._prober.on_launcher_up()
         elif isinstance(event, Admitted | SupervisorAnswered) or event.key.job != probe.JOB:
             lives.supervisor_event(self._table, event, wall_s)
-        else:
+        elif not isinstance(event, OutputReturned):  # a probe has none
             self._prober.on_event(event)
 
     def _maybe_finish(self, now_s: float) -> None:

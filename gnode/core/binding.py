@@ -12,12 +12,13 @@ from gnode.core.site import Site
 from gnode.core.site_programs import programs_around
 from gnode.core.staging import staging_commands
 from gnode.core.task import AcceptedTask, Account, AttemptKey
-from gnode.task import CpusetCgroup, JobOptions, MemoryCgroup, PrivateTmp
+from gnode.task import AwayFiles, CpusetCgroup, JobOptions, MemoryCgroup, PrivateTmp
 from gsched.protocol.node import Launch
 
 #: The least memory limit that is enforced, whatever was requested: a process cannot even be
 #: prepared in less. Slurm's MinRAMSpace (30 MB) is there for the same reason.
 LEAST_MEMORY_LIMIT_BYTES = 32 * 1024 * 1024
+WORK_NAME = "work"  # in the job's directory: where it starts if its node lacks that of submission
 GATE_VARIABLE = "GSCHED_GATE"  # see gnode.supervisor.gate, torchrun_agent and gsched.elastic.gate
 
 
@@ -69,6 +70,7 @@ def bind(
     switch_user = site.uid == 0 and account.uid != 0
     env = environment_of(launch, account, site, user_dir)
     program = program_of(launch, account, site, user_dir)
+    away = _away(launch, site, user_dir)
     stage_in, stage_out = staging_commands(launch, account, site.staging, site.node, env["TMPDIR"])
     task = AcceptedTask(
         job=launch.job,
@@ -111,7 +113,13 @@ def bind(
         cpuset=_cpuset(site, key),
         fence=site.gpu_access.fence(key, launch.share.gpu_indices, launch.share.gpu_shares),
         detach_timeout_s=_detach_timeout_s(launch),
-        private=private_tmp(site, user_dir, memory, shares=bool(launch.share.gpu_shares)),
+        private=private_tmp(
+            site,
+            (user_dir, *((away.outbox,) if away else ())),
+            memory,
+            shares=bool(launch.share.gpu_shares),
+        ),
+        away=away,
         programs=None if gate else programs_around(launch, account, site.programs, env),
         **vars(msgspec.convert(spec, JobOptions, from_attributes=True)),
     )
@@ -120,18 +128,43 @@ def bind(
 
 
 def private_tmp(
-    site: Site, user_dir: str, memory: MemoryCgroup | None, *, shares: bool
+    site: Site, own: tuple[str, ...], memory: MemoryCgroup | None, *, shares: bool
 ) -> PrivateTmp | None:
     """Return the /tmp and /dev/shm of an attempt; None: those of the node.
 
     Jobs that share a GPU by MPS meet its server in /dev/shm.
+
+    Args:
+        site: of the node.
+        own: directories of the attempt.
+        memory: its limit.
+        shares: it shares a GPU.
     """
     if not site.limits.private_tmp:
         return None
     return PrivateTmp(
-        visible=(*site.visible, user_dir),
+        visible=(*site.visible, *own),
         shm=not shares,
         shm_bytes=memory.limit_bytes if memory is not None else 0,
+    )
+
+
+def _away(launch: Launch, site: Site, user_dir: str) -> AwayFiles | None:
+    """Return what the part does if this node lacks the directory of submission.
+
+    Containers mount the working directory, and step agents have no output.
+    """
+    spec = launch.spec
+    if spec.place is None or spec.container is not None or not site.outbox_root:
+        return None
+    submit_dir = spec.submit_dir or spec.workdir
+    return AwayFiles(
+        mark=spec.place.mark,
+        submit_dir=submit_dir,
+        host=spec.place.host or launch.server,
+        outbox=posixpath.join(site.outbox_root, f"{launch.job}.{launch.attempt}.{launch.token}"),
+        scratch=posixpath.join(user_dir, WORK_NAME) if spec.workdir == submit_dir else "",
+        kept=spec.place.kept,
     )
 
 

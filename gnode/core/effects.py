@@ -137,6 +137,13 @@ class RunEpilog(Struct, frozen=True, kw_only=True):
     key: AttemptKey
 
 
+class DeliverOutput(Struct, frozen=True, kw_only=True):
+    """Have the output of an ended attempt return to its host of submission: `OutputReturned`."""
+
+    key: AttemptKey
+    outbox: str
+
+
 class RemoveFiles(Struct, frozen=True, kw_only=True):
     """Remove the directory that an ended attempt could write in: its space is needed."""
 
@@ -289,6 +296,7 @@ Effect = (
     | WriteExit
     | RemoveContainer
     | RunEpilog
+    | DeliverOutput
     | RemoveFiles
     | Bury
     | RecallEnded

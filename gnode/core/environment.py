@@ -13,6 +13,7 @@ from gsched.model.ids import (
     index_of,
     short_job_id,
 )
+from gsched.model.outputs import ARRAY_INDEX_NAMES
 from gsched.model.resources import Chunk, Share
 from gsched.model.states import LaunchKind
 from gsched.protocol.node import Launch
@@ -29,11 +30,6 @@ SNAPSHOT_NAME = "code"  # in the job's directory
 KEPT_NAMES = frozenset({"GSCHED_HEAD", "GSCHED_CONFIG", "GSCHED_ARRAY_LINE"})
 KEPT_PREFIX = "PBS_O_"
 CLUSTER_LETTERS = 12  # of its id: enough to tell clusters of one site apart
-#: Also in paths of output files: the index of the element of an array.
-ARRAY_INDEX_NAMES = (
-    *("PBS_ARRAYID", "PBS_ARRAY_INDEX", "GSCHED_ARRAY_INDEX"),
-    *("LSB_JOBINDEX", "SGE_TASK_ID"),  # what scripts for LSF and Grid Engine read
-)
 
 
 def environment_of(launch: Launch, account: Account, site: Site, user_dir: str) -> dict[str, str]:
@@ -167,6 +163,7 @@ def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
         "GSCHED_JOB_NUMBER": short_job_id(launch.job),
         "GSCHED_JOB_NAME": spec.name,
         "GSCHED_JOB_DIR": user_dir,
+        "GSCHED_SUBMIT_DIR": spec.submit_dir or spec.workdir,
         "GSCHED_ATTEMPT": str(launch.attempt),
         "GSCHED_RESTART_COUNT": str(launch.attempt - 1),
         "GSCHED_QUEUE": spec.queue,

@@ -196,6 +196,13 @@ class EpilogEnded(Struct, frozen=True, kw_only=True):
     fault: str
 
 
+class OutputReturned(Struct, frozen=True, kw_only=True):
+    """The output of an attempt has returned; ``fault`` says where it is if it has not, in words."""
+
+    key: AttemptKey
+    fault: str
+
+
 class LeftoverGone(Struct, frozen=True, kw_only=True):
     """Nothing of the attempt is left, after `KillLeftover`."""
 
@@ -358,6 +365,7 @@ Input = (
     | SupervisorAnswered
     | LeftoverGone
     | EpilogEnded
+    | OutputReturned
     | SpoolFound
     | Measured
     | ProblemChanged

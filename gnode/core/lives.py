@@ -17,6 +17,7 @@ from gnode.core.inputs import (
     LauncherUp,
     LaunchFailed,
     LeftoverGone,
+    OutputReturned,
     SpoolEntry,
     SupervisorAnswered,
     SupervisorEnded,
@@ -33,7 +34,7 @@ from gnode.core.orders import (
 from gnode.core.supervisors import hand_over
 from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AttemptKey
-from gnode.core.transitions import Happening, Phase
+from gnode.core.transitions import OVER, Happening, Phase
 from gnode.task import SupervisorInfo
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.states import OutcomeKind
@@ -49,6 +50,7 @@ SupervisorEvent = (
     | SupervisorAnswered
     | LeftoverGone
     | EpilogEnded
+    | OutputReturned
 )
 
 
@@ -67,7 +69,7 @@ def supervisor_event(table: Table, event: SupervisorEvent, wall_s: float) -> Non
             admitted(table, event)
         case LaunchFailed():
             launch_failed(table, event, wall_s)
-        case LeftoverGone() | EpilogEnded():
+        case LeftoverGone() | EpilogEnded() | OutputReturned():
             cleared_up(table, event, wall_s)
         case LauncherUp():
             launcher_up(table)
@@ -173,12 +175,18 @@ def kill_leftover(table: Table, attempt: NodeAttempt) -> None:
     )
 
 
-def cleared_up(table: Table, event: LeftoverGone | EpilogEnded, wall_s: float) -> None:
+def cleared_up(
+    table: Table, event: LeftoverGone | EpilogEnded | OutputReturned, wall_s: float
+) -> None:
     """Record the end of an attempt now that its processes are gone, or its resources free."""
     attempt = table.attempts.get(event.key)
     if isinstance(event, EpilogEnded):
         if attempt is not None and attempt.phase is Phase.EPILOG:
             _epilog_ended(table, attempt, event.fault)
+        return
+    if isinstance(event, OutputReturned):
+        if attempt is not None and attempt.phase is Phase.DELIVERY:
+            _returned(table, attempt, event.fault)
         return
     if attempt is None or attempt.phase is not Phase.LOST:
         return  # the backstop killed a supervisor: its end is reported on its own
@@ -191,6 +199,12 @@ def _epilog_ended(table: Table, attempt: NodeAttempt, fault: str) -> None:
     attempt.epilog = fault
     if fault:
         table.out.append(Warn(text=f"attempt {attempt.key.name}: {fault}"))
+    end_by_record(table, attempt, attempt.ended)
+
+
+def _returned(table: Table, attempt: NodeAttempt, fault: str) -> None:
+    assert attempt.ended is not None, "the phase says so"
+    attempt.delivery = fault
     end_by_record(table, attempt, attempt.ended)
 
 
@@ -236,7 +250,7 @@ def kill_disobedient(table: Table, now_s: float) -> None:
 
 def kill_expired(table: Table, attempt: NodeAttempt) -> None:
     """Kill an attempt that has outlived its lease: its supervisor hangs, or is stopped."""
-    if attempt.phase in {Phase.ACCEPTED, Phase.EPILOG}:
+    if attempt.phase is Phase.ACCEPTED or attempt.phase in OVER:
         return  # nothing runs; a supervisor that comes for it starts nothing
     name = attempt.key.name
     table.out.append(Warn(text=f"attempt {name}: outlives its lease; killing it"))

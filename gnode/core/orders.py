@@ -10,6 +10,7 @@ from gnode.core.effects import (
     AdmitSharing,
     AskLaunch,
     Bury,
+    DeliverOutput,
     EndSharing,
     ReadFile,
     RecallEnded,
@@ -25,7 +26,7 @@ from gnode.core.inputs import Admitted, LaunchOrder, Recalled, ShareAbused
 from gnode.core.supervisors import give
 from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AcceptedTask, AttemptKey, RetimeCommand, SignalCommand, StopCommand
-from gnode.core.transitions import Happening, Phase
+from gnode.core.transitions import OVER, Happening, Phase
 from gsched.model.job import ExitRecord
 from gsched.model.origin import Origin
 from gsched.model.resources import Usage
@@ -246,7 +247,7 @@ def stop_attempt(table: Table, attempt: NodeAttempt, command: StopCommand, now_s
     if attempt.record is not None:
         answer_state(table, attempt)
         return
-    if attempt.phase is Phase.EPILOG:
+    if attempt.phase in OVER:
         return
     attempt.stop_reason = command.reason
     margin_s = SHUTDOWN_MARGIN_S if command.reason is StopReason.SHUTDOWN else OBEY_MARGIN_S
@@ -365,12 +366,16 @@ def _clear_up(table: Table, attempt: NodeAttempt, task: AcceptedTask) -> None:
 def end_by_record(table: Table, attempt: NodeAttempt, record: ExitRecord) -> None:
     """Take over an exit record, report it, and start what waited for this end.
 
-    An epilog is a gate before all that: until it has ended the attempt owns what it was given.
+    An epilog is a gate before all that, and so is output that returns to the host of submission:
+    until they have ended the attempt owns what it was given.
 
     The job's files go at once, whether the head hears of the end or not: they may fill the disk.
     """
     if attempt.awaits_epilog:
         _run_epilog(table, attempt, record)
+        return
+    if attempt.awaits_delivery:
+        _deliver(table, attempt, record)
         return
     if not table.move(attempt, Happening.RECORDED):
         return
@@ -381,6 +386,8 @@ def end_by_record(table: Table, attempt: NodeAttempt, record: ExitRecord) -> Non
         record, attempt.buried = _never_launched(record), True
     if attempt.abuse and not record.message:
         record = structs.replace(record, message=attempt.abuse)
+    if attempt.delivery:
+        record = structs.replace(record, undelivered=attempt.delivery)
     attempt.record = record
     attempt.waiting.clear()
     table.tell_exit(attempt)
@@ -394,6 +401,15 @@ def _run_epilog(table: Table, attempt: NodeAttempt, record: ExitRecord) -> None:
         table.stopping.pop(attempt.key, None)
         attempt.ended = record
         table.out.append(RunEpilog(key=attempt.key))
+
+
+def _deliver(table: Table, attempt: NodeAttempt, record: ExitRecord) -> None:
+    assert attempt.task is not None, "it says where the output is"
+    assert attempt.task.away is not None, "likewise"
+    if attempt.phase is not Phase.DELIVERY and table.move(attempt, Happening.DELIVERY_DUE):
+        table.stopping.pop(attempt.key, None)
+        attempt.ended = record
+        table.out.append(DeliverOutput(key=attempt.key, outbox=attempt.task.away.outbox))
 
 
 def _start_next(table: Table, job: int) -> None:

@@ -252,6 +252,6 @@ def _task(key: AttemptKey, account: Account, site: Site) -> AcceptedTask:
         walltime_s=LIMIT_S,
         grace_s=_GRACE_S,
         boot_id=site.boot_id,
-        private=private_tmp(site, user_dir, memory, shares=False),
+        private=private_tmp(site, (user_dir,), memory, shares=False),
         programs=programs_of_probe("probe", account, site.programs, described),
     )

@@ -4,7 +4,6 @@ import posixpath
 from typing import NamedTuple
 
 from gnode.core.environment import (
-    ARRAY_INDEX_NAMES,
     FALLBACK_SHELL,
     GPUFILE_NAME,
     NODEFILE_NAME,
@@ -16,13 +15,7 @@ from gnode.core.environment import (
 from gnode.core.site import Site
 from gnode.core.task import Account
 from gnode.task import TaskFile
-from gsched.model.ids import (
-    array_of,
-    format_job_id,
-    index_of,
-    job_file_suffix,
-    submitted_number,
-)
+from gsched.model.outputs import OutputFile, OutputNames, output_files
 from gsched.model.states import LaunchKind
 from gsched.protocol.node import Launch
 
@@ -34,14 +27,6 @@ SHELLS_THAT_REFUSE = frozenset({"nologin", "false", "sync", ""})
 SCRIPT_NAME = "script"
 FAILURE_NAME = "failure.json"
 NOWHERE = "/dev/null"
-OPENPBS_ARRAY_INDEX = "^array_index^"  # of the element of an array, in paths of output files
-
-
-class OutputFile(NamedTuple):
-    """A file for what a task writes: ``name`` counts where ``path`` is a directory."""
-
-    path: str
-    name: str
 
 
 class TaskProgram(NamedTuple):
@@ -172,46 +157,15 @@ def _gpufile(launch: Launch) -> str:
 def _output_files(launch: Launch, account: Account) -> tuple[OutputFile, OutputFile]:
     """Return the files of a task's standard output and standard error."""
     spec = launch.spec
-    has_none = spec.interactive is not None or launch.is_step_agent  # but a terminal, or sockets
-    job, suffix = _file_name(launch), f"{job_file_suffix(launch.job)}{_rank_suffix(launch)}"
-    files = []
-    for stated, letter in ((spec.stdout_path, "o"), (spec.stderr_path, "e")):
-        name = f"{job}.{letter}{suffix}"
-        path = _expanded(launch, account, stated) if stated else posixpath.join(spec.workdir, name)
-        files.append(OutputFile(NOWHERE if has_none else path, name))
-    return files[0], files[1]
-
-
-def _expanded(launch: Launch, account: Account, path: str) -> str:
-    """Return the absolute path of an output file that the user has stated."""
-    names = {
-        "PBS_JOBID": format_job_id(launch.job, launch.server),
-        "GSCHED_JOB_NUMBER": str(launch.short_number or job_file_suffix(launch.job)),
-        "GSCHED_ARRAY_NUMBER": str(submitted_number(launch.job)),
-        "PBS_JOBNAME": _file_name(launch),
-        "GSCHED_NODE": launch.share.node,
-        "USER": account.user,
-    }
-    if array_of(launch.job):
-        names |= dict.fromkeys(ARRAY_INDEX_NAMES, str(index_of(launch.job)))
-        path = path.replace(OPENPBS_ARRAY_INDEX, str(index_of(launch.job)))
-    else:
-        names["GSCHED_ARRAY_INDEX"] = "0"  # as in Slurm's %a
-    for name, value in names.items():
-        path = path.replace(f"${{{name}}}", value).replace(f"${name}", value)
-    if path == "~" or path.startswith("~/"):
-        path = account.home + path[1:]
-    path = posixpath.join(launch.spec.workdir, path)
-    if path.endswith("/") or path.startswith("/dev/"):
-        return path
-    return path + _rank_suffix(launch)
-
-
-def _file_name(launch: Launch) -> str:
-    """Return the job's name as part of a file's name: it names no directory."""
-    return launch.spec.name.replace("/", "_") or "job"
-
-
-def _rank_suffix(launch: Launch) -> str:
-    """Return what tells the files of the nodes apart: two writers would overwrite each other."""
-    return f".{launch.rank}" if launch.rank else ""
+    names = OutputNames(
+        job=launch.job,
+        server=launch.server,
+        node=launch.share.node,
+        rank=launch.rank,
+        home=account.home,
+        short_number=launch.short_number,
+    )
+    out, err = output_files(spec, names)
+    if spec.interactive is not None or launch.is_step_agent:  # a terminal, or sockets
+        return OutputFile(NOWHERE, out.name), OutputFile(NOWHERE, err.name)
+    return out, err

@@ -63,6 +63,7 @@ class Site:
 
     Attributes:
         user_root: directory that holds the owners' directories, below ``tmp_dir``.
+        outbox_root: directory that holds what jobs send to their hosts of submission; empty: none.
         agent_path: file of the program that runs torchrun and reports its first failing rank.
         uid: that gnode runs as; 0 can start jobs of any user.
         root_jobs: whether jobs of uid 0 may run here.
@@ -119,4 +120,5 @@ class Site:
     programs: ProgramRules = NO_PROGRAMS
     visible: tuple[str, ...] = ()
     command_socket: str = ""
+    outbox_root: str = ""
     remove_delay_s: float = REMOVE_DELAY_S

@@ -12,7 +12,7 @@ from gnode.core.mark import HeadMark
 from gnode.core.site import Site
 from gnode.core.task import AcceptedTask, Account, AttemptKey, Command
 from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
-from gnode.task import SupervisorInfo
+from gnode.task import STDERR, SupervisorInfo
 from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_outside import GpuUse
 from gsched.model.gpu_tokens import GpuSharing
@@ -57,6 +57,7 @@ class NodeAttempt:
         warm: it was launched by opening its gate.
         ended: its exit record while the epilog runs: it is reported after that.
         epilog: what went wrong in its epilog, empty: nothing; None: it has not ended.
+        delivery: where its output is that could not return; empty: it has; None: that goes on.
         launch: that waits for the end of an older attempt here; ``account``: its owner's.
         told_wall_s: its run time when the head was last told, before a heartbeat, what it uses.
         kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.
@@ -78,6 +79,7 @@ class NodeAttempt:
     record: ExitRecord | None = None
     ended: ExitRecord | None = None
     epilog: str | None = None
+    delivery: str | None = None
     usage: Usage | None = None
     reported_wall_s: float = 0.0
     waiting: list[Command] = field(default_factory=list)
@@ -119,6 +121,12 @@ class NodeAttempt:
         return programs is not None and bool(programs.epilog) and self.epilog is None
 
     @property
+    def awaits_delivery(self) -> bool:
+        """Return whether output is here that is to return to the host of submission first."""
+        is_away = self.info is not None and self.info.away
+        return is_away and self.delivery is None and bool(self.task and self.task.away)
+
+    @property
     def lease_s(self) -> float:
         """Return the length of its lease, seconds; 0: it has none."""
         return self.task.lease_s if self.task is not None else 0.0
@@ -148,6 +156,17 @@ class NodeAttempt:
         if task.join == (Join.INTO_OUT if error else Join.INTO_ERR):
             error = not error
         return task.stderr_path if error else task.stdout_path
+
+    def stated_path(self, *, error: bool) -> str:
+        """Return the path for the head: ``HOST:PATH`` of output that returns to there."""
+        real, task = self.output_path(error=error), self.task
+        away = task.away if task is not None else None
+        if task is None or away is None or not real.startswith(f"{away.outbox}/"):
+            return real
+        path, name = task.stdout_path, task.stdout_name
+        if real.endswith(f"/{STDERR}"):
+            path, name = task.stderr_path, task.stderr_name
+        return f"{away.host}:{path}{name if path.endswith('/') else ''}"
 
     def report(self) -> AttemptReport:
         """Return what the head hears of it at a registration."""
@@ -180,8 +199,8 @@ class NodeAttempt:
             state=self.state,
             pid=info.job_pid if info else 0,
             started_s=info.started_s if info else 0.0,
-            stdout_path=self.output_path(error=False),
-            stderr_path=self.output_path(error=True),
+            stdout_path=self.stated_path(error=False),
+            stderr_path=self.stated_path(error=True),
             exit=self.record,
             usage=self.total_usage(),
             origin=self.origin,
@@ -195,8 +214,8 @@ class NodeAttempt:
             attempt=self.key.attempt,
             pid=self.info.job_pid,
             started_s=self.info.started_s,
-            stdout_path=self.output_path(error=False),
-            stderr_path=self.output_path(error=True),
+            stdout_path=self.stated_path(error=False),
+            stderr_path=self.stated_path(error=True),
             token=self.token,
             warm=self.warm,
         )

@@ -51,6 +51,17 @@ def parse_key(name: str) -> AttemptKey:
     return AttemptKey(int(job), int(attempt))
 
 
+def parse_outbox(name: str) -> tuple[AttemptKey, str]:
+    """Return the attempt and the token of an outbox.
+
+    Raises:
+        InvalidRequestError: the text is no such name.
+    """
+    job, _, rest = name.partition(".")
+    attempt, _, token = rest.partition(".")
+    return parse_key(f"{job}.{attempt}"), token
+
+
 @dataclass(kw_only=True)
 class AcceptedTask(Task):
     """A task with what gnode alone reads of it.

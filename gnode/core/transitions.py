@@ -16,6 +16,7 @@ class Phase(StrEnum):
     RUNNING = "running"  # its record seen
     LOST = "lost"  # the supervisor died without a record; its remains are being killed
     EPILOG = "epilog"  # there is an exit record; the epilog runs, or is about to
+    DELIVERY = "delivery"  # there is an exit record; its output returns to the submission host
     ENDED = "ended"  # there is an exit record, the head has not acknowledged it
     ACKED = "acked"  # the head has it; the spool goes after a delay
 
@@ -26,6 +27,7 @@ class Happening(StrEnum):
     LAUNCHED = "launched"
     SEEN = "seen"
     EPILOG_DUE = "epilog_due"  # there is an exit record, and the epilog has not ended
+    DELIVERY_DUE = "delivery_due"  # there is an exit record, and the output has not returned
     RECORDED = "recorded"  # there is an exit record: the supervisor's or our own
     LOST = "lost"
     ACKED = "acked"
@@ -51,13 +53,21 @@ MOVES: Final[Mapping[tuple[Phase, Happening], Phase]] = MappingProxyType(
         (_P.LOST, _H.EPILOG_DUE): _P.EPILOG,
         (_P.EPILOG, _H.EPILOG_DUE): _P.EPILOG,  # requested again, of another launcher
         (_P.EPILOG, _H.RECORDED): _P.ENDED,
+        (_P.ACCEPTED, _H.DELIVERY_DUE): _P.DELIVERY,
+        (_P.STARTING, _H.DELIVERY_DUE): _P.DELIVERY,
+        (_P.RUNNING, _H.DELIVERY_DUE): _P.DELIVERY,
+        (_P.LOST, _H.DELIVERY_DUE): _P.DELIVERY,
+        (_P.EPILOG, _H.DELIVERY_DUE): _P.DELIVERY,
+        (_P.DELIVERY, _H.RECORDED): _P.ENDED,
         (_P.ENDED, _H.ACKED): _P.ACKED,
         (_P.ACKED, _H.ACKED): _P.ACKED,  # acknowledged twice: the exit was repeated
     }
 )
 
 #: Phases in which processes of the attempt may live, so that it owns what it was given.
-LIVE: Final = frozenset({_P.ACCEPTED, _P.STARTING, _P.RUNNING, _P.LOST, _P.EPILOG})
+LIVE: Final = frozenset({_P.ACCEPTED, _P.STARTING, _P.RUNNING, _P.LOST, _P.EPILOG, _P.DELIVERY})
+#: Phases in which there is an exit record, so that none of them live.
+OVER: Final = frozenset({_P.EPILOG, _P.DELIVERY})
 
 PART_STATES: Final[Mapping[Phase, PartState]] = MappingProxyType(
     {
@@ -66,6 +76,7 @@ PART_STATES: Final[Mapping[Phase, PartState]] = MappingProxyType(
         _P.RUNNING: PartState.RUNNING,
         _P.LOST: PartState.RUNNING,
         _P.EPILOG: PartState.RUNNING,
+        _P.DELIVERY: PartState.RUNNING,
         _P.ENDED: PartState.ENDED,
         _P.ACKED: PartState.ENDED,
     }

@@ -28,9 +28,11 @@ from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, sock
 from gsched.errors import ConfigError
 from gsched.failpoint import failpoint
 from gsched.model.ids import short_job_id
+from gsched.owner_files import OwnerFiles
 from gsched.pki.contexts import explain
 from gsched.pki.names import CertificateError
 from gsched.protocol.code import CodeRead
+from gsched.protocol.deliveries import FileOrder, PieceDelivered
 from gsched.protocol.framing import frames_from_node
 from gsched.protocol.job_steps import LoginAnswer, StepMessage, StepOrder, StepRefused
 from gsched.protocol.joining import (
@@ -108,6 +110,8 @@ class Channel:
         on_job: takes what is for programs of jobs: step agents, code snapshots.
         on_relay: takes answers about commands of users on this host.
         lookup: finds the owners of launches.
+        files: reads and writes files of users for the head.
+        on_delivery: takes answers about output that returns to its host of submission.
         path: of the head's API on its node port.
 
     Attributes:
@@ -125,6 +129,8 @@ class Channel:
         on_job: Callable[[StepMessage | CodeRead], None],
         on_relay: Callable[[RelayAnswer], None],
         lookup: Lookup,
+        files: OwnerFiles,
+        on_delivery: Callable[[PieceDelivered], None],
         path: str = "/v1/node",
     ) -> None:
         self._path, self._trusted = socket_path(head), trusted
@@ -134,6 +140,9 @@ class Channel:
         self._post = post
         self._on_job = on_job
         self._on_relay = on_relay
+        self._files = files
+        self._on_delivery = on_delivery
+        self._orders: set[asyncio.Task[None]] = set()
         self._arrivals = Arrivals(lookup, post)
         self._out: list[NodeMessage] = []
         self._wake = asyncio.Event()
@@ -397,12 +406,23 @@ class Channel:
                     self._on_job(message)
                 case RelayAnswer():
                     self._on_relay(message)
+                case PieceDelivered():
+                    self._on_delivery(message)
+                case FileOrder():
+                    task = asyncio.create_task(self._act(message))
+                    self._orders.add(task)
+                    task.add_done_callback(self._orders.discard)
                 case Challenge() | Welcome():
                     log.warning("%s in the middle of a connection: ignored", type(message).__name__)
                 case _:
                     self._post(HeadOrder(message=message))
                     if isinstance(message, ExitAck):
                         failpoint("node.exit.after_ack")
+
+    async def _act(self, order: FileOrder) -> None:
+        done = await self._files.do(order)
+        failpoint("delivery.host.after_write")
+        self.send(done)
 
 
 def _left_out(message: NodeMessage, reason: str) -> None:

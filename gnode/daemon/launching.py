@@ -20,6 +20,7 @@ from gsched.errors import InvalidRequestError
 from gsched.failpoint import failpoint
 from gsched.model.job import LaunchFailure
 from gsched.model.states import LaunchStage, Subject
+from gsched.owner_files import OwnerFiles
 from gsched.unix_address import address_of
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,10 @@ class LaunchRules(Struct, frozen=True, kw_only=True):
 
     allow_root: bool = False
     uid_min: int = 0
+
+    def owner_files(self, outboxes: str = "") -> OwnerFiles:
+        """Return what reads and writes files of the same users; see `OwnerFiles`."""
+        return OwnerFiles(allow_root=self.allow_root, uid_min=self.uid_min, outboxes=outboxes)
 
 
 class LauncherLine(Struct, frozen=True):

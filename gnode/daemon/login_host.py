@@ -8,11 +8,11 @@ from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
 from gnode.daemon.commands import CommandSocket
 from gnode.daemon.dialling import HeadDialler
+from gnode.daemon.launching import LaunchRules
 from gnode.daemon.parts import HostIdentity
+from gnode.daemon.registration import registration
 from gsched import watchdog
 from gsched.clock import Clock
-from gsched.model.resources import Inventory, Load
-from gsched.protocol.node import Register
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class LoginHost:
     """A gnode in this role."""
 
-    def __init__(self, own: HostIdentity, clock: Clock) -> None:
+    def __init__(self, own: HostIdentity, rules: LaunchRules, clock: Clock) -> None:
         self._own = own
         self._finished = asyncio.Event()
         self._is_welcome = False
@@ -33,6 +33,8 @@ class LoginHost:
             on_job=lambda message: log.warning("a login host runs no jobs: %r", message),
             on_relay=lambda answer: self._commands.take(answer),  # noqa: PLW0108 # it is made below
             lookup=Accounts(clock),
+            files=rules.owner_files(),
+            on_delivery=lambda answer: log.warning("a login host runs no jobs: %r", answer),
             path="/v1/login",
         )
         self._commands = CommandSocket(
@@ -63,19 +65,7 @@ class LoginHost:
     def _post(self, event: Input) -> None:
         own = self._own
         if isinstance(event, HeadOffered):
-            self._channel.register(
-                lambda address: Register(
-                    identity=own.identity,
-                    machine=own.machine,
-                    boot_id=own.boot_id,
-                    incarnation=own.incarnation,
-                    address=own.address or address,
-                    gnode_version=own.version,
-                    inventory=Inventory(cpus=0, memory_bytes=0),
-                    attempts=(),
-                    load=Load(),
-                )
-            )
+            self._channel.register(lambda address: registration(own, address))
         elif isinstance(event, Welcomed):
             self._is_welcome = True
             self._commands.welcomed(is_here=self._channel.is_local)

@@ -21,6 +21,7 @@ from gsched.trust import UntrustedError
 log = logging.getLogger(__name__)
 
 DEFAULT_TMP_DIR = "/tmp"  # noqa: S108 - what is made there is checked
+LASTING_TMP_DIR = "/var/tmp"  # noqa: S108 - likewise
 _NAMES = 10
 _EVICTIONS = 100  # whoever makes the name again and again does not win each time
 _FOREIGN = ".foreign-"
@@ -30,14 +31,19 @@ _MODE = 0o711  # owners have to pass through to their own
 class Scratch:
     """The directory below which each job gets one of its own.
 
+    Args:
+        state_dir: of the node.
+        tmp_dir: in which the directory lies.
+        purpose: ends its name, where there is more than one.
+
     Attributes:
         root: that directory, once `prepare` has found it.
     """
 
-    def __init__(self, state_dir: str, tmp_dir: str) -> None:
+    def __init__(self, state_dir: str, tmp_dir: str, purpose: str = "") -> None:
         state_dir = os.path.abspath(state_dir)
         number = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]
-        base = os.path.join(os.path.abspath(tmp_dir), f"gsched-{os.geteuid()}-{number}")
+        base = os.path.join(os.path.abspath(tmp_dir), f"gsched-{os.geteuid()}-{number}{purpose}")
         self._candidates = [base, *(f"{base}-{count}" for count in range(1, _NAMES))]
         self._before = os.path.join(state_dir, "user")  # where they once were
         self.root = base

@@ -32,6 +32,7 @@ from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
 from gnode.daemon.commands import CommandSocket
+from gnode.daemon.deliveries import Outboxes
 from gnode.daemon.dialling import HeadDialler
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
@@ -40,6 +41,7 @@ from gnode.daemon.measuring import Meters, measure
 from gnode.daemon.neighbours import Neighbours
 from gnode.daemon.parts import DaemonIdentity
 from gnode.daemon.reading import OutputReader
+from gnode.daemon.registration import node_registration
 from gnode.daemon.removals import TRASH_PREFIX, RecordRemoval, Remover
 from gnode.daemon.sessions import NodeSessions
 from gnode.daemon.shared_gpus import SharedGpus
@@ -54,7 +56,6 @@ from gsched.model.job import LaunchFailure
 from gsched.model.states import LaunchStage, Subject
 from gsched.model.wording import binding_words
 from gsched.protocol.framing import known_pieces
-from gsched.protocol.node import Register
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +142,18 @@ class Shell:
             on_job=self._steps.take,
             on_relay=lambda answer: self._commands.take(answer),  # noqa: PLW0108 # it is made below
             lookup=Accounts(clock),
+            files=identity.rules.owner_files(spool.outboxes.root),
+            on_delivery=lambda answer: self._outboxes.take(answer),  # noqa: PLW0108 # it is made below
+        )
+        self._outboxes = Outboxes(
+            node=identity.node,
+            places=spool.outboxes,
+            state_dir=spool.state_dir,
+            send=self._channel.send,
+            is_connected=lambda: agent.welcomed,
+            post=self.post,
+            remover=self._remover,
+            clock=clock,
         )
         self._shared_gpus = SharedGpus(
             node=identity.node,
@@ -171,6 +184,7 @@ class Shell:
                 self._remover.remove(path)
             else:
                 self._remover.add(path)  # a new attempt of the same number may come
+        self._outboxes.resume({found.key for found in found})
         self._step(self._meters.health.pending())
         if self._identity.cpus:
             await self._neighbours.start()
@@ -185,6 +199,7 @@ class Shell:
                 ),
                 group.create_task(self._remover.run()),
                 group.create_task(self._watch_spool()),
+                group.create_task(self._outboxes.run()),
                 group.create_task(self._watch_space()),
                 group.create_task(
                     self._meters.health.run(self._clock, lambda: not self._agent.live(), self.post)
@@ -291,6 +306,7 @@ class Shell:
             self._commands.close_all()
         elif isinstance(event, Welcomed):
             self._commands.welcomed(is_here=self._channel.is_local)
+            asyncio.get_running_loop().call_soon(self._outboxes.connected)
         for effect in self._agent.step(event, self._clock.monotonic_s(), self._clock.wall_s()):
             self._carry_out(effect)
 
@@ -441,6 +457,10 @@ class Shell:
         self._launcher.run_epilog(effect.key)
 
     @_do.register
+    def _(self, effect: do.DeliverOutput) -> None:
+        self._outboxes.deliver(effect)
+
+    @_do.register
     def _(self, effect: do.RemoveFiles) -> None:
         if not os.path.lexists(effect.user_dir):
             return  # its supervisor has removed it
@@ -495,36 +515,16 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.SendRegister) -> None:
-        identity = self._identity
-
-        def register(own_address: str) -> Register:
-            return Register(
-                identity=identity.identity,
-                machine=identity.machine,
-                boot_id=identity.boot_id,
-                incarnation=identity.incarnation,
-                address=identity.address or own_address,
-                gnode_version=identity.version,
-                inventory=self._sharing.shareable(identity.inventory),
-                attempts=effect.attempts,
+        self._channel.register(
+            lambda address: node_registration(
+                self._identity,
+                effect,
+                address,
+                inventory=self._sharing.shareable(self._identity.inventory),
                 load=self._meters.load.load(),
-                highest_epoch=effect.mark.epoch,
-                highest_job=effect.mark.highest_job,
-                epoch_id=effect.mark.epoch_id,
-                seq=effect.mark.seq,
-                next_job=effect.mark.next_job,
-                probes=effect.probes,
-                problem=effect.problem,
-                health=effect.health,
-                config=effect.config,
                 sharing=self._sharing.offered,
-                cpu_binding=effect.cpu_binding,
-                gpu_fence=identity.gpu_fence,
-                gpu_sharing=effect.gpu_sharing,
-                gpu_use=effect.gpu_use,
             )
-
-        self._channel.register(register)
+        )
 
     @_do.register
     def _(self, effect: do.RefuseHead) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from gnode.core.inputs import SpoolEntry
 from gnode.core.mark import HeadMark
 from gnode.core.task import AcceptedTask, AttemptKey, Command, parse_key
-from gnode.daemon.scratch import DEFAULT_TMP_DIR, Scratch
+from gnode.daemon.scratch import DEFAULT_TMP_DIR, LASTING_TMP_DIR, Scratch
 from gnode.supervisor import journal, lease
 from gnode.supervisor import spool as records
 from gnode.supervisor.journal import Story
@@ -55,6 +55,9 @@ class NodeSpool:
         self.state_dir = os.path.abspath(state_dir)
         self.attempts_dir = os.path.join(self.state_dir, "attempts")
         self.scratch = Scratch(self.state_dir, tmp_dir)
+        # what waits for its delivery outlives a restart of the machine
+        lasting = LASTING_TMP_DIR if tmp_dir == DEFAULT_TMP_DIR else tmp_dir
+        self.outboxes = Scratch(self.state_dir, lasting, "-outbox")
         self._mark_path = os.path.join(self.state_dir, "head.json")
 
     def prepare(self) -> None:
@@ -111,6 +114,8 @@ class NodeSpool:
         """
         directory = self.directory(task.key)
         self.scratch.ensure()
+        if task.away is not None:
+            self.outboxes.ensure()
         os.mkdir(directory, 0o700)
         try:
             made = journal.make_journal(directory)

@@ -15,6 +15,7 @@ from typing import NoReturn, TypeVar
 
 from gnode.supervisor import (
     affinity,
+    away,
     cgroup,
     forward,
     gate,
@@ -27,7 +28,7 @@ from gnode.supervisor import (
     terminal,
 )
 from gnode.supervisor.errors import LaunchError, Subject, reason
-from gnode.supervisor.start_channel import READY, STAGING, identified, may_continue, report
+from gnode.supervisor.start_channel import AWAY, READY, STAGING, identified, may_continue, report
 from gnode.task import Task
 
 _FIRST_PAUSE_S = 0.02  # before the second look for a directory that does not exist; then doubled
@@ -104,15 +105,17 @@ def _run(
     become_member(task, around)
     if task.switch_user:
         identified(channel)
+    is_away = away.look(task)
     private.check_paths(task)
     if staging.has_begun_before(task):
-        if not may_continue(channel, STAGING, output.planned_paths(task)):
+        planned = (*output.planned_paths(task), AWAY if is_away else "")
+        if not may_continue(channel, STAGING, planned):
             return
         os.umask(task.umask)
         staging.bring(task)
     paths, descriptors = prepare_as_owner(task, _sleep)
     site_programs.prepare_as_owner(task, descriptors[2])
-    if not may_continue(channel, READY, paths):
+    if not may_continue(channel, READY, (*paths, AWAY if is_away else "")):
         return
     null, out, err = descriptors
     for number, fd in enumerate((null if stdin < 0 else stdin, out, err)):

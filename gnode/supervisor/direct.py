@@ -15,9 +15,10 @@ import os
 import resource
 from collections.abc import Callable
 
-from gnode.supervisor import affinity, cgroup, child, staging
+from gnode.supervisor import affinity, away, cgroup, child, staging
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.journal import Journal
+from gnode.supervisor.start_channel import AWAY
 from gnode.task import Task
 
 Spawn = Callable[[str, tuple[str, ...], dict[str, str]], int]
@@ -47,10 +48,10 @@ def start(
     task: Task,
     around: Surroundings,
     journal: Journal,
-    opened: Callable[[str, str], None],
+    opened: Callable[[str, str, str], None],
     pause: Callable[[float], None],
-) -> tuple[int, tuple[str, str]]:
-    """Start the job's program and return its pid and the paths of its output files.
+) -> tuple[int, tuple[str, str, str]]:
+    """Start the job's program; return its pid, the paths of its output files, and `AWAY` or "".
 
     ``opened`` is told these paths before, also if the program cannot be started; ``pause`` waits
     between two looks for a directory that does not exist, and may raise to give the start up.
@@ -64,7 +65,9 @@ def start(
     descriptors: tuple[int, ...] = ()
     umask = os.umask(task.umask)
     try:
-        paths, descriptors = child.prepare_as_owner(task, pause)
+        place = AWAY if away.look(task) else ""
+        files, descriptors = child.prepare_as_owner(task, pause)
+        paths = (*files, place)
         opened(*paths)
         actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(descriptors)]
         if has_cores:

@@ -2,7 +2,8 @@
 
 The process sends ``IDENTIFIED`` once it is the owner, if it had to become that; ``STAGING`` with
 the paths of its output if files are copied first; then ``READY`` with these paths, or ``FAILED``
-with the evidence. It continues when it gets ``GO``. Its end closes by the exec: it has started.
+with the evidence. `AWAY` follows the paths where the node lacks the directory of submission. It
+continues when it gets ``GO``. Its end closes by the exec: it has started.
 """
 
 import errno
@@ -16,6 +17,7 @@ from gnode.supervisor.errors import LaunchError, Stage, Subject
 from gnode.task import Task
 
 _IDENTIFIED, STAGING, READY, _FAILED, _GO = b"I", b"S", b"R", b"F", b"G"
+AWAY: Final = "away"
 _STARTED = b""  # no message at all is the last one
 _MESSAGE_BYTES_MAX: Final = 16384  # two paths of 4096 bytes, or a message about one
 _LOOK_S: Final = 0.2  # how often a start that hangs looks for an order to stop
@@ -29,7 +31,7 @@ def identified(channel: int) -> None:
     os.write(channel, _IDENTIFIED)
 
 
-def may_continue(channel: int, state: bytes, paths: tuple[str, str]) -> bool:
+def may_continue(channel: int, state: bytes, paths: tuple[str, str, str]) -> bool:
     """Tell the supervisor how far this process is; return whether it is to continue."""
     os.write(channel, state + b"\0".join(os.fsencode(path) for path in paths))
     return os.read(channel, 1) == _GO  # else the supervisor is dead, or has been told to stop
@@ -60,8 +62,8 @@ class StartChannel:
         self._look = look
         channel.settimeout(_LOOK_S)
 
-    def paths(self, state: bytes, more_s: float = 0.0) -> tuple[str, str]:
-        """Return the paths of the job's output once its process has come so far.
+    def paths(self, state: bytes, more_s: float = 0.0) -> tuple[str, str, str]:
+        """Return the paths of the job's output, and `AWAY` or "", once its process is so far.
 
         Args:
             state: `STAGING` or `READY`.
@@ -70,8 +72,8 @@ class StartChannel:
         Raises:
             LaunchError: it reports a failure, does not answer in time or is to be stopped.
         """
-        first, _, second = self._answer(state, more_s).partition(b"\0")
-        return os.fsdecode(first), os.fsdecode(second)
+        first, second, place = map(os.fsdecode, self._answer(state, more_s).split(b"\0"))
+        return first, second, place
 
     def let_continue(self) -> None:
         """Let the process go on."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from gnode.supervisor import (
     affinity,
+    away,
     cgroup,
     child,
     direct,
@@ -39,7 +40,7 @@ from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import Do, Ending
 from gnode.supervisor.errors import LaunchError, reason
 from gnode.supervisor.gate import TaskGate, is_shut, launched_task, never_launched
-from gnode.supervisor.start_channel import READY, STAGING, StartChannel
+from gnode.supervisor.start_channel import AWAY, READY, STAGING, StartChannel
 from gnode.supervisor.user_dir import UserDir
 from gnode.task import SupervisorInfo
 from gsched.failpoint import failpoint
@@ -91,6 +92,7 @@ class _Supervisor:
         "_errand_pid",
         "_errand_status",
         "_gate",
+        "_is_away",
         "_job_pid",
         "_journal",
         "_lock_fd",
@@ -119,6 +121,7 @@ class _Supervisor:
         self._job_pid = 0
         self._errand_pid = self._errand_status = 0
         self._stderr_path = ""
+        self._is_away = False
         self._user_dir = UserDir(task)
         self._timer = kernel.BootTimer()
         self._started = False
@@ -155,6 +158,8 @@ class _Supervisor:
                 result = never_launched(result)
             words, fault = last_words.words(self._task, result), ""
             self._note_cleaned()
+            if not self._is_away:
+                away.remove_outbox(self._task)
         else:
             result = record.ended(self._task, self._seen, self._ending, self._asking)
             words = last_words.words(self._task, result)
@@ -282,6 +287,7 @@ class _Supervisor:
         """Start the job's process and record it."""
         child.check_owner(self._task, around)
         self._user_dir.make()
+        away.make_outbox(self._task)
         private.make(self._task, around)
         cgroup.prepare(self._task)
         self._announce_start()
@@ -360,7 +366,7 @@ class _Supervisor:
         self._opened(*paths)
         if not self._task.gate:
             self._begin()
-            self._journal.write_staging(self._description(*paths))
+            self._journal.write_staging(self._description(*paths[:2]))
             self._obey()  # as when its program starts
         self._refuse_if_stopped()
         channel.let_continue()
@@ -390,8 +396,8 @@ class _Supervisor:
         self._seen.started_boottime_s = kernel.boottime_s()
         self._ending.started(self._seen.started_boottime_s)
 
-    def _publish(self, stdout_path: str, stderr_path: str) -> None:
-        self._opened(stdout_path, stderr_path)
+    def _publish(self, stdout_path: str, stderr_path: str, place: str) -> None:
+        self._opened(stdout_path, stderr_path, place)
         if not self._started:
             self._begin()
         self._journal.write_started(self._description(stdout_path, stderr_path))
@@ -408,10 +414,16 @@ class _Supervisor:
             started_boottime_s=self._seen.started_boottime_s,
             stdout_path=stdout_path,
             stderr_path=stderr_path,
+            away=self._is_away,
         )
 
-    def _opened(self, _stdout_path: str, stderr_path: str) -> None:
+    def _opened(self, _stdout_path: str, stderr_path: str, place: str) -> None:
         self._stderr_path = stderr_path
+        if place == AWAY:
+            self._is_away = True
+            away.adapt(self._task)
+        else:
+            away.remove_outbox(self._task)
 
     def _pause(self, pause_s: float) -> None:
         """Wait for a directory of the job, or for an order to stop it.
@@ -529,6 +541,8 @@ class _Supervisor:
             self._ending.stop("node_stop", 0.0, kernel.boottime_s())
             return
         before, self._task = self._task.env, task
+        if self._is_away:
+            away.adapt(task)
         self._gate = None
         self._seen.started_s = time.time() - (kernel.boottime_s() - launched_s)
         self._seen.started_boottime_s = launched_s

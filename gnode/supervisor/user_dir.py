@@ -29,7 +29,7 @@ class UserDir:
         if not (task.files or task.failure_report or task.private):
             return
         try:
-            self._make(task.user_dir)
+            self._fd = make_owned(task, task.user_dir)
         except OSError as error:
             raise LaunchError(
                 f"cannot make the job's directory: {error}",
@@ -37,31 +37,6 @@ class UserDir:
                 subject="node",
                 errno=error.errno or 0,
             ) from error
-
-    def _make(self, path: str) -> None:
-        """Make a new directory of the owner's in one that only root and we can change.
-
-        What is there under its name is another attempt's: it gets another name, by which gnode
-        removes it.
-
-        Raises:
-            OSError: somebody else can change the directory around it, or it cannot be made.
-        """
-        place, name = os.path.split(path)
-        around = trust.open_directory(place)
-        try:
-            try:
-                os.mkdir(name, 0o700, dir_fd=around)
-            except FileExistsError:
-                old = f"{_OLD}{os.getpid()}-{name}"[:255]
-                os.rename(name, old, src_dir_fd=around, dst_dir_fd=around)
-                os.mkdir(name, 0o700, dir_fd=around)
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._fd = os.open(name, flags, dir_fd=around)
-            if self._task.switch_user:
-                os.fchown(self._fd, self._task.uid, self._task.gid)
-        finally:
-            os.close(around)
 
     def remove(self, task: Task) -> None:
         """Remove the directory if it holds nothing but what was written for the job.
@@ -87,3 +62,33 @@ class UserDir:
         finally:
             os.close(self._fd)
             self._fd = None
+
+
+def make_owned(task: Task, path: str) -> int:
+    """Make a new directory of the owner's in one that only root and we can change.
+
+    What is there under its name is another attempt's: it gets another name, by which gnode
+    removes it.
+
+    Returns:
+        A descriptor of it.
+
+    Raises:
+        OSError: somebody else can change the directory around it, or it cannot be made.
+    """
+    place, name = os.path.split(path)
+    around = trust.open_directory(place)
+    try:
+        try:
+            os.mkdir(name, 0o700, dir_fd=around)
+        except FileExistsError:
+            old = f"{_OLD}{os.getpid()}-{name}"[:255]
+            os.rename(name, old, src_dir_fd=around, dst_dir_fd=around)
+            os.mkdir(name, 0o700, dir_fd=around)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        made = os.open(name, flags, dir_fd=around)
+        if task.switch_user:
+            os.fchown(made, task.uid, task.gid)
+        return made
+    finally:
+        os.close(around)

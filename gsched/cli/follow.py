@@ -258,11 +258,11 @@ def read_output(
 ) -> OutputChunk:
     """Return bytes of a job's output: from its node while it runs, then from its file.
 
-    The head asks nodes about running jobs only. Of others it says where the file is, which is the
-    user's own and which this process, being the user's, can read if it is on this machine.
+    Of jobs that have ended the head says where the file is, which is the user's own and which this
+    process, being the user's, can read if it is on this machine. Else its host reads it.
 
     Raises:
-        InvalidRequestError: the job is done and its file is not here.
+        InvalidRequestError: the job is done and its file cannot be read anywhere.
         TryAgainError: the node cannot be asked, and the file is not here either.
     """
     try:
@@ -284,11 +284,26 @@ def read_output(
     if local is not None:
         return structs.replace(local, ended=chunk.ended)
     if chunk.ended:
+        served = _served_chunk(
+            head, job, stream=stream, offset=offset, max_bytes=max_bytes, of=chunk
+        )
+        if served is not None:
+            return served
         raise InvalidRequestError(
             f"job {job} has finished, but its {stream} is not readable here: {chunk.path}",
             hint=f"read it on {chunk.node}, where the job ran",
         )
     return chunk
+
+
+def _served_chunk(
+    head: HeadClient, job: int | str, *, stream: str, offset: int, max_bytes: int, of: OutputChunk
+) -> OutputChunk | None:
+    """Return bytes of a file of a finished job from its host; None: the head does not know how."""
+    chunk = head.output(
+        job, stream=stream, offset=offset, max_bytes=max_bytes, node=of.node, finished=True
+    )
+    return chunk if chunk.served else None
 
 
 def _local_chunk(path: str, offset: int, max_bytes: int) -> OutputChunk | None:

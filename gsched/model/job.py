@@ -93,6 +93,21 @@ class CodeSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dirty: bool = False
 
 
+class SubmitPlace(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The directory of submission, so that a node can tell whether it has the same one.
+
+    Attributes:
+        mark: of the directory: see `gsched.directories`.
+        host: whose gnode has passed the submission on, as the head knows it; empty: the head's
+            machine.
+        kept: ``o`` and ``e``: output files that stay on the node.
+    """
+
+    mark: str
+    host: str = ""
+    kept: str = ""
+
+
 class StagedFile(Struct, frozen=True, kw_only=True):
     """A file or directory that is copied for a job.
 
@@ -188,6 +203,7 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
         array: its elements, if it is an array: it is never started itself.
         lines_digest: of the text of which each element of the array has one line, by its index.
         rerun_of: the finished job, or the array, of which it is the rerun; 0: of none.
+        place: the directory of submission; None: every node is taken to have the same one.
     """
 
     owner: Owner
@@ -220,6 +236,7 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     array: Array | None = None
     lines_digest: str = ""
     rerun_of: Count = 0
+    place: SubmitPlace | None = None
 
     @property
     def runs_everywhere(self) -> bool:
@@ -319,6 +336,8 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         requested_s: when that was, seconds since the epoch on the node's clock.
         unhandled: the last move for which it was not sent, as no process of the part handled it.
         epilog: what went wrong in the epilog of the node, which is not the job's; empty: nothing.
+        undelivered: where output is that could not return to the host of submission, and why;
+            empty: it has.
     """
 
     job: Count
@@ -342,6 +361,7 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     requested_s: Amount = 0.0
     unhandled: Count = 0
     epilog: str = ""
+    undelivered: str = ""
 
     def outcome(self, node: str = "") -> Outcome:
         """Return how the part ended, on ``node`` where that is to be said."""

@@ -40,6 +40,8 @@ MAX_ARGUMENT_BYTES: Final = MIB
 #: Of all unfinished jobs of a user together, with about what Python adds; they stay in memory.
 MAX_USER_ARGUMENT_BYTES: Final = 512 * MIB
 MAX_PATH: Final = 4096
+#: The mark of the directory of submission: about 25 characters for each directory on the way.
+MAX_MARK: Final = 4096
 MAX_WORD: Final = 255
 MAX_MESSAGE: Final = 1024
 #: The variable in which qsub sends its command line, for ``qstat -f``. Nodes keep it from the job.
@@ -123,6 +125,13 @@ MAX_STEP_ORDERS: Final = 256
 #: What the orders to start shells take in the spool of a node, which belongs to root.
 MAX_SHELLS_BYTES: Final = 4 * MIB
 MAX_USER_SHELLS_BYTES: Final = 64 * MIB
+
+#: What returns to a host of submission: files of an attempt, bytes of each, and bytes in a second.
+MAX_DELIVERED_FILES: Final = 10_000
+MAX_DELIVERED_BYTES: Final = 64 * 1024 * MIB
+MAX_DELIVERY_RATE: Final = 64 * MIB
+#: Pieces on their way through the head, each of a MiB at most.
+MAX_DELIVERIES: Final = 64
 
 #: How much of what somebody wrote is shown in an error.
 SHOWN: Final = 80

@@ -77,6 +77,8 @@ class OutputChunk(Struct, frozen=True, kw_only=True, omit_defaults=True):
         offset: of the first byte of ``data`` in the file.
         size_bytes: of the file now.
         ended: the job is done, so nothing more will come.
+        served: of a part that has ended: a host has read the file. Else whoever has requested the
+            output reads ``path``, if it is there.
     """
 
     path: str
@@ -85,6 +87,7 @@ class OutputChunk(Struct, frozen=True, kw_only=True, omit_defaults=True):
     size_bytes: int
     data: bytes
     ended: bool
+    served: bool = False
 
 
 class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,6 +6,8 @@ from gsched.model.numbers import Amount, Count
 
 #: Users, and groups, in a report: those of a site with more are compared in part.
 MAX_NAMES = 5000
+#: Network file systems in a report.
+MAX_MOUNTS = 100
 
 
 class HostReport(Struct, frozen=True, kw_only=True, tag="host_report", omit_defaults=True):
@@ -15,12 +17,15 @@ class HostReport(Struct, frozen=True, kw_only=True, tag="host_report", omit_defa
         sent_s: the host's clock, seconds since the epoch.
         zone: its time zone, as ``CET+0100``.
         users, groups: numbers of accounts of people, by name, as far as the host can list them.
+        mounts: type and source of its network file systems, by where they are mounted; None: it
+            does not tell.
     """
 
     sent_s: Amount
     zone: str = ""
     users: dict[str, Count] = {}
     groups: dict[str, Count] = {}
+    mounts: dict[str, str] | None = None
 
 
 class HostRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,7 +37,7 @@ class HostRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         since_s: since when, or since when not.
         clock_s: by how much its clock is ahead of the head's, with the time on the way; None: it
             has not reported.
-        zone, users, groups: as in `HostReport`.
+        zone, users, groups, mounts: as in `HostReport`.
     """
 
     name: str
@@ -45,10 +50,11 @@ class HostRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     zone: str = ""
     users: dict[str, int] = {}
     groups: dict[str, int] = {}
+    mounts: dict[str, str] | None = None
 
 
 class HostList(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``GET /v1/hosts``; users and groups are in it with ``names=1``."""
+    """``GET /v1/hosts``; users, groups and mounts are in it with ``names=1``."""
 
     server: str
     now_s: float

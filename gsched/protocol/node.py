@@ -24,6 +24,7 @@ from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import PartState, StopReason
 from gsched.model.training import Batching
 from gsched.protocol.code import CodeRead, CodeWanted
+from gsched.protocol.deliveries import DeliverPiece, FileDone, FileOrder, PieceDelivered
 from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import StepMessage, StepReport
 from gsched.protocol.joining import (
@@ -450,6 +451,8 @@ HeadMessage = (
     | TuneTraining
     | StepMessage
     | CodeRead
+    | PieceDelivered
+    | FileOrder
     | Probe
     | OpenSession
     | RelayAnswer
@@ -581,6 +584,8 @@ NodeMessage = (
     | AttemptMessage
     | StepReport
     | CodeWanted
+    | DeliverPiece
+    | FileDone
     | Unreadable
 )
 

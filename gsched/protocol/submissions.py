@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from gsched.model.job import Stated
+from gsched.model.job import Stated, SubmitPlace
 from gsched.model.numbers import Amount, Count, Number
 from gsched.model.training import Training
 from gsched.protocol.api import ErrorBody
@@ -33,6 +33,7 @@ class SubmitJob(Stated, frozen=True, kw_only=True, omit_defaults=True, forbid_un
         depends: on other jobs, each as after ``-W depend=``: ``afterok:12:13``.
         array: indices of the elements of an array: ``0-99:2%5``; empty: it is none.
         lines: one for each index from 0 on: element 7 gets line 7 as $GSCHED_ARRAY_LINE.
+        place: the directory of submission, on whose host the head decides.
     """
 
     key: str
@@ -67,6 +68,7 @@ class SubmitJob(Stated, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     warn_unknown: bool = False
     array: str = ""
     lines: str = ""
+    place: SubmitPlace | None = None
 
 
 class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -56,9 +56,11 @@ from gschedd.http.channel import NodeChannel
 from gschedd.http.code import CodeSnapshots
 from gschedd.http.commands import Commands, Parts
 from gschedd.http.contents import TextQuota
+from gschedd.http.deliveries import Deliveries
 from gschedd.http.door import Doors, watched
 from gschedd.http.forecasts import Forecasts
 from gschedd.http.handshake import Handshake, Peers
+from gschedd.http.host_files import HostFiles
 from gschedd.http.hosts import Hosts
 from gschedd.http.https import serve_programs
 from gschedd.http.internals import Condition, Internals, measured
@@ -241,10 +243,7 @@ class Service:
         self._text_reader = Reader(self._store.path)
         blobs = BlobCache(self._blob_reader.blob)
         launches = Launches(
-            state=head.state,
-            blobs=blobs,
-            server=head.settings.server,
-            cluster=self._opened.cluster,
+            state=head.state, blobs=blobs, server=head.settings.server, cluster=self._opened.cluster
         )
         self._witnesses = Witnesses(
             self._opened.cluster, self._opened.lineage, head.state.volatile.quarantined
@@ -294,16 +293,10 @@ class Service:
             was_there=self._queries.was_there,
         )
         self._predictions = Predictions(
-            engine=self._engine,
-            callers=callers,
-            reader=Reader(self._store.path),
-            clock=self._clock,
+            engine=self._engine, callers=callers, reader=Reader(self._store.path), clock=self._clock
         )
         self._snapshots = Snapshots(
-            engine=self._engine,
-            callers=callers,
-            clock=self._clock,
-            policy=self._policy_name,
+            engine=self._engine, callers=callers, clock=self._clock, policy=self._policy_name
         )
         self._queues = Queues(
             engine=self._engine,
@@ -334,12 +327,15 @@ class Service:
             started_s=self._started_s,
             reload=self._reloading.reload,
         )
+        files = HostFiles(self._links, self._hosts, lambda: head.settings)
+        self._deliveries = Deliveries(head, files, Reader(self._store.path), self._clock)
         self._outputs = Outputs(
             state=head.state,
             find=self._queries.find,
             callers=callers,
             bodies=self._bodies,
             links=self._links,
+            deliveries=self._deliveries,
         )
         self._code = CodeSnapshots(
             self._code_store,
@@ -379,6 +375,7 @@ class Service:
             legs=self._legs,
             hosts=self._hosts,
             code=self._code,
+            deliveries=self._deliveries,
             joining=self._joining,
             on_fenced=self._on_successor,
             timeout_s=self._config.head.node_timeout_s,
@@ -529,7 +526,7 @@ class Service:
             await self._planner.close()
         for part in (
             *(self._queries, self._predictions, self._blob_reader, self._text_reader),
-            *(self._check_reader, self._store, self._lease),
+            *(self._check_reader, self._deliveries, self._store, self._lease),
         ):
             part.close()
         self._space.keep_room()

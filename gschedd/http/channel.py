@@ -18,6 +18,7 @@ from gsched.model.states import NodeState
 from gsched.pki.names import Role
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
+from gsched.protocol.deliveries import DeliverPiece, FileDone
 from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepReport, StepRequest
 from gsched.protocol.joining import CertificateState, CertificateWanted
@@ -31,6 +32,7 @@ from gschedd.core.nodes.live import MAX_PROBLEM, note_condition, note_uses
 from gschedd.core.state.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.code import CodeSnapshots
+from gschedd.http.deliveries import Deliveries
 from gschedd.http.door import Visitor
 from gschedd.http.handshake import (
     Handshake,
@@ -73,6 +75,7 @@ class NodeChannel:
         legs: NodeLegs,
         hosts: Hosts,
         code: CodeSnapshots,
+        deliveries: Deliveries,
         joining: Joining,
         on_fenced: Callable[[str], Awaitable[None]],
         timeout_s: float,
@@ -87,6 +90,8 @@ class NodeChannel:
         self._legs = legs
         self._hosts = hosts
         hosts.introduce, hosts.joining = self.introduced, joining
+        hosts.took_file = deliveries.took
+        self._deliveries = deliveries
         self._code = code
         self._joining = joining
         self._on_fenced = on_fenced
@@ -353,6 +358,10 @@ class NodeChannel:
                     self._code.give(self._engine.head.state, node, message, link.send)
                 case n.OutputRead():
                     self._links.answer_request(node, message)
+                case DeliverPiece():
+                    self._deliveries.take(node, message, link.send)
+                case FileDone():
+                    self._deliveries.took(node, message)
                 case n.Probed():
                     await self._engine.tell(partial(self._probed, node, message))
                 case n.Renew():

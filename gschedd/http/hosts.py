@@ -15,6 +15,7 @@ from gsched.host_report import host_report
 from gsched.logs import Complaints
 from gsched.model.states import NodeState
 from gsched.protocol import node as n
+from gsched.protocol.deliveries import FileDone
 from gsched.protocol.hosts import HostList, HostReport, HostRow
 from gsched.protocol.joining import CertificateState, CertificateWanted
 from gsched.protocol.reading import read_from_node
@@ -35,7 +36,7 @@ log = logging.getLogger("gschedd.nodes")
 
 #: Login hosts that are remembered when they have gone.
 LOGINS_MOST: Final = 1000
-MAX_FRAME_BYTES: Final = 1024 * 1024
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024  # a piece of a user's file, as base64
 
 
 class _Login(Struct):
@@ -54,9 +55,11 @@ class Hosts:
         relays: the connections of their users.
         joining: certificates of login hosts.
         introduce: returns who has connected, or None for who was not let in.
+        took_file: takes the answer of a login host about a file of a user.
     """
 
     joining: Joining
+    took_file: Callable[[str, FileDone], None]
     introduce: Callable[[web.WebSocketResponse, web.Request], Awaitable[Introduced | None]]
 
     def __init__(
@@ -87,7 +90,7 @@ class Hosts:
         self.note("head", self._head.settings.server, own)
         rows = list(self._rows())
         if request.query.get("names") != "1":
-            rows = [msgspec.structs.replace(row, users={}, groups={}) for row in rows]
+            rows = [msgspec.structs.replace(row, users={}, groups={}, mounts=None) for row in rows]
         server = self._head.settings.server
         return answer(HostList(server=server, now_s=self._clock.wall_s(), hosts=tuple(rows)))
 
@@ -129,6 +132,7 @@ class Hosts:
             zone=report.zone,
             users=report.users,
             groups=report.groups,
+            mounts=report.mounts,
         )
 
     # --- login hosts ---
@@ -221,6 +225,8 @@ class Hosts:
                     self._legs.failed(link.node, message)
                 case HostReport():
                     self.note("login", link.node, message)
+                case FileDone():
+                    self.took_file(link.node, message)
                 case CertificateState():
                     link.certificate = message
                 case CertificateWanted():

@@ -22,6 +22,7 @@ from gschedd.http.answers import answer
 from gschedd.http.audit import note_verb
 from gschedd.http.bodies import Bodies, read_body
 from gschedd.http.callers import Callers
+from gschedd.http.deliveries import Deliveries
 from gschedd.http.filters import read_number
 from gschedd.http.links import Links
 
@@ -48,7 +49,9 @@ class Outputs:
         callers: Callers,
         bodies: Bodies,
         links: Links,
+        deliveries: Deliveries,
     ) -> None:
+        self._deliveries = deliveries
         self._state = state
         self._find = find
         self._callers = callers
@@ -81,6 +84,12 @@ class Outputs:
         check_has_files(job)
         node, part = _output_part(job, query.get("node", ""))
         window = (offset, max(1, min(limit, api.MAX_OUTPUT_CHUNK_BYTES)))
+        if part.state is PartState.ENDED and query.get("finished") == "1":
+            return answer(
+                await self._deliveries.read(
+                    job, node, stream, offset=window[0], max_bytes=window[1]
+                )
+            )
         return answer(await self._output(job, node, part, stream=stream, window=window))
 
     async def _output(
@@ -89,7 +98,8 @@ class Outputs:
         ended = job.state is JobState.DONE
         path = part.stdout_path if stream == "stdout" else part.stderr_path
         if part.state is not PartState.RUNNING:
-            # The file is the user's own by now; where it is, the command can read it itself.
+            # The file is the user's own by now; where it is, the command can read it itself. With
+            # ``finished=1`` the head has it read there.
             return api.OutputChunk(
                 path=path, node=node, offset=0, size_bytes=0, data=b"", ended=ended
             )

@@ -11,6 +11,7 @@ from typing import Final, Protocol, assert_never
 from gsched.model.states import NodeState
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
+from gsched.protocol.deliveries import DeliverPiece, FileDone
 from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
 from gsched.protocol.joining import CertificateState, CertificateWanted
@@ -206,6 +207,8 @@ class HeadProcess:
                 | RelayRequest()
                 | HostReport()
                 | CodeWanted()
+                | DeliverPiece()
+                | FileDone()
                 | Unreadable()
             ):
                 pass

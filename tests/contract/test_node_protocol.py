@@ -29,6 +29,7 @@ from gsched.model.states import (
 )
 from gsched.model.training import Batching
 from gsched.protocol.code import CodeRead, CodeWanted
+from gsched.protocol.deliveries import DeliverPiece, FileDone, FileOrder, PieceDelivered
 from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import (
     LoginAnswer,
@@ -107,6 +108,25 @@ HEAD_MESSAGES: list[HeadMessage] = [
         job=1, attempt=1, node="n1", step=2, address="10.0.0.1", port=40000, secret="0f" * 16
     ),
     CodeRead(request=1, size_bytes=9, data=bytes(range(256))),
+    PieceDelivered(request=1, end=9, taken=4, path="l1:/home/alice/a.o1", error="no", later=True),
+    FileOrder(
+        request=1,
+        user="alice",
+        uid=1000,
+        gid=1000,
+        path="~/",
+        name="a.o1",
+        offset=-9,
+        max_bytes=9,
+        writes=True,
+        append=True,
+        at=9,
+        data=b"x",
+        last=True,
+        mode=0o644,
+        umask=0o077,
+        makes=2,
+    ),
     StepRefused(job=1, attempt=1, node="n2", step=2, message="too old"),
     LoginAnswer(login=3, job=1, attempt=2),
     Renewed(number=4),
@@ -183,6 +203,20 @@ NODE_MESSAGES: list[NodeMessage] = [
     StepRequest(job=1, attempt=1, step=2, nodes=("n2", "n3"), port=40000, secret="0f" * 16),
     LoginRequest(login=3, uid=1000, address="10.0.0.1"),
     CodeWanted(request=1, job=1, attempt=1, offset=5),
+    DeliverPiece(
+        request=1,
+        job=1,
+        attempt=1,
+        file="stdout",
+        token="t",
+        at=5,
+        data=b"x",
+        last=True,
+        mode=0o644,
+    ),
+    FileDone(
+        request=1, path="/a", offset=4, size_bytes=9, data=b"x", end=9, taken=1, error="no", errno=2
+    ),
     StepFailed(job=1, attempt=1, node="n2", origin="n1", step=2, message="no route to host"),
 ]
 

@@ -71,8 +71,9 @@ def starts_in(text: str, module: str) -> set[str]:
 
 
 def modules() -> Iterator[tuple[str, str]]:
-    of_steps = ROOT / "gsched" / "step_process.py"  # gnode's step agent and srun have it in common
-    for path in (*sorted(ROOT.joinpath("gnode").rglob("*.py")), of_steps):
+    # srun and the head have these in common with gnode
+    shared = [ROOT / "gsched" / f"{name}.py" for name in ("owner_files", "step_process")]
+    for path in (*sorted(ROOT.joinpath("gnode").rglob("*.py")), *shared):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         yield name, path.read_text(encoding="utf-8")
 

@@ -1,92 +1,21 @@
-"""The table of all limits and quotas: how much, in which scope, who enforces it, and why.
+"""The table of all limits and quotas.
 
 `gsched.model.limits` and a few other modules have the numbers; docs/protocol.md shows this
 table, and tests compare each row with its constant or configuration key, with the module that
 enforces it, and with the document.
 """
 
-from collections.abc import Iterator
-from enum import StrEnum
-from typing import Final, TypeAlias
-
-from msgspec import Struct
+from typing import Final
 
 from gsched.model import limits
+from tests.support.limit_records import Scope, rows_of
+from tests.support.node_quotas import NODE_LIMITS
 
-
-class Scope(StrEnum):
-    """In which scope a limit counts."""
-
-    REQUEST = "a request"
-    JOB = "a job"
-    ATTEMPT = "an attempt on a node"
-    USER = "a user"
-    ADDRESS = "an address"
-    NODE = "a node"
-    ALL = "all users"
-
-
-class Limit(Struct, frozen=True, kw_only=True):
-    """One limit.
-
-    Attributes:
-        of: the limited thing.
-        most: the largest number that is allowed; of a configuration key, its default.
-        unit: of that number.
-        scope: in which scope it is counted.
-        by: the module that enforces it.
-        name: of the constant in `gsched.model.limits`, with the module's name where that is
-            another one; or of the configuration key, as ``[head] max_queued_per_user``.
-        why: the reason for the number.
-    """
-
-    of: str
-    most: int
-    unit: str
-    scope: Scope
-    by: str
-    name: str
-    why: str
-
-    @property
-    def is_key(self) -> bool:
-        """Return whether a site can set it."""
-        return self.name.startswith("[")
-
-    @property
-    def enforcer(self) -> str:
-        """Return the daemon that enforces it, with the module."""
-        daemon = "both daemons" if self.by == "gsched.logs" else "head"
-        return f"{'node' if self.by.startswith('gnode.') else daemon}: `{self.by}`"
-
-    @property
-    def row(self) -> str:
-        """Return its row of the document's table."""
-        most = f"{self.most:,} {self.unit}"
-        if self.is_key:
-            most = f"{most} by default (`{self.name}`)"
-        return f"| {self.of} | {most} | {self.scope} | {self.enforcer} | {self.why} |"
-
-
-#: Name, unit and limited thing, and reason; of a configuration key, also its default.
-_Row: TypeAlias = tuple[str, str, str] | tuple[str, str, str, int]
-
-
-def _of(scope: Scope, by: str, *rows: _Row) -> Iterator[Limit]:
-    """Yield the limits that a module enforces in a scope."""
-    for name, limited, why, *default in rows:
-        unit, _, of = limited.partition(": ")
-        most = default[0] if default else getattr(limits, str(name))
-        yield Limit(name=name, of=of, most=most, unit=unit, scope=scope, by=by, why=why)
-
-
-_PORTS: Final = "gsched.forwarding"
-_AS_SHELL: Final = "a browser opens six; it counts as a shell"
 _BY_LISTS: Final = "gschedd.http.lists"
 _RELAYS = "count: connections of users through a host"
 _LISTS: Final = "count: lists of more than 250 past jobs that are sent at the same time"
 LIMITS: Final = (
-    *_of(
+    *rows_of(
         Scope.REQUEST,
         "gschedd.http.bodies",
         (
@@ -96,7 +25,7 @@ LIMITS: Final = (
         ),
         ("MAX_REQUEST_BYTES", "bytes: any other request", "10,000 job ids: decoding takes 2 ms"),
     ),
-    *_of(
+    *rows_of(
         Scope.REQUEST,
         "gschedd.http.decoding",
         (
@@ -115,7 +44,7 @@ LIMITS: Final = (
             "each asks the policy up to some hundred times",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.REQUEST,
         "gschedd.http.commands",
         (
@@ -127,7 +56,7 @@ LIMITS: Final = (
         ("MAX_ID", "characters: job id as written", "a number and the name of a server"),
         ("MAX_NAMED_NODES", "count: nodes that a migration names", "each is looked up"),
     ),
-    *_of(
+    *rows_of(
         Scope.REQUEST,
         "gschedd.http.queries",
         ("MAX_STORIES", "count: jobs with all details in an answer", "about 10 MB at most"),
@@ -138,11 +67,10 @@ LIMITS: Final = (
         ),
         ("MAX_HISTORY_ROWS", "count: past jobs in an answer", "about 30 MB, sent in slices"),
     ),
-    *_of(Scope.USER, "gnode.daemon.commands", ("MAX_USER_RELAYS", _RELAYS, "some tens are used")),
-    *_of(Scope.ALL, "gschedd.http.relays", ("MAX_RELAYS_OF_NODE", _RELAYS, "of a login host")),
-    *_of(Scope.USER, _BY_LISTS, ("MAX_USER_LISTS", _LISTS, "further ones wait")),
-    *_of(Scope.ALL, _BY_LISTS, ("MAX_LISTS", _LISTS, "each takes some megabytes of the head")),
-    *_of(
+    *rows_of(Scope.ALL, "gschedd.http.relays", ("MAX_RELAYS_OF_NODE", _RELAYS, "of a login host")),
+    *rows_of(Scope.USER, _BY_LISTS, ("MAX_USER_LISTS", _LISTS, "further ones wait")),
+    *rows_of(Scope.ALL, _BY_LISTS, ("MAX_LISTS", _LISTS, "each takes some megabytes of the head")),
+    *rows_of(
         Scope.JOB,
         "gschedd.core.requests.content",
         ("MAX_SCRIPT_BYTES", "bytes: script", "twice Slurm's max_script_size"),
@@ -160,7 +88,7 @@ LIMITS: Final = (
             100_000,
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.JOB,
         "gschedd.http.decoding",
         (
@@ -169,7 +97,7 @@ LIMITS: Final = (
             "escaped; checked in jobs of more than 64 KiB before they are decoded",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.JOB,
         "gschedd.core.requests.interactive",
         (
@@ -179,7 +107,7 @@ LIMITS: Final = (
             0,
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.JOB,
         "gsched.model.limits",
         ("MAX_PATH", "characters: path", "PATH_MAX of Linux"),
@@ -190,7 +118,7 @@ LIMITS: Final = (
         ),
         ("MAX_ARRAY_TEXT", "characters: list of an array's indices", "1,000 ranges"),
     ),
-    *_of(
+    *rows_of(
         Scope.REQUEST,
         "gsched.model.limits",
         (
@@ -199,18 +127,18 @@ LIMITS: Final = (
             "it is kept once for each job that an action names",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.JOB,
         "gsched.model.mail",
         ("MAX_RECIPIENTS", "count: recipients of a job's mail", "a mailing list holds more"),
         ("MAX_RECIPIENT", "characters: recipient of mail", "the longest address in RFC 5321"),
     ),
-    *_of(
+    *rows_of(
         Scope.JOB,
         "gschedd.core.requests.containers",
         ("MAX_MOUNTS", "count: mounts of a container", "each is a word of a command line"),
     ),
-    *_of(
+    *rows_of(
         Scope.JOB,
         "gsched.model.arrays",
         (
@@ -219,7 +147,7 @@ LIMITS: Final = (
             "also the ranges that remain after single elements are cancelled or held",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.JOB,
         "gschedd.core.requests.checkpointing",
         (
@@ -233,7 +161,7 @@ LIMITS: Final = (
             "a year: no job lasts longer without one",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.JOB,
         "gschedd.core.requests.interactive",
         (
@@ -242,7 +170,7 @@ LIMITS: Final = (
             "30 days; a job that is to wait longer states none",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.JOB,
         "gsched.model.request",
         ("MAX_RESOURCE_TEXTS", "count: texts of a resource list", "one for each -l"),
@@ -269,7 +197,7 @@ LIMITS: Final = (
         ("MAX_CHUNK_WORDS", "count: words of a chunk", "each feature is looked for on a node"),
         ("MAX_PLACES", "count: places of a request", "more than any cluster has nodes"),
     ),
-    *_of(
+    *rows_of(
         Scope.USER,
         "gschedd.core.requests.content",
         (
@@ -278,7 +206,7 @@ LIMITS: Final = (
             "with about the overhead of Python; they stay in memory",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.USER,
         "gschedd.core.requests.access",
         (
@@ -288,7 +216,7 @@ LIMITS: Final = (
             1_000_000,
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.USER,
         "gschedd.http.bodies",
         (
@@ -297,12 +225,12 @@ LIMITS: Final = (
             "four of the largest requests; counted as they arrive",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.ALL,
         "gschedd.http.bodies",
         ("MAX_BODY_BYTES", "bytes: requests in flight", "four users at their limit"),
     ),
-    *_of(
+    *rows_of(
         Scope.ALL,
         "gschedd.engine.loop",
         (
@@ -311,7 +239,7 @@ LIMITS: Final = (
             "more are refused: overload is an error, not a hang",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.USER,
         "gschedd.http.listening",
         (
@@ -320,7 +248,7 @@ LIMITS: Final = (
             "a `gwait` for each of a thousand jobs; at most a quarter of all users'",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.ALL,
         "gschedd.http.listening",
         (
@@ -334,7 +262,7 @@ LIMITS: Final = (
             "they have 5 s to prove that they are nodes",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.ADDRESS,
         "gschedd.http.listening",
         (
@@ -343,7 +271,7 @@ LIMITS: Final = (
             "a further one takes the place of the oldest",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.USER,
         "gschedd.http.sessions",
         (
@@ -352,17 +280,12 @@ LIMITS: Final = (
             "each has two connections and two buffers",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.ALL,
         "gschedd.http.sessions",
         ("MAX_SESSIONS", "sessions: terminal sessions", "16 users at their limit"),
     ),
-    *_of(
-        Scope.NODE,
-        "gnode.daemon.sessions",
-        ("MAX_SESSIONS_OF_NODE", "sessions: terminal sessions", "eight users at their limit"),
-    ),
-    *_of(
+    *rows_of(
         Scope.USER,
         "gschedd.notify.ledger",
         (
@@ -376,7 +299,7 @@ LIMITS: Final = (
             "more are dropped",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.USER,
         "gschedd.store.code",
         (
@@ -385,40 +308,25 @@ LIMITS: Final = (
             "an upload that stops is removed after an hour",
         ),
     ),
-    *_of(
-        Scope.USER,
-        "gnode.daemon.elastic",
+    *rows_of(
+        Scope.ALL,
+        "gschedd.http.deliveries",
         (
-            "MAX_USER_TRAINING_CONNECTIONS",
-            "descriptors: connections of training jobs to gnode",
-            "one user cannot take all of them",
+            "MAX_DELIVERIES",
+            "pieces: pieces of output on their way through the head",
+            "a MiB each; further ones wait on their nodes",
         ),
     ),
-    *_of(
-        Scope.NODE,
-        "gnode.daemon.elastic",
+    *rows_of(
+        Scope.JOB,
+        "gschedd.core.requests.content",
         (
-            "MAX_TRAINING_CONNECTIONS",
-            "descriptors: connections of training jobs to gnode",
-            "one for each rank",
+            "MAX_MARK",
+            "characters: mark of the directory of submission",
+            "25 for each directory on the way",
         ),
     ),
-    *_of(
-        Scope.ATTEMPT,
-        "gnode.daemon.elastic",
-        (
-            "MAX_TRAINING_LINES",
-            "lines: lines of a training job to gnode at once",
-            "then 5 a second, over all of its connections; further lines are read later",
-        ),
-    ),
-    *_of(
-        Scope.ATTEMPT,
-        "gnode.daemon.steps",
-        ("MAX_STEP_CALLS", "calls: requests for step agents at once", "then 20 a second"),
-        ("MAX_STEP_ORDERS", "orders: orders for step agents that wait", "while the agent starts"),
-    ),
-    *_of(
+    *rows_of(
         Scope.USER,
         "gsched.logs",
         (
@@ -427,12 +335,12 @@ LIMITS: Final = (
             "in a minute; the others are counted, and one line has their number",
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.ALL,
         "gsched.logs",
         ("MAX_LINES", "lines: lines about users and addresses in a daemon's log", "in a minute"),
     ),
-    *_of(
+    *rows_of(
         Scope.USER,
         "gschedd.store.code",
         (
@@ -443,7 +351,7 @@ LIMITS: Final = (
         ),
         ("[limits] snapshots_per_user", "files: code snapshots on the head", "inodes", 1000),
     ),
-    *_of(
+    *rows_of(
         Scope.USER,
         "gschedd.daemon.service",
         (
@@ -453,7 +361,7 @@ LIMITS: Final = (
             4_294_967_296,
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.USER,
         "gschedd.daemon.setup",
         (
@@ -463,7 +371,7 @@ LIMITS: Final = (
             250_000,
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.ALL,
         "gschedd.store.code",
         (
@@ -474,7 +382,7 @@ LIMITS: Final = (
         ),
         ("[limits] snapshots_total", "files: code snapshots on the head", "inodes", 20_000),
     ),
-    *_of(
+    *rows_of(
         Scope.JOB,
         "gschedd.core.requests.resources",
         (
@@ -496,7 +404,7 @@ LIMITS: Final = (
             0,
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.JOB,
         "gschedd.store.code",
         (
@@ -506,7 +414,7 @@ LIMITS: Final = (
             268_435_456,
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.JOB,
         "gschedd.http.code",
         (
@@ -516,7 +424,7 @@ LIMITS: Final = (
             20_000,
         ),
     ),
-    *_of(
+    *rows_of(
         Scope.USER,
         "gschedd.notify.scan",
         (
@@ -526,74 +434,10 @@ LIMITS: Final = (
             100,
         ),
     ),
-    *_of(
-        Scope.JOB,
-        "gnode.main",
-        (
-            "[node] job_open_files",
-            "descriptors: open files of a process of a job",
-            "a soft limit, as in a login shell",
-            1_024,
-        ),
-        (
-            "[node] job_processes",
-            "processes: processes and threads of a job",
-            "0: no limit but that of the machine",
-            0,
-        ),
-    ),
-    *_of(
-        Scope.ATTEMPT,
-        "gnode.supervisor.shells",
-        ("gnode.supervisor.shells.SHELLS_MAX", "shells: shells at once", "`gshell`", 16),
-    ),
-    *_of(
-        Scope.USER,
-        "gnode.daemon.reading",
-        (
-            "gnode.daemon.reading.READERS_OF_USER",
-            "processes: processes of a node that read output or write messages at once",
-            "`gpeek`, `gmsg`; of one attempt one at a time",
-            4,
-        ),
-    ),
-    *_of(
-        Scope.NODE,
-        "gnode.daemon.reading",
-        (
-            "gnode.daemon.reading.READERS_MAX",
-            "processes: processes of a node that read output or write messages at once",
-            "each ends after 10 s",
-            16,
-        ),
-    ),
-    *_of(
-        Scope.ATTEMPT,
-        "gnode.supervisor.forward",
-        (f"{_PORTS}.CONNECTIONS_MAX", "connections: connections of a `gshell -L`", _AS_SHELL, 64),
-        (f"{_PORTS}.WINDOW_BYTES", "bytes: bytes under way of each", "each way", 262_144),
-    ),
-    *_of(
-        Scope.ATTEMPT,
-        "gnode.core.sessions",
-        (
-            "MAX_SHELLS_BYTES",
-            "bytes: records of shells in a node's spool",
-            "1,000 to 10,000 shells one after the other; the spool is root's",
-        ),
-    ),
-    *_of(
-        Scope.USER,
-        "gnode.core.sessions",
-        (
-            "MAX_USER_SHELLS_BYTES",
-            "bytes: records of shells in a node's spool",
-            "of all attempts of a user whose records the node has",
-        ),
-    ),
-    *_of(
+    *rows_of(
         Scope.ALL,
         "gschedd.notify.ledger",
         ("MAX_NOTICES", "notices: notices that wait for a way", "about a kilobyte each"),
     ),
+    *NODE_LIMITS,
 )

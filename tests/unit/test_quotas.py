@@ -8,7 +8,8 @@ import pytest
 
 from gsched.config.tables import Config
 from gsched.model import limits
-from tests.support.quotas import LIMITS, Limit, Scope
+from tests.support.limit_records import Limit, Scope
+from tests.support.quotas import LIMITS
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- limits -->\n", "<!-- end of limits -->"

@@ -35,6 +35,7 @@ from gsched.cli.submit.submission import (
     check_workdir,
     compatibility_notes,
     make_job,
+    submit_place,
 )
 from gsched.client import HeadClient, error_from
 from gsched.clock import SystemClock
@@ -138,6 +139,8 @@ def gsub(head: HeadClient, /, **given: object) -> int:
         options["workdir"] = absolute("~", place)
     job = _job(request, options, script, place, warnings)
     job = msgspec.structs.replace(job, environment=job.environment | read.environment)
+    if head.transport.address.path and not request.dry_run:
+        job = msgspec.structs.replace(job, place=submit_place(options, place))
     job = _with_snapshot(job, request, options, head, warnings)
     reply = _submitted(head, job, dry_run=request.dry_run)
     result = reply.results[0]

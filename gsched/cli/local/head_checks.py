@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gsched.cli.local.config_show import changed_since
 from gsched.cli.local.findings import Finding, collected, fail, ok, warn
+from gsched.cli.local.host_checks import check_hosts
 from gsched.cli.local.machine_checks import check_space
 from gsched.client import HeadClient
 from gsched.clock import SystemClock
@@ -63,6 +64,8 @@ def check_head(address: str, *, patience_s: float = 1.0) -> Iterator[Finding]:
     if status.config is not None and path:
         yield from check_file(status.config, HeadClient(address, patience_s=0.0))
     yield from check_nodes(nodes, now_s=status.now_s)
+    with contextlib.suppress(GschedError):  # as above
+        yield from check_hosts(head.hosts(names=True).hosts)
 
 
 def check_file(row: ConfigRow, head: HeadClient) -> Iterator[Finding]:

@@ -11,7 +11,10 @@ from gsched.cli.submit.rows import ROWS
 from gsched.cli.submit.scripts import Script
 from gsched.cli.submit.stated import StatedOptions
 from gsched.client import new_key
+from gsched.directories import mark_of
 from gsched.errors import CannotWriteError, UnreadableScriptError, UsageError
+from gsched.model.job import SubmitPlace
+from gsched.model.limits import MAX_MARK
 from gsched.model.patterns import pattern
 from gsched.protocol.submissions import SubmitJob
 
@@ -116,6 +119,19 @@ def _outputs(stated: StatedOptions, place: SubmitContext) -> dict[str, str]:
         path = stated[stream].path if stream in stated else ""
         found[f"{stream}_path"] = KEPT if letter in (stated["keep"] or "") else path or default
     return found
+
+
+def submit_place(stated: StatedOptions, place: SubmitContext) -> SubmitPlace | None:
+    """Return the directory of submission as nodes recognise it; None: it cannot be looked at.
+
+    Output that a user keeps on the node, or in a path of a host, stays there.
+    """
+    mark = mark_of(place.cwd)
+    kept = stated["keep"] or ""
+    for letter, stream in (("o", "stdout"), ("e", "stderr")):
+        if stream in stated and stated[stream].names_host:
+            kept += letter
+    return SubmitPlace(mark=mark, kept=kept) if 0 < len(mark) <= MAX_MARK - 4 else None
 
 
 def _interval_s(stated: StatedOptions) -> float | None:

@@ -185,7 +185,21 @@ def _without_agents(job: Job, attempt: Attempt) -> Attempt:
 
 
 def attempt_outcome(attempt: Attempt) -> Outcome:
-    """Return the one outcome of an attempt all of whose parts have ended."""
+    """Return the one outcome of an attempt all of whose parts have ended.
+
+    Its message also tells where output is that could not return to the host of submission.
+    """
+    outcome = _outcome_of_parts(attempt)
+    records = [part.record for part in attempt.parts.values() if part.record is not None]
+    undelivered = [record.undelivered for record in records if record.undelivered]
+    if not undelivered:
+        return outcome
+    return structs.replace(
+        outcome, message="; ".join(filter(None, (outcome.message, *undelivered)))
+    )
+
+
+def _outcome_of_parts(attempt: Attempt) -> Outcome:
     records = [(node, p.record) for node, p in attempt.parts.items() if p.record is not None]
     stopped = [record for _, record in records if record.stop_reason is not None]
     lost = [record for _, record in records if record.kind in LOST]

@@ -115,6 +115,11 @@ def _check_files(submitted: SubmitJob) -> None:
             "a code snapshot cannot be unpacked in a container yet",
             hint="leave out --snapshot or the container",
         )
+    place = submitted.place
+    if place is not None and len(place.mark) + len(place.kept) > limits.MAX_MARK:
+        raise InvalidRequestError(
+            "the mark of the directory of submission is too long", hint="leave it out"
+        )
     for name, files in (("stagein", submitted.stage_in), ("stageout", submitted.stage_out)):
         if len(files) > limits.MAX_RESOURCE_TEXTS:
             raise InvalidRequestError(

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from msgspec import Struct, structs
 
-from gsched.model.job import JobSpec, stated_of
+from gsched.model.job import JobSpec, SubmitPlace, stated_of
 from gsched.model.resources import Request
 from gsched.model.states import JobState, LaunchKind
+from gsched.protocol.submissions import SubmitJob
 from gschedd.core.requests.access import owner_of
 from gschedd.core.requests.adaptive import adaptive_notes
 from gschedd.core.requests.checkpointing import saving_of
@@ -23,7 +24,7 @@ from gschedd.core.requests.resources import check_possible, resources_of
 from gschedd.core.requests.schedule import schedule_of
 from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.requests.within_limits import check_submitted
-from gschedd.core.state.settings import Settings
+from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State, client_key
 from gschedd.plan.limits import Party
 
@@ -109,6 +110,7 @@ def prepare(
         checkpoint_signal=saving.checkpoint_signal,
         restarts_max=saving.restarts_max,
         lease_s=saving.lease_s,
+        place=_place(submitted, caller),
     )
     spec = structs.replace(spec, **(stated_of(submitted) | notify.stated))
     spec = structs.replace(spec, account=party.project, qos=party.qos)
@@ -120,6 +122,12 @@ def prepare(
     )
     spec, depends = with_dependencies(spec, stated, state, settings)
     return Submission(spec=spec, warnings=tuple(warnings), depends=depends)
+
+
+def _place(submitted: SubmitJob, caller: Caller) -> SubmitPlace | None:
+    """Return the directory of submission on the caller's host, as the head knows that."""
+    place = submitted.place
+    return None if place is None else structs.replace(place, host=caller.host)
 
 
 def first_state(spec: JobSpec, now_s: float) -> JobState:

@@ -1,0 +1,172 @@
+"""Program: read or write a piece of a file as its owner, for `gsched.owner_files`.
+
+Arguments: whether jobs of root run here (``1``), the lowest uid of users (0: that of the system).
+Input: a line of JSON, the fields of a `gsched.protocol.deliveries.FileOrder` without its data, then
+the data. Output: a line of JSON with the fields of a `FileDone`, then what was read. Everything is
+imported before the privileges go.
+
+Symbolic links are followed, as where a job's output is opened: the owner's rights alone count. A
+file must be a regular one. What it holds already of a piece is not written again, so that a piece
+whose answer was lost can be repeated; behind what others have written it continues at the end.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import pwd
+import stat
+import sys
+from typing import Any, Final
+
+from gnode.daemon.read_as_owner import enter, read_piece, reason
+from gnode.supervisor import kernel, privilege
+from gnode.supervisor.errors import LaunchError
+
+BEGIN: Final = -1  # as in gsched.protocol.deliveries
+_FLAGS: Final = os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MODES: Final = 0o777
+
+
+def become_owner(order: dict[str, Any], rules: privilege.PrivilegeRules) -> None:
+    """Become the owner for good, if this host knows the same one and runs or takes files of such.
+
+    Raises:
+        LaunchError: it does not.
+    """
+    uid, gid = int(order["uid"]), int(order["gid"])
+    switch_user = os.geteuid() == 0 and uid != 0
+    privilege.check_owner(uid, gid, rules, switch_user=switch_user)
+    if switch_user:
+        privilege.become(uid, gid, privilege.resolve_groups(str(order["user"]), uid, gid))
+        kernel.forbid_new_privileges()
+
+
+def path_of(order: dict[str, Any]) -> str:
+    """Return the path of an order, absolute."""
+    path = str(order["path"])
+    if path.startswith("~/"):
+        path = f"{pwd.getpwuid(int(order['uid'])).pw_dir}{path[1:]}"
+    return path + str(order.get("name", "")) if path.endswith("/") else path
+
+
+def read(order: dict[str, Any]) -> tuple[dict[str, object], bytes]:
+    """Return what to say about a piece that is read, and the piece."""
+    path = path_of(order)
+    if os.path.isdir(path):
+        path = os.path.join(path, str(order.get("name", "")))
+    found, data = read_piece(path, int(order.get("offset", 0)), int(order.get("max_bytes", 0)))
+    return {**found, "path": path}, data
+
+
+def write(order: dict[str, Any], data: bytes) -> dict[str, object]:
+    """Write a piece; return what to say about it."""
+    path = path_of(order)
+    try:
+        os.umask(int(order.get("umask", 0o022)))
+        fd, path = _opened(order, path)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        return _failed(path, error)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return {"path": path, "error": f"{path}: is not a plain file", "errno": errno.EINVAL}
+        return {"path": path, **_written(order, fd, data)}
+    except OSError as error:
+        return _failed(path, error)
+    finally:
+        os.close(fd)
+
+
+def _opened(order: dict[str, Any], path: str) -> tuple[int, str]:
+    flags = _FLAGS
+    if order.get("at", BEGIN) == BEGIN and not order.get("append"):
+        flags |= os.O_TRUNC
+    _make_directories(path, int(order.get("makes", 0)))
+    try:
+        return _open(path, flags), path
+    except IsADirectoryError:
+        path = os.path.join(path, str(order.get("name", "")))
+        return _open(path, flags), path
+
+
+def _make_directories(path: str, count: int) -> None:
+    """Make up to so many directories on the way to a file."""
+    missing = []
+    for _ in range(count):
+        path = os.path.dirname(path)
+        if os.path.isdir(path):
+            break
+        missing.append(path)
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(each)
+
+
+def _open(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_RDWR, 0o666)
+    except PermissionError:  # of a file that its owner only writes
+        return os.open(path, flags | os.O_WRONLY, 0o666)
+
+
+def _written(order: dict[str, Any], fd: int, data: bytes) -> dict[str, object]:
+    at, size = int(order.get("at", BEGIN)), os.fstat(fd).st_size
+    if at == BEGIN and order.get("append"):
+        return {"end": size}
+    at = max(at, 0)
+    if size < at:
+        return {"end": size}  # what was acknowledged is not there: the host lost it, or its user
+    begin = _common(fd, at, data, size)
+    if begin is None:
+        at, begin = size, 0
+    rest = memoryview(data)[begin:]
+    place = at + begin
+    while rest:
+        count = os.pwrite(fd, rest, place)
+        rest, place = rest[count:], place + count
+    if order.get("last"):
+        if order.get("mode"):
+            os.fchmod(fd, int(order["mode"]) & _MODES)
+        os.fsync(fd)
+    return {"end": at + len(data), "taken": len(data)}
+
+
+def _common(fd: int, at: int, data: bytes, size: int) -> int | None:
+    """Return how much of a piece the file has; None: there is something else."""
+    if size == at:
+        return 0
+    try:
+        there = os.pread(fd, len(data), at)
+    except OSError:  # it is open for writing only
+        return None
+    return len(there) if there == data[: len(there)] else None
+
+
+def _failed(path: str, error: Exception) -> dict[str, object]:
+    number = getattr(error, "errno", None) or errno.EINVAL
+    return {"path": path, "error": f"{path}: {reason(error)}", "errno": number}
+
+
+def main() -> None:
+    """Do as the order says."""
+    allow_root, uid_min = sys.argv[1:]
+    order = json.loads(sys.stdin.buffer.readline())
+    content = sys.stdin.buffer.read()
+    rules = privilege.PrivilegeRules(allow_root=allow_root == "1", uid_min=int(uid_min))
+    enter("")
+    done: dict[str, object]
+    data = b""
+    try:
+        become_owner(order, rules)
+        os.chdir("/")
+        if order.get("writes"):
+            done = write(order, content)
+        else:
+            done, data = read(order)
+    except LaunchError as error:
+        done = {"error": error.message, "errno": error.errno or errno.EPERM}
+    sys.stdout.buffer.write(json.dumps(done).encode() + b"\n" + data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Output that returns to the host of submission, and files that a host reads or writes for that.
+
+A node sends the files of an attempt's outbox in pieces with `DeliverPiece`, one at a time. The head
+decides from its own records whose file that is, and where: it sends a `FileOrder` to the gnode of
+the host of submission, which acts as the owner, and passes the answer on. Each piece can be sent
+again: what the file has already is not written twice.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from gsched.model.numbers import Count, Number
+
+#: Bytes of a file in one message.
+DELIVERY_BYTES: Final = 1024 * 1024
+#: Where a file begins is not known yet: it is opened, and nothing written.
+BEGIN: Final = -1
+#: Paths in a node's directory of outboxes begin so in orders to read.
+OUTBOX: Final = "outbox:"
+
+
+class DeliverPiece(Struct, frozen=True, kw_only=True, tag="deliver_piece", omit_defaults=True):
+    """Node to head: a piece of a file of an attempt that has ended here.
+
+    Answered by `PieceDelivered` with the same request.
+
+    Attributes:
+        token: of the attempt.
+        file: ``stdout``, ``stderr``, or ``files/`` and a name below the working directory.
+        at: where the piece begins in the file at the host of submission; `BEGIN`.
+        last: the file ends with it, and is to be durable.
+        mode: of a file of ``files/``.
+    """
+
+    request: Count
+    job: Count
+    attempt: Count
+    file: str
+    token: str = ""
+    at: Number = BEGIN
+    data: bytes = b""
+    last: bool = False
+    mode: Count = 0
+
+
+class PieceDelivered(Struct, frozen=True, kw_only=True, tag="piece_delivered", omit_defaults=True):
+    """Head to node: the answer to a `DeliverPiece`.
+
+    Attributes:
+        end: where the next piece begins in the file; before where this one was to begin: the host
+            has lost what was acknowledged.
+        taken: bytes of the piece that the file has; 0 also where it was opened for appending.
+        path: ``HOST:PATH`` of the file.
+        error: why the piece is not there, in words; empty: it is.
+        later: it may work later: the host is not connected, or its disk is full.
+    """
+
+    request: Count
+    end: Number = 0
+    taken: Count = 0
+    path: str = ""
+    error: str = ""
+    later: bool = False
+
+
+class FileOrder(Struct, frozen=True, kw_only=True, tag="file_order", omit_defaults=True):
+    """Head to a node or login host: read or write a piece of a file as its owner.
+
+    Answered by `FileDone` with the same request.
+
+    Attributes:
+        user, uid, gid: the owner; the host refuses one that it knows by another number.
+        path: absolute, or below the owner's home directory, ``~/``; to read also `OUTBOX` and a
+            path in the node's directory of outboxes: ``JOB.ATTEMPT.TOKEN/stdout``.
+        name: of the file, if ``path`` is a directory.
+        offset, max_bytes: of the piece to read; a negative offset counts from the end.
+        writes: ``data`` is written at ``at``; at `BEGIN` the file is made, and emptied unless
+            ``append``.
+        last, mode: as in `DeliverPiece`; ``mode`` 0: as ``umask`` says.
+        makes: directories on the way that do not exist are made, so many at most.
+    """
+
+    request: Count
+    user: str
+    uid: Count
+    gid: Count
+    path: str
+    name: str = ""
+    offset: Number = 0
+    max_bytes: Count = 0
+    writes: bool = False
+    append: bool = False
+    at: Number = BEGIN
+    data: bytes = b""
+    last: bool = False
+    mode: Count = 0
+    umask: Count = 0o022
+    makes: Count = 0
+
+
+class FileDone(Struct, frozen=True, kw_only=True, tag="file_done", omit_defaults=True):
+    """Node or login host to head: the answer to a `FileOrder`.
+
+    Attributes:
+        path: of the file, as it is on the host.
+        offset, size_bytes, data: of what was read.
+        end, taken: as in `PieceDelivered`, of what was written.
+        error: in words; empty: it is done. ``errno``: the system's number of it, if it has one.
+    """
+
+    request: Count
+    path: str = ""
+    offset: Number = 0
+    size_bytes: Count = 0
+    data: bytes = b""
+    end: Number = 0
+    taken: Count = 0
+    error: str = ""
+    errno: Count = 0

@@ -1,0 +1,230 @@
+"""Output that returns from nodes to the hosts of submission, and reading it there afterwards.
+
+A node names an attempt and one of its files, never a path, a user or a host: these come from the
+head's own records of the job, so that a node writes nothing but the output of attempts that it has
+run, into the files of that job.
+"""
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import structs
+
+from gsched.clock import Clock
+from gsched.errors import BadStateError, GschedError, InvalidRequestError, NotPermittedError
+from gsched.failpoint import failpoint
+from gsched.logs import Complaints
+from gsched.model.ids import array_of, short_job_id
+from gsched.model.job import JobSpec
+from gsched.model.limits import MAX_DELIVERIES
+from gsched.model.outputs import OutputFile, OutputNames, output_files
+from gsched.model.states import Join
+from gsched.protocol.api import OutputChunk
+from gsched.protocol.deliveries import (
+    OUTBOX,
+    DeliverPiece,
+    FileDone,
+    FileOrder,
+    PieceDelivered,
+)
+from gschedd.core.head import Head
+from gschedd.core.state.records import Attempt, Job
+from gschedd.http.host_files import HostFiles
+from gschedd.store.reader import Reader
+
+log = logging.getLogger("gschedd.deliveries")
+
+#: Errors of a host that pass.
+_LATER: Final = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ETIMEDOUT, errno.EAGAIN, errno.ESTALE),
+        *(errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EBUSY, errno.EINTR),
+    }
+)
+STREAMS: Final = ("stdout", "stderr")
+
+
+class Deliveries:
+    """Passes pieces on.
+
+    Args:
+        reader: of the database, for jobs that are done and for earlier attempts.
+    """
+
+    def __init__(self, head: Head, files: HostFiles, reader: Reader, clock: Clock) -> None:
+        self._head = head
+        self._files = files
+        self._reader = reader
+        self._complaints = Complaints(log, clock)
+        self._slots = asyncio.Semaphore(MAX_DELIVERIES)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """Close the database's file."""
+        self._reader.close()
+
+    def take(self, node: str, piece: DeliverPiece, send: Callable[[PieceDelivered], None]) -> None:
+        """Write a piece of a node, and send the answer."""
+
+        async def deliver() -> None:
+            send(await self.deliver(node, piece))
+
+        task = asyncio.create_task(deliver())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def took(self, host: str, done: FileDone) -> None:
+        """Take a host's answer about a file."""
+        self._files.take(host, done)
+
+    async def deliver(self, node: str, piece: DeliverPiece) -> PieceDelivered:
+        """Return the answer to a piece of a node, once it is written."""
+        try:
+            async with self._slots:
+                job, attempt = await self._attempt(piece.job, piece.attempt)
+                order = self._order(job, attempt, node, piece)
+                place = job.spec.place
+                assert place is not None, "the order says so"
+                done = await self._files.do(place.host, order)
+                failpoint("delivery.head.after_host")
+        except NotPermittedError as error:
+            self._head.oddities["delivery_refused"] += 1
+            self._complaints.say(node, f"{node}: output is not delivered: {error.message}")
+            return PieceDelivered(request=piece.request, error=error.message)
+        except GschedError as error:
+            return PieceDelivered(request=piece.request, error=error.message, later=True)
+        shown = place.host or self._head.settings.server
+        if done.error:
+            error_words = f"{shown}: {done.error}"
+            is_later = done.errno in _LATER
+            return PieceDelivered(request=piece.request, error=error_words, later=is_later)
+        return PieceDelivered(
+            request=piece.request, end=done.end, taken=done.taken, path=f"{shown}:{done.path}"
+        )
+
+    async def read(
+        self, job: Job, node: str, stream: str, *, offset: int, max_bytes: int
+    ) -> OutputChunk:
+        """Return a piece of the output of a part that has ended, from where it is.
+
+        Raises:
+            GschedError: it cannot be read there.
+        """
+        attempt = job.attempt
+        assert attempt is not None, "a part belongs to an attempt"
+        part = attempt.parts[node]
+        stated = part.stdout_path if stream == "stdout" else part.stderr_path
+        host, file = node, OutputFile(stated, "")
+        done = FileDone(request=0, error="it is not looked for")
+        window = structs.replace(self._owned(job.spec, file), offset=offset, max_bytes=max_bytes)
+        if job.spec.place is not None and not stated.startswith("/"):
+            host, file = job.spec.place.host, self._target(job, attempt, node, stream)
+            done = await self._in_outbox(node, job, attempt, stream, window)
+            window = structs.replace(window, path=file.path, name=file.name)
+        if done.error:
+            done = await self._tried(host, window)
+        if done.error:
+            where = host or self._head.settings.server
+            raise InvalidRequestError(
+                f"job {short_job_id(job.id)} has finished, and its {stream} cannot be read on "
+                f"{where}: {done.error}",
+                hint=f"gstat -f {short_job_id(job.id)} tells where it is",
+            )
+        return OutputChunk(
+            path=stated,
+            node=node,
+            offset=done.offset,
+            size_bytes=done.size_bytes,
+            data=done.data,
+            ended=True,
+            served=True,
+        )
+
+    async def _in_outbox(
+        self, node: str, job: Job, attempt: Attempt, stream: str, window: FileOrder
+    ) -> FileDone:
+        """Return a piece of output that has not returned yet; an error where it has."""
+        name = f"{job.id}.{attempt.number}.{attempt.token}"
+        order = structs.replace(window, path=f"{OUTBOX}{name}/{stream}", name="")
+        return await self._tried(node, order)
+
+    async def _tried(self, host: str, order: FileOrder) -> FileDone:
+        """Return a host's answer; also that it is not there is one."""
+        try:
+            return await self._files.do(host, order)
+        except BadStateError as error:
+            return FileDone(request=0, error=error.message)
+
+    async def _attempt(self, number: int, attempt: int) -> tuple[Job, Attempt]:
+        """Return a job and one of its attempts.
+
+        Raises:
+            NotPermittedError: there is no such attempt.
+        """
+        job = self._head.state.jobs.get(number)
+        if job is None:
+            found = await asyncio.to_thread(self._reader.jobs, [number])
+            job = found[0] if found else None
+        if job is not None and job.attempt is not None and job.attempt.number == attempt:
+            return job, job.attempt
+        known = await asyncio.to_thread(self._reader.attempts, number) if job is not None else []
+        for each in known:
+            if each.number == attempt and job is not None:
+                return job, each
+        name = f"{short_job_id(number)}.{attempt}"
+        raise NotPermittedError(f"the head knows no attempt {name}")
+
+    def _order(self, job: Job, attempt: Attempt, node: str, piece: DeliverPiece) -> FileOrder:
+        """Return what the host of submission has to do.
+
+        Raises:
+            NotPermittedError: the piece is not of a file that the node may deliver.
+        """
+        name, spec = short_job_id(job.id), job.spec
+        if node not in attempt.parts:
+            raise NotPermittedError(f"attempt {attempt.number} of job {name} is not of {node}")
+        if piece.token != attempt.token:
+            raise NotPermittedError(f"job {name} is of another history")
+        if spec.place is None:
+            raise NotPermittedError(f"the output of job {name} stays on its nodes")
+        other = {Join.INTO_OUT: "stderr", Join.INTO_ERR: "stdout"}.get(spec.join, "")
+        if piece.file not in STREAMS or piece.file == other:
+            raise NotPermittedError(f"job {name} has no file {piece.file[:80]!r} that returns")
+        if piece.file[len("std")] in spec.place.kept:
+            raise NotPermittedError(f"job {name} keeps its {piece.file} on the node")
+        order = self._owned(spec, self._target(job, attempt, node, piece.file))
+        is_later = job.attempt is not None and job.attempt.number > attempt.number
+        return structs.replace(
+            order,
+            writes=True,
+            append=spec.append or attempt.number > 1 or is_later,
+            at=piece.at,
+            data=piece.data,
+            last=piece.last,
+            umask=spec.umask,
+        )
+
+    def _owned(self, spec: JobSpec, file: OutputFile) -> FileOrder:
+        owner = spec.owner
+        return FileOrder(
+            request=0,
+            user=owner.user,
+            uid=owner.uid,
+            gid=owner.gid,
+            path=file.path,
+            name=file.name,
+        )
+
+    def _target(self, job: Job, attempt: Attempt, node: str, stream: str) -> OutputFile:
+        names = OutputNames(
+            job=job.id,
+            server=self._head.settings.server,
+            node=node,
+            rank=list(attempt.parts).index(node),
+            home="~",
+            short_number=job.short_number if array_of(job.id) else 0,
+        )
+        return output_files(job.spec, names)[STREAMS.index(stream)]

@@ -1,0 +1,82 @@
+"""Files of users on the hosts of the cluster: read and written there as their owners.
+
+A host's gnode does it, node or login host. On its own machine the head does it, where it is root or
+the owner; else a gnode that is connected by the Unix socket for nodes.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import structs
+
+from gsched.errors import BadStateError
+from gsched.owner_files import OwnerFiles
+from gsched.protocol.deliveries import FileDone, FileOrder
+from gschedd.core.state.settings import Settings
+from gschedd.http.hosts import Hosts
+from gschedd.http.links import Link, Links
+
+ANSWER_S: Final = 30.0
+
+
+class HostFiles:
+    """Sends orders to hosts.
+
+    Args:
+        settings: in force.
+    """
+
+    def __init__(self, links: Links, hosts: Hosts, settings: Callable[[], Settings]) -> None:
+        self._links = links
+        self._hosts = hosts
+        self._settings = settings
+        self._requests: dict[tuple[str, int], asyncio.Future[FileDone]] = {}
+        self._next_request = 1
+        head = settings().config.head
+        self._own = OwnerFiles(allow_root=head.allow_root_jobs, uid_min=head.min_uid)
+
+    def take(self, host: str, done: FileDone) -> None:
+        """Take a host's answer."""
+        waiting = self._requests.pop((host, done.request), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(done)
+
+    async def do(self, host: str, order: FileOrder) -> FileDone:
+        """Have an order done on a host; empty: on the head's machine.
+
+        Raises:
+            BadStateError: it is not connected or does not answer; it may be later.
+        """
+        if not host and os.geteuid() in {0, order.uid}:
+            return await self._own.do(order)
+        link = self._link(host)
+        if link is None:
+            raise BadStateError(self._not_there(host))
+        number, self._next_request = self._next_request, self._next_request + 1
+        future: asyncio.Future[FileDone] = asyncio.get_running_loop().create_future()
+        self._requests[link.node, number] = future
+        link.send(structs.replace(order, request=number))
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await future
+        except TimeoutError:
+            raise BadStateError(f"{link.node} has not answered in {ANSWER_S:.0f} s") from None
+        finally:
+            self._requests.pop((link.node, number), None)
+
+    def _link(self, host: str) -> Link | None:
+        if host:
+            login = self._hosts.logins.get(host)
+            return login.link if login is not None and login.link else self._links.link(host)
+        everybody = (*self._links.connected.values(), *self._hosts.connected())
+        return next((each for each in everybody if not each.peer.name), None)
+
+    def _not_there(self, host: str) -> str:
+        if host:
+            return f"{host} is not connected"
+        return (
+            f"{self._settings().server} has no gnode that is connected by its Unix socket, and the "
+            "head is not root there"
+        )

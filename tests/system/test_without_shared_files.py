@@ -1,0 +1,226 @@
+"""Jobs on hosts without a shared file system: their output returns to the host of submission."""
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from gsched.failpoint import FAILPOINTS
+from gsched.protocol.deliveries import DeliverPiece, PieceDelivered
+from gsched.protocol.node import Launch
+from tests.support.apart import Apart, made_apart
+from tests.support.cluster import wait_until
+from tests.support.dialler import Dialler, dialled
+
+LINES = 400_000
+#: About 2.7 MiB: three pieces.
+COUNT = ("-N", "count", "--", "seq", str(LINES))
+COUNTED = "".join(f"{number}\n" for number in range(1, LINES + 1))
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def apart(process_marker: str) -> Iterator[Apart]:
+    with made_apart(process_marker) as made:
+        yield made
+
+
+def test_output_returns_to_the_head_s_machine(apart: Apart) -> None:
+    apart.start_host("n1")
+
+    job = apart.submit("-N", "away", "--", "sh", "-c", "pwd; echo trouble >&2; exit 3")
+    story = apart.ended(job)
+
+    out, err = (apart.home / f"away.{letter}{job}" for letter in "oe")
+    assert story.row.outcome is not None
+    assert (story.row.outcome.exit_code, story.row.outcome.message) == (3, "")
+    assert out.read_text().endswith(f"/{job}.1/work\n")
+    assert err.read_text() == "trouble\n"
+    assert out.stat().st_uid == apart.alice.uid
+    assert story.stdout_path == f"test:{out}"
+    assert list(apart.on("n1", apart.home).iterdir()) == []
+    wait_until(lambda: apart.outboxes() == [], what="the outbox to be removed")
+
+
+def test_output_returns_to_the_login_host(apart: Apart) -> None:
+    apart.start_host("l1", role="login")
+    apart.start_host("n1")
+
+    job = apart.submit("-j", "oe", "-N", "away", "--", "sh", "-c", "echo a; echo b >&2", host="l1")
+    apart.ended(job)
+
+    assert apart.on("l1", apart.home / f"away.o{job}").read_text() == "a\nb\n"
+    assert list(apart.home.iterdir()) == []
+    peeks = [apart.run("gpeek", str(job), host=host) for host in ("", "l1")]
+    assert [ran.stdout for ran in peeks] == ["a\nb\n"] * 2, peeks
+
+
+def test_a_node_with_the_same_directory_writes_there_itself(apart: Apart) -> None:
+    apart.cluster.start_node("n1")
+
+    job = apart.submit("-N", "here", "--", "pwd")
+    story = apart.ended(job)
+
+    assert (apart.home / f"here.o{job}").read_text() == f"{apart.home}\n"
+    assert story.stdout_path == str(apart.home / f"here.o{job}")
+
+
+def start_both(apart: Apart) -> None:
+    apart.start_host("l1", role="login")
+    apart.start_host("n1")
+
+
+def returned(apart: Apart, job: int, name: str = "count", host: str = "l1") -> str:
+    """Return what has returned of the standard output of a job, once its outbox is gone."""
+    wait_until(lambda: apart.outboxes() == [], 90, what="the outbox to be removed")
+    return apart.on(host, apart.home / f"{name}.o{job}").read_text()
+
+
+@pytest.mark.parametrize("point", [name for name in FAILPOINTS if name.startswith("delivery.")])
+def test_whoever_is_killed_on_the_way_nothing_is_lost_and_nothing_twice(
+    apart: Apart, tmp_path: Path, point: str
+) -> None:
+    """With output that is appended to what an earlier job has written."""
+    once = {"GSCHED_FAIL": f"{point}:kill-once={tmp_path / 'killed'}"}
+    cluster, who = apart.cluster, point.split(".")[1]
+    if who == "head":
+        cluster.kill_head()
+        cluster.start_head(env=once)
+    apart.start_host("l1", role="login", env=once if who == "host" else None)
+    apart.start_host("n1", env=once if who == "node" else None)
+    target = apart.on("l1", apart.home / "all")
+    target.write_text("before\n")
+    target.chmod(0o666)
+
+    job = apart.submit("-j", "oe", "-o", "all", "--open-mode", "append", *COUNT, host="l1")
+    wait_until((tmp_path / "killed").exists, 60, what=point)
+    if who == "head":
+        cluster.head_process.wait(30)
+        cluster.start_head()
+    else:
+        name = {"host": "l1", "node": "n1"}[who]
+        cluster.node_process(name).wait(30)
+        apart.start_host(name, role="login" if name == "l1" else "compute")
+    story = apart.ended(job)
+    wait_until(lambda: apart.outboxes() == [], 90, what="the outbox to be removed")
+
+    assert story.row.outcome is not None
+    assert story.row.outcome.exit_code == 0
+    assert target.read_text() == "before\n" + COUNTED
+
+
+def test_output_waits_for_room_on_the_host_of_submission(apart: Apart) -> None:
+    apart.start_host("l1", role="login", size="1m")
+    apart.start_host("n1")
+    job = apart.submit(*COUNT, host="l1")
+    story = apart.ended(job)
+    peeked = apart.run("gpeek", "-n", "1", str(job))
+    homes = apart.home.parent
+    subprocess.run(
+        ["nsenter", f"--mount={apart.namespace('l1')}", "mount", "-o", "remount,size=64m", homes],
+        check=True,
+    )
+
+    assert story.row.outcome is not None
+    assert "output waits on n1 in " in story.row.outcome.message
+    assert "l1: " in story.row.outcome.message
+    assert "No space left on device" in story.row.outcome.message
+    assert peeked.stdout == f"{LINES}\n", peeked
+    assert returned(apart, job) == COUNTED
+
+
+def test_output_waits_for_a_host_of_submission_that_is_gone(apart: Apart) -> None:
+    start_both(apart)
+    job = apart.submit("-N", "late", "--", "sh", "-c", "sleep 2; echo here", host="l1")
+    wait_until(lambda: apart.cluster.head.job(job).row.state == "running", what="the job")
+    apart.cluster.kill_node("l1")
+    story = apart.ended(job)
+    apart.cluster.kill_node("n1")
+    apart.start_host("n1")
+    apart.start_host("l1", role="login")
+
+    assert story.row.outcome is not None
+    assert "to be delivered: l1 is not connected" in story.row.outcome.message
+    assert returned(apart, job, "late") == "here\n"
+
+
+def test_output_that_nobody_can_write_is_named(apart: Apart) -> None:
+    start_both(apart)
+    job = apart.submit("-N", "late", "--", "sh", "-c", "sleep 2; echo here", host="l1")
+    home = apart.on("l1", apart.home)
+    home.chmod(0o555)
+    story = apart.ended(job)
+    (path,) = (each for each in apart.outboxes() if each.endswith("stdout"))
+    shown = apart.run("gstat", "-f", str(job)).stdout
+
+    assert story.row.outcome is not None
+    text = f"output was not delivered: l1: {apart.home}/late.o{job}: Permission denied; it is on n1"
+    assert text in story.row.outcome.message
+    assert path.rpartition("/")[0] in story.row.outcome.message
+    assert text in shown.replace("\n", " ")
+    assert apart.run("gpeek", str(job), host="l1").stdout == "here\n"
+
+
+def test_t9_t31_a_node_delivers_nothing_but_the_output_of_its_own_attempts(apart: Apart) -> None:
+    """A node that was taken over: the head alone says whose file that is, and where it is."""
+    apart.start_host("n1")
+    other = apart.submit("-N", "other", "--", "sleep", "600")
+    wait_until(lambda: apart.cluster.head.job(other).row.state == "running", what="a job on n1")
+
+    async def attack() -> tuple[dict[str, str], int]:
+        async with dialled(apart.cluster, node="n9") as n9:
+            await n9.call()
+            await n9.register()
+            job = await asyncio.to_thread(
+                apart.submit, "-N", "mine", "-j", "oe", "-l", "nodes=n9", "--", "true"
+            )
+            launch = await launched(n9)
+            assert launch.job == job
+            mine = DeliverPiece(
+                request=1, job=job, attempt=1, token=launch.token, file="stdout", data=b"out"
+            )
+            pieces = {
+                "job of another node": replaced(mine, job=other),
+                "attempt": replaced(mine, attempt=2),
+                "token": replaced(mine, token="0" * 32),
+                "job": replaced(mine, job=4711),
+                "joined": replaced(mine, file="stderr"),
+                "path": replaced(mine, file="files/../../.ssh/authorized_keys"),
+                "absolute": replaced(mine, file="/etc/passwd"),
+                "allowed": mine,
+            }
+            found = {name: await answered(n9, piece) for name, piece in pieces.items()}
+            return {name: answer.error for name, answer in found.items()}, job
+
+    errors, job = asyncio.run(attack())
+
+    assert errors.pop("allowed") == ""
+    assert all(errors.values()), errors
+    assert f"attempt 1 of job {other} is not of n9" in errors["job of another node"]
+    assert [each.name for each in apart.home.iterdir()] == [f"mine.o{job}"]
+    assert (apart.home / f"mine.o{job}").read_text() == "out"
+
+
+def replaced(piece: DeliverPiece, **fields: object) -> DeliverPiece:
+    return structs.replace(piece, **fields)
+
+
+async def launched(node: Dialler) -> Launch:
+    """Return the launch of a job on a node that is driven by hand."""
+    while True:
+        for message in await node.hear_all(30.0):
+            if isinstance(message, Launch):
+                return message
+
+
+async def answered(node: Dialler, piece: DeliverPiece) -> PieceDelivered:
+    """Send a piece and return the answer."""
+    await node.say(piece)
+    while True:
+        for message in await node.hear_all(30.0):
+            if isinstance(message, PieceDelivered):
+                return message

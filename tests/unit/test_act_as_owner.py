@@ -1,0 +1,105 @@
+"""A piece of a file that is written as its owner can be repeated: nothing lost, nothing twice."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnode.daemon.act_as_owner import BEGIN, become_owner, read, write
+from gnode.supervisor.errors import LaunchError
+from gnode.supervisor.privilege import PrivilegeRules
+
+
+def order(path: Path, **fields: Any) -> dict[str, Any]:
+    return {"path": str(path), "name": "job.o1", "uid": os.getuid(), "gid": os.getgid(), **fields}
+
+
+def test_a_file_is_written_in_pieces_of_which_each_can_come_again(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("an older job's")
+
+    first = write(order(path, at=BEGIN), b"one ")
+    write(order(path, at=4), b"two ")
+    again = write(order(path, at=4), b"two ")
+    last = write(order(path, at=8, last=True), b"three")
+
+    assert (first["end"], again["end"], last["end"]) == (4, 8, 13)
+    assert path.read_text() == "one two three"
+
+
+def test_a_further_attempt_is_written_behind_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("first ")
+
+    begun = write(order(path, at=BEGIN, append=True), b"second")
+    write(order(path, at=6, append=True), b"second")
+    repeated = write(order(path, at=6, append=True), b"second")
+
+    assert begun == {"path": str(path), "end": 6}
+    assert repeated["end"] == 12
+    assert path.read_text() == "first second"
+
+
+def test_half_a_piece_is_completed(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("abcde")  # of a piece "defgh" that a full disk has cut
+
+    done = write(order(path, at=3), b"defgh")
+
+    assert done["end"] == 8
+    assert path.read_text() == "abcdefgh"
+
+
+def test_what_others_have_written_behind_stays(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("abcXYZ")
+
+    done = write(order(path, at=3), b"def")
+
+    assert done["end"] == 9
+    assert path.read_text() == "abcXYZdef"
+
+
+def test_a_host_that_has_lost_what_it_had_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("ab")
+
+    done = write(order(path, at=5), b"fgh")
+
+    assert done == {"path": str(path), "end": 2}
+    assert path.read_text() == "ab"
+
+
+def test_a_directory_gets_a_file_of_the_job_s_name(tmp_path: Path) -> None:
+    for path in (tmp_path, f"{tmp_path}/"):
+        write({**order(tmp_path, at=BEGIN), "path": str(path)}, b"x")
+
+    assert [each.name for each in tmp_path.iterdir()] == ["job.o1"]
+
+
+def test_t26_what_is_no_plain_file_is_not_written(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+
+    for path in (pipe, link, Path("/dev/null")):
+        assert write(order(path, at=BEGIN), b"x")["error"]
+    assert "No such file" in str(write(order(tmp_path / "no" / "out", at=BEGIN), b"x")["error"])
+
+
+def test_a_piece_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("one two")
+
+    said, data = read(order(path, offset=-3, max_bytes=10))
+
+    assert (said["offset"], said["size_bytes"], data) == (4, 7, b"two")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root could become another user")
+def test_t4_nothing_is_done_as_root_or_a_system_account() -> None:
+    for uid in (0, 1, 65534, 2**32 - 1):
+        fields = {"user": "root", "uid": uid, "gid": 1}
+        with pytest.raises(LaunchError):
+            become_owner(fields, PrivilegeRules(allow_root=False, uid_min=1000))
