@@ -125,9 +125,12 @@ def prepare(
 
 
 def _place(submitted: SubmitJob, caller: Caller) -> SubmitPlace | None:
-    """Return the directory of submission on the caller's host, as the head knows that."""
+    """Return the directory of submission on the caller's host, as the head knows that.
+
+    A program with a token is on no host of the cluster: output stays on the node.
+    """
     place = submitted.place
-    return None if place is None else structs.replace(place, host=caller.host)
+    return None if place is None or caller.token else structs.replace(place, host=caller.host)
 
 
 def first_state(spec: JobSpec, now_s: float) -> JobState:
