@@ -28,6 +28,7 @@ from gsched.model.units import format_duration
 from gsched.protocol.samples import UseSamples
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job
+from gschedd.monitor.feed import Event
 from gschedd.monitor.model import MonitorBegin
 from gschedd.monitor.records import HeadRecords
 from gschedd.monitor.store import MonitorTable
@@ -64,7 +65,7 @@ class Accounting:
     def __init__(self, begin: MonitorBegin) -> None:
         self._server = begin.server
         self._directory = Path(begin.state_dir) / "accounting"
-        self._records = HeadRecords()
+        self._ended: dict[int, int] = {}  # the newest attempts that the events being read end
         self._on = begin.history.accounting
         if self._on:
             self.kinds = (
@@ -72,21 +73,23 @@ class Accounting:
                 *("AttemptEnded", "JobRequeued", "JobEnded"),
             )
 
-    def note_event(self, db: sqlite3.Connection, seq: int, fact: f.AnyFact) -> None:
-        """Take an event in, within the transaction that moves the cursor."""
-        last = db.execute("SELECT seq, at_s FROM accounting_last").fetchone()
-        if last is None:
-            last = self._written()
-            db.execute("INSERT INTO accounting_last VALUES (1, ?, ?)", last)
-        if seq <= last[0] and fact.at_s <= last[1]:
-            return  # it is recorded: events are read again
-        day = time.strftime("%Y%m%d", time.localtime(fact.at_s))
-        records = ((day, record) for record in self._of(db, fact))
-        db.executemany("INSERT INTO accounting (day, record) VALUES (?, ?)", records)
-        db.execute(
-            "INSERT OR REPLACE INTO accounting_last VALUES (1, ?, ?)",
-            (seq, max(fact.at_s, last[1])),
-        )
+    def note_events(self, db: sqlite3.Connection, events: Sequence[Event]) -> None:
+        """Take events in, within the transaction that moves the cursor."""
+        if not events:
+            return
+        last = db.execute("SELECT seq, at_s FROM accounting_last").fetchone() or self._written()
+        records = HeadRecords(db)
+        found: list[tuple[str, bytes]] = []
+        records.read(fact.job for _, fact in events if isinstance(fact, f.JobFact))
+        self._ended.clear()
+        for seq, fact in events:
+            if seq <= last[0] and fact.at_s <= last[1]:
+                continue  # it is recorded: events are read again
+            day = time.strftime("%Y%m%d", time.localtime(fact.at_s))
+            found += ((day, record) for record in self._of(records, fact))
+            last = (seq, max(fact.at_s, last[1]))
+        db.executemany("INSERT INTO accounting (day, record) VALUES (?, ?)", found)
+        db.execute("INSERT OR REPLACE INTO accounting_last VALUES (1, ?, ?)", last)
 
     def note_samples(self, db: sqlite3.Connection, samples: UseSamples) -> None:
         """Write what waits to its files; the transaction forgets it then."""
@@ -138,7 +141,7 @@ class Accounting:
 
     # --- records ---
 
-    def _of(self, db: sqlite3.Connection, fact: f.AnyFact) -> Iterator[bytes]:
+    def _of(self, records: HeadRecords, fact: f.AnyFact) -> Iterator[bytes]:
         """Yield the records of an event."""
         match fact:
             case f.JobSubmitted(spec=spec):
@@ -147,63 +150,64 @@ class Accounting:
                     fact.at_s, "Q", self._id(fact.job, array=array), f"queue={spec.queue}"
                 )
             case f.ElementsMade():
-                job = self._records.job(db, fact.job)
+                job = records.job(fact.job)
                 queue = job.spec.queue if job is not None else ""
                 for index in indices(fact.elements):
                     element = self._id(element_number(fact.job, index))
                     yield _record(fact.at_s, "Q", element, f"queue={queue}")
             case f.PartStarted():
-                yield from self._started(db, fact.at_s, fact.job, fact.attempt)
+                yield from self._started(records, fact.at_s, fact.job, fact.attempt)
             case f.StopRequested(reason=StopReason.DELETE):
                 text = f"requestor={fact.by}@{self._server}"
                 yield _record(fact.at_s, "D", self._id(fact.job), text)
             case f.AttemptEnded():
-                yield from self._attempt_ended(db, fact)
+                yield from self._attempt_ended(records, fact)
             case f.JobRequeued():
-                number = _last_attempt(db, fact.job)
-                yield from self._left(db, fact.at_s, fact.job, number)
+                number = self._last_attempt(records, fact.job)
+                yield from self._left(records, fact.at_s, fact.job, number)
             case f.JobEnded():
-                yield from self._job_ended(db, fact)
+                yield from self._job_ended(records, fact)
             case _:
                 pass
 
     def _started(
-        self, db: sqlite3.Connection, at_s: float, number: int, attempt: int
+        self, records: HeadRecords, at_s: float, number: int, attempt: int
     ) -> Iterator[bytes]:
         """Yield the record of an attempt's start, once."""
         query = "INSERT OR IGNORE INTO accounting_begun VALUES (?, ?)"
-        if db.execute(query, (number, attempt)).rowcount:
-            job, tried = self._records.job(db, number), self._records.attempt(db, number, attempt)
+        if records.db.execute(query, (number, attempt)).rowcount:
+            job, tried = records.job(number), records.attempt(number, attempt)
             if job is not None and tried is not None:
                 yield _record(at_s, "S", self._id(number), *self._facts(job, tried))
 
-    def _attempt_ended(self, db: sqlite3.Connection, fact: f.AttemptEnded) -> Iterator[bytes]:
-        attempt = self._records.attempt(db, fact.job, fact.attempt)
+    def _attempt_ended(self, records: HeadRecords, fact: f.AttemptEnded) -> Iterator[bytes]:
+        self._ended[fact.job] = fact.attempt
+        attempt = records.attempt(fact.job, fact.attempt)
         if attempt is not None and attempt.started_s is not None:
-            yield from self._started(db, fact.at_s, fact.job, fact.attempt)
+            yield from self._started(records, fact.at_s, fact.job, fact.attempt)
         if fact.outcome.kind in _GOES_ON:
-            yield from self._left(db, fact.at_s, fact.job, fact.attempt)
+            yield from self._left(records, fact.at_s, fact.job, fact.attempt)
 
     def _left(
-        self, db: sqlite3.Connection, at_s: float, number: int, attempt: int
+        self, records: HeadRecords, at_s: float, number: int, attempt: int
     ) -> Iterator[bytes]:
         """Yield the record of an attempt after which its job goes on, once, with what it used."""
         query = "DELETE FROM accounting_begun WHERE job = ? AND attempt = ?"
-        if not db.execute(query, (number, attempt)).rowcount:
+        if not records.db.execute(query, (number, attempt)).rowcount:
             return
-        job, tried = self._records.job(db, number), self._records.attempt(db, number, attempt)
+        job, tried = records.job(number), records.attempt(number, attempt)
         if job is not None and tried is not None:
             used = _ending(tried.ended_s or at_s, tried.outcome, tried.usage)
             yield _record(at_s, "R", self._id(number), *self._facts(job, tried), *used)
 
-    def _job_ended(self, db: sqlite3.Connection, fact: f.JobEnded) -> Iterator[bytes]:
-        job = self._records.job(db, fact.job)
+    def _job_ended(self, records: HeadRecords, fact: f.JobEnded) -> Iterator[bytes]:
+        job = records.job(fact.job)
         if job is None:
             return
-        number = _last_attempt(db, fact.job)
+        number = self._last_attempt(records, fact.job)
         query = "DELETE FROM accounting_begun WHERE job = ? AND attempt = ?"
-        began = db.execute(query, (fact.job, number)).rowcount
-        attempt = self._records.attempt(db, fact.job, number) if number else None
+        began = records.db.execute(query, (fact.job, number)).rowcount
+        attempt = records.attempt(fact.job, number) if number else None
         name = self._id(fact.job, array=job.spec.array is not None)
         if began and attempt is not None:
             used = _ending(fact.ended_s, fact.outcome, attempt.usage)
@@ -214,6 +218,13 @@ class Accounting:
             yield _record(fact.at_s, "D", name, f"requestor={fact.by}@{self._server}")
         elif job.spec.array is None:  # the elements of an array have records of their own
             yield _record(fact.at_s, "A", name, f"queue={job.spec.queue}")
+
+    def _last_attempt(self, records: HeadRecords, job: int) -> int:
+        """Return the newest attempt of a job that has ended so far; 0: none has."""
+        if job in self._ended:
+            return self._ended[job]
+        query = "SELECT coalesce(max(attempt), 0) FROM usage WHERE job = ?"
+        return int(records.db.execute(query, (job,)).fetchone()[0])
 
     def _id(self, number: int, *, array: bool = False) -> str:
         return (format_array_id if array else format_job_id)(number, self._server)
@@ -300,12 +311,6 @@ def _ending(ended_s: float, outcome: Outcome | None, usage: Usage | None) -> Ite
     yield f"resources_used.mem={-(-used.memory_peak_bytes // 1024)}kb"
     yield f"resources_used.vmem={-(-used.memory_peak_bytes // 1024)}kb"
     yield f"resources_used.walltime={format_duration(used.wall_s)}"
-
-
-def _last_attempt(db: sqlite3.Connection, job: int) -> int:
-    """Return the newest attempt of a job that has ended so far; 0: none has."""
-    query = "SELECT coalesce(max(attempt), 0) FROM usage WHERE job = ?"
-    return int(db.execute(query, (job,)).fetchone()[0])
 
 
 @lru_cache(10_000)

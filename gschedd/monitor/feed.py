@@ -3,7 +3,7 @@
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from gsched.protocol.samples import UseSamples
 from gschedd.core.state import facts as f
@@ -14,6 +14,10 @@ log = logging.getLogger("gschedd.monitor")
 
 #: Events that are read in one transaction.
 EVENTS_MOST: Final = 1000
+
+
+#: An event with its number.
+Event: TypeAlias = tuple[int, f.AnyFact]
 
 
 class ModelPart(Protocol):
@@ -27,8 +31,8 @@ class ModelPart(Protocol):
     tables: Sequence[MonitorTable]
     kinds: Sequence[str]
 
-    def note_event(self, db: sqlite3.Connection, seq: int, fact: f.AnyFact) -> None:
-        """Take an event in, within the transaction that moves the cursor."""
+    def note_events(self, db: sqlite3.Connection, events: Sequence[Event]) -> None:
+        """Take events in, within the transaction that moves the cursor."""
 
     def note_samples(self, db: sqlite3.Connection, samples: UseSamples) -> None:
         """Take samples in, within a transaction."""
@@ -47,10 +51,7 @@ class Feed:
         self._store = store
         self._parts = parts
         self.behind = self.newest = 0
-        self._wanted: dict[str, list[ModelPart]] = {}
-        for part in parts:
-            for kind in part.kinds:
-                self._wanted.setdefault(kind, []).append(part)
+        self._wanted = frozenset(kind for part in parts for kind in part.kinds)
 
     def begin(self) -> None:
         """Go on after the last event that was read; begin again if it is another one now.
@@ -70,9 +71,9 @@ class Feed:
         last = min(newest, first + EVENTS_MOST - 1)
         found = self._reader.events_between(first, last, tuple(self._wanted))
         with self._store.transaction() as db:
-            for seq, fact in found:
-                for part in self._wanted[type(fact).__name__]:
-                    part.note_event(db, seq, fact)
+            for part in self._parts:
+                wanted = frozenset(part.kinds)
+                part.note_events(db, [each for each in found if type(each[1]).__name__ in wanted])
             at_s = self._reader.event_time_s(last)
             self._store.move_cursor(Cursor(seq=last, at_s=at_s if at_s is not None else 0.0))
         self.behind, self.newest = newest - last, last

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gsched.model.resources import LiveUse
 from gsched.protocol.samples import GpuUseSample, NodeUseSample, UseSamples
-from gschedd.core.state import facts as f
+from gschedd.monitor.feed import Event
 from gschedd.monitor.model import MonitorBegin
 from gschedd.monitor.store import MonitorTable
 
@@ -72,7 +72,7 @@ class UseHistory:
         self._bin = 0
         self._purged_s = 0.0
 
-    def note_event(self, db: sqlite3.Connection, seq: int, fact: f.AnyFact) -> None:
+    def note_events(self, db: sqlite3.Connection, events: Sequence[Event]) -> None:
         """Take no event in."""
 
     def note_samples(self, db: sqlite3.Connection, samples: UseSamples) -> None:

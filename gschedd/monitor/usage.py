@@ -15,6 +15,7 @@ from gsched.model.states import LaunchStage, OutcomeKind, Subject
 from gsched.protocol.samples import UseSamples
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job, Part
+from gschedd.monitor.feed import Event
 from gschedd.monitor.model import MonitorBegin
 from gschedd.monitor.records import HeadRecords
 from gschedd.monitor.store import MonitorTable
@@ -60,7 +61,17 @@ CREATE TABLE IF NOT EXISTS usage_nodes (
     up INTEGER NOT NULL, cpus INTEGER NOT NULL, gpus INTEGER NOT NULL, gpu_types TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS usage_nodes_now ON usage_nodes (node) WHERE until_s IS NULL;
 """
-_IDLED: Final = "UPDATE usage SET idle_gpu_s = ?, returned_gpu_s = ? WHERE job = ? AND attempt = ?"
+#: What an event may leave out of a row, in the order of the columns.
+_EMPTY: Final[dict[str, Any]] = dict.fromkeys(
+    (
+        *("job", "attempt", "ended_s", "jobs", "submitted_s", "wait_s", "user", "account"),
+        *("queue", "name", "node", "nodes", "cpus", "gpus", "gpu_type", "memory_bytes"),
+        *("walltime_s", "wall_s", "cpu_used_s", "gpu_used_s", "memory_peak_bytes"),
+        *("memory_mean_bytes", "outcome", "cause", "exit_status", "deadline_s", "met"),
+        *("guaranteed", "predicted_wall_s", "predicted_wall_high_s", "predicted_memory_bytes"),
+        *("predicted_memory_high_bytes", "idle_gpu_s", "returned_gpu_s"),
+    )
+) | {"jobs": 0, "idle_gpu_s": 0.0, "returned_gpu_s": 0.0}
 _OLD: Final = (
     "DELETE FROM usage WHERE rowid IN (SELECT rowid FROM usage WHERE ended_s < ? LIMIT ?)",
     "DELETE FROM usage_moves WHERE seq IN (SELECT seq FROM usage_moves WHERE at_s < ? LIMIT ?)",
@@ -100,34 +111,40 @@ class UsageModel:
 
     def __init__(self, begin: MonitorBegin) -> None:
         self._keep_days = begin.history.keep_days
-        self._records = HeadRecords()
 
-    def note_event(self, db: sqlite3.Connection, seq: int, fact: f.AnyFact) -> None:
-        """Take an event in, within the transaction that moves the cursor."""
-        match fact:
-            case f.AttemptEnded():
-                self._attempt_ended(db, fact)
-            case f.JobEnded():
-                self._job_ended(db, fact)
-            case f.ElementsDropped():
-                self._elements_dropped(db, seq, fact)
-            case f.MigrationMeasured():
-                self._moved(db, seq, fact)
-            case f.GpusIdled():
-                db.execute(_IDLED, (fact.idle_s, fact.returned_s, fact.job, fact.attempt))
-            case f.NodeRegistered():
-                inventory = fact.inventory
-                types = Counter(gpu.type for gpu in inventory.gpus)
-                has = (inventory.cpus, len(inventory.gpus), msgspec.json.encode(types).decode())
-                _note_node(db, seq, fact, (1, *has))
-            case f.NodeDisconnected():
-                query = "SELECT cpus, gpus, gpu_types FROM usage_nodes WHERE node = ? "
-                last = db.execute(query + "AND until_s IS NULL", (fact.node,)).fetchone()
-                _note_node(db, seq, fact, (0, *last) if last else None)
-            case f.NodeRemoved():
-                _note_node(db, seq, fact, None)
-            case _:
-                pass
+    def note_events(self, db: sqlite3.Connection, events: Sequence[Event]) -> None:
+        """Take events in, within the transaction that moves the cursor."""
+        written = _Written(db)
+        written.records.read(
+            fact.job for _, fact in events if isinstance(fact, f.AttemptEnded | f.JobEnded)
+        )
+        for seq, fact in events:
+            match fact:
+                case f.AttemptEnded():
+                    written.attempt_ended(fact)
+                case f.JobEnded():
+                    written.job_ended(fact)
+                case f.ElementsDropped():
+                    written.elements_dropped(seq, fact)
+                case f.MigrationMeasured():
+                    written.moved(seq, fact)
+                case f.GpusIdled():
+                    idled = {"idle_gpu_s": fact.idle_s, "returned_gpu_s": fact.returned_s}
+                    written.change(fact.job, fact.attempt, None, idled)
+                case f.NodeRegistered():
+                    inventory = fact.inventory
+                    types = Counter(gpu.type for gpu in inventory.gpus)
+                    has = (inventory.cpus, len(inventory.gpus), msgspec.json.encode(types).decode())
+                    _note_node(db, seq, fact, (1, *has))
+                case f.NodeDisconnected():
+                    query = "SELECT cpus, gpus, gpu_types FROM usage_nodes WHERE node = ? "
+                    last = db.execute(query + "AND until_s IS NULL", (fact.node,)).fetchone()
+                    _note_node(db, seq, fact, (0, *last) if last else None)
+                case f.NodeRemoved():
+                    _note_node(db, seq, fact, None)
+                case _:
+                    pass
+        written.write()
 
     def note_samples(self, db: sqlite3.Connection, samples: UseSamples) -> None:
         """Remove some rows that are too old."""
@@ -136,20 +153,61 @@ class UsageModel:
             for statement in _OLD:
                 db.execute(statement, (before_s, SLICE))
 
-    def _attempt_ended(self, db: sqlite3.Connection, fact: f.AttemptEnded) -> None:
-        job, attempt = self._both(db, fact)
+
+class _Written:
+    """The rows that events of one transaction make, which are written together.
+
+    Attributes:
+        records: of the head.
+    """
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self.records = HeadRecords(db)
+        self._rows: dict[tuple[int, int], dict[str, Any]] = {}
+
+    def _add(self, values: dict[str, Any]) -> None:
+        self._rows[values["job"], values["attempt"]] = values
+
+    def change(
+        self, job: int, attempt: int, ended_s: float | None, values: Mapping[str, Any]
+    ) -> bool:
+        """Change the row of an attempt; return whether there is one, which ended at that time."""
+        row = self._rows.get((job, attempt))
+        if row is not None:
+            if ended_s is not None and row["ended_s"] != ended_s:
+                return False
+            row.update(values)
+            return True
+        names = ", ".join(f"{name} = ?" for name in values)
+        query = f"UPDATE usage SET {names} WHERE job = ? AND attempt = ?"  # noqa: S608 # constants
+        bound = (*values.values(), job, attempt)
+        if ended_s is not None:
+            query, bound = f"{query} AND ended_s = ?", (*bound, ended_s)
+        updated = self._db.execute(query, bound)
+        return updated.rowcount > 0
+
+    def write(self) -> None:
+        """Write all rows."""
+        marks = ", ".join("?" * len(_EMPTY))
+        self._db.executemany(
+            f"INSERT OR REPLACE INTO usage ({', '.join(_EMPTY)}) VALUES ({marks})",  # noqa: S608 # the names are constants
+            (tuple((_EMPTY | row).values()) for row in self._rows.values()),
+        )
+
+    def attempt_ended(self, fact: f.AttemptEnded) -> None:
+        """Add the row of an attempt."""
+        job, attempt = self._both(fact)
         if job is None or attempt is None:
             return  # it is purged, or its records are damaged
-        _insert(db, {**_of_job(job), **_of_attempt(db, job, attempt, fact)})
+        self._add({**_of_job(job), **_of_attempt(self.records, job, attempt, fact)})
 
-    def _both(
-        self, db: sqlite3.Connection, fact: f.AttemptFact
-    ) -> tuple[Job | None, Attempt | None]:
-        records = self._records
-        return records.job(db, fact.job), records.attempt(db, fact.job, fact.attempt)
+    def _both(self, fact: f.AttemptFact) -> tuple[Job | None, Attempt | None]:
+        return self.records.job(fact.job), self.records.attempt(fact.job, fact.attempt)
 
-    def _job_ended(self, db: sqlite3.Connection, fact: f.JobEnded) -> None:
-        job = self._records.job(db, fact.job)
+    def job_ended(self, fact: f.JobEnded) -> None:
+        """Note that a job has ended with its last attempt, or add a row of one without."""
+        job = self.records.job(fact.job)
         if job is None or job.spec.array is not None:  # the elements of an array count
             return
         outcome = fact.outcome
@@ -162,17 +220,13 @@ class UsageModel:
             "met": int(outcome.succeeded and fact.ended_s <= deadline_s) if deadline_s else None,
             "guaranteed": job.guaranteed if deadline_s else None,
         }
-        values = ", ".join(f"{name} = ?" for name in ended)
-        updated = db.execute(
-            f"UPDATE usage SET {values} WHERE job = ? AND attempt = ? AND ended_s = ?",  # noqa: S608 # the names are constants
-            (*ended.values(), job.id, job.attempts, fact.ended_s),
-        )
-        if not updated.rowcount:  # it ended while it waited
+        if not self.change(job.id, job.attempts, fact.ended_s, ended):  # it ended while it waited
             number = {"attempt": 0, "ended_s": fact.ended_s, "cause": cause_of(outcome, ())}
-            _insert(db, {**_of_job(job), **number, **ended})
+            self._add({**_of_job(job), **number, **ended})
 
-    def _elements_dropped(self, db: sqlite3.Connection, seq: int, fact: f.ElementsDropped) -> None:
-        array = self._records.job(db, fact.job)
+    def elements_dropped(self, seq: int, fact: f.ElementsDropped) -> None:
+        """Add a row of elements that were cancelled before they were jobs."""
+        array = self.records.job(fact.job)
         if array is None:
             return
         outcome = Outcome(kind=OutcomeKind.CANCELLED)
@@ -184,27 +238,20 @@ class UsageModel:
             "cause": cause_of(outcome, ()),
             "exit_status": outcome.pbs_status,
         }
-        _insert(db, {**_of_job(array), **ended})
+        self._add({**_of_job(array), **ended})
 
-    def _moved(self, db: sqlite3.Connection, seq: int, fact: f.MigrationMeasured) -> None:
-        job, attempt = self._both(db, fact)
+    def moved(self, seq: int, fact: f.MigrationMeasured) -> None:
+        """Add a row of a migration."""
+        job, attempt = self._both(fact)
         if job is None or attempt is None:
             return
         spec = job.spec
         whose = (spec.owner.user, spec.account, spec.queue, spec.name)
         cost = (percent_held(attempt.allocation) / 100, fact.cost_s, fact.save_s, fact.size_bytes)
-        db.execute(
+        self._db.execute(
             "INSERT OR REPLACE INTO usage_moves VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (seq, fact.at_s, job.id, *whose, *cost),
         )
-
-
-def _insert(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
-    marks = ", ".join("?" * len(values))
-    db.execute(
-        f"INSERT OR REPLACE INTO usage ({', '.join(values)}) VALUES ({marks})",  # noqa: S608 # the names are constants
-        tuple(values.values()),
-    )
 
 
 def _note_node(
@@ -244,7 +291,7 @@ def _of_job(job: Job) -> dict[str, Any]:
 
 
 def _of_attempt(
-    db: sqlite3.Connection, job: Job, attempt: Attempt, fact: f.AttemptEnded
+    records: HeadRecords, job: Job, attempt: Attempt, fact: f.AttemptEnded
 ) -> dict[str, Any]:
     """Return the columns of an attempt that has ended."""
     usage, outcome = fact.usage, fact.outcome
@@ -258,12 +305,12 @@ def _of_attempt(
         "nodes": len(attempt.parts),
         "cpus": sum(share.cpus for share in attempt.allocation),
         "gpus": gpus,
-        "gpu_type": gpu_types_of(db, attempt) if gpus else "",
+        "gpu_type": gpu_types_of(records, attempt) if gpus else "",
         "memory_bytes": sum(share.memory_bytes for share in attempt.allocation)
         or job.spec.request.memory_bytes,
         "wall_s": usage.wall_s,
         "cpu_used_s": usage.cpu_s,
-        "gpu_used_s": _gpu_used_s(db, attempt) if gpus else None,
+        "gpu_used_s": _gpu_used_s(records, attempt) if gpus else None,
         "memory_peak_bytes": usage.memory_peak_bytes,
         "memory_mean_bytes": usage.memory_mean_bytes,
         "outcome": outcome.kind.value,
@@ -276,7 +323,7 @@ def _of_attempt(
     }
 
 
-def _gpu_used_s(db: sqlite3.Connection, attempt: Attempt) -> float | None:
+def _gpu_used_s(records: HeadRecords, attempt: Attempt) -> float | None:
     """Return for how long the GPUs of an attempt were busy, added up; None: nobody has measured.
 
     GPUs that others use as well are not measured for each of them: they count as in use. Those that
@@ -287,7 +334,7 @@ def _gpu_used_s(db: sqlite3.Connection, attempt: Attempt) -> float | None:
         usage, held = part.usage, list(part.share.gpus_held)
         if usage is None or not held:
             continue
-        known = _gpus_on(db, part.share.node)
+        known = records.gpus_on(part.share.node)
         if not usage.samples or not all(known.get(each.index, {}).get("uuid") for each in held):
             return None
         busy = usage.gpu_util_mean_percent / 100 * len(part.share.gpu_indices)
@@ -296,23 +343,16 @@ def _gpu_used_s(db: sqlite3.Connection, attempt: Attempt) -> float | None:
     return found
 
 
-def gpu_types_of(db: sqlite3.Connection, attempt: Attempt) -> str:
+def gpu_types_of(records: HeadRecords, attempt: Attempt) -> str:
     """Return the GPUs of an attempt by type: ``a100``, or ``a100:2+h100:4``; ``-``: not known."""
     percent: Counter[str] = Counter()
     for share in attempt.allocation:
-        gpus = _gpus_on(db, share.node)
+        gpus = records.gpus_on(share.node)
         for held in share.gpus_held:
             percent[gpus.get(held.index, {}).get("type") or "-"] += held.percent
     if len(percent) == 1:
         return next(iter(percent))
     return "+".join(f"{name}:{held / 100:g}" for name, held in sorted(percent.items()))
-
-
-def _gpus_on(db: sqlite3.Connection, node: str) -> dict[int, dict[str, Any]]:
-    """Return the GPUs of a node by index."""
-    row = db.execute("SELECT data FROM head.nodes WHERE name = ?", (node,)).fetchone()
-    inventory = msgspec.json.decode(row[0])["inventory"] if row is not None else {}
-    return {gpu["index"]: gpu for gpu in inventory.get("gpus", ())}
 
 
 def cause_of(outcome: Outcome, parts: Sequence[Part]) -> str:

@@ -233,7 +233,7 @@ def _ended_spans(db: sqlite3.Connection, wanted: Wanted) -> Iterator[_Span]:
 
 def _running_spans(db: sqlite3.Connection, wanted: Wanted, now_s: float) -> Iterator[_Span]:
     """Yield the attempts that have not ended; those of a damaged record are left out."""
-    records = HeadRecords()
+    records = HeadRecords(db)
     whose, values = wanted.whose()
     query = (
         "SELECT id, user, queue, attempts, specs.spec FROM head.jobs AS jobs "  # noqa: S608 # bound
@@ -241,7 +241,7 @@ def _running_spans(db: sqlite3.Connection, wanted: Wanted, now_s: float) -> Iter
         f"WHERE state <> 'done' AND state IN ('running', 'exiting', 'migrating'){whose}"
     )
     for job, user, queue, number, spec in db.execute(query, values):
-        attempt = records.attempt(db, job, number)
+        attempt = records.attempt(job, number)
         if attempt is None or attempt.started_s is None or attempt.ended_s is not None:
             continue
         gpus = percent_held(attempt.allocation) / 100
@@ -249,7 +249,7 @@ def _running_spans(db: sqlite3.Connection, wanted: Wanted, now_s: float) -> Iter
             user=user,
             account=msgspec.json.decode(spec).get("account", ""),
             queue=queue,
-            gpu_type=gpu_types_of(db, attempt) if gpus else "",
+            gpu_type=gpu_types_of(records, attempt) if gpus else "",
             cpus=sum(share.cpus for share in attempt.allocation),
             gpus=gpus,
             begin_s=attempt.started_s,

@@ -58,8 +58,8 @@ PAUSE_S: Final = 5.0
 KEY_BYTES: Final = 32
 #: The parts of the read model, in the order in which they take events in.
 PARTS: Final[Sequence[Callable[[MonitorBegin], ModelPart]]] = (
+    Accounting,  # it needs the usage of the events before
     UsageModel,
-    Accounting,
     MetricCounts,
     UseHistory,
 )

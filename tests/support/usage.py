@@ -43,7 +43,7 @@ class Watched:
         )
         self.part = UsageModel(begin)
         self.accounting = Accounting(begin)
-        parts = (self.part, self.accounting)
+        parts = (self.accounting, self.part)
         path = str(directory / "monitor.db")
         self.store = MonitorStore(
             path, [table for part in parts for table in part.tables], head=self.books.store.path

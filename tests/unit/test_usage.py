@@ -132,6 +132,6 @@ def test_idle_gpus_are_those_of_their_attempt(watched: Watched) -> None:
     watched.read()
     idled = f.GpusIdled(at_s=BEGIN_S + 10, job=job, attempt=1, idle_s=8.0, returned_s=2.0)
     with watched.store.transaction() as db:
-        watched.part.note_event(db, 100, idled)
+        watched.part.note_events(db, [(100, idled)])
 
     assert watched.rows("idle_gpu_s, returned_gpu_s") == [(8.0, 2.0)]

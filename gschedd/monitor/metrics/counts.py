@@ -26,7 +26,9 @@ from gsched.model.states import NodeState, OutcomeKind
 from gsched.protocol.job_rows import JobStory
 from gsched.protocol.samples import GpuUseSample, NodeUseSample, UseSamples
 from gschedd.core.state import facts as f
+from gschedd.monitor.feed import Event
 from gschedd.monitor.model import MonitorBegin
+from gschedd.monitor.records import AT_ONCE
 from gschedd.monitor.store import MonitorTable
 
 
@@ -144,6 +146,9 @@ class _Known(NamedTuple):
     start_late_s: float | None = None
 
 
+_MORE: Final = (
+    "INSERT INTO {} VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value"
+)
 _COUNTS: Final = "(name TEXT, labels TEXT, value REAL, PRIMARY KEY (name, labels)) WITHOUT ROWID;"
 _JOB_COLUMNS: Final = ", ".join(_Known._fields)
 
@@ -177,29 +182,13 @@ class MetricCounts:
         self._gap_s = _PERIODS_APART * begin.config.sample_period_s
         self._sampled_s: float | None = None
 
-    def note_event(self, db: sqlite3.Connection, seq: int, fact: f.AnyFact) -> None:  # noqa: ARG002 - of the protocol
-        """Count an event."""
-        match fact:
-            case f.JobSubmitted():
-                _note_submission(db, fact)
-            case f.MigrationMeasured():
-                _observe(db, "gsched_migration_cost_seconds", (), fact.cost_s)
-            case f.JobDiscarded():
-                _forget(db, fact.job)
-            case f.MigrationAbandoned():
-                _add(db, "gsched_migrations", "abandoned")
-            case f.TargetLost():
-                _add(db, "gsched_migrations", "queued")
-            case f.TrainingResumed():
-                _add(db, "gsched_migrations", "restarted" if fact.lost else "done")
-            case f.JobFact():
-                known = _known(db, fact.job)
-                if known is not None:  # else its submission is no longer in the database
-                    _note_of_job(db, fact, known)
-            case _:
-                event = _node_event(fact)
-                if event:
-                    _add(db, "gsched_node_events", event)
+    def note_events(self, db: sqlite3.Connection, events: Sequence[Event]) -> None:
+        """Count events."""
+        counting = _Counting(db)
+        counting.read(fact.job for _, fact in events if isinstance(fact, f.JobFact))
+        for _, fact in events:
+            counting.note(fact)
+        counting.write()
 
     def note_samples(self, db: sqlite3.Connection, samples: UseSamples) -> None:
         """Count GPU-seconds since the samples before."""
@@ -214,8 +203,8 @@ class MetricCounts:
                     for use, share in gpu_uses(node, gpu).items():
                         key = (f"gsched_gpu_{use}_seconds", gpu.type or "unknown")
                         totals[key] = totals.get(key, 0.0) + share * passed_s
-        for (name, kind), amount in totals.items():
-            _add(db, name, kind, amount=amount, table="metric_use")
+        rows = [(name, json.dumps([kind]), amount) for (name, kind), amount in totals.items()]
+        db.executemany(_MORE.format("metric_use"), rows)
 
 
 def gpu_uses(node: NodeUseSample, gpu: GpuUseSample) -> dict[str, float]:
@@ -245,98 +234,155 @@ def _node_event(fact: f.AnyFact) -> str:
             return ""
 
 
-def _note_submission(db: sqlite3.Connection, fact: f.JobSubmitted) -> None:
-    spec = fact.spec
-    known = _Known(spec.queue, fact.at_s, spec.deadline_s, spec.array is not None)
-    _keep(db, fact.job, known)
-    jobs = count(spec.array.spans) if spec.array is not None else 1
-    _add(db, "gsched_jobs_submitted", spec.queue, amount=jobs)
+class _Counting:
+    """What events of one transaction count, which is written together."""
 
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._amounts: dict[tuple[str, tuple[str, ...]], float] = {}
+        self._jobs: dict[int, _Known | None] = {}
+        self._changed: set[int] = set()
 
-def _note_of_job(db: sqlite3.Connection, fact: f.JobFact, known: _Known) -> None:
-    """Count an event of a job whose submission was counted."""
-    match fact:
-        case f.JobAltered():
-            changed = known._replace(queue=fact.spec.queue, deadline_s=fact.spec.deadline_s)
-            _keep(db, fact.job, changed)
-        case f.JobDue() | f.JobReleased():
-            _keep(db, fact.job, known._replace(since_s=fact.at_s))
-        case f.JobRequeued():
-            _add(db, "gsched_jobs_requeued", known.queue)
-        case f.AttemptAssigned():
-            _note_start(db, fact, known)
-        case f.AttemptEnded() if fact.outcome.succeeded:
-            _compare_run_time(db, fact.usage.wall_s, known)
-        case f.ElementsDropped():
-            jobs = count(fact.elements)
-            _add(db, "gsched_jobs_ended", known.queue, OutcomeKind.CANCELLED, amount=jobs)
-        case f.JobEnded():
-            _note_end(db, fact, known)
-        case _:
-            pass
+    def read(self, jobs: Iterable[int]) -> None:
+        """Read what is known of jobs, and of the arrays of elements."""
+        wanted = {each for job in jobs for each in (job, array_of(job)) if each}
+        self._jobs = dict.fromkeys(wanted)
+        ordered = sorted(wanted)
+        for part in (ordered[at : at + AT_ONCE] for at in range(0, len(ordered), AT_ONCE)):
+            marks = ", ".join("?" * len(part))
+            query = f"SELECT job, {_JOB_COLUMNS} FROM metric_jobs WHERE job IN ({marks})"  # noqa: S608 # constants
+            for job, *values in self._db.execute(query, part):
+                self._jobs[job] = _Known(*values)
 
+    def note(self, fact: f.AnyFact) -> None:
+        """Count an event."""
+        match fact:
+            case f.JobSubmitted():
+                self._note_submission(fact)
+            case f.MigrationMeasured():
+                self._observe("gsched_migration_cost_seconds", (), fact.cost_s)
+            case f.JobDiscarded():
+                self._forget(fact.job)
+            case f.MigrationAbandoned():
+                self._add("gsched_migrations", "abandoned")
+            case f.TargetLost():
+                self._add("gsched_migrations", "queued")
+            case f.TrainingResumed():
+                self._add("gsched_migrations", "restarted" if fact.lost else "done")
+            case f.JobFact():
+                # of an element at first what is known of its array
+                known = self._jobs[fact.job] or self._jobs.get(array_of(fact.job))
+                if known is not None:  # else its submission is no longer in the database
+                    self._note_of_job(fact, known)
+            case _:
+                event = _node_event(fact)
+                if event:
+                    self._add("gsched_node_events", event)
 
-def _note_start(db: sqlite3.Connection, fact: f.AttemptAssigned, known: _Known) -> None:
-    predictions = [each for each in fact.predictions.values() if each.wall_s is not None]
-    wall_s = max((each.wall_s or 0.0 for each in predictions), default=None)
-    high_s = max((each.wall_high_s or 0.0 for each in predictions), default=None)
-    _keep(db, fact.job, known._replace(wall_s=wall_s, wall_high_s=high_s))
-    if fact.attempt != 1:
-        return
-    _add(db, "gsched_jobs_started", known.queue)
-    _observe(db, "gsched_wait_seconds", (known.queue,), max(0.0, fact.at_s - known.since_s))
-    if known.start_s is not None:
-        error_s = abs(fact.at_s - known.start_s)
-        _observe(db, "gsched_start_forecast_error_seconds", (), error_s)
-        early_s, late_s = known.start_early_s or 0.0, known.start_late_s or 0.0
-        result = "earlier" if fact.at_s < early_s else "later" if fact.at_s > late_s else "in range"
-        _add(db, "gsched_start_forecasts", result)
+    def _note_submission(self, fact: f.JobSubmitted) -> None:
+        spec = fact.spec
+        known = _Known(spec.queue, fact.at_s, spec.deadline_s, spec.array is not None)
+        self._keep(fact.job, known)
+        jobs = count(spec.array.spans) if spec.array is not None else 1
+        self._add("gsched_jobs_submitted", spec.queue, amount=jobs)
 
+    def _note_of_job(self, fact: f.JobFact, known: _Known) -> None:
+        """Count an event of a job whose submission was counted."""
+        match fact:
+            case f.JobAltered():
+                changed = known._replace(queue=fact.spec.queue, deadline_s=fact.spec.deadline_s)
+                self._keep(fact.job, changed)
+            case f.JobDue() | f.JobReleased():
+                self._keep(fact.job, known._replace(since_s=fact.at_s))
+            case f.JobRequeued():
+                self._add("gsched_jobs_requeued", known.queue)
+            case f.AttemptAssigned():
+                self._note_start(fact, known)
+            case f.AttemptEnded() if fact.outcome.succeeded:
+                self._compare_run_time(fact.usage.wall_s, known)
+            case f.ElementsDropped():
+                jobs = count(fact.elements)
+                self._add("gsched_jobs_ended", known.queue, OutcomeKind.CANCELLED, amount=jobs)
+            case f.JobEnded():
+                self._note_end(fact, known)
+            case _:
+                pass
 
-def _compare_run_time(db: sqlite3.Connection, wall_s: float, known: _Known) -> None:
-    if not known.wall_s or not wall_s:
-        return
-    _observe(db, "gsched_walltime_ratio", (), wall_s / known.wall_s)
-    if known.wall_high_s:
-        result = "below" if wall_s <= known.wall_high_s else "above"
-        _add(db, "gsched_walltime_forecasts", result)
+    def _note_start(self, fact: f.AttemptAssigned, known: _Known) -> None:
+        predictions = [each for each in fact.predictions.values() if each.wall_s is not None]
+        wall_s = max((each.wall_s or 0.0 for each in predictions), default=None)
+        high_s = max((each.wall_high_s or 0.0 for each in predictions), default=None)
+        self._keep(fact.job, known._replace(wall_s=wall_s, wall_high_s=high_s))
+        if fact.attempt != 1:
+            return
+        self._add("gsched_jobs_started", known.queue)
+        self._observe("gsched_wait_seconds", (known.queue,), max(0.0, fact.at_s - known.since_s))
+        if known.start_s is not None:
+            error_s = abs(fact.at_s - known.start_s)
+            self._observe("gsched_start_forecast_error_seconds", (), error_s)
+            early_s, late_s = known.start_early_s or 0.0, known.start_late_s or 0.0
+            result = (
+                "earlier" if fact.at_s < early_s else "later" if fact.at_s > late_s else "in range"
+            )
+            self._add("gsched_start_forecasts", result)
 
+    def _compare_run_time(self, wall_s: float, known: _Known) -> None:
+        if not known.wall_s or not wall_s:
+            return
+        self._observe("gsched_walltime_ratio", (), wall_s / known.wall_s)
+        if known.wall_high_s:
+            result = "below" if wall_s <= known.wall_high_s else "above"
+            self._add("gsched_walltime_forecasts", result)
 
-def _note_end(db: sqlite3.Connection, fact: f.JobEnded, known: _Known) -> None:
-    _forget(db, fact.job)
-    if known.is_array and not array_of(fact.job):
-        return  # its elements were counted
-    outcome = fact.outcome
-    _add(db, "gsched_jobs_ended", known.queue, _outcome_word(outcome))
-    if known.deadline_s:
-        met = outcome.succeeded and fact.ended_s <= known.deadline_s
-        is_cancelled = outcome.kind is OutcomeKind.CANCELLED
-        _add(db, "gsched_deadlines", "met" if met else "cancelled" if is_cancelled else "missed")
+    def _note_end(self, fact: f.JobEnded, known: _Known) -> None:
+        self._forget(fact.job)
+        if known.is_array and not array_of(fact.job):
+            return  # its elements were counted
+        outcome = fact.outcome
+        self._add("gsched_jobs_ended", known.queue, _outcome_word(outcome))
+        if known.deadline_s:
+            met = outcome.succeeded and fact.ended_s <= known.deadline_s
+            is_cancelled = outcome.kind is OutcomeKind.CANCELLED
+            self._add(
+                "gsched_deadlines", "met" if met else "cancelled" if is_cancelled else "missed"
+            )
+
+    def _keep(self, job: int, known: _Known | None) -> None:
+        self._jobs[job] = known
+        self._changed.add(job)
+
+    def _forget(self, job: int) -> None:
+        self._keep(job, None)
+
+    def _add(self, name: str, *labels: str, amount: float = 1.0) -> None:
+        key = (name, labels)
+        self._amounts[key] = self._amounts.get(key, 0.0) + amount
+
+    def _observe(self, name: str, labels: tuple[str, ...], value: float) -> None:
+        """Count a value in its bucket, which the last label names by number."""
+        bucket = bisect_left(COUNTED[name].buckets, value)
+        self._add(name, *labels, str(bucket))
+        self._add(name, *labels, _SUM, amount=value)
+
+    def write(self) -> None:
+        """Write all that has changed."""
+        amounts = self._amounts.items()
+        rows = [(name, json.dumps(labels), amount) for (name, labels), amount in amounts]
+        self._db.executemany(_MORE.format("metric_counts"), rows)
+        jobs = {job: self._jobs[job] for job in self._changed}
+        gone = [(job,) for job, known in jobs.items() if known is None]
+        self._db.executemany("DELETE FROM metric_jobs WHERE job = ?", gone)
+        marks = ", ".join("?" * len(_Known._fields))
+        self._db.executemany(
+            f"INSERT OR REPLACE INTO metric_jobs VALUES (?, {marks})",  # noqa: S608 # marks
+            ((job, *known) for job, known in jobs.items() if known is not None),
+        )
 
 
 def _outcome_word(outcome: Outcome) -> str:
     if outcome.succeeded:
         return "succeeded"
     return "failed" if outcome.kind is OutcomeKind.EXITED else outcome.kind.value
-
-
-# --- rows ---
-
-
-def _known(db: sqlite3.Connection, job: int) -> _Known | None:
-    """Return what is known of a job; of an element at first what is known of its array."""
-    query = f"SELECT {_JOB_COLUMNS} FROM metric_jobs WHERE job = ?"  # noqa: S608 # constants
-    row = db.execute(query, (job,)).fetchone() or db.execute(query, (array_of(job),)).fetchone()
-    return None if row is None else _Known(*row)
-
-
-def _keep(db: sqlite3.Connection, job: int, known: _Known) -> None:
-    marks = ", ".join("?" * len(known))
-    db.execute(f"INSERT OR REPLACE INTO metric_jobs VALUES (?, {marks})", (job, *known))  # noqa: S608 # marks
-
-
-def _forget(db: sqlite3.Connection, job: int) -> None:
-    db.execute("DELETE FROM metric_jobs WHERE job = ?", (job,))
 
 
 def without_forecast(db: sqlite3.Connection) -> list[int]:
@@ -359,27 +405,6 @@ def note_forecasts(db: sqlite3.Connection, stories: Iterable[JobStory]) -> None:
                 "WHERE job = ? AND start_s IS NULL",
                 (start.expected_s, start.early_s or 0.0, late_s, story.row.id),
             )
-
-
-def _add(
-    db: sqlite3.Connection,
-    name: str,
-    *labels: str,
-    amount: float = 1.0,
-    table: str = "metric_counts",
-) -> None:
-    db.execute(
-        f"INSERT INTO {table} VALUES (?, ?, ?) "  # noqa: S608 # a constant
-        "ON CONFLICT DO UPDATE SET value = value + excluded.value",
-        (name, json.dumps(labels), amount),
-    )
-
-
-def _observe(db: sqlite3.Connection, name: str, labels: tuple[str, ...], value: float) -> None:
-    """Count a value in its bucket, which the last label names by number."""
-    bucket = bisect_left(COUNTED[name].buckets, value)
-    _add(db, name, *labels, str(bucket))
-    _add(db, name, *labels, _SUM, amount=value)
 
 
 def counters(db: sqlite3.Connection, groups: Iterable[MetricGroup]) -> list[Metric]:
