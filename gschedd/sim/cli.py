@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
+from itertools import product
 from pathlib import Path
 
 import click
@@ -28,7 +29,7 @@ from gschedd.sim.cluster import ClusterNode, read_cluster
 from gschedd.sim.history import database_path, read_history
 from gschedd.sim.planning import plan_command
 from gschedd.sim.policies import SIMULATED
-from gschedd.sim.recorder import SLOWDOWN_BOUND_S, Summary
+from gschedd.sim.recorder import DIGITS, SLOWDOWN_BOUND_S, Summary
 from gschedd.sim.simulation import MANY_MOVES, Options, Simulation
 from gschedd.sim.sites import site_file
 from gschedd.sim.traces import FORMS, Trace, read_trace
@@ -44,6 +45,7 @@ Examples:
   gsim replay --since 1d                             this site's policy and database
   gsim replay --since 30d --state-dir /var/lib/gsched --policy balance,fifo
   gsim replay --since 30d --config other.toml --database copy.db --policy balance
+  gsim replay --since 30d --savings                  what [power] and [idle_gpus] give, and cost
   gsim plan snapshot.json --policy elasticflow
 """
 
@@ -67,6 +69,8 @@ class SimOptions(Struct, frozen=True, kw_only=True):
     figures_dir: str
     config: str
     planning_s: float | None
+    savings: bool
+    boot_s: float
     site: Config
 
 
@@ -81,6 +85,8 @@ def common_options(function: Callable[..., int]) -> Callable[..., int]:
         own = named == "" or fields["config"]
         site = load_config(str(fields["config"]) or None) if own else Config()
         fields["site"] = site
+        if fields["savings"]:
+            _check_savings(site)
         fields["policies"] = chosen_policies(named) if named else (site.queue[0].policy,)
         wanted = SimOptions(**fields)  # type: ignore[arg-type] # as click has checked them
         if wanted.parquet:
@@ -154,8 +160,36 @@ _OPTIONS = (
         metavar="SECONDS",
         help="Model the time of each plan for training jobs [default: none].",
     ),
+    click.option(
+        "--savings",
+        is_flag=True,
+        help="Run each policy also with the site's power saving and its rules for idle GPUs.",
+    ),
+    click.option(
+        "--boot-time",
+        "boot_s",
+        type=click.FloatRange(min=0, max=86400),
+        default=180.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="With --savings: until a node that is powered up has registered.",
+    ),
     click.help_option("--help", help="Print a summary of the options and exit."),
 )
+
+
+def _check_savings(site: Config) -> None:
+    """Check that a site saves something.
+
+    Raises:
+        UsageError: it does not, or its file does not say so.
+    """
+    if not site.power.is_on and site.idle_gpus.action in {"report", "warn"}:
+        raise UsageError(
+            "--savings: the configuration has no power saving, and ends no jobs with idle GPUs",
+            hint="set suspend_program and resume_program in [power], or action in [idle_gpus], of "
+            "the file that --config names: see gsched.toml(5)",
+        )
 
 
 @click.group(
@@ -280,8 +314,13 @@ def compare(
     stop = StopRequest()
     summaries: list[Summary] = []
     interrupted = False
-    for policy in wanted.policies:
-        summary, interrupted = _replay(wanted, jobs, nodes, policy, errors, stop)
+    kinds = (False, True) if wanted.savings else (False,)
+    for policy, savings in product(wanted.policies, kinds):
+        this = structs.replace(wanted, savings=savings)
+        summary, interrupted = _replay(this, jobs, nodes, policy, errors, stop)
+        if summary.savings is not None:
+            added_s = summary.waiting_s.mean - summaries[-1].waiting_s.mean
+            summary.savings.wait_added_s = round(added_s, DIGITS)
         summaries.append(summary)
         if interrupted:
             break
@@ -338,8 +377,9 @@ def _replay(
     stop: "StopRequest",
 ) -> tuple[Summary, bool]:
     """Run one policy to its end or to Ctrl-C; return the results, and whether it was stopped."""
+    name = f"{policy}+savings" if wanted.savings else policy
     writer = (
-        output.ResultWriter(Path(wanted.csv_dir) / f"results-{policy}.csv")
+        output.ResultWriter(Path(wanted.csv_dir) / f"results-{name}.csv")
         if wanted.csv_dir
         else None
     )
@@ -362,6 +402,8 @@ def _replay(
             predicted_times=site.balance.predicted_times and chosen.predicts_run_times,
             site=site,
             planning_s=wanted.planning_s,
+            savings=wanted.savings,
+            boot_s=wanted.boot_s,
         ),
         on_result=writer.write if writer is not None else None,
     )
@@ -374,7 +416,7 @@ def _replay(
         transient=True,
         disable=not errors.is_terminal,
     ) as progress:
-        bar = progress.add_task(policy, total=len(jobs))
+        bar = progress.add_task(name, total=len(jobs))
         try:
             while simulation.run(turns=TURNS):
                 progress.update(bar, completed=simulation.recorder.done)
@@ -384,7 +426,7 @@ def _replay(
         finally:
             if writer is not None:
                 writer.close()
-    return simulation.summary(policy), interrupted
+    return simulation.summary(name), interrupted
 
 
 def _write(wanted: SimOptions, document: output.SimReport) -> None:

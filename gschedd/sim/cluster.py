@@ -28,6 +28,7 @@ class NodeKind(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         name: what their names begin with; a number follows.
         gpu_memory: of each GPU, as ``80gb``; where it is named, jobs can share GPUs.
         speed: how fast their CPUs are; a job of 10 s takes 20 s where it is 0.5.
+        idle_watts: what each uses without jobs, for the energy that power saving gives back.
     """
 
     count: int = 1
@@ -38,6 +39,7 @@ class NodeKind(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gpu_memory: str = ""
     memory: str = ""
     speed: float = 1.0
+    idle_watts: float = 0.0
     features: tuple[str, ...] = ()
     resources: dict[str, int] = {}
 
@@ -48,6 +50,7 @@ class ClusterNode(Struct, frozen=True, kw_only=True):
     name: str
     inventory: Inventory
     speed: float
+    idle_watts: float = 0.0
 
 
 class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,6 +119,7 @@ def _check(kind: NodeKind, text: str) -> None:
         ("cpus", kind.cpus, 1, MAX_CPUS),
         ("gpus", kind.gpus, 0, MAX_GPUS),
         ("speed", kind.speed, 1e-3, 1e3),
+        ("idle_watts", kind.idle_watts, 0, 1e5),
     )
     for name, value, least, most in limits:
         if not least <= value <= most:
@@ -134,7 +138,10 @@ def _nodes(kinds: tuple[NodeKind, ...], *, width: int, text: str) -> tuple[Clust
         first = len(nodes) + 1
         nodes.extend(
             ClusterNode(
-                name=f"{kind.name or 'n'}{number:0{width}d}", inventory=inventory, speed=kind.speed
+                name=f"{kind.name or 'n'}{number:0{width}d}",
+                inventory=inventory,
+                speed=kind.speed,
+                idle_watts=kind.idle_watts,
             )
             for number in range(first, first + kind.count)
         )

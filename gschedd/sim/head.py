@@ -73,6 +73,7 @@ class HeadProcess:
         epoch: of the last start.
         skew_s: by how much its wall clock is ahead of the true one.
         links: connected nodes.
+        on_switch: is told of nodes that are to be powered down, or up (True).
 
     Args:
         commit_s: how long a commit takes, seconds; None: no time at all.
@@ -94,6 +95,7 @@ class HeadProcess:
         self.epoch = 0
         self.skew_s = 0.0
         self.links: dict[str, Downlink] = {}
+        self.on_switch: Callable[[str, bool], None] | None = None
         self._agenda = agenda
         self._watcher = watcher
         self._commit_s = commit_s
@@ -271,7 +273,9 @@ class HeadProcess:
         if self._pending is not None:
             return False
         now_s = self.wall_s()
-        is_due = self._is_due(head, now_s)
+        power_s = head.power.next_due_s(head.settings)
+        awaits_cycle = head.state.dirty.any and power_s is not None and power_s <= now_s
+        is_due = self._is_due(head, now_s) and not awaits_cycle
         if self._inbox or is_due:
             inbox, self._inbox = self._inbox, []
             steps = [head.tick(now_s)] if is_due else []
@@ -363,7 +367,11 @@ class HeadProcess:
         for step in steps:
             for effect in step.effects:
                 link = links.get(effect.node)
-                if link is None or isinstance(effect, e.SwitchPower):
+                if isinstance(effect, e.SwitchPower):
+                    if self.on_switch is not None:
+                        self.on_switch(effect.node, effect.up)
+                    continue
+                if link is None:
                     continue
                 if isinstance(effect, e.SendLaunch | e.SendPrepare):
                     message: n.HeadMessage | None = self._launch(effect)

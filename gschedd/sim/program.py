@@ -22,6 +22,7 @@ class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
         restore_s: until a training does its first step, seconds; part of ``work_s``.
         gpu_use: for which part of the time it keeps a GPU of its own busy; see
             `gschedd.sim.gpu_work`.
+        gpu_uses: how busy its GPUs are from which second of it on, 0 to 1; empty: all the time.
         course: of an adaptive training, which ends when that does; None for all other jobs.
     """
 
@@ -35,6 +36,7 @@ class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
     work_rate: float = 0.0
     restore_s: float = 0.0
     gpu_use: float = 1.0
+    gpu_uses: tuple[tuple[float, float], ...] = ()
     course: AdaptiveAttempt | None = None
 
     def checkpoint(self, wall_s: float, now_s: float) -> float | None:

@@ -13,6 +13,7 @@ from gschedd.sim.agenda import Agenda
 from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.machine import SimMachine
 from gschedd.sim.measure import Gauge, Means, jain, quantile
+from gschedd.sim.savings import Savings
 from gschedd.sim.workload import TraceJob
 
 #: Jobs shorter than this count as if they took it, or a moment's wait would dominate; seconds.
@@ -100,6 +101,7 @@ class Summary(Struct, frozen=True, kw_only=True):
         migrations: jobs moved while they ran.
         requeues: attempts that did not count.
         oddities: counted by the head: plans refused, messages that did not fit.
+        savings: what power saving and the ends of jobs with idle GPUs gave; None: not modelled.
     """
 
     policy: str
@@ -124,6 +126,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     cycles: int
     oddities: dict[str, int]
     over_time: OverTime
+    savings: Savings | None = None
 
 
 #: What is followed over time, in the order in which `Recorder` tells it.
@@ -141,6 +144,7 @@ class Recorder:
         on_result: told of each job that is done, in order of their ends.
 
     Attributes:
+        last_end_s: of a job that is done, seconds since the epoch.
         on_change: told of each machine on which something else is in use from now on.
         on_facts: told of all that has become durable.
     """
@@ -156,7 +160,7 @@ class Recorder:
         self._on_result = on_result
         self._begin_s = agenda.now_s
         self._seen_s = agenda.now_s
-        self._last_end_s = agenda.now_s
+        self.last_end_s = agenda.now_s
         self._cpus = Gauge([node.inventory.cores for node in nodes])
         self._memory = Gauge([node.inventory.memory_bytes for node in nodes])
         self._gpus = Gauge([len(node.inventory.gpus) for node in nodes])
@@ -244,7 +248,7 @@ class Recorder:
         traced = self.traced.pop(job.id)
         started_s = job.started_s
         self.done += 1
-        self._last_end_s = max(self._last_end_s, job.ended_s)
+        self.last_end_s = max(self.last_end_s, job.ended_s)
         wait_s = (started_s if started_s is not None else job.ended_s) - job.submitted_s
         run_s = 0.0 if started_s is None else job.ended_s - started_s
         slowdown = max(1.0, (wait_s + run_s) / max(run_s, SLOWDOWN_BOUND_S))
@@ -298,6 +302,7 @@ class Recorder:
         refused: Mapping[str, int],
         cycles: int,
         oddities: Mapping[str, int],
+        savings: Savings | None = None,
     ) -> Summary:
         """Return the results so far."""
         self._pass_time()
@@ -311,7 +316,7 @@ class Recorder:
             unfinished=self.submitted - self.done,
             refused=dict(sorted(refused.items())),
             outcomes=dict(sorted(self._outcomes.items())),
-            makespan_s=round(self._last_end_s - self._begin_s, DIGITS),
+            makespan_s=round(self.last_end_s - self._begin_s, DIGITS),
             waiting_s=_spread(self._waits),
             completion_s=_spread(self._completions),
             slowdown=_spread(self._slowdowns),
@@ -328,6 +333,7 @@ class Recorder:
             events=self._agenda.events,
             cycles=cycles,
             oddities=dict(sorted(oddities.items())),
+            savings=savings,
             over_time=OverTime(
                 step_s=means.series.width_s,
                 **{

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gschedd.sim.recorder import SLOWDOWN_BOUND_S, OverTime, Summary
+from gschedd.sim.savings import Savings
 
 CURVE_WIDTH: Final = 60
 WIDEST: Final = 1000  # a table, in characters
@@ -96,6 +97,11 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
+def _signed(seconds: float) -> str:
+    """Return a difference of two times, with its sign."""
+    return f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}"
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
@@ -118,6 +124,19 @@ ROWS: Final[tuple[Row, ...]] = (
     ("refused", lambda s: f"{sum(s.refused.values())}" if s.refused else ""),
     ("unfinished", lambda s: f"{s.unfinished}" if s.unfinished else ""),
 )
+_SAVINGS: Final[tuple[tuple[str, Callable[[Savings], str]], ...]] = (
+    ("waiting added, mean", lambda s: _signed(s.wait_added_s)),
+    (
+        "node-hours powered off",
+        lambda s: f"{s.off_node_h:.1f}" if s.power_ups or s.off_node_h else "",
+    ),
+    ("energy saved", lambda s: "" if s.energy_kwh is None else f"{s.energy_kwh:.1f} kWh"),
+    ("nodes powered up", lambda s: f"{s.power_ups}" if s.power_ups or s.off_node_h else ""),
+    ("GPU-hours held idle", lambda s: f"{s.idle_gpu_h:.1f}" if s.idle_gpu_h else ""),
+    ("GPU-hours given back", lambda s: f"{s.returned_gpu_h:.1f}" if s.ended_jobs else ""),
+    ("  of it of use later", lambda s: f"{s.lost_gpu_h:.1f}" if s.ended_jobs else ""),
+    ("jobs warned, ended", lambda s: f"{s.warned_jobs}, {s.ended_jobs}" if s.warned_jobs else ""),
+)
 OF_JOBS_DONE: Final[tuple[Row, ...]] = (
     ("makespan", lambda s: duration(s.makespan_s)),
     ("waiting, mean", lambda s: duration(s.waiting_s.mean)),
@@ -139,4 +158,8 @@ OF_JOBS_DONE: Final[tuple[Row, ...]] = (
     ("migrations", lambda s: f"{s.migrations}" if s.migrations else ""),
     ("requeues", lambda s: f"{s.requeues}" if s.requeues else ""),
     ("scheduling cycles", lambda s: f"{s.cycles}"),
+    *(
+        (label, lambda s, text=text: "" if s.savings is None else text(s.savings))
+        for label, text in _SAVINGS
+    ),
 )

@@ -7,14 +7,15 @@ from typing import Final
 
 from msgspec import Struct
 
+from gsched.config.idle_gpus import IdleGpusConfig
 from gsched.config.nodes import SharingRules
 from gsched.config.policies import BalanceConfig, TrainingConfig
-from gsched.config.tables import Config, HeadConfig, MovesConfig, QueueConfig
+from gsched.config.tables import Config, HeadConfig, MovesConfig, PowerConfig, QueueConfig
 from gsched.protocol import node as n
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.schedule import PRIORITY_RANGE
-from gschedd.core.state.settings import Settings
+from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
 from gschedd.core.state.step import Step
 from gschedd.models.predict import Model
@@ -33,6 +34,7 @@ from gschedd.sim.machine import SimMachine
 from gschedd.sim.node import NodeProcess
 from gschedd.sim.program import Program
 from gschedd.sim.recorder import JobResult, Recorder, Summary
+from gschedd.sim.savings import DOWN_S, IdleGpuModel, PowerModel, Savings
 from gschedd.sim.training_jobs import TrainingWork
 from gschedd.sim.work import WORK_MODELS, Work
 from gschedd.sim.workload import Classifier, TraceJob, Users
@@ -64,6 +66,8 @@ class Options(Struct, frozen=True, kw_only=True):
         planning_s: training jobs are planned beside the head, so long for each plan, seconds; None:
             in the head's cycle, in no time.
         site: of which projects, QOS, shares and priority terms are in force.
+        savings: the site's power saving and its rules for idle GPUs are modelled.
+        boot_s: from the order to power a node up to its registration, seconds.
         sharing: how jobs share GPUs.
         sharing_costs: with the work ``gpus``: what that costs them; None: nothing.
         truth_of: how a job really behaves that is an adaptive training, whatever it is planned as;
@@ -82,6 +86,8 @@ class Options(Struct, frozen=True, kw_only=True):
     predicted_times: bool = True
     planning_s: float | None = None
     site: Config = Config()
+    savings: bool = False
+    boot_s: float = 180.0
     sharing: SharingRules = DEFAULT_RULES
     sharing_costs: SharingCosts | None = None
     truth_of: Callable[[TraceJob], Truth | None] = lambda job: job.behaviour
@@ -153,6 +159,8 @@ class Simulation:
                 moves=MovesConfig(at_once=options.max_moves, warm=False),
                 shares=options.site.shares,
                 priority=options.site.priority,
+                power=options.site.power if options.savings else PowerConfig(),
+                idle_gpus=options.site.idle_gpus if options.savings else IdleGpusConfig(),
             ),
             projects={each.name: each for each in options.site.project},
             qos={each.name: each for each in options.site.qos},
@@ -176,12 +184,15 @@ class Simulation:
         )
         self._truth_of = options.truth_of
         self._truths: dict[int, Truth] = {}
+        self._idle_gpus = IdleGpuModel(
+            self.agenda, settings.config, caller_of=self._caller_of, next_watcher=self.recorder
+        )
         training_jobs = TrainingWork(
             self.head,
             self._programs,
             self._truths,
             agenda=self.agenda,
-            next_watcher=self.recorder,
+            next_watcher=self._idle_gpus,
         )
         self.daemon = HeadProcess(
             agenda=self.agenda,
@@ -189,6 +200,13 @@ class Simulation:
             plan_s=lambda: options.planning_s,
             livelock=LivelockGuard(options.policy or _name_of(policy), BEGIN_S),
         )
+        self._savings = options.savings
+        self._idle_gpus.daemon = self.daemon
+        down_s = min(DOWN_S, options.site.power.suspend_timeout_s)
+        self._power = PowerModel(
+            self.agenda, self.daemon, nodes, down_s=down_s, boot_s=options.boot_s
+        )
+        self.daemon.on_switch = self._power.switch
         self.daemon.start(self.head)
         self.machines: list[SimMachine] = []
         for node in nodes:
@@ -211,6 +229,9 @@ class Simulation:
         daemon = NodeProcess(machine, agenda=self.agenda, heartbeat_s=heartbeat_s)
         link = DirectLink(self.agenda, self.daemon, daemon)
         daemon.link = link
+        if options.savings:
+            self._power.connected(daemon, link)
+            self._idle_gpus.connected(machine, link)
         daemon.start()
         challenge = self.daemon.offer(link)
         assert challenge is not None, "the head runs"
@@ -272,13 +293,22 @@ class Simulation:
         elif job.training is None:
             self._programs[step.job] = self._classifier.program(job)
 
+    def _caller_of(self, job: int) -> Caller:
+        return self._users.caller(self.recorder.traced[job].user)
+
     def summary(self, policy: str) -> Summary:
         """Return the results so far."""
+        savings = None
+        if self._savings:
+            savings = Savings()
+            self._power.add_to(savings, self.recorder.last_end_s)
+            self._idle_gpus.add_to(savings)
         return self.recorder.summary(
             policy,
             refused=self.refused,
             cycles=self.head.cycles,
             oddities=self.head.oddities,
+            savings=savings,
         )
 
 

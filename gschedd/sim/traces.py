@@ -203,10 +203,15 @@ def _read_jsonl(trace: Trace, lines: Lines) -> None:
 def _read_csv(trace: Trace, lines: Lines) -> None:
     for number, row in _rows(trace, lines):
         try:
-            values = {name: value for name, value in row.items() if value != ""}
+            values = {name: _value(name, value) for name, value in row.items() if value != ""}
             _keep(trace, number, msgspec.convert(values, TraceJob, strict=False))
         except msgspec.ValidationError as error:
             trace.complain(number, f"{error}")
+
+
+def _value(name: str, text: str) -> object:
+    """Return a field of a line; ``0:0.9 3600:0`` of ``gpu_uses`` are pairs."""
+    return [pair.split(":") for pair in text.split()] if name == "gpu_uses" else text
 
 
 def _keep(trace: Trace, number: int, job: TraceJob) -> None:
@@ -236,6 +241,10 @@ def _fault_of(job: TraceJob) -> str:
             return f"{name} is {value}: it can be {least} to {most:g}"
     if job.walltime_s is not None and not 0 < job.walltime_s <= MAX_S:
         return f"walltime_s is {job.walltime_s}: above 0, to {MAX_S:g}"
+    if any(not 0 <= at_s <= MAX_S or not 0 <= use <= 1 for at_s, use in job.gpu_uses):
+        return "gpu_uses has pairs of a second, from 0 on, and a part of the time, 0 to 1"
+    if [at_s for at_s, _ in job.gpu_uses] != sorted({at_s for at_s, _ in job.gpu_uses}):
+        return "the seconds of gpu_uses do not grow"
     return _behaviour_fault(job)
 
 

@@ -39,6 +39,8 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         behaviour: of an adaptive training: what it does on the GPUs and with the batch that it is
             given; ``duration_s`` counts for nothing.
         gpu_use: for which part of the time it keeps a GPU of its own busy; with ``--work gpus``.
+        gpu_uses: how busy its GPUs are over time, as pairs: from which second of its run on, and
+            for which part of the time (0 to 1); of use with ``--savings``.
         startup_s: a training takes so long from each of its starts to its first step.
         gpus_max: a training may be given any number of GPUs from ``gpus`` to this.
         reject_if_late: it is refused when it is submitted, unless its deadline can be met.
@@ -71,6 +73,7 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     gpus_max: int = 0
     reject_if_late: bool = False
     gpu_use: float = 1.0
+    gpu_uses: tuple[tuple[float, float], ...] = ()
 
 
 class Users:
@@ -133,6 +136,7 @@ class Classifier:
             memory_bytes=memory // parts,
             exit_code=job.exit_code,
             gpu_use=job.gpu_use,
+            gpu_uses=job.gpu_uses,
         )
 
 
