@@ -1,6 +1,6 @@
 """Jobs, their attempts and events as the head's API shows them: in lists and in whole stories."""
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from gsched.model.gpu_tokens import TokenUse
 from gsched.model.ids import format_array_id, format_job_id
@@ -279,7 +279,7 @@ class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``GET /v1/jobs``: the jobs requested, and an error for each id that is none.
 
     ``warning`` says why what is shown may not be durable yet. With ``columns=1`` most jobs that
-    wait are in ``columns`` and not in ``jobs``.
+    wait are in ``columns`` and not in ``jobs``; no other list has that field.
     """
 
     server: str
@@ -287,7 +287,7 @@ class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
     jobs: tuple[JobRow, ...]
     errors: dict[str, ErrorBody] = {}
     warning: str = ""
-    columns: tuple[JobColumns, ...] = ()
+    columns: tuple[JobColumns, ...] | UnsetType = UNSET
 
 
 class PartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):

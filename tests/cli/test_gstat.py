@@ -49,6 +49,14 @@ def table(stdout: str) -> list[list[str]]:
     return [line.split("\t") for line in stdout.splitlines()]
 
 
+def test_json_has_rows_and_no_columns(head: Path) -> None:
+    document = json.loads(run_command("gstat", "--json", head=head).stdout)
+
+    assert document.keys() == {
+        *("schema", "server", "now_s", "now_iso", "jobs", "errors", "warning"),
+    }
+
+
 def test_a_pipe_gets_every_value_whole_between_tabs_torques_columns_first(head: Path) -> None:
     ran = run_command("gstat", head=head)
 

@@ -83,7 +83,7 @@ def test_all_wait_for_one_reason_where_nothing_is_started(world: World) -> None:
         world.head.safe_mode = ""
 
     assert plain_list(both)[1] == plain_list(rows)[1]
-    assert not any(each.ahead for each in both.columns)
+    assert not any(each.ahead for each in both.columns or ())
 
 
 def test_a_short_list_has_rows_alone() -> None:

@@ -91,7 +91,7 @@ def list_lines(names: Sequence[str], reply: JobList) -> tuple[Sequence[Column], 
     numbers = [row.id for row in reply.jobs]
     waits = [row.state in _WAITING and row.array is None for row in reply.jobs]
     lines: list[Line] = list(zip(numbers, waits, cells, strict=True))
-    for group in reply.columns:
+    for group in reply.columns or ():
         cells_of_jobs = _cells_of_group(names, group, reply)
         waiting = [True] * len(group.ids)
         lines += zip(group.ids, waiting, cells_of_jobs, strict=True)
