@@ -28,7 +28,15 @@ from gnode.supervisor import (
     terminal,
 )
 from gnode.supervisor.errors import LaunchError, Subject, reason
-from gnode.supervisor.start_channel import AWAY, READY, STAGING, identified, may_continue, report
+from gnode.supervisor.start_channel import (
+    AWAY,
+    READY,
+    STAGING,
+    has_outbox,
+    identified,
+    may_continue,
+    report,
+)
 from gnode.task import Task
 
 _FIRST_PAUSE_S = 0.02  # before the second look for a directory that does not exist; then doubled
@@ -106,6 +114,8 @@ def _run(
     if task.switch_user:
         identified(channel)
     is_away = away.look(task)
+    if is_away and not has_outbox(channel):
+        return
     private.check_paths(task)
     if staging.has_begun_before(task):
         planned = (*output.planned_paths(task), AWAY if is_away else "")

@@ -66,6 +66,8 @@ def start(
     umask = os.umask(task.umask)
     try:
         place = AWAY if away.look(task) else ""
+        if place:
+            away.make_outbox(task)
         files, descriptors = child.prepare_as_owner(task, pause)
         paths = (*files, place)
         opened(*paths)

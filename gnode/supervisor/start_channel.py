@@ -2,8 +2,9 @@
 
 The process sends ``IDENTIFIED`` once it is the owner, if it had to become that; ``STAGING`` with
 the paths of its output if files are copied first; then ``READY`` with these paths, or ``FAILED``
-with the evidence. `AWAY` follows the paths where the node lacks the directory of submission. It
-continues when it gets ``GO``. Its end closes by the exec: it has started.
+with the evidence. It continues when it gets ``GO``. Where the node lacks the directory of
+submission, ``OUTBOX`` comes first, also answered by ``GO``, and `AWAY` follows the paths. Its end
+closes by the exec: it has started.
 """
 
 import errno
@@ -18,6 +19,7 @@ from gnode.task import Task
 
 _IDENTIFIED, STAGING, READY, _FAILED, _GO = b"I", b"S", b"R", b"F", b"G"
 AWAY: Final = "away"
+_OUTBOX = b"O"
 _STARTED = b""  # no message at all is the last one
 _MESSAGE_BYTES_MAX: Final = 16384  # two paths of 4096 bytes, or a message about one
 _LOOK_S: Final = 0.2  # how often a start that hangs looks for an order to stop
@@ -37,6 +39,12 @@ def may_continue(channel: int, state: bytes, paths: tuple[str, str, str]) -> boo
     return os.read(channel, 1) == _GO  # else the supervisor is dead, or has been told to stop
 
 
+def has_outbox(channel: int) -> bool:
+    """Have the supervisor make the outbox; return whether this process is to continue."""
+    os.write(channel, _OUTBOX)
+    return os.read(channel, 1) == _GO
+
+
 def report(channel: int, error: LaunchError) -> None:
     """Tell the supervisor why the job cannot start."""
     evidence = f"{error.stage}\0{error.subject}\0{error.errno}\0".encode()
@@ -54,9 +62,17 @@ class StartChannel:
         channel: a SOCK_SEQPACKET socket.
         task: that is started.
         look: called while no message comes; it raises `LaunchError` if the job is to be stopped.
+        make_outbox: called where the job needs one; it raises `LaunchError` if there can be none.
     """
 
-    def __init__(self, channel: socket.socket, task: Task, look: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        channel: socket.socket,
+        task: Task,
+        look: Callable[[], None],
+        make_outbox: Callable[[], None],
+    ) -> None:
+        self._make_outbox = make_outbox
         self._channel = channel
         self._task = task
         self._look = look
@@ -98,6 +114,10 @@ class StartChannel:
                 raise self._hanging(hangs, limit_s) from None
             if message == _IDENTIFIED:
                 message, hangs = None, "workdir"
+            elif message == _OUTBOX:
+                message = None
+                self._make_outbox()
+                self.let_continue()
         if message.startswith(_FAILED):
             raise _failure_of(message)
         if message[:1] != expected:  # its user may have killed it, or its memory limit

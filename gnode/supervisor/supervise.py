@@ -287,7 +287,6 @@ class _Supervisor:
         """Start the job's process and record it."""
         child.check_owner(self._task, around)
         self._user_dir.make()
-        away.make_outbox(self._task)
         private.make(self._task, around)
         cgroup.prepare(self._task)
         self._announce_start()
@@ -343,7 +342,12 @@ class _Supervisor:
                 listener.close()
             theirs.close()
             failpoint("supervisor.start.after_fork")
-            channel = StartChannel(ours, self._task, lambda: self._pause(0.0))
+            channel = StartChannel(
+                ours,
+                self._task,
+                lambda: self._pause(0.0),
+                lambda: away.make_outbox(self._task),
+            )
             if staging.has_begun_before(self._task):
                 self._let_stage_in(channel)
             self._publish(*channel.paths(READY, self._before_s()))
@@ -422,8 +426,6 @@ class _Supervisor:
         if place == AWAY:
             self._is_away = True
             away.adapt(self._task)
-        else:
-            away.remove_outbox(self._task)
 
     def _pause(self, pause_s: float) -> None:
         """Wait for a directory of the job, or for an order to stop it.
