@@ -80,7 +80,7 @@ def safe_mode(cluster: Cluster) -> str:
     return cluster.head.status().safe_mode
 
 
-def test_a_restored_snapshot_gives_no_id_and_no_outcome_of_another_job(
+def test_a21_a_restored_snapshot_gives_no_id_and_no_outcome_of_another_job(
     cluster: Cluster, judge: Judge
 ) -> None:
     """The mark and the database agree: only the copy itself and the nodes tell."""

@@ -4,7 +4,12 @@ import errno
 import threading
 from pathlib import Path
 
+import pytest
+
+from gsched.config.tables import QueueConfig
+from gsched.errors import NotPermittedError
 from gsched.model.job import Owner
+from gschedd.core.requests.access import check_queue_access
 from gschedd.core.state.settings import Privileged, Settings
 from gschedd.http.callers import (
     KEPT_S,
@@ -153,3 +158,35 @@ def test_an_operators_uid_that_another_user_has_now_is_no_operator() -> None:
 
     assert not callers.caller(1005, 1).operator
     assert callers.caller(0, 0).operator, "root is one whatever its name"
+
+
+def test_t68_groups_that_cannot_be_read_let_nobody_into_a_queue_for_some() -> None:
+    """Neither a name service that fails nor one that hangs: who is not known to be in it is out."""
+
+    def fails(_uid: int) -> str:
+        raise OSError("the directory is away")
+
+    queue = QueueConfig(name="gpu", allow_groups=("staff",))
+    config = Settings(server="head", queues={"gpu": queue}, operators=Privileged())
+    clock = HandClock()
+    names = UserNames(clock, Directory(alice=1001).name)
+    callers = Callers(settings=lambda: config, names=names, groups=UserNames(clock, fails))
+
+    caller = callers.caller(1001, 1001, acts=True)
+
+    with pytest.raises(NotPermittedError, match="may not use queue gpu"):
+        check_queue_access("gpu", caller, config)
+
+
+def test_t68_an_operator_whose_name_cannot_be_read_is_none() -> None:
+    def fails(_uid: int) -> str:
+        raise OSError("the directory is away")
+
+    config = Settings(
+        server="head",
+        queues={},
+        operators=Privileged(uids=frozenset({0, 1005}), names={1005: "olga"}),
+    )
+    callers = Callers(settings=lambda: config, names=UserNames(HandClock(), fails))
+
+    assert not callers.caller(1005, 1, acts=True).operator
