@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from gsched.protocol.messages import JobMessage, MessageReply
     from gsched.protocol.node_rows import NodeList
     from gsched.protocol.predictions import NodePredictions, PredictionsReply
-    from gsched.protocol.queues import QueueChange
+    from gsched.protocol.queues import ObjectsReply, QueueChange
     from gsched.protocol.recover import RecoverReply
     from gsched.protocol.rerun import RerunReply
     from gsched.protocol.reservations import ReservationChange, ReservationsReply
@@ -264,6 +264,12 @@ class HeadClient:
         from gsched.protocol.queues import QueueRequest  # late: few commands need it
 
         return self._post("/v1/queues", QueueRequest(changes=tuple(changes)), api.ActionReply)
+
+    def objects(self) -> "ObjectsReply":
+        """Return what of queues, projects, users and QOS differs from the defaults."""
+        from gsched.protocol.queues import ObjectsReply  # late: few commands need it
+
+        return self._get("/v1/objects", ObjectsReply)
 
     def act(self, request: "AnyJobAction") -> api.ActionReply:
         """Delete, hold, release, signal, rerun or alter jobs: one result for each, in order."""

@@ -243,18 +243,20 @@ def _node_operands(context: click.Context, incomplete: str) -> Found:
 
 
 def _queue_words(context: click.Context, incomplete: str) -> Found:
-    """Yield the commands of gmgr, then queues, then attributes."""
-    from gsched.config.tables import QUEUE_ATTRIBUTES  # late: gmgr alone needs it
+    """Yield the commands of gmgr, then kinds and queues, then attributes."""
+    from gsched.config.objects import KINDS, attributes  # late: gmgr alone needs it
 
     verb, *rest = context.params.get("words") or ("",)
     if not verb:
         verbs = ("list", "print", "export", "create", "set", "unset", "delete")
         yield from (CompletionItem(each) for each in verbs)
     elif not rest:
+        yield from (CompletionItem(each) for each in KINDS)
         yield from _queues(context, incomplete)
     elif verb in {"create", "set", "unset"}:
+        kind = next((each for each in KINDS if each == rest[0]), KINDS[1])
         end = "" if verb == "unset" else "="
-        yield from (CompletionItem(f"{each}{end}") for each in QUEUE_ATTRIBUTES)
+        yield from (CompletionItem(f"{each}{end}") for each in attributes(kind))
 
 
 def _task_names(context: click.Context, incomplete: str) -> Found:

@@ -24,6 +24,10 @@ class ResourceLimits(
         max_gpus_of: GPUs by type, as ``{ h100 = 8 }``.
         max_running_gpu_hours: the GPUs of all running jobs, each times the walltime that its job
             has left, hours. Jobs need a walltime.
+        max_gpu_hours_per_day, max_gpu_hours_per_week, max_gpu_hours_per_month,
+            max_gpu_hours_per_30_days: budgets: the GPU time of all jobs since the day, the week
+            (Monday) or the month began, or today and the 29 days before, in UTC; running jobs count
+            with all of their walltime. Jobs need a walltime.
         max_walltime_s: of a job.
     """
 
@@ -34,6 +38,10 @@ class ResourceLimits(
     max_gpus_of: dict[str, MostGpus] | None = None
     max_memory_bytes: Most | None = None
     max_running_gpu_hours: MostHours | None = None
+    max_gpu_hours_per_day: MostHours | None = None
+    max_gpu_hours_per_week: MostHours | None = None
+    max_gpu_hours_per_month: MostHours | None = None
+    max_gpu_hours_per_30_days: MostHours | None = None
     max_walltime_s: MostSeconds | None = None
 
 

@@ -72,6 +72,8 @@ class SharesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         combine: a job is charged for the largest of the three (``max``) or for all (``sum``).
         default_project: of jobs that name none, of users who are in no project; empty: none.
         enforce: jobs of users who are in no project are refused, unless there is a default one.
+        over_budget: what becomes of a job for which a budget of GPU-hours has too little left: it
+            waits for the next period (``wait``), or is refused (``refuse``).
     """
 
     half_life_s: Seconds = 604800.0
@@ -82,6 +84,7 @@ class SharesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     combine: Literal["max", "sum"] = "max"
     default_project: str = ""
     enforce: bool = False
+    over_budget: Literal["wait", "refuse"] = "wait"
 
 
 class PriorityConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,6 +1,6 @@
 """How the configuration of a daemon was read, and keys of it that have changed."""
 
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct, structs
 
@@ -9,6 +9,9 @@ from gsched.model.numbers import Amount
 #: Of a text that a node sends, characters, and of keys that wait for a restart there.
 MAX_TEXT: Final = 500
 MAX_KEYS: Final = 50
+
+#: What operators change on a running head; see `gsched.config.objects`.
+ObjectKind = Literal["server", "queue", "project", "user", "qos"]
 
 
 class ConfigChange(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -25,7 +25,7 @@ from gsched.protocol.api import NotifyRow
 from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.core.requests.followers import awaited, recall
-from gschedd.core.requests.queues import overridden
+from gschedd.core.requests.queues import in_force
 from gschedd.core.views.jobs import jobs_by_state, queue_rows
 from gschedd.daemon.head_lease import wait_to_rule
 from gschedd.daemon.housekeeping import Check, Housekeeping
@@ -37,7 +37,7 @@ from gschedd.daemon.setup import (
     begin_notifying,
     empty_state,
     keep_from,
-    log_set_aside,
+    log_odd_jobs,
     make_state_dir,
     privileges,
     relearn,
@@ -131,12 +131,12 @@ class Service:
         self._overrides = begin_overrides(
             self._store, config.head.state_dir, replicated=self._lease.held is not None
         )
-        settings = overridden(self._configured, self._overrides)
+        settings = in_force(self._configured, self._overrides)
         self._authority = HeadAuthority(config, self._opened.cluster, settings.server, self._clock)
         state = empty_state(settings, chosen)
         self._damaged = self._store.load(state)
         self._set_aside = frozenset(state.damaged)
-        log_set_aside(state.damaged)
+        log_odd_jobs(state, settings)
         model = chosen.make_model() if config.history.learn else None
         if model is not None:
             learned = relearn(model, self._store, config.history.learn_rows)

@@ -21,6 +21,7 @@ from gsched.config.units import BadValueError
 from gsched.config.words import monitor_socket_of
 from gsched.errors import ConfigError
 from gsched.model.ids import short_job_id
+from gschedd.core.requests.queues import orphans
 from gschedd.core.state.settings import Privileged, Settings
 from gschedd.core.state.state import State
 from gschedd.models.predict import Model
@@ -188,9 +189,11 @@ def relearn(model: Model, store: Store, most: int) -> int:
     return len(runs)
 
 
-def log_set_aside(jobs: Iterable[int]) -> None:
-    """Name the jobs whose records are damaged."""
-    for job in sorted(jobs):
+def log_odd_jobs(state: State, settings: Settings) -> None:
+    """Name the jobs whose records are damaged, and the projects and QOS that jobs miss."""
+    for sentence in orphans(state, settings):
+        log.warning("%s", sentence)
+    for job in sorted(state.damaged):
         name = short_job_id(job)
         log.critical(
             "job %s is set aside: its record is damaged. What runs of it is left alone; an "

@@ -1,4 +1,4 @@
-"""Changes of queues and of scheduling on a running head (operators only)."""
+"""Changes of queues, projects, users and QOS, and of scheduling, on a running head."""
 
 import asyncio
 import logging
@@ -10,13 +10,14 @@ from gsched.config.rules import check_queues
 from gsched.config.units import BadValueError
 from gsched.errors import GschedError, InvalidRequestError, StorageError
 from gsched.protocol import api
-from gsched.protocol.queues import QueueRequest
-from gschedd.core.requests.authorize import Verb
+from gsched.protocol.queues import QueueChange, QueueRequest
+from gschedd.core.requests.authorize import Verb, may
+from gschedd.core.requests.objects import check_coordinator
 from gschedd.core.requests.queues import (
     Overrides,
     changed,
     hidden_changes,
-    overridden,
+    in_force,
 )
 from gschedd.core.state.settings import Settings
 from gschedd.engine.loop import Engine
@@ -76,7 +77,7 @@ class Queues:
         """
         async with self._turn:
             await self._engine.settled()
-            await self._engine.configure(overridden(configured, self._overrides), take)
+            await self._engine.configure(in_force(configured, self._overrides), take)
             before, self._configured = self._configured, configured
         return tuple(hidden_changes(before, configured, self._overrides))
 
@@ -85,22 +86,26 @@ class Queues:
 
         They count when it answers: the next request of the caller sees them.
         """
-        caller = self._callers.allowed(request, Verb.CHANGE_QUEUES)
+        caller = self._callers.of(request)
         wanted = await read_body(request, self._bodies, QueueRequest)
         note_verb(request, Verb.CHANGE_QUEUES.value, *(each.queue for each in wanted.changes))
         head = self._engine.head
         async with self._turn:
             await self._engine.settled()
+            if not may(caller, Verb.CHANGE_QUEUES):
+                for each in wanted.changes or (QueueChange(verb="set"),):
+                    check_coordinator(each, caller.user, head.settings)
             overrides = self._overrides
             for each in wanted.changes:
                 overrides = changed(overrides, each, configured=self._configured, state=head.state)
-            _check_together(overridden(self._configured, overrides))
+            settings = in_force(self._configured, overrides)
+            _check_together(settings)
             try:
                 await self._keep(overrides)
             except OSError as error:
                 raise StorageError(f"the change cannot be written: {error.strerror}") from None
             try:
-                await self._engine.configure(overridden(self._configured, overrides))
+                await self._engine.configure(settings)
             except GschedError:  # a job came meanwhile
                 await self._keep(self._overrides)
                 raise
@@ -110,7 +115,7 @@ class Queues:
         return answer(
             api.ActionReply(
                 results=tuple(
-                    api.ActionResult(id=each.queue, text=f"{each.verb}: done")
+                    api.ActionResult(id=each.queue or each.kind, text=f"{each.verb}: done")
                     for each in wanted.changes
                 )
             )

@@ -17,7 +17,7 @@ from gsched.protocol import tokens as t
 from gsched.protocol.code import CodePiece, CodeReply
 from gsched.protocol.hosts import HostList
 from gsched.protocol.messages import JobMessage, MessageReply
-from gsched.protocol.queues import QueueRequest
+from gsched.protocol.queues import ObjectsReply, QueueRequest
 from gsched.protocol.rerun import RerunFailed, RerunReply
 from gsched.protocol.reservations import ReservationChange, ReservationsReply
 from gsched.protocol.running import ReloadReply, RunningConfig
@@ -53,6 +53,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
         *("post", "/v1/reservations", "create, alter or delete a reservation"),
         *(ReservationChange, ReservationsReply),
     ),
+    ("get", "/v1/objects", "queues, projects, users and QOS", None, ObjectsReply),
     ("get", "/v1/shares", "usage and fair shares of projects and users", None, SharesReply),
     ("get", "/v1/history", "past jobs and totals", None, job_rows.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),

@@ -1,4 +1,7 @@
-"""Fair shares: the usage is copied at one moment, and rows of it are made in a thread."""
+"""Fair shares, limits, and the objects that have them.
+
+The usage is copied at one moment, and rows of it are made in a thread.
+"""
 
 import asyncio
 from functools import partial
@@ -7,8 +10,11 @@ from aiohttp import web
 
 from gsched.clock import Clock
 from gsched.model.limits import MAX_WORD
+from gsched.protocol.queues import ObjectsReply
 from gsched.protocol.shares import SharesReply
 from gschedd.core.requests.authorize import Verb, may
+from gschedd.core.requests.objects import shown_objects
+from gschedd.core.state.settings import Caller
 from gschedd.core.views.shares import UsageNow, share_rows, used_now
 from gschedd.http.answers import answer
 from gschedd.http.callers import Callers
@@ -27,7 +33,12 @@ class ShareQueries:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [web.get("/v1/shares", self.give)]
+        return [web.get("/v1/shares", self.give), web.get("/v1/objects", self.give_objects)]
+
+    async def give_objects(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/objects``: attributes of all objects that differ from the defaults."""
+        only = self._only(self._callers.of(request))
+        return answer(ObjectsReply(objects=shown_objects(self._engine.head.settings, only)))
 
     async def give(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/shares``: of all projects and users, or of those that are named."""
@@ -37,9 +48,13 @@ class ShareQueries:
             warning = await self._engine.shown()
             head, now_s = self._engine.head, self._clock.wall_s()
             used = used_now(head.state, head.settings, now_s)
-            if caller.is_private and not may(caller, Verb.READ_JOB):
-                named["only"] = caller.user
+            if only := self._only(caller):
+                named["only"] = only
             return await asyncio.to_thread(partial(_reply, used, now_s, warning, named))
+
+    def _only(self, caller: Caller) -> str:
+        """Return the only user of whom the caller may see anything; empty: all."""
+        return caller.user if caller.is_private and not may(caller, Verb.READ_JOB) else ""
 
 
 def _reply(used: UsageNow, now_s: float, warning: str, named: dict[str, str]) -> web.Response:

@@ -12,8 +12,8 @@ from msgspec import Struct, structs
 
 from gsched.model.ids import short_job_id
 from gsched.model.resources import Request, Share, percent_held
+from gschedd.plan.amounts import amounts_there
 from gschedd.plan.limited_training import WithinLimits
-from gschedd.plan.limits import amounts_there
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
 from gschedd.plan.windows import Closed, barred, without

@@ -11,8 +11,9 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from gschedd.plan.amounts import amounts_needed, amounts_there
 from gschedd.plan.elastic import at_count, is_elastic
-from gschedd.plan.limits import AtLimit, LimitRoom, amounts_needed, amounts_there
+from gschedd.plan.limits import AtLimit, LimitRoom
 from gschedd.plan.snapshot import Group, Plan, Policy, Snapshot, Wait
 from gschedd.plan.training import TrainingProfile, gpu_count
 

@@ -16,20 +16,17 @@ from msgspec import Struct, structs
 
 from gsched.config.limits import LimitTables, ResourceLimits, SharedLimitTables
 from gsched.config.shares import ProjectConfig, ancestry
-from gsched.model.resources import WHOLE_PERCENT, Allocation, Gpu, Request, percent_held
+from gsched.model.resources import WHOLE_PERCENT, Allocation
 from gsched.model.units import format_duration, format_size
-from gschedd.plan.space import FreeNode, Spaces
+from gschedd.plan.amounts import OF, Amounts, Nodes, amounts_of, most_of
+from gschedd.plan.budgets import DAY_S, PERIODS, Budgets, Spending, by_day
 from gschedd.plan.words import Reason
 
 #: ``("all",)``, ``("queue", "gpu")``, ``("user", "alice")``, ``("queue", "gpu", "user", "alice")``.
 Scope = tuple[str, ...]
-Amounts = Mapping[str, int]
-Nodes = Mapping[str, FreeNode] | Spaces
 
 #: Of one GPU for an hour, in the unit of its counter: percent times milliseconds.
 GPU_HOUR: Final = WHOLE_PERCENT * 3_600_000
-#: Ends the counter of GPUs of a type.
-OF: Final = " of "
 
 
 class LimitKind(NamedTuple):
@@ -57,6 +54,12 @@ KINDS: Final = (
     LimitKind("max_gpus_of", "gpus", WHOLE_PERCENT, "GPUs"),
     LimitKind("max_memory_bytes", "memory", 1, "memory"),
     LimitKind("max_running_gpu_hours", "gpu_time", GPU_HOUR, "GPU-hours in running jobs"),
+    LimitKind("max_gpu_hours_per_day", "gpu_time per day", GPU_HOUR, "GPU-hours per day"),
+    LimitKind("max_gpu_hours_per_week", "gpu_time per week", GPU_HOUR, "GPU-hours per week"),
+    LimitKind("max_gpu_hours_per_month", "gpu_time per month", GPU_HOUR, "GPU-hours per month"),
+    LimitKind(
+        "max_gpu_hours_per_30_days", "gpu_time per 30 days", GPU_HOUR, "GPU-hours per 30 days"
+    ),
     LimitKind("max_queued", "queued", 1, "unfinished jobs", at_start=False),
     LimitKind("max_walltime_s", "walltime", 1, "walltime", at_start=False),
 )
@@ -91,6 +94,11 @@ class Bound(Struct, frozen=True, kw_only=True):
     counter: str
     most: int
     named: bool = False
+
+    @property
+    def takes(self) -> str:
+        """Return what of a job counts: for budgets its GPU time."""
+        return "gpu_time" if self.counter in PERIODS else self.counter
 
     @property
     def gpu_type(self) -> str:
@@ -137,7 +145,10 @@ class LimitRules:
         queues: Mapping[str, LimitTables],
         projects: Mapping[str, ProjectConfig] | None = None,
         qos: Mapping[str, LimitTables] | None = None,
+        *,
+        refuses_over_budget: bool = False,
     ) -> None:
+        self.refuses_over_budget = refuses_over_budget
         self._projects = dict(projects or {})
         named = {"queue": queues, "project": self._projects, "qos": qos or {}}
         self._tables: dict[Scope, SharedLimitTables] = {(): _tables_of(site)}
@@ -148,7 +159,15 @@ class LimitRules:
         #: Whether there is any limit, one of GPUs by type, and one of the time of running jobs.
         self.is_on = any(each != ResourceLimits() for each in limits)
         self.by_type = any(each.max_gpus_of for each in limits)
-        self.by_time = any(each.max_running_gpu_hours is not None for each in limits)
+        budgets = [kind for kind in KINDS if kind.counter in PERIODS]
+        self.budgets = tuple(
+            kind.counter
+            for kind in budgets
+            if any(getattr(each, kind.key) is not None for each in limits)
+        )
+        self.by_time = bool(self.budgets) or any(
+            each.max_running_gpu_hours is not None for each in limits
+        )
         self._of: dict[Party, tuple[Bound, ...]] = {}
         self._parties: dict[Party, Party | None] = {}
 
@@ -156,7 +175,11 @@ class LimitRules:
         if not isinstance(other, LimitRules):
             return False
         both_off = not self.is_on and not other.is_on
-        return both_off or (self._tables, self._projects) == (other._tables, other._projects)
+        return both_off or self._content == other._content
+
+    @property
+    def _content(self) -> tuple[object, ...]:
+        return self._tables, self._projects, self.refuses_over_budget
 
     def __hash__(self) -> int:
         return hash(self.is_on)
@@ -299,12 +322,24 @@ class CountedUse(Struct, frozen=True, kw_only=True):
     Attributes:
         walltime_ms: that it may still run, if it has not started; None: without end.
         end_ms: when its walltime ends, if it has; milliseconds since the epoch.
+        since_ms: when it started, likewise; 0: it has not.
     """
 
     party: Party
     amounts: Amounts
     walltime_ms: int | None = None
     end_ms: int = 0
+    since_ms: int = 0
+
+    @property
+    def spending(self) -> Spending:
+        """Return what counts for budgets."""
+        return Spending(
+            percent=self.amounts.get("gpus", 0),
+            since_ms=self.since_ms,
+            end_ms=self.end_ms,
+            walltime_ms=self.walltime_ms or 0,
+        )
 
     @property
     def counted(self) -> Amounts:
@@ -327,6 +362,7 @@ class LimitBook:
         self.held: dict[int, CountedUse] = {}
         self.queued: dict[int, tuple[frozenset[Scope], int]] = {}
         self.counts: dict[Scope, Counter[str]] = {}
+        self.budgets = Budgets(rules.budgets)
         self._ends: list[tuple[int, int]] = []
 
     def copy(self) -> "LimitBook":
@@ -335,6 +371,7 @@ class LimitBook:
         other.held = dict(self.held)
         other.queued = self.queued  # nobody submits in a forecast
         other.counts = {scope: Counter(counts) for scope, counts in self.counts.items()}
+        other.budgets = self.budgets.copy()
         other._ends = list(self._ends)
         return other
 
@@ -342,10 +379,10 @@ class LimitBook:
         """Let a job count what it has now; None: nothing."""
         before = self.held.pop(job, None)
         if before is not None:
-            self._add(self._scopes(before.party), before.counted, -1)
+            self._add_job(before, -1)
         if held is not None:
             self.held[job] = held
-            self._add(self._scopes(held.party), held.counted, 1)
+            self._add_job(held, 1)
             if held.end_ms and self.rules.by_time:
                 heapq.heappush(self._ends, (held.end_ms, job))
 
@@ -362,9 +399,38 @@ class LimitBook:
         if party is not None:
             left_ms = None if walltime_s is None else round(walltime_s * 1000)
             end_ms = 0 if left_ms is None else round(now_s * 1000) + left_ms
-            amounts = amounts_of(allocation, nodes)
-            held = CountedUse(party=party, amounts=amounts, walltime_ms=left_ms, end_ms=end_ms)
+            held = CountedUse(
+                party=party,
+                amounts=amounts_of(allocation, nodes),
+                walltime_ms=left_ms,
+                end_ms=end_ms,
+                since_ms=round(now_s * 1000),
+            )
             self.count(job, held)
+
+    def finish(self, job: int, now_s: float) -> None:
+        """Let a running job end in a forecast; what it has used counts for budgets."""
+        held = self.held.get(job)
+        self.count(job, None)
+        if held is not None and held.since_ms:
+            percent = held.amounts.get("gpus", 0)
+            self.spend(held.party, by_day(percent, held.since_ms / 1000, now_s))
+
+    def spend(self, party: Party, days: Mapping[int, int]) -> None:
+        """Let GPU time by day count that an attempt has used which has ended."""
+        if self.rules.budgets:
+            self.budgets.spend(self.rules.scopes(party), days)
+
+    def begin_day(self, now_s: float) -> None:
+        """Let budgets count in the periods in which a day is, if it is another one."""
+        day = math.floor(now_s / DAY_S)
+        if not self.rules.budgets or self.budgets.day == day:
+            return
+        for held in self.held.values():
+            self._add_job(held, -1)
+        self.budgets.begin_day(day)
+        for held in self.held.values():
+            self._add_job(held, 1)
 
     def resize(self, job: int, allocation: Allocation, nodes: Nodes) -> None:
         """Let a running job have another allocation."""
@@ -380,6 +446,12 @@ class LimitBook:
             scopes = self.rules.scopes(party)
             self.queued[job] = (scopes, jobs)
             self._add(scopes, {"queued": jobs}, 1)
+
+    def _add_job(self, held: CountedUse, sign: int) -> None:
+        scopes = self._scopes(held.party)
+        self._add(scopes, held.counted, sign)
+        if self.rules.budgets:
+            self._add(scopes, self.budgets.amounts(held.spending), sign)
 
     def _scopes(self, party: Party) -> Iterable[Scope]:
         return self.rules.scopes(party)
@@ -410,6 +482,9 @@ class LimitBook:
     def used(self, scope: Scope, counter: str, now_s: float) -> float:
         """Return what of a counter is used; infinite where a job has no end."""
         counts = self.counts.get(scope)
+        if counter in PERIODS:
+            now_ms = math.floor(now_s * 1000)
+            return self.budgets.used(scope, counter, counts or Counter(), now_ms)
         if counts is None:
             return 0
         if counter != "gpu_time":
@@ -429,6 +504,7 @@ class LimitRoom:
         self._taken: dict[Scope, Counter[str]] = {}
         self._moved: dict[int, CountedUse] = {}
         if self.rules.by_time:
+            book.begin_day(now_s)
             book.pass_ends(now_s)
 
     def copy(self) -> "LimitRoom":
@@ -447,7 +523,7 @@ class LimitRoom:
 
     def used(self, bound: Bound) -> float:
         """Return what is used of a limit."""
-        taken = self._taken[bound.scope][bound.counter] if bound.scope in self._taken else 0
+        taken = self._taken[bound.scope][bound.takes] if bound.scope in self._taken else 0
         return self.book.used(bound.scope, bound.counter, self.now_s) + taken
 
     def lack(self, party: Party | None, needed: Mapping[str, float]) -> AtLimit | None:
@@ -460,7 +536,7 @@ class LimitRoom:
         if party is None:
             return None
         for bound in self.rules.bounds(party):
-            amount = needed.get(bound.counter, 0)
+            amount = needed.get(bound.takes, 0)
             if amount and bound.kind.at_start:
                 used = self.used(bound)
                 if used + amount > bound.most:
@@ -480,10 +556,15 @@ class LimitRoom:
     def frees_s(self, party: Party, needed: Mapping[str, float]) -> float | None:
         """Return when a job may not lack GPU time any more if nothing else happens; else None.
 
-        Jobs that have not started are assumed to start now.
+        Jobs that have not started are assumed to start now. A budget is looked at every day.
         """
         times_s = []
         for bound in self.rules.bounds(party):
+            if bound.counter in PERIODS:
+                amount = needed.get(bound.takes, 0)
+                if amount <= bound.most < self.used(bound) + amount:
+                    times_s.append((math.floor(self.now_s / DAY_S) + 1.0) * DAY_S)
+                continue
             rate = self.book.counts.get(bound.scope, Counter())["gpus"]
             excess = self.used(bound) + needed.get(bound.counter, 0) - bound.most
             can_start = bound.counter == "gpu_time" and needed.get("gpu_time", 0) <= bound.most
@@ -523,66 +604,3 @@ class LimitRoom:
             left_ms = max(0, held.end_ms - now_ms) if held.end_ms else held.walltime_ms
             more["gpu_time"] = math.inf if left_ms is None else more["gpus"] * left_ms
         return more
-
-
-def most_of(one: Amounts, other: Amounts) -> dict[str, int]:
-    """Return the more of each amount."""
-    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
-
-
-def amounts_of(allocation: Allocation, nodes: Nodes) -> dict[str, int]:
-    """Return what an allocation counts, without its time."""
-    found: Counter[str] = Counter(running=1 if allocation else 0)
-    for share in allocation:
-        node = nodes[share.node] if share.node in nodes else None  # noqa: SIM401 # no get of Spaces
-        if share.exclusive and node is not None:
-            found["cpus"] += node.total_cpus
-            found["memory"] += node.total_memory_bytes
-            found["gpus"] += WHOLE_PERCENT * len(node.all_gpus)
-            _count_types(found, ((gpu, WHOLE_PERCENT) for gpu in node.all_gpus))
-            continue
-        found["cpus"] += share.cpus
-        found["memory"] += share.memory_bytes
-        found["gpus"] += percent_held([share])
-        if node is not None and (share.gpu_indices or share.gpu_shares):
-            gpus = {gpu.index: gpu for gpu in node.all_gpus}
-            held = (
-                (gpus[each.index], each.percent) for each in share.gpus_held if each.index in gpus
-            )
-            _count_types(found, held)
-    return {name: amount for name, amount in found.items() if amount}
-
-
-def _count_types(found: Counter[str], gpus: Iterable[tuple[Gpu, int]]) -> None:
-    for gpu, percent in gpus:
-        if gpu.type:
-            found[f"gpus{OF}{gpu.type}"] += percent
-
-
-def amounts_there(
-    allocation: Allocation, nodes: Nodes, walltime_s: float | None
-) -> dict[str, float]:
-    """Return what a job counts that starts on an allocation, with its time."""
-    return _with_time(dict(amounts_of(allocation, nodes)), walltime_s)
-
-
-def amounts_needed(request: Request, walltime_s: float | None) -> dict[str, float]:
-    """Return the least that a job counts wherever it starts, with its time."""
-    found: Counter[str] = Counter(running=1, cpus=request.cpus, memory=request.memory_bytes)
-    for chunk in request.chunks:
-        percent = chunk.count * chunk.gpus * WHOLE_PERCENT
-        percent += 0 if chunk.gpu_share is None else chunk.count * chunk.gpu_share.percent
-        found["gpus"] += percent
-        if chunk.gpu_type:
-            found[f"gpus{OF}{chunk.gpu_type}"] += percent
-    needed: dict[str, float] = {name: amount for name, amount in found.items() if amount}
-    return _with_time(needed, walltime_s)
-
-
-def _with_time(amounts: Mapping[str, float], walltime_s: float | None) -> dict[str, float]:
-    """Return amounts with the time of their GPUs."""
-    gpus = amounts.get("gpus", 0)
-    if not gpus:
-        return dict(amounts)
-    left_ms = math.inf if walltime_s is None else round(walltime_s * 1000)
-    return {**amounts, "gpu_time": gpus * left_ms}

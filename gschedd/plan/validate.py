@@ -7,9 +7,10 @@ from msgspec import Struct, structs
 
 from gsched.model.ids import short_job_id
 from gsched.model.resources import Allocation, Chunk, GpuShareRequest, Request, Share
+from gschedd.plan.amounts import amounts_there
 from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place, sum_of
-from gschedd.plan.limits import AtLimit, LimitRoom, amounts_there
+from gschedd.plan.limits import AtLimit, LimitRoom
 from gschedd.plan.room import shortage
 from gschedd.plan.sharing import SharedGpu, share_of_gpu, untouched
 from gschedd.plan.snapshot import JobClass, Move, Plan, Start

@@ -15,9 +15,13 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.config.shares import SharesConfig
+from gsched.model.resources import WHOLE_PERCENT
+from gschedd.plan.budgets import DAY_S, by_day
 from gschedd.shares.tree import Association
 
 GIB: Final = 1 << 30
+#: So many days are kept beside today: the longest period has 31.
+KEPT_DAYS: Final = 31
 
 
 class Held(Struct, frozen=True, kw_only=True):
@@ -26,6 +30,16 @@ class Held(Struct, frozen=True, kw_only=True):
     cpus: int = 0
     memory_bytes: int = 0
     gpus: Mapping[str, float] = {}
+
+    @property
+    def gpu_percent(self) -> int:
+        """Return all GPUs in percent of one."""
+        return round(sum(self.gpus.values()) * WHOLE_PERCENT)
+
+
+def place_of(queue: str, qos: str) -> str:
+    """Return a queue with a QOS as rows name them."""
+    return f"{queue}/{qos}"
 
 
 def rate_of(config: SharesConfig, held: Held) -> float:
@@ -48,6 +62,8 @@ class LedgerRow(Struct, kw_only=True, omit_defaults=True):
         cpu_s, memory_gb_s: what was held, by how long.
         gpu_s: likewise, by type of GPU.
         attempts: how many.
+        gpu_ms: GPU time in percent of a GPU times milliseconds, by day since the epoch (UTC) and
+            queue with QOS; days that no budget needs are left out.
     """
 
     project: str
@@ -59,6 +75,7 @@ class LedgerRow(Struct, kw_only=True, omit_defaults=True):
     memory_gb_s: float = 0.0
     gpu_s: dict[str, float] = {}
     attempts: int = 0
+    gpu_ms: dict[int, dict[str, int]] = {}
 
 
 class _Accrual:
@@ -80,12 +97,13 @@ class _Accrual:
 
 
 class _Holding(Struct, frozen=True, kw_only=True):
-    """A running attempt, and since when it holds what it does."""
+    """A running attempt, and since when it holds what it does; ``place``: queue with QOS."""
 
     whose: Association
     held: Held
     since_s: float
     rate: float
+    place: str
 
 
 class UsageLedger:
@@ -111,18 +129,29 @@ class UsageLedger:
         self._constant = math.log(2) / config.half_life_s if config.half_life_s else 0.0
         self._holdings, self._accruals = {}, {}
         for job, holding in holdings.items():
-            self.hold(job, holding.whose, holding.held, holding.since_s)
+            self.hold(job, holding.whose, holding.held, holding.since_s, holding.place)
+
+    def days_of(self, job: int, end_s: float) -> dict[int, int]:
+        """Return the GPU time by day of an attempt that ends then; see `gschedd.plan.budgets`."""
+        holding = self._holdings.get(job)
+        if holding is None:
+            return {}
+        return by_day(holding.held.gpu_percent, holding.since_s, end_s)
 
     @property
     def running(self) -> Mapping[int, tuple[Association, float]]:
         """Return whose attempts accrue, and since when, by job."""
         return {job: (each.whose, each.since_s) for job, each in self._holdings.items()}
 
-    def hold(self, job: int, whose: Association, held: Held, since_s: float) -> None:
+    def hold(
+        self, job: int, whose: Association, held: Held, since_s: float, place: str = ""
+    ) -> None:
         """Let the attempt of a job accrue from a time on, in place of one that it had."""
         self.release(job)
         rate = rate_of(self._config, held)
-        self._holdings[job] = _Holding(whose=whose, held=held, since_s=since_s, rate=rate)
+        self._holdings[job] = _Holding(
+            whose=whose, held=held, since_s=since_s, rate=rate, place=place
+        )
         accrual = self._accruals.setdefault(whose, _Accrual())
         self._advance(accrual, since_s)
         accrual.usage += self._accrued(rate, accrual.at_s - since_s)
@@ -173,6 +202,13 @@ class UsageLedger:
         row.gpu_s = dict(row.gpu_s)
         for name, count in holding.held.gpus.items():
             row.gpu_s[name] = row.gpu_s.get(name, 0.0) + count * wall_s
+        spent = by_day(holding.held.gpu_percent, holding.since_s, end_s)
+        oldest = int(now_s // DAY_S) - KEPT_DAYS
+        days = {day: dict(of) for day, of in row.gpu_ms.items() if day >= oldest}
+        for day, gpu_ms in spent.items():
+            places = days.setdefault(day, {})
+            places[holding.place] = places.get(holding.place, 0) + gpu_ms
+        row.gpu_ms = days
         return row
 
     def usage(self, now_s: float) -> dict[Association, float]:

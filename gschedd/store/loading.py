@@ -9,6 +9,7 @@ from gsched.model.states import PowerState
 from gschedd.core.apply.jobs import add_job
 from gschedd.core.state import facts as f
 from gschedd.core.state.ledger import refresh_space
+from gschedd.core.state.limit_use import load_budgets
 from gschedd.core.state.records import Attempt
 from gschedd.core.state.state import State, client_key
 from gschedd.core.training import move_costs as movecosts
@@ -62,6 +63,7 @@ def _load(db: sqlite3.Connection, state: State) -> list[Damaged]:
     state.reservations.update((each.name, each) for each in kept)
     usage = rows.whole(rows.read_usage, db.execute(rows.SELECT_USAGE), damaged)
     state.usage.rows.update(((each.project, each.user), each) for each in usage)
+    load_budgets(state, state.limits)
     attempts: dict[int, Attempt] = {}
     for row in db.execute(rows.SELECT_ATTEMPTS + "WHERE state <> 'ended'"):
         try:

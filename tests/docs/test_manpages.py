@@ -261,7 +261,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[TASKS]": TasksConfig,
     }
     for title, struct in tables.items():
-        terms = re.findall(r"^([a-z_]+(?:, [a-z_]+)*)\n    \S", sections[title], re.MULTILINE)
+        terms = re.findall(r"^([a-z0-9_]+(?:, [a-z0-9_]+)*)\n    \S", sections[title], re.MULTILINE)
         keys = {key for term in terms for key in term.split(", ")}
         assert keys == {
             field.name

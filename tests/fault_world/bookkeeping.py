@@ -16,11 +16,12 @@ from gsched.model.resources import Share
 from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.head import Head
 from gschedd.core.state.ledger import avoided_gpus, coming, kept_space
-from gschedd.core.state.limit_use import held_by, submitted_by
+from gschedd.core.state.limit_use import held_by, load_budgets, submitted_by
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State, party_of
 from gschedd.core.state.transient import WaitingGroup
 from gschedd.core.views.reasons import Reasons
+from gschedd.plan.budgets import DAY_S
 from gschedd.plan.limits import LimitBook
 from gschedd.plan.space import FreeNode, emptied, take
 
@@ -243,6 +244,8 @@ def _check_arrays(state: State) -> None:
 def _check_limits(state: State) -> None:
     """Check that what counts under limits is what jobs have, and what is kept for them."""
     book = LimitBook(state.limits.rules)
+    if state.limits.budgets.day is not None:
+        book.begin_day(state.limits.budgets.day * DAY_S)
     for job in state.jobs.values():
         held = held_by(state, job)
         book.count(job.id, held)
@@ -254,6 +257,13 @@ def _check_limits(state: State) -> None:
             for each in (state.limits, book)
         )
         demand(counted == expected, "I14", f"{scope} counts {counted}, and has {expected}")
+    load_budgets(state, book)
+    for counter in book.rules.budgets:
+        for scope in book.counts.keys() | state.limits.counts:
+            spent, found = (
+                each.budgets.used(scope, counter, Counter(), 0) for each in (book, state.limits)
+            )
+            demand(spent == found, "I14", f"{scope} has used {found} of {counter}, not {spent}")
 
 
 def _check_counts(state: State) -> None:

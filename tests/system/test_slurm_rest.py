@@ -209,3 +209,29 @@ def test_an_error_has_the_fields_that_the_schema_requires(used: Cluster) -> None
     assert answer(used, "slurmdb/v0.0.44/account/a%0Ab", 404)["accounts"] == []
     response = send(UnixConnection(socket_of(used)), "DELETE", "/slurm/v0.0.44/job/1")
     assert (response.status, response.headers["allow"]) == (405, "GET,HEAD")
+
+
+def test_projects_and_qos_are_listed_as_they_are(cluster: Cluster) -> None:
+    """With parents, shares and coordinators, also those that no job names."""
+    cluster.queues = (
+        '[[queue]]\nname = "batch"\n[[qos]]\nname = "urgent"\npriority = 50\n'
+        '[[project]]\nname = "ai"\nusers = { alice = 3 }\ncoordinators = ["alice"]\n'
+        '[[project]]\nname = "nlp"\nparent = "ai"\nusers = ["bob"]\n'
+    )
+    cluster.has_monitor = True
+    cluster.start_head()
+    wait_until(lambda: is_ready(cluster), what="the monitor to be ready")
+
+    found = {each["name"]: each for each in answer(cluster, "slurmdb/v0.0.44/accounts")["accounts"]}
+    assert found.keys() == {"ai", "nlp"}
+    assert [each["name"] for each in found["ai"]["coordinators"]] == ["alice"]
+    qos = {each["name"]: each for each in answer(cluster, "slurmdb/v0.0.44/qos")["qos"]}
+    assert {name: each["priority"]["number"] for name, each in qos.items()} == {
+        "normal": 0,
+        "urgent": 50,
+    }
+    rows = answer(cluster, "slurmdb/v0.0.44/associations")["associations"]
+    assert {(r["user"], r["account"], r["parent_account"], r["shares_raw"]) for r in rows} == {
+        ("alice", "ai", "root", 3),
+        ("bob", "nlp", "ai", 1),
+    }

@@ -1,7 +1,8 @@
-"""``gmgr``: create, change, delete and print queues of a running head."""
+"""``gmgr``: create, change, delete and print queues, projects, users and QOS of a running head."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import click
 
@@ -16,9 +17,12 @@ from gsched.cli.common import (
 )
 from gsched.cli.local.toml import queue_toml
 from gsched.cli.queue_changes import (
+    Objects,
     Term,
     change_of,
     config_of,
+    object_commands,
+    object_tables,
     printed,
     read_term,
     stated_attributes,
@@ -28,8 +32,10 @@ from gsched.cli.queue_changes import (
 from gsched.cli.running import runner
 from gsched.client import HeadClient
 from gsched.config.errors import closest
+from gsched.config.objects import KINDS, attributes, path_of
 from gsched.config.tables import QUEUE_ATTRIBUTES
 from gsched.errors import InvalidRequestError, UnknownQueueError, UsageError
+from gsched.model.configuration import ObjectKind
 from gsched.protocol.api import QueueRow, StatusReply
 from gsched.protocol.queues import QueueChange
 
@@ -40,31 +46,35 @@ Examples:
   gmgr set night allow_groups=staff,ai deny_users+=mallory
   gmgr unset night max_walltime_s
   gmgr set server scheduling=false
+  gmgr create project ai shares=3 users=alice:2,bob total.max_gpus=16
+  gmgr set user alice max_running=20
   gmgr print > queues.txt;  gmgr < queues.txt
   gmgr export >> /etc/gsched/gsched.toml
 """
+_AllObjects = Mapping[str, Objects]
 _SHOWS = ("list", "print", "export")
 _CHANGES = ("create", "set", "unset", "delete")
 
 
 @gsched_command("gmgr", epilog=EPILOG)
 @option("-n", "--dry-run", is_flag=True, help="Only check the commands.")
-@click.argument("words", nargs=-1, metavar="[COMMAND [QUEUE[,...]] [ATTRIBUTE=VALUE...]]")
+@click.argument("words", nargs=-1, metavar="[COMMAND [KIND] [NAME[,...]] [ATTRIBUTE=VALUE...]]")
 @connected
 def gmgr(head: HeadClient, *, words: tuple[str, ...], dry_run: bool, as_json: bool) -> int:
-    """Create, change, delete and show queues of the running head.
+    """Create, change, delete and show queues, projects, users and QOS of the running head.
 
-    The commands are list, print and export, and for operators create, set, unset and delete. An
-    attribute has the name of its key in [[queue]] of gsched.toml; += and -= change a list. Without
-    a command, commands are read from standard input, a line each, and all of them are carried
-    out, or none. What is set counts at once, also after a restart and whatever the file says;
-    unset lets the file count again.
+    The commands are list, print and export, and for operators create, set, unset and delete; the
+    kinds are queue (unless another one is given), project, user, qos and server. An attribute has
+    the name of its key in gsched.toml, a limit with its table, such as total.max_gpus; += and -=
+    change a list. Without a command, commands are read from standard input, a line each, and all
+    of them are carried out, or none. What is set counts at once, also after a restart and whatever
+    the file says; unset lets the file count again.
     """
-    status = head.status()
+    status, objects = head.status(), head.objects().objects
     if words and words[0] in _SHOWS:
-        return _show(status, words[0], _names(words[1:], status), as_json=as_json)
+        return _show(_Shown.of(words[1:], status, objects), words[0], as_json=as_json)
     lines = [" ".join(words)] if words else _lines()
-    changes = [change for line in lines for change in _read(line, status)]
+    changes = [change for line in lines for change in _read(line, objects)]
     if changes and not dry_run:
         head.change_queues(changes)
     if as_json:
@@ -78,7 +88,7 @@ def _lines() -> Iterator[str]:
     yield from sys.stdin
 
 
-def _read(line: str, status: StatusReply) -> Iterator[QueueChange]:
+def _read(line: str, objects: _AllObjects) -> Iterator[QueueChange]:
     """Yield the changes that a command states.
 
     Raises:
@@ -87,84 +97,143 @@ def _read(line: str, status: StatusReply) -> Iterator[QueueChange]:
     words = words_of(line)
     if not words:
         return
-    verb, *rest = words
+    verb, *named = words
     if verb not in _CHANGES:
         known = (*_SHOWS, *_CHANGES)
         near = closest(verb, known) or f"valid: {', '.join(known)}"
         raise UsageError(f"unknown command {verb!r}", hint=near)
-    if len(rest) > 1 and rest[0] == "queue" and "=" not in rest[1]:
-        rest = rest[1:]
+    kind, rest = _kind_of(named)
     if not rest:
-        raise UsageError(f"{verb}: no queue named", hint="see gmgr --help")
+        raise UsageError(f"{verb}: no {kind} named", hint="see gmgr --help")
     terms = [read_term(word) for word in rest[1:]]
     if not terms and verb in {"set", "unset"}:
-        valid = ", ".join(QUEUE_ATTRIBUTES)
+        valid = ", ".join(attributes(kind))
         raise UsageError(f"{verb}: no attribute named", hint=f"valid: {valid}")
-    if rest[0] == "server" and terms and all(term.name == "scheduling" for term in terms):
-        yield from (change_of("", *term) for term in terms)
-    else:
-        yield from _of_queues(verb, rest[0].split(","), terms, status)
+    yield from _of_objects(verb, kind, rest[0].split(","), terms, objects)
 
 
-def _of_queues(
-    verb: str, queues: Iterable[str], terms: Sequence[Term], status: StatusReply
+def _kind_of(words: Sequence[str]) -> tuple[ObjectKind, Sequence[str]]:
+    """Return the kind that a command names first, and the rest, which begins with a name."""
+    for kind in KINDS if len(words) > 1 else ():
+        if words[0] == kind == "server":
+            return kind, ("", *words[1:])
+        if words[0] == kind and "=" not in words[1]:
+            return kind, words[1:]
+    return "queue", words
+
+
+def _of_objects(
+    verb: str,
+    kind: ObjectKind,
+    names: Iterable[str],
+    terms: Sequence[Term],
+    objects: _AllObjects,
 ) -> Iterator[QueueChange]:
-    """Yield the changes of each queue.
+    """Yield the changes of each object.
 
     Raises:
         UsageError: an attribute cannot be changed so.
     """
     for term in terms:
-        _check(verb, term.name, term.operator)
-    for queue in queues:
-        if verb == "create" and queue in status.queues:
-            print_note(f"queue {printable(queue)} exists already", command="gmgr")
+        _check(verb, kind, term.name, term.operator)
+    for name in names:
+        if verb == "create" and name in objects[kind]:
+            print_note(f"{kind} {printable(name)} exists already", command="gmgr")
         elif verb in {"create", "delete"}:
-            yield QueueChange(verb="create" if verb == "create" else "delete", queue=queue)
-        yield from (change_of(queue, *term) for term in terms)
+            yield QueueChange(
+                verb="create" if verb == "create" else "delete", kind=kind, queue=name
+            )
+        for term in terms:
+            of = "queue" if term.name == "scheduling" else kind
+            yield change_of(name, *term, kind=of)
 
 
-def _check(verb: str, attribute: str, operator: str) -> None:
+def _check(verb: str, kind: ObjectKind, attribute: str, operator: str) -> None:
     """Check that an attribute can be changed so.
 
     Raises:
         UsageError: it cannot.
     """
-    if attribute not in QUEUE_ATTRIBUTES:
-        near = closest(attribute, QUEUE_ATTRIBUTES) or f"valid: {', '.join(QUEUE_ATTRIBUTES)}"
-        raise UsageError(f"unknown attribute {attribute!r}", hint=near)
+    is_known = attribute == "scheduling" if kind == "server" else False
+    if not is_known and not path_of(kind, attribute):
+        valid = attributes(kind)
+        near = closest(attribute, valid) or f"valid: {', '.join(valid)}"
+        raise UsageError(f"unknown attribute {attribute!r} of a {kind}", hint=near)
     if bool(operator) == (verb == "unset") or verb == "delete":
-        form = {"unset": "unset QUEUE ATTRIBUTE...", "delete": "delete QUEUE"}
+        named = f"{kind} NAME" if kind != "queue" else "QUEUE"
+        form = {"unset": f"unset {named} ATTRIBUTE...", "delete": f"delete {named}"}
         raise UsageError(
             f"{verb}: syntax error at {attribute!r}",
-            hint=form.get(verb, f"{verb} QUEUE ATTRIBUTE=VALUE..."),
+            hint=form.get(verb, f"{verb} {named} ATTRIBUTE=VALUE..."),
         )
 
 
-def _names(words: Sequence[str], status: StatusReply) -> Sequence[QueueRow]:
-    rows = {row.name: row for row in status.queue_rows}
-    if words[:1] == ("queue",):
-        words = words[1:]
-    names = [name for word in words for name in word.split(",")]
-    for name in names:
-        if name not in rows:
-            raise UnknownQueueError(f"unknown queue {name!r}", hint=f"queues: {', '.join(rows)}")
-    return [rows[name] for name in names or rows]
+class _Shown(NamedTuple):
+    """What is shown: queues, their limits, and objects of other kinds.
+
+    Attributes:
+        is_all: nothing was named.
+    """
+
+    status: StatusReply
+    rows: Sequence[QueueRow]
+    limits: Objects
+    others: Mapping[ObjectKind, Objects]
+    is_all: bool
+
+    @classmethod
+    def of(cls, words: Sequence[str], status: StatusReply, objects: _AllObjects) -> "_Shown":
+        """Return what the words name; without any it is all.
+
+        Raises:
+            UnknownQueueError, InvalidRequestError: there is no such object.
+        """
+        limits = {
+            queue: {name: value for name, value in values.items() if name not in QUEUE_ATTRIBUTES}
+            for queue, values in objects["queue"].items()
+        }
+        rows = {row.name: row for row in status.queue_rows}
+        kind = next((each for each in KINDS if words[:1] == (each,)), None)
+        names = [name for word in words[kind is not None :] for name in word.split(",")]
+        known = objects[kind or "queue"]
+        for name in names:
+            if name not in known and (kind or "queue") == "queue":
+                raise UnknownQueueError(
+                    f"unknown queue {name!r}", hint=f"queues: {', '.join(rows)}"
+                )
+            if name not in known:
+                raise InvalidRequestError(
+                    f"unknown {kind} {name!r}", hint=f"known: {', '.join(known) or 'none'}"
+                )
+        if kind in {None, "queue"} and (names or kind):
+            return cls(status, [rows[name] for name in names or rows], limits, {}, is_all=False)
+        if kind is not None:
+            named = {name: known[name] for name in names or known}
+            return cls(status, (), limits, {kind: named}, is_all=False)
+        others: dict[ObjectKind, Objects] = {
+            each: objects[each] for each in KINDS if each != "queue"
+        }
+        return cls(status, list(rows.values()), limits, others, is_all=True)
 
 
-def _show(status: StatusReply, verb: str, rows: Sequence[QueueRow], *, as_json: bool) -> int:
+def _show(shown: _Shown, verb: str, *, as_json: bool) -> int:
+    status, rows, others = shown.status, shown.rows, shown.others
     if as_json:
-        print_json({"scheduling": status.scheduling, "queues": rows})
+        limits = {row.name: shown.limits[row.name] for row in rows}
+        found = {"scheduling": status.scheduling, "queues": rows, "limits": limits}
+        print_json(found | {"objects": others})
     elif verb == "list":
-        print("\n".join(_listed(rows, status)))
+        print("\n".join(_listed(shown)).lstrip("\n"))
     elif verb == "print":
-        print("\n".join(printed(rows)))
-        if len(rows) == len(status.queue_rows):
-            print(f"set server scheduling={text_of(status.scheduling)}")
+        lines = [*printed(rows)]
+        lines += object_commands("queue", {row.name: shown.limits[row.name] for row in rows})
+        lines += [line for kind, each in others.items() for line in object_commands(kind, each)]
+        if shown.is_all or len(rows) == len(status.queue_rows):
+            lines.append(f"set server scheduling={text_of(status.scheduling)}")
+        print("\n".join(lines))
     else:
-        policy = status.policy if status.policy in {"balance", "fifo"} else ""
-        print("\n".join(queue_toml(config_of(row, policy)) for row in rows), end="")
-        if not status.scheduling:
+        print("".join(_exported(shown)), end="")
+        if rows and not status.scheduling:
             raise InvalidRequestError(
                 "scheduling is stopped, which the file cannot state",
                 hint="gmgr print states it, too",
@@ -172,14 +241,40 @@ def _show(status: StatusReply, verb: str, rows: Sequence[QueueRow], *, as_json: 
     return 0
 
 
-def _listed(rows: Iterable[QueueRow], status: StatusReply) -> Iterator[str]:
-    yield f"scheduling = {text_of(status.scheduling)}"
-    for row in rows:
+def _exported(shown: _Shown) -> Iterator[str]:
+    policy = shown.status.policy if shown.status.policy in {"balance", "fifo"} else ""
+    for at, row in enumerate(shown.rows):
+        yield "\n" * bool(at) + queue_toml(config_of(row, policy))
+        limits = {row.name: shown.limits[row.name]}
+        yield from (f"{line}\n" for line in object_tables("queue", limits))
+    of_site = [
+        line
+        for kind in ("server", "user")
+        for line in object_tables(kind, shown.others.get(kind, {}))
+    ]
+    if of_site:
+        yield "\n".join(["", "[limits]", *of_site, ""])
+    for kind in ("project", "qos"):
+        yield from (f"{line}\n" for line in object_tables(kind, shown.others.get(kind, {})))
+
+
+def _listed(shown: _Shown) -> Iterator[str]:
+    status = shown.status
+    if shown.rows:
+        yield f"scheduling = {text_of(status.scheduling)}"
+    for row in shown.rows:
         default = "  # the default queue" if row.name == status.queues[0] else ""
         yield f"\nqueue {row.name}{default}"
         yield f"    jobs = {sum(row.jobs.values())}"
         for name, text in stated_attributes(row):
             yield f"    {name} = {text}"
+        for name, value in shown.limits[row.name].items():
+            yield f"    {name} = {text_of(value, name)}"
+    for kind, objects in shown.others.items():
+        for name, values in objects.items():
+            if values or name:
+                yield f"\n{kind} {name}".rstrip()
+            yield from (f"    {each} = {text_of(value, each)}" for each, value in values.items())
 
 
 main = runner(gmgr)

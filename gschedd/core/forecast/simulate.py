@@ -475,7 +475,7 @@ class _Play:
 
     def _ended(self, job: int) -> None:
         runs = self._running.pop(job)
-        self._book.count(job, None)
+        self._book.finish(job, self._now_s)
         if runs.job_class is not None:
             self._at_once[runs.job_class] -= 1
         self._courses.pop(job, None)

@@ -249,9 +249,9 @@ def _within_limits(job: Job, spec: JobSpec, caller: Caller, state: State, now_s:
     walltime_s = limited_walltime(spec.walltime_s, party_of(spec), state)
     spec = structs.replace(spec, walltime_s=walltime_s)
     if party_of(spec) != party_of(job.spec):
-        check_submitted(spec, state, job)
+        check_submitted(spec, state, now_s, job)
     else:
-        check_startable(spec, state)
+        check_startable(spec, state, now_s)
     return spec
 
 

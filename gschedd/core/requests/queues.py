@@ -1,11 +1,11 @@
-"""Queues as operators have changed them on a running head, beside the configuration. Pure.
+"""What operators have changed on a running head, beside the configuration, and of queues. Pure.
 
 The configuration says how queues are; what an operator changes counts until it is changed again or
 unset, also after a restart, whatever the configuration says then.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, ValidationError, convert, structs
 
@@ -14,6 +14,14 @@ from gsched.errors import InvalidRequestError, UnknownQueueError
 from gsched.model.limits import MAX_WORD
 from gsched.model.wording import counted
 from gsched.protocol.queues import QueueChange
+from gschedd.core.requests.objects import (
+    ObjectOverrides,
+    changed_object,
+    check_objects,
+    hidden_objects,
+    overlaid,
+    without_object,
+)
 from gschedd.core.state.indexing import relimit, reprioritize
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
@@ -52,10 +60,15 @@ class Overrides(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     scheduling: bool = True
     queues: dict[str, QueueOverride] = {}
+    objects: ObjectOverrides = {}
 
 
 def overridden(configured: Settings, overrides: Overrides) -> Settings:
-    """Return the settings with what operators have changed."""
+    """Return the settings with what operators have changed.
+
+    Raises:
+        ValidationError: an attribute of an object cannot have its value any more.
+    """
     queues = dict(configured.queues)
     for name, each in overrides.queues.items():
         queue = queues.get(name)
@@ -68,7 +81,19 @@ def overridden(configured: Settings, overrides: Overrides) -> Settings:
         queues[name] = structs.replace(
             queue, **{name: value for name, value in changes.items() if value is not None}
         )
-    return structs.replace(configured, queues=queues, scheduling=overrides.scheduling)
+    settings = structs.replace(configured, queues=queues, scheduling=overrides.scheduling)
+    return overlaid(settings, overrides.objects)
+
+
+def in_force(configured: Settings, overrides: Overrides) -> Settings:
+    """Return the settings with what operators have changed, which fits together.
+
+    Raises:
+        InvalidRequestError: it does not.
+    """
+    settings = overridden(configured, overrides)
+    check_objects(settings)
+    return settings
 
 
 def changed(
@@ -80,6 +105,12 @@ def changed(
         UnknownQueueError: there is no such queue.
         InvalidRequestError: it cannot be changed so.
     """
+    if change.kind != "queue" or "." in change.attribute:
+        before = structs.replace(overrides, objects={})
+        objects = changed_object(
+            overrides.objects, change, configured=overridden(configured, before), state=state
+        )
+        return structs.replace(overrides, objects=objects)
     if not change.queue:
         return _with_scheduling(overrides, change)
     match change.verb:
@@ -99,6 +130,31 @@ def hidden_changes(before: Settings, after: Settings, overrides: Overrides) -> I
             is_set = getattr(override, attribute) is not None
             if is_set and getattr(old, attribute) != getattr(new, attribute):
                 yield f"queue {name}: {attribute}"
+    yield from hidden_objects(before, after, overrides.objects)
+
+
+def orphans(state: State, settings: Settings) -> Iterator[str]:
+    """Yield of which projects and QOS there are unfinished jobs, but no table any more."""
+    for kind, jobs, known, option in _named_by_jobs(state, settings):
+        for gone in sorted(jobs.keys() - known.keys() - {""}) if known else ():
+            yield (
+                f"{kind} {gone} has {counted(jobs[gone], 'unfinished job')}, and does not exist: "
+                f"nothing limits them there; add its [[{kind}]] with enabled = false, or give the "
+                f"jobs to another {kind} with galter {option}"
+            )
+
+
+def _named_by_jobs(
+    state: State, settings: Settings
+) -> Iterator[tuple[str, Counter[str], Mapping[str, object], str]]:
+    """Yield the projects and QOS of unfinished jobs, those that there are, and galter's option."""
+    yield (
+        "project",
+        Counter(job.spec.account for job in state.jobs.values()),
+        settings.projects,
+        "-A",
+    )
+    yield "qos", Counter(job.spec.qos for job in state.jobs.values()), settings.qos, "--qos"
 
 
 def reconfigure(state: State, settings: Settings, before: Settings) -> None:
@@ -107,13 +163,9 @@ def reconfigure(state: State, settings: Settings, before: Settings) -> None:
     Raises:
         InvalidRequestError: a queue, project or QOS with unfinished jobs is not there any more.
     """
-    charged = Counter(job.spec.account for job in state.jobs.values())
-    served = Counter(job.spec.qos for job in state.jobs.values())
-    for kind, jobs, old, new, option in (
-        ("project", charged, before.projects.keys(), settings.projects.keys(), "-A"),
-        ("qos", served, before.qos.keys(), settings.qos.keys(), "--qos"),
-    ):
-        for gone in (old & jobs.keys()) - new:
+    for kind, jobs, known, option in _named_by_jobs(state, settings):
+        old = (before.projects if kind == "project" else before.qos).keys()
+        for gone in (old & jobs.keys()) - known.keys():
             raise InvalidRequestError(
                 f"{kind} {gone} has {counted(jobs[gone], 'unfinished job')}, and would not exist",
                 hint=f"keep its [[{kind}]] with enabled = false, or give the jobs to another "
@@ -170,7 +222,8 @@ def _deleted(overrides: Overrides, name: str, configured: Settings, state: State
             f"queue {name} has {jobs} unfinished jobs", hint="move them with gmove, or delete them"
         )
     queues = {other: each for other, each in overrides.queues.items() if other != name}
-    return structs.replace(overrides, queues=queues)
+    objects = without_object(overrides.objects, "queue", name)
+    return structs.replace(overrides, queues=queues, objects=objects)
 
 
 def _altered(overrides: Overrides, change: QueueChange, configured: Settings) -> Overrides:

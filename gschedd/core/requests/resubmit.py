@@ -78,7 +78,7 @@ def prepare_again(command: Resubmit, state: State, settings: Settings, now_s: fl
         array=_array_of(command, settings),
         **notify.stated,
     )
-    check_submitted(spec, state)
+    check_submitted(spec, state, now_s)
     _check_not_under_way(original, command.elements, state)
     spec, notes = _with_deadline(spec, state, settings, now_s)
     return Submission(spec=spec, warnings=(*warnings, *notify.warnings, *notes))

@@ -116,7 +116,7 @@ def prepare(
     spec = structs.replace(spec, account=party.project, qos=party.qos)
     check_sharing(spec)
     check_use(spec.reservation, owner.user, spec.account, state)
-    check_submitted(spec, state)
+    check_submitted(spec, state, now_s)
     stated = StatedDependencies(
         texts=submitted.depends, caller=caller, name=spec.name, past=command.past, now_s=now_s
     )

@@ -9,7 +9,9 @@ from gsched.model.job import JobSpec
 from gsched.model.units import format_duration
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State, party_of
-from gschedd.plan.limits import LimitRoom, Party, amounts_needed
+from gschedd.plan.amounts import amounts_needed
+from gschedd.plan.budgets import PERIODS
+from gschedd.plan.limits import Bound, LimitRoom, Party
 
 
 def limited_walltime(walltime_s: float | None, party: Party, state: State) -> float | None:
@@ -32,7 +34,7 @@ def limited_walltime(walltime_s: float | None, party: Party, state: State) -> fl
     return walltime_s
 
 
-def check_submitted(spec: JobSpec, state: State, job: Job | None = None) -> None:
+def check_submitted(spec: JobSpec, state: State, now_s: float, job: Job | None = None) -> None:
     """Check that a user may have a further unfinished job, and that it can ever start.
 
     Args:
@@ -55,10 +57,10 @@ def check_submitted(spec: JobSpec, state: State, job: Job | None = None) -> None
                 f"the limit of {bound.limit_of}{more}",
                 hint="wait until some have finished, or delete some",
             )
-    check_startable(spec, state)
+    check_startable(spec, state, now_s)
 
 
-def check_startable(spec: JobSpec, state: State) -> None:
+def check_startable(spec: JobSpec, state: State, now_s: float) -> None:
     """Check that a job does not exceed a limit alone: it would never start.
 
     Raises:
@@ -68,11 +70,13 @@ def check_startable(spec: JobSpec, state: State) -> None:
     needed = amounts_needed(spec.request, spec.walltime_s)
     needed["walltime"] = math.inf if spec.walltime_s is None else spec.walltime_s
     for bound in rules.bounds(party_of(spec)):
-        amount = needed.get(bound.counter, 0)
+        amount = needed.get(bound.takes, 0)
         if amount <= bound.most or bound.counter == "queued":
+            if amount and bound.counter in PERIODS and rules.refuses_over_budget:
+                _check_budget(bound, amount, LimitRoom(state.limits, now_s).used(bound))
             continue
         limit = f"the limit of {bound.limit_of} is {bound.words(bound.most)}"
-        if bound.counter in {"gpu_time", "walltime"} and spec.walltime_s is None:
+        if bound.takes in {"gpu_time", "walltime"} and spec.walltime_s is None:
             raise InvalidRequestError(
                 f"the job has no walltime: {limit} {bound.noun}",
                 hint="state one, such as -l walltime=04:00:00",
@@ -85,6 +89,20 @@ def check_startable(spec: JobSpec, state: State) -> None:
         raise InvalidRequestError(
             f"the job requests {bound.words(amount)} {bound.noun}; {limit}",
             hint="request less, or ask an operator for a higher limit",
+        )
+
+
+def _check_budget(bound: Bound, amount: float, used: float) -> None:
+    """Check that a budget has enough left for a job.
+
+    Raises:
+        InvalidRequestError: it has not.
+    """
+    if used + amount > bound.most:
+        raise InvalidRequestError(
+            f"the job requests {bound.words(amount)} {bound.noun}; {bound.holder} has used "
+            f"{bound.words(used)} of {bound.words(bound.most)}, the limit of {bound.limit_of}",
+            hint="request less, or submit it in the next period",
         )
 
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 from gsched.model.resources import WHOLE_PERCENT
 from gschedd.core.state.records import Attempt, Job
-from gschedd.core.state.state import State
-from gschedd.shares.ledger import Held
+from gschedd.core.state.state import State, party_of
+from gschedd.shares.ledger import Held, place_of
 
 
 def project_of(job: Job) -> str:
@@ -22,14 +22,17 @@ def accrue(state: State, job: Job) -> None:
     if len(attempt.gpu_types) != len(percents):
         attempt.gpu_types = _gpu_types(state, attempt)
     whose = (project_of(job), job.spec.owner.user)
-    state.usage.hold(job.id, whose, _held_by(attempt, percents), attempt.started_s)
+    place = place_of(job.spec.queue, job.spec.qos)
+    state.usage.hold(job.id, whose, _held_by(attempt, percents), attempt.started_s, place)
 
 
 def bill(state: State, job: Job, end_s: float, now_s: float) -> None:
     """Bill the attempt of a job that has ended."""
+    days = state.usage.days_of(job.id, end_s)
     row = state.usage.bill(job.id, end_s, now_s)
     if row is not None:
         state.unstored.usage[row.project, row.user] = row
+        state.limits.spend(party_of(job.spec), days)
 
 
 def _gpu_types(state: State, attempt: Attempt) -> tuple[str, ...]:

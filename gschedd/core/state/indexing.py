@@ -11,7 +11,7 @@ from gsched.model.ids import ELEMENT_BASE, array_of, short_job_id
 from gsched.model.states import JobState
 from gschedd.core.state import facts as f
 from gschedd.core.state.ledger import release
-from gschedd.core.state.limit_use import count_submitted, recount
+from gschedd.core.state.limit_use import count_submitted, load_budgets, recount
 from gschedd.core.state.priority import Priorities
 from gschedd.core.state.records import ArrayIndex, Attempt, Job
 from gschedd.core.state.state import State
@@ -115,6 +115,7 @@ def relimit(state: State, rules: LimitRules) -> None:
     for job in waiting:
         leave(state, job)
     state.limits = LimitBook(rules)
+    load_budgets(state, state.limits)
     for job in waiting:
         enter(state, job)
     for job in state.jobs.values():

@@ -9,7 +9,8 @@ from gsched.model.states import JobState
 from gschedd.core.state.records import Job
 from gschedd.core.state.state import State, party_of
 from gschedd.core.state.walltime import walltime_left_s
-from gschedd.plan.limits import CountedUse, amounts_of, most_of
+from gschedd.plan.amounts import amounts_of, most_of
+from gschedd.plan.limits import CountedUse, LimitBook, Party
 
 
 def recount(state: State, job: Job) -> None:
@@ -33,10 +34,25 @@ def held_by(state: State, job: Job) -> CountedUse | None:
         amounts = most_of(amounts, amounts_of(allocation, state.spaces))
     left_s = walltime_left_s(job)
     left_ms = None if left_s is None else round(left_s * 1000)
-    end_ms = 0
-    if attempt is not None and attempt.started_s is not None and left_ms is not None:
-        end_ms = round(attempt.started_s * 1000) + left_ms
-    return CountedUse(party=party, amounts=amounts, walltime_ms=left_ms, end_ms=end_ms)
+    end_ms = since_ms = 0
+    if attempt is not None and attempt.started_s is not None:
+        since_ms = round(attempt.started_s * 1000)
+        end_ms = 0 if left_ms is None else since_ms + left_ms
+    return CountedUse(
+        party=party, amounts=amounts, walltime_ms=left_ms, end_ms=end_ms, since_ms=since_ms
+    )
+
+
+def load_budgets(state: State, book: LimitBook) -> None:
+    """Let what attempts have used that ended earlier count for budgets."""
+    for row in state.usage.rows.values():
+        by_place: dict[str, dict[int, int]] = {}
+        for day, places in row.gpu_ms.items():
+            for place, amount in places.items():
+                by_place.setdefault(place, {})[day] = amount
+        for place, days in by_place.items():
+            queue, _, qos = place.partition("/")
+            book.spend(Party(queue, row.user, row.project, qos), days)
 
 
 def count_submitted(state: State, job: Job) -> None:

@@ -95,7 +95,11 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def limit_rules(self) -> LimitRules:
         """Return the limits of users and queues."""
-        return LimitRules(self.config.limits, self.queues, self.projects, self.qos)
+        refuses = self.config.shares.over_budget == "refuse"
+        return LimitRules(
+            *(self.config.limits, self.queues, self.projects, self.qos),
+            refuses_over_budget=refuses,
+        )
 
     def limits_of(self, queue: str) -> QueueLimits:
         """Return what counts for the jobs of a queue; for an unknown one the site's numbers."""

@@ -393,24 +393,28 @@ def statistics(status: StatusReply, counted: Mapping[str, int]) -> Json:
     }
 
 
-def qos() -> Json:
-    """Return the only quality of service."""
+def qos(name: str = "normal", number_: int = 1, priority: int = 0) -> Json:
+    """Return a quality of service; ``normal`` is that of jobs which name none."""
     return {
-        "description": "Normal QOS default",
+        "description": "Normal QOS default" if name == "normal" else name,
         "flags": [],
-        "id": 1,
-        "name": "normal",
-        "priority": number(0),
+        "id": number_,
+        "name": name,
+        "priority": number(max(0, priority)),
         "usage_factor": {"set": True, "infinite": False, "number": 1.0},
     }
 
 
-def account(name: str) -> Json:
-    """Return an account that a job named."""
+def account(name: str, description: str = "", coordinators: Sequence[str] = ()) -> Json:
+    """Return a project, or an account that a job named."""
     return {
-        "associations": [], "coordinators": [], "description": name, "flags": [], "name": name,
+        "associations": [],
+        "coordinators": [{"name": each, "direct": True} for each in coordinators],
+        "description": description or name,
+        "flags": [],
+        "name": name,
         "organization": name,
-    }  # fmt: skip
+    }
 
 
 def user(name: str, accounts: Sequence[str]) -> Json:
@@ -426,8 +430,16 @@ def user(name: str, accounts: Sequence[str]) -> Json:
     }
 
 
-def association(number_: int, name: str, account_: str, cluster: str) -> Json:
-    """Return that a user's jobs name an account."""
+def association(
+    number_: int,
+    name: str,
+    account_: str,
+    cluster: str,
+    *,
+    parent: str = "root",
+    shares: int = 1,
+) -> Json:
+    """Return that a user is in a project, or has jobs that name an account."""
     return {
         "account": account_,
         "cluster": cluster,
@@ -435,10 +447,10 @@ def association(number_: int, name: str, account_: str, cluster: str) -> Json:
         "flags": [],
         "id": number_,
         "is_default": False,
-        "parent_account": "root",
+        "parent_account": parent,
         "partition": "",
         "qos": ["normal"],
-        "shares_raw": 1,
+        "shares_raw": shares,
         "user": name,
     }
 

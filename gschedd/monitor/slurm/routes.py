@@ -19,6 +19,7 @@ from gsched.errors import (
 )
 from gsched.model.limits import MAX_HISTORY_ROWS
 from gsched.protocol import api, job_rows, node_rows
+from gsched.protocol.queues import Objects, ObjectsReply
 from gsched.protocol.reservations import ReservationsReply
 from gschedd.http.answers import answer
 from gschedd.monitor.model import ReadModel
@@ -390,26 +391,52 @@ class SlurmRoutes:
         return {"jobs": [r.past_job(row, server, now_s) for row in await self._rows_of(query)]}
 
     async def _qos(self, query: _Query) -> Json:
-        found = [r.qos()] if query.name in ("", "normal") else []
+        objects = (await self._objects(query))["qos"]
+        known = {"normal": {}, **objects}
+        found = [
+            r.qos(name, at, int(str(values.get("priority", 0))))
+            for at, (name, values) in enumerate(known.items(), 1)
+            if query.name in ("", name)
+        ]
         return {"qos": _matching(_some(found, query), query, _fields_of("id", "name"))}
 
     async def _accounts(self, query: _Query) -> Json:
-        names = sorted({account for _, account in await self._pairs(query) if account})
-        found = [r.account(name) for name in names if query.name in ("", name)]
+        named = {account for _, account in await self._pairs(query) if account}
+        projects = (await self._objects(query))["project"]
+        found = []
+        for name in sorted(named | projects.keys()):
+            values = projects.get(name, {})
+            coordinators, description = values.get("coordinators", ()), values.get("description")
+            known = coordinators if isinstance(coordinators, tuple) else ()
+            if query.name in ("", name):
+                found.append(r.account(name, str(description or ""), known))
         return {"accounts": _some(found, query)}
+
+    async def _objects(self, query: _Query) -> Objects:
+        """Return projects, QOS and others, by kind and name."""
+        reply = await self._model.head.get("/v1/objects", ObjectsReply, viewer=query.viewer)
+        return reply.objects
 
     async def _users(self, query: _Query) -> Json:
         accounts: dict[str, list[str]] = {}
-        for name, account in await self._pairs(query):
+        for name, account in await self._memberships(query):
             accounts.setdefault(name, []).extend([account] if account else [])
         found = [r.user(*each) for each in sorted(accounts.items()) if query.name in ("", each[0])]
         return {"users": _some(found, query)}
 
     async def _associations(self, query: _Query) -> Json:
-        server = self._model.server
+        server, projects = self._model.server, (await self._objects(query))["project"]
+        pairs = await self._memberships(query)
         found = [
-            r.association(number, name, account, server)
-            for number, (name, account) in enumerate(await self._pairs(query), 1)
+            r.association(
+                number,
+                name,
+                account,
+                server,
+                parent=str(projects.get(account, {}).get("parent", "root")),
+                shares=shares,
+            )
+            for number, ((name, account), shares) in enumerate(pairs.items(), 1)
         ]
         fields = _fields_of("account", "cluster", "id", "parent_account", "partition", "user")
         return {"associations": _matching(found, query, fields)}
@@ -442,6 +469,16 @@ class SlurmRoutes:
 
     async def _past_conf(self, _: _Query) -> Json:
         return {"slurmdbd_conf": {"DbdHost": self._model.server}}
+
+    async def _memberships(self, query: _Query) -> dict[tuple[str, str], int]:
+        """Return the shares of users in projects, and 1 in accounts that only their jobs name."""
+        found = dict.fromkeys(await self._pairs(query), 1)
+        for project, values in (await self._objects(query))["project"].items():
+            users = values.get("users", ())
+            for entry in users if isinstance(users, tuple) else ():
+                name, _, count = entry.partition(":")
+                found[name, project] = int(count or 1)
+        return found
 
     async def _pairs(self, query: _Query) -> list[tuple[str, str]]:
         """Return users and the accounts that their jobs name, each pair once."""

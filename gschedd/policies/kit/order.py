@@ -22,9 +22,10 @@ from typing import Final
 from gsched.model.ids import short_job_id
 from gsched.model.resources import Allocation, Request
 from gsched.model.units import format_duration
+from gschedd.plan.amounts import amounts_needed, amounts_there
 from gschedd.plan.fit import NoFit, may_help, place
 from gschedd.plan.lanes import MAX_PASSED, Walk, walk_of
-from gschedd.plan.limits import AtLimit, LimitRoom, amounts_needed, amounts_there
+from gschedd.plan.limits import AtLimit, LimitRoom
 from gschedd.plan.snapshot import (
     ByEnd,
     JobClass,
