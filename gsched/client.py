@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from gsched.protocol.rerun import RerunReply
     from gsched.protocol.reservations import ReservationChange, ReservationsReply
     from gsched.protocol.running import ReloadReply, RunningConfig
-    from gsched.protocol.shares import SharesReply
+    from gsched.protocol.shares import LimitsReply, SharesReply
     from gsched.protocol.stories import JobStories
     from gsched.protocol.tasks import TaskList
     from gsched.protocol.tokens import CreatedUserToken, CreateUserToken, UserTokenList
@@ -264,6 +264,15 @@ class HeadClient:
         from gsched.protocol.queues import QueueRequest  # late: few commands need it
 
         return self._post("/v1/queues", QueueRequest(changes=tuple(changes)), api.ActionReply)
+
+    def limits(
+        self, *, user: str = "", project: str = "", queue: str = "", qos: str = ""
+    ) -> "LimitsReply":
+        """Return limits and what is used of them."""
+        from gsched.protocol.shares import LimitsReply  # late: few commands need it
+
+        named = {"user": user, "project": project, "queue": queue, "qos": qos}
+        return self._get(f"/v1/limits{_query(named)}", LimitsReply)
 
     def objects(self) -> "ObjectsReply":
         """Return what of queues, projects, users and QOS differs from the defaults."""

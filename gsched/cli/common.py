@@ -206,6 +206,7 @@ _READING = frozenset(
             "greport",
             "gseff",
             "gselect",
+            "glimits",
             "gshare",
             "qstat",
             "qselect",

@@ -1,4 +1,4 @@
-"""Fair shares on the wire: what projects and users have used, and what that does."""
+"""Fair shares and limits on the wire: what projects and users have used, and what that does."""
 
 from msgspec import Struct
 
@@ -47,4 +47,51 @@ class SharesReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     half_life_s: float
     orders: bool
     rows: tuple[StandingRow, ...]
+    warning: str = ""
+
+
+class LimitHolder(Struct, frozen=True, kw_only=True):
+    """What a user has of a limit, in the unit of its key."""
+
+    user: str
+    amount: float
+
+
+class LimitRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A limit; amounts are in the unit of its key.
+
+    Attributes:
+        limit_of: whose it is, in words.
+        key: as in the file, of a type of GPU ``max_gpus_of.h100``.
+        noun: what is counted, in words.
+        used, left: None: of the walltime of a job.
+        holders: who has most of it.
+        others: how many users more have some.
+        user, project, queue, qos: whose jobs count; empty: all.
+    """
+
+    limit_of: str
+    key: str
+    noun: str
+    limit: float
+    used: float | None = None
+    left: float | None = None
+    holders: tuple[LimitHolder, ...] = ()
+    others: int = 0
+    user: str = ""
+    project: str = ""
+    queue: str = ""
+    qos: str = ""
+
+
+class LimitsReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to ``GET /v1/limits``.
+
+    Attributes:
+        rows: limits of the site first.
+        warning: why what is shown may not be durable.
+    """
+
+    now_s: float
+    rows: tuple[LimitRow, ...]
     warning: str = ""

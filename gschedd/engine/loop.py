@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from gsched.clock import Clock, thread_cpu_s
 from gsched.errors import GschedError, InvalidTransitionError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gsched.model.limits import MAX_INBOX
 from gsched.model.states import OutcomeKind, StopReason
+from gsched.model.units import format_duration
 from gschedd.core.cycle.epoch import recompute
 from gschedd.core.cycle.rounds import Answer, Failed, Question
 from gschedd.core.cycle.run import MAX_STARTS
@@ -34,6 +35,9 @@ from gschedd.store.rows import Batch
 from gschedd.store.sqlite import DiskFullError, Store
 
 log = logging.getLogger("gschedd.engine")
+
+#: A step of the clock that is told, seconds; smaller ones correct a drift.
+JUMP_S: Final = 5.0
 
 #: A batch takes no further input from so many facts on: each takes 0.2 ms to write, and a request
 #: waits for two batches.
@@ -122,6 +126,7 @@ class Engine:
         self.watches = Watches()
         self.measures = Measures(clock)
         self._passed_s = clock.monotonic_s()
+        self._ahead_s = clock.wall_s() - self._passed_s
         self._sink: EffectSink | None = None
         self.last_cycle_s = 0.0
         self._gathered_s = 0.0
@@ -171,6 +176,19 @@ class Engine:
         (step,) = await self.ask(configure, is_request=True)
         if step.error is not None:
             raise step.error
+
+    def _note_jump(self, now_s: float) -> None:
+        """Tell of a clock that was set: times and usage of jobs follow it."""
+        ahead_s = now_s - self._passed_s
+        jump_s, self._ahead_s = ahead_s - self._ahead_s, ahead_s
+        if abs(jump_s) >= JUMP_S:
+            way = "forward" if jump_s > 0 else "back"
+            log.warning(
+                "the clock of this machine was set %s by %s: run times, usage and its decay follow "
+                "it from now on; what is recorded stays as it is",
+                way,
+                format_duration(abs(jump_s)),
+            )
 
     async def tell(self, action: Action) -> None:
         """Have ``action`` run by the owner of the state; wait only for room in the inbox."""
@@ -242,6 +260,7 @@ class Engine:
             await self._wait()
             self._passed_s = self._clock.monotonic_s()
             now_s = self._clock.wall_s()
+            self._note_jump(now_s)
             steps: list[Step] = [
                 self.head.tick(now_s),
                 self.head.expire_leases(now_s, self._clock.monotonic_s()),

@@ -22,7 +22,7 @@ from gsched.protocol.rerun import RerunFailed, RerunReply
 from gsched.protocol.reservations import ReservationChange, ReservationsReply
 from gsched.protocol.running import ReloadReply, RunningConfig
 from gsched.protocol.samples import UseSamples
-from gsched.protocol.shares import SharesReply
+from gsched.protocol.shares import LimitsReply, SharesReply
 from gsched.protocol.stories import JobStories
 from gsched.protocol.tasks import RunTask, TaskList
 from gsched.version import VERSION
@@ -54,6 +54,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
         *(ReservationChange, ReservationsReply),
     ),
     ("get", "/v1/objects", "queues, projects, users and QOS", None, ObjectsReply),
+    ("get", "/v1/limits", "limits, what is used of them, and by whom", None, LimitsReply),
     ("get", "/v1/shares", "usage and fair shares of projects and users", None, SharesReply),
     ("get", "/v1/history", "past jobs and totals", None, job_rows.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),

@@ -11,15 +11,17 @@ from aiohttp import web
 from gsched.clock import Clock
 from gsched.model.limits import MAX_WORD
 from gsched.protocol.queues import ObjectsReply
-from gsched.protocol.shares import SharesReply
+from gsched.protocol.shares import LimitsReply, SharesReply
 from gschedd.core.requests.authorize import Verb, may
 from gschedd.core.requests.objects import shown_objects
 from gschedd.core.state.settings import Caller
+from gschedd.core.views.limits import limit_rows
 from gschedd.core.views.shares import UsageNow, share_rows, used_now
 from gschedd.http.answers import answer
 from gschedd.http.callers import Callers
 from gschedd.http.pace import Turns
 from gschedd.http.shown import ShownHead
+from gschedd.plan.limits import Party
 
 
 class ShareQueries:
@@ -33,7 +35,21 @@ class ShareQueries:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [web.get("/v1/shares", self.give), web.get("/v1/objects", self.give_objects)]
+        return [
+            web.get("/v1/shares", self.give),
+            web.get("/v1/objects", self.give_objects),
+            web.get("/v1/limits", self.give_limits),
+        ]
+
+    async def give_limits(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/limits``: all limits, or those of jobs of a user, project, queue and QOS."""
+        caller = self._callers.of(request)
+        wanted = Party(**{name: request.query.get(name, "")[:MAX_WORD] for name in Party._fields})
+        async with self._turns.turn(caller.uid):
+            warning = await self._engine.shown()
+            head, now_s = self._engine.head, self._clock.wall_s()
+            rows = limit_rows(head.state, head.settings, now_s, wanted, self._only(caller))
+            return answer(LimitsReply(now_s=now_s, rows=rows, warning=warning))
 
     async def give_objects(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/objects``: attributes of all objects that differ from the defaults."""

@@ -54,11 +54,10 @@ KINDS: Final = (
     LimitKind("max_gpus_of", "gpus", WHOLE_PERCENT, "GPUs"),
     LimitKind("max_memory_bytes", "memory", 1, "memory"),
     LimitKind("max_running_gpu_hours", "gpu_time", GPU_HOUR, "GPU-hours in running jobs"),
-    LimitKind("max_gpu_hours_per_day", "gpu_time per day", GPU_HOUR, "GPU-hours per day"),
-    LimitKind("max_gpu_hours_per_week", "gpu_time per week", GPU_HOUR, "GPU-hours per week"),
-    LimitKind("max_gpu_hours_per_month", "gpu_time per month", GPU_HOUR, "GPU-hours per month"),
-    LimitKind(
-        "max_gpu_hours_per_30_days", "gpu_time per 30 days", GPU_HOUR, "GPU-hours per 30 days"
+    *(
+        LimitKind(f"max_gpu_hours_{each}", f"gpu_time {words}", GPU_HOUR, f"GPU-hours {words}")
+        for each in ("per_day", "per_week", "per_month", "per_30_days")
+        for words in [each.replace("_", " ")]
     ),
     LimitKind("max_queued", "queued", 1, "unfinished jobs", at_start=False),
     LimitKind("max_walltime_s", "walltime", 1, "walltime", at_start=False),
@@ -231,6 +230,14 @@ class LimitRules:
             if not scopes:
                 self._parties[full] = None
         return self._parties[full]
+
+    def stated_scopes(self, user: str, projects: Iterable[str]) -> Iterator[Scope]:
+        """Yield the scopes of limits that are stated for one, and those of a user."""
+        for scope, tables in self._tables.items():
+            yield scope or ("all",)
+            yield from ((*scope, "user", each) for each in {*tables.user, *filter(None, (user,))})
+            if tables.each_project != ResourceLimits():
+                yield from ((*scope, "project", each) for each in projects)
 
     def scopes(self, party: Party) -> frozenset[Scope]:
         """Return the scopes with limits of a party's jobs."""
@@ -465,6 +472,16 @@ class LimitBook:
                     del counts[counter]
             if not counts:
                 del self.counts[scope]
+
+    def amount_of(self, held: CountedUse, counter: str, now_s: float) -> int:
+        """Return what a running job counts of a counter."""
+        now_ms = math.floor(now_s * 1000)
+        counted = Counter({**held.counted, **self.budgets.amounts(held.spending)})
+        if counter in PERIODS:
+            return self.budgets.used((), counter, counted, now_ms)
+        if counter == "gpu_time":
+            return counted["still"] + counted["ends"] - counted["rate"] * now_ms
+        return counted[counter]
 
     def jobs_of(self, scope: Scope) -> list[int]:
         """Return the running jobs that count in a scope."""

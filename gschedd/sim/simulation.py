@@ -8,9 +8,18 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.config.idle_gpus import IdleGpusConfig
+from gsched.config.limits import SharedLimitTables
 from gsched.config.nodes import SharingRules
 from gsched.config.policies import BalanceConfig, TrainingConfig
-from gsched.config.tables import Config, HeadConfig, MovesConfig, PowerConfig, QueueConfig
+from gsched.config.tables import (
+    Config,
+    HeadConfig,
+    LimitsConfig,
+    MovesConfig,
+    PowerConfig,
+    QueueConfig,
+)
+from gsched.model.reports import made_of
 from gsched.protocol import node as n
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
@@ -65,7 +74,7 @@ class Options(Struct, frozen=True, kw_only=True):
         predicted_times: jobs are planned to run as long as their kind did before.
         planning_s: training jobs are planned beside the head, so long for each plan, seconds; None:
             in the head's cycle, in no time.
-        site: of which projects, QOS, shares and priority terms are in force.
+        site: of which projects, QOS, shares and priority terms and limits are in force.
         savings: the site's power saving and its rules for idle GPUs are modelled.
         boot_s: from the order to power a node up to its registration, seconds.
         sharing: how jobs share GPUs.
@@ -157,6 +166,7 @@ class Simulation:
                     refuse_impossible=False,  # it counts as missed
                 ),
                 moves=MovesConfig(at_once=options.max_moves, warm=False),
+                limits=made_of(LimitsConfig, made_of(SharedLimitTables, options.site.limits)),
                 shares=options.site.shares,
                 priority=options.site.priority,
                 power=options.site.power if options.savings else PowerConfig(),
@@ -164,7 +174,7 @@ class Simulation:
             ),
             projects={each.name: each for each in options.site.project},
             qos={each.name: each for each in options.site.qos},
-            queues={name: QueueConfig(name=name) for name in queues},
+            queues={name: _queue(name, options.site) for name in queues},
             fabric=options.fabric,
         )
         self.head = Head(
@@ -323,3 +333,9 @@ def _work(options: Options, node: ClusterNode) -> Work:
         assert options.work == "gpus", "only that model knows costs of sharing"
         return GpuWork(cores, speed, options.sharing_costs)
     return WORK_MODELS[options.work](cores, speed)
+
+
+def _queue(name: str, site: Config) -> QueueConfig:
+    """Return a queue with the limits that the site's has."""
+    known = next((each for each in site.queue if each.name == name), QueueConfig(name=name))
+    return made_of(QueueConfig, made_of(SharedLimitTables, known), name=name)

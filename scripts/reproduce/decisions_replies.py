@@ -133,6 +133,7 @@ async def _jobs(world: StillWorld, script: Script) -> None:
     await script.do("gseff 1 2")
     await script.do("gprio")
     await script.do("gshare")
+    await script.do("glimits")
     await script.do("gres create course --start @1900000000 --duration 4h --nodes 1 --users root")
     await script.do("gres list")
     await script.do("gres delete course")

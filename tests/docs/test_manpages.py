@@ -70,6 +70,7 @@ COMMANDS = (
         "gseff",
         "gselect",
         "gres",
+        "glimits",
         "gshare",
         "gsched",
     ),

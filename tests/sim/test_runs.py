@@ -268,6 +268,24 @@ def test_a_site_s_own_settings_decide(tmp_path: Path) -> None:
     assert started_s == [15, 30]
 
 
+def test_limits_of_a_site_and_its_queues_hold_in_a_replay(tmp_path: Path) -> None:
+    """Jobs of a user at a limit wait, and those of others start; a job above it is refused."""
+    trace, out = tmp_path / "t.csv", tmp_path / "results"
+    lines = ["submit_s,duration_s,cpus,user,queue", *(f"0,10,1,ann,{q}" for q in "aab")]
+    trace.write_text("\n".join([*lines, "1,10,1,bob,a", "2,10,3,bob,a"]) + "\n")
+    config = tmp_path / "gsched.toml"
+    config.write_text(
+        "[limits]\neach_user = { max_running = 2 }\n"
+        '[[queue]]\nname = "a"\neach_user = { max_running = 1, max_cpus = 2 }\n'
+    )
+    arguments = ("run", str(trace), "--cluster", "cpus=8", "--policy", "balance", "--csv", str(out))
+
+    assert cli.status_of([*arguments, "--config", str(config)]) == 0
+    with (out / "results-balance.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sorted(float(row["start_s"]) for row in rows if row["start_s"]) == [0, 0, 1, 10]
+
+
 def test_a_configuration_that_cannot_be_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

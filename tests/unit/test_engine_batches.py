@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gsched.clock import SystemClock
+from gsched.clock import Clock, SystemClock
 from gschedd.core.state.step import Step
 from gschedd.engine import loop
 from gschedd.engine.loop import Engine
@@ -49,11 +49,24 @@ class Seen:
             await asyncio.sleep(0.005)
 
 
+class SetClock(SystemClock):
+    """A clock that somebody sets."""
+
+    ahead_s = 0.0
+
+    def wall_s(self) -> float:
+        """Return the time as it was set."""
+        return super().wall_s() + self.ahead_s
+
+
 @contextlib.asynccontextmanager
-async def running(directory: Path) -> AsyncIterator[Seen]:
+async def running(directory: Path, clock: Clock | None = None) -> AsyncIterator[Seen]:
     books = Books(directory)
     engine = Engine(
-        head=books.head, store=books.store, clock=SystemClock(), space=DiskSpace(str(directory))
+        head=books.head,
+        store=books.store,
+        clock=clock or SystemClock(),
+        space=DiskSpace(str(directory)),
     )
     task = asyncio.create_task(engine.run())
     try:
@@ -116,3 +129,23 @@ def test_many_reports_do_not_wait(tmp_path: Path) -> None:
             await seen.wait(1 + loop.ENOUGH)
 
     asyncio.run(scenario())
+
+
+def test_a_clock_that_was_set_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Forward and back, in words; what corrects a drift is not."""
+
+    async def scenario() -> None:
+        clock = SetClock()
+        async with running(tmp_path, clock) as seen:
+            for number, ahead_s in enumerate((0.0, 2.0, 3602.5, 3602.5, -7198.0)):
+                clock.ahead_s = ahead_s
+                await seen.ask(str(number))
+
+    asyncio.run(scenario())
+    told = [each.getMessage() for each in caplog.records if "was set" in each.getMessage()]
+    assert [each.partition(":")[0] + each[each.index(" by ") :][:12] for each in told] == [
+        "the clock of this machine was set forward by 01 by 01:00:00",
+        "the clock of this machine was set back by 03 by 03:00:00",
+    ]

@@ -66,8 +66,8 @@ Examples:
     "--by",
     default="",
     metavar="GROUP",
-    help="A line for each user, account, queue, name, outcome, node, gpu-type, day, week or month."
-    "  [default: user]",
+    help="A line for each user, project (account), queue, name, outcome, node, gpu-type, day,"
+    " week or month.  [default: user]",
 )
 @option("-u", "--user", default="", metavar="USER", help="Only jobs of this user.")
 @option("-q", "--queue", default="", metavar="QUEUE", help="Only jobs of this queue.")
@@ -140,7 +140,8 @@ def greport(  # noqa: PLR0913 - one parameter for each option
         text = monitor.get_text("/v1/swf", since=since_s, until=until_s, **filters)
         sys.stdout.write(text.decode())
         return 0
-    reply = monitor.usage(by or "user", since=since_s, until=until_s, **filters)
+    by = "account" if by == "project" else by or "user"
+    reply = monitor.usage(by, since=since_s, until=until_s, **filters)
     _note_behind(reply.behind)
     _print_usage(reply, as_csv=as_csv, as_json=as_json, color=color)
     return 0

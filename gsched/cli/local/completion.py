@@ -24,6 +24,7 @@ COMMANDS = (
         "gseff",
         "gselect",
         "gres",
+        "glimits",
         "gshare",
     ),
     *("greport", "gattach", "gshell", "gsched", "gsim"),

@@ -7,9 +7,10 @@ from gsched.cli.show.columns import Column
 from gsched.model.units import format_duration
 from gsched.protocol.reports import UsageRow
 
-#: By what jobs are put into groups.
+#: By what jobs are put into groups; a project is what an account is called where there are some.
 GROUPS: Final = (
-    *("user", "account", "queue", "name", "outcome", "node", "gpu-type", "day", "week", "month"),
+    *("user", "project", "account", "queue", "name", "outcome", "node", "gpu-type"),
+    *("day", "week", "month"),
 )
 COLUMNS: Final = (
     Column("Jobs", right=True),

@@ -4,6 +4,8 @@ A job counts what it has from its assignment to the end of its attempt, and what
 while it migrates; of both the more. So at no moment do running jobs have more than a limit allows.
 """
 
+from collections.abc import Iterator, Mapping
+
 from gsched.model.arrays import count
 from gsched.model.states import JobState
 from gschedd.core.state.records import Job
@@ -45,6 +47,12 @@ def held_by(state: State, job: Job) -> CountedUse | None:
 
 def load_budgets(state: State, book: LimitBook) -> None:
     """Let what attempts have used that ended earlier count for budgets."""
+    for party, days in spent_days(state):
+        book.spend(party, days)
+
+
+def spent_days(state: State) -> Iterator[tuple[Party, Mapping[int, int]]]:
+    """Yield the GPU time by day that attempts have used which ended."""
     for row in state.usage.rows.values():
         by_place: dict[str, dict[int, int]] = {}
         for day, places in row.gpu_ms.items():
@@ -52,7 +60,7 @@ def load_budgets(state: State, book: LimitBook) -> None:
                 by_place.setdefault(place, {})[day] = amount
         for place, days in by_place.items():
             queue, _, qos = place.partition("/")
-            book.spend(Party(queue, row.user, row.project, qos), days)
+            yield Party(queue, row.user, row.project, qos), days
 
 
 def count_submitted(state: State, job: Job) -> None:
