@@ -15,6 +15,7 @@ from gsched.config.idle_gpus import IdleGpusConfig
 from gsched.config.keys import settings_of
 from gsched.config.nodes import OutsideConfig, StagingConfig
 from gsched.config.notify import NotifyConfig
+from gsched.config.preemption import PreemptionConfig
 from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig, SharesConfig
 from gsched.config.tables import Config, LimitsConfig, PowerConfig, QueueConfig
 from gsched.config.tasks import TasksConfig
@@ -62,6 +63,7 @@ RELOADED: Final[Mapping[Daemon, Mapping[str, tuple[str, ...]]]] = {
         "qos": QosConfig.__struct_fields__,
         "shares": SharesConfig.__struct_fields__,
         "priority": PriorityConfig.__struct_fields__,
+        "preemption": PreemptionConfig.__struct_fields__,
         "history": (
             *("keep_days", "keep_rows", "keep_jobs_days", "keep_jobs_per_user", "accounting"),
         ),

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from gsched.config.limits import LimitTables, SharedLimitTables
+from gsched.config.preemption import OwnMinRun, OwnPreemptMode
 from gsched.config.units import BadValueError
 from gsched.config.words import MAX_WEIGHT, Seconds, Weight
 
@@ -51,12 +52,18 @@ class QosConfig(SharedLimitTables, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         name: what users write after ``--qos``.
         priority: of its jobs; ``[priority] qos`` weighs it.
+        preempts: other QOS whose jobs give way to its jobs, with ``qos`` in ``[preemption] by``.
+        preempt_mode, preempt_min_run_s: as ``mode`` and ``min_run_s`` of ``[preemption]``, for its
+            jobs; empty and -1: these.
         allow_users, allow_projects: whose jobs may have it; both empty: all.
         enabled: whether it accepts jobs.
     """
 
     name: str
     priority: Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)] = 0
+    preempts: tuple[str, ...] = ()
+    preempt_mode: OwnPreemptMode = ""
+    preempt_min_run_s: OwnMinRun = -1.0
     allow_users: tuple[str, ...] = ()
     allow_projects: tuple[str, ...] = ()
     enabled: bool = True
@@ -120,6 +127,7 @@ def check_shares(
     """
     _check_names("project", [each.name for each in projects])
     _check_names("qos", [each.name for each in qos])
+    _check_preempts(qos)
     names = {each.name: each for each in projects}
     _check_parents(projects, names)
     for at, project in enumerate(projects):
@@ -137,6 +145,32 @@ def check_shares(
     default = (shares.default_project,) if shares.default_project else ()
     for keys, mentioned in (*named, (("shares", "default_project"), default)):
         _check_known(keys, mentioned, names)
+
+
+def _check_preempts(qos: Sequence[QosConfig]) -> None:
+    """Check that no QOS preempts itself, or one that it gives way to."""
+    below = {each.name: set(each.preempts) for each in qos}
+    for at, each in enumerate(qos):
+        for name in each.preempts:
+            if name not in below:
+                problem, hint = f": unknown QOS {name!r}", "name a [[qos]]"
+            elif name == each.name or each.name in _preempted(below, name):
+                problem = f": {name!r} is {each.name!r} itself, or preempts it"
+                hint = "let only one of two QOS give way to the other"
+            else:
+                continue
+            raise BadValueError(("qos", at, "preempts"), problem, hint=hint)
+
+
+def _preempted(below: Mapping[str, set[str]], name: str) -> set[str]:
+    """Return the QOS that one preempts, and that those preempt."""
+    found: set[str] = set()
+    rest = [name]
+    while rest:
+        more = below.get(rest.pop(), set()) - found
+        found |= more
+        rest += more
+    return found
 
 
 def _check_parents(projects: Sequence[ProjectConfig], names: Mapping[str, ProjectConfig]) -> None:

@@ -20,6 +20,7 @@ from gsched.config.nodes import (
 )
 from gsched.config.notify import NotifyConfig
 from gsched.config.policies import BalanceConfig, FabricConfig, TrainingConfig
+from gsched.config.preemption import OwnMinRun, OwnPreemptMode, PreemptionConfig
 from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig, SharesConfig
 from gsched.config.tasks import TasksConfig
 from gsched.config.tls import HttpsConfig, TlsConfig
@@ -112,6 +113,8 @@ class QueueConfig(SharedLimitTables, frozen=True, kw_only=True, forbid_unknown_f
         name: what users write after ``-q``.
         policy: how its jobs are chosen; the same for all queues.
         priority: added to the priority of its jobs.
+        preempt_mode, preempt_min_run_s: as ``mode`` and ``min_run_s`` of ``[preemption]``, for its
+            jobs; empty and -1: these.
         max_walltime_s: jobs that ask for more are refused; 0: no limit.
         default_walltime_s: limit of jobs that state none; 0: ``max_walltime_s``.
         walltime_extension: by how much users can extend a running job in all, as ``4h`` or
@@ -130,6 +133,8 @@ class QueueConfig(SharedLimitTables, frozen=True, kw_only=True, forbid_unknown_f
     name: str
     policy: QueuePolicy = "balance"
     priority: Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)] = 0
+    preempt_mode: OwnPreemptMode = ""
+    preempt_min_run_s: OwnMinRun = -1.0
     max_walltime_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     default_walltime_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     walltime_extension: str = ""
@@ -151,6 +156,7 @@ QUEUE_ATTRIBUTES: Final = tuple(
     name
     for name in QueueConfig.__struct_fields__
     if name not in {"name", "policy", *SharedLimitTables.__struct_fields__}
+    and not name.startswith("preempt_")
 )
 
 
@@ -306,6 +312,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     qos: tuple[QosConfig, ...] = ()
     shares: SharesConfig = SharesConfig()
     priority: PriorityConfig = PriorityConfig()
+    preemption: PreemptionConfig = PreemptionConfig()
     store: StoreConfig = StoreConfig()
     history: HistoryConfig = HistoryConfig()
     fabric: FabricConfig = FabricConfig()

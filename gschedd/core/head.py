@@ -12,12 +12,7 @@ from typing import assert_never
 
 from msgspec import structs
 
-from gsched.errors import (
-    GschedError,
-    InvalidTransitionError,
-    NotPermittedError,
-    TryAgainError,
-)
+from gsched.errors import GschedError, InvalidTransitionError, NotPermittedError, TryAgainError
 from gsched.model.job import JobSpec
 from gsched.model.resources import Load, Request, Usage
 from gsched.model.states import NodeState
@@ -34,6 +29,7 @@ from gschedd.core.attempts.settle import follow, is_overtaken
 from gschedd.core.cycle import rounds as r
 from gschedd.core.cycle.dirty import Retry, due_groups, due_jobs, noted
 from gschedd.core.cycle.epoch import begin_epoch, next_epoch_s
+from gschedd.core.cycle.preempt import Preemptions, claimed_starts, overdue_claims
 from gschedd.core.cycle.run import MAX_STARTS, Cycle, carried_out, run_cycle
 from gschedd.core.forecast.deadline import foresee, guarantee_of
 from gschedd.core.nodes import admission
@@ -85,7 +81,7 @@ class Head:
         policy_failure: what the policy raised in the last cycle, or None.
         retry: how often in a row it failed, and when it is asked again.
         leases: how long nodes have not answered that jobs have leases on.
-        power: which nodes are idle, to be powered down, or wanted, to be powered up.
+        power, preemptions: which nodes are to be powered down or up; which running jobs give way.
         again_s: when the policy wanted to be asked again, seconds since the epoch; None: no matter.
         unfinished: the last cycle ended before the end of the queue, after ``starts_max`` starts.
         rounds: how training jobs are planned elsewhere; None: the policy is called for all at once.
@@ -117,6 +113,7 @@ class Head:
         self.starts_max = MAX_STARTS
         self.leases = Leases(state)
         self.power = PowerSaving(state)
+        self.preemptions = Preemptions()
         self.rounds = None if apart is None else r.Rounds(apart)
         self._requests: dict[Request, Request] = {}
         state.usage.configure(settings.config.shares)
@@ -165,11 +162,7 @@ class Head:
         if known is not None:
             return Step(job=known)
         submission = prepare(
-            command,
-            state=self.state,
-            settings=self.settings,
-            intern=self._intern,
-            now_s=now_s,
+            command, state=self.state, settings=self.settings, intern=self._intern, now_s=now_s
         )
         guarantees: list[f.AnyFact] = []
         if command.submitted.reject_if_late:
@@ -301,11 +294,7 @@ class Head:
         )
 
     def note_load(
-        self,
-        node: str,
-        load: Load,
-        now_s: float,
-        used: Sequence[tuple[int, int, Usage]] = (),
+        self, node: str, load: Load, now_s: float, used: Sequence[tuple[int, int, Usage]] = ()
     ) -> None:
         """Take in a node's load and what its attempts have used; the next heartbeat replaces it."""
         note_heartbeat(self.state, node, load, used, now_s)
@@ -325,6 +314,7 @@ class Head:
         begin_epoch(self.state, self.settings, now_s)
         ask_again(self.state, now_s)
         self.power.mark_due(self.settings, now_s)
+        self.state.dirty.any |= self.preemptions.take_due(now_s)
         facts = [
             *due_jobs(self.state, now_s),
             *due_probes(self.state, now_s),
@@ -332,6 +322,7 @@ class Head:
             *due_reservations(self.state, self.settings, now_s),
             *coalescing.due(self.state, now_s),
             *more_followers(self.state, self.settings, now_s),
+            *overdue_claims(self.state, now_s),
         ]
         step = self._advance([*facts, *overdue(self.state, self.settings, now_s)], "timer")
         if self.rounds is not None and self.rounds.lose_patience(now_s):
@@ -375,6 +366,7 @@ class Head:
             next_window_s(state) if state.windowed else None,
             next_reservation_s(state) if state.reservations else None,
             self.power.next_due_s(self.settings),
+            self.preemptions.next_due_s(state),
             next_epoch_s(state, self.settings) if state.groups else None,
             0.0 if state.volatile.coming.events else None,
         )
@@ -387,22 +379,29 @@ class Head:
         if not self.state.dirty.any or self.safe_mode:
             return NOTHING
         made = self._advance(more_elements(self.state, now_s), "cycle")
-        step = together([made, self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)])
+        steps = [made, self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)]
+        steps += self._preempt(now_s)
         saved = self._advance(self.power.changes(self.settings, now_s), "power saving")
         self.unfinished |= bool(self.state.dirty.arrays or saved.facts)
-        return together([step, saved])
+        return together([*steps, saved])
 
     def _arrive(self, now_s: float) -> Step:
         """Let moving jobs whose new places are free go on there."""
-        if not self.state.targets:
+        if not self.state.targets and not self.state.claims:
             return NOTHING
         assigner = Assigner(self.state, self.settings, now_s, self.model)
-        return self._advance(list(arrivals(self.state, assigner, now_s)), "cycle")
+        starts = claimed_starts(self.state, self.settings, assigner, now_s)
+        return self._advance([*arrivals(self.state, assigner, now_s), *starts], "cycle")
 
     def _vacate(self, now_s: float) -> Iterator[Step]:
         """Let jobs leave nodes that are drained for good, as many as may move at once."""
         while (fact := next_vacating(self.state, self.settings, now_s)) is not None:
             yield self._advance([fact], "drain of a node")
+
+    def _preempt(self, now_s: float) -> Iterator[Step]:
+        """Let running jobs give way for waiting ones that are more important."""
+        for facts in self.preemptions.found(self.state, self.settings, self.waits, now_s):
+            yield self._advance(facts, "preemption")
 
     def _plan(self, now_s: float) -> Step:
         """Ask the policy what to do with what waits."""
@@ -587,6 +586,7 @@ class Head:
                 apply(self.state, fact)
                 self.leases.note(fact)
                 self.power.note(fact)
+                self.preemptions.note(fact)
                 if self.model is not None and isinstance(fact, f.PartEnded):
                     runs.extend(self._learn(self.model, fact))
                 applied.append(fact)

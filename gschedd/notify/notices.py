@@ -24,6 +24,8 @@ from gschedd.core.state.records import Attempt, Job
 BEGIN, END, FAIL, ABORT = "begin", "end", "fail", "abort"
 #: A job does not use its GPUs: its owner is warned, or it has given them back.
 IDLE, RECLAIM = "idle", "reclaim"
+#: A running job has to give way to another one.
+PREEMPT = "preempt"
 #: What a job tells of with ``--notify`` that states no mail points.
 URL_POINTS: Final = "abef"
 #: The job did not do it.
@@ -42,7 +44,8 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event of a job, with all that is told of it; times are seconds since the epoch.
 
     Attributes:
-        event: ``begin``, ``end`` (exit code 0), ``fail``, ``abort``, ``idle`` or ``reclaim``.
+        event: ``begin``, ``end`` (exit code 0), ``fail``, ``abort``, ``idle``, ``reclaim`` or
+            ``preempt``.
         seq: number of the event in the head's database: the same in every repetition.
         outcome: how it ended, in words; ``kind`` is the word for programs.
         exit_status: Torque's number.
@@ -124,6 +127,8 @@ def notice_of(
         return _notice(IDLE, fact, seq, job, attempts, server)
     if isinstance(fact, f.GpusIdled) and fact.action:
         return _notice(RECLAIM, fact, seq, job, attempts, server)
+    if isinstance(fact, f.JobPreempted):
+        return _notice(PREEMPT, fact, seq, job, attempts, server)
     return None
 
 
@@ -145,6 +150,8 @@ def points_of(notice: Notice) -> frozenset[str]:
         return POINTS
     if notice.event == BEGIN:
         return frozenset("b")
+    if notice.event == PREEMPT:
+        return frozenset("a")
     if notice.event == END:
         return frozenset("e")
     if notice.event == FAIL:
@@ -199,7 +206,7 @@ def recipients_of(spec: JobSpec, config: NotifyConfig) -> str:
     return ",".join(name if domain_of(name) or not domain else f"{name}@{domain}" for name in names)
 
 
-NotableFact = f.PartStarted | f.JobEnded | f.GpusIdleWarned | f.GpusIdled
+NotableFact = f.PartStarted | f.JobEnded | f.GpusIdleWarned | f.GpusIdled | f.JobPreempted
 
 
 def _notice(
@@ -221,6 +228,8 @@ def _notice(
         words = idle_words(fact)
     elif isinstance(fact, f.GpusIdled):
         words = f"its GPUs were idle, so it was {ENDINGS[fact.action]}"
+    elif isinstance(fact, f.JobPreempted):
+        words = f"it was preempted ({fact.way}) {fact.why}"
     return Notice(
         event=event,
         seq=seq,

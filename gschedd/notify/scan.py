@@ -41,7 +41,7 @@ log = logging.getLogger("gschedd.notify")
 EVENTS_MOST: Final = 500
 #: Of a head that was away for longer, events are too old to be told.
 STALE_S: Final = 86400.0
-_KINDS: Final = ("PartStarted", "JobEnded", "GpusIdleWarned", "GpusIdled")
+_KINDS: Final = ("PartStarted", "JobEnded", "GpusIdleWarned", "GpusIdled", "JobPreempted")
 _STATED: Final = (b"mail_points", b"mail_to", b"notify_url")
 
 

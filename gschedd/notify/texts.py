@@ -12,7 +12,7 @@ import msgspec
 from gsched.logs import one_line
 from gsched.model.states import OutcomeKind
 from gsched.model.units import exact_size, format_duration, format_size
-from gschedd.notify.notices import ABORT, BEGIN, END, IDLE, RECLAIM, Notice
+from gschedd.notify.notices import ABORT, BEGIN, END, IDLE, PREEMPT, RECLAIM, Notice
 
 #: Of the JSON that hooks get; it grows when a field changes its meaning.
 FORMAT_VERSION: Final = 1
@@ -22,6 +22,13 @@ _HAPPENED: Final = {
     ABORT: "Aborted by PBS Server",
     IDLE: "GPUs idle",
     RECLAIM: "GPUs idle: execution terminated",
+    PREEMPT: "Preempted",
+}
+_IN_SHORT: Final = {
+    END: "finished",
+    IDLE: "does not use its GPUs",
+    RECLAIM: "was stopped: its GPUs were idle",
+    PREEMPT: "was preempted",
 }
 _LONGEST_SUBJECT: Final = 200  # characters
 SIGNAL_STATUS: Final = 256  # of Torque's exit status, plus the number of a signal
@@ -77,12 +84,8 @@ def _happened(notice: Notice) -> str:
     """Return what has happened in a few words: ``failed (exit 3)``."""
     if notice.event == BEGIN:
         return f"begun on {', '.join(notice.nodes)}" if notice.nodes else "begun"
-    if notice.event == END:
-        return "finished"
-    if notice.event == IDLE:
-        return "does not use its GPUs"
-    if notice.event == RECLAIM:
-        return "was stopped: its GPUs were idle"
+    if notice.event in _IN_SHORT:
+        return _IN_SHORT[notice.event]
     if notice.kind == OutcomeKind.CANCELLED:
         return "cancelled"
     status = notice.exit_status or 0

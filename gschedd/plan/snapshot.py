@@ -223,6 +223,7 @@ class Wait(Struct, frozen=True, kw_only=True):
         reserved: ``first`` holds the reservation.
         lacking: there is no room for it, so that it need not be looked at again before something is
             given back that could help; of the others nothing is assumed.
+        gives_way: which running jobs will give way for ``first``, and when, in words.
     """
 
     job_class: JobClass
@@ -231,6 +232,7 @@ class Wait(Struct, frozen=True, kw_only=True):
     predicted_start_s: float | None = None
     reserved: bool = False
     lacking: bool = False
+    gives_way: str = ""
 
 
 class Move(Struct, frozen=True, kw_only=True):

@@ -186,7 +186,9 @@ def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
         reason = _share_shortage(share, spaces[share.node])
         if reason:
             return f"{share.node}: {reason}"
-    given_spaces = Spaces({share.node: _only(share, spaces[share.node]) for share in allocation})
+    given_spaces = Spaces(
+        {share.node: limited_to(share, spaces[share.node]) for share in allocation}
+    )
     if isinstance(place(request, given_spaces), NoFit):
         return "its chunks do not fit into its allocation on each node"
     return ""
@@ -225,7 +227,7 @@ def _one_place_shortage(chunk: Chunk, share: Share, spaces: Spaces) -> str:
         return f"{share.node}: {reason}"
     if not chunk.features and not chunk.gpu_type:
         return ""
-    given = _only(share, space)
+    given = limited_to(share, space)
     return shortage(chunk, given) and "its chunks do not fit into its allocation on each node"
 
 
@@ -259,7 +261,7 @@ def _totals(request: Request, allocation: Allocation) -> list[tuple[str, object,
     ]
 
 
-def _only(share: Share, space: FreeNode) -> FreeNode:
+def limited_to(share: Share, space: FreeNode) -> FreeNode:
     """Return the node as if a share were all that is free on it."""
     owned = set(share.gpu_indices)
     return structs.replace(

@@ -14,7 +14,7 @@ taken in Slurm's order, in floating point: exact arithmetic makes ties that Slur
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -188,6 +188,26 @@ class ShareTree:
         nodes = (*self._order, *self._users.values())
         return {node.key: _standing(node, whole) for node in nodes}
 
+    def entitlements(
+        self, demand: Mapping[Association, float], whole: float = 1.0
+    ) -> dict[Association, float]:
+        """Return what each user with a demand is entitled to of a whole, by shares alone.
+
+        What an account or user does not need is divided among its siblings, by their shares.
+
+        Args:
+            demand: of users, in the unit of ``whole``; of unknown users and accounts ignored.
+        """
+        self._compute(demand)
+        found: dict[Association, float] = {}
+        parts: list[tuple[_Node, float]] = [(self._order[0], whole)]
+        for node, part in parts:  # it grows meanwhile
+            if isinstance(node, _Account):
+                parts += _filled(node.members, part)
+            elif node.usage:
+                found[node.key] = part
+        return found
+
     def _compute(self, usage: Mapping[Association, float]) -> None:
         for node in (*self._order, *self._users.values()):
             node.usage = 0.0
@@ -221,6 +241,21 @@ class ShareTree:
             tied = tied and bool(accounts)
             if accounts:
                 groups += _groups(accounts)
+
+
+def _filled(members: Sequence[_Node], whole: float) -> Iterator[tuple[_Node, float]]:
+    """Yield what of a whole each member gets: its part by shares, no more than it needs."""
+    left = whole
+    shares = sum(member.shares or 0.0 for member in members if member.usage)
+
+    def level(member: _Node) -> float:
+        return member.usage / member.shares if member.shares else math.inf
+
+    for member in sorted((member for member in members if member.usage), key=level):
+        part = left * (member.shares or 0.0) / shares if shares else 0.0
+        part = min(part, member.usage)
+        left, shares = left - part, shares - (member.shares or 0.0)
+        yield member, part
 
 
 def _joined(given: Iterable[ShareAccount]) -> list[_Account]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.config.idle_gpus import IdleGpusConfig
 from gsched.config.limits import SharedLimitTables
@@ -74,9 +74,10 @@ class Options(Struct, frozen=True, kw_only=True):
         predicted_times: jobs are planned to run as long as their kind did before.
         planning_s: training jobs are planned beside the head, so long for each plan, seconds; None:
             in the head's cycle, in no time.
-        site: of which projects, QOS, shares and priority terms and limits are in force.
         savings: the site's power saving and its rules for idle GPUs are modelled.
         boot_s: from the order to power a node up to its registration, seconds.
+        site: of which projects, QOS, shares, priority terms, limits, pre-emption and priorities of
+            queues are in force.
         sharing: how jobs share GPUs.
         sharing_costs: with the work ``gpus``: what that costs them; None: nothing.
         truth_of: how a job really behaves that is an adaptive training, whatever it is planned as;
@@ -155,7 +156,8 @@ class Simulation:
         self._users = Users()
         self._classifier = Classifier(nodes)
         self._programs: dict[int, Program] = {}
-        queues = dict.fromkeys((QUEUE, *sorted({job.queue for job in jobs if job.queue})))
+        names = dict.fromkeys((QUEUE, *sorted({job.queue for job in jobs if job.queue})))
+        queues = {name: _queue(name, options.site) for name in names}
         settings = Settings(
             server="sim",
             config=Config(
@@ -171,15 +173,16 @@ class Simulation:
                 priority=options.site.priority,
                 power=options.site.power if options.savings else PowerConfig(),
                 idle_gpus=options.site.idle_gpus if options.savings else IdleGpusConfig(),
+                preemption=options.site.preemption,
             ),
             projects={each.name: each for each in options.site.project},
             qos={each.name: each for each in options.site.qos},
-            queues={name: _queue(name, options.site) for name in queues},
+            queues=queues,
             fabric=options.fabric,
         )
         self.head = Head(
             state=State(
-                dict.fromkeys(queues, 0),
+                {name: queue.priority for name, queue in queues.items()},
                 plans_training=options.plans_training,
                 plans_adaptive=options.plans_adaptive,
                 sharing=options.sharing,
@@ -336,6 +339,11 @@ def _work(options: Options, node: ClusterNode) -> Work:
 
 
 def _queue(name: str, site: Config) -> QueueConfig:
-    """Return a queue with the limits that the site's has."""
+    """Return a queue with the limits, priority and pre-emption that the site's has."""
     known = next((each for each in site.queue if each.name == name), QueueConfig(name=name))
-    return made_of(QueueConfig, made_of(SharedLimitTables, known), name=name)
+    return structs.replace(
+        made_of(QueueConfig, made_of(SharedLimitTables, known), name=name),
+        priority=known.priority,
+        preempt_mode=known.preempt_mode,
+        preempt_min_run_s=known.preempt_min_run_s,
+    )

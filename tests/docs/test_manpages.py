@@ -33,6 +33,7 @@ from gsched.config.policies import (
     LinkConfig,
     TrainingConfig,
 )
+from gsched.config.preemption import PreemptionConfig
 from gsched.config.reload import TakesEffect, daemon_of, takes_effect
 from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig, SharesConfig
 from gsched.config.tables import (
@@ -258,6 +259,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[[NODE.GPU]]": GpuConfig,
         "[OUTSIDE_GPU_USE]": OutsideConfig,
         "[IDLE_GPUS]": IdleGpusConfig,
+        "[PREEMPTION]": PreemptionConfig,
         "[LOGIN]": LoginConfig,
         "[TASKS]": TasksConfig,
     }
@@ -278,6 +280,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "qos",
         "shares",
         "priority",
+        "preemption",
         "store",
         "history",
         "balance",

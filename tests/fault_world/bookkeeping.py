@@ -179,8 +179,12 @@ def _check_groups(state: State) -> None:
     queued = {
         job.id
         for job in state.jobs.values()
-        if job.state is JobState.QUEUED and job.spec.array is None
+        if job.state is JobState.QUEUED and job.spec.array is None and job.claim is None
     }
+    claims = {job.id for job in state.jobs.values() if job.claim is not None}
+    demand(set(state.claims) == claims, "I9", "the index of claims is wrong")
+    kept = {job for jobs in state.claims_on.values() for job in jobs}
+    demand(kept == claims, "I9", "the index of claims by node is wrong")
     grouped = [key[1] for group in state.groups.values() for key in state.ordered(group)]
     demand(sorted(grouped) == sorted(queued), "I9", "the groups are not the queued jobs")
     for job_class, group in state.groups.items():

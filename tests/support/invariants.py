@@ -38,6 +38,7 @@ def content(state: State) -> dict[str, object]:
         "counts": state.counts,
         "groups": {job_class: group.lanes for job_class, group in state.groups.items()},
         "delayed": state.delayed,
+        "claims": {node: sorted(jobs) for node, jobs in state.claims_on.items()},
         "running": sorted(state.running),
         "by_node": {name: sorted(jobs) for name, jobs in state.by_node.items() if jobs},
         "ports": state.ports,

@@ -187,6 +187,15 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             "attempt 2: GPUs idle for 2.0 GPU-hours, 1.0 GPU-hours returned",
         ),
         (
+            f.JobPreempted(**ATTEMPT, way="requeue", why="for job 7 of bob", by="gsched"),  # type: ignore[arg-type] # common fields
+            "preempted by gsched (requeue): for job 7 of bob",
+        ),
+        (
+            f.RoomClaimed(at_s=5.0, job=1, allocation=(), jobs=(3, 4), until_s=9.0),
+            "starts when jobs 3, 4 have given way",
+        ),
+        (f.ClaimEnded(at_s=5.0, job=1, reason="n1 takes no work"), "waits again: n1 takes no work"),
+        (
             f.NodeWindowAdded(
                 at_s=5.0,
                 node="n1",

@@ -21,6 +21,7 @@ from gsched.model.states import (
 )
 from gschedd.core.apply import arrays as apply_arrays
 from gschedd.core.apply import nodes as apply_nodes
+from gschedd.core.apply import preemption as apply_preemption
 from gschedd.core.apply import reservations
 from gschedd.core.apply import training as apply_moves
 from gschedd.core.state import facts as f
@@ -35,10 +36,11 @@ from gschedd.core.state.indexing import (
     note_array,
     note_dependencies,
     resting_state,
+    set_claim,
     touch,
     touch_attempt,
 )
-from gschedd.core.state.ledger import disown, own, refresh_space, reserve
+from gschedd.core.state.ledger import disown, keep_claim, own, refresh_space, reserve
 from gschedd.core.state.limit_use import count_submitted, recount
 from gschedd.core.state.records import Attempt, Elements, IdleWarning, Job, Part
 from gschedd.core.state.state import State, client_key
@@ -193,6 +195,8 @@ def add_job(state: State, job: Job) -> None:
         accrue(state, job)
     if job.move is not None:
         reserve(state, job)
+    if job.claim is not None:
+        keep_claim(state, job)
 
 
 def _elements_made(state: State, fact: f.ElementsMade) -> None:
@@ -230,6 +234,7 @@ def _due(state: State, fact: f.JobDue) -> None:
 def _altered(state: State, fact: f.JobAltered) -> None:
     job = state.jobs[fact.job]
     next_job_state(job.state, fact, job.state)
+    set_claim(state, job, None)
     leave(state, job)
     if not _keeps_guarantee(job, fact.spec.deadline_s):
         job.guaranteed = job.meets = job.expected_end_s = None
@@ -401,6 +406,8 @@ def _stop_requested(state: State, fact: f.StopRequested) -> None:
         attempt.stop, attempt.stop_message = fact.reason, fact.message
         attempt.stopped_by = fact.by
     attempt.stop_grace_s = fact.grace_s
+    for node in attempt.parts.keys() & state.claims_on.keys() & state.nodes.keys():
+        refresh_space(state, state.nodes[node])
     moves = attempt.stop is StopReason.MOVE
     move(state, job, fact, JobState.MIGRATING if moves else JobState.EXITING)
     if job.move is not None and not moves:
@@ -552,6 +559,9 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.IdleWarningEnded, _used_again),
             _on(f.IdleGpusReclaimed, _idle_reclaimed),
             _on(f.GpusIdled, _idled),
+            _on(f.JobPreempted, apply_preemption.preempted),
+            _on(f.RoomClaimed, apply_preemption.room_claimed),
+            _on(f.ClaimEnded, apply_preemption.claim_ended),
             _on(f.PartOpened, _part_opened),
             _on(f.PartStarted, _part_started),
             _on(f.StopRequested, _stop_requested),

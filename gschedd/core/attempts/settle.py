@@ -3,6 +3,7 @@
 Every attempt that started ends with exactly one outcome (I5); a system's fault is not the job's.
 """
 
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Final
 
@@ -332,7 +333,7 @@ def _after_start(state: State, fact: f.PartStarted) -> list[f.AnyFact]:
 def _after_abandoned(state: State, fact: f.MigrationAbandoned) -> list[f.AnyFact]:
     """Return what becomes of those that were to go where this job stays after all."""
     stays = state.jobs[fact.job]
-    facts: list[f.AnyFact] = []
+    facts: list[f.AnyFact] = list(_still_preempted(state, stays, fact))
     for job in crowded_out(state, stays.current_attempt.parts):
         reason = f"job {short_job_id(stays.id)} stays where it was to go"
         if job.attempt is not None and job.attempt.stop is None:
@@ -343,6 +344,34 @@ def _after_abandoned(state: State, fact: f.MigrationAbandoned) -> list[f.AnyFact
         else:
             facts.append(f.TargetLost(at_s=fact.at_s, job=job.id, reason=reason))
     return facts
+
+
+def _still_preempted(
+    state: State, job: Job, fact: f.MigrationAbandoned
+) -> Iterator[f.StopRequested | f.ClaimEnded]:
+    """Yield that a job which was to give way is requeued, as it did not save its state in time.
+
+    One that must not be stays, and the job that was to have its resources waits again.
+    """
+    preempted = job.preempted
+    if preempted is None or preempted.attempt != fact.attempt:
+        return
+    waiting = state.claims.get(preempted.job_for)
+    if waiting is None or waiting.claim is None or job.id not in waiting.claim.jobs:
+        return
+    if preempted.or_requeue:
+        yield f.StopRequested(
+            at_s=fact.at_s,
+            job=job.id,
+            attempt=fact.attempt,
+            reason=StopReason.RERUN,
+            grace_s=job.spec.grace_s,
+            by="gsched",
+            message=f"{preempted.why}; {fact.reason}",
+        )
+        return
+    reason = f"job {short_job_id(job.id)} stays: {fact.reason}"
+    yield f.ClaimEnded(at_s=fact.at_s, job=waiting.id, reason=reason)
 
 
 def _on_the_way(state: State, job: Job, at_s: float) -> list[f.AnyFact]:
@@ -379,6 +408,9 @@ def _without_place(
     for job in state.targets_on.get(fact.node, {}).values():
         if job.attempt is None:
             facts.extend(_on_the_way(state, job, fact.at_s))
+    reason = f"{fact.node} takes no work"
+    claims = state.claims_on.get(fact.node, ())
+    facts += [f.ClaimEnded(at_s=fact.at_s, job=job, reason=reason) for job in claims]
     return facts
 
 
@@ -411,6 +443,9 @@ def is_overtaken(state: State, fact: f.AnyFact) -> bool:
         case f.TargetLost():
             job = state.jobs.get(fact.job)
             return job is None or job.move is None or not job.move.allocation
+        case f.ClaimEnded():
+            job = state.jobs.get(fact.job)
+            return job is None or job.claim is None
         case f.JobRequeued():
             job = state.jobs.get(fact.job)
             return job is None or job.state not in _GOES_ON

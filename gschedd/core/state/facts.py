@@ -7,6 +7,7 @@ the same facts to the same state always gives the same state.
 from msgspec import Struct
 
 from gsched.config.idle_gpus import IdleAction
+from gsched.config.preemption import PreemptWay
 from gsched.model.arrays import Spans
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.machine import Machine
@@ -348,6 +349,40 @@ class GpusIdled(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=
     returned_s: float = 0.0
 
 
+class JobPreempted(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A running job is to give way, by a migration or a stop that follows at once.
+
+    ``job_for`` is the waiting job that gets its resources; 0: none. ``why`` is in words, ``gpus``
+    is what the job held, and ``lost_s`` for how long its work since its last checkpoint took.
+    ``or_requeue``: it is requeued if it does not save its state in time.
+    """
+
+    way: PreemptWay
+    why: str
+    by: str
+    job_for: int = 0
+    gpus: float = 0.0
+    lost_s: float = 0.0
+    or_requeue: bool = False
+
+
+class RoomClaimed(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A waiting job is to start on this allocation as soon as ``jobs`` have given way.
+
+    It is given up at ``until_s``.
+    """
+
+    allocation: Allocation
+    jobs: tuple[int, ...]
+    until_s: float
+
+
+class ClaimEnded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The allocation that running jobs were to vacate for a waiting job is not kept any more."""
+
+    reason: str
+
+
 class PartStarted(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The attempt runs on this node; ``warm``: its processes were prepared there."""
 
@@ -611,6 +646,9 @@ AnyFact = (
     | IdleWarningEnded
     | IdleGpusReclaimed
     | GpusIdled
+    | JobPreempted
+    | RoomClaimed
+    | ClaimEnded
     | PartOpened
     | PartStarted
     | StopRequested

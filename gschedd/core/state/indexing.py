@@ -10,10 +10,10 @@ from typing import Final
 from gsched.model.ids import ELEMENT_BASE, array_of, short_job_id
 from gsched.model.states import JobState
 from gschedd.core.state import facts as f
-from gschedd.core.state.ledger import release
+from gschedd.core.state.ledger import end_claim, keep_claim, release
 from gschedd.core.state.limit_use import count_submitted, load_budgets, recount
 from gschedd.core.state.priority import Priorities
-from gschedd.core.state.records import ArrayIndex, Attempt, Job
+from gschedd.core.state.records import ArrayIndex, Attempt, Job, RoomClaim
 from gschedd.core.state.state import State
 from gschedd.core.state.transient import WaitingGroup
 from gschedd.core.state.transitions import next_job_state
@@ -30,7 +30,7 @@ def enter(state: State, job: Job) -> None:
     count_element(state, job, 1)
     if job.state is JobState.QUEUED and job.spec.array is not None:
         state.dirty.mark_array(job.id)
-    elif job.state is JobState.QUEUED:
+    elif job.state is JobState.QUEUED and job.claim is None:
         job_class = state.class_of(job)
         group = state.groups.get(job_class)
         if group is None:
@@ -46,7 +46,7 @@ def leave(state: State, job: Job) -> None:
     """Take a job out of the index of the state it is in."""
     _count(state, job, -1)
     count_element(state, job, -1)
-    if job.state is JobState.QUEUED and job.spec.array is not None:
+    if job.state is JobState.QUEUED and (job.spec.array is not None or job.claim is not None):
         return
     if job.state is JobState.QUEUED:
         job_class = state.class_of(job)
@@ -139,10 +139,25 @@ def move(state: State, job: Job, fact: f.JobFact, wanted: JobState) -> None:
     following = next_job_state(job.state, fact, wanted)
     if job.state is JobState.QUEUED and following not in {JobState.QUEUED, JobState.RUNNING}:
         state.dirty.mark_all()  # others may have waited for its sake
+    if following is not JobState.QUEUED:
+        set_claim(state, job, None)
     leave(state, job)
     job.state = following
     enter(state, job)
     touch(state, job)
+
+
+def set_claim(state: State, job: Job, claim: RoomClaim | None) -> None:
+    """Keep an allocation for a waiting job, or keep it no more; with one it is in no group."""
+    if claim is job.claim:
+        return
+    leave(state, job)
+    if job.claim is not None:
+        end_claim(state, job)
+    job.claim = claim
+    if claim is not None:
+        keep_claim(state, job)
+    enter(state, job)
 
 
 def note_array(state: State, job: Job) -> None:

@@ -14,7 +14,7 @@ from msgspec import structs
 from gsched.model.resources import Share
 from gsched.model.states import NodeState, PowerState
 from gschedd.core.state.limit_use import recount
-from gschedd.core.state.records import Attempt, Job, MigrationTarget, Node
+from gschedd.core.state.records import Attempt, Job, MigrationTarget, Node, RoomClaim
 from gschedd.core.state.state import State
 from gschedd.plan.space import FreeNode, give, kept_back, take
 from gschedd.plan.validate import has_room
@@ -63,6 +63,7 @@ def _needs_refresh(state: State, node: str, share: Share) -> bool:
     """Return whether take and give do not suffice for the space of a node: refresh it then."""
     return bool(
         node in state.targets_on
+        or node in state.claims_on
         or share.gpu_shares
         or (share.gpu_indices and avoided_gpus(state, node))
     )
@@ -101,6 +102,36 @@ def release(state: State, job: Job) -> MigrationTarget:
             state.dirty.nodes.add(name)
     state.dirty.any = True
     return move
+
+
+def keep_claim(state: State, job: Job) -> None:
+    """Keep the allocation that others vacate for a waiting job."""
+    assert job.claim is not None, "it has one"
+    state.claims[job.id] = job
+    for share in job.claim.allocation:
+        state.claims_on.setdefault(share.node, {})[job.id] = job
+    _claim_changed(state, job, job.claim)
+
+
+def end_claim(state: State, job: Job) -> None:
+    """Keep it no more."""
+    claim = job.claim
+    assert claim is not None, "it has one"
+    job.claim = None
+    del state.claims[job.id]
+    for share in claim.allocation:
+        del state.claims_on[share.node][job.id]
+        if not state.claims_on[share.node]:
+            del state.claims_on[share.node]
+    _claim_changed(state, job, claim)
+    state.dirty.mark_nodes(share.node for share in claim.allocation)
+
+
+def _claim_changed(state: State, job: Job, claim: RoomClaim) -> None:
+    recount(state, job)
+    for share in claim.allocation:
+        if share.node in state.nodes:
+            refresh_space(state, state.nodes[share.node])
 
 
 def _nodes_of(job: Job) -> Iterable[str]:
@@ -148,7 +179,19 @@ def kept_space(state: State, node: str, space: FreeNode) -> FreeNode:
                 used_bytes, share = share.memory_bytes, structs.replace(share, memory_bytes=0)  # noqa: PLW2901 # the rest of it
                 space = structs.replace(space, memory_bytes=space.memory_bytes - used_bytes)
             to_come.append(share)
+    to_come += claimed(state, node)
     return kept_back(space, leaving(state, node), to_come) if to_come else space
+
+
+def claimed(state: State, node: str) -> list[Share]:
+    """Return what is kept on a node for waiting jobs."""
+    return [
+        share
+        for job in state.claims_on.get(node, {}).values()
+        if job.claim is not None
+        for share in job.claim.allocation
+        if share.node == node
+    ]
 
 
 def owned_space(state: State, node: Node) -> FreeNode:
@@ -209,8 +252,8 @@ def _with_utilisation(state: State, node: Node, space: FreeNode) -> FreeNode:
 
 
 def coming(state: State, node: str) -> list[Share]:
-    """Return what moving jobs will own on a node."""
-    return [
+    """Return what moving jobs, and those for which others give way, will own on a node."""
+    return claimed(state, node) + [
         share
         for job in state.targets_on.get(node, {}).values()
         if job.move is not None
@@ -220,12 +263,20 @@ def coming(state: State, node: str) -> list[Share]:
 
 
 def leaving(state: State, node: str) -> list[Share]:
-    """Return what moving jobs still own on a node."""
+    """Return what jobs still own on a node that move, or give way to a waiting job."""
     return [
         job.attempt.parts[node].share
         for job in state.by_node.get(node, {}).values()
-        if job.move is not None and job.attempt is not None
+        if job.attempt is not None and (job.move is not None or gives_way(job))
     ]
+
+
+def gives_way(job: Job) -> bool:
+    """Return whether the attempt of a job is being stopped for a waiting job."""
+    attempt, preempted = job.attempt, job.preempted
+    if attempt is None or preempted is None or attempt.stop is None:
+        return False
+    return preempted.attempt == attempt.number and preempted.job_for > 0
 
 
 def going(state: State, node: str) -> list[Share]:

@@ -1,7 +1,8 @@
 """What each job counts under the limits of users and queues, kept in step with the jobs.
 
 A job counts what it has from its assignment to the end of its attempt, and what is kept for it
-while it migrates; of both the more. So at no moment do running jobs have more than a limit allows.
+while it migrates, or until others have vacated it; of both the more. So at no moment do running
+jobs have more than a limit allows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,8 @@ def held_by(state: State, job: Job) -> CountedUse | None:
     allocations = [attempt.allocation] if attempt is not None else []
     if job.move is not None and job.move.allocation:
         allocations.append(job.move.allocation)
+    if job.claim is not None:
+        allocations.append(job.claim.allocation)
     party = state.limits.rules.party(party_of(job.spec))
     if not allocations or party is None:
         return None

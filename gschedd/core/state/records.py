@@ -2,6 +2,7 @@
 
 from msgspec import Struct, field
 
+from gsched.config.preemption import PreemptWay
 from gsched.model.arrays import Spans
 from gsched.model.ids import short_job_id
 from gsched.model.job import ExitRecord, JobSpec, Outcome
@@ -201,6 +202,25 @@ class IdleWarning(Struct, frozen=True, kw_only=True, omit_defaults=True):
     planned_end_s: float = 0.0
 
 
+class Preempted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That a job had to give way last; see `gschedd.core.state.facts.JobPreempted`."""
+
+    attempt: int
+    at_s: float
+    way: PreemptWay
+    why: str
+    job_for: int = 0
+    or_requeue: bool = False
+
+
+class RoomClaim(Struct, frozen=True, kw_only=True):
+    """What is kept for a waiting job; see `gschedd.core.state.facts.RoomClaimed`."""
+
+    allocation: Allocation
+    jobs: tuple[int, ...]
+    until_s: float
+
+
 class Elements(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What has become of the elements of an array.
 
@@ -253,6 +273,10 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
         elements: of an array; None: it is none.
         idle: that its owner was warned of idle GPUs of its last attempt; None: that was not so.
         idle_requeues: how often it was requeued since its GPUs were idle.
+        preempted: that it had to give way; None: it never had.
+        preemptions: how often it had.
+        preempted_gpu_s: the work that this has cost, in GPU-seconds.
+        claim: the allocation that others vacate for it; None: it waits as all others.
         short_number: of an element of an array of Slurm what its commands call it; of such an array
             that of its first element; 0: none was reserved.
     """
@@ -278,6 +302,10 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
     elements: Elements | None = None
     idle: IdleWarning | None = None
     idle_requeues: int = 0
+    preempted: Preempted | None = None
+    preemptions: int = 0
+    preempted_gpu_s: float = 0.0
+    claim: RoomClaim | None = None
     short_number: int = 0
 
 

@@ -87,7 +87,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def orders_by_terms(self) -> bool:
         """Return whether the terms of ``[priority]`` order waiting jobs."""
-        return bool(self.projects or self.qos) or self.config.priority != PriorityConfig()
+        config = self.config
+        by_share = "share" in config.preemption.by
+        return bool(self.projects or self.qos or by_share) or config.priority != PriorityConfig()
 
     def has_operators(self, host: str) -> bool:
         """Return whether operators are some on a host (empty: the head's machine)."""

@@ -85,6 +85,8 @@ class State:
         by_node: the same by node.
         targets: jobs that move, until they are where they go to.
         targets_on: the same by the nodes that they go to.
+        claims: waiting jobs for which an allocation is kept that others vacate.
+        claims_on: the same by the nodes of these allocations.
         training jobs: jobs that are planned by what is known of their run time and deadline.
         vacating: nodes that jobs are to leave.
         windowed: nodes with windows of maintenance.
@@ -152,6 +154,8 @@ class State:
         self.by_node: dict[str, dict[int, Job]] = {}
         self.targets: dict[int, Job] = {}
         self.targets_on: dict[str, dict[int, Job]] = {}
+        self.claims: dict[int, Job] = {}
+        self.claims_on: dict[str, dict[int, Job]] = {}
         self.training_jobs: dict[int, Job] = {}
         self.vacating: set[str] = set()
         self.on_probation: set[str] = set()
@@ -299,6 +303,11 @@ class State:
             reservation=spec.reservation,
             may_use=self.usable_reservations(spec) if self.reservations else (),
         )
+
+    def fronts(self, group: WaitingGroup, most: int) -> list[OrderKey]:
+        """Return the order keys of the first jobs of a group's lanes, at most so many."""
+        self.ordered(group)
+        return group.fronts(most)
 
     def lane_of(self, job: Job) -> Lane:
         """Return in which lane of its class a job waits."""

@@ -105,6 +105,12 @@ class WaitingGroup:
             key = self._keys[lane] = self._key_of(order[0])
             insort(self._fronts, (key, 0, order))
 
+    def fronts(self, most: int) -> list[OrderKey]:
+        """Return the keys of the first jobs of the lanes, at most so many, as merged last."""
+        if self._key_of is None:
+            return [order[0] for order in self.lanes.values()]
+        return [key for key, _, _ in self._fronts[:most]]
+
     def merged(self, key_of: Callable[[OrderKey], OrderKey]) -> LaneOrder:
         """Return the order of all jobs, by the keys of places."""
         if self._key_of is not key_of:

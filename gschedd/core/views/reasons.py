@@ -100,6 +100,9 @@ class Reasons:
     def why(self, job: Job) -> Why:
         """Return the same in parts, and when the job is predicted to start by its last plan."""
         match job.state:
+            case JobState.QUEUED if job.claim is not None:
+                words = f"starts when {_jobs_words(job.claim.jobs)} given way"
+                return Why(words, short="others give way")
             case JobState.QUEUED:
                 return self._of_queued(job)
             case JobState.HELD if set(job.holds) == {HoldKind.DEPENDENCY}:
@@ -178,6 +181,7 @@ class Reasons:
             more = self._of_outside() if _wants_gpus(job_class) else ""
             if isinstance(reason, AtLimit):
                 more = self._of_holders(reason)
+            more += f"; {wait.gives_way}" if wait.gives_way else ""
             self._words[job_class] = (str(reason) + more, reason.short)
         return self._words[job_class]
 
@@ -436,6 +440,12 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
             words = f"attempt {fact.attempt}: GPUs idle for {format_gpu_hours(fact.idle_s)}"
             returned = f", {format_gpu_hours(fact.returned_s)} returned" if fact.returned_s else ""
             return words + returned
+        case f.JobPreempted():
+            return f"preempted by {fact.by} ({fact.way}): {fact.why}"
+        case f.RoomClaimed():
+            return f"starts when {_jobs_words(fact.jobs)} given way"
+        case f.ClaimEnded():
+            return f"waits again: {fact.reason}"
         case f.PartOpened():
             return f"attempt {fact.attempt}: its programs start tasks on {fact.node}"
         case f.PartStarted():
@@ -459,6 +469,13 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
             return f"done: {outcome_words(fact.outcome)}"
         case _:
             return type(fact).__name__
+
+
+def _jobs_words(jobs: tuple[int, ...]) -> str:
+    """Return ``jobs 12, 13 have``."""
+    shown = ", ".join(map(short_job_id, jobs[:MAX_HOLDERS]))
+    more = f" and {len(jobs) - MAX_HOLDERS} more" if len(jobs) > MAX_HOLDERS else ""
+    return f"job{'s' * (len(jobs) > 1)} {shown}{more} {'have' if len(jobs) > 1 else 'has'}"
 
 
 def _describe_judgement(fact: f.DeadlineJudged) -> str:

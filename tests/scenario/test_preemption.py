@@ -1,0 +1,255 @@
+"""Running jobs give way to waiting ones: which ones, how, when, and what is known of it."""
+
+import pytest
+
+from gsched.config.preemption import PreemptionConfig
+from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig
+from gsched.config.tables import QueueConfig
+from gsched.protocol import actions as a
+from gschedd.core.requests import commands as c
+from gschedd.core.state import facts as f
+from tests.support.saving import Program
+from tests.support.world import ALICE, BOB, World, node, settings
+
+LONG = Program(runs_s=1e6)
+SAVES = Program(runs_s=1e6, saves_s=1.0)
+QOS = {
+    "high": QosConfig(name="high", preempts=("low",)),
+    "low": QosConfig(name="low"),
+    "kept": QosConfig(name="kept", preempt_mode="off"),
+}
+ONE_GPU = "nodes=1:ppn=1:gpus=1"
+
+
+def world(
+    *, by: tuple[str, ...] = ("qos",), nodes: int = 1, gpus: int = 4, **keys: object
+) -> World:
+    """Return a cluster with pre-emption."""
+    rules = {"min_run_s": 60.0, "again_s": 1800.0, **keys}
+    config = settings(
+        queues={"batch": QueueConfig(name="batch"), "fast": QueueConfig(name="fast", priority=9)},
+        qos=QOS,
+        projects={"all": ProjectConfig(name="all", users=("alice", "bob", "carol"))},
+        priority=PriorityConfig(qos=1.0, recompute_s=10.0),
+        preemption=PreemptionConfig(by=by, **rules),  # type: ignore[arg-type] # keys of the table
+    )
+    return World(*(node(f"n{at}", cpus=16, gpus=gpus) for at in range(1, nodes + 1)), config=config)
+
+
+def ways(here: World, *jobs: int) -> list[str]:
+    """Return how jobs were preempted, in order."""
+    facts = [fact for job in jobs for fact in here.told(f.JobPreempted, job)]
+    return [fact.way for fact in facts if isinstance(fact, f.JobPreempted)]
+
+
+def test_a_job_of_a_higher_qos_starts_and_the_job_with_the_least_lost_work_gives_way() -> None:
+    """The later of two jobs gives way; it is requeued, and runs again after that."""
+    here = world(gpus=2)
+    first = here.submit(ONE_GPU, program=LONG, qos="low")
+    here.run_until(100)
+    second = here.submit(ONE_GPU, program=LONG, qos="low")
+    here.run_until(200)
+    high = here.submit(ONE_GPU, runs_s=50, by=BOB, qos="high")
+
+    here.run_until(210)
+    assert (here.started_s(high), here.state(second)) == (200.0, "queued")
+    assert (here.state(first), ways(here, first, second)) == ("running", ["requeue"])
+    (fact,) = here.told(f.JobPreempted, second)
+    assert isinstance(fact, f.JobPreempted)
+    assert fact.why == f"for job {high} of bob: QOS high preempts low"
+    assert (fact.gpus, fact.job_for) == (1.0, high)
+    assert fact.lost_s == pytest.approx(100, abs=2)
+    assert here.job(second).preempted_gpu_s == pytest.approx(100, abs=2)
+
+    here.run_until(300)
+    assert (here.state(first), here.state(second)) == ("running", "running")
+
+
+def test_nothing_is_preempted_before_its_minimum_run_and_the_reason_says_when() -> None:
+    """The job starts when the minimum run is over, as was predicted."""
+    here = world(gpus=1)
+    low = here.submit(ONE_GPU, program=LONG, qos="low")
+    here.run_until(10)
+    high = here.submit(ONE_GPU, runs_s=50, by=BOB, qos="high")
+
+    here.run_until(20)
+    assert here.state(high) == "queued"
+    assert f"; job {low} gives way at" in here.why(high)
+    predicted_s = here.wait_of(high).predicted_start_s
+    here.run_until(200)
+    started_s = here.started_s(high)
+    assert started_s == pytest.approx(60, abs=3)
+    assert predicted_s == pytest.approx(here.job(low).submitted_s + 60, abs=3)
+
+
+def test_a_job_is_preempted_once_in_half_an_hour() -> None:
+    """It runs undisturbed after that, however long another one waits."""
+    here = world(gpus=1)
+    low = here.submit(ONE_GPU, program=LONG, qos="low")
+    here.run_until(100)
+    here.submit(ONE_GPU, runs_s=50, by=BOB, qos="high")
+    here.run_until(200)
+    assert here.state(low) == "running"
+    again = here.submit(ONE_GPU, runs_s=50, by=BOB, qos="high")
+
+    here.run_until(1890)
+    assert here.state(again) == "queued"
+    here.run_until(1950)
+    assert here.started_s(again) == pytest.approx(1900, abs=3)
+    assert ways(here, low) == ["requeue", "requeue"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "changes", "expected"),
+    [
+        ("requeue", {"movable": True, "places_max": 4}, ["shrink"]),
+        ("requeue", {"movable": True}, ["checkpoint"]),
+        ("requeue", {}, ["requeue"]),
+        ("checkpoint", {}, []),
+        ("requeue", {"rerunnable": False}, []),
+        ("cancel", {"rerunnable": False}, ["cancel"]),
+        ("off", {"movable": True}, []),
+    ],
+)
+def test_a_job_gives_way_as_it_can_and_may(
+    mode: str, changes: dict[str, object], expected: list[str]
+) -> None:
+    """Shrinking comes first, and nothing beyond the mode."""
+    here = world(gpus=4, mode=mode)
+    elastic = "places_max" in changes
+    gpus = 1 if elastic else 4
+    low = here.submit(f"select=1:ncpus=1:ngpus={gpus}", program=SAVES, qos="low", **changes)  # type: ignore[arg-type] # passed on
+    here.run_until(10)
+    if elastic:
+        here.do(c.ActOnJob(caller=ALICE, job=low, action=a.MigrateJob(gpus=4)))
+    here.run_until(100)
+    high = here.submit(ONE_GPU, program=LONG, by=BOB, qos="high")
+    here.run_until(200)
+
+    assert ways(here, low) == expected
+    assert (here.started_s(high) is not None) == bool(expected)
+    assert here.state(low) == ("running" if elastic or not expected else here.state(low))
+
+
+def test_a_job_migrates_where_that_makes_room() -> None:
+    """Each of two nodes has a free GPU, and a job needs two of one node."""
+    here = world(nodes=2, gpus=2)
+    first = here.submit(ONE_GPU, program=LONG, qos="low")
+    moves = here.submit(ONE_GPU, program=SAVES, qos="low", movable=True)
+    here.submit(ONE_GPU, program=LONG, qos="kept")
+    last = here.submit(ONE_GPU, program=LONG, qos="low")
+    here.run_until(100)
+    for job in (first, last):
+        here.delete(job)
+    here.run_until(110)
+    both = here.submit("select=1:ncpus=1:ngpus=2", program=LONG, by=BOB, qos="high")
+    here.run_until(200)
+
+    assert here.started_s(both) is not None
+    assert (ways(here, moves), here.state(moves)) == (["migrate"], "running")
+
+
+def test_a_job_that_does_not_save_its_state_in_time_is_requeued() -> None:
+    """The waiting job starts nevertheless, after the checkpoint's time limit."""
+    here = world(gpus=1)
+    silent = Program(runs_s=1e6, saves_s=None)
+    low = here.submit(ONE_GPU, program=silent, qos="low", movable=True)
+    here.run_until(100)
+    high = here.submit(ONE_GPU, program=LONG, by=BOB, qos="high")
+    here.run_until(110)
+    assert here.why(high) == f"starts when job {low} has given way"
+
+    here.run_until(600)
+    assert here.started_s(high) == pytest.approx(400, abs=5)
+    assert here.job(low).requeues == 1
+
+
+def test_what_is_vacated_is_kept_for_the_waiting_job_through_a_restart() -> None:
+    """A third job that fits does not get it, and the head does not preempt another one."""
+    here = world(gpus=2)
+    low = here.submit("select=1:ncpus=1:ngpus=2", program=SAVES, qos="low", movable=True)
+    here.run_until(100)
+    high = here.submit("select=1:ncpus=1:ngpus=2", program=LONG, by=BOB, qos="high")
+    assert here.job(high).claim is not None
+    here.restart_head()
+    small = here.submit(ONE_GPU, program=LONG, by=BOB, qos="high")
+    here.run_until(200)
+
+    assert here.started_s(high) is not None
+    assert here.started_s(small) is None
+    assert ways(here, low) == ["checkpoint"]
+
+
+def test_a_claim_ends_with_the_waiting_job() -> None:
+    """What was vacated is anybody's then."""
+    here = world(gpus=1)
+    low = here.submit(ONE_GPU, program=SAVES, qos="low", movable=True)
+    here.run_until(100)
+    high = here.submit(ONE_GPU, program=LONG, by=BOB, qos="high")
+    here.delete(high, by=BOB)
+    here.run_until(200)
+
+    assert not here.head.state.claims
+    assert here.state(low) == "running"
+
+
+def test_queues_preempt_by_priority() -> None:
+    """Only with ``queue`` in the list."""
+    for by, expected in ((("queue",), ["requeue"]), (("qos",), [])):
+        here = world(by=by, gpus=1)
+        low = here.submit(ONE_GPU, program=LONG)
+        here.run_until(100)
+        here.submit(ONE_GPU, program=LONG, by=BOB, queue="fast")
+        here.run_until(200)
+        assert ways(here, low) == expected
+
+
+def test_a_user_below_its_share_gets_it_within_the_minimum_run() -> None:
+    """Of four GPUs bob gets two, not more; what he has is not taken back."""
+    here = world(by=("share",))
+    alices = [here.submit(ONE_GPU, program=LONG, account="all") for _ in range(6)]
+    here.run_until(10)
+    bobs = [here.submit(ONE_GPU, program=LONG, account="all", by=BOB) for _ in range(4)]
+
+    here.run_until(59)
+    assert [here.started_s(job) for job in bobs] == [None] * 4
+    here.run_until(65)
+    assert sum(here.started_s(job) is not None for job in bobs) == 2
+    here.run_until(8000)
+    running = here.head.state.running
+    assert (sum(job in running for job in alices), sum(job in running for job in bobs)) == (2, 2)
+
+
+def test_no_more_work_is_lost_for_shares_than_is_allowed() -> None:
+    """A job of all GPUs has run for a day: what it has done is more than 2 % of a day."""
+    for max_loss, expected in ((0.02, []), (1.0, ["requeue"])):
+        here = world(by=("share",), max_loss=max_loss)
+        large = here.submit("nodes=1:ppn=1:gpus=4", program=LONG, account="all")
+        here.run_until(80000)
+        here.submit("nodes=1:ppn=1:gpus=2", program=LONG, account="all", by=BOB)
+        here.run_until(80100)
+        assert ways(here, large) == expected
+
+
+def test_nobody_gives_way_if_the_waiting_job_would_not_start() -> None:
+    """Two GPUs of one node are needed, and one of them belongs to a job that stays."""
+    here = world(nodes=1, gpus=2)
+    low = here.submit(ONE_GPU, program=LONG, qos="low")
+    here.submit(ONE_GPU, program=LONG, qos="kept")
+    here.run_until(100)
+    here.submit("select=1:ncpus=1:ngpus=2", program=LONG, by=BOB, qos="high")
+    here.run_until(3000)
+
+    assert ways(here, low) == []
+
+
+def test_without_rules_nothing_is_preempted() -> None:
+    """It is off unless a site configures it."""
+    here = world(by=())
+    low = here.submit("select=1:ncpus=1:ngpus=4", program=LONG, qos="low")
+    here.run_until(100)
+    here.submit(ONE_GPU, program=LONG, by=BOB, qos="high")
+    here.run_until(3000)
+
+    assert ways(here, low) == []
+    assert here.head.preemptions.next_due_s(here.head.state) is None
