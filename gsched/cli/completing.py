@@ -380,7 +380,7 @@ _SOURCES: Final[dict[tuple[str, str], Source]] = {
         ("", name): _files
         for name in (
             *("file", "head_address", "config", "config_path", "trace_path", "json_path"),
-            *("database", "cluster"),
+            *("database", "cluster", "reservations"),
         )
     },
     **{("", name): _directories for name in ("directory", "csv_dir", "figures_dir", "dir")},

@@ -30,7 +30,8 @@ from gschedd.sim.history import database_path, read_history
 from gschedd.sim.planning import plan_command
 from gschedd.sim.policies import SIMULATED
 from gschedd.sim.recorder import DIGITS, SLOWDOWN_BOUND_S, Summary
-from gschedd.sim.simulation import MANY_MOVES, Options, Simulation
+from gschedd.sim.reservations import read_reservations
+from gschedd.sim.simulation import BEGIN_S, MANY_MOVES, Options, Simulation
 from gschedd.sim.sites import site_file
 from gschedd.sim.traces import FORMS, Trace, read_trace
 from gschedd.sim.work import WORK_MODELS
@@ -71,6 +72,7 @@ class SimOptions(Struct, frozen=True, kw_only=True):
     planning_s: float | None
     savings: bool
     boot_s: float
+    reservations: str
     site: Config
 
 
@@ -173,6 +175,12 @@ _OPTIONS = (
         show_default=True,
         metavar="SECONDS",
         help="With --savings: until a node that is powered up has registered.",
+    ),
+    click.option(
+        "--reservations",
+        default="",
+        metavar="FILE",
+        help="TOML file with [[reservation]] tables: what is kept for whom.",
     ),
     click.help_option("--help", help="Print a summary of the options and exit."),
 )
@@ -404,6 +412,9 @@ def _replay(
             planning_s=wanted.planning_s,
             savings=wanted.savings,
             boot_s=wanted.boot_s,
+            reservations=(
+                read_reservations(wanted.reservations, BEGIN_S) if wanted.reservations else ()
+            ),
         ),
         on_result=writer.write if writer is not None else None,
     )

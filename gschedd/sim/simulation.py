@@ -19,8 +19,10 @@ from gsched.config.tables import (
     PowerConfig,
     QueueConfig,
 )
+from gsched.errors import UsageError
 from gsched.model.reports import made_of
 from gsched.protocol import node as n
+from gsched.protocol.reservations import ReservationChange
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.schedule import PRIORITY_RANGE
@@ -43,6 +45,7 @@ from gschedd.sim.machine import SimMachine
 from gschedd.sim.node import NodeProcess
 from gschedd.sim.program import Program
 from gschedd.sim.recorder import JobResult, Recorder, Summary
+from gschedd.sim.reservations import OPERATOR
 from gschedd.sim.savings import DOWN_S, IdleGpuModel, PowerModel, Savings
 from gschedd.sim.training_jobs import TrainingWork
 from gschedd.sim.work import WORK_MODELS, Work
@@ -80,6 +83,7 @@ class Options(Struct, frozen=True, kw_only=True):
             queues are in force.
         sharing: how jobs share GPUs.
         sharing_costs: with the work ``gpus``: what that costs them; None: nothing.
+        reservations: created when all nodes have registered.
         truth_of: how a job really behaves that is an adaptive training, whatever it is planned as;
             None where it is none. As its trace says, unless something else is named here.
     """
@@ -100,6 +104,7 @@ class Options(Struct, frozen=True, kw_only=True):
     boot_s: float = 180.0
     sharing: SharingRules = DEFAULT_RULES
     sharing_costs: SharingCosts | None = None
+    reservations: tuple[ReservationChange, ...] = ()
     truth_of: Callable[[TraceJob], Truth | None] = lambda job: job.behaviour
 
 
@@ -225,6 +230,10 @@ class Simulation:
         for node in nodes:
             self._connect(node, options)
         self._settle()
+        for change in options.reservations:
+            command = c.ChangeReservation(caller=OPERATOR, action=change)
+            self.daemon.ask(command, partial(_reserved, change.name))
+        self._settle()
 
     def _connect(self, node: ClusterNode, options: Options) -> None:
         machine = SimMachine(
@@ -323,6 +332,16 @@ class Simulation:
             oddities=self.head.oddities,
             savings=savings,
         )
+
+
+def _reserved(name: str, step: Step) -> None:
+    """Take in whether a reservation was created.
+
+    Raises:
+        UsageError: it cannot be.
+    """
+    if step.error is not None:
+        raise UsageError(f"reservation {name}: {step.error.message}", hint=step.error.hint)
 
 
 def _name_of(policy: Policy) -> str:
