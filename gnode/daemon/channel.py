@@ -24,7 +24,8 @@ from gnode.core.inputs import (
 from gnode.core.inputs import Welcomed as WelcomedInput
 from gnode.daemon.accounts import Arrivals, Lookup
 from gnode.daemon.certificates import Certificates
-from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
+from gnode.daemon.heads import Heads
+from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer
 from gsched.errors import ConfigError
 from gsched.failpoint import failpoint
 from gsched.model.ids import short_job_id
@@ -76,7 +77,9 @@ BACKOFF_FLAPPING_S = 2.0  # the longest pause after connections that were short
 STEADY_S = 10.0  # a connection that has lasted so long was none of those
 BACKOFF_FATAL_S = 60.0  # the head said that trying again is of no use: somebody must change things
 LOOPBACK = "127.0.0.1"  # where a node that reaches the head by a Unix socket is reached itself
+BACKOFF_SEVERAL_S = 2.0  # the longest pause where another head may rule in a moment
 CONNECT_TIMEOUT_S = 10.0
+CONNECT_ONE_S = 3.0  # to one of several heads, before the next one is tried
 HANDSHAKE_TIMEOUT_S = 15.0
 
 
@@ -102,7 +105,7 @@ class Channel:
     """Keeps one connection to the head.
 
     Args:
-        head: the head's node channel, ``host:port`` or ``unix:/path``.
+        heads: where the heads' node channels are.
         trusted: uids whose head is obeyed on a Unix socket.
         node: this node's name.
         certificates: of this node, for a head that is reached by TCP.
@@ -121,7 +124,7 @@ class Channel:
     def __init__(  # noqa: PLR0913 - what the shell puts together
         self,
         *,
-        head: str,
+        heads: Heads,
         trusted: frozenset[int],
         node: str,
         certificates: Certificates,
@@ -133,9 +136,8 @@ class Channel:
         on_delivery: Callable[[PieceDelivered], None],
         path: str = "/v1/node",
     ) -> None:
-        self._path, self._trusted = socket_path(head), trusted
-        self._url = f"{'ws://head' if self._path else f'wss://{head}'}{path}"
-        self._shown = head
+        self._heads, self._path, self._trusted = heads, heads.socket, trusted
+        self._route = path
         self._node, self._certificates = node, certificates
         self._post = post
         self._on_job = on_job
@@ -153,7 +155,7 @@ class Channel:
         self._greeted = False
         self._welcomed = False
         self._refusal: str | None = None
-        self._last_error = ""
+        self._errors: dict[str, str] = {}
 
     def send(self, message: NodeMessage) -> None:
         """Send a message on the present connection; before its registration it is dropped."""
@@ -180,10 +182,13 @@ class Channel:
         """Connect again and again, with a growing and jittered pause between."""
         wait_s = BACKOFF_FIRST_S
         loop = asyncio.get_running_loop()
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
-        connector = aiohttp.UnixConnector(self._path) if self._path else None
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
-            while True:
+        while True:
+            several = self._heads.are_several
+            timeout = aiohttp.ClientTimeout(
+                total=None, sock_connect=CONNECT_ONE_S if several else CONNECT_TIMEOUT_S
+            )
+            connector = aiohttp.UnixConnector(self._path) if self._path else None
+            async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
                 self._greeted = self._welcomed = self._registered = False
                 begun_s, fatal = loop.time(), False
                 try:
@@ -202,20 +207,23 @@ class Channel:
                     self._complain(f"{error}" if self._path or self._greeted else _CUT_OFF)
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     self._complain(explain(error) or _reason(error, is_here=bool(self._path)))
-                self._post(Disconnected())
-                if self._welcomed:
-                    lasted_s = loop.time() - begun_s
-                    longest_s = BACKOFF_FIRST_S if lasted_s >= STEADY_S else BACKOFF_FLAPPING_S
-                    wait_s = min(wait_s, longest_s)
-                pause_s = BACKOFF_FATAL_S if fatal else wait_s
-                await asyncio.sleep(pause_s * self._random.uniform(0.5, 1.0))
-                wait_s = min(2 * wait_s, BACKOFF_LONGEST_S)
+            self._post(Disconnected())
+            if self._welcomed:
+                lasted_s = loop.time() - begun_s
+                longest_s = BACKOFF_FIRST_S if lasted_s >= STEADY_S else BACKOFF_FLAPPING_S
+                wait_s = min(wait_s, longest_s)
+            elif not self._heads.turn():
+                continue  # the next one at once
+            pause_s = BACKOFF_FATAL_S if fatal and not several else wait_s
+            await asyncio.sleep(pause_s * self._random.uniform(0.5, 1.0))
+            wait_s = min(2 * wait_s, BACKOFF_SEVERAL_S if several else BACKOFF_LONGEST_S)
 
     def _complain(self, text: str) -> None:
         """Log why there is no connection, once for each reason in a row."""
-        if text != self._last_error:
-            log.warning("no connection to the head at %s: %s", self._shown, text)
-            self._last_error = text
+        head = self._heads.current
+        if text != self._errors.get(head):
+            log.warning("no connection to the head at %s: %s", head, text)
+            self._errors[head] = text
 
     # --- one connection ---
 
@@ -226,7 +234,7 @@ class Channel:
         if self._path:
             check_directory(self._path, self._trusted)
         async with session.ws_connect(
-            self._url,
+            f"{'ws://head' if self._path else f'wss://{self._heads.current}'}{self._route}",
             heartbeat=KEEPALIVE_S,
             max_msg_size=MAX_FRAME_BYTES,
             compress=0,
@@ -254,7 +262,7 @@ class Channel:
                 await asyncio.gather(*work, return_exceptions=True)
         if self._welcomed:
             log.warning("the connection to the head is lost (%s)", socket.close_code)
-            self._last_error = ""
+            self._errors.clear()
 
     async def _say_hello(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         here, there = (socket.get_extra_info(name) for name in ("sockname", "peername"))
@@ -344,8 +352,10 @@ class Channel:
                     if not self._registered:
                         raise HandshakeError("the head welcomes a node that has not registered")
                     self._welcomed = True
-                    self._last_error = ""
-                    log.info("registered with the head at %s, epoch %d", self._shown, message.epoch)
+                    self._errors.clear()
+                    head = self._heads.current
+                    log.info("registered with the head at %s, epoch %d", head, message.epoch)
+                    self._heads.stay(message.heads)
                     self._post(
                         WelcomedInput(
                             cluster=message.cluster,
@@ -361,7 +371,9 @@ class Channel:
                     if not self._registered:
                         raise HandshakeError("the head asks a node that has not registered")
                     self._welcomed = True
-                    log.warning("the head at %s asks what this node knows: safe mode", self._shown)
+                    log.warning(
+                        "the head at %s asks what this node knows: safe mode", self._heads.current
+                    )
                     self._on_orders(messages[number:])
                     return
                 case Refused():

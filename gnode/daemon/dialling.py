@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from gnode.daemon.parts import HostIdentity
-from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
+from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer
 from gsched.errors import ConfigError
 from gsched.pki.names import CertificateError
 from gsched.protocol.node import (
@@ -80,8 +80,7 @@ class HeadDialler:
     """Opens them, as this node daemon."""
 
     def __init__(self, own: HostIdentity) -> None:
-        self._path, self._trusted = socket_path(own.head), own.trusted
-        self._url = f"{'ws://head' if self._path else f'wss://{own.head}'}/v1/session"
+        self._heads, self._path, self._trusted = own.heads, own.heads.socket, own.trusted
         self._node, self._certificates = own.node, own.certificates
 
     @asynccontextmanager
@@ -98,7 +97,7 @@ class HeadDialler:
         async with (
             aiohttp.ClientSession(timeout=timeout, connector=connector) as client,
             client.ws_connect(
-                self._url,
+                f"{'ws://head' if self._path else f'wss://{self._heads.current}'}/v1/session",
                 max_msg_size=MAX_MESSAGE_BYTES,
                 compress=0,
                 ssl=True if self._path else self._certificates.context(),

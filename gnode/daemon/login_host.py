@@ -25,7 +25,7 @@ class LoginHost:
         self._finished = asyncio.Event()
         self._is_welcome = False
         self._channel = Channel(
-            head=own.head,
+            heads=own.heads,
             trusted=own.trusted,
             node=own.node,
             certificates=own.certificates,

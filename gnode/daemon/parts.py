@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gnode.daemon.certificates import Certificates
+from gnode.daemon.heads import Heads
 from gnode.daemon.identity import own_identity
 from gnode.daemon.launching import LaunchRules
 from gnode.daemon.neighbours import PREFIX
@@ -34,7 +35,7 @@ class HostIdentity:
     """Who this host is, whatever its role.
 
     Attributes:
-        head: the head's node channel, ``host:port`` or ``unix:/path``.
+        heads: where the heads' node channels are.
         certificates: for a head that is reached by TCP.
         trusted: uids whose head is obeyed on a Unix socket.
         identity: of this node, beside its name, for ever.
@@ -46,7 +47,7 @@ class HostIdentity:
     """
 
     node: str
-    head: str
+    heads: Heads
     trusted: frozenset[int]
     certificates: Certificates
     identity: str
@@ -93,13 +94,14 @@ def host_identity(config: Config, state_dir: str, role: MemberRole = "node") -> 
     """
     node, name = config.node, node_name(config)
     files = files_of(state_dir, config.tls)
-    if not socket_path(node.head):
+    heads = Heads(node.head, Path(state_dir, "heads"))
+    if not heads.socket:
         files.check()
     return HostIdentity(
         node=name,
         identity=own_identity(state_dir),
         machine=read_machine(),
-        head=node.head,
+        heads=heads,
         trusted=trusted_uids(node.head_user, default=HEAD_ACCOUNT),
         certificates=Certificates(files, node=name, role=role, clock=SystemClock()),
         address=node.address,
@@ -119,8 +121,8 @@ def command_socket(config: Config) -> str:
 
 def socket_of_jobs(config: Config) -> str:
     """Return `Site.command_socket`: this node's own socket, unless only the head's is here."""
-    host = config.node.head.rpartition(":")[0].strip("[]")
-    is_here = bool(socket_path(config.node.head)) or host.lower() in {"localhost", *own_names()}
+    hosts = {each.rpartition(":")[0].strip(" []").lower() for each in config.node.head.split(",")}
+    is_here = bool(socket_path(config.node.head)) or hosts & {"localhost", *own_names()}
     return "" if is_here and not config.node.command_socket else command_socket(config)
 
 

@@ -134,7 +134,7 @@ class Shell:
             identity.cpus, self._on_neighbours, prefix=identity.neighbours
         )
         self._channel = Channel(
-            head=identity.head,
+            heads=identity.heads,
             trusted=identity.trusted,
             node=identity.node,
             certificates=identity.certificates,

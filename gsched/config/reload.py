@@ -39,6 +39,7 @@ IDLE_KEYS_OF_NODES: Final = ("window_s", "busy_percent", "grace_s")
 RELOADED: Final[Mapping[Daemon, Mapping[str, tuple[str, ...]]]] = {
     "gschedd": {
         "head": (
+            "addresses",
             "administrators",
             "allow_root_jobs",
             "default_walltime_s",

@@ -241,6 +241,13 @@ def _check_head(head: HeadConfig) -> None:
             f"has {len(os.fsencode(head.node_socket))} bytes",
             hint=f"the path of a Unix socket has 1 to {_SOCKET_BYTES} bytes",
         )
+    for at, each in enumerate(head.addresses):
+        if not _is_address(each):
+            raise BadValueError(
+                ("head", "addresses", at),
+                f": invalid address {each!r}",
+                hint="write HOST:PORT, where nodes connect to one of the heads",
+            )
     if 0 < head.lease_s < MIN_LEASE_S:
         raise BadValueError(
             ("head", "lease_s"),
@@ -327,6 +334,10 @@ def _is_node_channel(text: str) -> bool:
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         return path.startswith("/") and len(os.fsencode(path)) <= _SOCKET_BYTES
+    return _is_address(text)
+
+
+def _is_address(text: str) -> bool:
     address = _ADDRESS.fullmatch(text)
     return address is not None and 0 < int(address["port"]) < 65536
 
@@ -336,11 +347,14 @@ def _check_node(node: NodeConfig) -> None:
         raise BadValueError(
             ("node", "name"), f": invalid node name {node.name!r}", hint=NODE_NAME_RULE
         )
-    if not _is_node_channel(node.head):
+    heads = [part.strip() for part in node.head.split(",")]
+    is_path = node.head.startswith("unix:")
+    if not _is_node_channel(node.head) and (is_path or not all(map(_is_address, heads))):
         raise BadValueError(
             ("node", "head"),
             f": invalid address {node.head!r}",
-            hint=f"write HOST:PORT, or unix:/PATH of at most {_SOCKET_BYTES} bytes",
+            hint=f"write HOST:PORT, or unix:/PATH of at most {_SOCKET_BYTES} bytes; of several "
+            "heads HOST:PORT,HOST:PORT",
         )
     if node.memory:
         _check_size(("node", "memory"), node.memory)

@@ -48,6 +48,8 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         node_socket: path of the Unix socket for nodes of this machine; empty: beside ``socket``,
             as `node_socket_of` says; ``none``: there is none.
         node_host, node_port: where nodes connect; port 0 takes a free one.
+        addresses: of all heads of the cluster, as ``head-a:15010``, where they share a store: hosts
+            go to the one that rules.
         state_dir: where the database, the mark and the lock live.
         allow_root_jobs: whether uid 0 may submit; such jobs run on nodes that allow it, too.
         min_uid: the lowest uid of users who may submit; 0: ``UID_MIN`` of /etc/login.defs.
@@ -81,6 +83,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node_socket: str = ""
     node_host: str = "127.0.0.1"
     node_port: Port = 15010
+    addresses: tuple[str, ...] = ()
     state_dir: Directory = DEFAULT_STATE_DIR
     allow_root_jobs: bool = False
     min_uid: Annotated[int, msgspec.Meta(ge=0, le=65533)] = 0

@@ -58,7 +58,7 @@ class CreatedToken(Struct, frozen=True, kw_only=True):
     """The answer to `CreateToken`.
 
     Attributes:
-        address: where the host finds the head, ``host:port``.
+        address: where the host finds the head, ``host:port``; several with a comma between.
         token: with its secret; it is shown once.
         authority: SHA-256 of the authority's certificate, hexadecimal.
         loopback: the head listens where no other host reaches it.

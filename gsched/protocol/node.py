@@ -187,6 +187,7 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
         epoch_id: of this start of the head; no other start has the same one.
         seq: of the newest event that is durable on the head.
         next_job: the id that the next job gets.
+        heads: addresses of all heads of the cluster, ``host:port``; none: only this one is known.
     """
 
     cluster: str
@@ -194,6 +195,7 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
     epoch_id: str = ""
     seq: Count = 0
     next_job: Count = 0
+    heads: tuple[str, ...] = ()
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag="refused"):

@@ -243,6 +243,7 @@ class NodeChannel:
                 epoch_id=now.id,
                 seq=self._links.newest[0],
                 next_job=self._links.newest[1],
+                heads=self._engine.head.settings.config.head.addresses,
             )
         )
         return True

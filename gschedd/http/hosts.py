@@ -163,7 +163,14 @@ class Hosts:
         self.logins[link.node] = login
         log.info("login host %s is connected", link.node)
         now = self._witnesses.now
-        link.send(n.Welcome(cluster=self._witnesses.cluster, epoch=now.number, epoch_id=now.id))
+        link.send(
+            n.Welcome(
+                cluster=self._witnesses.cluster,
+                epoch=now.number,
+                epoch_id=now.id,
+                heads=self._head.settings.config.head.addresses,
+            )
+        )
         self.joining.welcome(link)
         await self._serve(link)
         if self.logins.get(link.node) is login:

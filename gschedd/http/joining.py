@@ -120,16 +120,16 @@ class Joining:
         row, token = await self.members.create(wanted, caller.user)
         note_verb(request, "create token", row.id)
         log.info("%s has created token %s for a %s", caller.user, row.id, row.role)
-        node_host = self._settings().config.head.node_host
-        host = socket.getfqdn() if node_host in ANYWHERE else node_host
+        head = self._settings().config.head
+        host = socket.getfqdn() if head.node_host in ANYWHERE else head.node_host
         address = f"[{host}]" if ":" in host else host
         return answer(
             CreatedToken(
                 row=row,
-                address=f"{address}:{self._node_port()}",
+                address=",".join(head.addresses) or f"{address}:{self._node_port()}",
                 token=token,
                 authority=digest(self._authority.present),
-                loopback=is_on_loopback(f"{node_host}:0"),
+                loopback=is_on_loopback(f"{head.node_host}:0"),
             )
         )
 

@@ -15,6 +15,7 @@ import pytest
 from gsched.errors import GschedError
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, command_environment, run_command
+from tests.support.ports import free_port
 from tests.support.postgres import Postgres, postgres_server
 
 pytest.importorskip("psycopg", reason="psycopg is not installed")
@@ -172,6 +173,54 @@ def test_a_command_with_both_addresses_finds_the_head_that_rules(
         assert jobs(second) == ["1", "2"]
     finally:
         first.head_process.send_signal(signal.SIGCONT)
+
+
+def test_nodes_and_login_hosts_go_to_the_head_that_rules(
+    heads: tuple[Cluster, Cluster],
+) -> None:
+    """They know the second head from the first one, and keep it over a restart of their own."""
+    first, second = heads
+    port = free_port()
+    first.start_head()
+    addresses = [f"127.0.0.1:{first.node_port}", f"127.0.0.1:{port}"]
+    assert first.stop_head() == 0
+    for each in heads:
+        each.head_settings = {"addresses": addresses, "operator_hosts": ["here"]}
+    first.start_head()
+    first.start_node("n1", cpus=2)
+    first.start_node(
+        "here", role="login", command_socket=str(first.directory / "commands.sock"), wait=False
+    )
+    assert "n1" in run_command("gnodes", head=first.socket).stdout
+    second.head_settings["node_port"] = port
+    stand_by(first, second)
+    kept = first.node_dir("n1") / "heads"
+    wait_until(kept.exists, what="the addresses on the node")
+    assert kept.read_text().split() == addresses
+    running = run_command("gsub", "--", "sleep", "30", head=first.socket, cwd=first.jobs)
+    wait_until(lambda: first.head.job(1).row.state == "running", what="the job to run")
+    first.kill_head()
+    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+
+    def is_up() -> bool:
+        try:
+            return [row.state for row in second.head.nodes().nodes] == ["up"]
+        except GschedError:
+            return False
+
+    wait_until(is_up, what="the node at the second head")
+    assert running.status == 0
+    assert second.head.job(1).row.state == "running"
+    assert second.head.job(1).row.attempt == 1
+    commands = first.directory / "commands.sock"
+
+    def relays() -> bool:
+        return run_command("gstat", head=commands, cwd=first.jobs).status == 0
+
+    wait_until(relays, what="the login host at the second head")
+    first.kill_node("n1")
+    first.start_node("n1", cpus=2, wait=False)
+    wait_until(is_up, what="the node that was started again")
 
 
 def test_a_head_that_stands_by_ends_in_order(heads: tuple[Cluster, Cluster]) -> None:

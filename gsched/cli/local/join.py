@@ -90,13 +90,13 @@ def join(*, words: tuple[str, ...], name: str, config_path: str, as_json: bool) 
         raise CannotWriteError(
             f"{files.directory} or {path.parent} cannot be written", hint="run it as root"
         )
-    authority = _ask(address, "", "GET", "/v1/authority", None, AuthorityReply).certificate
+    head, authority = _ruling_head(address)
     _check_hash(authority, wanted)
     from gsched.pki import issuing
 
     key = issuing.make_key()
     request = JoinHost(token=token, name=name, request=issuing.make_request(key, name))
-    joined = _ask(address, authority, "POST", "/v1/join", request, Joined)
+    joined = _ask(head, authority, "POST", "/v1/join", request, Joined)
     files.write(own=joined.certificate.encode() + key, trusted=joined.trusted.encode())
     _write_config(path, address, joined)
     if as_json:
@@ -134,9 +134,10 @@ def _words(words: tuple[str, ...]) -> tuple[str, str, str]:
     if len(parts) != 3:
         raise UsageError(f"the line has {len(parts)} words, not 3", hint=_NEW_LINE)
     address, token, wanted = parts
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"{address!r} is not HOST:PORT", hint=_NEW_LINE)
+    for each in address.split(","):
+        host, _, port = each.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise UsageError(f"{each!r} is not HOST:PORT", hint=_NEW_LINE)
     if not _TOKEN.fullmatch(token):
         raise UsageError("the second word is not a token", hint=_NEW_LINE)
     if not _HASH.fullmatch(wanted):
@@ -155,6 +156,24 @@ def _check_hash(authority: str, wanted: str) -> None:
             f"{found[:16]}…, the line {wanted[:16]}…; nothing was sent to it",
             hint="check the address; if the authority was replaced, create a new token",
         )
+
+
+def _ruling_head(addresses: str) -> tuple[str, str]:
+    """Return the first of some addresses at which a head answers, and its authority.
+
+    Raises:
+        HeadUnreachableError: there is none.
+    """
+    heads = addresses.split(",")
+    while True:
+        head = heads.pop(0)
+        try:
+            reply = _ask(head, "", "GET", "/v1/authority", None, AuthorityReply)
+        except HeadUnreachableError:
+            if not heads:
+                raise
+        else:
+            return head, reply.certificate
 
 
 def _ask(
