@@ -1,6 +1,6 @@
 """The heads of the cluster, of which one rules: where this host connects.
 
-The addresses are those of the configuration, then those that a head has told, which are kept in a
+The addresses are those of the configuration, then those that a head has sent, which are kept in a
 file: a host knows a second head also when only one was there when it joined.
 """
 
@@ -34,7 +34,7 @@ class Heads:
         self._tried = 0
         self._all = self._configured
         if not self.socket:
-            with contextlib.suppress(OSError, UnicodeDecodeError):  # no head has told any
+            with contextlib.suppress(OSError, UnicodeDecodeError):  # no head has sent any
                 self._take(tuple(path.read_text(encoding="utf-8").split()))
         self.current = self._all[0]
 
@@ -43,8 +43,8 @@ class Heads:
         """Return whether there is more than one."""
         return len(self._all) > 1
 
-    def _take(self, told: tuple[str, ...]) -> None:
-        self._all = tuple(dict.fromkeys((*self._configured, *told)))
+    def _take(self, greeted: tuple[str, ...]) -> None:
+        self._all = tuple(dict.fromkeys((*self._configured, *greeted)))
 
     def turn(self) -> bool:
         """Turn to the next head; return whether all have been tried since the last `stay`."""
@@ -56,17 +56,17 @@ class Heads:
         self._tried = 0
         return True
 
-    def stay(self, told: Sequence[str]) -> None:
+    def stay(self, greeted: Sequence[str]) -> None:
         """Take in that the present head has let this host in, and which heads there are."""
         self._tried = 0
-        if self.socket or not told:
+        if self.socket or not greeted:
             return
         before = self._all
-        self._take(tuple(told))
+        self._take(tuple(greeted))
         if self._all == before:
             return
         log.info("heads of this cluster: %s", ", ".join(self._all))
         try:
-            replace_file(str(self._path), "".join(f"{each}\n" for each in told).encode())
+            replace_file(str(self._path), "".join(f"{each}\n" for each in greeted).encode())
         except OSError as error:
             log.warning("%s is not written: %s", self._path, error.strerror)

@@ -150,6 +150,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         forecaster: the same of the process that computes forecasts.
         monitor: why page, metrics and reports do not work, or empty.
         notify: how mail and hooks work; None: the site has none.
+        ruler: the head that rules, where this one stands by; else empty.
         stalled: why nothing can be written to the database now, or empty.
         disk: room for the head's state directory.
         config: which configuration counts.
@@ -185,6 +186,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     notify: NotifyRow | None = None
     scheduling: bool = True
     stalled: str = ""
+    ruler: str = ""
     disk: DiskRow | None = None
     config: ConfigRow | None = None
 

@@ -9,6 +9,9 @@ from gsched.model.numbers import Amount
 
 MemberRole = Literal["node", "login"]
 MEMBER_ROLES: Final[tuple[MemberRole, ...]] = get_args(MemberRole)
+#: What a token lets a host become.
+TokenRole = Literal["node", "login", "head"]
+TOKEN_ROLES: Final[tuple[TokenRole, ...]] = get_args(TokenRole)
 Words = Annotated[str, msgspec.Meta(max_length=64)]
 Pem = Annotated[str, msgspec.Meta(max_length=8192)]
 
@@ -23,7 +26,7 @@ class CreateToken(
         ttl_s: for how long the token counts.
     """
 
-    role: MemberRole
+    role: TokenRole
     name: Words = ""
     ttl_s: Annotated[float, msgspec.Meta(ge=1, le=30 * 86_400)] = 900.0
 
@@ -38,7 +41,7 @@ class TokenRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     id: str
-    role: MemberRole
+    role: TokenRole
     name: str = ""
     by: str = ""
     created_s: float = 0.0
@@ -98,6 +101,26 @@ class Joined(Struct, frozen=True, kw_only=True):
     server: str
     certificate: str
     trusted: str
+
+
+class JoinHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``POST /v1/join-head`` on the port for nodes: a second head wants the authority."""
+
+    token: Annotated[str, msgspec.Meta(max_length=256)]
+    name: Words
+
+
+class JoinedHead(Struct, frozen=True, kw_only=True):
+    """The answer: certificates and keys, in PEM; they leave a head in this answer only.
+
+    Attributes:
+        next: of the authority that replaces the present one; empty: none does.
+    """
+
+    cluster: str
+    server: str
+    authority: str
+    next: str = ""
 
 
 class NodeCertificate(Struct, frozen=True, kw_only=True, omit_defaults=True):

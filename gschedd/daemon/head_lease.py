@@ -15,8 +15,9 @@ from gsched.errors import ConfigError
 from gsched.pki.files import AUTHORITY, DIRECTORY
 from gschedd.core.state.settings import Settings
 from gschedd.daemon.standing_by import StandbyHead
+from gschedd.http.door import Doors
 from gschedd.policies.registry import Chosen
-from gschedd.store.journal import HeadLease, LeaseLostError, ReplicatedLog
+from gschedd.store.journal import HeadLease, LeaseLostError, ReplicatedLog, SharedFiles
 from gschedd.store.sqlite import DATABASE
 from gschedd.store.standby import Follower
 
@@ -26,6 +27,7 @@ log = logging.getLogger("gschedd")
 FOLLOW_S: Final = 0.2
 #: Between two renewals of the lease, as a part of its length.
 RENEWAL_RATIO: Final = 1 / 3
+WATCH_S: Final = 0.2
 
 
 class LeaseKeeper:
@@ -35,14 +37,23 @@ class LeaseKeeper:
 
     Attributes:
         held: the lease; None: the store is this machine's alone.
+        has_others: hosts know other heads, to which they can go.
+        files: of both heads, beside the database; None: the store is this machine's alone.
         lost: why this head rules no longer; empty: it does.
         advice: what to do when it does not: to an operator.
     """
 
     def __init__(
-        self, held: HeadLease | None = None, renewing: ReplicatedLog | None = None
+        self,
+        held: HeadLease | None = None,
+        renewing: ReplicatedLog | None = None,
+        files: SharedFiles | None = None,
+        *,
+        has_others: bool = False,
     ) -> None:
         self.held = held
+        self.files = files
+        self.has_others = has_others
         self.lost = ""
         self.advice = "keep only one of the two: see gschedd(8)"
         self._renewing = renewing
@@ -76,6 +87,20 @@ class LeaseKeeper:
         if age_s < self.held.log.lease_s and not self.lost:
             return ""
         return f"the lease of this head was last renewed {age_s:.0f} s ago: another one may rule"
+
+    def refusal(self) -> str:
+        """Return why hosts and commands that know other heads are to go there; else empty."""
+        return self.doubt if self.has_others else ""
+
+    async def watch(self, doors: Doors) -> None:
+        """Send everybody to the other heads when this one may rule no longer."""
+        was_in_doubt = False
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if (why := self.refusal()) and not was_in_doubt:
+                log.warning("%s: all connections are closed", why)
+                doors.cut_off(why)
+            was_in_doubt = bool(why)
 
     def on_lost(
         self, loop: asyncio.AbstractEventLoop, end: Callable[[str], Coroutine[None, None, None]]
@@ -129,7 +154,8 @@ def wait_to_rule(config: Config, settings: Settings, chosen: Chosen) -> LeaseKee
     if not has_authority and replicated.newest():
         raise ConfigError(
             f"{directory} has no authority: no node would trust this head once it rules",
-            hint="copy the directory from the other head (cp -a); on the only head: gsched init",
+            hint="gsched token create --role head on the other head, then its line here; on the "
+            "only head: gsched init",
         )
     clock = SystemClock()
     follower = Follower(os.path.join(head.state_dir, DATABASE), replicated, clock)
@@ -139,4 +165,5 @@ def wait_to_rule(config: Config, settings: Settings, chosen: Chosen) -> LeaseKee
     if held is None:
         log.info("stopping: this head has not ruled")
         sys.exit(0)
-    return LeaseKeeper(held, open_log(store, head))
+    files = open_log(store, head).files(held.number)
+    return LeaseKeeper(held, open_log(store, head), files, has_others=len(head.addresses) > 1)

@@ -59,6 +59,7 @@ from gschedd.http.contents import TextQuota
 from gschedd.http.deliveries import Deliveries
 from gschedd.http.door import Doors, watched
 from gschedd.http.forecasts import Forecasts
+from gschedd.http.handover import take_authority
 from gschedd.http.handshake import Handshake, Peers
 from gschedd.http.host_files import HostFiles
 from gschedd.http.hosts import Hosts
@@ -80,7 +81,7 @@ from gschedd.http.safemode import SafeMode
 from gschedd.http.samples import SampleQueries
 from gschedd.http.schema import OPENAPI
 from gschedd.http.sessions import Sessions
-from gschedd.http.shown import warn_in_headers
+from gschedd.http.shown import reads_only_if, warn_in_headers
 from gschedd.http.snapshots import Snapshots
 from gschedd.http.tasks import TaskRoutes
 from gschedd.http.user_tokens import UserTokens
@@ -108,8 +109,7 @@ class Service:
 
     def __init__(self, file: ConfigFile, *, chosen: Chosen, given: str | None = None) -> None:
         self._config = config = file.config
-        self._file, self._given = file, given
-        self._policy_name = chosen.name
+        self._file, self._given, self._policy_name = file, given, chosen.name
         self._clock = SystemClock()
         self._started_s = self._clock.wall_s()
         try:
@@ -132,6 +132,7 @@ class Service:
             self._store, config.head.state_dir, replicated=self._lease.held is not None
         )
         settings = in_force(self._configured, self._overrides)
+        take_authority(self._store, config.head.state_dir)
         self._authority = HeadAuthority(config, self._opened.cluster, settings.server, self._clock)
         state = empty_state(settings, chosen)
         self._damaged = self._store.load(state)
@@ -139,8 +140,8 @@ class Service:
         log_odd_jobs(state, settings)
         model = chosen.make_model() if config.history.learn else None
         if model is not None:
-            learned = relearn(model, self._store, config.history.learn_rows)
-            log.info("learned from %d past runs", learned)
+            count = relearn(model, self._store, config.history.learn_rows)
+            log.info("learned from %d past runs", count)
         self._head = Head(
             state=state,
             settings=settings,
@@ -149,12 +150,9 @@ class Service:
             apart=chosen.plan if isinstance(chosen.plan, Composed) else None,
         )
         state.epoch_id = self._opened.epoch_id
-        self._doors = Doors(self._clock)
-        self._bodies = Bodies()
-        self._node_port = 0
-        self._web_address = ""
-        self._stop = asyncio.Event()
-        self._fenced = ""
+        self._doors, self._bodies = Doors(self._clock), Bodies()
+        self._node_port, self._web_address = 0, ""
+        self._fenced, self._stop = "", asyncio.Event()
 
     async def _on_successor(self, why: str) -> None:
         """Stop at once: another head orders the nodes now."""
@@ -206,8 +204,8 @@ class Service:
         telling = asyncio.create_task(self._links.keep_witnesses(), name="high water")
         waiting = asyncio.create_task(self._sessions.waiting.run(), name="interactive jobs")
         work = {engine, keeping, telling, waiting}
-        for worker in (self._notifier, self._monitor):
-            work.add(asyncio.create_task(worker.run(), name="worker process"))
+        for part in (self._notifier.run(), self._monitor.run(), self._lease.watch(self._doors)):
+            work.add(asyncio.create_task(part, name="worker process or lease"))
         await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         code = self._why_stopped(work)
         await self._shut(*work, stopping, alive)
@@ -226,6 +224,7 @@ class Service:
         self._code_store = CodeStore(
             os.path.join(self._config.head.state_dir, "code"),
             limits=self._config.limits,
+            shared=self._lease.files,
         )
         self._housekeeping = Housekeeping(
             store=self._store,
@@ -250,7 +249,7 @@ class Service:
         )
         members = Members(self._store, in_writer=self._engine.in_writer, clock=self._clock)
         peers = Peers(self._opened.cluster, members.is_revoked)
-        handshake = Handshake(peers=peers, witnesses=self._witnesses)
+        handshake = Handshake(peers=peers, witnesses=self._witnesses, refusal=self._lease.refusal)
         self._legs = NodeLegs(handshake, self._clock, head.oddities)
         self._links = Links(engine=self._engine, launches=launches, clock=self._clock)
         self._links.reached(self._store.reached)
@@ -470,13 +469,15 @@ class Service:
             *(self._code, self._outputs, self._samples, self._internals),
             *(self._hosts, self._joining, self._user_tokens),
         )
-        inner = (counted(self._bodies), self._audit.middleware(), errors)
+        lease = self._lease
+        changes = reads_only_if(lease.refusal)
+        inner = (counted(self._bodies), self._audit.middleware(), errors, changes)
 
         def served(*gates: Middleware) -> web.Application:
             around = [measured(self._engine.measures), watched, *gates, *inner]
             app = web.Application(middlewares=around, logger=log)
             app.add_routes([OPENAPI, *(route for part in parts for route in part.routes())])
-            warn_in_headers(app, lambda: self._engine.warning or self._lease.doubt)
+            warn_in_headers(app, lambda: lease.doubt or self._engine.warning, lease.refusal)
             return app
 
         self._hosts.relays.door = await serve_users(
@@ -589,7 +590,7 @@ class Service:
             monitor=self._monitor.complaint,
             notify=self._notify_row(),
             queues=tuple(head.settings.queues),
-            stalled=self._engine.stalled or self._engine.log_away,
+            stalled=self._engine.stalled or self._engine.waiting,
             disk=self._space.row(),
             config=self._reloading.row,
             queue_rows=queue_rows(head.state, head.settings.queues),

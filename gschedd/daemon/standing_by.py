@@ -34,7 +34,7 @@ from gschedd.http.door import Doors, Handler, watched
 from gschedd.http.listening import raise_open_files, serve_users
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
-from gschedd.http.shown import warn_in_headers
+from gschedd.http.shown import OTHER_HEAD, warn_in_headers
 from gschedd.plan.forecast import Forecast
 from gschedd.policies.registry import Chosen
 from gschedd.store.journal import HeadLease
@@ -265,8 +265,7 @@ class StandbyHead:
         raise StandsByError(
             f"{own} stands by, {self._state.ruler} rules: this head answers gstat, gnodes, ghist "
             "and gshare only",
-            hint=f"run the command on {self._state.ruler}, a node or a login host; with both heads "
-            "in GSCHED_HEAD commands find the one that rules",
+            hint=OTHER_HEAD,
         )
 
     def _status(self) -> api.StatusReply:
@@ -290,7 +289,7 @@ class StandbyHead:
             scheduling=head.settings.scheduling,
             queues=tuple(head.settings.queues),
             queue_rows=queue_rows(head.state, head.settings.queues),
-            stalled=self._state.warning,
+            ruler=self._state.ruler,
         )
 
 

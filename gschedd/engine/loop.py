@@ -214,11 +214,15 @@ class Engine:
         return self.warning
 
     @property
+    def waiting(self) -> str:
+        """Return why changes wait for the replicated log; else empty."""
+        away = self.log_away
+        return f"PostgreSQL does not answer: changes wait ({away})" if away else ""
+
+    @property
     def warning(self) -> str:
         """Return why what is in the state may not be durable yet; else empty."""
-        why = self.stalled
-        if self.log_away:
-            why = f"PostgreSQL does not answer: changes wait ({self.log_away})"
+        why = self.stalled or self.waiting
         return f"{why}; what is shown may not be durable yet" if why else ""
 
     async def changed(self, timeout_s: float) -> None:

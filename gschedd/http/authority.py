@@ -20,6 +20,7 @@ from gsched.pki import files as places
 from gsched.pki.contexts import server_context
 from gsched.pki.files import AUTHORITY, NEXT, WEB
 from gsched.pki.names import CertificateError, Identity, Role
+from gschedd.http.handover import AuthorityFiles, read_files
 
 if TYPE_CHECKING:
     from gsched.pki.issuing import Authority
@@ -174,6 +175,15 @@ class HeadAuthority:
         flush_directory(self._directory)
         self._prepare()
         self._load()
+
+    def secrets(self) -> AuthorityFiles:
+        """Return certificates and keys of the authorities.
+
+        Raises:
+            BadStateError: the site has its own.
+        """
+        self._check_own()
+        return read_files(self._directory)
 
     # --- files ---
 

@@ -481,6 +481,14 @@ class Doors:
         for door in self._doors:
             door.close()
 
+    def cut_off(self, why: str) -> None:
+        """Close all connections at once, requests under way with them; accept others."""
+        for runner in self._runners:
+            assert runner.server is not None, "it was set up"
+            for visitor in list(runner.server.connections):
+                assert isinstance(visitor, Visitor), "a door makes no others"
+                visitor.cut_off(why)
+
     async def cleanup(self) -> None:
         """Close all connections."""
         for runner in self._runners:

@@ -148,11 +148,15 @@ class Handshake:
     Args:
         peers: says who has connected.
         witnesses: they know what the head is: its cluster and its epoch.
+        refusal: returns why no node is let in now; else empty.
     """
 
-    def __init__(self, *, peers: Peers, witnesses: Witnesses) -> None:
+    def __init__(
+        self, *, peers: Peers, witnesses: Witnesses, refusal: Callable[[], str] = lambda: ""
+    ) -> None:
         self.peers = peers
         self._witnesses = witnesses
+        self._refusal = refusal
 
     async def shake(
         self, channel: web.WebSocketResponse, names: Names | None, role: Role = "node"
@@ -201,6 +205,8 @@ class Handshake:
             raise HandshakeRefusedError(
                 f"the node name {hello.node[:80]!r} is not valid: {NODE_NAME_RULE}", fatal=True
             )
+        if why := self._refusal():
+            raise HandshakeRefusedError(why, fatal=False)
         peer = self.peers.of(names)
         peer.check(peer.role if peer.role in roles else roles[0], hello.node)
         now = self._witnesses.now

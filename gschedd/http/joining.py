@@ -24,6 +24,8 @@ from gsched.protocol.joining import (
     CreatedToken,
     CreateToken,
     Joined,
+    JoinedHead,
+    JoinHead,
     JoinHost,
     MemberRole,
     NodeCertificate,
@@ -38,6 +40,7 @@ from gschedd.http.audit import note_verb
 from gschedd.http.authority import HeadAuthority
 from gschedd.http.bodies import Bodies, read_body
 from gschedd.http.callers import Callers
+from gschedd.http.handover import NOTE, handed_on
 from gschedd.http.handshake import Peers
 from gschedd.http.links import Link, Links
 from gschedd.http.members import Members
@@ -99,7 +102,11 @@ class Joining:
 
     def node_routes(self) -> list[web.RouteDef]:
         """Return the routes of hosts that have no certificate yet."""
-        return [web.get("/v1/authority", self.certificate), web.post("/v1/join", self.join)]
+        return [
+            web.get("/v1/authority", self.certificate),
+            web.post("/v1/join", self.join),
+            web.post("/v1/join-head", self.join_head),
+        ]
 
     # --- operators ---
 
@@ -112,6 +119,8 @@ class Joining:
         """``POST /v1/tokens``: its answer alone has the secret."""
         caller = self._callers.allowed(request, Verb.ADMIT_HOST)
         wanted = await read_body(request, self._bodies, CreateToken)
+        if wanted.role == "head":  # it gets the authority's key
+            self._callers.allowed(request, Verb.REPLACE_AUTHORITY)
         if self._authority.files.is_of_site:
             raise BadStateError(
                 "this site issues certificates itself: [tls] certificate names the head's",
@@ -156,6 +165,7 @@ class Joining:
         caller = self._callers.allowed(request, Verb.REPLACE_AUTHORITY)
         wanted = await read_body(request, self._bodies, ChangeAuthority)
         note_verb(request, f"{wanted.action} authority")
+        before = self._authority.secrets()
         if wanted.action == "replace":
             self._authority.replace()
         else:
@@ -166,6 +176,7 @@ class Joining:
                     hint="start them and wait a moment; with --force they have to join again",
                 )
             self._authority.finish()
+        await self.members.save(NOTE, *handed_on(before, self._authority.secrets()))
         log.warning("%s: authority %s", caller.user, wanted.action)
         for link in self._connected():
             self.welcome(link)
@@ -201,6 +212,7 @@ class Joining:
         try:
             token = self.members.check(wanted.token, wanted.name)
             self._check_name(token, wanted.name)
+            assert token.role != "head", "check has refused it"
             certificate = self._issue(token.role, wanted.name, wanted.request)
             await self.members.use(token, wanted.name)
         except Exception as error:
@@ -215,6 +227,27 @@ class Joining:
                 server=self._authority.server,
                 certificate=certificate,
                 trusted=self._authority.trusted,
+            )
+        )
+
+    async def join_head(self, request: web.Request) -> web.Response:
+        """``POST /v1/join-head``: the authority for a token of an administrator."""
+        wanted = await read_body(request, self._bodies, JoinHead)
+        source = request.remote or "unknown"
+        try:
+            token = self.members.check(wanted.token, wanted.name, as_head=True)
+            secrets = self._authority.secrets()
+            await self.members.use(token, wanted.name)
+        except Exception as error:
+            self._complaints.say(source, f"a head cannot join: {error}")
+            raise
+        log.warning("head %s has joined from %s: it has the authority now", wanted.name, source)
+        return answer(
+            JoinedHead(
+                cluster=self._authority.cluster,
+                server=self._authority.server,
+                authority=secrets.authority,
+                next=secrets.next,
             )
         )
 

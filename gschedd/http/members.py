@@ -66,16 +66,16 @@ class Members:
     async def revoke(self, role: MemberRole, name: str) -> None:
         """Refuse all certificates that a host has now, for ever."""
         key, now_s = f"{role}/{name}", self._clock.wall_s()
-        await self._save(REVOKED, key, repr(now_s))
+        await self.save(REVOKED, key, repr(now_s))
         self.revoked[key] = now_s
         if role == "login" and name in self.logins:
-            await self._save(LOGIN, name, None)
+            await self.save(LOGIN, name, None)
             self.logins.discard(name)
 
     async def note_login(self, name: str) -> None:
         """Keep a name for a login host, until it is revoked: no node gets it."""
         if name not in self.logins:
-            await self._save(LOGIN, name, "")
+            await self.save(LOGIN, name, "")
             self.logins.add(name)
 
     def tokens(self) -> tuple[TokenRow, ...]:
@@ -118,10 +118,10 @@ class Members:
             raise InvalidRequestError(
                 f"unknown token {token_id!r}", hint="gsched token list shows them"
             )
-        await self._save(TOKEN, token_id, None)
+        await self.save(TOKEN, token_id, None)
         self._tokens.pop(token_id, None)
 
-    def check(self, text: str, name: str) -> TokenRow:
+    def check(self, text: str, name: str, *, as_head: bool = False) -> TokenRow:
         """Return the token that a host shows, if the host may join with it under a name.
 
         Raises:
@@ -136,6 +136,11 @@ class Members:
                 hint=_NEW,
             )
         row, now_s = token.row, self._clock.wall_s()
+        if (row.role == "head") != as_head:
+            raise NotPermittedError(
+                f"the token is for a {row.role}",
+                hint="run the whole line that gsched token create has printed",
+            )
         if row.used_s:
             raise NotPermittedError(
                 f"the token was used {format_duration(now_s - row.used_s)} ago by "
@@ -177,7 +182,7 @@ class Members:
             raise
 
     async def _put(self, token: _Token) -> None:
-        await self._save(TOKEN, token.row.id, msgspec.json.encode(token).decode())
+        await self.save(TOKEN, token.row.id, msgspec.json.encode(token).decode())
         self._tokens[token.row.id] = token
 
     async def _forget_old(self) -> None:
@@ -186,7 +191,8 @@ class Members:
             if row.expires_s < old_s:
                 await self.delete(row.id)
 
-    async def _save(self, kind: str, name: str, text: str | None) -> None:
+    async def save(self, kind: str, name: str, text: str | None) -> None:
+        """Make a note durable; None: delete it."""
         await self._in_writer(lambda: self._store.save_note(kind, name, text))
 
 

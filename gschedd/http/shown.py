@@ -1,14 +1,23 @@
 """What queries read: the state of the head that rules, or of one that stands by."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
+from gsched.errors import StandsByError
 from gsched.protocol.headers import STANDBY_HEADER, WARNING_HEADER
 from gschedd.core.head import Head
 from gschedd.engine.loop import Watches
+from gschedd.http.door import Handler
 from gschedd.plan.forecast import Forecast
+
+#: What to do where a head does not take a change.
+OTHER_HEAD: Final = (
+    "run the command on the head that rules, a node or a login host; with both heads in "
+    "GSCHED_HEAD commands find the one that rules"
+)
 
 
 class ShownHead(Protocol):
@@ -39,6 +48,18 @@ class StartForecasts(Protocol):
 
     def starts_of(self, jobs: Sequence[int], *, uid: int) -> Awaitable[Mapping[int, Forecast]]:
         """Return when jobs start, to a user."""
+
+
+def reads_only_if(refusal: Callable[[], str]) -> Middleware:
+    """Return what refuses all but reads while ``refusal`` returns why."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method != "GET" and (why := refusal()):
+            raise StandsByError(f"nothing can be changed here: {why}", hint=OTHER_HEAD)
+        return await handler(request)
+
+    return middleware
 
 
 def warn_in_headers(

@@ -27,6 +27,7 @@ from gsched.errors import (
 from gsched.files import flush_directory
 from gsched.model.limits import MAX_USER_UPLOADS
 from gsched.model.units import format_size
+from gschedd.store.journal import SharedFiles
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 PART_LIFE_S: Final = 3600.0  # of one that does not come any further
@@ -70,13 +71,17 @@ class CodeStore:
 
     Args:
         directory: in the head's state directory, which exists.
+        shared: has them for another head, too, before they count here.
 
     Attributes:
         limits: of one archive, of a user's and of all.
     """
 
-    def __init__(self, directory: str, limits: LimitsConfig) -> None:
+    def __init__(
+        self, directory: str, limits: LimitsConfig, shared: SharedFiles | None = None
+    ) -> None:
         self._directory = directory
+        self._shared = shared
         self.limits = limits
         self._lock = threading.Lock()
         self._held: dict[tuple[int, str], int] = {}  # bytes by owner and digest, parts as announced
@@ -101,7 +106,25 @@ class CodeStore:
         try:
             os.utime(path)
         except FileNotFoundError:
+            return self._fetch(path, (uid, digest))
+        return True
+
+    def _fetch(self, path: str, key: tuple[int, str]) -> bool:
+        """Take over an archive that another head has received; return whether there is one."""
+        name = _name_of(key)
+        if self._shared is None:
             return False
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        incoming = f"{path}{_PART}-{threading.get_ident()}"
+        try:
+            if not self._shared.fetch(name, incoming):
+                return False
+            with self._lock:
+                self._held[key] = os.path.getsize(incoming)
+            os.rename(incoming, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(incoming)
         return True
 
     def put(
@@ -170,6 +193,8 @@ class CodeStore:
         """Remove a file, and what it counts for."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+        if self._shared is not None and not path.endswith(_PART):
+            self._shared.remove(_name_of(key))
         with self._lock:
             self._held.pop(key, None)
 
@@ -256,6 +281,8 @@ class CodeStore:
                 self._forget(part, key)
                 raise InvalidRequestError("the snapshot was damaged on its way", hint="try again")
             os.fsync(stream.fileno())
+        if self._shared is not None:
+            self._shared.put(_name_of(key), part)
         os.rename(part, path)
         flush_directory(os.path.dirname(path))
 
@@ -303,8 +330,11 @@ class CodeStore:
         Raises:
             UnknownJobError: it is not there any more.
         """
+        path = self._path(uid, digest)
         try:
-            with open(self._path(uid, digest), "rb") as stream:
+            if not os.path.exists(path):
+                self._fetch(path, (uid, digest))
+            with open(path, "rb") as stream:
                 size_bytes = os.fstat(stream.fileno()).st_size
                 return size_bytes, os.pread(stream.fileno(), READ_BYTES, offset)
         except FileNotFoundError:
@@ -324,7 +354,18 @@ class CodeStore:
                     if is_old and (int(owner), name) not in in_use:
                         self._forget(path, (int(owner), name.removesuffix(_PART)))
                         removed += 1
+        names = self._shared.names(UNUSED_LIFE_S) if self._shared is not None else []
+        for name in names:  # that other heads have received
+            key = _key_of(name)
+            if key not in in_use and not os.path.exists(self._path(*key)):
+                self._forget(self._path(*key), key)
+                removed += 1
         return removed
+
+
+def _name_of(key: tuple[int, str]) -> str:
+    """Return the name of an archive among the files of both heads."""
+    return f"code/{key[0]}/{key[1]}"
 
 
 def _key_of(path: str) -> tuple[int, str]:

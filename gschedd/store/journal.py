@@ -127,8 +127,30 @@ class ReplicatedLog(Protocol):
             StorageError: it cannot be written.
         """
 
+    def files(self, number: int) -> "SharedFiles":
+        """Return the files beside the log, for a head that has a lease."""
+
     def read_base(self, base: StoreBase) -> Iterator[bytes]:
         """Yield the parts of a base."""
+
+
+class SharedFiles(Protocol):
+    """Files of the cluster that are too large for the database, by name; they never change.
+
+    Each waits for a server that is away.
+    """
+
+    def put(self, name: str, path: str) -> None:
+        """Make a file durable, as another head finds it."""
+
+    def fetch(self, name: str, path: str) -> bool:
+        """Write a file to a path, which is new; return whether there is one."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if this head rules."""
+
+    def names(self, older_s: float) -> list[str]:
+        """Return the names of files that were put so long ago."""
 
 
 class HeadLease(Struct, frozen=True):

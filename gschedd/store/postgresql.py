@@ -1,6 +1,8 @@
 """The replicated log of `gschedd.store.journal` in PostgreSQL, whose clock counts for the lease."""
 
+import itertools
 import logging
+import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +17,7 @@ from gschedd.store.journal import (
     LogRecord,
     LogView,
     Ruler,
+    SharedFiles,
     Statement,
     StoreBase,
 )
@@ -27,6 +30,7 @@ T = TypeVar("T")
 FORMAT: Final = 1
 RECORDS_AT_ONCE: Final = 200
 CONNECT_TIMEOUT_S: Final = 5
+FILE_PART_BYTES: Final = 4 * 1024 * 1024
 MAX_NAME: Final = 63  # bytes of a name in PostgreSQL
 RETRY_S: Final = 0.5
 #: Records before the newest base that stay, for heads that follow at a distance.
@@ -51,6 +55,13 @@ _TABLES: Final = (
         schema int NOT NULL,
         data bytea NOT NULL,
         PRIMARY KEY (position, part)
+    )""",
+    """CREATE TABLE IF NOT EXISTS gsched_file (
+        name text NOT NULL,
+        part int NOT NULL,
+        at timestamptz NOT NULL DEFAULT clock_timestamp(),
+        data bytea NOT NULL,
+        PRIMARY KEY (name, part)
     )""",
     "INSERT INTO gsched_lease VALUES (1, 0, 0, '', clock_timestamp()) ON CONFLICT DO NOTHING",
     f"UPDATE gsched_lease SET format = {FORMAT} WHERE format = 0",  # noqa: S608 # constants
@@ -300,11 +311,71 @@ class PostgresLog:
             yield zlib.decompress(_bytes(row[0]))
             part += 1
 
+    def files(self, number: int) -> SharedFiles:
+        """Return the files beside the log, for a head that has a lease."""
+        return _Files(self, number)
+
+    def run(self, work: "Callable[[psycopg.Connection[tuple[object, ...]]], T]") -> T:
+        """Do work of another part on this connection; see `_run`."""
+        return self._run(work)
+
     def close(self) -> None:
         """Close the connection; it is opened again when it is needed."""
         if self._db is not None:
             self._db.close()
         self._db = None
+
+
+class _Files:
+    """`SharedFiles` in a table; all threads take turns at one connection."""
+
+    def __init__(self, log: PostgresLog, number: int) -> None:
+        self._log, self._number = log, number
+        self._turn = threading.Lock()
+
+    def put(self, name: str, path: str) -> None:
+        """Make a file durable, as another head finds it."""
+
+        def work(db: "psycopg.Connection[tuple[object, ...]]") -> None:
+            with db.transaction(), open(path, "rb") as file:
+                db.execute("DELETE FROM gsched_file WHERE name = %s", (name,))
+                parts = iter(lambda: file.read(FILE_PART_BYTES), b"")
+                for part, data in enumerate(parts):
+                    db.execute(
+                        "INSERT INTO gsched_file (name, part, data) VALUES (%s, %s, %s)",
+                        (name, part, data),
+                    )
+
+        with self._turn:
+            self._log.run(work)
+
+    def fetch(self, name: str, path: str) -> bool:
+        """Write a file to a path, which is new; return whether there is one."""
+        query = "SELECT data FROM gsched_file WHERE name = %s AND part = %s"
+        with self._turn, open(path, "wb") as file:
+            for part in itertools.count():
+                values = (name, part)
+                row = self._log.run(lambda db, values=values: db.execute(query, values).fetchone())  # type: ignore[misc] # mypy cannot infer the default
+                if row is None:
+                    os.fsync(file.fileno())
+                    return part > 0
+                file.write(_bytes(row[0]))
+        raise AssertionError("the parts of a file end")
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if this head rules."""
+        query = """DELETE FROM gsched_file WHERE name = %s
+            AND EXISTS (SELECT 1 FROM gsched_lease WHERE number = %s)"""
+        with self._turn:
+            self._log.run(lambda db: db.execute(query, (name, self._number)))
+
+    def names(self, older_s: float) -> list[str]:
+        """Return the names of files that were put so long ago."""
+        query = """SELECT name FROM gsched_file WHERE part = 0
+            AND at < clock_timestamp() - make_interval(secs => %s)"""
+        with self._turn:
+            rows = self._log.run(lambda db: db.execute(query, (older_s,)).fetchall())
+        return [str(row[0]) for row in rows]
 
 
 def shown_url(url: str) -> str:

@@ -20,14 +20,29 @@ ACCOUNT = "postgres"
 
 
 class Postgres:
-    """A server; its directory belongs to the account that it runs as."""
+    """A server; its directory belongs to the account that it runs as.
 
-    def __init__(self, directory: Path, programs: Path, account: str | None) -> None:
+    Args:
+        primary: of which it is a replica; None: it is a server of its own.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        programs: Path,
+        account: str | None,
+        primary: "Postgres | None" = None,
+    ) -> None:
         self.directory = directory
         self._programs = programs
         self._account = account
         self._process: subprocess.Popen[bytes] | None = None
-        self._run("initdb", "-A", "trust", "-U", "gsched", "-N", "-D", str(directory / "data"))
+        data = str(directory / "data")
+        if primary is None:
+            self._run("initdb", "-A", "trust", "-U", "gsched", "-N", "-D", data)
+        else:
+            options = ("-h", str(primary.directory), "-U", "gsched", "-R", "-c", "fast", "-N")
+            self._run("pg_basebackup", *options, "-D", data)
 
     @property
     def url(self) -> str:
@@ -73,6 +88,26 @@ class Postgres:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(30)
         self._process = None
+
+    def replica(self, directory: Path) -> "Postgres":
+        """Return a synchronous replica, which has started: no commit is acknowledged without it."""
+        directory.mkdir()
+        if self._account is not None:
+            shutil.chown(directory, self._account)
+        made = Postgres(directory, self._programs, self._account, self)
+        made.start()
+        self.psql("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self.psql("SELECT pg_reload_conf()")
+        state = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+        wait_until(lambda: self.psql(state) == "1", what="the synchronous replica")
+        return made
+
+    def promote(self) -> None:
+        """Make a replica a primary, which waits for no replica."""
+        with open(self.directory / "data" / "postgresql.auto.conf", "a", encoding="ascii") as file:
+            file.write("synchronous_standby_names = ''\n")
+        self._run("pg_ctl", "promote", "-w", "-D", str(self.directory / "data"))
+        self.psql("SELECT pg_reload_conf()")
 
     def psql(self, statement: str) -> str:
         """Return what a statement gives."""

@@ -33,7 +33,7 @@ def server() -> Iterator[Postgres]:
 @pytest.fixture
 def store(server: Postgres) -> Iterator[Postgres]:
     yield server
-    server.psql("DROP TABLE IF EXISTS gsched_lease, gsched_log, gsched_base")
+    server.psql("DROP TABLE IF EXISTS gsched_lease, gsched_log, gsched_base, gsched_file")
 
 
 @pytest.fixture
@@ -55,6 +55,14 @@ def head_of(store: Postgres, directory: Path) -> Cluster:
 
 def give_authority(first: Cluster, second: Cluster) -> None:
     shutil.copytree(first.state_dir / "pki", second.state_dir / "pki", dirs_exist_ok=True)
+
+
+def join_as_head(first: Cluster, second: Cluster) -> Ran:
+    made = run_command("gsched", "token", "create", "--role", "head", head=first.socket)
+    assert made.status == 0, made.stderr
+    config = second.directory / "head.toml"
+    config.write_text(f'[head]\nstate_dir = "{second.state_dir}"\n', encoding="utf-8")
+    return run_command(*made.stdout.split(), "--config", str(config))
 
 
 def submit(cluster: Cluster, *words: str) -> str:
@@ -221,6 +229,43 @@ def test_nodes_and_login_hosts_go_to_the_head_that_rules(
     first.kill_node("n1")
     first.start_node("n1", cpus=2, wait=False)
     wait_until(is_up, what="the node that was started again")
+
+
+def test_a_head_that_is_cut_off_from_its_store_sends_hosts_and_commands_to_the_other_one(
+    heads: tuple[Cluster, Cluster], store: Postgres
+) -> None:
+    first, second = heads
+    way = first.directory / "db"
+    way.symlink_to(store.directory)
+    first.queues = first.queues.replace(str(store.directory), str(way))
+    port = free_port()
+    first.start_head()
+    assert first.stop_head() == 0
+    addresses = [f"127.0.0.1:{first.node_port}", f"127.0.0.1:{port}"]
+    for each in heads:
+        each.head_settings = {"addresses": addresses}
+    second.head_settings["node_port"] = port
+    first.start_head()
+    first.start_node("n1", cpus=2)
+    stand_by(first, second)
+    both = f"{first.socket},{second.socket}"
+    assert run_command("gsub", "-h", "--", "true", head=both, cwd=first.jobs).status == 0
+    way.unlink()
+    store.psql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        f"WHERE application_name LIKE '%{str(first.state_dir)[-40:]}'"
+    )
+    waiting = run_command("gsub", "-h", "--", "true", head=both, cwd=first.jobs)
+
+    assert waiting.status == 0, waiting.stderr
+    assert jobs(second) == ["1", "2"]
+    wait_until(lambda: [row.state for row in second.head.nodes().nodes] == ["up"], what="the node")
+    assert "another one may rule" in run_command("gstat", head=first.socket).stderr
+    refused = run_command("gdel", "1", head=first.socket)
+    assert refused.status == 69
+    assert "another one may rule" in refused.stderr
+    way.symlink_to(store.directory)
+    assert first.head_process.wait(30) == 78
 
 
 def test_a_head_that_stands_by_ends_in_order(heads: tuple[Cluster, Cluster]) -> None:
@@ -431,7 +476,58 @@ def test_a_second_head_without_the_authority_of_the_first_does_not_stand_by(
 
     assert second.head_process.wait(30) == 78
     assert "has no authority" in second.log("head.log")
-    assert "cp -a" in second.log("head.log")
+    assert "gsched token create --role head" in second.log("head.log")
+
+
+def test_a_second_head_joins_and_takes_over_what_becomes_of_authority_and_hosts(
+    heads: tuple[Cluster, Cluster],
+) -> None:
+    """Tokens, revocations, snapshots of code, and an authority that is replaced meanwhile."""
+    first, second = heads
+    first.start_head()
+    joined = join_as_head(first, second)
+    assert joined.status == 0, joined.stderr
+    for name in ("pki", "pki/authority.pem"):
+        assert (second.state_dir / name).stat().st_mode & 0o077 == 0
+    assert "PRIVATE" not in joined.stdout + joined.stderr
+    again = join_as_head(first, second)
+    assert "there is an authority already" in again.stderr
+    second.start_head(wait=False)
+    wait_until(lambda: answers(second), what="the second head to answer")
+    for words in (
+        ("gnodes", "revoke", "n9"),
+        ("gsched", "token", "create", "--role", "node", "--name", "n8"),
+        ("gsched", "authority", "replace"),
+        ("gsched", "authority", "finish"),
+        ("gsched", "authority", "replace"),
+    ):
+        ran = run_command(*words, head=first.socket)
+        assert ran.status == 0, (words, ran.stderr)
+    (first.jobs / "program.py").write_text("print('from the snapshot')\n")
+    run = ("gsub", "-h", "--snapshot", "--", sys.executable, "program.py")
+    ran = run_command(*run, head=first.socket, cwd=first.jobs)
+    assert ran.status == 0, ran.stderr
+    first.kill_head()
+    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+    wait_until(lambda: answers(second) and not standing(second), what="the second head")
+
+    files = [(each.state_dir / "pki" / "next.pem").read_text() for each in heads]
+    assert files[0] == files[1]
+    files = [(each.state_dir / "pki" / "authority.pem").read_text() for each in heads]
+    assert files[0] == files[1]
+    assert "taken over" in second.log("head.log")
+    assert "n8" in run_command("gsched", "token", "list", head=second.socket).stdout
+    assert "node/n9" in second.head.authority().revoked
+    second._node_port = int((second.state_dir / "gschedd.port").read_text())
+    second.start_node("n1", cpus=2)
+    assert run_command("grls", "1", head=second.socket).status == 0
+    second.head.wait(["1"], timeout_s=60)
+    outputs = [path.read_text() for path in first.jobs.glob("*.o1")]
+    assert outputs == ["from the snapshot\n"]
+
+
+def standing(cluster: Cluster) -> bool:
+    return "stands by" in run_command("gstat", head=cluster.socket).stderr
 
 
 def test_the_status_names_the_head_that_rules(heads: tuple[Cluster, Cluster]) -> None:

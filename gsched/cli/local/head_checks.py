@@ -120,6 +120,17 @@ def check_socket(path: str) -> Finding:
     return ok("socket", f"{path} is usable (mode {mode:04o})")
 
 
+def _check_store(status: StatusReply) -> Iterator[Finding]:
+    """Say whether the head rules, and whether it can write."""
+    if status.ruler:
+        yield ok("role", f"this head stands by: {status.ruler} rules")
+    if status.stalled.startswith("PostgreSQL"):
+        yield fail("store", status.stalled, "start the server of [store] url, or its replica")
+    elif status.stalled:
+        todo = "free space on the head's disk, or close the program that holds the database"
+        yield fail("database", status.stalled, todo)
+
+
 @collected
 def check_status(status: StatusReply, *, now_s: float) -> Iterator[Finding]:
     """Judge what the head says about itself; ``now_s`` is this machine's clock."""
@@ -144,9 +155,7 @@ def check_status(status: StatusReply, *, now_s: float) -> Iterator[Finding]:
         yield ok("clock", "the clocks of this machine and the head agree")
     if status.disk is not None:
         yield _check_disk(status.disk)
-    if status.stalled:
-        todo = "free space on the head's disk, or close the program that holds the database"
-        yield fail("database", status.stalled, todo)
+    yield from _check_store(status)
     if status.damaged:
         shown = "; ".join(status.damaged[:3])
         more = f" and {len(status.damaged) - 3} more" if len(status.damaged) > 3 else ""

@@ -38,7 +38,14 @@ from gsched.pki.contexts import check_head, explain, joining_context
 from gsched.pki.files import digest, files_of
 from gsched.pki.names import CertificateError
 from gsched.protocol.api import ErrorReply
-from gsched.protocol.joining import AuthorityReply, Joined, JoinHost, MemberRole
+from gsched.protocol.joining import (
+    AuthorityReply,
+    Joined,
+    JoinedHead,
+    JoinHead,
+    JoinHost,
+    MemberRole,
+)
 
 TIMEOUT_S: Final = 20.0
 _TOKEN: Final = re.compile(r"[0-9a-f]{8}\.[0-9a-f]{32}")
@@ -47,6 +54,7 @@ _NEW_LINE: Final = "copy the whole line that gsched token create prints on the h
 EPILOG = """\b
 Examples:
   gsched join head.example.org:15010 2c9a41f0.5d… sha256:91b2…
+  gsched join --as-head head-a.example.org:15010 2c9a41f0.5d… sha256:91b2…
   gsched join --name n7 - < line     the line does not show in the list of processes
 """
 #: ``role`` in ``[node]``, by the role of the certificate.
@@ -64,15 +72,20 @@ T = TypeVar("T")
     default=DEFAULT_CONFIG,
     help=f"Configuration of this host [default: {DEFAULT_CONFIG}].",
 )
-def join(*, words: tuple[str, ...], name: str, config_path: str, as_json: bool) -> int:
+@option("--as-head", is_flag=True, help="Become the second of two heads.")
+def join(
+    *, words: tuple[str, ...], name: str, config_path: str, as_head: bool, as_json: bool
+) -> int:
     """Make this host a member of a cluster: get its certificate, and write its configuration.
 
     The key is made here and stays here. The head is known by the hash of its authority's
     certificate. A configuration that exists keeps all keys but head, name and role. With - instead
     of the line, it is read from standard input.
     """
-    address, token, wanted = _words(words)
+    (address, token, wanted), has_option = _words(words)
     path = Path(config_path)
+    if as_head or has_option:
+        return _join_as_head(address, token, wanted, path, as_json=as_json)
     config = load_config(str(path)) if path.exists() else None
     node = config.node if config is not None else None
     name = name or (node.name if node is not None else "") or host_name()
@@ -120,8 +133,19 @@ def join(*, words: tuple[str, ...], name: str, config_path: str, as_json: bool) 
     return 0
 
 
-def _words(words: tuple[str, ...]) -> tuple[str, str, str]:
-    """Return address, token and hash of the line, however much of it was given.
+def _join_as_head(address: str, token: str, wanted: str, path: Path, *, as_json: bool) -> int:
+    from gsched.cli.local.join_head import keep_authority, state_dir_of  # late: few hosts need it
+
+    state_dir = state_dir_of(path)
+    head, authority = _ruling_head(address)
+    _check_hash(authority, wanted)
+    request = JoinHead(token=token, name=host_name())
+    joined = _ask(head, authority, "POST", "/v1/join-head", request, JoinedHead)
+    return keep_authority(state_dir, joined, as_json=as_json)
+
+
+def _words(words: tuple[str, ...]) -> tuple[tuple[str, str, str], bool]:
+    """Return address, token and hash of the line, however much of it was given, and --as-head.
 
     Raises:
         UsageError: it is no such line.
@@ -131,6 +155,8 @@ def _words(words: tuple[str, ...]) -> tuple[str, str, str]:
     parts = [part for word in words for part in word.split()]
     if parts[:2] == ["gsched", "join"]:
         parts = parts[2:]
+    as_head = parts[:1] == ["--as-head"]
+    parts = parts[as_head:]
     if len(parts) != 3:
         raise UsageError(f"the line has {len(parts)} words, not 3", hint=_NEW_LINE)
     address, token, wanted = parts
@@ -142,7 +168,7 @@ def _words(words: tuple[str, ...]) -> tuple[str, str, str]:
         raise UsageError("the second word is not a token", hint=_NEW_LINE)
     if not _HASH.fullmatch(wanted):
         raise UsageError("the third word is not sha256: and 64 digits", hint=_NEW_LINE)
-    return address, token, wanted.removeprefix("sha256:")
+    return (address, token, wanted.removeprefix("sha256:")), as_head
 
 
 def _check_hash(authority: str, wanted: str) -> None:
@@ -177,7 +203,12 @@ def _ruling_head(addresses: str) -> tuple[str, str]:
 
 
 def _ask(
-    address: str, authority: str, method: str, target: str, body: JoinHost | None, kind: type[T]
+    address: str,
+    authority: str,
+    method: str,
+    target: str,
+    body: JoinHost | JoinHead | None,
+    kind: type[T],
 ) -> T:
     """Return the head's answer to a request.
 

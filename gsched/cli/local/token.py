@@ -19,13 +19,14 @@ from gsched.cli.times import format_time
 from gsched.client import HeadClient
 from gsched.errors import InvalidRequestError, NotPermittedError, UsageError
 from gsched.model.units import format_duration, parse_duration_s
-from gsched.protocol.joining import MEMBER_ROLES, CreateToken, TokenList, TokenRow
+from gsched.protocol.joining import TOKEN_ROLES, CreateToken, TokenList, TokenRow
 from gsched.protocol.tokens import SCOPES, CreateUserToken, Scope, UserTokenList, UserTokenRow
 
 _CREATE_EPILOG = """\b
 Examples:
   gsched token create --role node --name n7
   gsched token create --role login --ttl 1h
+  gsched token create --role head          for the second of two heads
   gsched token create --role user --scope submit --ttl 90d --label nightly-ci
 """
 HOST_TTL = "15m"
@@ -57,7 +58,7 @@ def token() -> None:
 @subcommand("create", epilog=_CREATE_EPILOG)
 @option(
     "--role",
-    type=click.Choice((*MEMBER_ROLES, "user")),
+    type=click.Choice((*TOKEN_ROLES, "user")),
     required=True,
     help="What the host becomes; user: the token is for programs.",
 )
@@ -129,7 +130,8 @@ def _create_of_user(head: HeadClient, wanted: CreateUserToken, *, as_json: bool)
 def _create_of_host(head: HeadClient, role: str, name: str, ttl: str, *, as_json: bool) -> int:
     wanted = CreateToken(role=role, name=name, ttl_s=_ttl_s(ttl))  # type: ignore[arg-type] # click has checked it
     made = head.create_token(wanted)
-    line = f"gsched join {made.address} {made.token} sha256:{made.authority}"
+    as_head = "--as-head " if role == "head" else ""
+    line = f"gsched join {as_head}{made.address} {made.token} sha256:{made.authority}"
     if as_json:
         print_json({"line": line, "token": made})
         return 0
