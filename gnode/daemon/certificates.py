@@ -88,8 +88,9 @@ class Certificates:
         own: bytes | None = None
         if isinstance(message, CertificateIssued):
             key, self._key = self._key, b""
-            if message.error or not key:
-                log.error("the certificate is not renewed: %s", message.error or "not requested")
+            if message.error:
+                log.error("the certificate is not renewed: %s", message.error)
+            if message.error or not key:  # the answer to a second request
                 return
             own = message.certificate.encode() + key
         trusted = split(message.trusted)
@@ -111,9 +112,8 @@ class Certificates:
         self._report(send)
 
     def _request(self, send: Send) -> None:
-        if not self._key:
-            self._key = issuing().make_key()
-            send(CertificateWanted(request=issuing().make_request(self._key, self._node)))
+        self._key = self._key or issuing().make_key()  # `send` drops it before the welcome
+        send(CertificateWanted(request=issuing().make_request(self._key, self._node)))
 
     def _report(self, send: Send) -> None:
         make, own = issuing(), self._own()

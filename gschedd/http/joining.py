@@ -40,6 +40,7 @@ from gschedd.http.audit import note_verb
 from gschedd.http.authority import HeadAuthority
 from gschedd.http.bodies import Bodies, read_body
 from gschedd.http.callers import Callers
+from gschedd.http.door import Visitor
 from gschedd.http.handover import NOTE, handed_on
 from gschedd.http.handshake import Peers
 from gschedd.http.links import Link, Links
@@ -211,6 +212,7 @@ class Joining:
         source = request.remote or "unknown"
         try:
             token = self.members.check(wanted.token, wanted.name)
+            _prove(request)
             self._check_name(token, wanted.name)
             assert token.role != "head", "check has refused it"
             certificate = self._issue(token.role, wanted.name, wanted.request)
@@ -236,6 +238,7 @@ class Joining:
         source = request.remote or "unknown"
         try:
             token = self.members.check(wanted.token, wanted.name, as_head=True)
+            _prove(request)
             secrets = self._authority.secrets()
             await self.members.use(token, wanted.name)
         except Exception as error:
@@ -330,3 +333,15 @@ class Joining:
             nodes=tuple(rows),
             revoked=dict(self.members.revoked),
         )
+
+
+def _prove(request: web.Request) -> None:
+    """Keep a connection although many others come: its token is used from now on.
+
+    Raises:
+        ConnectionResetError: it was closed for them before; the host tries again.
+    """
+    if request.transport is None or request.transport.is_closing():
+        raise ConnectionResetError("the connection of a host that joins is closed")
+    if isinstance(request.protocol, Visitor):
+        request.protocol.prove()
