@@ -91,9 +91,9 @@ class HeadAddress:
         """Check that the head serves terminals there.
 
         Raises:
-            UsageError: it is reached by HTTPS.
+            UsageError: it, or one of several heads, is reached by HTTPS.
         """
-        if self.tls:
+        if self.tls or any(head.tls for head in self.heads):
             raise UsageError(
                 f"there are no terminals by {self.text}",
                 hint="use ssh://HOST, or run the command on a host of the cluster",

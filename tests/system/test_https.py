@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import ssl
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -11,8 +12,9 @@ import pytest
 
 from gsched.protocol.tokens import SCOPES
 from tests.support.cluster import Cluster, wait_until
-from tests.support.commands import Ran
+from tests.support.commands import Ran, command_environment
 from tests.support.ports import free_port
+from tests.support.ptys import Sitting
 from tests.support.users import User, Users, made_users
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
@@ -241,3 +243,24 @@ def test_commands_work_by_https(site: Site) -> None:
     (record,) = [json.loads(line) for line in audit.splitlines() if '"verb":"submit"' in line]
     assert (record["user"], record["address"]) == ("alice", "127.0.0.1")
     assert record["token"]
+
+
+def test_no_interactive_job_is_submitted_where_no_terminal_is_served(site: Site) -> None:
+    home, address = site.users.home(site.alice), f"https://localhost:{site.port}"
+    (home / "ca.pem").write_text(site.authority())
+    (home / "ca.pem").chmod(0o644)
+    settings = {
+        "HOME": str(home),
+        "GSCHED_CA": str(home / "ca.pem"),
+        "GSCHED_TOKEN": site.token(site.alice, "submit"),
+    }
+    words = [sys.executable, "-m", "gsched.cli.commands.gsub", "-I"]
+
+    for head in (address, f"{address},{address}"):
+        env = {**command_environment(site.cluster.socket, **settings), "GSCHED_HEAD": head}
+        sitting = Sitting(words, env=env, cwd=home, user=site.alice.uid)
+        assert sitting.code() != 0
+        assert b"there are no terminals by https://localhost" in sitting.seen
+        sitting.close()
+
+    assert site.users.run(site.cluster, site.alice, "gstat", "1").status != 0

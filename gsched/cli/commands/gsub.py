@@ -127,6 +127,8 @@ def gsub(head: HeadClient, /, **given: object) -> int:
     place = _place()
     options = read_options(given, place)
     _check_interactive(request, options, given)
+    if request.interactive:
+        head.transport.address.check_sessions()
     script = _script(request)
     warnings = _Warnings(silent=request.as_json)
     read = ScriptOptions()
