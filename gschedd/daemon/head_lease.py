@@ -88,6 +88,10 @@ class LeaseKeeper:
             return ""
         return f"the lease of this head was last renewed {age_s:.0f} s ago: another one may rule"
 
+    def warning(self, of_engine: str) -> str:
+        """Return what counts for what is shown; ``of_engine`` is what the engine says of it."""
+        return "; ".join(filter(None, (self.doubt, of_engine)))
+
     def refusal(self) -> str:
         """Return why hosts and commands that know other heads are to go there; else empty."""
         return self.doubt if self.has_others else ""

@@ -477,7 +477,7 @@ class Service:
             around = [measured(self._engine.measures), watched, *gates, *inner]
             app = web.Application(middlewares=around, logger=log)
             app.add_routes([OPENAPI, *(route for part in parts for route in part.routes())])
-            warn_in_headers(app, lambda: lease.doubt or self._engine.warning, lease.refusal)
+            warn_in_headers(app, lambda: lease.warning(self._engine.warning), lease.refusal)
             return app
 
         self._hosts.relays.door = await serve_users(
