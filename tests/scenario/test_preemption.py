@@ -1,5 +1,7 @@
 """Running jobs give way to waiting ones: which ones, how, when, and what is known of it."""
 
+from typing import Any
+
 import pytest
 
 from gsched.config.preemption import PreemptionConfig
@@ -18,6 +20,8 @@ QOS = {
     "low": QosConfig(name="low"),
     "kept": QosConfig(name="kept", preempt_mode="off"),
 }
+#: Arguments of `World.submit`.
+Keys = dict[str, Any]
 ONE_GPU = "nodes=1:ppn=1:gpus=1"
 
 
@@ -27,7 +31,11 @@ def world(
     """Return a cluster with pre-emption."""
     rules = {"min_run_s": 60.0, "again_s": 1800.0, **keys}
     config = settings(
-        queues={"batch": QueueConfig(name="batch"), "fast": QueueConfig(name="fast", priority=9)},
+        queues={
+            "batch": QueueConfig(name="batch"),
+            "middle": QueueConfig(name="middle", priority=5),
+            "fast": QueueConfig(name="fast", priority=9),
+        },
         qos=QOS,
         projects={"all": ProjectConfig(name="all", users=("alice", "bob", "carol"))},
         priority=PriorityConfig(qos=1.0, recompute_s=10.0),
@@ -202,6 +210,43 @@ def test_queues_preempt_by_priority() -> None:
         here.submit(ONE_GPU, program=LONG, by=BOB, queue="fast")
         here.run_until(200)
         assert ways(here, low) == expected
+
+
+HIGH_IN_BATCH: Keys = {"qos": "high"}
+LOW_IN_FAST: Keys = {"qos": "low", "queue": "fast"}
+
+
+@pytest.mark.parametrize(
+    "rivals",
+    [
+        pytest.param((LOW_IN_FAST, HIGH_IN_BATCH), id="two"),
+        pytest.param((LOW_IN_FAST, {"queue": "middle"}, HIGH_IN_BATCH), id="three"),
+    ],
+)
+def test_jobs_that_rules_rank_in_a_circle_do_not_preempt_each_other_for_ever(
+    rivals: tuple[Keys, ...],
+) -> None:
+    """Each has higher rank than the one before it by one rule, and the first than the last."""
+    here = world(by=("qos", "queue"), gpus=1, min_run_s=0.0, again_s=0.0)
+    jobs = []
+    for at, keys in enumerate(rivals):
+        here.run_until(20 * at)
+        jobs.append(here.submit(ONE_GPU, runs_s=100, **keys))
+
+    here.run_until(400)
+    assert not here.head.state.jobs
+    assert len(ways(here, *jobs)) < len(jobs)
+
+
+def test_of_rules_that_contradict_each_other_the_first_counts() -> None:
+    """However many jobs come that have precedence by the second rule."""
+    for by, expected in ((("qos", "queue"), []), (("queue", "qos"), ["requeue"])):
+        here = world(by=by, gpus=1, min_run_s=0.0, again_s=0.0)
+        running = here.submit(ONE_GPU, program=LONG, **HIGH_IN_BATCH)
+        here.run_until(100)
+        here.submit(ONE_GPU, program=LONG, **LOW_IN_FAST)
+        here.run_until(200)
+        assert ways(here, running) == expected
 
 
 def test_a_user_below_its_share_gets_it_within_the_minimum_run() -> None:

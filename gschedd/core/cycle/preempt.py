@@ -261,12 +261,30 @@ class _Look:
     # --- who is more important ---
 
     def rule(self, waiting: Job, running: Job) -> str:
-        """Return in words by which rule a running job gives way; empty: it does not."""
+        """Return in words by which rule a running job gives way; empty: it does not.
+
+        The first rule by which either job has precedence decides, and a job never takes the
+        resources back from those for which it gave way: else both could go on for ever.
+        """
         for rule in self.rules:
             words = _RULES[rule](self, waiting, running)
             if words:
-                return words
+                return "" if self._gave_way(waiting, running) else words
+            if _RULES[rule](self, running, waiting):
+                return ""
         return ""
+
+    def _gave_way(self, waiting: Job, running: Job) -> bool:
+        """Return whether a job gave way for another one, or for one that gave way for it."""
+        jobs, seen = self.state.jobs, {0}
+        preempted = waiting.preempted
+        while preempted is not None and preempted.job_for not in seen:
+            if preempted.job_for == running.id:
+                return True
+            seen.add(preempted.job_for)
+            follows = jobs.get(preempted.job_for)
+            preempted = follows.preempted if follows is not None else None
+        return False
 
     def loss_by_share(self, job: Job, found: Preemption) -> float:
         """Return the work that is lost for shares, seconds of all nodes."""
