@@ -16,7 +16,7 @@ from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, common, emptied, take
 from gschedd.plan.validate import has_room
-from gschedd.plan.windows import ReservedWindow
+from gschedd.plan.windows import ReservedWindow, holds_within
 from gschedd.plan.words import Reason
 
 
@@ -222,7 +222,14 @@ def _unplanned(group: Group, snapshot: Snapshot) -> Wait:
     if name not in group.job_class.may_use:
         words = f"reservation {name} is for other users and projects, or for maintenance"
         return _wait(group, Reason(words, "reservation of others"))
-    later = [each.from_s for each in windows if each.from_s > snapshot.now_s]
-    when = f"begins at {moment(min(later))}" if later else "has ended"
-    words = f"reservation {name} {when}"
+    later = [each for each in windows if each.from_s > snapshot.now_s]
+    if not later:
+        words = f"reservation {name} has ended"
+        return _wait(group, Reason(words, words))
+    first = min(later, key=lambda each: each.from_s)
+    words = f"reservation {name} begins at {moment(first.from_s)}"
+    walltime_s = group.job_class.walltime_s
+    if not any(holds_within(each, snapshot.now_s, walltime_s) for each in later):
+        ends = f"ends at {moment(first.to_s)}, which is less than its walltime"
+        return _wait(group, Reason(f"{words} and {ends}", "reservation too short"))
     return _wait(group, Reason(words, words))

@@ -36,6 +36,11 @@ def window_end_s(reserved: Iterable[ReservedWindow], name: str, at_s: float) -> 
     return next((w.to_s for w in reserved if w.name == name and w.from_s <= at_s < w.to_s), None)
 
 
+def holds_within(window: ReservedWindow, now_s: float, walltime_s: float | None) -> bool:
+    """Return whether a job can still start in a window and end in it."""
+    return max(now_s, window.from_s) + (walltime_s or 0.0) <= window.to_s
+
+
 def barring(
     windows: Windows, node: str, start_s: float, walltime_s: float | None
 ) -> NodeWindow | None:

@@ -19,6 +19,7 @@ def site(cluster: Cluster) -> Cluster:
         "[limits]\neach_user = { max_running = 1, max_gpu_hours_per_month = 100 }\n"
         '[[queue]]\nname = "batch"\ntotal = { max_cpus = 8, max_memory_bytes = "64gb" }\n'
         f'user.{me} = {{ max_gpus_of = {{ h100 = 4 }}, max_walltime_s = "2h" }}\n'
+        '[[queue]]\nname = "night"\n'
         f'[[project]]\nname = "ai"\nusers = ["{me}", "other"]\ntotal = {{ max_gpus = 6 }}\n'
         '[[project]]\nname = "bio"\nusers = ["other"]\ntotal = { max_gpus = 1 }\n'
     )
@@ -61,7 +62,7 @@ def test_rows_are_those_that_jobs_are_subject_to(site: Cluster) -> None:
     assert {("project bio", "max_gpus"), ("each user", "max_running")} <= rows("-u", "other")
     assert ("queue batch", "max_cpus") in rows("-A", "ai", "-q", "batch")
     assert ("project bio", "max_gpus") not in rows("-A", "ai")
-    assert ("queue batch", "max_cpus") not in rows("-q", "none")
+    assert ("queue batch", "max_cpus") not in rows("-q", "night")
     used_up = json.loads(run_here("glimits", "--json", head=site.socket).stdout)["rows"]
     (row,) = (row for row in used_up if row["left"] == 0 and row["key"] == "max_running")
     assert row["holders"] == [{"user": getpass.getuser(), "amount": 1.0}]
@@ -73,3 +74,20 @@ def test_a_cluster_without_limits_is_told(cluster: Cluster) -> None:
     assert (ran.status, ran.stdout) == (0, "")
     assert "there are no such limits" in ran.stderr
     assert run_here("glimits", "-x", head=cluster.socket).status == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("-A", "vison"), 156, "unknown project 'vison'"),
+        (("--qos", "urgnt"), 156, "unknown QOS 'urgnt'"),
+        (("-q", "gpuu"), 172, "unknown queue 'gpuu'"),
+    ],
+)
+def test_a_misspelt_name_is_refused(
+    site: Cluster, words: tuple[str, ...], status: int, message: str
+) -> None:
+    ran = run_here("glimits", *words, head=site.socket)
+
+    assert (ran.status, ran.stdout) == (status, "")
+    assert message in ran.stderr

@@ -12,6 +12,7 @@ from gschedd.core.forecast.question import question_of
 from gschedd.core.forecast.start import answer_to
 from gschedd.core.requests import commands as c
 from gschedd.core.state.settings import Caller
+from gschedd.core.views.reservations import reservation_rows
 from gschedd.plan.reserved import WithReservations
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.queue import balance, fifo
@@ -340,6 +341,52 @@ def test_predicted_starts_know_of_it() -> None:
     assert predicted_s(world, 1) == 200
     world.run_until(160)
     assert (world.started_s(mine), world.started_s(second)) == (100, 150)
+
+
+def unknown_words(world: World, job: int) -> str:
+    """Return why it is unknown when a job starts."""
+    seen = snapshot(world.head.state, world.settings, world.now_s)
+    question = question_of(
+        world.job(job), state=world.head.state, settings=world.settings, seen=seen
+    )
+    return answer_to(question, world.policy).starts[job].start_unknown
+
+
+def test_why_a_job_waits_whose_walltime_is_longer_than_its_reservation() -> None:
+    world = one_node()
+    world.do(change())
+    long = world.submit("walltime=150", by=BOB, reservation="r")
+    world.run_until(20)
+
+    assert "begins at" in world.why(long)
+    assert "which is less than its walltime" in world.why(long)
+    no_window = "reservation r has no window in which it could start and end"
+    assert unknown_words(world, long) == no_window
+    world.run_until(120)
+    assert "before its walltime would end" in world.why(long)
+    world.do(change("delete"))
+    world.submit("nodes=1:ppn=4", runs_s=1000)
+    world.run_until(140)
+    assert "there is no reservation r" in world.why(long)
+    assert unknown_words(world, long) == no_window
+
+
+def test_an_array_that_waits_for_it_is_listed_once() -> None:
+    """And no longer when all of its elements have started."""
+    world = one_node()
+    world.do(change())
+    array = world.submit("walltime=30", by=BOB, reservation="r", array="0-6", runs_s=25)
+
+    def listed() -> tuple[tuple[int, ...], int]:
+        (row,) = reservation_rows(world.head.state, world.settings, ADMIN)
+        return row.waiting, len(row.running)
+
+    world.run_until(50)
+    assert listed() == ((array,), 0)
+    world.run_until(110)
+    assert listed() == ((array,), 4)
+    world.run_until(135)
+    assert listed() == ((), 3)
 
 
 def test_a_job_in_it_is_not_extended_beyond_its_end_nor_another_one_into_it() -> None:

@@ -32,8 +32,9 @@ from gschedd.core.forecast.simulate import (
 )
 from gschedd.plan.forecast import Forecast, RunTimeEvidence, StartInterval
 from gschedd.plan.load import Kind
-from gschedd.plan.snapshot import Group, OrderKey, Plan, Policy, Snapshot
+from gschedd.plan.snapshot import Group, JobClass, OrderKey, Plan, Policy, Snapshot
 from gschedd.plan.times import JobPredictions
+from gschedd.plan.windows import holds_within
 
 __all__ = ["TooLongError"]
 
@@ -75,6 +76,17 @@ def _stuck_words(played: Played) -> str:
         f"{'job' if one else 'jobs'} {named} {'has' if one else 'have'} no walltime and no learned "
         "run time, so nobody knows when resources become free"
     )
+
+
+def _outside_words(seen: Snapshot, job_class: JobClass) -> str:
+    """Return that the reservation of a job has no window for it; empty: it has, or names none."""
+    name = job_class.reservation
+    if not name:
+        return ""
+    windows = (each for each in seen.reserved if each.name == name and name in job_class.may_use)
+    if any(holds_within(each, seen.now_s, job_class.walltime_s) for each in windows):
+        return ""
+    return f"reservation {name} has no window in which it could start and end"
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -120,11 +132,15 @@ class _StartQuery:
         missing = Forecast(start_unknown=TOO_FAR, not_before_s=played.until_s)
         if played.stuck:
             missing = Forecast(start_unknown=_stuck_words(played))
+        found = dict.fromkeys(self._jobs, missing)
+        for group in self._groups if played.stuck else ():
+            outside = _outside_words(self._question.seen, group.job_class)
+            if outside:
+                found |= {
+                    job: Forecast(start_unknown=outside) for _, job in group.order if job in found
+                }
         starts_s = played.starts_s
-        return {
-            job: Forecast(start_s=starts_s[job]) if job in starts_s else missing
-            for job in self._jobs
-        }
+        return found | {job: Forecast(start_s=starts_s[job]) for job in found if job in starts_s}
 
     def spreads(self) -> dict[int, StartInterval]:
         """Return when jobs start over scenarios, as far as that is known."""

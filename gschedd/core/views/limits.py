@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from gsched.config.shares import ancestry
+from gsched.errors import InvalidRequestError, UnknownQueueError
 from gsched.protocol.shares import LimitHolder, LimitRow
 from gschedd.core.state.limit_use import spent_days
 from gschedd.core.state.settings import Settings
@@ -23,7 +24,11 @@ def limit_rows(
 
     Args:
         only: the only user of whom anything is shown; empty: all.
+
+    Raises:
+        InvalidRequestError: there is no such queue, project or QOS.
     """
+    _check_known(wanted, settings)
     if only:
         wanted = wanted._replace(user=only)
     room = LimitRoom(state.limits, now_s)
@@ -33,6 +38,18 @@ def limit_rows(
     bounds = [bound for scope in sorted(scopes, key=_order) for bound in _bounds(room, scope)]
     found = _Holders(state, room, bounds).found
     return tuple(_row(bound, room, found[bound.scope, bound.counter], only) for bound in bounds)
+
+
+def _check_known(wanted: Party, settings: Settings) -> None:
+    if wanted.queue and wanted.queue not in settings.queues:
+        known = ", ".join(settings.queues)
+        raise UnknownQueueError(f"unknown queue {wanted.queue!r}", hint=f"known: {known}")
+    if wanted.project and settings.projects and wanted.project not in settings.projects:
+        known = ", ".join(settings.projects)
+        raise InvalidRequestError(f"unknown project {wanted.project!r}", hint=f"known: {known}")
+    if wanted.qos and wanted.qos not in settings.qos:
+        known = ", ".join(settings.qos) or "none"
+        raise InvalidRequestError(f"unknown QOS {wanted.qos!r}", hint=f"known: {known}")
 
 
 def _order(scope: Scope) -> tuple[bool, Scope]:

@@ -1,12 +1,15 @@
 """Reservations as ``gres`` shows them."""
 
+from gsched.model.ids import array_of
 from gsched.model.reservation import Reservation
 from gsched.protocol.reservations import ReservationRow
 from gschedd.core.attempts.reserved import may_give_way
 from gschedd.core.nodes.reserving import in_the_way, is_available
 from gschedd.core.requests.reservations import is_visible
+from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
+from gschedd.core.views.ahead import waiting_elements
 
 
 def reservation_rows(
@@ -19,13 +22,21 @@ def reservation_rows(
     found = sorted(state.reservations.values(), key=lambda each: (each.from_s, each.name))
     waiting: dict[str, list[int]] = {}
     for job in state.jobs.values():
-        if job.spec.reservation and job.attempt is None:
+        if job.spec.reservation and _waits(state, job):
             waiting.setdefault(job.spec.reservation, []).append(job.id)
     return tuple(
         reservation_row(state, each, tuple(sorted(waiting.get(each.name, ()))))
         for each in found
         if name in {"", each.name} and is_visible(each, caller, projects)
     )
+
+
+def _waits(state: State, job: Job) -> bool:
+    """Return whether a job waits, or elements of an array; these are not listed one by one."""
+    index = state.arrays.get(job.id)
+    if index is not None:
+        return index.waiting > 0 or any(waiting_elements(job))
+    return job.attempt is None and array_of(job.id) not in state.arrays
 
 
 def reservation_row(
