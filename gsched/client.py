@@ -76,6 +76,7 @@ _POLL_SLACK_S = 15.0
 _PAUSE_S = 0.2
 _CODE_PIECE_BYTES = 700_000  # a request of 1 MiB, in base64
 _NO_ROOM = frozenset({429, 503})  # with Retry-After: nothing was done, the request may come again
+_TAKES_TLS = 426  # a request in clear text, at a port for HTTPS
 _AWAY = 502  # likewise: gnode, which relays the commands of its host, cannot reach the head
 _MAX_IDS_TEXT = 6000  # HTTP servers bound the request line, ours at about 8 kB
 T = TypeVar("T", bound=msgspec.Struct)
@@ -97,9 +98,9 @@ def new_job(*, name: str, workdir: str, script: str = "", **more: object) -> sub
     try:
         return msgspec.convert(fields, submissions.SubmitJob)
     except msgspec.ValidationError as error:
-        raise UsageError(f"invalid job: {error}", hint="see gsched.protocol.api.SubmitJob") from (
-            error
-        )
+        raise UsageError(
+            f"invalid job: {error}", hint="see gsched.protocol.submissions.SubmitJob"
+        ) from (error)
 
 
 def error_from(body: api.ErrorBody) -> GschedError:
@@ -177,8 +178,8 @@ class HeadClient:
             states: only in these states (`gsched.model.states.JobState`).
             finished: also jobs that are done.
             elements: also those elements of unfinished arrays that are jobs.
-            forecast: predict when jobs start that wait (`gsched.protocol.api.StartRow`); not with
-                more than 100 ``ids``.
+            forecast: predict when jobs start that wait (`gsched.protocol.job_rows.StartRow`); not
+                with more than 100 ``ids``.
         """
         wanted = [str(each) for each in ids]
         filters = {
@@ -584,6 +585,11 @@ class HeadClient:
         try:
             reply = msgspec.json.decode(answer.body, type=api.ErrorReply)
         except msgspec.DecodeError:
+            if answer.status == _TAKES_TLS:
+                raise HeadUnreachableError(
+                    f"the port of {self.transport.address.text} takes HTTPS only",
+                    hint="write https:// in place of http://",
+                ) from None
             raise InternalError(
                 f"the head at {self.transport.address.text} answered {answer.status} to "
                 f"{method} {target} without a reason",

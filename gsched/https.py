@@ -14,6 +14,23 @@ _NEW: Final = (
     "gsched token create --role user on a host of the cluster prints one; put it into "
     f"$GSCHED_TOKEN, or into {DIRECTORY}/token with mode 0600"
 )
+#: What to do about a certificate, by OpenSSL's X509_V_ERR_*; others are of an unknown authority.
+_EXPIRED, _NOT_YET, _OTHER_NAME, _OTHER_ADDRESS = 10, 9, 62, 64
+_CLOCKS: Final = "compare the clocks of both hosts (timedatectl)"
+_NAMES: Final = (
+    "use a name of the head's host and the port of listen in [https], not the one for nodes; an "
+    "administrator adds names and addresses to names in [https]"
+)
+_HINTS: Final = {
+    _EXPIRED: f"{_CLOCKS}; if they agree, the certificate has to be renewed on the head",
+    _NOT_YET: _CLOCKS,
+    _OTHER_NAME: _NAMES,
+    _OTHER_ADDRESS: _NAMES,
+}
+_AUTHORITY: Final = (
+    "if the cluster has its own authority, save what gsched authority certificate prints on one "
+    f"of its hosts as {DIRECTORY}/ca.pem, or name the file in $GSCHED_CA"
+)
 
 
 def token() -> str:
@@ -61,8 +78,7 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
     except ssl.SSLCertVerificationError as error:
         raise HeadUnreachableError(
             f"the certificate of {host}:{port} is not trusted: {error.verify_message}",
-            hint="if the cluster has its own authority, save what gsched authority certificate "
-            f"prints on one of its hosts as {DIRECTORY}/ca.pem, or name the file in $GSCHED_CA",
+            hint=_HINTS.get(error.verify_code, _AUTHORITY),
         ) from None
     except ssl.SSLError as error:
         raise HeadUnreachableError(

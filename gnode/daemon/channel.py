@@ -476,6 +476,11 @@ def _decoded(payload: str | bytes) -> list[HeadMessage]:
 
 def _reason(error: Exception, *, is_here: bool) -> str:
     """Return why the head was not reached, in the same words for each attempt."""
+    if isinstance(error, aiohttp.WSServerHandshakeError) and error.status == 401:
+        return (
+            "this is the head's port for programs ([https]): name the one for nodes, node_port of "
+            "the head's configuration, in head of [node]"
+        )
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     words = str(error) or type(error).__name__
     if isinstance(cause, OSError) and cause.errno is not None:

@@ -149,7 +149,7 @@ def head_option(function: Callback) -> Callback:
         "head_address",
         default="",
         metavar="ADDRESS",
-        help="Address of the head: a socket path, ssh://HOST or http://host:port [default: "
+        help="Address of the head: a socket path, ssh://HOST or https://host:port [default: "
         "$GSCHED_HEAD].",
     )(function)
 

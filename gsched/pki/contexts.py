@@ -11,8 +11,8 @@ from gsched.pki.names import CertificateError, Identity, identity_of
 _EXPIRED, _NOT_YET = 10, 9  # X509_V_ERR_* of OpenSSL
 _CLOCKS: Final = "compare the clocks of both hosts (timedatectl)"
 _JOIN: Final = "gsched token create on the head, then gsched join on this host"
-#: What the other side's alert means, by the name of OpenSSL's reason.
-_ALERTS: Final = {
+#: What the head's alert means for a node, by the name of OpenSSL's reason.
+_ALERTS_OF_HEAD: Final = {
     "CERTIFICATE_EXPIRED": "this host's certificate has expired for the head: "
     f"{_CLOCKS}; if they agree, join again: {_JOIN}",
     "UNKNOWN_CA": "this host's certificate is of an authority that the head does not trust: "
@@ -24,6 +24,19 @@ _ALERTS: Final = {
     "4 of the node protocol (upgrade the head first), or another program",
     "HTTP_REQUEST": "what listens there does not use TLS: upgrade the head first",
     "PROTOCOL_VERSION": "the other side does not use TLS 1.3: upgrade it",
+}
+_NOT_TRUSTED: Final = (
+    "the host does not trust the head's certificate: its authority is another one there, or the "
+    "name by which the host reaches the head is not in the certificate"
+)
+#: The same of a host's alert for the head.
+_ALERTS_OF_HOSTS: Final = {
+    "CERTIFICATE_EXPIRED": f"the head's certificate has expired for the host: {_CLOCKS}",
+    "UNKNOWN_CA": _NOT_TRUSTED,
+    "BAD_CERTIFICATE": _NOT_TRUSTED,
+    "CERTIFICATE_UNKNOWN": _NOT_TRUSTED,
+    "UNSUPPORTED_PROTOCOL": "the host does not use TLS 1.3",
+    "WRONG_VERSION_NUMBER": "what the host sends is no TLS",
 }
 
 
@@ -96,11 +109,12 @@ def check_head(certificate: Mapping[str, Any] | None, cluster: str) -> Identity:
     return identity
 
 
-def explain(error: BaseException, *, of: str = "the head") -> str:
+def explain(error: BaseException, *, is_head: bool = False) -> str:
     """Return what an error of TLS means and what to do; empty: it is none.
 
     Args:
-        of: whose certificate was verified.
+        error: of a connection, or caused by one.
+        is_head: it is the head's; else that of a node, or of a host that joins.
     """
     seen: BaseException | None = error
     while seen is not None:
@@ -110,11 +124,11 @@ def explain(error: BaseException, *, of: str = "the head") -> str:
             break
         seen = inner or seen.__cause__ or seen.__context__
     if isinstance(seen, ssl.SSLCertVerificationError):
-        return _verification(seen, of)
+        return _verification(seen, "a node" if is_head else "the head")
     if not isinstance(seen, ssl.SSLError):
         return ""
     reason = str(seen.reason or seen)
-    for name, words in _ALERTS.items():
+    for name, words in (_ALERTS_OF_HOSTS if is_head else _ALERTS_OF_HEAD).items():
         if name in reason:
             return words
     return f"TLS failed: {reason}"

@@ -316,7 +316,14 @@ def own_identity(files: CertificateFiles, *, role: Role, name: str, now_s: float
         )
     files.check()
     with open(files.certificate, "rb") as file:
-        own = identity_in(file.read())
+        text = file.read()
+    try:
+        own = identity_in(text)
+    except CertificateError:
+        raise CertificateError(
+            f"the file {files.certificate} has no certificate of a host that can be read: on the "
+            f"head run gsched token create --role {role} --name {name}, and its line on this host"
+        ) from None
     if (own.role, own.name) != (role, name):
         raise CertificateError(
             f"the certificate {files.certificate} is that of {own.words}, and this is "

@@ -339,7 +339,7 @@ class Door:
                     tls = {"ssl": self._tls(), "ssl_shutdown_timeout": CLOSING_S}
                 await loop.connect_accepted_socket(lambda: visitor, connection, **tls)
         except OSError as error:  # TimeoutError and ssl.SSLError are some
-            why = explain(error, of="a node") or error.strerror or _ENDED_BY_PEER
+            why = explain(error, is_head=True) or error.strerror or _ENDED_BY_PEER
             if isinstance(error, TimeoutError):
                 why = "too slow"
             self.complaints.say(visitor.source.name, f"no TLS connection: {why}")

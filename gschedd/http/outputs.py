@@ -175,6 +175,11 @@ def _output_part(job: Job, node: str) -> tuple[str, Part]:
     Raises:
         InvalidRequestError: the job has not run, or not on that node.
     """
+    if job.elements is not None:
+        raise InvalidRequestError(
+            f"job {short_job_id(job.id)} is an array: each of its elements has its own output",
+            hint=f"name one, as in {short_job_id(job.id)}[7]: gstat -t {short_job_id(job.id)}",
+        )
     if job.attempt is None or not job.attempt.parts:
         raise InvalidRequestError(
             f"job {short_job_id(job.id)} has not run yet: there is no output",

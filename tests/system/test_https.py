@@ -230,6 +230,11 @@ def test_commands_work_by_https(site: Site) -> None:
     entered = site.users.run(site.cluster, site.alice, "gshell", *address, "1", "true")
     elsewhere = ("--head", f"https://127.0.0.2:{site.port}")
     wrong = site.users.run(site.cluster, site.alice, "gstat", *elsewhere)
+    unnamed = ("--head", f"https://127.1:{site.port}")
+    renamed = site.users.run(site.cluster, site.alice, "gstat", *unnamed)
+    clear = site.users.run(
+        site.cluster, site.alice, "gstat", "--head", f"http://localhost:{site.port}"
+    )
     (settings / "ca.pem").unlink()
     untrusted = site.users.run(site.cluster, site.alice, "gstat", *address)
 
@@ -239,6 +244,13 @@ def test_commands_work_by_https(site: Site) -> None:
     assert "there are no terminals by https://localhost" in entered.stderr, entered
     assert "no head answers" in wrong.stderr or "is not trusted" in wrong.stderr, wrong
     assert "gsched authority certificate" in untrusted.stderr
+    assert "use a name of the head's host" in renamed.stderr, renamed
+    assert "write https:// in place of http://" in clear.stderr, clear
+    wait_until(
+        lambda: "the host does not trust the head's certificate" in site.cluster.log("head.log"),
+        what="the head's words",
+    )
+    assert "take this host's certificate" not in site.cluster.log("head.log")
     audit = (site.cluster.state_dir / "audit.log").read_text()
     (record,) = [json.loads(line) for line in audit.splitlines() if '"verb":"submit"' in line]
     assert (record["user"], record["address"]) == ("alice", "127.0.0.1")
@@ -264,3 +276,19 @@ def test_no_interactive_job_is_submitted_where_no_terminal_is_served(site: Site)
         sitting.close()
 
     assert site.users.run(site.cluster, site.alice, "gstat", "1").status != 0
+
+
+def test_a_host_that_joins_at_the_port_for_programs_is_shown_the_way(site: Site) -> None:
+    root = User(name="root", uid=0, gid=0)
+    line = json.loads(site.gsched(root, "token", "create", "--role", "node", "--json").stdout)
+    config = site.cluster.directory / "joining.toml"
+
+    ran = site.gsched(
+        root,
+        *("join", "--config", str(config), f"localhost:{site.port}"),
+        *str(line["line"]).split()[-2:],
+    )
+
+    assert ran.status != 0
+    assert "is the head's port for programs, not the one for hosts that join" in ran.stderr
+    assert not config.exists()

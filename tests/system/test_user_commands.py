@@ -57,6 +57,16 @@ def test_a_script_gets_its_directives_its_arguments_and_its_origin(running: Clus
     )
 
 
+def test_the_output_of_an_array_is_that_of_its_elements(running: Cluster) -> None:
+    assert run(running, "gsub", "--wait", "-t", "1-2", "--", "echo", "here").status == 0
+
+    whole = run(running, "gpeek", "1[]")
+
+    assert whole.status != 0
+    assert "is an array: each of its elements has its own output" in whole.stderr, whole
+    assert run(running, "gpeek", "1[2]").stdout == "here\n"
+
+
 def test_a_running_jobs_output_and_story_can_be_read(running: Cluster, tmp_path: Path) -> None:
     go = tmp_path / "go"
     os.mkfifo(go)

@@ -15,7 +15,7 @@ from gsched.config.tables import Config
 from gsched.config.tls import TlsConfig
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.wording import FENCE_OFF
-from gsched.pki.files import AUTHORITY, DIRECTORY, TRUSTED, files_of
+from gsched.pki.files import AUTHORITY, DIRECTORY, OWN, TRUSTED, files_of
 from gsched.pki.issuing import make_authority_file
 from gsched.protocol.api import API_VERSION, DiskRow
 from gsched.version import VERSION
@@ -95,7 +95,7 @@ def test_certificates_that_others_can_read_are_broken(tmp_path: Path) -> None:
 
 
 def test_the_certificate_of_a_node_is_looked_at(tmp_path: Path) -> None:
-    """Missing, that of another name, expired; a head on a Unix socket needs none."""
+    """Missing, cut, that of another name, expired; a head on a Unix socket needs none."""
     state = tmp_path / "node"
     config = Config(node=NodeConfig(name="n1", head="head:15010", state_dir=str(state)))
 
@@ -113,6 +113,9 @@ def test_the_certificate_of_a_node_is_looked_at(tmp_path: Path) -> None:
     ):
         give_certificate(tmp_path, state, name, cluster="c", shift_s=shift_s, again=True)
         assert words in found()
+    own = state / DIRECTORY / OWN
+    own.write_bytes(own.read_bytes()[:100])
+    assert "has no certificate of a host that can be read -> on the head run gsched" in found()
     local = Config(node=structs.replace(config.node, head="unix:/run/gsched/head-node.sock"))
     assert list(machine_checks.check_node_certificate(local)) == []
 

@@ -6,6 +6,7 @@ import os
 import re
 import ssl
 import sys
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -240,6 +241,11 @@ def _ask(
     finally:
         connection.close()
     try:
+        if answer.status == HTTPStatus.UNAUTHORIZED:  # by a port of [https] alone
+            raise HeadUnreachableError(
+                f"{address} is the head's port for programs, not the one for hosts that join",
+                hint="copy the whole line that gsched token create prints on the head",
+            )
         if answer.status >= 300:
             raise error_from(msgspec.json.decode(content, type=ErrorReply).error)
         return msgspec.json.decode(content, type=kind)

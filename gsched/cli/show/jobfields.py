@@ -21,7 +21,7 @@ Value = str | int | float | None
 
 
 class JobReply(Protocol):
-    """The reply that jobs are in: `gsched.protocol.api.JobList` or ``HistoryReply``."""
+    """The reply that jobs are in: `gsched.protocol.job_rows.JobList` or ``HistoryReply``."""
 
     @property
     def server(self) -> str:
