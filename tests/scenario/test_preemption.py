@@ -188,6 +188,28 @@ def test_what_is_vacated_is_kept_for_the_waiting_job_through_a_restart() -> None
     assert ways(here, low) == ["checkpoint"]
 
 
+@pytest.mark.parametrize("away", ["head", "node"])
+def test_a_claim_outlasts_a_head_or_gnode_that_is_away(away: str) -> None:
+    """The job that gave way is first in the queue, but does not get its GPU back."""
+    here = world(gpus=1)
+    low = here.submit(ONE_GPU, program=LONG, qos="low")
+    here.run_until(100)
+    high = here.submit(ONE_GPU, runs_s=50, by=BOB, qos="high")
+    assert here.job(high).claim is not None
+    if away == "head":
+        here.restart_head()
+    else:
+        here.disconnect("n1")
+        here.run_until(110)
+        here.connect("n1")
+
+    here.run_until(130)
+    assert (here.state(high), here.state(low)) == ("running", "queued")
+    assert not here.told(f.ClaimEnded, high)
+    here.run_until(300)
+    assert (here.state(low), ways(here, low)) == ("running", ["requeue"])
+
+
 def test_a_claim_ends_with_the_waiting_job() -> None:
     """What was vacated is anybody's then."""
     here = world(gpus=1)

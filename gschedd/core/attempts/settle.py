@@ -408,9 +408,10 @@ def _without_place(
     for job in state.targets_on.get(fact.node, {}).values():
         if job.attempt is None:
             facts.extend(_on_the_way(state, job, fact.at_s))
-    reason = f"{fact.node} takes no work"
-    claims = state.claims_on.get(fact.node, ())
-    facts += [f.ClaimEnded(at_s=fact.at_s, job=job, reason=reason) for job in claims]
+    if isinstance(fact, f.NodeDrained):  # a node that is away may be back before a claim is over
+        reason = f"{fact.node} takes no work"
+        claims = state.claims_on.get(fact.node, ())
+        facts += [f.ClaimEnded(at_s=fact.at_s, job=job, reason=reason) for job in claims]
     return facts
 
 
