@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from gsched.errors import BadResourceError, UsageError
+from gsched.model.numbers import Count
 from gsched.model.reservation import AtEnd
 from gsched.model.units import parse_duration_s
 from gsched.protocol.reservations import ReservationChange, ReservationTerms
@@ -29,15 +30,15 @@ class SimReservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: str
     duration: str
     start: str = "0"
-    nodes: int | tuple[str, ...] = 0
-    gpus: int = 0
+    nodes: Count | tuple[str, ...] = 0
+    gpus: Count = 0
     gpu_type: str = ""
     users: tuple[str, ...] = ()
     projects: tuple[str, ...] = ()
     magnetic: bool = True
     maintenance: bool = False
     ignore_jobs: bool = False
-    release_unused: int = 0
+    release_unused: Count = 0
     at_end: AtEnd = AtEnd.REQUEUE
 
 

@@ -58,6 +58,7 @@ def test_one_begins_on_time_with_a_long_job_in_the_way(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (COURSE.replace("nodes = 1", "nodes = 7"), "course: 7 nodes requested, and 2 of 2"),
+        (COURSE.replace("nodes = 1", "nodes = -1"), ">= 0"),
         (COURSE.replace('"1000"', '"soon"'), "soon"),
         ("x = 1", "unknown field"),
         ("[[", "reservations "),

@@ -159,6 +159,8 @@ def _change(
     terms = _terms(flags, SystemClock().wall_s())
     if verb == "delete" and terms != ReservationTerms():
         raise UsageError("delete: it takes no options but --dry-run", hint="gres delete NAME...")
+    if verb == "alter" and terms == ReservationTerms():
+        raise UsageError("alter: nothing to change", hint="see `gres --help`")
     dry_run = bool(flags["dry_run"])
     changed: list[ReservationRow] = []
     now_s = 0.0
@@ -216,15 +218,23 @@ def _resources(flags: Mapping[str, object]) -> dict[str, object]:
     nodes, gpus = str(flags["nodes"]), str(flags["gpus"])
     found: dict[str, object] = {}
     if nodes and nodes.isascii() and nodes.isdecimal():
-        found["nodes"] = int(nodes[:_DIGITS_MOST])
+        found["nodes"] = _number(nodes, option="--nodes", hint="write 4 or n1,n[4-6]")
     elif nodes:
         found["node_names"] = expanded(nodes, option="--nodes")
     if gpus:
-        count, _, found["gpu_type"] = gpus.partition(":")
-        if not (count.isascii() and count.isdecimal() and len(count) <= _DIGITS_MOST):
-            raise UsageError(f"--gpus: invalid number {count!r}", hint="write 4 or 4:a100")
-        found["gpus"] = int(count)
+        hint = "write 4 or 4:a100"
+        count, colon, gpu_type = gpus.partition(":")
+        found["gpus"] = _number(count, option="--gpus", hint=hint)
+        if colon and not gpu_type:
+            raise UsageError(f"--gpus: no type of GPUs in {gpus!r}", hint=hint)
+        found["gpu_type"] = gpu_type
     return found
+
+
+def _number(text: str, *, option: str, hint: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MOST):
+        raise UsageError(f"{option}: invalid number {text[:20]!r}", hint=hint)
+    return int(text)
 
 
 main = runner(gres)
