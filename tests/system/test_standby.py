@@ -492,6 +492,7 @@ def test_a_second_head_joins_and_takes_over_what_becomes_of_authority_and_hosts(
     assert "PRIVATE" not in joined.stdout + joined.stderr
     again = join_as_head(first, second)
     assert "there is an authority already" in again.stderr
+    assert "made by gsched init" in again.stderr
     second.start_head(wait=False)
     wait_until(lambda: answers(second), what="the second head to answer")
     for words in (

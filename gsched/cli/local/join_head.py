@@ -32,7 +32,8 @@ def state_dir_of(config_path: Path) -> str:
     if os.path.exists(path):
         raise BadStateError(
             f"there is an authority already: {path}",
-            hint="if it is of another cluster, move its directory away first",
+            hint="if it is of another cluster, or made by gsched init or scripts/install on this "
+            f"host, stop gschedd and move {os.path.dirname(path)} away: no host trusts it",
         )
     parent = state_dir
     while not os.path.exists(parent):
