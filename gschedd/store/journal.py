@@ -65,6 +65,8 @@ class LogView(Struct, frozen=True):
 class LeaseLostError(StorageError):
     """Another head rules; this one must stop."""
 
+    exit_code = 78  # whoever sees it first: the commit, or the renewal of the lease
+
     def __init__(self, number: int) -> None:
         super().__init__(
             f"another head rules this cluster: lease {number} of this one is over",

@@ -50,6 +50,7 @@ def test_an_override_has_each_attribute_of_a_queue() -> None:
     """Or what gmgr sets would be lost without a word."""
     names = set(QueueOverride.__struct_fields__) - {"created"}
     of_file = {"name", "policy", "total", "each_user", "user", "each_project"}  # only in the file
+    of_file |= {"preempt_mode", "preempt_min_run_s"}
     assert names == set(QUEUE_ATTRIBUTES) == set(QueueConfig.__struct_fields__) - of_file
 
 

@@ -60,12 +60,16 @@ LIMITS: Final = (
         Scope.REQUEST,
         "gschedd.http.queries",
         ("MAX_STORIES", "count: jobs with all details in an answer", "about 10 MB at most"),
+        ("MAX_HISTORY_ROWS", "count: past jobs in an answer", "about 30 MB, sent in slices"),
+    ),
+    *rows_of(
+        Scope.REQUEST,
+        "gschedd.http.filters",
         (
             "MAX_PATTERN_WILDCARDS",
             "count: wildcards in a pattern of names",
             "each further one multiplies the steps of a comparison",
         ),
-        ("MAX_HISTORY_ROWS", "count: past jobs in an answer", "about 30 MB, sent in slices"),
     ),
     *rows_of(Scope.ALL, "gschedd.http.relays", ("MAX_RELAYS_OF_NODE", _RELAYS, "of a login host")),
     *rows_of(Scope.USER, _BY_LISTS, ("MAX_USER_LISTS", _LISTS, "further ones wait")),

@@ -12,6 +12,7 @@ OTHERS = {
     ("get", "/v1/login"),
     ("get", "/v1/session"),
     ("post", "/v1/join"),
+    ("post", "/v1/join-head"),
     ("get", "/v1/jobs/{id}/session"),
     ("get", "/v1/metrics"),
     ("get", "/v1/openapi.json"),

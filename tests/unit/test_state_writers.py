@@ -11,7 +11,8 @@ from gschedd.core.state.state import State
 
 CORE = Path(gschedd.core.__file__).parent
 WRITERS = {
-    *(f"apply/{name}.py" for name in ("arrays", "jobs", "nodes", "recovery", "training")),
+    *(f"apply/{name}.py" for name in ("arrays", "jobs", "nodes")),
+    *(f"apply/{name}.py" for name in ("recovery", "reservations", "training")),
     *("state/indexing.py", "state/ledger.py"),
 }
 CHANGING = {"add", "append", "clear", "discard", "insert", "pop", "remove", "setdefault", "update"}
@@ -87,5 +88,7 @@ def test_a_new_state_has_nothing_transient() -> None:
     assert (state.dirty.any, state.dirty.every) == (True, True)
     for part in (state.dirty.job_classes, state.dirty.nodes, state.dirty.ends.known):
         assert not part
-    for kept in (vars(state.caches), vars(state.volatile), vars(state.unstored)):
+    volatile = vars(state.volatile)
+    assert volatile.pop("reservations_changed")
+    for kept in (vars(state.caches), volatile, vars(state.unstored)):
         assert not any(kept.values())
