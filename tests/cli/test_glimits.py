@@ -19,6 +19,7 @@ def site(cluster: Cluster) -> Cluster:
         "[limits]\neach_user = { max_running = 1, max_gpu_hours_per_month = 100 }\n"
         '[[queue]]\nname = "batch"\ntotal = { max_cpus = 8, max_memory_bytes = "64gb" }\n'
         f'user.{me} = {{ max_gpus_of = {{ h100 = 4 }}, max_walltime_s = "2h" }}\n'
+        "each_project = { max_gpus = 5 }\n"
         '[[queue]]\nname = "night"\n'
         f'[[project]]\nname = "ai"\nusers = ["{me}", "other"]\ntotal = {{ max_gpus = 6 }}\n'
         '[[project]]\nname = "bio"\nusers = ["other"]\ntotal = { max_gpus = 1 }\n'
@@ -45,6 +46,7 @@ def test_limits_are_shown_with_use_rest_and_users(site: Cluster) -> None:
         f"project ai GPUs 6 2 4 {me} 2",
         f"user {me} in queue batch walltime 02:00:00 - - -",
         "project bio GPUs 1 0 1 -",
+        f"each project in queue batch (ai) GPUs 5 2 3 {me} 2",
     ):
         assert line.split() in lines, printed
     why = run_here("gstat", "--why", "2", head=site.socket).stdout

@@ -65,8 +65,9 @@ def glimits(head: HeadClient, /, *, color: str, as_json: bool, **named: str) -> 
 def _cells(row: LimitRow) -> Sequence[str]:
     holders = [f"{each.user} {_words(row, each.amount)}" for each in row.holders]
     holders += [f"{row.others} more"] if row.others else []
+    of_each = row.project and row.limit_of.startswith("each project")
     return (
-        row.limit_of,
+        f"{row.limit_of} ({row.project})" if of_each else row.limit_of,
         row.noun,
         _words(row, row.limit),
         "" if row.used is None else _words(row, row.used),
