@@ -18,7 +18,7 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.client import HeadClient, error_from, new_job
-from gsched.errors import BadStateError, UsageError
+from gsched.errors import BadStateError, InvalidRequestError, UsageError
 from gsched.model.ids import format_array_id, format_job_id
 from gsched.model.states import JobState
 from gsched.protocol.actions import AnyJobAction, DeleteJob, HoldJob, ReleaseJob
@@ -119,14 +119,27 @@ class SubmittedJob:
             node: whose file is meant of a job with one on each; empty: that of the first.
 
         Raises:
-            BadStateError: it has ended, and its file cannot be read on this host.
+            BadStateError: it has ended, and its file cannot be read, here or where it is.
         """
         head, data = self._client.head, bytearray()
-        offset = -OUTPUT_BYTES
+        offset, from_its_host = -OUTPUT_BYTES, False
         while True:
-            chunk = head.output(self.id, stream=stream, offset=offset, node=node)
-            if chunk.ended and not chunk.size_bytes:
-                return _file_of(chunk.path)
+            try:
+                chunk = head.output(
+                    self.id, stream=stream, offset=offset, node=node, finished=from_its_host
+                )
+            except InvalidRequestError as error:
+                if not from_its_host:
+                    raise
+                raise BadStateError(error.message, hint=error.hint) from None
+            if chunk.ended and not chunk.size_bytes and not chunk.served:
+                try:
+                    return _file_of(chunk.path)
+                except BadStateError:
+                    if from_its_host:
+                        raise
+                from_its_host = True
+                continue
             data += chunk.data
             offset = chunk.offset + len(chunk.data)
             if not chunk.data or offset >= chunk.size_bytes:

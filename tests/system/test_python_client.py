@@ -75,5 +75,5 @@ def test_output_is_read_while_a_job_runs_and_afterwards(
     assert job.output() == "begin\nend\n"
     assert job.output(stream="stderr") == ""
     Path(job.story().stdout_path).unlink()
-    with pytest.raises(BadStateError, match="cannot be read on this host"):
+    with pytest.raises(BadStateError, match="cannot be read on n1"):
         job.output()

@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from gsched.failpoint import FAILPOINTS
+from gsched.jobs import ClusterClient
 from gsched.protocol.deliveries import DeliverPiece, PieceDelivered
 from gsched.protocol.node import Launch
 from tests.support.apart import Apart, made_apart
@@ -57,6 +58,7 @@ def test_output_returns_to_the_login_host(apart: Apart) -> None:
     assert list(apart.home.iterdir()) == []
     peeks = [apart.run("gpeek", str(job), host=host) for host in ("", "l1")]
     assert [ran.stdout for ran in peeks] == ["a\nb\n"] * 2, peeks
+    assert ClusterClient(str(apart.cluster.socket)).job(job).output() == "a\nb\n"
 
 
 def test_a_node_with_the_same_directory_writes_there_itself(apart: Apart) -> None:
