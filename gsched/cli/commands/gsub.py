@@ -187,22 +187,29 @@ def _after_submission(  # noqa: PLR0913 - what is known of the job
 
         return attach(head, result.id, shown=job_id, is_own=True)
     follows = request.wait or request.watch or combined(options["extras"] or ()).block
-    if request.as_json and not follows:
-        print_json(
-            {"id": result.id, "job_id": job_id, "server": server, "warnings": warnings.texts}
-            | _plan_of(result)
-        )
-    elif request.as_json:
-        print_note(job_id, command=command_name())  # stdout is for one document, at the end
-    elif not options["no_id"]:
-        print(job_id, flush=True)
-    if not request.as_json:
-        _tell_plan(result)
     if not follows:
+        if request.as_json:
+            print_json(
+                {"id": result.id, "job_id": job_id, "server": server, "warnings": warnings.texts}
+                | _plan_of(result)
+            )
+        else:
+            _tell_id(job_id, result, options)
         return 0
-    from gsched.cli.follow import wait_for_one  # late: most only submit
+    # Late, as most only submit; before the id, after which users may interrupt the command.
+    from gsched.cli.follow import wait_for_one
 
+    if request.as_json:
+        print_note(job_id, command=command_name())  # stdout is for one document, at the end
+    else:
+        _tell_id(job_id, result, options)
     return wait_for_one(head, result.id, watch=request.watch, as_json=request.as_json)
+
+
+def _tell_id(job_id: str, result: SubmitResult, options: StatedOptions) -> None:
+    if not options["no_id"]:
+        print(job_id, flush=True)
+    _tell_plan(result)
 
 
 def _plan_of(result: SubmitResult) -> dict[str, object]:
