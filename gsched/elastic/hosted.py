@@ -28,7 +28,7 @@ from gsched.elastic.reporter import Reporter
 from gsched.elastic.samples import Position, Samples
 from gsched.elastic.shelf import Shelf, flush_directory
 from gsched.elastic.starting import tell_error
-from gsched.elastic.state import Fault, described_files, raise_first, refuse_first
+from gsched.elastic.state import Fault, flushed_files, raise_first, refuse_first
 from gsched.elastic.tensors import words
 from gsched.elastic.training import Settings, Training
 from gsched.failpoint import failpoint
@@ -51,13 +51,8 @@ class HostedState:
         """Return True: the callback saves only where the framework can go on."""
         return True
 
-    def save(self, directory: str, ranks: Ranks, *, is_flushed: bool) -> list[File]:
-        """Let the framework write into ``directory``; return its files, on all ranks.
-
-        Args:
-            directory: an empty one.
-            ranks: that save it.
-            is_flushed: return when it is on the disk; else it is on its way there.
+    def save(self, directory: str, ranks: Ranks) -> list[File]:
+        """Let the framework write into ``directory``; return its files, flushed, on all ranks.
 
         Raises:
             SaveError: it cannot; the words say why.
@@ -74,7 +69,7 @@ class HostedState:
         files: list[File] = []
         try:
             if ranks.rank == 0:  # what others have written is on the server when they close it
-                files = described_files(directory, _names(directory), {}, is_flushed=is_flushed)
+                files = flushed_files(directory, _names(directory))
         except OSError as error:
             fault = words(error)
         files, fault = ranks.share((files, fault))

@@ -16,7 +16,7 @@ from gsched.elastic.manifest import File, Manifest, check_size, first_fault, rea
 from gsched.elastic.pickles import RankState
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.samples import Position, Samples
-from gsched.elastic.shelf import LOADS_MAX, Shelf, ShelfEntry, is_local
+from gsched.elastic.shelf import LOADS_MAX, Shelf, ShelfEntry
 from gsched.elastic.state import TrainingState
 from gsched.elastic.tensors import has_tensors
 from gsched.failpoint import failpoint
@@ -71,25 +71,18 @@ class CheckpointKeeper:
         self._job = job
         self._attempt = attempt
 
-    def save(self, position: Position, *, is_move: bool) -> SavedCheckpoint:
+    def save(self, position: Position) -> SavedCheckpoint:
         """Publish a checkpoint, then remove those that it makes superfluous.
-
-        Args:
-            position: of the training.
-            is_move: the training is about to be moved; what rank 0 says counts. Where the file
-                system is this machine's own, the checkpoint is published before it is on the disk:
-                the next attempt reads it from memory, and falls back to an older one if the
-                machine loses its power meanwhile.
 
         Raises:
             SaveError: it could not be done; nothing is changed, and nothing is left over.
         """
         began_s = time.monotonic()
-        unfinished, fault, is_flushed = self._ranks.share(self._begin(is_move=is_move))
+        unfinished, fault = self._ranks.share(self._begin())
         if fault is not None:
             raise SaveError(fault)
         try:
-            path, size_bytes = self._fill(unfinished, position, is_flushed=is_flushed)
+            path, size_bytes = self._fill(unfinished, position)
         except SaveError:
             if self._ranks.rank == 0:
                 self._shelf.abandon(unfinished)
@@ -167,9 +160,9 @@ class CheckpointKeeper:
         if self._ranks.rank == 0:
             self._shelf.forget_loads(restored.entry)
 
-    def _fill(self, unfinished: str, position: Position, *, is_flushed: bool) -> tuple[str, int]:
+    def _fill(self, unfinished: str, position: Position) -> tuple[str, int]:
         """Save into a directory and publish it; return its path then and its size."""
-        files = self._state.save(unfinished, self._ranks, is_flushed=is_flushed)
+        files = self._state.save(unfinished, self._ranks)
         failpoint("training.save.before_manifest")
         manifest = Manifest(
             position=position,
@@ -179,28 +172,24 @@ class CheckpointKeeper:
             samples=self._order(),
             files=tuple(files),
         )
-        path, fault = self._ranks.share(self._publish(unfinished, manifest, is_flushed=is_flushed))
+        path, fault = self._ranks.share(self._publish(unfinished, manifest))
         if fault is not None:
             raise SaveError(fault)
         return path, manifest.size_bytes
 
-    def _begin(self, *, is_move: bool) -> tuple[str, str | None, bool]:
-        """Return where to save, or why that is not possible, and whether to wait for the disk."""
-        if self._ranks.rank != 0:
-            return "", None, True
-        try:
-            unfinished = self._shelf.begin(self._attempt)
-        except OSError as error:
-            return "", str(error), True
-        return unfinished, None, not (is_move and is_local(unfinished))
-
-    def _publish(
-        self, unfinished: str, manifest: Manifest, *, is_flushed: bool
-    ) -> tuple[str, str | None]:
+    def _begin(self) -> tuple[str, str | None]:
         if self._ranks.rank != 0:
             return "", None
         try:
-            return self._shelf.publish(unfinished, manifest, is_flushed=is_flushed).path, None
+            return self._shelf.begin(self._attempt), None
+        except OSError as error:
+            return "", str(error)
+
+    def _publish(self, unfinished: str, manifest: Manifest) -> tuple[str, str | None]:
+        if self._ranks.rank != 0:
+            return "", None
+        try:
+            return self._shelf.publish(unfinished, manifest).path, None
         except OSError as error:
             return "", str(error)
 

@@ -7,7 +7,7 @@ not agree with its files is a bad one. The manifest holds a digest of itself, to
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 
@@ -18,7 +18,7 @@ FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 MANIFEST_BYTES_MAX = 64 << 20  # a line for each file; a million ranks would fit
 _BLOCK_BYTES = 1 << 20
-PART_BYTES = 64 << 20  # of a file, which have digests of their own
+_PART_BYTES = 64 << 20
 _THREADS_MAX = 4  # memory is no faster than that; there may be a rank for each GPU of the node
 
 
@@ -144,49 +144,39 @@ def first_fault(
     return None
 
 
-def digest_file(path: str, known: Sequence[bytes] = ()) -> str:
+def digest_file(path: str) -> str:
     """Return the digest of a file's content, in hex.
 
     Up to 64 MiB it is the SHA-256. Of a larger file it is the SHA-256 of those of its parts of
     64 MiB, one after the other: several processors work on them at once, as both a move and a start
     wait for it.
-
-    Args:
-        path: of the file.
-        known: the digests of its first parts, as far as they are known.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size_bytes = os.fstat(descriptor).st_size
-        if size_bytes <= PART_BYTES:
-            return digest_of_part(descriptor, 0).hex()
-        begins = range(len(known) * PART_BYTES, size_bytes, PART_BYTES)
-        with digest_threads() as pool:
-            parts = pool.map(lambda begin: digest_of_part(descriptor, begin), begins)
-            return hashlib.sha256(b"".join((*known, *parts))).hexdigest()
+        if size_bytes <= _PART_BYTES:
+            return _digest_of_part(descriptor, 0).hex()
+        begins = range(0, size_bytes, _PART_BYTES)
+        with ThreadPoolExecutor(min(_THREADS_MAX, os.cpu_count() or 1)) as pool:
+            parts = pool.map(lambda begin: _digest_of_part(descriptor, begin), begins)
+            return hashlib.sha256(b"".join(parts)).hexdigest()
     finally:
         os.close(descriptor)
 
 
-def digest_threads() -> ThreadPoolExecutor:
-    """Return the threads that digest parts of files."""
-    return ThreadPoolExecutor(min(_THREADS_MAX, os.cpu_count() or 1))
-
-
-def digest_of_part(descriptor: int, begin: int) -> bytes:
-    """Return the SHA-256 of up to 64 MiB of a file from ``begin`` on."""
+def _digest_of_part(descriptor: int, begin: int) -> bytes:
     digest = hashlib.sha256()
-    end = begin + PART_BYTES
+    end = begin + _PART_BYTES
     while begin < end and (block := os.pread(descriptor, min(_BLOCK_BYTES, end - begin), begin)):
         digest.update(block)  # both let other threads run meanwhile
         begin += len(block)
     return digest.digest()
 
 
-def describe_file(directory: str, name: str, known: Sequence[bytes] = ()) -> File:
-    """Return size and digest of a file, after reading it back but for parts that are known."""
+def describe_file(directory: str, name: str) -> File:
+    """Return size and digest of a file, after reading it back."""
     path = os.path.join(directory, name)
-    return File(name=name, size_bytes=os.stat(path).st_size, sha256=digest_file(path, known))
+    return File(name=name, size_bytes=os.stat(path).st_size, sha256=digest_file(path))
 
 
 def share_of(files: Iterable[File], rank: int, world_size: int) -> list[File]:

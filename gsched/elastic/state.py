@@ -29,7 +29,7 @@ from gsched.elastic.pickles import (
     save_pickles,
 )
 from gsched.elastic.ranks import Ranks
-from gsched.elastic.shelf import begin_to_flush, flush_file
+from gsched.elastic.shelf import flush_file
 from gsched.elastic.stateful import Stateful
 from gsched.elastic.tensors import (
     METADATA_NAME,
@@ -89,15 +89,10 @@ class TrainingState:
         """
         return self._is_plain or not self._watch.any_unused()
 
-    def save(self, directory: str, ranks: Ranks, *, is_flushed: bool) -> list[File]:
-        """Write the state into ``directory``; return what all ranks have written.
+    def save(self, directory: str, ranks: Ranks) -> list[File]:
+        """Write the state into ``directory``, flushed; return what all ranks have written.
 
         Called by all ranks together. All of them raise if one of them cannot.
-
-        Args:
-            directory: an empty one.
-            ranks: that save it.
-            is_flushed: return when it is on the disk; else it is on its way there.
 
         Raises:
             SaveError: the disk is full, or an object cannot be saved; the words say which.
@@ -105,14 +100,13 @@ class TrainingState:
         tensors, entries, own, digests, fault = self._collect()
         raise_first(ranks.gather(fault))
         failpoint("training.save.before_data")
-        known = save_tensors(tensors, directory, ranks)
+        save_tensors(tensors, directory, ranks)
         rank_0s = ranks.share(digests)
         files: list[File] = []
         try:
             own["differences"] = differences(entries, digests, rank_0s)
             save_pickles(directory, ranks.rank, entries, own)
-            names = _own_files(directory, ranks.rank)
-            files = described_files(directory, names, known, is_flushed=is_flushed)
+            files = flushed_files(directory, _own_files(directory, ranks.rank))
         except Exception as error:  # noqa: BLE001 - an object's pickle may raise anything; it is told
             fault = words(error)
         outcomes = ranks.gather((files, fault))
@@ -342,34 +336,21 @@ def _own_files(directory: str, rank: int) -> list[str]:
     return [*names, METADATA_NAME, OBJECTS_NAME] if rank == 0 else names
 
 
-def described_files(
-    directory: str,
-    names: Sequence[str],
-    known: Mapping[str, Sequence[bytes]],
-    *,
-    is_flushed: bool,
-) -> list[File]:
-    """Flush files and return their sizes and digests: the disk and the processor work at once.
-
-    Args:
-        directory: where they are.
-        names: of them.
-        known: digests of their first parts, as far as they are known.
-        is_flushed: return when they are on the disk; else they are on their way there.
-    """
+def flushed_files(directory: str, names: Sequence[str]) -> list[File]:
+    """Flush files and return their sizes and digests: the disk and the processor work at once."""
     errors: list[OSError] = []
 
     def flush() -> None:
         for name in names:
             try:
-                (flush_file if is_flushed else begin_to_flush)(os.path.join(directory, name))
+                flush_file(os.path.join(directory, name))
             except OSError as error:
                 errors.append(error)
 
     thread = threading.Thread(target=flush, name="gsched-elastic-flush")
     thread.start()
     try:
-        files = [describe_file(directory, name, known.get(name, ())) for name in names]
+        files = [describe_file(directory, name) for name in names]
     finally:
         thread.join()
     if errors:

@@ -8,13 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gsched.elastic.errors import SaveError
-from gsched.elastic.manifest import digest_threads
 from gsched.elastic.ranks import Ranks
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.api import CheckpointException
-
-    from gsched.elastic.writing import PartDigests
 
 METADATA_NAME = ".metadata"
 TENSORS_SUFFIX = ".distcp"
@@ -28,11 +25,8 @@ def has_tensors(name: str) -> bool:
     return name.endswith(TENSORS_SUFFIX)
 
 
-def save_tensors(state: State, directory: str, ranks: Ranks) -> PartDigests:
+def save_tensors(state: State, directory: str, ranks: Ranks) -> None:
     """Write tensors; called by all ranks together.
-
-    Returns:
-        Digests of the parts of this rank's files, as far as they were computed meanwhile.
 
     Raises:
         SaveError: one of them could not.
@@ -40,21 +34,17 @@ def save_tensors(state: State, directory: str, ranks: Ranks) -> PartDigests:
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.api import CheckpointException
 
-    from gsched.elastic.writing import digesting
-
-    # Flushed later, if at all.
+    # Flushed later, while the digests are computed.
     writer = checkpoint.FileSystemWriter(directory, sync_files=False)
     writer.write_data = _telling(writer.write_data)
     try:
-        with _quiet(), _without_checksums(), digest_threads() as pool:
-            with digesting(writer, pool) as digests:
-                checkpoint.save(
-                    state,
-                    storage_writer=writer,
-                    process_group=ranks.group,
-                    no_dist=ranks.group is None,
-                )
-            return digests
+        with _quiet(), _without_checksums():
+            checkpoint.save(
+                state,
+                storage_writer=writer,
+                process_group=ranks.group,
+                no_dist=ranks.group is None,
+            )
     except CheckpointException as error:  # the same on all ranks
         raise SaveError(first_failure(error)) from error
     except (OSError, RuntimeError) as error:  # where there is one rank

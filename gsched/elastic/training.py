@@ -366,8 +366,7 @@ class Training:
         self._is_signalled = False
         order = self._reporter.take_up()
         try:
-            is_move = order is not None and order.wait
-            saved = self._keeper.save(self._position, is_move=is_move)
+            saved = self._keeper.save(self._position)
         except SaveError as error:
             self._failed(order, str(error))
             return

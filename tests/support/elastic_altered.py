@@ -61,7 +61,7 @@ def main() -> None:
         int(sys.argv[2]),
         random.Random(sys.argv[3]),
     )
-    saved = keeper(directory, 8).save(Position().after_step(SAMPLES), is_move=True)
+    saved = keeper(directory, 8).save(Position().after_step(SAMPLES))
     print(refused(keeper(directory, 9)), end="")  # of another network
     (data,) = pathlib.Path(saved.path).glob("*.distcp")
     content = data.read_bytes()

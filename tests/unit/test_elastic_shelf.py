@@ -18,7 +18,7 @@ from gsched.elastic.manifest import (
     share_of,
 )
 from gsched.elastic.samples import Position
-from gsched.elastic.shelf import Shelf, ShelfEntry, begin_to_flush, is_local
+from gsched.elastic.shelf import Shelf, ShelfEntry
 
 PART_BYTES = 64 << 20  # see digest_file
 
@@ -34,14 +34,11 @@ def manifest(step: int = 5, attempt: int = 1, files: tuple[File, ...] = ()) -> M
     )
 
 
-def publish(
-    shelf: Shelf, step: int = 5, attempt: int = 1, *, is_flushed: bool = True
-) -> ShelfEntry:
+def publish(shelf: Shelf, step: int = 5, attempt: int = 1) -> ShelfEntry:
     """Publish a checkpoint of one file."""
     unfinished = shelf.begin(attempt)
     (pathlib.Path(unfinished) / "data").write_bytes(b"x" * step)
-    found = manifest(step, attempt, (describe_file(unfinished, "data"),))
-    return shelf.publish(unfinished, found, is_flushed=is_flushed)
+    return shelf.publish(unfinished, manifest(step, attempt, (describe_file(unfinished, "data"),)))
 
 
 def names(shelf: Shelf) -> list[str]:
@@ -101,7 +98,6 @@ def test_a_large_file_has_the_digest_of_its_parts(tmp_path: pathlib.Path) -> Non
     parts = [b"\1" + bytes(PART_BYTES - 1), b"\2" + bytes(PART_BYTES - 1), b"\3\0\0"]
     digests = [hashlib.sha256(part).digest() for part in parts]
     assert described.sha256 == hashlib.sha256(b"".join(digests)).hexdigest()
-    assert described == describe_file(str(tmp_path), "large", digests[:2])
 
     for begin in (0, PART_BYTES - 1, PART_BYTES, 2 * PART_BYTES + 2):
         _flip(path, begin)
@@ -190,49 +186,6 @@ def test_i12_a_good_checkpoint_goes_only_after_two_newer_ones_are_proven(
     fifth = publish(shelf, 5)
     assert shelf.tidy() == [old[1].name]
     assert shelf.entries() == [fifth, fourth]
-
-
-def test_i12_what_may_not_be_on_the_disk_makes_nothing_superfluous(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever loads it flushes it, before an older one goes."""
-    before = Shelf(str(tmp_path))
-    old = [publish(before, step) for step in (1, 2)]
-    moved = publish(before, 3, is_flushed=False)
-    assert before.tidy() == []
-    flushed = []
-
-    def fsync(descriptor: int) -> None:
-        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    after = Shelf(str(tmp_path))
-    after.prove(moved)
-    assert after.tidy() == []
-    assert flushed == []
-    saved = publish(after, 4)
-    flushed.clear()
-
-    assert sorted(after.tidy()) == [entry.name for entry in old]
-    assert after.entries() == [saved, moved]
-    names_of_moved = [f"{moved.path}/{name}" for name in os.listdir(moved.path)]
-    assert sorted(flushed) == sorted([*names_of_moved, moved.path, str(tmp_path)])
-    after.tidy()
-    assert len(flushed) == len(names_of_moved) + 2
-
-
-def test_a_file_that_is_on_its_way_to_the_disk_has_its_content(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "data"
-    path.write_bytes(b"content")
-    begin_to_flush(str(path))
-
-    assert path.read_bytes() == b"content"
-
-
-def test_only_a_file_system_that_is_known_is_this_machine_s_own(tmp_path: pathlib.Path) -> None:
-    assert is_local("/dev/shm") or not os.path.ismount("/dev/shm")
-    assert not is_local("/proc")
-    assert not is_local(str(tmp_path / "missing"))
 
 
 def test_i15_what_an_attempt_has_loaded_stays_until_two_newer_ones_are_proven(

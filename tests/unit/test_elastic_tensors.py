@@ -1,13 +1,11 @@
 """Tensors of a checkpoint come back bit by bit, read in place or by torch."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gsched.elastic.errors import SaveError
-from gsched.elastic.manifest import PART_BYTES, digest_file
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.tensors import load_tensors, save_tensors
 from tests.support.late_torch import IN_ONE_WORKER, torch
@@ -80,36 +78,6 @@ def test_a_file_that_ends_early_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BaseException, match=r"(?s).+") as failed:
         load_tensors({"weight": torch.zeros(512, 512)}, str(tmp_path), ranks)
     assert not isinstance(failed.value, KeyboardInterrupt | SystemExit)
-
-
-def test_digests_of_parts_are_those_of_the_file(tmp_path: Path) -> None:
-    """They are computed while it is written: a file of two parts and a bit."""
-    state = {str(number): torch.full((4 << 20,), number) for number in range(5)}
-
-    known = save_tensors(state, str(tmp_path), Ranks())
-
-    (name,) = [name for name in known if known[name]]
-    assert len(known[name]) == 2
-    assert digest_file(str(tmp_path / name), known[name]) == digest_file(str(tmp_path / name))
-
-
-def test_a_file_that_was_written_over_has_no_digests_yet(tmp_path: Path) -> None:
-    from torch.distributed.checkpoint import FileSystemWriter
-
-    from gsched.elastic.writing import digesting
-
-    writer = FileSystemWriter(str(tmp_path))
-    part = bytes(PART_BYTES)
-    with (
-        ThreadPoolExecutor(1) as pool,
-        digesting(writer, pool) as known,
-        writer.fs.create_stream(tmp_path / "data", "wb") as file,
-    ):
-        file.write(part)
-        file.seek(0)
-        file.write(b"x")
-
-    assert known == {"data": ()}
 
 
 def test_torch_computes_checksums_for_others_afterwards(tmp_path: Path) -> None:
