@@ -57,7 +57,7 @@ class NodeAttempt:
         warm: it was launched by opening its gate.
         ended: its exit record while the epilog runs: it is reported after that.
         epilog: what went wrong in its epilog, empty: nothing; None: it has not ended.
-        delivery: where its output is that could not return; empty: it has; None: that goes on.
+        delivery: the path of output that could not be delivered; empty: delivered; None: not over.
         launch: that waits for the end of an older attempt here; ``account``: its owner's.
         told_wall_s: its run time when the head was last told, before a heartbeat, what it uses.
         kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.

@@ -90,7 +90,7 @@ def _opened(order: dict[str, Any], path: str) -> tuple[int, str]:
 
 
 def _make_directories(path: str, count: int) -> None:
-    """Make up to so many directories on the way to a file."""
+    """Make the missing parent directories of a file, up to a number of them."""
     missing = []
     for _ in range(count):
         path = os.path.dirname(path)

@@ -70,7 +70,7 @@ def test_rows_are_those_that_jobs_are_subject_to(site: Cluster) -> None:
     assert row["holders"] == [{"user": getpass.getuser(), "amount": 1.0}]
 
 
-def test_a_cluster_without_limits_is_told(cluster: Cluster) -> None:
+def test_a_cluster_without_limits_shows_none(cluster: Cluster) -> None:
     cluster.start_head()
     ran = run_here("glimits", head=cluster.socket)
     assert (ran.status, ran.stdout) == (0, "")

@@ -98,7 +98,7 @@ def test_what_print_and_export_print_makes_the_same_objects(head: Cluster, tmp_p
         ("set qos urgent allow_projects=none", "unknown project 'none'"),
     ],
 )
-def test_mistakes_with_objects_are_told_and_change_nothing(
+def test_mistakes_with_objects_are_errors_and_change_nothing(
     head: Cluster, words: str, text: str
 ) -> None:
     fill(head)

@@ -178,7 +178,7 @@ def test_a_part_of_a_node_is_kept() -> None:
     assert world.started_s(others[2]) == 200
 
 
-def test_a_magnetic_one_takes_matching_jobs_unasked() -> None:
+def test_a_magnetic_reservation_takes_matching_jobs() -> None:
     world = World(node("n1", cpus=4), node("n2", cpus=4), policy=POLICIES[1])
     world.do(change(magnetic=True))
     world.run_until(100)

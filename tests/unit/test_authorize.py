@@ -123,7 +123,7 @@ def test_t19_a_token_allows_no_more_than_its_scope(verb: Verb, scope: Scope) -> 
         assert may(by_token, verb, OWNER) is (reaches and name in ALLOWED[verb])
 
 
-def test_a_token_of_too_small_a_scope_is_told_which_one_it_takes() -> None:
+def test_a_token_of_too_small_a_scope_gets_an_error_with_the_scope_needed() -> None:
     by_token = structs.replace(SUBJECTS["owner"], token="4ba2", scope="read")
 
     with pytest.raises(NotPermittedError) as refused:

@@ -131,7 +131,7 @@ def test_many_reports_do_not_wait(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_clock_that_was_set_is_told_once(
+def test_a_clock_that_was_set_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Forward and back, in words; what corrects a drift is not."""

@@ -24,7 +24,7 @@ def test_a_head_that_was_left_is_tried_first_and_then_all_others(tmp_path: Path)
     assert heads.turn()
 
 
-def test_what_a_head_has_told_is_kept_and_goes_when_it_tells_less(tmp_path: Path) -> None:
+def test_addresses_from_the_head_are_kept_until_it_sends_fewer(tmp_path: Path) -> None:
     heads = Heads("a:1", tmp_path / "heads")
     heads.stay(["b:1", "a:1"])
 
