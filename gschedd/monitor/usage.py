@@ -10,7 +10,7 @@ import msgspec
 
 from gsched.model.arrays import count
 from gsched.model.job import LaunchFailure, Outcome
-from gsched.model.resources import percent_held
+from gsched.model.resources import Usage, percent_held
 from gsched.model.states import LaunchStage, OutcomeKind, Subject
 from gsched.protocol.samples import UseSamples
 from gschedd.core.state import facts as f
@@ -28,7 +28,7 @@ SLICE: Final = 1000
 #: ``jobs``: how many jobs ended with the row: 1 with the last attempt of a job, any number for
 #: elements of an array that were cancelled before they were jobs. An attempt of number 0 is a job
 #: that ended without one, a negative one stands for such elements.
-#: ``wait_s``: from the submission to the job's first start.
+#: ``wait_s``: from the submission to the job's first start; ``wall_s``: what is billed.
 _USAGE: Final = """
 CREATE TABLE IF NOT EXISTS usage (
     job INTEGER NOT NULL, attempt INTEGER NOT NULL, ended_s REAL NOT NULL,
@@ -105,7 +105,8 @@ class UsageModel:
         MonitorTable(name="usage_nodes", schema=_NODES),
     )
     kinds: Sequence[str] = (
-        *("AttemptEnded", "JobEnded", "ElementsDropped", "MigrationMeasured", "GpusIdled"),
+        *("AttemptEnded", "AttemptRecovered", "JobEnded", "ElementsDropped"),
+        *("MigrationMeasured", "GpusIdled"),
         *("NodeRegistered", "NodeDisconnected", "NodeRemoved"),
     )
 
@@ -116,12 +117,16 @@ class UsageModel:
         """Take events in, within the transaction that moves the cursor."""
         written = _Written(db)
         written.records.read(
-            fact.job for _, fact in events if isinstance(fact, f.AttemptEnded | f.JobEnded)
+            fact.job
+            for _, fact in events
+            if isinstance(fact, f.AttemptEnded | f.AttemptRecovered | f.JobEnded)
         )
         for seq, fact in events:
             match fact:
                 case f.AttemptEnded():
                     written.attempt_ended(fact)
+                case f.AttemptRecovered():
+                    written.attempt_replaced(fact)
                 case f.JobEnded():
                     written.job_ended(fact)
                 case f.ElementsDropped():
@@ -131,17 +136,8 @@ class UsageModel:
                 case f.GpusIdled():
                     idled = {"idle_gpu_s": fact.idle_s, "returned_gpu_s": fact.returned_s}
                     written.change(fact.job, fact.attempt, None, idled)
-                case f.NodeRegistered():
-                    inventory = fact.inventory
-                    types = Counter(gpu.type for gpu in inventory.gpus)
-                    has = (inventory.cpus, len(inventory.gpus), msgspec.json.encode(types).decode())
-                    _note_node(db, seq, fact, (1, *has))
-                case f.NodeDisconnected():
-                    query = "SELECT cpus, gpus, gpu_types FROM usage_nodes WHERE node = ? "
-                    last = db.execute(query + "AND until_s IS NULL", (fact.node,)).fetchone()
-                    _note_node(db, seq, fact, (0, *last) if last else None)
-                case f.NodeRemoved():
-                    _note_node(db, seq, fact, None)
+                case f.NodeRegistered() | f.NodeDisconnected() | f.NodeRemoved():
+                    _note_node_fact(db, seq, fact)
                 case _:
                     pass
         written.write()
@@ -200,7 +196,20 @@ class _Written:
         job, attempt = self._both(fact)
         if job is None or attempt is None:
             return  # it is purged, or its records are damaged
-        self._add({**_of_job(job), **_of_attempt(self.records, job, attempt, fact)})
+        self._add({**_of_job(job), **_of_attempt(self.records, job, attempt)})
+
+    def attempt_replaced(self, fact: f.AttemptRecovered) -> None:
+        """Add the row of the attempt whose place another one has taken, which ends without a fact.
+
+        An older one that has ended by a fact has its row.
+        """
+        job = self.records.job(fact.job)
+        known = (self.records.attempt(fact.job, each) for each in range(fact.attempt - 1, 0, -1))
+        older = next((each for each in known if each is not None), None)
+        if job is None or older is None or older.ended_s is None:
+            return
+        if not self.change(fact.job, older.number, None, {"attempt": older.number}):
+            self._add({**_of_job(job), **_of_attempt(self.records, job, older)})
 
     def _both(self, fact: f.AttemptFact) -> tuple[Job | None, Attempt | None]:
         return self.records.job(fact.job), self.records.attempt(fact.job, fact.attempt)
@@ -254,6 +263,23 @@ class _Written:
         )
 
 
+def _note_node_fact(
+    db: sqlite3.Connection, seq: int, fact: f.NodeRegistered | f.NodeDisconnected | f.NodeRemoved
+) -> None:
+    """Note what a node has from a fact on."""
+    if isinstance(fact, f.NodeRegistered):
+        inventory = fact.inventory
+        types = Counter(gpu.type for gpu in inventory.gpus)
+        has = (inventory.cpus, len(inventory.gpus), msgspec.json.encode(types).decode())
+        _note_node(db, seq, fact, (1, *has))
+    elif isinstance(fact, f.NodeDisconnected):
+        query = "SELECT cpus, gpus, gpu_types FROM usage_nodes WHERE node = ? AND until_s IS NULL"
+        last = db.execute(query, (fact.node,)).fetchone()
+        _note_node(db, seq, fact, (0, *last) if last else None)
+    else:
+        _note_node(db, seq, fact, None)
+
+
 def _note_node(
     db: sqlite3.Connection, seq: int, fact: f.NodeFact, has: tuple[object, ...] | None
 ) -> None:
@@ -290,17 +316,21 @@ def _of_job(job: Job) -> dict[str, Any]:
     }
 
 
-def _of_attempt(
-    records: HeadRecords, job: Job, attempt: Attempt, fact: f.AttemptEnded
-) -> dict[str, Any]:
-    """Return the columns of an attempt that has ended."""
-    usage, outcome = fact.usage, fact.outcome
+def _of_attempt(records: HeadRecords, job: Job, attempt: Attempt) -> dict[str, Any]:
+    """Return the columns of an attempt that has ended.
+
+    Its time is what users are billed for, as by `gschedd.core.state.billing`: from the start of its
+    first part to the end of its last one, also where no part could be measured to its end.
+    """
+    usage, outcome = attempt.usage or Usage(), attempt.outcome or Outcome(kind=OutcomeKind.RERUN)
+    ended_s = attempt.ended_s or attempt.assigned_s
+    started_s = ended_s if attempt.started_s is None else attempt.started_s
     gpus = percent_held(attempt.allocation) / 100
     predicted = [part.prediction for part in attempt.parts.values() if part.prediction]
     walls = [(each.wall_s, each.wall_high_s) for each in predicted if each.wall_s is not None]
     return {
         "attempt": attempt.number,
-        "ended_s": fact.ended_s,
+        "ended_s": ended_s,
         "node": next(iter(attempt.parts), ""),
         "nodes": len(attempt.parts),
         "cpus": sum(share.cpus for share in attempt.allocation),
@@ -308,7 +338,7 @@ def _of_attempt(
         "gpu_type": gpu_types_of(records, attempt) if gpus else "",
         "memory_bytes": sum(share.memory_bytes for share in attempt.allocation)
         or job.spec.request.memory_bytes,
-        "wall_s": usage.wall_s,
+        "wall_s": max(0.0, ended_s - started_s),
         "cpu_used_s": usage.cpu_s,
         "gpu_used_s": _gpu_used_s(records, attempt) if gpus else None,
         "memory_peak_bytes": usage.memory_peak_bytes,

@@ -22,6 +22,7 @@ from gschedd.shares.ledger import LedgerRow
 from gschedd.store import rows
 from gschedd.store.reader import Reader
 from tests.support.billed import wrong_bills
+from tests.support.usage import wrong_reports
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +114,7 @@ def verdict(
     problems += _outcomes(facts, submitted)
     problems += _rows(database, submitted)
     problems += wrong_bills(_usage(database), facts)
+    problems += wrong_reports(_usage(database), database)
     problems += _lines(judge, facts)
     if attempts_max is not None:
         counts = Counter(fact.job for fact in facts if isinstance(fact, f.AttemptAssigned))

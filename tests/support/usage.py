@@ -1,5 +1,8 @@
 """A head with a store, and the monitor's rows of usage of it."""
 
+import tempfile
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 from gsched.config.tables import HistoryConfig
@@ -9,6 +12,7 @@ from gschedd.monitor.feed import Feed
 from gschedd.monitor.model import MonitorBegin
 from gschedd.monitor.store import MonitorStore
 from gschedd.monitor.usage import UsageModel
+from gschedd.shares.ledger import LedgerRow
 from gschedd.store.reader import Reader
 from tests.support.books import Books
 
@@ -82,3 +86,34 @@ class Watched:
         self.books.schedule()
         self.books.exit(job, code=code)
         return job
+
+
+def wrong_reports(rows: Iterable[LedgerRow], database: Path) -> list[str]:
+    """Return where a monitor that reads all events of a head reports other use than was billed."""
+    billed = {(row.project, row.user): (row.cpu_s, sum(row.gpu_s.values())) for row in rows}
+    reported = _reported(database)
+    nothing = (0.0, 0.0)
+    return [
+        f"{whose}: billed {billed.get(whose)}, reported {reported.get(whose)}"
+        for whose in sorted(billed.keys() | reported.keys())
+        for pairs in (zip(billed.get(whose, nothing), reported.get(whose, nothing), strict=True),)
+        if any(abs(one - other) > 1e-6 + 1e-9 * one for one, other in pairs)
+    ]
+
+
+def _reported(database: Path) -> dict[tuple[str, str], tuple[float, float]]:
+    """Return CPU- and GPU-seconds of ended attempts by account and user."""
+    usage = UsageModel(monitor_begin(database=str(database)))
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        closing(Reader(str(database))) as reader,
+        closing(MonitorStore(f"{directory}/monitor.db", usage.tables, head=str(database))) as store,
+    ):
+        feed = Feed(reader, store, (usage,))
+        while feed.step():
+            pass
+        query = (
+            "SELECT account, user, sum(cpus * wall_s), sum(gpus * wall_s) FROM usage GROUP BY 1, 2"
+        )
+        return {(account, user): (cpu_s, gpu_s) for account, user, cpu_s, gpu_s in
+                store.db.execute(query)}  # fmt: skip

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from gsched.model.arrays import read_spans
-from gsched.model.states import StopReason
+from gsched.model.states import LaunchKind, StopReason
 from gsched.protocol import actions as a
 from gsched.protocol.samples import UseSamples
+from gschedd.core.apply.jobs import apply
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
-from tests.support.usage import Watched
+from tests.support.books import batch_of
+from tests.support.usage import Watched, wrong_reports
 from tests.support.world import ALICE, BEGIN_S
 
 
@@ -135,3 +137,59 @@ def test_idle_gpus_are_those_of_their_attempt(watched: Watched) -> None:
         watched.part.note_events(db, [(100, idled)])
 
     assert watched.rows("idle_gpu_s, returned_gpu_s") == [(8.0, 2.0)]
+
+
+def differences(watched: Watched) -> list[str]:
+    """Return where reports and bills differ."""
+    watched.read()
+    rows = watched.books.head.state.usage.rows.values()
+    assert rows
+    return wrong_reports(rows, Path(watched.books.store.path))
+
+
+def test_reports_have_what_was_billed_of_a_job_whose_parts_end_at_other_times(
+    watched: Watched,
+) -> None:
+    """The time of the whole allocation counts, as nobody else could have it."""
+    books = watched.books
+    books.register("n2", cpus=4)
+    job = books.submit("nodes=2:ppn=2", account="physics", launch=LaunchKind.TORCHRUN.value)
+    books.schedule()
+    for node in ("n1", "n2"):
+        books.start(job, node)
+        books.now_s += 7
+    books.exit(job, "n1", wall_s=10.0)
+    books.now_s += 20
+    books.exit(job, "n2", wall_s=5.0)
+
+    assert differences(watched) == []
+    (row,) = books.head.state.usage.rows.values()
+    assert row.cpu_s == 4 * 49.0
+
+
+def test_reports_have_what_was_billed_of_an_attempt_that_another_one_replaced(
+    watched: Watched,
+) -> None:
+    """A head on an old copy finds a newer attempt on a node; the older one ends without a fact."""
+    books = watched.books
+    job = books.submit("nodes=1:ppn=2:gpus=1", account="physics")
+    books.schedule()
+    books.start(job)
+    attempt = books.head.state.jobs[job].current_attempt
+    recovered = f.AttemptRecovered(
+        at_s=books.now_s + 100,
+        job=job,
+        attempt=3,
+        allocation=attempt.allocation,
+        active=("n1",),
+        assigned_s=books.now_s + 60,
+        token="t",
+        started_s={"n1": books.now_s + 61},
+    )
+    apply(books.head.state, recovered)
+    books.store.commit(batch_of([recovered], books.head.state))
+    books.now_s += 200
+    books.exit(job, wall_s=40.0)
+
+    assert differences(watched) == []
+    assert watched.rows("attempt, wall_s") == [(1, 60.0), (3, 179.0)]
