@@ -16,12 +16,12 @@ from gsched.protocol import submissions
 from gschedd.core.cycle.rounds import Failed
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import FAILED, concluded, inquire, is_planned, outlook_of
-from gschedd.core.forecast.question import questions_of
+from gschedd.core.forecast.question import Steps, questions_of
 from gschedd.core.forecast.start import AskStart, ForecastAnswer, ForecastQuestion, answer_to
 from gschedd.core.head import Head
 from gschedd.core.state.elements import waiting_job
 from gschedd.core.views.jobs import start_row
-from gschedd.http.pace import Turns
+from gschedd.http.pace import Pace, Turns
 from gschedd.plan.forecast import Forecast
 from gschedd.planner.process import Worker
 
@@ -147,8 +147,8 @@ class Forecasts:
         found = (waiting_job(head.state, number) for number in numbers)
         jobs = [job for job in found if job is not None]
         seen = snapshot(head.state, head.settings, self._clock.wall_s(), head.model)
-        question, meant, unknown = questions_of(
-            jobs, state=head.state, settings=head.settings, seen=seen
+        question, meant, unknown = await _in_pieces(
+            questions_of(jobs, state=head.state, settings=head.settings, seen=seen)
         )
         starts = {job: Forecast(start_unknown=why) for job, why in unknown.items()}
         if question is not None:
@@ -219,8 +219,10 @@ class Forecasts:
 
     async def _forecast_outlook(self, spec: JobSpec) -> Forecast:
         head, now_s = self._head, self._clock.wall_s()
-        inquiry = inquire(
-            spec, state=head.state, settings=head.settings, now_s=now_s, predictor=head.model
+        inquiry = await _in_pieces(
+            inquire(
+                spec, state=head.state, settings=head.settings, now_s=now_s, predictor=head.model
+            )
         )
         answer = None
         if inquiry.question is not None:
@@ -288,6 +290,18 @@ class Forecasts:
     def _failed(self, why: str) -> Failed:
         self._complaints.say("forecast", f"the policy failed when asked for a forecast: {why}")
         return Failed(number=0, why="the policy failed", raised=True)
+
+
+async def _in_pieces(steps: Steps[T]) -> T:
+    """Return what comes of some steps; others get their turn between them."""
+    pace = Pace()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+        await pace.keep()
 
 
 def with_start(result: submissions.SubmitResult, outlook: Forecast) -> submissions.SubmitResult:

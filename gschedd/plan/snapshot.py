@@ -1,11 +1,11 @@
 """What a policy sees, and what it answers."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from gsched.model.resources import Allocation, Request
 from gsched.model.training import Batching
@@ -151,47 +151,48 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     reserved: tuple[ReservedWindow, ...] = ()
     limits: LimitRoom | None = None
 
-    def detach(self) -> "Snapshot":
-        """Return the same as a value, which can be pickled and does not change with the state.
+    def still(self) -> "Snapshot":
+        """Return the same with all jobs and nodes as values, which do not change with the state.
 
-        Policies plan the same on it. Kinds are kept of jobs whose usage has not been predicted yet:
-        of those that wait, and of running ones that started when nothing was learned.
+        Kinds and the predictor go on with the state.
         """
-        running = tuple(self.running)
-        jobs = [job for group in self.groups for _, job in group.order]
-        jobs += [each.job for each in running if not each.has_all_uses]
-        kinds = {job: kind for job in jobs if (kind := self.kinds.get(job)) is not None}
-        loads = dict(self.loads)
-        return Snapshot(
-            now_s=self.now_s,
+        return structs.replace(
+            self,
             nodes=dict(self.nodes),
             groups=tuple(
                 Group(job_class=group.job_class, order=tuple(group.order)) for group in self.groups
             ),
-            running=RunningJobs(running),
-            loads=loads,
-            kinds=kinds,
-            predictor=_detached(self.predictor, kinds, loads, self.now_s),
+            running=RunningJobs(self.running),
+            loads=dict(self.loads),
             profiles=dict(self.profiles),
-            fabric=self.fabric,
-            default_walltime_s=self.default_walltime_s,
-            predicted_times=self.predicted_times,
-            moves_max=self.moves_max,
-            moves_left=self.moves_left,
-            starts_max=self.starts_max,
             windows=dict(self.windows),
-            reserved=self.reserved,
             limits=None if self.limits is None else self.limits.detach(),
         )
+
+    def detach(self, more: Iterable[Kind] = ()) -> "Snapshot":
+        """Return the same as a value, which can be pickled and does not change with the state.
+
+        Policies plan the same on it. Kinds are kept of jobs whose usage has not been predicted yet:
+        of those that wait, and of running ones that started when nothing was learned.
+
+        Args:
+            more: kinds of which the predictor is asked as well.
+        """
+        still = self.still()
+        jobs = [job for group in still.groups for _, job in group.order]
+        jobs += [each.job for each in still.running if not each.has_all_uses]
+        kinds = {job: kind for job in jobs if (kind := self.kinds.get(job)) is not None}
+        distinct = dict.fromkeys([*kinds.values(), *more])
+        predictor = _detached(self.predictor, distinct, still.loads, self.now_s)
+        return structs.replace(still, kinds=kinds, predictor=predictor)
 
 
 def _detached(
     predictor: Predictor | None,
-    kinds: Mapping[int, Kind],
+    distinct: Mapping[Kind, None],
     loads: Mapping[str, NodeLoad],
     now_s: float,
 ) -> Predictor | None:
-    distinct = dict.fromkeys(kinds.values())
     if predictor is None:
         return None
     if isinstance(predictor, Learning):

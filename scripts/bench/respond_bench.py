@@ -39,13 +39,14 @@ sys.path.insert(0, str(ROOT))
 
 from figures import quantile  # noqa: E402 - as above
 from query_bench import queue_jobs  # noqa: E402 - as above
-from watched_head import LongestTurn  # noqa: E402 - as above
+from watched_head import LongestTurn, at_share  # noqa: E402 - as above
 
 from gsched.client import HeadClient, new_job  # noqa: E402 - the path comes first
 from gsched.model.training import Training  # noqa: E402 - as above
 from tests.support.cluster import Cluster, wait_until  # noqa: E402 - as above
 
 PAUSE_S = 0.02
+TURN_MS = 30.0  # the longest turn aimed at, CPU time
 LIST_PAUSE_S = 3.0
 GPU_NODES, GPUS = 8, 8
 CPU_NODES = 4
@@ -244,6 +245,7 @@ def drain(given: argparse.Namespace) -> dict[str, object]:
         here.send("over")
         times["list"] = here.recv()
         lister.join()
+        counts = made.turns.counts()
         wall_s, cpu_s = made.turns.take()
         rate = made.ends("n") / (time.monotonic() - began_s)
         times["gap"] = made.gaps_ms("n", 0)
@@ -259,7 +261,13 @@ def drain(given: argparse.Namespace) -> dict[str, object]:
             f"{name:24} {len(values):7} {quantile(values, 0.5):9.1f} "
             f"{quantile(values, 0.99):9.1f} {max(values, default=0.0):9.1f}"
         )
-    return {"drain": times}
+    p50, p99, rare = (at_share(counts, share) for share in (0.5, 0.99, 0.999))
+    many = sum(count for ms, count in counts.items() if ms >= TURN_MS)
+    print(
+        f"{'turns, CPU':24} {sum(counts.values()):7} {p50:9.1f} {p99:9.1f} {cpu_s * 1000:9.1f}"
+        f"   p99.9 {rare:.1f}; {many} of at least {TURN_MS:g}"
+    )
+    return {"drain": times | {"turns": sorted(counts.items())}}
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from gsched.model.states import HoldKind
 from gsched.model.training import Adaptive, Training
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.pinned import Pinned
-from gschedd.core.forecast.question import questions_of
+from gschedd.core.forecast.question import at_once, questions_of
 from gschedd.core.forecast.runtimes import RunTime, refuted, share_of
 from gschedd.core.forecast.start import answer_to
 from gschedd.core.state.elements import waiting_job
@@ -33,8 +33,8 @@ def start_of(world: World, number: int) -> Forecast:
     job = waiting_job(head.state, number)
     assert job is not None, "it does not wait"
     seen = snapshot(head.state, head.settings, world.now_s, head.model)
-    question, meant, unknown = questions_of(
-        [job], state=head.state, settings=head.settings, seen=seen
+    question, meant, unknown = at_once(
+        questions_of([job], state=head.state, settings=head.settings, seen=seen)
     )
     if question is None:
         return Forecast(start_unknown=unknown[number])
@@ -404,8 +404,8 @@ def test_many_jobs_are_predicted_together_as_one_by_one() -> None:
     seen = snapshot(head.state, head.settings, world.now_s, head.model)
     asked = [head.state.jobs[job] for job in (*jobs, held)]
 
-    question, meant, unknown = questions_of(
-        asked, state=head.state, settings=head.settings, seen=seen
+    question, meant, unknown = at_once(
+        questions_of(asked, state=head.state, settings=head.settings, seen=seen)
     )
 
     assert question is not None
@@ -417,6 +417,30 @@ def test_many_jobs_are_predicted_together_as_one_by_one() -> None:
         assert alone.interval is not None
         assert together.interval is not None
         assert alone.interval.expected_s == pytest.approx(together.interval.expected_s, abs=30)
+
+
+def test_a_question_is_about_its_first_moment_whatever_happens_between_its_pieces() -> None:
+    """Jobs end, start and come while it is worked out; one of those that ran has no run time."""
+    world = World(node("n1", cpus=2))
+    jobs = [world.submit(f"walltime={100 + n}", runs_s=100 + n) for n in range(5)]
+    head = world.head
+    first = start_of(world, jobs[4])
+    seen = snapshot(head.state, head.settings, world.now_s, head.model)
+    steps = questions_of(
+        [head.state.jobs[jobs[4]]], state=head.state, settings=head.settings, seen=seen
+    )
+    next(steps)
+    world.run_for(101)  # the first two have ended, two others run
+    world.submit("walltime=1", priority=100)
+
+    question, meant, unknown = at_once(steps)
+
+    assert question is not None
+    assert not unknown
+    assert [each.job for each in question.seen.running] == jobs[:2]
+    assert [job for group in question.seen.groups for _, job in group.order] == jobs[2:]
+    answer = answer_to(question, world.policy).starts[meant[jobs[4]]]
+    assert answer.start_s == first.start_s
 
 
 def test_a_queue_too_long_to_be_played_tells_before_which_moment_nothing_happens() -> None:

@@ -15,7 +15,7 @@ from gsched.model.states import HoldKind
 from gsched.protocol import actions as a
 from gschedd.core.cycle.epoch import recompute
 from gschedd.core.cycle.run import snapshot
-from gschedd.core.forecast.question import questions_of
+from gschedd.core.forecast.question import at_once, questions_of
 from gschedd.core.forecast.start import answer_to
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.queues import reconfigure
@@ -148,7 +148,9 @@ def test_predictions_and_positions_follow_the_order() -> None:
     state = world.head.state
     seen = snapshot(state, world.settings, world.now_s)
     waiting = [state.jobs[job] for job in jobs]
-    question, meant, _ = questions_of(waiting, state=state, settings=world.settings, seen=seen)
+    question, meant, _ = at_once(
+        questions_of(waiting, state=state, settings=world.settings, seen=seen)
+    )
     assert question is not None
     starts = answer_to(question, world.policy).starts
     predicted = {job: (starts[meant[job]].start_s or 0.0) - BEGIN_S for job in jobs}

@@ -15,7 +15,12 @@ from gsched.errors import InvalidRequestError
 from gsched.model.job import JobSpec
 from gsched.model.states import AttemptState, HoldKind, JobState
 from gschedd.core.cycle.run import snapshot
-from gschedd.core.forecast.question import UnpredictableError, newcomers_question
+from gschedd.core.forecast.question import (
+    Steps,
+    UnpredictableError,
+    at_once,
+    newcomers_question,
+)
 from gschedd.core.forecast.start import NEW_JOB, AskAll, ForecastAnswer, ForecastQuestion, answer_to
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
@@ -179,8 +184,8 @@ def inquire(
     settings: Settings,
     now_s: float,
     predictor: Predictor | None = None,
-) -> Inquiry:
-    """Return what to ask the policy to know what would become of a job, were it submitted now.
+) -> Steps[Inquiry]:
+    """Work out what to ask the policy to know what would become of a job, were it submitted now.
 
     The policy is asked once if it plans training jobs; else it is requested its start, up to so
     many times as `gschedd.core.forecast.start` allows, and its end follows from that.
@@ -211,7 +216,7 @@ def inquire(
     )
     seen = snapshot(state, settings, now_s, predictor)
     try:
-        question = newcomers_question(job, state=state, settings=settings, seen=seen)
+        question = yield from newcomers_question(job, state=state, settings=settings, seen=seen)
     except UnpredictableError as error:
         return Inquiry(spec=spec, size=size, unknown=str(error))
     return Inquiry(spec=spec, size=size, question=question)
@@ -273,7 +278,9 @@ def foresee(
     predictor: Predictor | None = None,
 ) -> Forecast:
     """Return what would become of a job if it were submitted now; the policy is asked here."""
-    inquiry = inquire(spec, state=state, settings=settings, now_s=now_s, predictor=predictor)
+    inquiry = at_once(
+        inquire(spec, state=state, settings=settings, now_s=now_s, predictor=predictor)
+    )
     try:
         answer = None if inquiry.question is None else answer_to(inquiry.question, policy)
     except Exception:  # noqa: BLE001 # a policy's fault costs an answer, not the head

@@ -1,7 +1,9 @@
 """What to ask for the start of any job that waits, or why it cannot be predicted."""
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Generator, Iterable, Sequence
+from typing import Final, TypeVar
+
+from msgspec import structs
 
 from gsched.model.arrays import Span, Spans, common, indices
 from gsched.model.dependency import Dependency, DependencyKind
@@ -9,9 +11,15 @@ from gsched.model.ids import array_of, element_number, index_of, short_job_id
 from gsched.model.states import HoldKind, JobState
 from gsched.model.wording import counted
 from gschedd.core.attempts.reserved import ends_by_reservations
-from gschedd.core.forecast.runtimes import of_running
-from gschedd.core.forecast.simulate import Arrival, QueueContext
-from gschedd.core.forecast.start import MAX_AHEAD, TOO_MANY, AskStart, start_question
+from gschedd.core.forecast.context import Arrival, QueueContext, encoded
+from gschedd.core.forecast.runtimes import RunTimeQuery, query_of
+from gschedd.core.forecast.start import (
+    MAX_AHEAD,
+    TOO_MANY,
+    AskStart,
+    groups_before,
+    start_question,
+)
 from gschedd.core.forecast.unmade import UnmadeElements
 from gschedd.core.state.elements import element_spec, waiting_element
 from gschedd.core.state.records import ArrayIndex, Job
@@ -19,9 +27,12 @@ from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.models.kinds import kind_of
 from gschedd.plan.load import Kind
-from gschedd.plan.snapshot import JobClass, OrderKey, Snapshot
-from gschedd.plan.times import JobPredictions
+from gschedd.plan.snapshot import JobClass, OrderKey, RunningJobs, Snapshot
 
+T = TypeVar("T")
+
+#: Running jobs that are looked at in one piece: 2 ms.
+RUNNING_AT_ONCE: Final = 500
 #: With more unfinished jobs, those that come later are not looked for.
 MAX_LOOKED: Final = 5000
 
@@ -37,23 +48,40 @@ class UnpredictableError(Exception):
     """The start of a job cannot be predicted; the text says why."""
 
 
-def question_of(job: Job, *, state: State, settings: Settings, seen: Snapshot) -> AskStart:
-    """Return what to ask for the start of a job that waits.
+#: What is worked out in pieces, so that others get their turn between them.
+Steps = Generator[None, None, T]
 
-    Args:
-        job: queued, held or waiting; an array stands for the first of its elements that waits.
-        seen: the present.
+
+def at_once(steps: Steps[T]) -> T:
+    """Return what comes of all pieces, one after the other."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+
+def question_of(job: Job, *, state: State, settings: Settings, seen: Snapshot) -> AskStart:
+    """Return what to ask for the start of one job that waits, in one piece.
 
     Raises:
         UnpredictableError: it cannot be predicted.
     """
-    return _Question(state, settings).ask(job, seen)
+    return at_once(_Question(state, settings).ask(job, seen))
 
 
 def questions_of(
     jobs: Iterable[Job], *, state: State, settings: Settings, seen: Snapshot
-) -> tuple[AskStart | None, dict[int, int], dict[int, str]]:
-    """Return one question for the starts of many jobs that wait.
+) -> Steps[tuple[AskStart | None, dict[int, int], dict[int, str]]]:
+    """Work out one question for the starts of many jobs that wait.
+
+    The state may change between two pieces. The question is about the moment of the first one: what
+    waits and runs, and where. Run times are predicted by what is known at the end.
+
+    Args:
+        jobs: queued, held or waiting; an array stands for the first of its elements that waits.
+        seen: the present.
 
     Returns:
         The question, None where nothing is to be asked; which job of it stands for each of
@@ -62,8 +90,10 @@ def questions_of(
     return _Question(state, settings).ask_all(jobs, seen)
 
 
-def newcomers_question(job: Job, *, state: State, settings: Settings, seen: Snapshot) -> AskStart:
-    """Return what to ask for the start of a job that was not submitted, and is not in ``seen``.
+def newcomers_question(
+    job: Job, *, state: State, settings: Settings, seen: Snapshot
+) -> Steps[AskStart]:
+    """Work out what to ask for the start of a job that was not submitted, and is not in ``seen``.
 
     Raises:
         UnpredictableError: it cannot be predicted.
@@ -72,7 +102,7 @@ def newcomers_question(job: Job, *, state: State, settings: Settings, seen: Snap
 
 
 class _Question:
-    """What a question is made of; lives only inside `question_of`."""
+    """What a question is made of; lives only inside `questions_of`."""
 
     def __init__(self, state: State, settings: Settings) -> None:
         self._state = state
@@ -84,12 +114,12 @@ class _Question:
         self._waits: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # of arrays
         self._last: OrderKey = (-(2**63), 0)
 
-    def ask(self, job: Job, seen: Snapshot, *, is_new: bool = False) -> AskStart:
-        return self._question_of([self._meant(job, is_new=is_new)], seen)
+    def ask(self, job: Job, seen: Snapshot, *, is_new: bool = False) -> Steps[AskStart]:
+        return (yield from self._question_of([self._meant(job, is_new=is_new)], seen))
 
     def ask_all(
         self, jobs: Iterable[Job], seen: Snapshot
-    ) -> tuple[AskStart | None, dict[int, int], dict[int, str]]:
+    ) -> Steps[tuple[AskStart | None, dict[int, int], dict[int, str]]]:
         meant: dict[int, Job] = {}
         unknown: dict[int, str] = {}
         for job in sorted(jobs, key=self._state.order_key):
@@ -105,7 +135,7 @@ class _Question:
         question = None
         if meant:
             try:
-                question = self._question_of(list(meant.values()), seen)
+                question = yield from self._question_of(list(meant.values()), seen)
             except UnpredictableError as error:
                 unknown.update(dict.fromkeys(meant, str(error)))
         return question, {number: job.id for number, job in meant.items()}, unknown
@@ -121,32 +151,49 @@ class _Question:
         self._reach(self._state.order_key(job))
         return job
 
-    def _question_of(self, jobs: Sequence[Job], seen: Snapshot) -> AskStart:
+    def _question_of(self, jobs: Sequence[Job], seen: Snapshot) -> Steps[AskStart]:
         state = self._state
         if len(state.jobs) <= MAX_LOOKED:
             self._add_others()
         self._add_elements()
-        if len(self._coming) > MAX_AHEAD:
+        groups = groups_before(seen, self._last)
+        if groups is None or len(self._coming) > MAX_AHEAD:
             raise UnpredictableError(TOO_MANY)
-        predictions = JobPredictions(seen)
-        runs = {
-            number: of_running(each, self._settings, predictions)
-            for number, each in state.running.items()
-        }
+        ends_s = ends_by_reservations(state) if state.reservations else {}
+        waiting = self._waiting_classes(seen)
+        running = RunningJobs(seen.running)
+        seen = structs.replace(seen, groups=groups, running=running).still()
+        queries: list[bytes] = []
+        kinds: dict[Kind, int] = {}
+        classes: dict[int, JobClass] = {}
+        for begin in range(0, len(running), RUNNING_AT_ONCE):
+            yield
+            part: list[RunTimeQuery] = []
+            for each in running[begin : begin + RUNNING_AT_ONCE]:
+                job = state.running.get(each.job)
+                if job is None:
+                    continue  # it has ended meanwhile
+                kind = kinds.setdefault(kind_of(job.spec), len(kinds))
+                part.append(query_of(job, kind, self._settings))
+                job_class = waiting.get(state.class_of(job))
+                if job_class is not None:
+                    classes[job.id] = job_class
+            queries.append(encoded(part))
+        yield
         cast = QueueContext(
-            runs=runs,
-            classes=self._classes(seen),
+            queries=tuple(queries),
+            kinds=tuple(kinds),
+            classes=classes,
             coming=tuple(sorted(self._coming.values(), key=lambda each: each.key)),
             unmade=tuple(self._unmade),
             arrays=frozenset(self._arrays),
-            ends_s=ends_by_reservations(state) if state.reservations else {},
+            ends_s=ends_s,
         )
         first, *others = dict.fromkeys(job.id for job in jobs)
         question = start_question(
             *(seen, first, self._last), cast=cast, kinds=self._kinds, others=tuple(others)
         )
-        if question is None:
-            raise UnpredictableError(TOO_MANY)
+        assert question is not None, "those ahead are not too many"
         return question
 
     def _is_queued(self, job: Job) -> bool:
@@ -316,14 +363,12 @@ class _Question:
             return left if array_of(last[1]) > index.job.id else ()
         return common(left, (Span(0, index_of(last[1])),))
 
-    def _classes(self, seen: Snapshot) -> dict[int, JobClass]:
-        """Return the classes of running jobs of which others wait."""
+    def _waiting_classes(self, seen: Snapshot) -> dict[JobClass, JobClass]:
+        """Return the classes of which jobs wait."""
         waiting = {group.job_class: group.job_class for group in seen.groups}
         waiting |= {each.job_class: each.job_class for each in self._unmade}
         waiting |= {each.job_class: each.job_class for each in self._coming.values()}
-        state = self._state
-        classes = ((number, state.class_of(job)) for number, job in state.running.items())
-        return {number: waiting[each] for number, each in classes if each in waiting}
+        return waiting
 
 
 def _element(index: ArrayIndex, number: int) -> Job:

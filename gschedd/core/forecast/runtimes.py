@@ -34,8 +34,8 @@ from gschedd.core.forecast.recent import RECENT
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.walltime import walltime_left_s
-from gschedd.models.kinds import kind_of
 from gschedd.plan.load import Basis, Kind, PastRuns, Prediction
+from gschedd.plan.snapshot import Snapshot
 from gschedd.plan.times import ENOUGH_RUNS, JobPredictions
 
 _NORMAL: Final = NormalDist()
@@ -459,14 +459,52 @@ def believed(
     )
 
 
-def of_running(job: Job, settings: Settings, predictions: JobPredictions) -> RunTime:
-    """Return the run time of a job that runs, by what is known now."""
-    attempt = job.current_attempt
+class RunTimeQuery(Struct, frozen=True, array_like=True):
+    """What the run time of a running job is worked out from.
+
+    Attributes:
+        kind: its place among the kinds that are asked about.
+        limit_s: its walltime, or what the site assumes, seconds; None: there is no limit.
+        nodes: on which it works.
+    """
+
+    job: int
+    kind: int
+    limit_s: float | None
+    nodes: tuple[str, ...]
+
+
+def query_of(job: Job, kind: int, settings: Settings) -> RunTimeQuery:
+    """Return what is to be asked for the run time of a job that runs."""
     limit_s = walltime_left_s(job)
     if limit_s is None:
         limit_s = settings.config.head.default_walltime_s or None
-    nodes = [name for name, p in attempt.parts.items() if p.state is not PartState.PASSIVE]
-    return believed(job.id, nodes, predictions=predictions, limit_s=limit_s, kind=kind_of(job.spec))
+    parts = job.current_attempt.parts
+    nodes = tuple([name for name, p in parts.items() if p.state is not PartState.PASSIVE])
+    return RunTimeQuery(job.id, kind, limit_s, nodes)
+
+
+def run_times(
+    queries: Iterable[RunTimeQuery], kinds: Sequence[Kind], seen: Snapshot
+) -> dict[int, RunTime]:
+    """Return the run times of running jobs, by what is known now."""
+    known: dict[int, Kind] = {}
+    predictions = JobPredictions(structs.replace(seen, kinds=known))
+    found: dict[tuple[int, tuple[str, ...], float | None], RunTime] = {}
+    runs: dict[int, RunTime] = {}
+    for each in queries:
+        like = (each.kind, each.nodes, each.limit_s)
+        run = found.get(like)
+        if run is None:
+            kind = known[each.job] = kinds[each.kind]
+            run = found[like] = believed(
+                *(each.job, each.nodes),
+                predictions=predictions,
+                limit_s=each.limit_s,
+                kind=kind,
+            )
+        runs[each.job] = run
+    return runs
 
 
 def refuted(running: Iterable[tuple[RunTime, float]]) -> dict[str, Chances]:

@@ -21,6 +21,7 @@ from msgspec import Struct, structs
 
 from gsched.model.ids import array_of
 from gsched.model.resources import Allocation
+from gschedd.core.forecast.context import Arrival, QueueContext
 from gschedd.core.forecast.pinned import Pinned
 from gschedd.core.forecast.runtimes import (
     OF_ONE,
@@ -55,42 +56,6 @@ _NORMAL: Final = NormalDist()
 
 class TooLongError(Exception):
     """There is no time to ask the policy as often as a forecast needs."""
-
-
-class Arrival(Struct, frozen=True, kw_only=True):
-    """A job that is not in the queue yet.
-
-    Attributes:
-        at_s: it comes no earlier, seconds since the epoch.
-        ends, starts: jobs that must have ended, or started, before.
-    """
-
-    job: int
-    job_class: JobClass
-    key: OrderKey
-    at_s: float = 0.0
-    ends: tuple[int, ...] = ()
-    starts: tuple[int, ...] = ()
-
-
-class QueueContext(Struct, frozen=True, kw_only=True):
-    """What is known beside a snapshot of the jobs in it.
-
-    Attributes:
-        runs: how long running jobs run, by job.
-        classes: of running jobs, as far as some of the same class wait, by job.
-        coming: jobs that are not in the queue yet, in its order.
-        unmade: elements of arrays that are no jobs yet.
-        arrays: those that are not over.
-        ends_s: when reservations end running jobs at the latest, by job.
-    """
-
-    runs: Mapping[int, RunTime] = {}
-    classes: Mapping[int, JobClass] = {}
-    coming: tuple[Arrival, ...] = ()
-    unmade: tuple[UnmadeElements, ...] = ()
-    arrays: frozenset[int] = frozenset()
-    ends_s: Mapping[int, float] = {}
 
 
 class Beliefs(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ few, nothing is said rather than something wrong.
 """
 
 import math
+from bisect import bisect_right
 from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, assert_never
@@ -20,12 +21,12 @@ from msgspec import Struct, structs
 
 from gsched.model.arrays import count
 from gsched.model.ids import element_number, short_job_id
+from gschedd.core.forecast.context import QueueContext
 from gschedd.core.forecast.recent import RECENT
 from gschedd.core.forecast.runtimes import RunTime, believed, refuted
 from gschedd.core.forecast.simulate import (
     Beliefs,
     Played,
-    QueueContext,
     Scenario,
     TooLongError,
     play,
@@ -107,10 +108,15 @@ class _StartQuery:
     """A question while it is being answered; lives only inside `answer_to`."""
 
     def __init__(self, question: "AskStart", policy: Policy, may_go_on: Callable[[], bool]) -> None:
+        if question.cast.queries:
+            cast = question.cast.with_runs(question.seen)
+            question = structs.replace(question, cast=cast)
         self._question = question
         self._policy = policy
         self._may_go_on = may_go_on
-        self._groups = _before(question.seen, question.key)
+        groups = groups_before(question.seen, question.key)
+        self._are_too_many = groups is None
+        self._groups = groups or []
         self._jobs = (question.job, *question.others)
         self._cost = _cost(question, self._groups)
         self._beliefs = Beliefs()
@@ -122,7 +128,7 @@ class _StartQuery:
         Raises:
             TooLongError: there was no time to ask the policy so often.
         """
-        if sum(len(group.order) for group in self._groups) > MAX_AHEAD:
+        if self._are_too_many:
             return dict.fromkeys(self._jobs, Forecast(start_unknown=TOO_MANY))
         asks = _affordable(self._cost, MAX_COST)
         if not asks:
@@ -413,8 +419,8 @@ def start_question(
         kinds: of the jobs in it that are not in the queue yet.
         others: further jobs in question.
     """
-    groups = _before(seen, key)
-    if sum(len(group.order) for group in groups) > MAX_AHEAD:
+    groups = groups_before(seen, key)
+    if groups is None:
         return None
     if cast is None:
         return AskStart(seen=structs.replace(seen, groups=groups).detach(), job=job, key=key)
@@ -423,18 +429,25 @@ def start_question(
         Group(job_class=each.job_class, order=((each.place, each.array),)) for each in cast.unmade
     ]
     known = ChainMap({}, dict(kinds or {}), seen.kinds)  # type: ignore[arg-type]  # it is only read
-    detached = structs.replace(seen, groups=[*groups, *coming], kinds=known).detach()
-    seen = structs.replace(detached, groups=tuple(groups))
+    seen = structs.replace(seen, groups=[*groups, *coming], kinds=known).detach(cast.kinds)
+    seen = structs.replace(seen, groups=tuple(groups))
     return AskStart(seen=seen, job=job, key=key, cast=cast, spread=True, others=others)
 
 
-def _before(seen: Snapshot, key: OrderKey) -> list[Group]:
-    """Return those that wait before a job, and the job; of more than can be looked at some."""
-    return [
-        Group(
-            job_class=group.job_class,
-            order=[each for each in group.order[: MAX_AHEAD + 1] if each <= key],
-        )
-        for group in seen.groups
-        if group.order[0] <= key
-    ]
+def groups_before(seen: Snapshot, key: OrderKey) -> list[Group] | None:
+    """Return those that wait before a job, and the job; None: they are more than can be looked at.
+
+    A queue of a million jobs costs no more than a short one.
+    """
+    found: list[Group] = []
+    left = MAX_AHEAD
+    for group in seen.groups:
+        if group.order[0] > key:
+            continue
+        order = group.order[: left + 1]
+        order = order[: bisect_right(order, key)]
+        left -= len(order)
+        if left < 0:
+            return None
+        found.append(Group(job_class=group.job_class, order=order))
+    return found
