@@ -30,6 +30,7 @@ FAILPOINTS: tuple[str, ...] = (
     "head.replicated.before_commit",
     "join.before_commit",
     "join.after_commit",
+    "authority.after_note",
     "notify.after_delivery",
     "backup.before_check",
     "backup.before_rename",

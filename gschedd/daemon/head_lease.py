@@ -12,10 +12,10 @@ from typing import Final
 from gsched.clock import SystemClock
 from gsched.config.tables import Config, HeadConfig, StoreConfig
 from gsched.errors import ConfigError
-from gsched.pki.files import AUTHORITY, DIRECTORY
 from gschedd.core.state.settings import Settings
 from gschedd.daemon.standing_by import StandbyHead
 from gschedd.http.door import Doors
+from gschedd.http.ruling import StandbyCheck
 from gschedd.policies.registry import Chosen
 from gschedd.store.journal import HeadLease, LeaseLostError, ReplicatedLog, SharedFiles
 from gschedd.store.sqlite import DATABASE
@@ -145,7 +145,8 @@ def wait_to_rule(config: Config, settings: Settings, chosen: Chosen) -> LeaseKee
     """Stand by until this head may rule; at once where the store is not replicated.
 
     Raises:
-        ConfigError: the store cannot be used, or this host lacks the cluster's authority.
+        ConfigError: the store cannot be used, or this host lacks the cluster's authority, or has
+            another one.
         StorageError: it is away.
         SystemExit: it was ended before.
     """
@@ -153,16 +154,9 @@ def wait_to_rule(config: Config, settings: Settings, chosen: Chosen) -> LeaseKee
     if not store.url:
         return LeaseKeeper()
     replicated = open_log(store, head)
-    directory = os.path.join(head.state_dir, DIRECTORY)
-    has_authority = config.tls.certificate or os.path.exists(os.path.join(directory, AUTHORITY))
-    if not has_authority and replicated.newest():
-        raise ConfigError(
-            f"{directory} has no authority: no node would trust this head once it rules",
-            hint="gsched token create --role head on the other head, then its line here; on the "
-            "only head: gsched init",
-        )
     clock = SystemClock()
-    follower = Follower(os.path.join(head.state_dir, DATABASE), replicated, clock)
+    check = StandbyCheck(config, replicated.holder)
+    follower = Follower(os.path.join(head.state_dir, DATABASE), replicated, clock, check)
     standby = StandbyHead(config, follower, settings=settings, chosen=chosen, clock=clock)
     pause = threading.Event()
     held = asyncio.run(standby.run(lambda: pause.wait(FOLLOW_S)))

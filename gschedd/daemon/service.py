@@ -132,7 +132,7 @@ class Service:
             self._store, config.head.state_dir, replicated=self._lease.held is not None
         )
         settings = in_force(self._configured, self._overrides)
-        take_authority(self._store, config.head.state_dir)
+        take_authority(self._store.notes, config.head.state_dir)
         self._authority = HeadAuthority(config, self._opened.cluster, settings.server, self._clock)
         state = empty_state(settings, chosen)
         self._damaged = self._store.load(state)
@@ -204,7 +204,8 @@ class Service:
         telling = asyncio.create_task(self._links.keep_witnesses(), name="high water")
         waiting = asyncio.create_task(self._sessions.waiting.run(), name="interactive jobs")
         work = {engine, keeping, telling, waiting}
-        for part in (self._notifier.run(), self._monitor.run(), self._lease.watch(self._doors)):
+        leases = (self._lease.watch(self._doors), self._joining.ruling.keep())
+        for part in (self._notifier.run(), self._monitor.run(), *leases):
             work.add(asyncio.create_task(part, name="worker process or lease"))
         await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         code = self._why_stopped(work)
@@ -354,6 +355,7 @@ class Service:
             settings=lambda: head.settings,
             known_nodes=lambda: list(head.state.nodes),
             node_port=lambda: self._node_port,
+            web_address=lambda: self._web_address,
             clock=self._clock,
         )
         self._user_tokens = UserTokens(

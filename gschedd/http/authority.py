@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from gsched.clock import Clock
 from gsched.config.tables import Config
 from gsched.errors import BadStateError, ConfigError
-from gsched.files import flush_directory, replace_file
+from gsched.files import replace_file
 from gsched.pki import files as places
 from gsched.pki.contexts import server_context
 from gsched.pki.files import AUTHORITY, NEXT, WEB
 from gsched.pki.names import CertificateError, Identity, Role
-from gschedd.http.handover import AuthorityFiles, read_files
+from gschedd.http.handover import AuthorityFiles, read_files, write_files
 
 if TYPE_CHECKING:
     from gsched.pki.issuing import Authority
@@ -60,6 +60,11 @@ class HeadAuthority:
         """Return the certificates of the authorities that count, the newest last."""
         with open(self.files.trusted, encoding="ascii") as file:
             return file.read()
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Return the SHA-256 of each of them."""
+        return tuple(places.digest(each) for each in places.split(self.trusted))
 
     @property
     def present(self) -> str:
@@ -141,8 +146,10 @@ class HeadAuthority:
         log.info("issued the certificate for HTTPS %s", path)
         return issuing.validity_of(own).renew_s
 
-    def replace(self) -> None:
-        """Make a new authority, which issues from now on; the old one still counts.
+    def replaced(self) -> AuthorityFiles:
+        """Return what there is to be with a new authority; see `take`.
+
+        It issues from then on, and the old one still counts.
 
         Raises:
             BadStateError: that was done already, or the site has its own.
@@ -155,24 +162,25 @@ class HeadAuthority:
             )
         from gsched.pki import issuing
 
-        made = issuing.make_authority(self.server, self._clock.wall_s())
-        replace_file(self._path(NEXT), made, durable=True)
-        self._prepare()
-        self._load()
+        made = issuing.make_authority(self.server, self._clock.wall_s()).decode()
+        return AuthorityFiles(read_files(self._directory).authority, made)
 
-    def finish(self) -> None:
-        """Stop to trust the old authority.
+    def finished(self) -> AuthorityFiles:
+        """Return what there is to be when the old authority is no longer trusted; see `take`.
 
         Raises:
-            BadStateError: it is not being replaced.
+            BadStateError: it is not being replaced, or the site has its own.
         """
         self._check_own()
         if not self.is_replaced:
             raise BadStateError(
                 "the authority is not being replaced", hint="begin with gsched authority replace"
             )
-        os.replace(self._path(NEXT), self._path(AUTHORITY))
-        flush_directory(self._directory)
+        return AuthorityFiles(read_files(self._directory).next)
+
+    def take(self, files: AuthorityFiles) -> None:
+        """Use authorities that `replaced` or `finished` has returned, from now on."""
+        write_files(self._directory, files)
         self._prepare()
         self._load()
 

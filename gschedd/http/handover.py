@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -12,7 +13,6 @@ from gsched.errors import ConfigError
 from gsched.files import flush_directory, replace_file
 from gsched.pki.files import AUTHORITY, DIRECTORY, NEXT, digest
 from gsched.pki.names import CertificateError
-from gschedd.store.queues import NoteStore
 
 log = logging.getLogger("gschedd.tls")
 
@@ -44,12 +44,16 @@ def write_files(directory: str, files: AuthorityFiles) -> None:
     Raises:
         OSError: they cannot be written.
     """
+    here, following = (os.path.join(directory, name) for name in (AUTHORITY, NEXT))
     if files.next:
-        replace_file(os.path.join(directory, NEXT), files.next.encode(), durable=True)
-    replace_file(os.path.join(directory, AUTHORITY), files.authority.encode(), durable=True)
-    if not files.next:
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(directory, NEXT))
+        replace_file(following, files.next.encode(), durable=True)
+    if read_files(directory).next == files.authority:  # both in one step
+        os.replace(following, here)
+    else:
+        replace_file(here, files.authority.encode(), durable=True)
+        if not files.next:
+            with suppress(FileNotFoundError):
+                os.unlink(following)
     flush_directory(directory)
 
 
@@ -61,16 +65,22 @@ def handed_on(before: AuthorityFiles, now: AuthorityFiles) -> tuple[str, str]:
     return digest(authority.pem), sealed.sealed(authority, msgspec.json.encode(now))
 
 
-def take_authority(store: NoteStore, state_dir: str) -> None:
+def take_authority(notes_of: Callable[[str], Mapping[str, str]], state_dir: str) -> bool:
     """Take over what another head has made of this cluster's authority, before this one uses it.
+
+    Args:
+        notes_of: returns the notes of a kind, by name.
+
+    Returns:
+        whether there was anything.
 
     Raises:
         ConfigError: it cannot be read with the authority that is here.
     """
     directory = os.path.join(state_dir, DIRECTORY)
-    here, notes = read_files(directory), store.notes(NOTE)
+    here, notes = read_files(directory), notes_of(NOTE)
     if not notes or not here.authority:
-        return
+        return False
     from gsched.pki import issuing, sealed
 
     known = here
@@ -88,6 +98,8 @@ def take_authority(store: NoteStore, state_dir: str) -> None:
         raise ConfigError(
             f"{directory}: {error}", hint="gsched join --as-head gets it from the other head"
         ) from None
-    if known != here:
-        write_files(directory, known)
-        log.warning("the authority of this cluster was replaced by another head: taken over")
+    if known == here:
+        return False
+    write_files(directory, known)
+    log.warning("the authority of this cluster was replaced by another head: taken over")
+    return True

@@ -1,5 +1,6 @@
 """Tokens, first certificates, renewals, revocation, and the replacement of the authority."""
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable
@@ -9,9 +10,10 @@ from aiohttp import web
 
 from gsched.clock import Clock
 from gsched.errors import BadStateError, InvalidRequestError, NotPermittedError
+from gsched.failpoint import failpoint
 from gsched.logs import Complaints
 from gsched.model.machine import is_node_name
-from gsched.pki.files import digest, split
+from gsched.pki.files import digest
 from gsched.pki.names import CertificateError, Role
 from gsched.protocol.endpoint import is_on_loopback
 from gsched.protocol.joining import (
@@ -45,6 +47,7 @@ from gschedd.http.handover import NOTE, handed_on
 from gschedd.http.handshake import Peers
 from gschedd.http.links import Link, Links
 from gschedd.http.members import Members
+from gschedd.http.ruling import RulingNote
 
 log = logging.getLogger("gschedd.tls")
 
@@ -59,6 +62,10 @@ class Joining:
         logins: returns the login hosts that are connected.
         settings: returns those in force.
         node_port: returns where nodes connect.
+        web_address: returns where programs reach this head; empty: HTTPS is off.
+
+    Attributes:
+        ruling: what heads that stand by are told of this one.
     """
 
     def __init__(  # noqa: PLR0913 - what makes a host a member
@@ -74,6 +81,7 @@ class Joining:
         settings: Callable[[], Settings],
         known_nodes: Callable[[], list[str]],
         node_port: Callable[[], int],
+        web_address: Callable[[], str],
         clock: Clock,
     ) -> None:
         self._authority = authority
@@ -86,6 +94,8 @@ class Joining:
         self._settings = settings
         self._known_nodes = known_nodes
         self._node_port = node_port
+        self.ruling = RulingNote(authority, members, web_address)
+        self._changing = asyncio.Lock()
         self._clock = clock
         self._complaints = Complaints(log, clock)
 
@@ -166,18 +176,24 @@ class Joining:
         caller = self._callers.allowed(request, Verb.REPLACE_AUTHORITY)
         wanted = await read_body(request, self._bodies, ChangeAuthority)
         note_verb(request, f"{wanted.action} authority")
-        before = self._authority.secrets()
-        if wanted.action == "replace":
-            self._authority.replace()
-        else:
-            late = [row.node for row in self._state().nodes if not row.current]
-            if late and not wanted.force and self._authority.is_replaced:
-                raise BadStateError(
-                    f"these hosts have no certificate of the new authority yet: {', '.join(late)}",
-                    hint="start them and wait a moment; with --force they have to join again",
-                )
-            self._authority.finish()
-        await self.members.save(NOTE, *handed_on(before, self._authority.secrets()))
+        async with self._changing:
+            before = self._authority.secrets()
+            if wanted.action == "replace":
+                now = self._authority.replaced()
+            else:
+                late = [row.node for row in self._state().nodes if not row.current]
+                if late and not wanted.force and self._authority.is_replaced:
+                    raise BadStateError(
+                        "these hosts have no certificate of the new authority yet: "
+                        f"{', '.join(late)}",
+                        hint="start them and wait a moment; with --force they have to join again",
+                    )
+                now = self._authority.finished()
+            # first for the other head; a head that is killed here takes it over at its next start
+            await self.members.save(NOTE, *handed_on(before, now))
+            failpoint("authority.after_note")
+            self._authority.take(now)
+            await self.ruling.write()
         log.warning("%s: authority %s", caller.user, wanted.action)
         for link in self._connected():
             self.welcome(link)
@@ -305,7 +321,7 @@ class Joining:
         return [*self._links.connected.values(), *self._logins()]
 
     def _state(self) -> AuthorityState:
-        authorities = tuple(digest(each) for each in split(self._authority.trusted))
+        authorities = self._authority.digests
         rows = []
         links: dict[tuple[MemberRole, str], Link | None] = {
             ("node", name): self._links.connected.get(name)

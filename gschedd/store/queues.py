@@ -49,10 +49,16 @@ def begin_overrides(store: NoteStore, state_dir: str, *, replicated: bool) -> Ov
     return overrides
 
 
+def notes_in(db: sqlite3.Connection, kind: str) -> dict[str, str]:
+    """Return the notes of a kind in a database, by name."""
+    found = db.execute("SELECT key, value FROM meta WHERE key GLOB ?", (f"{kind} *",))
+    return {str(key).removeprefix(f"{kind} "): str(value) for key, value in found}
+
+
 def noted_overrides(db: sqlite3.Connection) -> Overrides:
     """Return the note in a database."""
-    row = db.execute("SELECT value FROM meta WHERE key = ?", (f"{NOTE} {CHANGES}",)).fetchone()
-    return Overrides() if row is None else msgspec.json.decode(row[0], type=Overrides)
+    text = notes_in(db, NOTE).get(CHANGES)
+    return Overrides() if text is None else msgspec.json.decode(text, type=Overrides)
 
 
 def keep_overrides(store: NoteStore, state_dir: str, overrides: Overrides) -> None:

@@ -37,6 +37,7 @@ from gschedd.store.purge import (
     purge_some,
     purge_user,
 )
+from gschedd.store.queues import notes_in
 from gschedd.store.recording import RecordingConnection
 from gschedd.store.schema import SCHEMA_VERSION, check_version, create, take_over
 from gschedd.store.seals import Damaged, sealed, text_of
@@ -376,8 +377,7 @@ class Store:
     def notes(self, kind: str) -> dict[str, str]:
         """Return what `save_note` has kept of a kind, by name."""
         try:
-            found = self._db.execute(f"SELECT key, value FROM meta WHERE key GLOB '{kind} *'")  # noqa: S608 # a constant
-            return {str(key).removeprefix(f"{kind} "): str(value) for key, value in found}
+            return notes_in(self._db, kind)
         except sqlite3.Error as error:
             raise self._failed(error) from error
 

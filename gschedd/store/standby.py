@@ -22,6 +22,10 @@ POSITION: Final = "log_position"
 LEASE: Final = "log_lease"
 
 
+#: Looks at a database that has what the log has, of the head that rules, or has ruled last.
+Check = Callable[[sqlite3.Connection, Ruler], object]
+
+
 class Follower:
     """Keeps the database beside this head equal to the replicated log.
 
@@ -29,6 +33,8 @@ class Follower:
         path: of the database; it may not be there yet.
         replicated: the log, open.
         clock: for the age of what this head has.
+        check: raises what keeps this head from ruling; it is called before this head takes the
+            lease, and when records have come.
 
     Attributes:
         position: the newest record that the database has.
@@ -37,10 +43,17 @@ class Follower:
         looked_s: when nothing was missing last, in the clock's monotonic time.
     """
 
-    def __init__(self, path: str, replicated: ReplicatedLog, clock: Clock) -> None:
+    def __init__(
+        self,
+        path: str,
+        replicated: ReplicatedLog,
+        clock: Clock,
+        check: Check = lambda *_: None,
+    ) -> None:
         self._path = path
         self._log = replicated
         self._clock = clock
+        self._check_ruler = check
         self.position = self.copies = 0
         self._is_apart = False
         self.ruler = Ruler("", 0, 0.0)
@@ -50,7 +63,8 @@ class Follower:
         """Take in the records that are missing; return the position that is reached.
 
         Raises:
-            ConfigError: the database is not of this log, or has records that the log lacks.
+            ConfigError: the database is not of this log, or has records that the log lacks; or what
+                ``check`` raises.
         """
         self._check()
         if not os.path.exists(self._path):
@@ -58,6 +72,7 @@ class Follower:
         with closing(self._connect()) as db:
             while self._take(db):
                 pass
+            self._check_ruler(db, self.ruler)
         return self.position
 
     def rule(self, pause: Callable[[], object]) -> HeadLease:
@@ -71,7 +86,11 @@ class Follower:
             position = self.catch_up()
             number = self._log.acquire()
             if number:
-                position = self.catch_up()
+                try:
+                    position = self.catch_up()
+                except BaseException:
+                    self._log.release(number)
+                    raise
                 log.info("this head rules: lease %d, at record %d", number, position)
                 return HeadLease(self._log, number)
             self.ruler = self._log.ruler()
@@ -88,7 +107,9 @@ class Follower:
             return
         with closing(self._connect()) as db:
             while self.ruler.holder == holder and self.ruler.left_s > 0.0:
-                if not self._take(db):
+                if self._take(db):
+                    self._check_ruler(db, self.ruler)
+                else:
                     pause()
                 if self._is_apart:
                     return
@@ -210,8 +231,8 @@ def publish(
 
 
 def leave_log(db: sqlite3.Connection) -> None:
-    """Make a database that of one machine alone."""
-    db.execute("DELETE FROM meta WHERE key IN (?, ?)", (POSITION, LEASE))
+    """Make a database that of one machine alone: it also forgets which head has ruled."""
+    db.execute("DELETE FROM meta WHERE key IN (?, ?) OR key GLOB 'ruling *'", (POSITION, LEASE))
 
 
 def replay(db: sqlite3.Connection, record: LogRecord) -> None:

@@ -78,7 +78,9 @@ def copy(*, back: bool, replace: bool, config_path: str | None, as_json: bool) -
         print("next: remove url from [store] and start the head")
     else:
         print(f"copied {path} as record {position}: {format_size(size_bytes)}")
-        print("next: start the head; a second one needs the same gsched.toml and directory pki")
+        print(
+            "next: start the head; gsched token create --role head prints a line for a second one"
+        )
     return 0
 
 

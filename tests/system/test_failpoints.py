@@ -196,6 +196,7 @@ def test_every_failpoint_is_in_one_of_the_three_sweeps() -> None:
         "backup.",
         "restore.",
         "join.",
+        "authority.",
         "delivery.",
     )
     assert sorted(swept) == sorted(p for p in FAILPOINTS if not p.startswith(others))

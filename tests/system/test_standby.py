@@ -1,13 +1,9 @@
 """Two heads and one store in PostgreSQL: one rules, the other follows and goes on."""
 
 import json
-import os
-import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,84 +13,27 @@ from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, command_environment, run_command
 from tests.support.ports import free_port
 from tests.support.postgres import Postgres, postgres_server
+from tests.support.two_heads import (
+    LEASE_S,
+    answers,
+    contents,
+    follows,
+    give_authority,
+    head_of,
+    heads,
+    jobs,
+    newest,
+    rules,
+    server,
+    stand_by,
+    store,
+    store_command,
+    submit,
+)
 
+__all__ = ["heads", "server", "store"]
 pytest.importorskip("psycopg", reason="psycopg is not installed")
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("postgres")]
-
-LEASE_S = 1.0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with postgres_server() as made:
-        yield made
-
-
-@pytest.fixture
-def store(server: Postgres) -> Iterator[Postgres]:
-    yield server
-    server.psql("DROP TABLE IF EXISTS gsched_lease, gsched_log, gsched_base, gsched_file")
-
-
-@pytest.fixture
-def heads(store: Postgres, tmp_path: Path) -> Iterator[tuple[Cluster, Cluster]]:
-    """Return two heads of one cluster, not started."""
-    made = [head_of(store, tmp_path / name) for name in ("one", "two")]
-    try:
-        yield made[0], made[1]
-    finally:
-        for each in made:
-            each.stop()
-
-
-def head_of(store: Postgres, directory: Path) -> Cluster:
-    made = Cluster(directory, f"standby-{os.getpid()}-{directory.name}")
-    made.queues = f'[store]\nurl = "{store.url}"\nlease_s = {LEASE_S}\n'
-    return made
-
-
-def give_authority(first: Cluster, second: Cluster) -> None:
-    shutil.copytree(first.state_dir / "pki", second.state_dir / "pki", dirs_exist_ok=True)
-
-
-def join_as_head(first: Cluster, second: Cluster) -> Ran:
-    made = run_command("gsched", "token", "create", "--role", "head", head=first.socket)
-    assert made.status == 0, made.stderr
-    config = second.directory / "head.toml"
-    config.write_text(f'[head]\nstate_dir = "{second.state_dir}"\n', encoding="utf-8")
-    return run_command(*made.stdout.split(), "--config", str(config))
-
-
-def submit(cluster: Cluster, *words: str) -> str:
-    ran = run_command("gsub", "-h", *words, "--", "true", head=cluster.socket, cwd=cluster.jobs)
-    assert ran.status == 0, ran.stderr
-    return ran.stdout.partition(".")[0]
-
-
-def jobs(cluster: Cluster) -> list[str]:
-    return [str(row.id) for row in cluster.head.jobs().jobs]
-
-
-def rules(cluster: Cluster) -> bool:
-    return "this head rules" in cluster.log("head.log")
-
-
-def follows(cluster: Cluster, position: int) -> bool:
-    database = cluster.state_dir / "gsched.db"
-    if not database.exists():
-        return False
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
-        row = db.execute("SELECT value FROM meta WHERE key = 'log_position'").fetchone()
-    return row is not None and int(row[0]) >= position
-
-
-def newest(store: Postgres) -> int:
-    return int(store.psql("SELECT max(position) FROM gsched_log"))
-
-
-def contents(cluster: Cluster) -> list[str]:
-    with sqlite3.connect(f"file:{cluster.state_dir / 'gsched.db'}?mode=ro", uri=True) as db:
-        return sorted(db.iterdump())
 
 
 def test_a_second_head_follows_and_goes_on_when_the_first_is_killed(
@@ -116,19 +55,6 @@ def test_a_second_head_follows_and_goes_on_when_the_first_is_killed(
 
     assert jobs(second) == before
     assert submit(second) == "5"
-
-
-def stand_by(first: Cluster, second: Cluster) -> None:
-    give_authority(first, second)
-    second.start_head(wait=False)
-    wait_until(lambda: answers(second), what="the second head to answer")
-
-
-def answers(cluster: Cluster) -> bool:
-    try:
-        return cluster.head.health().ok
-    except GschedError:
-        return False
 
 
 def test_a_head_that_stands_by_answers_reads_with_their_age_and_refuses_changes(
@@ -430,11 +356,6 @@ def test_a_head_killed_between_the_two_commits_goes_on_with_the_record(
     assert f"at record {last + 1}" in first.log("head.log")
 
 
-def store_command(cluster: Cluster, *words: str) -> Ran:
-    config = str(cluster.directory / "head.toml")
-    return run_command("gsched", "store", *words, "--config", config)
-
-
 def test_a_site_moves_to_the_store_and_back(heads: tuple[Cluster, Cluster]) -> None:
     first, second = heads
     tables, first.queues = first.queues, ""
@@ -465,70 +386,6 @@ def test_a_site_moves_to_the_store_and_back(heads: tuple[Cluster, Cluster]) -> N
     first.queues = ""
     first.start_head()
     assert jobs(first) == submitted
-
-
-def test_a_second_head_without_the_authority_of_the_first_does_not_stand_by(
-    heads: tuple[Cluster, Cluster],
-) -> None:
-    first, second = heads
-    first.start_head()
-    second.start_head(wait=False)
-
-    assert second.head_process.wait(30) == 78
-    assert "has no authority" in second.log("head.log")
-    assert "gsched token create --role head" in second.log("head.log")
-
-
-def test_a_second_head_joins_and_takes_over_what_becomes_of_authority_and_hosts(
-    heads: tuple[Cluster, Cluster],
-) -> None:
-    """Tokens, revocations, snapshots of code, and an authority that is replaced meanwhile."""
-    first, second = heads
-    first.start_head()
-    joined = join_as_head(first, second)
-    assert joined.status == 0, joined.stderr
-    for name in ("pki", "pki/authority.pem"):
-        assert (second.state_dir / name).stat().st_mode & 0o077 == 0
-    assert "PRIVATE" not in joined.stdout + joined.stderr
-    again = join_as_head(first, second)
-    assert "there is an authority already" in again.stderr
-    assert "made by gsched init" in again.stderr
-    second.start_head(wait=False)
-    wait_until(lambda: answers(second), what="the second head to answer")
-    for words in (
-        ("gnodes", "revoke", "n9"),
-        ("gsched", "token", "create", "--role", "node", "--name", "n8"),
-        ("gsched", "authority", "replace"),
-        ("gsched", "authority", "finish"),
-        ("gsched", "authority", "replace"),
-    ):
-        ran = run_command(*words, head=first.socket)
-        assert ran.status == 0, (words, ran.stderr)
-    (first.jobs / "program.py").write_text("print('from the snapshot')\n")
-    run = ("gsub", "-h", "--snapshot", "--", sys.executable, "program.py")
-    ran = run_command(*run, head=first.socket, cwd=first.jobs)
-    assert ran.status == 0, ran.stderr
-    first.kill_head()
-    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
-    wait_until(lambda: answers(second) and not standing(second), what="the second head")
-
-    files = [(each.state_dir / "pki" / "next.pem").read_text() for each in heads]
-    assert files[0] == files[1]
-    files = [(each.state_dir / "pki" / "authority.pem").read_text() for each in heads]
-    assert files[0] == files[1]
-    assert "taken over" in second.log("head.log")
-    assert "n8" in run_command("gsched", "token", "list", head=second.socket).stdout
-    assert "node/n9" in second.head.authority().revoked
-    second._node_port = int((second.state_dir / "gschedd.port").read_text())
-    second.start_node("n1", cpus=2)
-    assert run_command("grls", "1", head=second.socket).status == 0
-    second.head.wait(["1"], timeout_s=60)
-    outputs = [path.read_text() for path in first.jobs.glob("*.o1")]
-    assert outputs == ["from the snapshot\n"]
-
-
-def standing(cluster: Cluster) -> bool:
-    return "stands by" in run_command("gstat", head=cluster.socket).stderr
 
 
 def test_the_status_names_the_head_that_rules(heads: tuple[Cluster, Cluster]) -> None:

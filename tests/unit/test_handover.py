@@ -11,27 +11,12 @@ from gsched.pki import issuing, sealed
 from gsched.pki.files import AUTHORITY, NEXT
 from gsched.pki.names import CertificateError
 from gschedd.http.handover import (
-    NOTE,
     AuthorityFiles,
     handed_on,
     read_files,
     take_authority,
     write_files,
 )
-
-
-class Notes:
-    """A store of notes in memory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, str] = {}
-
-    def notes(self, kind: str) -> dict[str, str]:
-        assert kind == NOTE
-        return self.kept
-
-    def save_note(self, kind: str, name: str, text: str | None) -> None:
-        raise NotImplementedError
 
 
 def made() -> str:
@@ -52,14 +37,14 @@ def test_a_head_follows_all_replacements_from_the_authority_that_it_has(here: Pa
         AuthorityFiles(two),
         AuthorityFiles(two, three),
     ]
-    store = Notes()
+    notes: dict[str, str] = {}
     for before, now in itertools.pairwise(states):
-        store.kept.update([handed_on(before, now)])
-        assert one not in str(store.kept)
-        assert "PRIVATE" not in str(store.kept)
+        notes.update([handed_on(before, now)])
+        assert one not in str(notes)
+        assert "PRIVATE" not in str(notes)
     for state in states:
         write_files(str(here), state)
-        take_authority(store, str(here.parent))
+        take_authority(lambda _: notes, str(here.parent))
         assert read_files(str(here)) == states[-1]
         assert (here / AUTHORITY).stat().st_mode & 0o077 == 0
     assert (here / NEXT).stat().st_mode & 0o077 == 0
@@ -67,21 +52,21 @@ def test_a_head_follows_all_replacements_from_the_authority_that_it_has(here: Pa
 
 def test_a_replacement_that_has_ended_leaves_no_next_authority(here: Path) -> None:
     one, two = made(), made()
-    store = Notes()
-    store.kept.update([handed_on(AuthorityFiles(one, two), AuthorityFiles(two))])
+    notes: dict[str, str] = {}
+    notes.update([handed_on(AuthorityFiles(one, two), AuthorityFiles(two))])
     write_files(str(here), AuthorityFiles(one, two))
-    take_authority(store, str(here.parent))
+    take_authority(lambda _: notes, str(here.parent))
     assert os.listdir(here) == [AUTHORITY]
 
 
 def test_a_note_that_somebody_has_changed_is_refused(here: Path) -> None:
     one, two = made(), made()
     name, text = handed_on(AuthorityFiles(one), AuthorityFiles(one, two))
-    store = Notes()
-    store.kept[name] = text[:-8] + "AAAAAAA="
+    notes: dict[str, str] = {}
+    notes[name] = text[:-8] + "AAAAAAA="
     write_files(str(here), AuthorityFiles(one))
     with pytest.raises(ConfigError, match="broken"):
-        take_authority(store, str(here.parent))
+        take_authority(lambda _: notes, str(here.parent))
     assert read_files(str(here)) == AuthorityFiles(one)
 
 
@@ -91,3 +76,13 @@ def test_only_the_same_authority_opens_what_was_sealed() -> None:
     assert sealed.opened(one, text) == b"content"
     with pytest.raises(CertificateError):
         sealed.opened(two, text)
+
+
+def test_a_head_killed_while_a_replacement_ends_has_one_authority(here: Path) -> None:
+    """The new one takes the place of the old one in one step: no file is there twice."""
+    one, two = made(), made()
+    write_files(str(here), AuthorityFiles(one, two))
+    inode = (here / NEXT).stat().st_ino
+    write_files(str(here), AuthorityFiles(two))
+    assert read_files(str(here)) == AuthorityFiles(two)
+    assert (here / AUTHORITY).stat().st_ino == inode
