@@ -143,15 +143,37 @@ def test_limits_that_the_site_asks_for(launcher: Launcher) -> None:
 def test_limits_of_jobs_that_need_no_other_user(launcher: Launcher, nice: int) -> None:
     """The supervisor's own are not changed by it."""
     argv = [BASH, "-c", "ulimit -Sn; grep NoNewPrivs /proc/self/status"]
-    for job, changes in enumerate(({}, {"open_files": 300}, {"no_new_privileges": True}), 1):
-        launcher.run(launcher.task(job, argv, nice=nice, **changes))  # type: ignore[arg-type] # fields
+    changes: list[dict[str, Any]] = [{}, {"open_files": 300}, {"no_new_privileges": True}, {}]
+    supervisors = set()
+    for job, changed in enumerate(changes, 1):
+        launcher.run(launcher.task(job, argv, nice=nice, **changed))
+        supervisors.add(launcher.started(job)["pid"])
 
-    said = [launcher.output(job).split() for job in (1, 2, 3)]
+    said = [launcher.output(job).split() for job in range(1, 5)]
     assert said == [
         ["1024", "NoNewPrivs:", "0"],
         ["300", "NoNewPrivs:", "0"],
         ["1024", "NoNewPrivs:", "1"],
+        ["1024", "NoNewPrivs:", "0"],
     ]
+    assert len(supervisors) == 1
+    journals = [(launcher.directory(job) / "journal").read_bytes() for job in range(1, 5)]
+    assert [b"\nmay run\n" in each for each in journals] == [nice == 0] * 4
+
+
+def test_a_program_without_new_privileges_that_cannot_be_started_says_why(
+    launcher: Launcher,
+) -> None:
+    """What fails in the thread that starts it is told as if there were no thread."""
+    for job, no_new_privileges in ((1, False), (2, True)):
+        task = launcher.task(job, ["/nowhere/program"], no_new_privileges=no_new_privileges)
+        launcher.run(task)
+
+    records = [launcher.exit_record(job) for job in (1, 2)]
+    assert records[0]["kind"] == records[1]["kind"] == "launch_failed"
+    assert records[0]["message"].startswith("cannot run /nowhere/program: No such file")
+    assert records[0]["message"] == records[1]["message"]
+    assert records[0]["failure"] == records[1]["failure"]
 
 
 def test_a_setuid_program_gains_nothing_where_the_site_says_so(launcher: Launcher) -> None:
