@@ -31,13 +31,13 @@ class PreemptionConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         min_run_s: a job runs for so long before it is preempted.
         again_s: and for so long before it is preempted once more.
         wait_s: a job waits for so long before others are preempted for it.
-        max_loss: the rule ``share`` costs no more than this part of the time of all nodes, with up
-            to that of a day in advance.
+        max_loss: the rule ``share`` costs no more than this part of the time of all nodes since the
+            head started, and an hour. What is not used is kept, up to that of a day.
     """
 
     by: tuple[PreemptRule, ...] = ()
     mode: PreemptMode = "requeue"
-    min_run_s: Seconds = 300.0
+    min_run_s: Seconds = 60.0
     again_s: Seconds = 1800.0
     wait_s: Seconds = 0.0
     max_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.02

@@ -229,7 +229,7 @@ def _notice(
     elif isinstance(fact, f.GpusIdled):
         words = f"its GPUs were idle, so it was {ENDINGS[fact.action]}"
     elif isinstance(fact, f.JobPreempted):
-        words = f"it was preempted ({fact.way}) {fact.why}"
+        words = f"it was preempted ({fact.way}): {fact.why}"
     return Notice(
         event=event,
         seq=seq,

@@ -64,30 +64,29 @@ class Preemption(Struct, frozen=True, kw_only=True):
     allocation: Allocation
     victims: tuple[Victim, ...]
 
-    @property
-    def cost(self) -> tuple[int, float, int]:
-        """Return by what preemptions are compared: the worst way, the lost work, the jobs."""
+    def cost(self, more: float) -> tuple[int, float, int]:
+        """Return by what preemptions are compared: the worst way, the lost work, the jobs.
+
+        Args:
+            more: counts as lost work.
+        """
         worst = max(WAYS.index(each.way) for each in self.victims)
-        return (worst, sum(each.loss for each in self.victims), len(self.victims))
+        return (worst, sum(each.loss for each in self.victims) + more, len(self.victims))
 
 
 class Surplus(NamedTuple):
-    """How much of what each owner has may be taken away.
+    """How much of what each owner has may be taken away; of others there is no limit.
 
-    Attributes:
-        of: by owner; of others there is no limit.
-        whole: a job that has more than what is left of that stays; else one that has up to twice as
-            much may give way: then its owner has less too little than it had too much.
+    A job that has up to twice as much as what is left of that may give way: then its owner has less
+    too little than it had too much.
     """
 
     of: Mapping[str, float]
-    whole: bool = False
 
     def has(self, candidate: Preemptible, taken: float) -> bool:
         """Return whether a job may be taken after so much."""
         left = self.of.get(candidate.owner, math.inf) - taken
-        part = candidate.size if self.whole else candidate.size / 2
-        return left > LEAST_SIZE and left >= part - LEAST_SIZE
+        return left > LEAST_SIZE and left >= candidate.size / 2 - LEAST_SIZE
 
 
 class _PossibleWay(NamedTuple):
@@ -129,6 +128,7 @@ def choose(
     candidates: Sequence[Preemptible],
     closed: frozenset[Closed] = frozenset(),
     surplus: Surplus | None = None,
+    breaks: Mapping[str, float] | None = None,
 ) -> Preemption | None:
     """Return the preemption that costs least by which a request fits; None: there is none.
 
@@ -138,6 +138,7 @@ def choose(
         candidates: who may give way.
         closed: nodes and parts of nodes on which the job may not start, nor a job that migrates.
         surplus: how much jobs may be taken from each owner; None: there is no limit.
+        breaks: what it counts as lost work to take a part of a node, by node.
     """
     surplus = surplus or Surplus({})
     request = at_count(request, request.places) if is_elastic(request) else request
@@ -147,11 +148,12 @@ def choose(
             for share in each.allocation:
                 by_node.setdefault(share.node, []).append(each)
         found = [
-            _least(request, spaces, there, frozenset({node}), closed, surplus)
-            for node, there in by_node.items()
+            (there.cost((breaks or {}).get(node, 0.0)), node, there)
+            for node, on_it in by_node.items()
             if node in spaces
+            and (there := _least(request, spaces, on_it, frozenset({node}), closed, surplus))
         ]
-        return min((each for each in found if each), key=lambda each: each.cost, default=None)
+        return min(found)[2] if found else None
     return _least(request, spaces, candidates, frozenset(), closed, surplus)
 
 

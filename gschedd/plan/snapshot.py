@@ -222,6 +222,7 @@ class Wait(Struct, frozen=True, kw_only=True):
         first: the job of the class that is next.
         predicted_start_s: when ``first`` starts if all runs as planned, where that can be said.
         reserved: ``first`` holds the reservation.
+        reserved_on: on which nodes.
         lacking: there is no room for it, so that it need not be looked at again before something is
             given back that could help; of the others nothing is assumed.
         gives_way: which running jobs will give way for ``first``, and when, in words.
@@ -232,6 +233,7 @@ class Wait(Struct, frozen=True, kw_only=True):
     reason: Lack | str
     predicted_start_s: float | None = None
     reserved: bool = False
+    reserved_on: tuple[str, ...] = ()
     lacking: bool = False
     gives_way: str = ""
 

@@ -25,6 +25,9 @@ from gsched.errors import ConfigError
 #: The name of an association: an account and a user of it; an account alone has no user ("").
 Association = tuple[str, str]
 
+#: However much one has used, its shares count at least by this part in `ShareTree.entitlements`.
+LEAST_LEVEL: Final = 0.1
+
 _BY_LEVEL: Final = attrgetter("level_fs")
 
 
@@ -189,21 +192,32 @@ class ShareTree:
         return {node.key: _standing(node, whole) for node in nodes}
 
     def entitlements(
-        self, demand: Mapping[Association, float], whole: float = 1.0
+        self,
+        demand: Mapping[Association, float],
+        usage: Mapping[Association, float],
+        whole: float = 1.0,
     ) -> dict[Association, float]:
-        """Return what each user with a demand is entitled to of a whole, by shares alone.
+        """Return what each user with a demand is entitled to of a whole.
 
-        What an account or user does not need is divided among its siblings, by their shares.
+        A whole is divided among siblings by their shares; those of one that has used more than its
+        share count less, in proportion. What one does not need is divided among the others.
 
         Args:
             demand: of users, in the unit of ``whole``; of unknown users and accounts ignored.
+            usage: as in `factors`.
         """
+        self._compute(usage)
+        nodes = (*self._order, *self._users.values())
+        weights = {
+            node.key: (node.shares or 0.0) * min(1.0, max(node.level_fs, LEAST_LEVEL))
+            for node in nodes
+        }
         self._compute(demand)
         found: dict[Association, float] = {}
         parts: list[tuple[_Node, float]] = [(self._order[0], whole)]
         for node, part in parts:  # it grows meanwhile
             if isinstance(node, _Account):
-                parts += _filled(node.members, part)
+                parts += _filled(node.members, weights, part)
             elif node.usage:
                 found[node.key] = part
         return found
@@ -243,18 +257,21 @@ class ShareTree:
                 groups += _groups(accounts)
 
 
-def _filled(members: Sequence[_Node], whole: float) -> Iterator[tuple[_Node, float]]:
-    """Yield what of a whole each member gets: its part by shares, no more than it needs."""
-    left = whole
-    shares = sum(member.shares or 0.0 for member in members if member.usage)
+def _filled(
+    members: Sequence[_Node], weights: Mapping[Association, float], whole: float
+) -> Iterator[tuple[_Node, float]]:
+    """Yield what of a whole each member gets: its part by weight, no more than it needs."""
+    wanting = [member for member in members if member.usage]
+    left, rest = whole, sum(weights[member.key] for member in wanting)
 
     def level(member: _Node) -> float:
-        return member.usage / member.shares if member.shares else math.inf
+        weight = weights[member.key]
+        return member.usage / weight if weight else math.inf
 
-    for member in sorted((member for member in members if member.usage), key=level):
-        part = left * (member.shares or 0.0) / shares if shares else 0.0
-        part = min(part, member.usage)
-        left, shares = left - part, shares - (member.shares or 0.0)
+    for member in sorted(wanting, key=level):
+        weight = weights[member.key]
+        part = min(left * weight / rest if rest > 0 else 0.0, member.usage)
+        left, rest = left - part, rest - weight
         yield member, part
 
 

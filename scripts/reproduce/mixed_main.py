@@ -7,6 +7,7 @@ the twenty users' jobs.
 """
 
 import argparse
+import math
 import random
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ NODES: Final = 4
 GPUS: Final = 8
 USERS: Final = [f"user{number}" for number in range(20)]
 FLOOD: Final = "flood"
+#: Users state walltimes in multiples of this, seconds.
+ROUND_S: Final = 600.0
 #: Weights of the numbers of GPUs of a job.
 SIZES: Final = {1: 50, 2: 20, 4: 20, 8: 10}
 POLICIES: Final = {"balance": balance.plan, "fifo": fifo.plan}
@@ -71,7 +74,7 @@ def flood_jobs(wanted: Wanted, draw: random.Random) -> list[TraceJob]:
 
 def _job(user: str, at_s: float, gpus: int, runs_s: float) -> TraceJob:
     runs_s = max(60.0, runs_s)
-    walltime_s = runs_s * 1.5
+    walltime_s = math.ceil(runs_s * 1.5 / ROUND_S) * ROUND_S
     return TraceJob(
         submit_s=at_s, duration_s=runs_s, user=user, cpus=gpus, gpus=gpus, walltime_s=walltime_s
     )

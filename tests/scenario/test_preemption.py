@@ -170,6 +170,8 @@ def test_a_job_that_does_not_save_its_state_in_time_is_requeued() -> None:
     here.run_until(600)
     assert here.started_s(high) == pytest.approx(400, abs=5)
     assert here.job(low).requeues == 1
+    assert (ways(here, low), here.job(low).preemptions) == (["checkpoint", "requeue"], 1)
+    assert here.job(low).preempted_gpu_s == pytest.approx(400, abs=5)
 
 
 def test_what_is_vacated_is_kept_for_the_waiting_job_through_a_restart() -> None:
@@ -272,7 +274,7 @@ def test_of_rules_that_contradict_each_other_the_first_counts() -> None:
 
 
 def test_a_user_below_its_share_gets_it_within_the_minimum_run() -> None:
-    """Of four GPUs bob gets two, not more; what he has is not taken back."""
+    """Bob gets what he is entitled to, then he and alice have used the same, and two GPUs each."""
     here = world(by=("share",))
     alices = [here.submit(ONE_GPU, program=LONG, account="all") for _ in range(6)]
     here.run_until(10)
@@ -281,10 +283,68 @@ def test_a_user_below_its_share_gets_it_within_the_minimum_run() -> None:
     here.run_until(59)
     assert [here.started_s(job) for job in bobs] == [None] * 4
     here.run_until(65)
-    assert sum(here.started_s(job) is not None for job in bobs) == 2
+    assert sum(here.started_s(job) is not None for job in bobs) == 3
     here.run_until(8000)
     running = here.head.state.running
     assert (sum(job in running for job in alices), sum(job in running for job in bobs)) == (2, 2)
+    assert (len(ways(here, *alices)), len(ways(here, *bobs))) == (3, 1)
+    usage = here.head.state.usage.usage(here.now_s)
+    assert usage["all", "alice"] == pytest.approx(usage["all", "bob"], rel=0.02)
+
+
+def test_a_job_that_gave_way_by_share_waits_behind_those_of_its_user() -> None:
+    """Else it is the next of his that starts, and no other job gets its GPU for half an hour."""
+    here = world(by=("share",))
+    first = [here.submit(ONE_GPU, runs_s=300, account="all") for _ in range(4)]
+    rest = [here.submit(ONE_GPU, runs_s=300, account="all") for _ in range(2)]
+    here.run_until(100)
+    here.submit(ONE_GPU, runs_s=20, account="all", by=BOB)
+    later = here.submit(ONE_GPU, runs_s=300, account="all")
+
+    here.run_until(150)
+    assert ways(here, *first) == ["requeue"]
+    (gave_way,) = (job for job in first if here.state(job) == "queued")
+    assert [here.state(job) for job in rest] == ["running", "queued"]
+    here.run_until(310)
+    assert (here.state(rest[1]), here.state(gave_way)) == ("running", "running")
+    here.run_until(3000)
+    assert not here.head.state.jobs
+    assert (here.done[gave_way].started_s or 0) < (here.done[later].started_s or 0)
+
+
+def test_a_node_that_jobs_may_leave_as_a_whole_is_not_taken_in_part() -> None:
+    """The job on the other node has lost a little more, and gives way nevertheless."""
+    here = world(nodes=2, gpus=4)
+    here.submit("nodes=1:ppn=1:gpus=3", program=LONG, qos="kept")
+    beside = here.submit(ONE_GPU, program=LONG, qos="low")
+    here.run_until(50)
+    whole = [here.submit(ONE_GPU, program=LONG, qos="low") for _ in range(4)]
+    here.run_until(200)
+    assert here.machine_of(beside) not in {here.machine_of(job) for job in whole}
+    small = here.submit(ONE_GPU, program=LONG, by=BOB, qos="high")
+    here.run_until(300)
+
+    assert ways(here, beside, *whole) == ["requeue"]
+    assert ways(here, beside) == ["requeue"]
+    assert here.started_s(small) == pytest.approx(200, abs=3)
+
+
+@pytest.mark.parametrize(("walltime", "expected"), [("walltime=150", 1), ("walltime=20000", 0)])
+def test_no_job_takes_what_the_reservation_of_a_job_ahead_of_it_needs(
+    walltime: str, expected: int
+) -> None:
+    """The first job waits for one that stays; the second may have a GPU there until then."""
+    here = world(gpus=4)
+    here.submit("nodes=1:ppn=1:gpus=2,walltime=400", runs_s=400, qos="kept")
+    lows = [here.submit(f"{ONE_GPU},walltime=9000", program=LONG, qos="low") for _ in range(2)]
+    here.run_until(100)
+    first = here.submit("nodes=1:ppn=1:gpus=4,walltime=1000", program=LONG, by=BOB, qos="high")
+    here.submit(f"{ONE_GPU},{walltime}", runs_s=100, by=BOB, qos="high")
+    here.run_until(300)
+
+    assert len(ways(here, *lows)) == expected
+    here.run_until(500)
+    assert here.started_s(first) == pytest.approx(400, abs=3)
 
 
 def test_no_more_work_is_lost_for_shares_than_is_allowed() -> None:

@@ -11,11 +11,13 @@ from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.question import question_of
 from gschedd.core.forecast.start import answer_to
 from gschedd.core.requests import commands as c
+from gschedd.core.state import facts as f
 from gschedd.core.state.settings import Caller
 from gschedd.core.views.reservations import reservation_rows
 from gschedd.plan.reserved import WithReservations
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.queue import balance, fifo
+from tests.support.saving import Program
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, World, node
 
 POLICIES = [WithReservations(fifo.plan), WithReservations(balance.plan)]
@@ -127,6 +129,32 @@ def test_a_rerunnable_job_in_the_way_is_requeued_at_its_beginning() -> None:
     assert "reservation r has begun" in world.job(long).requeue_reason
     world.run_until(220)
     assert world.started_s(long) == 200
+
+
+@pytest.mark.parametrize(
+    ("may", "expected"),
+    [("rerun", ["checkpoint", "requeue"]), ("not rerun", ["checkpoint"])],
+)
+def test_a_job_in_the_way_is_told_once_in_which_manner_it_gives_way(
+    may: str, expected: list[str]
+) -> None:
+    """It never saves its state, is asked again and again, and is requeued if it may be."""
+    world, rerunnable = one_node(), may == "rerun"
+    silent = Program(runs_s=1e6, saves_s=None)
+    long = world.submit("nodes=1:ppn=4", program=silent, movable=True, rerunnable=rerunnable)
+    world.run_until(10)
+    world.do(change(to_s=BEGIN_S + 10_000.0))
+
+    world.run_until(5000)
+
+    told = [fact for fact in world.told(f.JobPreempted, long) if isinstance(fact, f.JobPreempted)]
+    assert [fact.way for fact in told] == expected
+    assert {fact.why for fact in told} == {"reservation r has begun"}
+    assert world.job(long).preemptions == 1
+    assert len(world.told(f.MigrationRequested, long)) == (1 if rerunnable else 3)
+    lost_gpu_s = world.job(long).preempted_gpu_s
+    assert lost_gpu_s == 0, "it has no GPU"
+    assert told[-1].lost_s == (pytest.approx(400, abs=5) if rerunnable else 0)
 
 
 @pytest.mark.parametrize("how", ["not rerunnable", "ignore_jobs"])

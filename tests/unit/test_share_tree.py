@@ -204,3 +204,44 @@ def test_a_tree_of_a_thousand_levels_is_ranked() -> None:
 
     assert found["a0", "ann"] == 1.0
     assert found["a2999", "ann"] == pytest.approx(1 / 3_000)
+
+
+def two_projects() -> ShareTree:
+    """Return a tree of two projects; ann and bob are in the one, eve in the other."""
+    accounts = [ShareAccount(name="root")]
+    accounts += [ShareAccount(name=name, parent="root") for name in ("one", "two")]
+    members = (("one", "ann", 3.0), ("one", "bob", 1.0), ("two", "eve", 1.0))
+    return ShareTree(accounts, [ShareUser(account=a, user=u, shares=s) for a, u, s in members])
+
+
+ANN, BOB, EVE = ("one", "ann"), ("one", "bob"), ("two", "eve")
+
+
+@pytest.mark.parametrize(
+    ("demand", "usage", "expected"),
+    [
+        pytest.param({ANN: 9, BOB: 9, EVE: 9}, {}, {ANN: 3, BOB: 1, EVE: 4}, id="by shares"),
+        pytest.param({ANN: 1, BOB: 9, EVE: 2}, {}, {ANN: 1, BOB: 5, EVE: 2}, id="what is left"),
+        pytest.param({ANN: 9, EVE: 9}, {ANN: 3, EVE: 1}, {ANN: 3.2, EVE: 4.8}, id="by usage"),
+        pytest.param({EVE: 9}, {EVE: 1000}, {EVE: 8}, id="alone"),
+        pytest.param(
+            {ANN: 9, BOB: 9, EVE: 9}, {ANN: 4, BOB: 0, EVE: 4}, {ANN: 2.769, BOB: 1.231, EVE: 4}
+        ),
+    ],
+)
+def test_a_whole_is_divided_by_shares_and_usage_among_those_who_need_it(
+    demand: dict[Association, float],
+    usage: dict[Association, float],
+    expected: dict[Association, float],
+) -> None:
+    found = two_projects().entitlements(demand, usage, 8.0)
+
+    assert found == pytest.approx(expected, abs=0.001)
+
+
+def test_shares_count_by_a_tenth_at_least() -> None:
+    users = [ShareUser(account="root", user=f"u{at}") for at in range(30)]
+    tree = ShareTree([ShareAccount(name="root")], users)
+    found = tree.entitlements({("root", "u0"): 9, ("root", "u1"): 9}, {("root", "u0"): 1}, 1.1)
+
+    assert found == pytest.approx({("root", "u0"): 0.1, ("root", "u1"): 1.0})

@@ -11,6 +11,9 @@ def preempted(state: State, fact: f.JobPreempted) -> None:
     """A running job gives way."""
     job = state.jobs[fact.job]
     move(state, job, fact, job.state)
+    before = job.preempted
+    if before is None or (before.attempt, before.job_for) != (fact.attempt, fact.job_for):
+        job.preemptions += 1  # else it gives way in another manner than it was first asked
     job.preempted = Preempted(
         attempt=fact.attempt,
         at_s=fact.at_s,
@@ -18,8 +21,8 @@ def preempted(state: State, fact: f.JobPreempted) -> None:
         why=fact.why,
         job_for=fact.job_for,
         or_requeue=fact.or_requeue,
+        behind=fact.behind,
     )
-    job.preemptions += 1
     job.preempted_gpu_s += fact.gpus * fact.lost_s
 
 

@@ -29,6 +29,7 @@ class GiveWay(Struct, frozen=True, kw_only=True):
         why: in words, of which its owner is told.
         job_for: the waiting job that gets its resources; 0: none.
         or_requeue: it is requeued if it does not save its state in time.
+        behind: it waits as if it had been submitted with this number; 0: in its first place.
         by: who wants it.
     """
 
@@ -37,6 +38,7 @@ class GiveWay(Struct, frozen=True, kw_only=True):
     allocation: Allocation = ()
     job_for: int = 0
     or_requeue: bool = False
+    behind: int = 0
     by: str = "gsched"
 
 
@@ -75,29 +77,45 @@ def give_way(
     state: State, settings: Settings, job: Job, order: GiveWay, now_s: float
 ) -> Iterator[f.JobPreempted | f.MigrationRequested | f.StopRequested]:
     """Yield that a job gives way; `ways_of` has the way that is wanted."""
-    attempt, way = job.current_attempt, order.way
+    if order.way not in {"shrink", "migrate", "checkpoint"}:
+        yield from stopped(job, order, now_s)
+        return
+    yield from _announced(job, order, now_s)
+    move = Move(job=job.id, allocation=order.allocation, why=order.why)
+    yield requested(state, settings, job, move, by=order.by, now_s=now_s)
+
+
+def stopped(job: Job, order: GiveWay, now_s: float) -> Iterator[f.JobPreempted | f.StopRequested]:
+    """Yield that a job is stopped to give way, whatever it has not saved; see `give_way`."""
+    yield from _announced(job, order, now_s)
+    yield f.StopRequested(
+        at_s=now_s,
+        job=job.id,
+        attempt=job.attempts,
+        reason=StopReason.RERUN if order.way == "requeue" else StopReason.DELETE,
+        grace_s=job.spec.grace_s,
+        by=order.by,
+        message=order.why,
+    )
+
+
+def _announced(job: Job, order: GiveWay, now_s: float) -> Iterator[f.JobPreempted]:
+    """Yield that a job is preempted, once for each way in which an attempt is asked to."""
+    attempt, before = job.current_attempt, job.preempted
+    if before is not None and (before.attempt, before.way, before.job_for, before.why) == (
+        *(attempt.number, order.way, order.job_for, order.why),
+    ):
+        return
     yield f.JobPreempted(
         at_s=now_s,
         job=job.id,
         attempt=attempt.number,
-        way=way,
+        way=order.way,
         why=order.why,
         by=order.by,
         job_for=order.job_for,
         gpus=percent_held(attempt.allocation) / WHOLE_PERCENT,
-        lost_s=lost_s(job, way, now_s),
+        lost_s=lost_s(job, order.way, now_s),
         or_requeue=order.or_requeue,
-    )
-    if way in {"shrink", "migrate", "checkpoint"}:
-        move = Move(job=job.id, allocation=order.allocation, why=order.why)
-        yield requested(state, settings, job, move, by=order.by, now_s=now_s)
-        return
-    yield f.StopRequested(
-        at_s=now_s,
-        job=job.id,
-        attempt=attempt.number,
-        reason=StopReason.RERUN if way == "requeue" else StopReason.DELETE,
-        grace_s=job.spec.grace_s,
-        by=order.by,
-        message=order.why,
+        behind=order.behind,
     )

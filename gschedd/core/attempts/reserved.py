@@ -14,15 +14,14 @@ from msgspec import structs
 
 from gsched.errors import GschedError
 from gsched.model.reservation import AtEnd, Reservation
-from gsched.model.states import AttemptState, JobState, NodeState, StopReason
+from gsched.model.states import JobState, NodeState, StopReason
 from gsched.model.units import format_duration
-from gschedd.core.attempts.migration import requested
+from gschedd.core.attempts.give_way import GiveWay, give_way, ways_of
 from gschedd.core.nodes.reserving import chosen, in_the_way, is_available
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
-from gschedd.plan.snapshot import Move
 
 #: For so long a node may be away until a reservation has another one, seconds: a gnode restarts.
 PATIENCE_S: Final = 60.0
@@ -109,7 +108,17 @@ def _ended(
         if reservation.at_end is AtEnd.REQUEUE:
             facts = list(given_way(state, settings, job, why, now_s))
         if not facts and not _is_leaving(job):
-            facts = [_stopped(job, StopReason.DELETE, why, now_s)]
+            facts = [
+                f.StopRequested(
+                    at_s=now_s,
+                    job=job.id,
+                    attempt=job.attempts,
+                    reason=StopReason.DELETE,
+                    grace_s=job.spec.grace_s,
+                    by="gsched",
+                    message=why,
+                )
+            ]
         yield from facts
     yield _next_or_none(state, reservation, now_s, why="its time is over")
 
@@ -151,9 +160,7 @@ def _repaired(
             if node.since_s + PATIENCE_S <= now_s:
                 failed.append(share.node)
             else:
-                at_s = node.since_s + PATIENCE_S
-                look_s = state.volatile.reservations_look_s
-                state.volatile.reservations_look_s = min(at_s, look_s or at_s)
+                _look_again(state, node.since_s + PATIENCE_S)
     if not failed or reservation.node_names or reservation.maintenance:
         return
     kept = tuple(share for share in reservation.shares if share.node not in failed)
@@ -180,6 +187,14 @@ def _cleared(
     why = f"reservation {reservation.name} has begun"
     for job in in_the_way(state, reservation).values():
         yield from given_way(state, settings, job, why, now_s)
+        if job.id in state.volatile.stuck:
+            _look_again(state, state.volatile.stuck[job.id])
+
+
+def _look_again(state: State, at_s: float) -> None:
+    """Let `due_reservations` look at that time, if not before."""
+    look_s = state.volatile.reservations_look_s
+    state.volatile.reservations_look_s = min(at_s, look_s or at_s)
 
 
 def may_give_way(job: Job) -> bool:
@@ -193,29 +208,15 @@ def _is_leaving(job: Job) -> bool:
 
 def given_way(
     state: State, settings: Settings, job: Job, why: str, now_s: float
-) -> Iterator[f.MigrationRequested | f.StopRequested]:
+) -> Iterator[f.JobPreempted | f.MigrationRequested | f.StopRequested]:
     """Yield what lets a running job give way; nothing if it may not, or does so already.
 
-    One that did not save its state when it was asked is requeued, if it is rerunnable.
+    One that did not save its state when it was asked is requeued, if it is rerunnable, else it is
+    asked again.
     """
-    if _is_leaving(job):
-        return
-    can_save = job.spec.movable and job.current_attempt.state is AttemptState.RUNNING
-    if can_save and not (state.volatile.refusals[job.id] and job.spec.rerunnable):
+    ways = ways_of(job, "requeue")
+    if "checkpoint" in ways and not (state.volatile.refusals[job.id] and "requeue" in ways):
         if job.id not in state.volatile.stuck:
-            move = Move(job=job.id, allocation=(), why=why)
-            yield requested(state, settings, job, move, by="gsched", now_s=now_s)
-    elif job.spec.rerunnable:
-        yield _stopped(job, StopReason.RERUN, why, now_s)
-
-
-def _stopped(job: Job, reason: StopReason, why: str, now_s: float) -> f.StopRequested:
-    return f.StopRequested(
-        at_s=now_s,
-        job=job.id,
-        attempt=job.attempts,
-        reason=reason,
-        grace_s=job.spec.grace_s,
-        by="gsched",
-        message=why,
-    )
+            yield from give_way(state, settings, job, GiveWay(way="checkpoint", why=why), now_s)
+    elif "requeue" in ways:
+        yield from give_way(state, settings, job, GiveWay(way="requeue", why=why), now_s)

@@ -22,6 +22,7 @@ from gsched.model.states import (
 )
 from gsched.model.wording import OVER_WALLTIME, outcome_words
 from gschedd.core.attempts.blame import suspect
+from gschedd.core.attempts.give_way import GiveWay, stopped
 from gschedd.core.attempts.idle_gpus import idle_time
 from gschedd.core.attempts.leaving import (
     has_left,
@@ -348,7 +349,7 @@ def _after_abandoned(state: State, fact: f.MigrationAbandoned) -> list[f.AnyFact
 
 def _still_preempted(
     state: State, job: Job, fact: f.MigrationAbandoned
-) -> Iterator[f.StopRequested | f.ClaimEnded]:
+) -> Iterator[f.JobPreempted | f.StopRequested | f.ClaimEnded]:
     """Yield that a job which was to give way is requeued, as it did not save its state in time.
 
     One that must not be stays, and the job that was to have its resources waits again.
@@ -360,15 +361,9 @@ def _still_preempted(
     if waiting is None or waiting.claim is None or job.id not in waiting.claim.jobs:
         return
     if preempted.or_requeue:
-        yield f.StopRequested(
-            at_s=fact.at_s,
-            job=job.id,
-            attempt=fact.attempt,
-            reason=StopReason.RERUN,
-            grace_s=job.spec.grace_s,
-            by="gsched",
-            message=f"{preempted.why}; {fact.reason}",
-        )
+        why = f"{preempted.why}; {fact.reason}"
+        order = GiveWay(way="requeue", why=why, job_for=waiting.id, behind=preempted.behind)
+        yield from stopped(job, order, fact.at_s)
         return
     reason = f"job {short_job_id(job.id)} stays: {fact.reason}"
     yield f.ClaimEnded(at_s=fact.at_s, job=waiting.id, reason=reason)

@@ -8,7 +8,7 @@ soon as all of that is free.
 import heapq
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -20,7 +20,8 @@ from gsched.model.resources import WHOLE_PERCENT, Allocation, Request, percent_h
 from gsched.model.states import AttemptState, JobState
 from gschedd.core.attempts.assign import Assigner
 from gschedd.core.attempts.give_way import GiveWay, give_way, lost_s, ways_of
-from gschedd.core.cycle.epoch import share_tree
+from gschedd.core.attempts.running import Running
+from gschedd.core.cycle.epoch import share_tree, usage_of
 from gschedd.core.cycle.run import limit_room
 from gschedd.core.state import facts as f
 from gschedd.core.state.ledger import owned_space
@@ -44,7 +45,7 @@ from gschedd.plan.preemption import (
 from gschedd.plan.snapshot import JobClass, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import covers
-from gschedd.plan.windows import barred, without
+from gschedd.plan.windows import Closed, barred, without
 
 #: So many waiting jobs are looked at: the first of the order.
 LOOKED_AT: Final = 16
@@ -56,7 +57,11 @@ PREDICTED: Final = 4
 LEAST_S: Final = 1.0
 #: Beyond the time that a job has to save its state and to end, seconds.
 MARGIN_S: Final = 60.0
+HOUR_S: Final = 3600.0
 DAY_S: Final = 86400.0
+#: To take a part of the GPUs of a node all of which jobs could vacate counts as losing the work of
+#: all of them for so long, seconds: a later job may need the whole node.
+BREAK_S: Final = 600.0
 #: Ends the words of the rule ``share``.
 ABOVE: Final = "above its share"
 #: How long a job whose claim has come to nothing pre-empts nobody, seconds; twice as long after
@@ -70,25 +75,32 @@ class Standings(NamedTuple):
 
     held: Mapping[Member, float]
     entitled: Mapping[Member, float]
-    factors: Mapping[Member, float]
+
+    def ratio(self, member: Member, more: float = 0.0) -> float:
+        """Return what a user has for what it is entitled to, with so much more."""
+        has = self.held.get(member, 0.0) + more
+        return has / max(self.entitled.get(member, 0.0), LEAST_SIZE)
 
 
 class LossBudget:
-    """How much work may be lost for shares: a part of the time of all nodes, saved for a day."""
+    """How much work may be lost for shares: a part of the time of all nodes.
+
+    It is saved for a day; a head that has just started has that of an hour.
+    """
 
     def __init__(self) -> None:
-        self._left_s = math.inf
-        self._at_s = 0.0
+        self._since_s: float | None = None  # what has come since then is left
 
     def left_s(self, max_loss: float, now_s: float) -> float:
         """Return what is left, seconds of all nodes."""
-        grown_s = self._left_s + max_loss * max(0.0, now_s - self._at_s)
-        self._left_s, self._at_s = min(grown_s, max_loss * DAY_S), now_s
-        return self._left_s
+        since_s = now_s - HOUR_S if self._since_s is None else self._since_s
+        self._since_s = min(max(since_s, now_s - DAY_S), now_s)
+        return max_loss * (now_s - self._since_s)
 
-    def take(self, loss_s: float) -> None:
-        """Note that work is lost."""
-        self._left_s -= loss_s
+    def take(self, max_loss: float, loss_s: float) -> None:
+        """Note that so much work of what is left is lost."""
+        if self._since_s is not None and max_loss:
+            self._since_s += loss_s / max_loss
 
 
 class Preemptions:
@@ -149,7 +161,8 @@ class Preemptions:
         self, state: State, settings: Settings, waits: dict[JobClass, Wait], now_s: float
     ) -> list[f.AnyFact]:
         """Return the next preemption; empty: there is none, and ``waits`` tell of those to come."""
-        left_s = self._budget.left_s(settings.config.preemption.max_loss, now_s)
+        max_loss = settings.config.preemption.max_loss
+        left_s = self._budget.left_s(max_loss, now_s)
         look = _Look(state, settings, now_s, left_s)
         for at, (job_class, job) in enumerate(_waiting(state, waits)):
             from_s = max(
@@ -158,10 +171,11 @@ class Preemptions:
             )
             found = look.preemption(job, job_class, now_s) if from_s <= now_s else None
             if found is not None:
-                self._budget.take(look.loss_by_share(job, found))
+                self._budget.take(max_loss, look.loss_by_share(job, found))
                 return list(_facts(state, settings, job, found, look, now_s))
             if at < PREDICTED:
                 self._predict(look, job, job_class, from_s, waits)
+            look.keep(job, waits[job_class])
         return []
 
     def _predict(
@@ -212,23 +226,27 @@ class _Look:
         self.settings = settings
         self.now_s = now_s
         self.rules = settings.config.preemption.by
+        self._candidates_of: dict[int, list[Preemptible]] = {}
+        self._members: dict[int, Member] = {}
         self._candidates: list[tuple[Job, Preemptible]] | None = None
         self._standings: Standings | None = None
         self._whole = _whole(state)
+        self._kept_nodes: frozenset[Closed] = frozenset()
+        self._kept_until_s = math.inf
 
     def preemption(self, job: Job, job_class: JobClass, at_s: float) -> Preemption | None:
         """Return which jobs give way for a job, if it were that time; None: it would not start."""
         state, request = self.state, job_class.request
-        found = [
-            each
-            for running, each in self.candidates
-            if each.from_s <= at_s and self.rule(job, running)
-        ]
+        candidates = self._candidates_for(job)
+        found = [each for each in candidates if each.from_s <= at_s]
         if not found:
             return None
         closed = barred(state.windows(at_s), at_s, job_class.walltime_s)
+        if job_class.walltime_s is None or at_s + job_class.walltime_s > self._kept_until_s:
+            closed |= self._kept_nodes
         spaces = Spaces(state.spaces)
-        chosen = choose(request, spaces, found, closed, self._surplus(job, request))
+        breaks = self._breaks(request, candidates)
+        chosen = choose(request, spaces, found, closed, self._surplus(), breaks)
         room = limit_room(state, at_s)
         if chosen is None or self.loss_by_share(job, chosen) > self.left_s:
             return None
@@ -237,15 +255,29 @@ class _Look:
         counted = amounts_there(chosen.allocation, spaces, job_class.walltime_s)
         return None if room.lack(job_class.party, counted) else chosen
 
+    def keep(self, job: Job, wait: Wait) -> None:
+        """Let what a job has reserved be vacated for no job behind it that would still run then.
+
+        It starts there when those jobs have ended that do not give way for it.
+        """
+        if not wait.reserved or wait.first != job.id:
+            return
+        give_way = {each.job for each in self._candidates_for(job)}
+        running = Running(self.state, self.settings, self.now_s)
+        ends = (
+            math.inf if each.end_s is None else each.end_s
+            for node in wait.reserved_on
+            for each in running.on(node)
+            if each.job not in give_way
+        )
+        self._kept_nodes = frozenset(wait.reserved_on)
+        self._kept_until_s = max(ends, default=self.now_s)
+
     def later(
         self, job: Job, job_class: JobClass, from_s: float
     ) -> tuple[float, Preemption] | None:
         """Return the earliest time at which others may give way, and who; None: never."""
-        times = {
-            each.from_s
-            for running, each in self.candidates
-            if each.from_s > self.now_s and self.rule(job, running)
-        }
+        times = {each.from_s for each in self._candidates_for(job) if each.from_s > self.now_s}
         ascending = sorted({max(from_s, at_s) for at_s in times} | {max(from_s, self.now_s)})
         last = self.preemption(job, job_class, ascending[-1])
         if last is None:
@@ -308,31 +340,24 @@ class _Look:
 
     def _by_share(self, waiting: Job, running: Job) -> str:
         mine, theirs = self._member(waiting), self._member(running)
-        held, entitled, factors = self.standings
-        if mine == theirs or factors.get(mine, 1.0) <= factors.get(theirs, 1.0):
+        have = self.standings.ratio(theirs)
+        if mine == theirs or have <= 1 + LEAST_SIZE:
             return ""
-        if held.get(theirs, 0.0) <= entitled.get(theirs, 0.0) + LEAST_SIZE:
-            return ""
-        wanted = held.get(mine, 0.0) + self._size_of(waiting.spec.request)
-        if wanted > entitled.get(mine, 0.0) + LEAST_SIZE and held.get(mine, 0.0) > 0:
+        if self.standings.ratio(mine, self._size_of(waiting.spec.request)) >= have:
             return ""
         return f"{mine[1]} is below its share, {theirs[1]} {ABOVE}"
 
-    def _surplus(self, job: Job, request: Request) -> Surplus:
+    def _surplus(self) -> Surplus:
         """Return how much jobs of others may be taken so that none gets below its share."""
         if self.rules != ("share",):
             return Surplus({})
-        held, entitled, _ = self.standings
-        size = self._size_of(request)
-        fits = size <= entitled.get(self._member(job), 0.0) + LEAST_SIZE
-        most = 0.0 if fits else size
-        return Surplus(
-            {str(m): part - max(entitled.get(m, 0.0), most) for m, part in held.items()},
-            whole=not fits,
-        )
+        held, entitled = self.standings
+        return Surplus({str(m): part - entitled.get(m, 0.0) for m, part in held.items()})
 
     def _member(self, job: Job) -> Member:
-        return member_of(job.spec, self.settings.projects)
+        if job.id not in self._members:
+            self._members[job.id] = member_of(job.spec, self.settings.projects)
+        return self._members[job.id]
 
     @property
     def standings(self) -> Standings:
@@ -342,7 +367,7 @@ class _Look:
         return self._standings
 
     def _stand(self) -> Standings:
-        state, priorities = self.state, self.state.priorities
+        state = self.state
         held: dict[Member, float] = {}
         for job in (*state.running.values(), *state.claims.values()):
             member = self._member(job)
@@ -354,9 +379,9 @@ class _Look:
                 member = (project if project in self.settings.projects else ROOT, user)
                 demand[member] = demand.get(member, 0.0) + len(order) * size
         loose = [user for project, user in demand if project == ROOT]
-        entitled = share_tree(self.settings, loose).entitlements(demand)
-        factors = priorities.factors if priorities is not None else {}
-        return Standings(held, entitled, factors)
+        usage = usage_of(state, self.settings, self.now_s)
+        entitled = share_tree(self.settings, loose).entitlements(demand, usage)
+        return Standings(held, entitled)
 
     def _size_of(self, request: Request) -> float:
         return self._part(request.cpus, request.memory_bytes, request.gpus)
@@ -380,6 +405,24 @@ class _Look:
             found = ((job, self._candidate(job)) for job in self.state.running.values())
             self._candidates = [(job, each) for job, each in found if each is not None]
         return self._candidates
+
+    def _candidates_for(self, job: Job) -> list[Preemptible]:
+        """Return all that give way for a job, now or later."""
+        if job.id not in self._candidates_of:
+            found = [each for running, each in self.candidates if self.rule(job, running)]
+            self._candidates_of[job.id] = found
+        return self._candidates_of[job.id]
+
+    def _breaks(self, request: Request, candidates: Iterable[Preemptible]) -> dict[str, float]:
+        """Return what it costs to take a part of a node that could be had as a whole, by node."""
+        whole = Spaces(self.state.spaces)
+        for each in candidates:
+            whole.give(each.allocation)
+        return {
+            space.name: BREAK_S * self._part(0, 0, space.total_gpus)
+            for space in whole
+            if len(space.gpus) == space.total_gpus > request.gpus > 0
+        }
 
     def _candidate(self, job: Job) -> Preemptible | None:
         attempt = job.current_attempt
@@ -470,6 +513,7 @@ def _facts(
             allocation=victim.allocation,
             job_for=job.id,
             or_requeue=saves and "requeue" in ways_of(running, look.mode(running)),
+            behind=state.next_job if rule.endswith(ABOVE) else 0,
         )
         yield from give_way(state, settings, running, order, now_s)
         moves = settings.config.moves

@@ -354,7 +354,8 @@ class JobPreempted(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, t
 
     ``job_for`` is the waiting job that gets its resources; 0: none. ``why`` is in words, ``gpus``
     is what the job held, and ``lost_s`` for how long its work since its last checkpoint took.
-    ``or_requeue``: it is requeued if it does not save its state in time.
+    ``or_requeue``: it is requeued if it does not save its state in time. ``behind``: it waits as if
+    it had been submitted with this number; 0: in its first place.
     """
 
     way: PreemptWay
@@ -364,6 +365,7 @@ class JobPreempted(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, t
     gpus: float = 0.0
     lost_s: float = 0.0
     or_requeue: bool = False
+    behind: int = 0
 
 
 class RoomClaimed(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from gsched.config.shares import ROOT, PriorityConfig
-from gsched.model.ids import submitted_number
 from gsched.model.job import JobSpec
 from gsched.model.priorities import PriorityTerms
 from gsched.model.resources import Inventory, Request
@@ -95,7 +94,7 @@ class Priorities:
     def key(self, job: Job) -> OrderKey:
         """Return by what waiting jobs are ordered: priority, submission, id."""
         priority = min(max(sum(self._terms(job)), -PRIORITY_MAX), PRIORITY_MAX)
-        return (submitted_number(job.id) - round(priority * _STEPS) * _BASE, job.id)
+        return (job.order_number - round(priority * _STEPS) * _BASE, job.id)
 
     def is_same_order(self, other: "Priorities") -> bool:
         """Return whether jobs have the same order as with other ones; never so with age."""

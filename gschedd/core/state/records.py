@@ -4,7 +4,7 @@ from msgspec import Struct, field
 
 from gsched.config.preemption import PreemptWay
 from gsched.model.arrays import Spans
-from gsched.model.ids import short_job_id
+from gsched.model.ids import short_job_id, submitted_number
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.machine import Machine
 from gsched.model.reports import Checkpoint, Progress
@@ -211,6 +211,7 @@ class Preempted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str
     job_for: int = 0
     or_requeue: bool = False
+    behind: int = 0
 
 
 class RoomClaim(Struct, frozen=True, kw_only=True):
@@ -361,6 +362,15 @@ class Job(SparseFields, kw_only=True, omit_defaults=True):
     def start_after_s(self) -> float:
         """Return the time before which it may not start, seconds since the epoch."""
         return max(self.spec.start_after_s, self.not_before_s)
+
+    @property
+    def order_number(self) -> int:
+        """Return by what it is ordered among jobs of equal priority: when it was submitted.
+
+        An element has the number of its array. A job that gave way may have a higher one.
+        """
+        behind = self.preempted.behind if self.preempted is not None else 0
+        return max(submitted_number(self.id), behind)
 
 
 class Probation(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import structs
 
 from gsched.config.nodes import SharingRules
-from gsched.model.ids import ELEMENT_BASE, submitted_number
+from gsched.model.ids import ELEMENT_BASE
 from gsched.model.job import JobSpec
 from gsched.model.reservation import Reservation
 from gsched.model.resources import Allocation, Gpu, Request, Share
@@ -288,7 +288,7 @@ class State:
         The first number holds priority and submission: an element has the place of its array.
         """
         priority = job.spec.priority + self.queue_priorities.get(job.spec.queue, 0)
-        return (submitted_number(job.id) - priority * ELEMENT_BASE, job.id)
+        return (job.order_number - priority * ELEMENT_BASE, job.id)
 
     def class_of(self, job: Job) -> JobClass:
         """Return what decides about the job together with others."""

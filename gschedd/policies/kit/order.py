@@ -280,6 +280,7 @@ class _Pass:
                 reason=reason,
                 predicted_start_s=predicted_s,
                 reserved=True,
+                reserved_on=tuple(self.spare),
                 lacking=True,
             )
         )
