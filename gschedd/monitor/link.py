@@ -84,7 +84,12 @@ class HeadLink:
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
             ) as response:
                 data = await response.read()
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except TimeoutError as error:
+            raise HeadUnreachableError(
+                f"the head has not answered for {timeout_s:g} s",
+                hint="it is busy or hangs; gsched doctor on its host says more",
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
             raise HeadUnreachableError(
                 f"the head does not answer: {str(error) or type(error).__name__}",
                 hint="is gschedd running? See its log",

@@ -292,12 +292,17 @@ def test_without_the_head_its_database_still_shows_the_queue(
     watched.head_process.send_signal(19)  # SIGSTOP: it hangs
     try:
         found = browser.get("/")
+        nodes = browser.get("/nodes")
     finally:
         watched.head_process.send_signal(18)
 
     assert found.status == 200
     assert "train" in found.text
-    assert "does not answer" in found.text
+    assert "The head does not answer; its database has no reasons of jobs." in found.text
+    assert re.search('data-label="CPUs"[^>]*>0<', found.text) is None  # the head alone knows them
+    assert nodes.status == 503
+    assert "The head does not answer." in nodes.text
+    assert "TimeoutError" not in found.text + nodes.text
 
 
 def test_without_the_head_its_database_still_shows_a_job(
@@ -305,17 +310,19 @@ def test_without_the_head_its_database_still_shows_a_job(
 ) -> None:
     (waits,) = submit(watched, name="waits")
     (held,) = submit(watched, name="held", holds=("user",))
-    here = browser.get(f"/jobs/{waits}").text
+    wait_until(
+        lambda: "no node has registered yet" in browser.get(f"/jobs/{waits}").text,
+        what="the reason of the head",
+    )
     watched.head_process.send_signal(19)  # SIGSTOP: it hangs
     try:
         pages = [browser.get(f"/jobs/{job}") for job in (waits, held)]
     finally:
         watched.head_process.send_signal(18)
 
-    assert "no node has registered yet" in here
     assert [page.status for page in pages] == [200, 200]
     assert "no node has registered yet" not in pages[0].text
-    assert all("the head has not answered yet" in page.text for page in pages)
+    assert all("The head has not answered yet" in page.text for page in pages)
     assert "grls -h u" in pages[1].text
 
 

@@ -8,9 +8,13 @@ from msgspec import Struct
 
 WIDTH: Final = 440
 HEIGHT: Final = 120
-#: Space for the scale at the left, and for times below.
-LEFT: Final = 52
+#: Space at the left for the texts of the scale: at least, for each letter, and between text and
+#: line. Space for times below, and on both sides of the middle of each.
+LEFT_LEAST: Final = 52
+LETTER: Final = 7
+AIR: Final = 4
 BOTTOM: Final = 20
+HALF_TIME: Final = 21
 TOP: Final = 8
 #: Points of a line at most: means of the samples in between.
 POINTS_MOST: Final = 180
@@ -32,6 +36,7 @@ class Chart(Struct, frozen=True, kw_only=True):
         lines: points of each unbroken piece, as SVG has them.
         areas: the same, closed along the bottom.
         limit: where the line of what was requested is; None: there is none.
+        left: where the lines begin.
         scale: heights and texts of the scale; ``times``: places and texts below.
     """
 
@@ -41,6 +46,7 @@ class Chart(Struct, frozen=True, kw_only=True):
     areas: list[str]
     limit: float | None
     limit_words: str
+    left: int
     scale: list[tuple[float, str]]
     times: list[tuple[float, str]]
 
@@ -70,9 +76,11 @@ def chart(  # noqa: PLR0913 # what a chart is made of
     figures = [figure for _, figure in points]
     top = most or 1.1 * max([*figures, limit or 0.0], default=0.0) or 1.0
     span_s = max(1.0, until_s - since_s)
+    texts = [(part, f"{_figure(part * top)} {unit}") for part in _SCALE]
+    left = max(LEFT_LEAST, LETTER * max(len(text) for _, text in texts) + 2 * AIR)
 
     def x(at_s: float) -> float:
-        return LEFT + (at_s - since_s) / span_s * (WIDTH - LEFT - 4)
+        return left + (at_s - since_s) / span_s * (WIDTH - left - AIR)
 
     def y(figure: float) -> float:
         return TOP + (1.0 - min(1.0, figure / top)) * (HEIGHT - TOP - BOTTOM)
@@ -83,7 +91,7 @@ def chart(  # noqa: PLR0913 # what a chart is made of
         places = [(x(at_s), y(figure)) for at_s, figure in piece]
         if len(places) == 1:
             places.append((places[0][0] + 1.5, places[0][1]))
-        text = " ".join(f"{left:.1f},{height:.1f}" for left, height in places)
+        text = " ".join(f"{place:.1f},{height:.1f}" for place, height in places)
         lines.append(text)
         base = HEIGHT - BOTTOM
         areas.append(f"{places[0][0]:.1f},{base} {text} {places[-1][0]:.1f},{base}")
@@ -94,10 +102,13 @@ def chart(  # noqa: PLR0913 # what a chart is made of
         areas=areas,
         limit=None if limit is None else round(y(limit), 1),
         limit_words="" if limit is None else f"requested: {_figure(limit)} {unit}",
-        scale=[
-            (round(y(part * top), 1), f"{_figure(part * top)} {unit}") for part in (0.0, 0.5, 1.0)
+        left=left,
+        scale=[(round(y(part * top), 1), text) for part, text in texts],
+        times=[
+            (round(x(at_s), 1), text)
+            for at_s, text in _times(since_s, until_s)
+            if left <= x(at_s) <= WIDTH - HALF_TIME
         ],
-        times=[(round(x(at_s), 1), text) for at_s, text in _times(since_s, until_s)],
     )
 
 

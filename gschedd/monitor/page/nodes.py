@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.cli.show.nodelist import node_words, shown_reason, shown_state
 from gsched.cli.times import format_time
-from gsched.errors import UnknownNodeError
+from gsched.errors import HeadUnreachableError, UnknownNodeError
 from gsched.model.host_lists import compact
 from gsched.model.ids import short_job_id
-from gsched.model.units import format_size
+from gsched.model.units import format_duration, format_size
 from gsched.model.window import NodeWindow
 from gsched.protocol.node_rows import NodeList, NodeRow
 from gsched.protocol.samples import GpuUseSample, NodeUseSample
@@ -21,6 +21,7 @@ from gschedd.monitor.model import ReadModel
 from gschedd.monitor.page.charts import Chart, chart
 from gschedd.monitor.page.queue import columns_of, lines_of
 from gschedd.monitor.page.shown import (
+    AWAY_S,
     KEPT_S,
     PAGE_ROWS,
     PATIENCE_S,
@@ -73,7 +74,11 @@ class NodePages:
         ]
 
     async def _nodes(self, viewer: Viewer) -> NodeList:
-        """Return all nodes, the same for every viewer; where the head is busy those of before."""
+        """Return all nodes, the same for every viewer; where the head is busy those of before.
+
+        Raises:
+            HeadUnreachableError: the head does not answer, and never has.
+        """
         kept_s, kept = self._kept
         age_s = self._model.clock.monotonic_s() - kept_s
         if kept is not None and age_s < FRESH_S:
@@ -85,7 +90,16 @@ class NodePages:
             done, _ = await asyncio.wait({self._reading}, timeout=PATIENCE_S)
             if not done:
                 return kept
-        return await asyncio.shield(self._reading)
+        try:
+            async with asyncio.timeout(AWAY_S):
+                return await asyncio.shield(self._reading)
+        except (HeadUnreachableError, TimeoutError):
+            if kept is None:
+                raise HeadUnreachableError(
+                    "the head does not answer", hint="is gschedd running? See its log"
+                ) from None
+            words = f"the head does not answer; this list is {format_duration(age_s)} old"
+            return structs.replace(kept, warning=words)
 
     async def _read_nodes(self, viewer: Viewer) -> NodeList:
         found = await self._model.head.get("/v1/nodes", NodeList, viewer=viewer)
@@ -150,6 +164,7 @@ class NodePages:
             words=node_words(row, reply.now_s),
             lines=list(lines_of(jobs)),
             columns=columns_of(jobs),
+            warning=jobs.warning,
             spans=SPANS,
             span=span,
             cpu=self._chart("CPUs", [(at, each.cpu) for at, each in points], since_s, until_s),
@@ -188,7 +203,7 @@ class NodePages:
             here="/gpus",
             node=name,
             index=index,
-            line=_line(sample, index, gpu, self._users(viewer)),
+            line=gpu_line(sample, index, gpu, self._users(viewer)),
             busy=self._busy_chart(index, points, since_s, until_s),
             memory=self._chart(
                 "Memory in use",
@@ -202,19 +217,20 @@ class NodePages:
             span=span,
             lines=list(lines_of(jobs)),
             columns=columns_of(jobs),
+            warning=jobs.warning,
         )
 
     async def gpus(self, request: web.Request, viewer: Viewer) -> web.StreamResponse:
         """``GET /gpus``: each GPU with its use at the moment and who has it."""
         users = self._users(viewer)
         lines = [
-            _line(sample, at, gpu, users)
+            gpu_line(sample, at, gpu, users)
             for _, sample in sorted(self._node_samples().items())
             for at, gpu in enumerate(sample.gpus)
         ]
-        counts = {name: sum(each.state == name for each in lines) for name in _GPU_STATES}
+        counts = {name: sum(each.state == name for each in lines) for name in GPU_STATES}
         wanted = request.query.get("state", "")
-        if wanted in _GPU_STATES:
+        if wanted in GPU_STATES:
             lines = [each for each in lines if each.state == wanted]
         number = page_number(request)
         first = PAGE_ROWS * (number - 1)
@@ -225,7 +241,7 @@ class NodePages:
             here="/gpus",
             lines=lines[first : first + PAGE_ROWS],
             counts={"": sum(counts.values()), **counts},
-            wanted=wanted if wanted in _GPU_STATES else "",
+            wanted=wanted if wanted in GPU_STATES else "",
             total=len(lines),
             number=number,
             page_count=-(-len(lines) // PAGE_ROWS),
@@ -281,18 +297,18 @@ class NodePages:
 
 
 #: States of GPUs in lists: whose filter they are.
-_GPU_STATES: Final = ("busy", "held, idle", "free", "outside")
+_BUSY, _UNUSED, _FREE, _OUTSIDE = "busy", "held, idle", "free", "outside"
+GPU_STATES: Final = (_BUSY, _UNUSED, _FREE, _OUTSIDE)
 
 
-def _line(node: NodeUseSample, at: int, gpu: GpuUseSample, users: Mapping[int, str]) -> GpuLine:
+def gpu_line(node: NodeUseSample, at: int, gpu: GpuUseSample, users: Mapping[int, str]) -> GpuLine:
+    """Return the line of a GPU: the one at a place of its node's sample."""
     load = node.load
     busy = load.gpu_util_percent if load is not None else ()
     memory = load.gpu_memory_used_bytes if load is not None else ()
     used = format_size(memory[at]) if at < len(memory) and memory[at] else "0"
     has_size = gpu.memory_bytes > 0
-    state = "outside" if gpu.outside else "busy" if gpu.jobs else "free"
-    if state == "busy" and gpu.unused:
-        state = "unused"
+    state = _OUTSIDE if gpu.outside else _FREE if not gpu.jobs else _UNUSED if gpu.unused else _BUSY
     return GpuLine(
         node=node.name,
         index=gpu.index,

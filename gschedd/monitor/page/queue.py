@@ -57,7 +57,7 @@ def lines_of(reply: JobList) -> Iterator[Line]:
             jobs=len(group),
             letter=row.letter,
             cells=[
-                (field, column, "" if text == "--" else text)
+                (field, column, "" if text == "--" or (field == "cpus" and text == "0") else text)
                 for (field, column), text in zip(named, texts[1:], strict=True)
             ],
         )

@@ -15,7 +15,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from gsched.cli.common import printable
-from gsched.errors import GschedError, InvalidRequestError, NotPermittedError
+from gsched.errors import (
+    GschedError,
+    HeadUnreachableError,
+    InvalidRequestError,
+    NotPermittedError,
+)
 from gschedd.http.answers import refusal
 from gschedd.monitor.hosts import HostNames
 from gschedd.monitor.model import ReadModel
@@ -82,6 +87,7 @@ class Pages:
             finalize=_shown,
         )
         self._pages.filters["verbatim"] = escape
+        self._pages.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}."
         self._pages.filters["urlencode"] = lambda text: quote(str(text), safe="")
         self._pages.globals.update(
             key=lambda: str(uuid4()),
@@ -156,7 +162,7 @@ class Pages:
         return response
 
     def _refusal(self, error: GschedError, viewer: Viewer | None) -> web.Response:
-        status = refusal(error).status
+        status = 503 if isinstance(error, HeadUnreachableError) else refusal(error).status
         if viewer is None and isinstance(error, NotPermittedError):
             status = 401 if status == 403 else status
         return self.page(

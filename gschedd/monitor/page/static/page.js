@@ -40,7 +40,7 @@
       if (isBusy()) { stale = true; return; }
       const active = document.activeElement;
       const where = active && live.contains(active) ? place(active) : "";
-      for (const id of ["live", "count"]) {
+      for (const id of ["live", "count", "trouble"]) {
         const old = document.getElementById(id), now = fresh.getElementById(id);
         if (old && now && old.innerHTML !== now.innerHTML) old.replaceChildren(...now.childNodes);
       }
