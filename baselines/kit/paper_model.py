@@ -13,7 +13,7 @@ from typing import Final
 
 from gschedd.models.history import MAX_KINDS, LruMap
 from gschedd.models.records import Record
-from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
+from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Predictor, Use
 
 #: Runs of one kind remembered: what came before has been outweighed by then.
 MAX_PER_KIND: Final = 32
@@ -82,6 +82,10 @@ class History:
         other._latest = self._latest.copy()
         return other
 
+    def keys(self) -> Iterable[str]:
+        """Return the kinds that are remembered."""
+        return iter(self._kinds)
+
     def runs(self, key: str) -> Runs | None:
         """Return the runs of a kind, or None if it was never seen."""
         return self._kinds.get(key)
@@ -134,11 +138,18 @@ class PaperModel:
         """Take a run into account."""
         self._history.add(record)
 
-    def detach(self, kinds: Collection[Kind]) -> "PaperModel":
+    def detach(self, kinds: Collection[Kind], before: Predictor | None = None) -> "PaperModel":
         """Return a copy that knows some kinds, and the latest runs of all."""
         other = PaperModel(weight=self._weight)
-        other._history = self._history.only(kind.key for kind in kinds)
+        keys = {kind.key for kind in kinds}
+        if isinstance(before, PaperModel):
+            keys |= before.kinds()
+        other._history = self._history.only(keys)
         return other
+
+    def kinds(self) -> set[str]:
+        """Return the keys of the kinds that it knows."""
+        return set(self._history.keys())
 
     def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- the paper's rule knows no age
         """Return the mean of the kind's runs; without any, a weighted mean of the latest runs."""

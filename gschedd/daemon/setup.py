@@ -35,9 +35,10 @@ from gschedd.store.sqlite import Store
 
 log = logging.getLogger("gschedd")
 
-#: Objects, then collections, before the next generation. With 50 in the second, a million objects,
-#: a collection took 90 ms. The third comes as seldom as with 50 and 100.
-GC_THRESHOLDS = (20_000, 5, 1000)
+#: Objects, then collections, before the next generation. A collection of the second looks at three
+#: times as many objects as one of the first: 5 ms; with (20,000, 5) it took 25 to 50 ms. The third
+#: comes as seldom as with (20,000, 50, 100).
+GC_THRESHOLDS = (5_000, 2, 7000)
 #: How long one thread may keep the interpreter from others that want it, seconds. The thread that
 #: writes to the database needs it again after each statement; with the usual 5 ms p99 of `gsub` was
 #: 0.5 s beside lists of 100,000 jobs, instead of 0.1 s.

@@ -43,6 +43,7 @@ JUMP_S: Final = 5.0
 #: waits for two batches.
 MAX_FACTS = 100
 MAX_INPUTS = 512  # the same, of inputs that make no facts
+BATCH_S = 0.01  # the same, CPU time
 RETRY_S = 1.0  # between tries of a commit that found the disk full or the database held
 LOG_AGAIN_S = 60.0  # until the next line of the log about such a commit
 # Reports that come less than this after those before them wait for others, unless a user's request
@@ -107,6 +108,7 @@ class Engine:
         planner: Planner | None = None,
     ) -> None:
         self.head = head
+        head.starts_max = STARTS_LEAST  # more when cycles have shown that they are fast
         self._store = store
         self._clock = clock
         self._space = space
@@ -367,6 +369,7 @@ class Engine:
 
     async def _wait(self) -> None:
         """Wait for an input, an alarm, or a lease that expires, unless a cycle has to go on."""
+        await asyncio.sleep(0)  # others get their turn, also where nothing had to be written
         if self.head.unfinished:
             return
         alarm_s = self.head.next_alarm_s()
@@ -383,10 +386,13 @@ class Engine:
     def _inputs(self, steps: Sequence[Step]) -> Iterator[Input]:
         """Yield the inputs of one batch, while ``steps``, which they add to, are not too many."""
         counted = facts = 0
+        until_s = thread_cpu_s() + BATCH_S
         for _ in range(MAX_INPUTS):
             facts += sum(len(step.facts) for step in steps[counted:])
             counted = len(steps)
-            each = self._inbox.take() if facts < MAX_FACTS else None
+            if facts >= MAX_FACTS or thread_cpu_s() >= until_s:
+                return
+            each = self._inbox.take()
             if each is None:
                 return
             yield each

@@ -54,7 +54,7 @@ _TEXTS: Final = {kind: limits.texts_of(kind) for kind in (*a.JOB_ACTIONS, *a.NOD
 
 Item = TypeVar("Item")
 
-SLICE: Final = 100  # jobs of a request that are worked on before others get their turn
+SLICE: Final = 50  # jobs of a request that are worked on before others get their turn
 FEW: Final = 10  # jobs of a request; one with more takes its user's turn
 PLAN_WAIT_S = 5.0  # for the cycle after a submission: an answer without a plan is better than none
 

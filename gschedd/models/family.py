@@ -92,6 +92,36 @@ class Lesson(Struct, frozen=True, kw_only=True):
 NOTHING: Final = Lesson(own=None, missed=None)
 
 
+def _best_way(errors: Sequence[float], wider: int) -> int:
+    ranks = list(map(mul, errors, HANDICAPS_WITH[wider]))
+    return ranks.index(min(ranks))
+
+
+class StillFamily(Struct, frozen=True, kw_only=True, eq=False):
+    """What a `Family` knew at one moment: as it predicts then, and with nothing that learns.
+
+    Attributes:
+        runs: how many are looked at.
+        seen: the family, with the runs that stand for all.
+    """
+
+    errors: tuple[tuple[float, ...], ...]
+    misses: Sequence[Logs]
+    runs: int
+    seen: View
+
+    def __len__(self) -> int:
+        return self.runs
+
+    def best_way(self, q: int, wider: int) -> int:
+        """Return the same as `Family.best_way`."""
+        return _best_way(self.errors[q], wider)
+
+    def view(self, speeds_of: SpeedsOf, *, kept: bool = False) -> View:  # noqa: ARG002 -- as of a family
+        """Return what the family was."""
+        return self.seen
+
+
 class Family:
     """The latest runs of jobs that are alike, and how well each way has predicted them.
 
@@ -157,8 +187,16 @@ class Family:
 
     def best_way(self, q: int, wider: int) -> int:
         """Return which way to believe: below OWN_WAYS an own one, else a wider family's place."""
-        ranks = list(map(mul, self._errors[q], HANDICAPS_WITH[wider]))
-        return ranks.index(min(ranks))
+        return _best_way(self._errors[q], wider)
+
+    def still(self, speeds_of: SpeedsOf) -> StillFamily:
+        """Return what the family knows now."""
+        return StillFamily(
+            errors=tuple(map(tuple, self._errors)),
+            misses=tuple(self.misses),
+            runs=len(self.samples),
+            seen=self.view(speeds_of, kept=True).detach(speeds_of),
+        )
 
     def view(
         self,

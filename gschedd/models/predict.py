@@ -13,5 +13,5 @@ class Model(Predictor, Protocol):
     def learn(self, record: Record) -> None:
         """Take a run into account; runs come in the order in which they ended."""
 
-    def detach(self, kinds: Collection[Kind]) -> Predictor:
-        """Return what predicts the same of some kinds now, and learns nothing more."""
+    def detach(self, kinds: Collection[Kind], before: Predictor | None = None) -> Predictor:
+        """Return the same as `gschedd.plan.load.Learning.detach`."""

@@ -11,15 +11,14 @@ and every prediction has a high value, from how far earlier ones were missed.
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import deepcopy
 from functools import lru_cache
 from operator import add
 from statistics import median
 from typing import Final
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
 
-from gschedd.models.family import WELL_KNOWN, Family, Lesson
+from gschedd.models.family import WELL_KNOWN, Family, Lesson, StillFamily
 from gschedd.models.history import MAX_KINDS, LruMap
 from gschedd.models.measures import (
     MAX_KEPT,
@@ -35,7 +34,7 @@ from gschedd.models.measures import (
 )
 from gschedd.models.records import Record
 from gschedd.models.view import OWN_WAYS, PredictionTarget, View
-from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, PastRuns, Prediction, Use
+from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, PastRuns, Prediction, Predictor, Use
 
 #: Families a job belongs to, the nearest first.
 LEVELS: Final = (Basis.KIND, Basis.PROGRAM, Basis.REQUEST, Basis.OWNER, Basis.ALL)
@@ -72,6 +71,13 @@ class NodeSpeeds:
         self._corrections: dict[bool, dict[str, float]] = {False: {}, True: {}}
         self._sums = {False: 0.0, True: 0.0}
         self._runs: dict[tuple[str, bool], int] = {}
+
+    def copy(self) -> "NodeSpeeds":
+        """Return what is known now."""
+        other = NodeSpeeds()
+        other._corrections = {on_gpu: known.copy() for on_gpu, known in self._corrections.items()}
+        other._sums = self._sums.copy()
+        return other
 
     def of(self, node: str, *, on_gpu: bool) -> float:
         """Return the correction of a node's cores or GPUs; 0 where nothing is known."""
@@ -129,7 +135,84 @@ class _Pace:
         return False
 
 
-class RobustModel:
+class _Predictor:
+    """What predicts by families that are known, whether they go on learning or not.
+
+    Args:
+        nodes: speeds of nodes.
+        misses: by how much runs were missed lately, by what their predictions stood on.
+    """
+
+    def __init__(self, nodes: NodeSpeeds, misses: Mapping[Basis, Sequence[Logs]]) -> None:
+        self._nodes = nodes
+        self._misses = misses
+        self._estimates: dict[Kind, _Estimate] = {}  # since the last run was learned
+
+    def _family(self, basis: Basis, key: str) -> Family | StillFamily | None:
+        """Return a family, or None if it is unknown."""
+        raise NotImplementedError
+
+    def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- age counts in runs
+        """Return what a job of a kind will cost on a node."""
+        return _predicted(kind, self._known_of(kind), self._nodes, node)
+
+    def spread(self, kind: Kind) -> float | None:
+        """Return by how much run times of a kind are missed: standard deviation of the logarithm.
+
+        Runs that fail early or straggle hardly count. None: too few runs are known.
+        """
+        return self._known_of(kind).spread
+
+    def runs(self, kind: Kind, node: NodeLoad) -> PastRuns:
+        """Return the latest runs of the very kind as they would have been on a node."""
+        return _runs_on(self._known_of(kind), self._nodes, node)
+
+    def _known_of(self, kind: Kind) -> "_Estimate":
+        predicted = self._estimates.get(kind)
+        if predicted is None:
+            predicted = self._estimates[kind] = self._predict(kind)
+        return predicted
+
+    def _predict(self, kind: Kind) -> "_Estimate":
+        """Return what is known of a kind, whatever the node."""
+        on_gpu, requested = is_on_gpu(kind), requested_of(kind)
+        found = [(basis, self._family(basis, key)) for basis, key in _keys(kind)]
+        known = [(basis, family) for basis, family in found if family]
+        if not known:
+            return _Estimate(requested=requested, on_gpu=on_gpu)
+        basis, nearest = known[0]
+        believed: list[tuple[Family | StillFamily, int]] = []
+        for q in PLACES:
+            best = nearest.best_way(q, len(known) - 1)
+            family = known[max(best - OWN_WAYS + 1, 0)][1]
+            believed.append((family, best if family is nearest else family.best_way(q, 0)))
+        views = {family: family.view(self._nodes.speeds) for family in dict(believed)}
+        misses = nearest.misses
+        if len(misses) < ENOUGH_MISSES:
+            misses = self._misses[basis]
+        return _Estimate(
+            requested=requested,
+            on_gpu=on_gpu,
+            basis=basis,
+            records=len(nearest),
+            ways=tuple([(views[family], way) for family, way in believed]),
+            margins=_margins(misses),
+            spread=self._spread(basis, nearest),
+            own=nearest.view(self._nodes.speeds, kept=True),
+            own_way=nearest.best_way(WALL, 0),
+        )
+
+    def _spread(self, basis: Basis, family: Family | StillFamily) -> float | None:
+        """Return by how much run times of a family are missed."""
+        own = [abs(each[WALL]) for each in family.misses]
+        others = [abs(each[WALL]) for each in self._misses[basis]]
+        misses = own if len(own) >= FEW_MISSES else others
+        if len(misses) < FEW_MISSES:
+            return None
+        return median(misses) / MEDIAN_MISS
+
+
+class RobustModel(_Predictor):
     """gsched's own predictor.
 
     Args:
@@ -140,10 +223,12 @@ class RobustModel:
         self._families: dict[Basis, LruMap[Family]] = {
             basis: LruMap(_maker(basis), max_kinds) for basis in LEVELS
         }
-        self._nodes = NodeSpeeds()
         self._paces: LruMap[_Pace] = LruMap(_Pace, max_kinds)
-        self._misses = {basis: deque[Logs](maxlen=MAX_MISSES) for basis in Basis}
-        self._estimates: dict[Kind, _Estimate] = {}  # since the last run was learned
+        self._missed = {basis: deque[Logs](maxlen=MAX_MISSES) for basis in Basis}
+        super().__init__(NodeSpeeds(), self._missed)
+
+    def _family(self, basis: Basis, key: str) -> Family | None:
+        return self._families[basis].get(key)
 
     def learn(self, record: Record) -> None:
         """Take a run into account, unless it would teach nothing.
@@ -185,73 +270,22 @@ class RobustModel:
         """Note by how much a run was missed, and what that says of its node."""
         if lesson.missed is None:
             return
-        self._misses[basis].append(lesson.missed)
+        self._missed[basis].append(lesson.missed)
         if basis is Basis.KIND:
             self._nodes.learn(node, lesson.missed[WALL] * family.bound, on_gpu=on_gpu)
 
-    def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- age counts in runs
-        """Return what a job of a kind will cost on a node."""
-        return _predicted(kind, self._known_of(kind), self._nodes, node)
-
-    def spread(self, kind: Kind) -> float | None:
-        """Return by how much run times of a kind are missed: standard deviation of the logarithm.
-
-        Runs that fail early or straggle hardly count. None: too few runs are known.
-        """
-        return self._known_of(kind).spread
-
-    def runs(self, kind: Kind, node: NodeLoad) -> PastRuns:
-        """Return the latest runs of the very kind as they would have been on a node."""
-        return _runs_on(self._known_of(kind), self._nodes, node)
-
-    def detach(self, kinds: Collection[Kind]) -> "RobustSnapshot":
-        """Return what is known of some kinds now."""
-        known = {kind: self._known_of(kind).detach(self._nodes) for kind in kinds}
-        return RobustSnapshot(kinds=known, nodes=deepcopy(self._nodes))
-
-    def _known_of(self, kind: Kind) -> "_Estimate":
-        predicted = self._estimates.get(kind)
-        if predicted is None:
-            predicted = self._estimates[kind] = self._predict(kind)
-        return predicted
-
-    def _predict(self, kind: Kind) -> "_Estimate":
-        """Return what is known of a kind, whatever the node."""
-        on_gpu, requested = is_on_gpu(kind), requested_of(kind)
-        found = [(basis, self._families[basis].get(key)) for basis, key in _keys(kind)]
-        known = [(basis, family) for basis, family in found if family]
-        if not known:
-            return _Estimate(requested=requested, on_gpu=on_gpu)
-        basis, nearest = known[0]
-        believed: list[tuple[Family, int]] = []
-        for q in PLACES:
-            best = nearest.best_way(q, len(known) - 1)
-            family = known[max(best - OWN_WAYS + 1, 0)][1]
-            believed.append((family, best if family is nearest else family.best_way(q, 0)))
-        views = {family: family.view(self._nodes.speeds) for family in dict(believed)}
-        misses = nearest.misses
-        if len(misses) < ENOUGH_MISSES:
-            misses = self._misses[basis]
-        return _Estimate(
-            requested=requested,
-            on_gpu=on_gpu,
-            basis=basis,
-            records=len(nearest),
-            ways=tuple([(views[family], way) for family, way in believed]),
-            margins=_margins(misses),
-            spread=self._spread(basis, nearest),
-            own=nearest.view(self._nodes.speeds, kept=True),
-            own_way=nearest.best_way(WALL, 0),
+    def detach(self, kinds: Collection[Kind], before: Predictor | None = None) -> "RobustSnapshot":
+        """Return what is known of some kinds now: of many kinds the families are few."""
+        families: dict[Basis, dict[str, StillFamily]] = (
+            before.families if isinstance(before, RobustSnapshot) else {each: {} for each in LEVELS}
         )
-
-    def _spread(self, basis: Basis, family: Family) -> float | None:
-        """Return by how much run times of a family are missed."""
-        own = [abs(each[WALL]) for each in family.misses]
-        others = [abs(each[WALL]) for each in self._misses[basis]]
-        misses = own if len(own) >= FEW_MISSES else others
-        if len(misses) < FEW_MISSES:
-            return None
-        return median(misses) / MEDIAN_MISS
+        levels = [(self._families[basis], families[basis]) for basis in LEVELS]
+        for kind in kinds:
+            for (_, key), (known, found) in zip(_keys(kind), levels, strict=True):
+                if key not in found and (family := known.get(key)) is not None:
+                    found[key] = family.still(self._nodes.speeds)
+        misses = {basis: tuple(missed) for basis, missed in self._missed.items()}
+        return RobustSnapshot(families=families, nodes=self._nodes.copy(), misses=misses)
 
 
 class _Estimate(Struct, frozen=True, kw_only=True):
@@ -277,12 +311,6 @@ class _Estimate(Struct, frozen=True, kw_only=True):
     own_way: int = 0
     predictions: dict[tuple[float, NodeRates], Prediction] = field(default_factory=dict)
 
-    def detach(self, nodes: NodeSpeeds) -> "_Estimate":
-        """Return the same without any way back to what goes on learning."""
-        ways = tuple([(view.detach(nodes.speeds), way) for view, way in self.ways])
-        own = None if self.own is None else self.own.detach(nodes.speeds)
-        return structs.replace(self, ways=ways, own=own, predictions={})
-
     def on(self, speed: float, rates: NodeRates) -> Prediction:
         """Return what a job of the kind will cost on a node."""
         target = PredictionTarget(speed=speed, requested=self.requested, on_gpu=self.on_gpu)
@@ -299,33 +327,27 @@ class _Estimate(Struct, frozen=True, kw_only=True):
         )
 
 
-class RobustSnapshot:
+class RobustSnapshot(_Predictor):
     """What a `RobustModel` knew of some kinds at one moment.
 
     Args:
-        kinds: what was known of each.
+        families: to which the kinds belong, by the key in each level, as far as they were known.
         nodes: speeds of nodes.
+        misses: as of the model.
     """
 
-    def __init__(self, *, kinds: Mapping[Kind, _Estimate], nodes: NodeSpeeds) -> None:
-        self._kinds = kinds
-        self._nodes = nodes
+    def __init__(
+        self,
+        *,
+        families: dict[Basis, dict[str, StillFamily]],
+        nodes: NodeSpeeds,
+        misses: Mapping[Basis, Sequence[Logs]],
+    ) -> None:
+        super().__init__(nodes, misses)
+        self.families = families
 
-    def spread(self, kind: Kind) -> float | None:
-        """Return the same as `RobustModel.spread`."""
-        return self._kinds[kind].spread
-
-    def runs(self, kind: Kind, node: NodeLoad) -> PastRuns:
-        """Return the same as `RobustModel.runs`."""
-        return _runs_on(self._kinds[kind], self._nodes, node)
-
-    def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- as of the model
-        """Return what a job of a kind will cost on a node.
-
-        Raises:
-            KeyError: the kind is unknown.
-        """
-        return _predicted(kind, self._kinds[kind], self._nodes, node)
+    def _family(self, basis: Basis, key: str) -> StillFamily | None:
+        return self.families[basis].get(key)
 
 
 def _predicted(kind: Kind, predicted: _Estimate, nodes: NodeSpeeds, node: NodeLoad) -> Prediction:

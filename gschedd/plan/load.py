@@ -147,8 +147,12 @@ class Predictor(Protocol):
 class Learning(Protocol):
     """A predictor that goes on learning, and can return what it knows at one moment."""
 
-    def detach(self, kinds: Collection[Kind]) -> Predictor:
-        """Return what predicts the same of some kinds now, and learns nothing more."""
+    def detach(self, kinds: Collection[Kind], before: Predictor | None = None) -> Predictor:
+        """Return what predicts the same of some kinds now, and learns nothing more.
+
+        Args:
+            before: what came of other kinds a moment ago; it is part of what is returned.
+        """
 
 
 class PredictionTable(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """What a policy sees, and what it answers."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -169,35 +169,29 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             limits=None if self.limits is None else self.limits.detach(),
         )
 
-    def detach(self, more: Iterable[Kind] = ()) -> "Snapshot":
+    def detach(self) -> "Snapshot":
         """Return the same as a value, which can be pickled and does not change with the state.
 
         Policies plan the same on it. Kinds are kept of jobs whose usage has not been predicted yet:
         of those that wait, and of running ones that started when nothing was learned.
-
-        Args:
-            more: kinds of which the predictor is asked as well.
         """
         still = self.still()
         jobs = [job for group in still.groups for _, job in group.order]
         jobs += [each.job for each in still.running if not each.has_all_uses]
         kinds = {job: kind for job in jobs if (kind := self.kinds.get(job)) is not None}
-        distinct = dict.fromkeys([*kinds.values(), *more])
-        predictor = _detached(self.predictor, distinct, still.loads, self.now_s)
+        distinct = dict.fromkeys(kinds.values()).keys()
+        predictor = _detached(self.predictor, distinct, still)
         return structs.replace(still, kinds=kinds, predictor=predictor)
 
 
 def _detached(
-    predictor: Predictor | None,
-    distinct: Mapping[Kind, None],
-    loads: Mapping[str, NodeLoad],
-    now_s: float,
+    predictor: Predictor | None, kinds: Collection[Kind], seen: Snapshot
 ) -> Predictor | None:
     if predictor is None:
         return None
     if isinstance(predictor, Learning):
-        return predictor.detach(distinct.keys())
-    return predict_all(predictor, distinct.keys(), loads, now_s)
+        return predictor.detach(kinds)
+    return predict_all(predictor, kinds, seen.loads, seen.now_s)
 
 
 class Start(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from gschedd.core.forecast.start import (
     AskStart,
     ForecastAnswer,
     answer_to,
-    start_question,
 )
 from gschedd.core.state.state import State
 from gschedd.models.robust import RobustModel
@@ -112,8 +111,7 @@ def test_a_forecast_is_given_up_where_there_is_no_time_to_ask_again() -> None:
     last = [world.submit("walltime=10") for _ in range(4)][-1]
     state = world.head.state
     seen = snapshot(state, world.settings, world.now_s)
-    question = start_question(seen, last, state.order_key(state.jobs[last]))
-    assert question is not None
+    question = AskStart(seen=seen.detach(), job=last, key=state.order_key(state.jobs[last]))
     asked: list[float] = []
 
     def counted(snapshot: Snapshot) -> Plan:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gsched.clock import Clock, SystemClock
+from gsched.clock import Clock, SystemClock, thread_cpu_s
 from gschedd.core.state.step import Step
 from gschedd.engine import loop
 from gschedd.engine.loop import Engine
@@ -23,14 +23,14 @@ class Seen:
     """Which inputs were run, and the time that each batch was run with."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         self.batches: dict[float, list[str]] = {}
 
     async def tell(self, name: str) -> None:
-        await self._engine.tell(lambda now_s: self._note(name, now_s))
+        await self.engine.tell(lambda now_s: self._note(name, now_s))
 
     async def ask(self, name: str) -> None:
-        await self._engine.ask(lambda now_s: self._note(name, now_s), is_request=True)
+        await self.engine.ask(lambda now_s: self._note(name, now_s), is_request=True)
 
     def _note(self, name: str, now_s: float) -> tuple[Step, ...]:
         self.batches.setdefault(now_s, []).append(name)
@@ -127,6 +127,33 @@ def test_many_reports_do_not_wait(tmp_path: Path) -> None:
                 await seen.tell(str(number))
 
             await seen.wait(1 + loop.ENOUGH)
+
+    asyncio.run(scenario())
+
+
+def test_inputs_that_take_long_are_batches_of_their_own(tmp_path: Path) -> None:
+    """Whoever asks meanwhile waits for one of them, not for all."""
+
+    def work(now_s: float) -> tuple[Step, ...]:
+        until_s = thread_cpu_s() + loop.BATCH_S
+        while thread_cpu_s() < until_s:
+            pass
+        batches.append(now_s)
+        return (Step(),)
+
+    batches: list[float] = []
+
+    async def scenario() -> None:
+        async with running(tmp_path) as seen:
+            await seen.tell("a")
+            await seen.wait(1)
+            for _ in range(3):
+                await seen.engine.tell(work)
+            await seen.tell("b")
+            await seen.tell("c")
+            await seen.wait(3)
+            assert len(set(batches)) == 3
+            assert seen.names == [["a"], ["b", "c"]]
 
     asyncio.run(scenario())
 

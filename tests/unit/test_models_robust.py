@@ -1,5 +1,6 @@
 """gsched's own predictor: what it gets right that a mean does not."""
 
+import pickle
 import random
 
 import pytest
@@ -269,3 +270,28 @@ def test_runs_that_failed_count_for_little_and_other_kinds_runs_for_nothing() ->
     assert weighed(model) == pytest.approx({600.0: 2.0, 10.0: CUT_SHORT})
     assert model.runs(kind("other"), node()) == ()
     assert model.detach([kind("k")]).runs(kind("k"), node()) == model.runs(kind("k"), node())
+
+
+def test_what_is_detached_piece_by_piece_predicts_as_the_model_did() -> None:
+    """Of kinds with runs and without; what is learned later changes nothing."""
+    model = taught(600.0, 620.0, 590.0, 610.0, 600.0, 605.0)
+    model.learn(run("slow", where=node("n2"), wall_s=5000.0, ended_s=9000.0))
+    kinds = [kind("k"), kind("slow"), kind("new"), kind("edited", program="k-program")]
+    nodes = [node("n1"), node("n2")]
+    expected = [
+        (model.predict(each, on, 0.0), model.spread(each), model.runs(each, on))
+        for each in kinds
+        for on in nodes
+    ]
+
+    first = model.detach(kinds[:1])
+    known = pickle.loads(pickle.dumps(model.detach(kinds[1:], first)))
+    for number in range(40):
+        model.learn(run("k", wall_s=1.0, ended_s=20_000.0 + 10 * number))
+
+    assert expected == [
+        (known.predict(each, on, 0.0), known.spread(each), known.runs(each, on))
+        for each in kinds
+        for on in nodes
+    ]
+    assert model.predict(kind("k"), node("n1"), 0.0) != expected[0][0]

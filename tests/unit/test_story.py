@@ -8,7 +8,7 @@ from gsched.model.resources import Usage
 from gsched.protocol.job_rows import AttemptRow, EventRow, OutcomeRow, PartRow
 from gsched.protocol.uses import LiveRow
 from gschedd.core.cycle.run import snapshot
-from gschedd.core.forecast.start import answer_to, start_question
+from gschedd.core.forecast.start import AskStart, answer_to
 from gschedd.core.views.jobs import JobViews, attempt_row, outcome_row, part_row
 from gschedd.models.robust import RobustModel
 from gschedd.plan.words import Lack, Reason
@@ -85,8 +85,7 @@ def test_a_start_that_should_have_been_is_expected_anew() -> None:
         start = None
         if teller(world).lacks_start(job):
             seen = snapshot(state, world.settings, world.now_s, world.head.model)
-            question = start_question(seen, second, state.order_key(job))
-            assert question is not None
+            question = AskStart(seen=seen.detach(), job=second, key=state.order_key(job))
             start = answer_to(question, world.policy).starts[second]
         story = teller(world).story(job, attempts=(), events=(), now_s=world.now_s, start=start)
         assert story.row.predicted_start_s is not None

@@ -1,6 +1,6 @@
 """What to ask for the start of any job that waits, or why it cannot be predicted."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from msgspec import structs
@@ -18,7 +18,6 @@ from gschedd.core.forecast.start import (
     TOO_MANY,
     AskStart,
     groups_before,
-    start_question,
 )
 from gschedd.core.forecast.unmade import UnmadeElements
 from gschedd.core.state.elements import element_spec, waiting_element
@@ -26,13 +25,13 @@ from gschedd.core.state.records import ArrayIndex, Job
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.models.kinds import kind_of
-from gschedd.plan.load import Kind
-from gschedd.plan.snapshot import JobClass, OrderKey, RunningJobs, Snapshot
+from gschedd.plan.load import Kind, Learning, Predictor, predict_all
+from gschedd.plan.snapshot import JobClass, OrderKey, RunningJob, RunningJobs, Snapshot
 
 T = TypeVar("T")
 
-#: Running jobs that are looked at in one piece: 2 ms.
-RUNNING_AT_ONCE: Final = 500
+#: Jobs that are looked at in one piece: up to 5 ms.
+AT_ONCE: Final = 250
 #: With more unfinished jobs, those that come later are not looked for.
 MAX_LOOKED: Final = 5000
 
@@ -101,6 +100,77 @@ def newcomers_question(
     return _Question(state, settings).ask(job, seen, is_new=True)
 
 
+class _Pieces:
+    """What is gathered of jobs piece by piece; lives only inside `questions_of`.
+
+    Attributes:
+        kinds: of jobs whose usage is predicted in the forecast.
+        classes: of running jobs, as far as some of the same class wait.
+        queries: of the run times of running jobs, encoded.
+        known: what is known of all kinds that came, each as of its piece.
+    """
+
+    def __init__(self, seen: Snapshot) -> None:
+        self.kinds: dict[int, Kind] = {}
+        self.classes: dict[int, JobClass] = {}
+        self.queries: list[bytes] = []
+        self.known: Predictor | None = None
+        self._seen = seen
+        self._numbers: dict[Kind, int] = {}
+        self._new: list[Kind] = []
+
+    def waiting(self, kinds: Mapping[int, Kind], jobs: Iterable[int]) -> None:
+        """Take in jobs that wait; those that are over by now have no kind."""
+        for job in jobs:
+            kind = kinds.get(job)
+            if kind is not None:
+                self.kinds[job] = kind
+                self._number(kind)
+        self._end(())
+
+    def running(
+        self,
+        part: Iterable[RunningJob],
+        waiting: Mapping[JobClass, JobClass],
+        state: State,
+        settings: Settings,
+    ) -> None:
+        """Take in running jobs; those that have ended meanwhile have no run time."""
+        queries: list[RunTimeQuery] = []
+        for each in part:
+            job = state.running.get(each.job)
+            if job is None:
+                continue
+            kind = kind_of(job.spec)
+            if not each.has_all_uses:
+                self.kinds[job.id] = kind
+            queries.append(query_of(job, self._number(kind), settings))
+            job_class = waiting.get(state.class_of(job))
+            if job_class is not None:
+                self.classes[job.id] = job_class
+        self._end(queries)
+
+    def _number(self, kind: Kind) -> int:
+        number = self._numbers.get(kind)
+        if number is None:
+            number = self._numbers[kind] = len(self._numbers)
+            self._new.append(kind)
+        return number
+
+    def _end(self, queries: Sequence[RunTimeQuery]) -> None:
+        """End a piece."""
+        new, self._new = self._new, []
+        predictor = self._seen.predictor
+        if predictor is None:
+            pass
+        elif isinstance(predictor, Learning):
+            self.known = predictor.detach(new, self.known)
+        else:  # of tests and files, with few kinds
+            kinds = self._numbers.keys()
+            self.known = predict_all(predictor, kinds, self._seen.loads, self._seen.now_s)
+        self.queries.append(encoded(queries, new))
+
+
 class _Question:
     """What a question is made of; lives only inside `questions_of`."""
 
@@ -163,38 +233,34 @@ class _Question:
         waiting = self._waiting_classes(seen)
         running = RunningJobs(seen.running)
         seen = structs.replace(seen, groups=groups, running=running).still()
-        queries: list[bytes] = []
-        kinds: dict[Kind, int] = {}
-        classes: dict[int, JobClass] = {}
-        for begin in range(0, len(running), RUNNING_AT_ONCE):
+        pieces = _Pieces(seen)
+        waits = [job for group in groups for _, job in group.order]
+        waits += [each.array for each in self._unmade]
+        pieces.waiting(self._kinds, self._kinds)
+        for begin in range(0, len(waits), AT_ONCE):
             yield
-            part: list[RunTimeQuery] = []
-            for each in running[begin : begin + RUNNING_AT_ONCE]:
-                job = state.running.get(each.job)
-                if job is None:
-                    continue  # it has ended meanwhile
-                kind = kinds.setdefault(kind_of(job.spec), len(kinds))
-                part.append(query_of(job, kind, self._settings))
-                job_class = waiting.get(state.class_of(job))
-                if job_class is not None:
-                    classes[job.id] = job_class
-            queries.append(encoded(part))
+            pieces.waiting(seen.kinds, waits[begin : begin + AT_ONCE])
+        for begin in range(0, len(running), AT_ONCE):
+            yield
+            part = running[begin : begin + AT_ONCE]
+            pieces.running(part, waiting, state, self._settings)
         yield
-        cast = QueueContext(
-            queries=tuple(queries),
-            kinds=tuple(kinds),
-            classes=classes,
-            coming=tuple(sorted(self._coming.values(), key=lambda each: each.key)),
-            unmade=tuple(self._unmade),
-            arrays=frozenset(self._arrays),
-            ends_s=ends_s,
-        )
         first, *others = dict.fromkeys(job.id for job in jobs)
-        question = start_question(
-            *(seen, first, self._last), cast=cast, kinds=self._kinds, others=tuple(others)
+        return AskStart(
+            seen=structs.replace(seen, kinds=pieces.kinds, predictor=pieces.known),
+            job=first,
+            key=self._last,
+            cast=QueueContext(
+                queries=tuple(pieces.queries),
+                classes=pieces.classes,
+                coming=tuple(sorted(self._coming.values(), key=lambda each: each.key)),
+                unmade=tuple(self._unmade),
+                arrays=frozenset(self._arrays),
+                ends_s=ends_s,
+            ),
+            spread=True,
+            others=tuple(others),
         )
-        assert question is not None, "those ahead are not too many"
-        return question
 
     def _is_queued(self, job: Job) -> bool:
         return job.state is JobState.QUEUED and job.id in self._state.jobs

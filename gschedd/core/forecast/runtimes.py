@@ -463,7 +463,7 @@ class RunTimeQuery(Struct, frozen=True, array_like=True):
     """What the run time of a running job is worked out from.
 
     Attributes:
-        kind: its place among the kinds that are asked about.
+        kind: its place among the kinds of all queries.
         limit_s: its walltime, or what the site assumes, seconds; None: there is no limit.
         nodes: on which it works.
     """

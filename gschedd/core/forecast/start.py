@@ -13,7 +13,7 @@ few, nothing is said rather than something wrong.
 
 import math
 from bisect import bisect_right
-from collections import ChainMap, Counter, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, assert_never
 
@@ -399,39 +399,6 @@ def answer_to(
             return ForecastAnswer(number=question.number, plan=policy(question.seen))
         case _:
             assert_never(question)
-
-
-def start_question(
-    seen: Snapshot,
-    job: int,
-    key: OrderKey,
-    *,
-    cast: QueueContext | None = None,
-    kinds: Mapping[int, Kind] | None = None,
-    others: tuple[int, ...] = (),
-) -> AskStart | None:
-    """Return what to ask for the start of a job elsewhere; None: too many are ahead of it.
-
-    Args:
-        seen: the present.
-        key: the job's place in the order; of those behind it nothing is sent.
-        cast: what is known beside that; with it, the uncertainty is requested, too.
-        kinds: of the jobs in it that are not in the queue yet.
-        others: further jobs in question.
-    """
-    groups = groups_before(seen, key)
-    if groups is None:
-        return None
-    if cast is None:
-        return AskStart(seen=structs.replace(seen, groups=groups).detach(), job=job, key=key)
-    coming = [Group(job_class=each.job_class, order=(each.key,)) for each in cast.coming]
-    coming += [
-        Group(job_class=each.job_class, order=((each.place, each.array),)) for each in cast.unmade
-    ]
-    known = ChainMap({}, dict(kinds or {}), seen.kinds)  # type: ignore[arg-type]  # it is only read
-    seen = structs.replace(seen, groups=[*groups, *coming], kinds=known).detach(cast.kinds)
-    seen = structs.replace(seen, groups=tuple(groups))
-    return AskStart(seen=seen, job=job, key=key, cast=cast, spread=True, others=others)
 
 
 def groups_before(seen: Snapshot, key: OrderKey) -> list[Group] | None:
