@@ -21,6 +21,8 @@ BANNED_MODULES = {"utils", "util", "helpers", "helper", "misc", "stuff"}
 FRAGMENT_NAME = re.compile(r"(?:[0-9]+|\+[a-z0-9-]+)\.(?:breaking|feature|fix|doc)\.md")
 TEXT_SUFFIXES = {".py", ".md", ".rst", ".toml", ".ini", ".sh", ".service", ".yml", ".yaml", ".pbs"}
 
+_JOB_OUTPUT = re.compile(r"\.[oe][0-9]+(?:-[0-9]+)?")  # of a job or an element
+
 _SILENT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     tokenize.ENDMARKER,
@@ -79,6 +81,8 @@ def check(root: Path) -> list[str]:
         content = (root / path).read_bytes()
         if len(content) > MAX_FILE_BYTES:
             faults.append((path, 0, f"{len(content):,} bytes: at most {MAX_FILE_BYTES:,}"))
+        if _JOB_OUTPUT.fullmatch(path.suffix):
+            faults.append((path, 0, "the output of a job: remove it, and run jobs elsewhere"))
         if is_text(path, content):
             lines = content.decode("utf-8", "replace").splitlines()
             for rule in RULES:

@@ -57,6 +57,7 @@ def write(path: str, text: str) -> Callable[[Path], None]:
     [
         (write("a.py", "x = 1\n" * 601), "601 lines"),
         (write("data.bin", "x" * 200_001), "200,001 bytes"),
+        (write("train.sh.o12", ""), "the output of a job"),
         (write("gsched/helpers.py", "x = 1\n"), "a module name that says nothing"),
         (write("utils/a.py", "x = 1\n"), "a module name that says nothing"),
         (write("a.py", "if x:\n\ty = 1\n"), "a.py:2: a tab"),
