@@ -108,9 +108,10 @@ class Answer:
     Attributes:
         warning: why what is shown may be old, or not durable; else empty.
         ruler: the head that rules, where the one that has answered stands by; else empty.
+        location: the URL of the request at the head that rules, if the one here stands by.
     """
 
-    __slots__ = ("body", "retry_after_s", "ruler", "status", "warning")
+    __slots__ = ("body", "location", "retry_after_s", "ruler", "status", "warning")
 
     def __init__(self, status: int, body: bytes | bytearray, headers: dict[str, str]):
         self.status = status
@@ -119,6 +120,7 @@ class Answer:
         self.retry_after_s = float(wait) if wait.isdigit() and len(wait) < 4 else None
         self.warning = headers.get(WARNING_HEADER.lower(), "")
         self.ruler = headers.get(STANDBY_HEADER.lower(), "")
+        self.location = headers.get("location", "")
 
 
 def find_head(explicit: str = "") -> HeadAddress:
@@ -244,6 +246,11 @@ class Transport:
         connection = self._connect_patiently(timeout_s)
         self.has_sent = True
         answer = self._over(connection, method, target, body, timeout_s)
+        if answer.location.startswith("https://") and self.address.tls:
+            other = "/".join(answer.location.split("/", 3)[:3])
+            self.address = parse_address(other, source=f"{self.address.text}, which stands by")
+            connection = self._connect_patiently(timeout_s)
+            answer = self._over(connection, method, target, body, timeout_s)
         if answer.warning and self.on_warning is not None:
             self.on_warning(answer.warning)
         return answer

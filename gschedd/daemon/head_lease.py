@@ -157,7 +157,7 @@ def wait_to_rule(config: Config, settings: Settings, chosen: Chosen) -> LeaseKee
     clock = SystemClock()
     check = StandbyCheck(config, replicated.holder)
     follower = Follower(os.path.join(head.state_dir, DATABASE), replicated, clock, check)
-    standby = StandbyHead(config, follower, settings=settings, chosen=chosen, clock=clock)
+    standby = StandbyHead(config, follower, check, settings=settings, chosen=chosen, clock=clock)
     pause = threading.Event()
     held = asyncio.run(standby.run(lambda: pause.wait(FOLLOW_S)))
     if held is None:

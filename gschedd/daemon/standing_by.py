@@ -9,15 +9,19 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from gsched.clock import Clock
 from gsched.config.tables import Config
 from gsched.errors import StandsByError
 from gsched.model.units import format_duration
 from gsched.protocol import api
+from gsched.protocol.tokens import UserTokenRow
 from gsched.version import VERSION
 from gschedd.core.cycle.epoch import begin_epoch
 from gschedd.core.cycle.run import snapshot
@@ -27,19 +31,24 @@ from gschedd.core.state.settings import Settings
 from gschedd.core.views.jobs import jobs_by_state, queue_rows
 from gschedd.daemon.setup import empty_state
 from gschedd.engine.loop import Watches
-from gschedd.http.answers import errors
+from gschedd.http.answers import errors, refusal
+from gschedd.http.authority import HeadAuthority
 from gschedd.http.bodies import Bodies, counted
 from gschedd.http.callers import Callers, UserNames
 from gschedd.http.door import Doors, Handler, watched
+from gschedd.http.https import serve_programs
 from gschedd.http.listening import raise_open_files, serve_users
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
+from gschedd.http.ruling import StandbyCheck
+from gschedd.http.schema import OPENAPI
 from gschedd.http.shown import OTHER_HEAD, warn_in_headers
+from gschedd.http.user_tokens import TokenBook
 from gschedd.plan.forecast import Forecast
 from gschedd.policies.registry import Chosen
 from gschedd.store.journal import HeadLease
 from gschedd.store.loading import load
-from gschedd.store.queues import noted_overrides
+from gschedd.store.queues import noted_overrides, notes_in
 from gschedd.store.reader import Reader
 from gschedd.store.seals import text_of
 from gschedd.store.sqlite import DATABASE
@@ -143,13 +152,39 @@ class FollowedState:
         return dict.fromkeys(jobs, Forecast(start_unknown=NO_FORECAST))
 
 
+class FollowedTokens(TokenBook):
+    """The tokens of users in the database that follows the log."""
+
+    def __init__(self, path: str, follower: Follower, names: UserNames, clock: Clock) -> None:
+        self._path = path
+        self._follower = follower
+        self._loaded: tuple[int, int] = (-1, 0)
+        super().__init__(self._notes_of, names, clock)
+
+    def _notes_of(self, kind: str) -> dict[str, str]:
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as db:
+            return notes_in(db, kind)
+
+    def check(self, text: str, *, acts: bool) -> UserTokenRow:
+        """Return the token as `TokenBook.check`, of those that count now."""
+        at = (self._follower.position, self._follower.copies)
+        if at != self._loaded:
+            self.load()
+            self._loaded = at
+        return super().check(text, acts=acts)
+
+
 class StandbyHead:
-    """Serves commands until this head rules: reads are answered, changes are refused."""
+    """Serves users until this head rules: reads are answered, changes are refused.
+
+    Programs that change something by HTTPS are sent to the head that rules.
+    """
 
     def __init__(
         self,
         config: Config,
         follower: Follower,
+        check: StandbyCheck,
         *,
         settings: Settings,
         chosen: Chosen,
@@ -157,7 +192,9 @@ class StandbyHead:
     ) -> None:
         self._config = config
         self._follower = follower
+        self._check = check
         self._clock = clock
+        self._web_address = ""
         self._started_s = clock.wall_s()
         self._policy = chosen.name
         self._path = os.path.join(config.head.state_dir, DATABASE)
@@ -229,16 +266,22 @@ class StandbyHead:
                 engine=state, callers=callers, reader=readers[2], clock=self._clock
             )
             doors = Doors(self._clock, shutdown_s=SHUTDOWN_S)
-            await serve_users(
-                doors,
-                self._app([*predictions.routes(), *queries.routes()]),
-                self._config.head.socket,
-                operator_uids=lambda: state.head.settings.operators.uids,
-                open_files=open_files,
-            )
-            copies = self._follower.copies
+            before = self._served
             try:
-                while self._follower.copies == copies:  # noqa: ASYNC110 # a thread changes it
+                served = partial(self._app, [OPENAPI, *predictions.routes(), *queries.routes()])
+                await serve_users(
+                    doors,
+                    served(),
+                    self._config.head.socket,
+                    operator_uids=lambda: state.head.settings.operators.uids,
+                    open_files=open_files,
+                )
+                if self._config.https.listen:
+                    tokens = FollowedTokens(self._path, self._follower, callers.names, self._clock)
+                    self._web_address = await serve_programs(
+                        doors, self._config.https, served, tokens, self._authority()
+                    )
+                while self._served == before:  # noqa: ASYNC110 # a thread changes it
                     await asyncio.sleep(LOOK_S)
             finally:
                 doors.close()
@@ -246,13 +289,24 @@ class StandbyHead:
                 queries.close()
                 predictions.close()
 
-    def _app(self, routes: Iterable[web.RouteDef]) -> web.Application:
+    @property
+    def _served(self) -> tuple[int, int]:
+        """Return what changes with the database and the authority, which a thread follows."""
+        return self._follower.copies, self._check.changes
+
+    def _authority(self) -> HeadAuthority:
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as db:
+            (cluster,) = db.execute("SELECT value FROM meta WHERE key = 'cluster'").fetchone()
+        server = self._state.head.settings.server
+        return HeadAuthority(self._config, str(cluster), server, self._clock)
+
+    def _app(self, routes: Iterable[web.RouteDef], *gates: Middleware) -> web.Application:
         @web.middleware
         async def refreshed(request: web.Request, handler: Handler) -> web.StreamResponse:
             await self._state.settled()
             return await handler(request)
 
-        handlers = [watched, counted(self._bodies), errors, refreshed]
+        handlers = [watched, *gates, counted(self._bodies), errors, refreshed]
         app = web.Application(middlewares=handlers, logger=log)
         app.add_routes(routes)
         app.router.add_route("*", "/{other:.*}", self._refuse)
@@ -260,13 +314,19 @@ class StandbyHead:
         return app
 
     async def _refuse(self, request: web.Request) -> web.StreamResponse:
-        del request
-        own = self._state.head.settings.server
-        raise StandsByError(
+        own, other = self._state.head.settings.server, self._check.ruling.https
+        is_sent_on = request.secure and other and other != self._web_address
+        error = StandsByError(
             f"{own} stands by, {self._state.ruler} rules: this head answers gstat, gnodes, ghist "
             "and gshare only",
-            hint=OTHER_HEAD,
+            hint=f"send the request to {other}" if is_sent_on else OTHER_HEAD,
         )
+        if not is_sent_on:
+            raise error
+        response = refusal(error)
+        response.set_status(HTTPStatus.TEMPORARY_REDIRECT)
+        response.headers["Location"] = f"{other}{request.rel_url}"
+        return response
 
     def _status(self) -> api.StatusReply:
         head = self._state.head

@@ -30,7 +30,7 @@ from gschedd.http.door import Doors, Rules, Source, Visitor
 from gschedd.http.handshake import refuse_clear_text
 from gschedd.http.joining import ANYWHERE
 from gschedd.http.listening import address_source, host_in, listen_on_address
-from gschedd.http.user_tokens import UserTokens
+from gschedd.http.user_tokens import TokenBook
 
 log = logging.getLogger("gschedd.https")
 
@@ -88,7 +88,10 @@ class WebCertificate:
         return self._context
 
     def _stamp(self) -> tuple[int, ...]:
-        return tuple(os.stat(path).st_mtime_ns for path in (self._certificate, self._key))
+        paths = [self._certificate, self._key]
+        if not self._is_of_site:
+            paths.append(self._authority.files.trusted)  # it changes with the authority
+        return tuple(os.stat(path).st_mtime_ns for path in paths)
 
     def _load(self) -> ssl.SSLContext:
         if not self._is_of_site:
@@ -113,7 +116,7 @@ class TokenGate:
         names: of this host.
     """
 
-    def __init__(self, tokens: UserTokens, names: Collection[str]) -> None:
+    def __init__(self, tokens: TokenBook, names: Collection[str]) -> None:
         self._tokens, self._names = tokens, frozenset(names)
 
     def middleware(self) -> Middleware:
@@ -205,7 +208,7 @@ async def serve_programs(
     doors: Doors,
     config: HttpsConfig,
     served: Callable[..., web.Application],
-    tokens: UserTokens,
+    tokens: TokenBook,
     authority: HeadAuthority,
 ) -> str:
     """Let programs in; return the address, ``https://HOST:PORT``.

@@ -6,7 +6,7 @@ import hmac
 import logging
 import pwd
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -28,7 +28,7 @@ from gschedd.core.state.settings import Caller
 from gschedd.http.answers import answer
 from gschedd.http.audit import note_verb
 from gschedd.http.bodies import Bodies, read_body
-from gschedd.http.callers import Callers
+from gschedd.http.callers import Callers, UserNames
 from gschedd.http.members import KEPT_S
 from gschedd.store.queues import NoteStore
 
@@ -48,43 +48,28 @@ class _KeptToken(Struct, frozen=True, kw_only=True):
     digest: str
 
 
-class UserTokens:
-    """All of them, and the handlers of their routes.
+class TokenBook:
+    """All of them, as they are shown by programs.
 
     Args:
-        store: keeps them.
-        in_writer: runs something on the store's thread, between commits.
-        address: returns where programs reach the head; empty: HTTPS is off.
+        notes: returns those that are kept.
+        names: of users.
         clock: of the times of tokens.
     """
 
-    def __init__(  # what a durable register with routes needs
-        self,
-        store: NoteStore,
-        *,
-        in_writer: Callable[[Callable[[], None]], Awaitable[None]],
-        callers: Callers,
-        bodies: Bodies,
-        address: Callable[[], str],
-        clock: Clock,
+    def __init__(
+        self, notes: Callable[[str], Mapping[str, str]], names: UserNames, clock: Clock
     ) -> None:
-        self._store = store
-        self._in_writer = in_writer
-        self._callers = callers
-        self._bodies = bodies
-        self._address = address
+        self._notes = notes
+        self._names = names
         self.clock = clock
-        notes = store.notes(KIND).items()
-        self._tokens = {name: msgspec.json.decode(text, type=_KeptToken) for name, text in notes}
         self._used_s: dict[str, float] = {}
+        self.load()
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
-            web.get("/v1/user-tokens", self.list),
-            web.post("/v1/user-tokens", self.create),
-            web.delete("/v1/user-tokens/{id}", self.revoke),
-        ]
+    def load(self) -> None:
+        """Read those that are kept."""
+        notes = self._notes(KIND).items()
+        self._tokens = {name: msgspec.json.decode(text, type=_KeptToken) for name, text in notes}
 
     def check(self, text: str, *, acts: bool) -> UserTokenRow:
         """Return the token that a program shows; ``acts`` as for `UserNames.name`.
@@ -106,13 +91,49 @@ class UserTokens:
                 f"{format_duration(now_s - row.expires_s)} ago",
                 hint=_NEW,
             )
-        if self._callers.names.name(row.uid, acts=acts) != row.user:
+        if self._names.name(row.uid, acts=acts) != row.user:
             raise NotPermittedError(
                 f"token {row.id} is of {row.user}, and uid {row.uid} is another user now",
                 hint="create a new token",
             )
         self._used_s[row.id] = now_s
         return row
+
+
+class UserTokens(TokenBook):
+    """The same with the handlers of their routes.
+
+    Args:
+        store: keeps them.
+        in_writer: runs something on the store's thread, between commits.
+        address: returns where programs reach the head; empty: HTTPS is off.
+        clock: of the times of tokens.
+    """
+
+    def __init__(  # what a durable register with routes needs
+        self,
+        store: NoteStore,
+        *,
+        in_writer: Callable[[Callable[[], None]], Awaitable[None]],
+        callers: Callers,
+        bodies: Bodies,
+        address: Callable[[], str],
+        clock: Clock,
+    ) -> None:
+        super().__init__(store.notes, callers.names, clock)
+        self._store = store
+        self._in_writer = in_writer
+        self._callers = callers
+        self._bodies = bodies
+        self._address = address
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/v1/user-tokens", self.list),
+            web.post("/v1/user-tokens", self.create),
+            web.delete("/v1/user-tokens/{id}", self.revoke),
+        ]
 
     async def list(self, request: web.Request) -> web.Response:
         """``GET /v1/user-tokens``."""

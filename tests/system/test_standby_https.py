@@ -1,0 +1,164 @@
+"""Programs at a head that stands by: reads are answered by HTTPS, changes go to the other head."""
+
+import http.client
+import json
+import ssl
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import Ran, run_command
+from tests.support.ports import free_port
+from tests.support.two_heads import (
+    LEASE_S,
+    answers,
+    heads,
+    jobs,
+    rules,
+    server,
+    stand_by,
+    standing,
+    store,
+    submit,
+)
+
+__all__ = ["heads", "server", "store"]
+pytest.importorskip("psycopg", reason="psycopg is not installed")
+pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("postgres")]
+
+USER = "nobody"
+
+
+def with_https(cluster: Cluster) -> int:
+    port = free_port()
+    cluster.tls = f'[https]\nlisten = "127.0.0.1:{port}"\nnames = ["localhost"]\n'
+    cluster.head_settings["operators"] = [USER]
+    return port
+
+
+def token(cluster: Cluster, *words: str) -> str:
+    made = run_command(
+        *("gsched", "token", "create", "--role", "user", "--user", USER, "--json", *words),
+        head=cluster.socket,
+    )
+    assert made.status == 0, made.stderr
+    return str(json.loads(made.stdout)["token"])
+
+
+def authority(cluster: Cluster) -> str:
+    return run_command("gsched", "authority", "certificate", head=cluster.socket).stdout
+
+
+def ask(
+    port: int, authority: str, token: str, target: str, method: str = "GET"
+) -> tuple[http.client.HTTPResponse, str]:
+    context = ssl.create_default_context(cadata=authority)
+    connection = http.client.HTTPSConnection("localhost", port, context=context)
+    connection.request(method, target, headers={"Authorization": f"Bearer {token}"})
+    answer = connection.getresponse()
+    content = answer.read().decode()
+    connection.close()
+    return answer, content
+
+
+def test_reads_are_answered_and_changes_sent_to_the_head_that_rules(
+    heads: tuple[Cluster, Cluster], tmp_path: Path
+) -> None:
+    """With a token that is younger than the second head; one that was revoked counts nowhere."""
+    first, second = heads
+    ports = [with_https(each) for each in heads]
+    first.start_head()
+    stand_by(first, second)
+    submit(first)
+    trusted = authority(first)
+    operating, revoked = token(first, "--scope", "operate"), token(first)
+    ca, number = tmp_path / "ca.pem", revoked.split("_")[1]
+    ca.write_text(trusted)
+
+    def status(text: str) -> int:
+        return ask(ports[1], trusted, text, "/v1/jobs")[0].status
+
+    wait_until(lambda: status(operating) == 200, what="the token at the second head")
+    answer, content = ask(ports[1], trusted, operating, "/v1/jobs")
+    assert [row["id"] for row in json.loads(content)["jobs"]] == [1]
+    assert f"{first.state_dir} rules: state of" in answer.headers["Gsched-Warning"]
+    assert answer.headers["Gsched-Standby"].endswith(str(first.state_dir))
+    assert ask(ports[1], trusted, operating, "/v1/openapi.json")[0].status == 200
+    assert status("") == 401
+    assert status(revoked) == 200
+    assert run_command("gsched", "token", "revoke", number, head=first.socket).status == 0
+    wait_until(lambda: status(revoked) == 401, what="the revocation at the second head")
+
+    wait_until(
+        lambda: ask(ports[1], trusted, operating, "/v1/x", "POST")[0].status == 307,
+        what="the address of the head that rules",
+    )
+    for target in ("/v1/jobs/actions?x=1", "//other.example/v1/jobs"):
+        answer, content = ask(ports[1], trusted, operating, target, "POST")
+        assert answer.status == 307
+        location = answer.headers["Location"]
+        assert location.startswith(f"https://localhost:{ports[0]}/")
+        error = json.loads(content)["error"]
+        assert error["code"] == "stands_by"
+        assert "stands by" in error["message"]
+        assert f"https://localhost:{ports[0]}" in error["hint"]
+
+    def command(*words: str) -> Ran:
+        env = {"GSCHED_CA": str(ca), "GSCHED_TOKEN": operating}
+        return run_command(*words, head=f"https://localhost:{ports[1]}", env=env, cwd=first.jobs)
+
+    listed = command("gstat")
+    assert listed.status == 0, listed.stderr
+    assert "stands by" in listed.stderr
+    deleted = command("gdel", "1")
+    assert deleted.status == 0, deleted.stderr
+    assert jobs(first) == []
+
+    first.kill_head()
+    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+    wait_until(lambda: answers(second) and not standing(second), what="the second head")
+    assert command("gstat").stderr == ""
+
+
+def test_a_change_is_refused_while_nobody_knows_where_the_other_head_is(
+    heads: tuple[Cluster, Cluster],
+) -> None:
+    """HTTPS is off there: the message names the head, and there is no redirect."""
+    first, second = heads
+    port = with_https(second)
+    first.head_settings["operators"] = [USER]
+    first.start_head()
+    stand_by(first, second)
+    trusted, text = authority(first), token(first, "--scope", "submit")
+    wait_until(lambda: ask(port, trusted, text, "/v1/jobs")[0].status == 200, what="the token")
+    answer, content = ask(port, trusted, text, "/v1/jobs", "POST")
+
+    assert answer.status == 503
+    assert "Location" not in answer.headers
+    assert f"{first.state_dir} rules" in json.loads(content)["error"]["message"]
+
+
+def test_the_certificate_is_of_the_new_authority_when_the_old_one_ends(
+    heads: tuple[Cluster, Cluster],
+) -> None:
+    """At both heads, without a restart."""
+    first, second = heads
+    ports = [with_https(each) for each in heads]
+    first.start_head()
+    stand_by(first, second)
+    text = token(first)
+    for action in ("replace", "finish"):
+        ran = run_command("gsched", "authority", action, head=first.socket)
+        assert ran.status == 0, ran.stderr
+    trusted = authority(first)
+    assert trusted.count("BEGIN") == 1
+
+    def answered(port: int) -> bool:
+        try:
+            return ask(port, trusted, text, "/v1/jobs")[0].status == 200
+        except OSError:
+            return False
+
+    for port in ports:
+        wait_until(lambda port=port: answered(port), what=f"port {port}")  # type: ignore[misc]
