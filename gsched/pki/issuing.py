@@ -4,6 +4,7 @@ Times are arguments. A certificate begins a ninetieth of its lifetime before it 
 90), so that hosts whose clocks are behind take it.
 """
 
+import base64
 import datetime as dt
 import ipaddress
 import os
@@ -343,6 +344,28 @@ def is_issued_by(pem: bytes, authority: str) -> bool:
     """Return whether the first certificate of a text was issued by an authority."""
     try:
         _read(pem).verify_directly_issued_by(_read(authority.encode()))
+    except (CertificateError, *_FORBIDDEN):
+        return False
+    return True
+
+
+def sign(own: bytes, text: str) -> str:
+    """Return a signature of a text by the key of a certificate, in base64.
+
+    Args:
+        own: certificate and key.
+    """
+    return base64.b64encode(_private(own).sign(text.encode(), ec.ECDSA(hashes.SHA256()))).decode()
+
+
+def is_signed(pem: bytes, text: str, signature: str) -> bool:
+    """Return whether the key of the first certificate of a text in PEM has signed a text."""
+    try:
+        public = _read(pem).public_key()
+        if not isinstance(public, ec.EllipticCurvePublicKey):
+            return False
+        signed = base64.b64decode(signature, validate=True)
+        public.verify(signed, text.encode(), ec.ECDSA(hashes.SHA256()))
     except (CertificateError, *_FORBIDDEN):
         return False
     return True

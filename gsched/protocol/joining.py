@@ -23,11 +23,13 @@ class CreateToken(
 
     Attributes:
         name: the only one that it can have; empty: any.
+        replace: it takes the place of the host that has the name; that one's certificates end.
         ttl_s: for how long the token counts.
     """
 
     role: TokenRole
     name: Words = ""
+    replace: bool = False
     ttl_s: Annotated[float, msgspec.Meta(ge=1, le=30 * 86_400)] = 900.0
 
 
@@ -36,6 +38,7 @@ class TokenRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         name: the only one that the host can have; empty: any.
+        replace: the host takes the place of the one that has the name.
         by: who has created it.
         used_s, used_by: when a host has joined with it, and its name; 0: it is unused.
     """
@@ -43,6 +46,7 @@ class TokenRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     role: TokenRole
     name: str = ""
+    replace: bool = False
     by: str = ""
     created_s: float = 0.0
     expires_s: float = 0.0
@@ -65,6 +69,7 @@ class CreatedToken(Struct, frozen=True, kw_only=True):
         token: with its secret; it is shown once.
         authority: SHA-256 of the authority's certificate, hexadecimal.
         loopback: the head listens where no other host reaches it.
+        in_use: a host has the name, and only that one can join with the token, by its key.
     """
 
     row: TokenRow
@@ -72,6 +77,7 @@ class CreatedToken(Struct, frozen=True, kw_only=True):
     token: str
     authority: str
     loopback: bool
+    in_use: bool = False
 
 
 class AuthorityReply(Struct, frozen=True, kw_only=True):
@@ -80,16 +86,20 @@ class AuthorityReply(Struct, frozen=True, kw_only=True):
     certificate: str
 
 
-class JoinHost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JoinHost(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """``POST /v1/join`` on the port for nodes: a host wants its first certificate.
 
     Attributes:
         request: for a certificate, in PEM; the key stays with the host.
+        before: the certificate that the host has already, perhaps expired; empty: none.
+        proof: the request, signed by the key of ``before``, in base64: the host has its name.
     """
 
     token: Annotated[str, msgspec.Meta(max_length=256)]
     name: Words
     request: Pem
+    before: Pem = ""
+    proof: Annotated[str, msgspec.Meta(max_length=256)] = ""
 
 
 class Joined(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from gsched.errors import BadStateError, InvalidRequestError, NotPermittedError
 from gsched.failpoint import failpoint
 from gsched.logs import Complaints
 from gsched.model.machine import is_node_name
-from gsched.pki.files import digest
+from gsched.pki.files import digest, split
 from gsched.pki.names import CertificateError, Role
 from gsched.protocol.endpoint import is_on_loopback
 from gsched.protocol.joining import (
@@ -32,6 +32,7 @@ from gsched.protocol.joining import (
     MemberRole,
     NodeCertificate,
     TokenList,
+    TokenRole,
     TokenRow,
     TrustChanged,
 )
@@ -150,6 +151,7 @@ class Joining:
                 token=token,
                 authority=digest(self._authority.present),
                 loopback=is_on_loopback(f"{head.node_host}:0"),
+                in_use=not row.replace and self._is_in_use(row.role, row.name),
             )
         )
 
@@ -205,15 +207,19 @@ class Joining:
         name = request.match_info["name"]
         if not is_node_name(name):
             raise InvalidRequestError(f"invalid name {name[:80]!r}")
-        for role in MEMBER_ROLES:
-            await self.members.revoke(role, name)
         note_verb(request, "revoke", name)
         log.warning("%s has revoked the certificates of %s", caller.user, name)
+        for role in MEMBER_ROLES:
+            await self._end(role, name)
+        return answer(self._state())
+
+    async def _end(self, role: MemberRole, name: str) -> None:
+        """End all certificates that a host has now, and its connection."""
+        await self.members.revoke(role, name)
         for link in self._connected():
             if self._peers.is_revoked(link.peer):
                 log.warning("%s: its connection is ended: its certificate was revoked", link.node)
                 link.abort()
-        return answer(self._state())
 
     # --- hosts that join ---
 
@@ -229,10 +235,13 @@ class Joining:
         try:
             token = self.members.check(wanted.token, wanted.name)
             _prove(request)
-            self._check_name(token, wanted.name)
             assert token.role != "head", "check has refused it"
+            self._check_name(token, wanted)
             certificate = self._issue(token.role, wanted.name, wanted.request)
             await self.members.use(token, wanted.name)
+            if token.replace and self._is_in_use(token.role, wanted.name):
+                await self._end(token.role, wanted.name)
+                certificate = self._issue(token.role, wanted.name, wanted.request)
         except Exception as error:
             self._complaints.say(source, f"a host cannot join: {error}")
             raise
@@ -270,13 +279,14 @@ class Joining:
             )
         )
 
-    def _check_name(self, token: TokenRow, name: str) -> None:
+    def _check_name(self, token: TokenRow, wanted: JoinHost) -> None:
         """Check that a host may take a name that its token does not state, or that is in use.
 
         Raises:
-            NotPermittedError: operators have permissions on the host of this name, or a host in
-                the other role has it.
+            NotPermittedError: operators have permissions on the host of this name, or another
+                host has it.
         """
+        name = wanted.name
         if name in self._settings().config.head.operator_hosts and not token.name:
             raise NotPermittedError(
                 f"operators have their permissions on {name} ([head] operator_hosts): only a "
@@ -289,6 +299,43 @@ class Joining:
                 f"{name} is a {other} of this cluster: this host needs another name",
                 hint="gsched join --name NAME, with a token for that name",
             )
+        if (
+            not token.replace
+            and self._is_in_use(token.role, name)
+            and not self._is_same(token.role, wanted)
+        ):
+            words = "login host" if token.role == "login" else "node"
+            raise NotPermittedError(
+                f"{name} is a {words} of this cluster already, and this host does not have its key",
+                hint="if it is another host: gsched join --name NAME; if this one takes its place, "
+                f"or has lost its key: gsched token create --role {token.role} --name {name} "
+                "--replace on the head, and its line here",
+            )
+
+    def _is_in_use(self, role: TokenRole, name: str) -> bool:
+        """Return whether a host has a name; one that was revoked and has not returned does not."""
+        if name not in (self.members.logins if role == "login" else self._known_nodes()):
+            return False
+        is_revoked = f"{role}/{name}" in self.members.revoked
+        return not is_revoked or any(link.node == name for link in self._connected())
+
+    def _is_same(self, role: TokenRole, wanted: JoinHost) -> bool:
+        """Return whether a host shows by its key that it has its name already."""
+        if not wanted.before:
+            return False
+        from gsched.pki import issuing
+
+        before = wanted.before.encode()
+        try:
+            known = issuing.identity_in(before)
+        except CertificateError:
+            return False
+        return (
+            (known.cluster, known.role, known.name) == (self._authority.cluster, role, wanted.name)
+            and not self.members.is_revoked(known.role, known.name, known.begins_s)
+            and any(issuing.is_issued_by(before, each) for each in split(self._authority.trusted))
+            and issuing.is_signed(before, wanted.request, wanted.proof)
+        )
 
     def _issue(self, role: Role, name: str, request: str) -> str:
         after_s = self.members.revoked.get(f"{role}/{name}", 0.0)

@@ -91,6 +91,11 @@ class Members:
         """
         if wanted.name and not is_node_name(wanted.name):
             raise InvalidRequestError(f"invalid name {wanted.name!r}", hint=NODE_NAME_RULE)
+        if wanted.replace and (not wanted.name or wanted.role == "head"):
+            raise InvalidRequestError(
+                "only a node or login host with a name can be replaced",
+                hint="--role node --name NAME --replace",
+            )
         await self._forget_old()
         if len(self._tokens) >= MAX_TOKENS:
             raise InvalidRequestError(
@@ -101,6 +106,7 @@ class Members:
             id=secrets.token_hex(4),
             role=wanted.role,
             name=wanted.name,
+            replace=wanted.replace,
             by=by,
             created_s=now_s,
             expires_s=now_s + wanted.ttl_s,

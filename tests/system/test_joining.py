@@ -138,6 +138,51 @@ def test_a_login_host_joins_by_one_line_and_keeps_its_name(cluster: Cluster) -> 
     assert load_config(str(config)).node.role == "compute"
 
 
+def test_a_name_in_use_is_for_the_host_that_has_its_key_or_takes_its_place(
+    cluster: Cluster,
+) -> None:
+    """It may also have expired. Who is replaced is cut off, and does not come back."""
+    cluster.start_head()
+    cluster.start_node("n1")
+    for words in ((), ("--name", "n1")):
+        line = created(cluster, "--role", "node", *words)
+        refused = join(cluster, line, "n1", state="second")
+        assert refused.status == 159
+        assert "n1 is a node of this cluster already" in refused.stderr
+        assert "gsched join --name NAME" in refused.stderr
+        assert "gsched token create --role node --name n1 --replace" in refused.stderr
+        assert not (cluster.node_dir("second") / DIRECTORY).exists()
+        same = join(cluster, line, "n1")
+        assert same.status == 0, same.stderr
+    cluster.stop_node("n1")
+    head, host = cluster.state_dir, cluster.node_dir("n1")
+    give_certificate(head, host, "n1", again=True, shift_s=-1000.0, lifetime_s=1.0)
+    expired = join(cluster, created(cluster, "--role", "node"), "n1")
+    assert expired.status == 0, expired.stderr
+    other = give_certificate(head, cluster.node_dir("second"), "n9")
+    stranger = join(cluster, created(cluster, "--role", "node"), "n1", state="second")
+    assert stranger.status == 159, "its key is that of another name"
+    cluster.start_node("n1")
+
+    shown = run_command(
+        *("gsched", "token", "create", "--role", "node", "--name", "n1"), head=cluster.socket
+    )
+    assert "only that host can join again" in shown.stderr
+    line = created(cluster, "--role", "node", "--name", "n1", "--replace")
+    listed = run_command("gsched", "token", "list", head=cluster.socket)
+    assert "n1, replaced" in listed.stdout
+    replaced = join(cluster, line, "n1", state="second")
+    assert replaced.status == 0, replaced.stderr
+    wait_until(lambda: "of node n1 was revoked" in cluster.log("n1.log"), what="the reason")
+    back = join(cluster, created(cluster, "--role", "node"), "n1")
+    assert back.status == 0, "nobody is connected as n1: a revoked name is free"
+    assert issuing.identity_in(Path(other.certificate).read_bytes()).name == "n1"
+    for words in (("--role", "node"), ("--role", "head", "--name", "n1")):
+        odd = run_command("gsched", "token", "create", "--replace", *words, head=cluster.socket)
+        assert odd.status == 2
+        assert "--replace is for a node or login host that has a name" in odd.stderr
+
+
 @pytest.mark.parametrize("role", ["node", "login"])
 def test_t70_a_token_for_any_name_gives_no_name_of_operator_hosts(
     cluster: Cluster, role: str

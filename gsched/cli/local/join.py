@@ -36,7 +36,7 @@ from gsched.errors import (
 )
 from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.pki.contexts import check_head, explain, joining_context
-from gsched.pki.files import digest, files_of
+from gsched.pki.files import CertificateFiles, digest, files_of, split
 from gsched.pki.names import CertificateError
 from gsched.protocol.api import ErrorReply
 from gsched.protocol.joining import (
@@ -110,6 +110,7 @@ def join(
 
     key = issuing.make_key()
     request = JoinHost(token=token, name=name, request=issuing.make_request(key, name))
+    request = _with_proof(request, files)
     joined = _ask(head, authority, "POST", "/v1/join", request, Joined)
     files.write(own=joined.certificate.encode() + key, trusted=joined.trusted.encode())
     _write_config(path, address, joined)
@@ -132,6 +133,20 @@ def join(
         "(if gnode runs with another head, name or role, restart it; jobs go on)"
     )
     return 0
+
+
+def _with_proof(request: JoinHost, files: CertificateFiles) -> JoinHost:
+    """Return a request that shows by the key that this host has already who it is."""
+    from gsched.pki import issuing
+
+    try:
+        own = Path(files.certificate).read_bytes()
+        before = split(own.decode("ascii"))[0]
+        return msgspec.structs.replace(
+            request, before=before, proof=issuing.sign(own, request.request)
+        )
+    except (OSError, ValueError, TypeError, IndexError):
+        return request
 
 
 def _join_as_head(address: str, token: str, wanted: str, path: Path, *, as_json: bool) -> int:

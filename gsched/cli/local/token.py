@@ -25,6 +25,7 @@ from gsched.protocol.tokens import SCOPES, CreateUserToken, Scope, UserTokenList
 _CREATE_EPILOG = """\b
 Examples:
   gsched token create --role node --name n7
+  gsched token create --role node --name n7 --replace    a new machine in its place
   gsched token create --role login --ttl 1h
   gsched token create --role head          for the second of two heads
   gsched token create --role user --scope submit --ttl 90d --label nightly-ci
@@ -64,6 +65,11 @@ def token() -> None:
 )
 @option("--name", default="", metavar="NAME", help="The only name that the host can have.")
 @option(
+    "--replace",
+    is_flag=True,
+    help="The host takes the place of the one that has the name: its certificates end.",
+)
+@option(
     "--scope", type=click.Choice(SCOPES), help="What the token of a user allows [default: read]."
 )
 @option("--user", default="", metavar="USER", help="Whose token it becomes [default: yours].")
@@ -81,6 +87,7 @@ def create(  # noqa: PLR0913 - options
     *,
     role: str,
     name: str,
+    replace: bool,
     scope: Scope | None,
     user: str,
     label: str,
@@ -93,8 +100,9 @@ def create(  # noqa: PLR0913 - options
     HTTPS, as often as they like: see https in gsched.toml(5). Each is a secret, and shown once.
     """
     if role == "user":
-        if name:
-            raise UsageError("--name is for hosts", hint="--label names a token of a user")
+        if name or replace:
+            given_option = "--name" if name else "--replace"
+            raise UsageError(f"{given_option} is for hosts", hint="--label names a user's token")
         wanted_token = CreateUserToken(
             scope=scope or "read",
             user=user,
@@ -105,7 +113,18 @@ def create(  # noqa: PLR0913 - options
     for name_given, given in (("--scope", scope), ("--user", user), ("--label", label)):
         if given:
             raise UsageError(f"{name_given} is for tokens of users", hint="--role user")
-    return _create_of_host(head, role, name, ttl or HOST_TTL, as_json=as_json)
+    if replace and (not name or role == "head"):
+        raise UsageError(
+            "--replace is for a node or login host that has a name",
+            hint="--role node --name NAME --replace",
+        )
+    wanted = CreateToken(
+        role=role,  # type: ignore[arg-type] # click has checked it
+        name=name,
+        replace=replace,
+        ttl_s=_ttl_s(ttl or HOST_TTL),
+    )
+    return _create_of_host(head, wanted, as_json=as_json)
 
 
 def _create_of_user(head: HeadClient, wanted: CreateUserToken, *, as_json: bool) -> int:
@@ -127,9 +146,8 @@ def _create_of_user(head: HeadClient, wanted: CreateUserToken, *, as_json: bool)
     return 0
 
 
-def _create_of_host(head: HeadClient, role: str, name: str, ttl: str, *, as_json: bool) -> int:
-    wanted = CreateToken(role=role, name=name, ttl_s=_ttl_s(ttl))  # type: ignore[arg-type] # click has checked it
-    made = head.create_token(wanted)
+def _create_of_host(head: HeadClient, wanted: CreateToken, *, as_json: bool) -> int:
+    made, role, name = head.create_token(wanted), wanted.role, wanted.name
     as_head = "--as-head " if role == "head" else ""
     line = f"gsched join {as_head}{made.address} {made.token} sha256:{made.authority}"
     if as_json:
@@ -142,6 +160,12 @@ def _create_of_host(head: HeadClient, role: str, name: str, ttl: str, *, as_json
         "join, once",
         command="gsched",
     )
+    if made.in_use:
+        print_note(
+            f"the cluster has a {role} {name}: with this line only that host can join again, which "
+            "has its key; --replace lets another host take its place",
+            command="gsched",
+        )
     if made.loopback:
         print_note(
             "the head listens on loopback only: set node_host in [head] to an address that other "
@@ -210,7 +234,8 @@ def _cells(row: TokenRow, now_s: float) -> list[str]:
         state = f"used by {row.used_by}"
     elif now_s >= row.expires_s:
         state = "expired"
-    return [row.id, row.role, row.name or "any", row.by, format_time(row.expires_s), state]
+    name = f"{row.name}, replaced" if row.replace else row.name or "any"
+    return [row.id, row.role, name, row.by, format_time(row.expires_s), state]
 
 
 def _user_cells(row: UserTokenRow, now_s: float) -> list[str]:
