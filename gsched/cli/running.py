@@ -107,10 +107,23 @@ def _as_gsched_error(error: Exception, name: str) -> GschedError:
         path = context.command_path if context else name
         meant = _option_meant(error) if isinstance(error, click.NoSuchOption) else ""
         return UsageError(usage_message(error), hint=f"{meant}see `{path} --help`")
+    if isinstance(error, FileNotFoundError) and not _is_in_directory():
+        return UsageError(
+            "the current directory has been deleted, or its path leads to another one here",
+            hint="change to another directory: cd",
+        )
     return InternalError(
         f"internal error: {type(error).__name__}: {error}",
         hint="run the command again with GSCHED_DEBUG=1 and report the output",
     )
+
+
+def _is_in_directory() -> bool:
+    """Return whether this process has a working directory that has a path."""
+    try:
+        return os.path.samefile(os.getcwd(), ".")
+    except OSError:
+        return False
 
 
 def usage_message(error: click.ClickException) -> str:

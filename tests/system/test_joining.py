@@ -144,8 +144,8 @@ def test_a_name_in_use_is_for_the_host_that_has_its_key_or_takes_its_place(
     """It may also have expired. Who is replaced is cut off, and does not come back."""
     cluster.start_head()
     cluster.start_node("n1")
-    for words in ((), ("--name", "n1")):
-        line = created(cluster, "--role", "node", *words)
+    for scope in ([], ["--name", "n1"]):
+        line = created(cluster, "--role", "node", *scope)
         refused = join(cluster, line, "n1", state="second")
         assert refused.status == 159
         assert "n1 is a node of this cluster already" in refused.stderr
@@ -177,8 +177,8 @@ def test_a_name_in_use_is_for_the_host_that_has_its_key_or_takes_its_place(
     back = join(cluster, created(cluster, "--role", "node"), "n1")
     assert back.status == 0, "nobody is connected as n1: a revoked name is free"
     assert issuing.identity_in(Path(other.certificate).read_bytes()).name == "n1"
-    for words in (("--role", "node"), ("--role", "head", "--name", "n1")):
-        odd = run_command("gsched", "token", "create", "--replace", *words, head=cluster.socket)
+    for wrong in (("--role", "node"), ("--role", "head", "--name", "n1")):
+        odd = run_command("gsched", "token", "create", "--replace", *wrong, head=cluster.socket)
         assert odd.status == 2
         assert "--replace is for a node or login host that has a name" in odd.stderr
 

@@ -3,6 +3,7 @@
 import http.client
 import json
 import ssl
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -161,4 +162,4 @@ def test_the_certificate_is_of_the_new_authority_when_the_old_one_ends(
             return False
 
     for port in ports:
-        wait_until(lambda port=port: answered(port), what=f"port {port}")  # type: ignore[misc]
+        wait_until(partial(answered, port), what=f"port {port}")

@@ -345,20 +345,27 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _place() -> SubmitContext:
-    try:
-        cwd = os.getcwd()
-    except FileNotFoundError:
-        raise UsageError(
-            "the current directory has been deleted", hint="change to another directory: cd"
-        ) from None
+    cwd = os.getcwd()
     variables = full_environment()
     shown = variables.get("PWD", "")
     # The path the user sees, with its links, as long as it is the same directory.
-    if shown.startswith("/") and os.path.exists(shown) and os.path.samefile(shown, cwd):
+    if shown.startswith("/") and _leads_here(shown, if_closed=False):
         cwd = shown
+    elif not _leads_here(cwd, if_closed=True):
+        raise FileNotFoundError(cwd)
     umask = os.umask(0o077)
     os.umask(umask)
     return SubmitContext(cwd=cwd, environment=variables, now_s=SystemClock().wall_s(), umask=umask)
+
+
+def _leads_here(path: str, *, if_closed: bool) -> bool:
+    """Return whether a path leads to the current directory; ``if_closed``: it cannot be seen."""
+    try:
+        return os.path.samefile(path, ".")
+    except PermissionError:
+        return if_closed
+    except OSError:
+        return False
 
 
 def _script(request: _Request) -> Script | None:
