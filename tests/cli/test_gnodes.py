@@ -152,6 +152,8 @@ def test_json_is_one_document(head: CannedHead) -> None:
             ["drain", "n1", "n2", "-m", "new driver"],
             a.DrainNode(nodes=("n1", "n2"), reason="new driver"),
         ),
+        (["resume", "n[1-2,07],x", "y"], a.ResumeNode(nodes=("n1", "n2", "n07", "x", "y"))),
+        (["power", "down", "n[1-2]"], a.PowerNode(nodes=("n1", "n2"), up=False)),
         (["remove", "n1"], a.RemoveNode(nodes=("n1",))),
         (["replace", "n1"], a.ReplaceNode(nodes=("n1",))),
         (
@@ -183,6 +185,7 @@ def test_a_verb_is_sent_to_the_head(
         (["-o", "-c", "n1"], "mutually exclusive"),
         (["n1", "-m", "x"], "-m is valid only with drain"),
         (["remove"], "needs at least one node"),
+        (["remove", "n[1-"], "invalid list of nodes 'n[1-'"),
         (["n1", "--identity", "3f"], "--identity is valid only with replace"),
         (["drain", "n1", "-m", "x", "--identity", "3f"], "--identity is valid only with replace"),
         (["replace", "n1", "--identity", "xyz"], "is not the beginning of an identity"),

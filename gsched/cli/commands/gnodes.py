@@ -31,6 +31,7 @@ from gsched.cli.show.nodelist import (
 from gsched.client import HeadClient, body_of
 from gsched.clock import SystemClock
 from gsched.errors import InvalidRequestError, UnknownNodeError, UsageError
+from gsched.model.host_lists import expanded
 from gsched.protocol.actions import (
     NODE_ACTIONS,
     AnyNodeAction,
@@ -50,7 +51,7 @@ Examples:
   gnodes n1                           all details of one node
   gnodes drain n1 n2 -m "new driver"  no new jobs; running jobs continue
   gnodes drain n1 --migrate -m fans   also migrate its jobs where possible
-  gnodes resume n1 n2
+  gnodes resume "n[1-3,7]"            four nodes
   gnodes maintenance n1 n2 --from "2026-12-01 08:00" --to +4h -m "new switch"
   gnodes maintenance                  list the maintenance of all nodes
   gnodes maintenance --cancel 3       cancel maintenance 3 on all its nodes
@@ -151,6 +152,7 @@ def gnodes(
     once and refuses its certificates for ever; it comes back by gsched join with a new token.
     """
     verb, names = _verb(operands, offline=bool(flags["offline"]), clear=bool(flags["clear"]))
+    names = tuple(name for text in names for name in expanded(text, option="NODE"))
     if flags["login"] or predictions:
         show, option = (_logins, "--login") if flags["login"] else (_predictions, "--predictions")
         _check_only_lists(option, verb, reason, {**flags, "both": flags["login"] and predictions})
