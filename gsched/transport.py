@@ -255,7 +255,7 @@ class Transport:
             self.on_warning(answer.warning)
         return answer
 
-    def _find_ruler(self, *, reads: bool) -> None:  # noqa: C901 # one answer a case
+    def _find_ruler(self, *, reads: bool) -> None:
         """Choose the head that rules where there are several; wait for one while none does.
 
         What only reads goes to one that stands by where no head rules.
@@ -265,26 +265,18 @@ class Transport:
         """
         if not self._heads:
             return
+        from gsched.several_heads import find  # late: few clusters have two
+
         clock = SystemClock()
         begin_s, pause_s = clock.monotonic_s(), _FIRST_PAUSE_S
         while True:
-            standby: HeadAddress | None = None
-            errors: list[HeadUnreachableError | NotPermittedError] = []
-            for head in tuple(self._heads):
-                self.address = head
-                try:
-                    connection = self._connect(HEALTH_TIMEOUT_S)
-                    ruler = self._over(connection, "GET", "/v1/health", b"", HEALTH_TIMEOUT_S).ruler
-                except OSError as error:
-                    errors.append(_unreachable(head, error))
-                except HeadUnreachableError as error:
-                    errors.append(error)
-                else:
-                    if not ruler:
-                        self._heads.remove(head)
-                        self._heads.insert(0, head)
-                        return
-                    standby = standby or head
+            found = find(self._heads, self._ruler_by, reads=reads, may_prompt=_may_prompt)
+            ruler, standby, errors = found
+            if ruler is not None:
+                self._heads.remove(ruler)
+                self._heads.insert(0, ruler)
+                self.address = ruler
+                return
             waited_s = clock.monotonic_s() - begin_s
             if standby is not None and (reads or waited_s >= self.patience_s):
                 self.address = standby
@@ -295,6 +287,15 @@ class Transport:
                 self.note_wait()
             pause(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _ruler_by(self, head: HeadAddress) -> str:
+        """Return the head that rules as one of them knows it; empty if it rules itself."""
+        one = Transport(head)
+        try:
+            connection = one._connect(HEALTH_TIMEOUT_S)
+        except OSError as error:
+            raise _unreachable(head, error) from error
+        return one._over(connection, "GET", "/v1/health", b"", HEALTH_TIMEOUT_S).ruler
 
     def _over(
         self, connection: _socket.socket, method: str, target: str, body: bytes, timeout_s: float
@@ -411,6 +412,10 @@ def _request_bytes(address: HeadAddress, method: str, target: str, body: bytes) 
     if body or method == "POST":
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return head.encode("ascii") + b"\r\n" + body
+
+
+def _may_prompt(head: HeadAddress) -> bool:
+    return head.ssh is not None
 
 
 def _unreachable(address: HeadAddress, error: OSError) -> HeadUnreachableError | NotPermittedError:
