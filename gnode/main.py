@@ -30,7 +30,7 @@ from gnode.daemon.login_host import LoginHost
 from gnode.daemon.measuring import Meters
 from gnode.daemon.parts import DaemonIdentity, host_identity, socket_of_jobs
 from gnode.daemon.peer import socket_path as socket_of
-from gnode.daemon.reloading import NodeReload
+from gnode.daemon.reloading import Configured, NodeReload, configured
 from gnode.daemon.scratch import DEFAULT_TMP_DIR
 from gnode.daemon.sharing import Sharing
 from gnode.daemon.shell import Shell
@@ -137,16 +137,14 @@ def serve(file: ConfigFile, given: str | None) -> None:
     state.prepare()
     lock_fd = spool.lock(state.state_dir)
     try:
-        roots = cgroups.find_roots(
-            node.cgroup,
-            state.state_dir,
-            limit_processes=node.job_processes > 0,
-            limit_cpus=node.cpu_binding in {"auto", "cpuset"},
-            gpu_fence=node.gpu_fence,
-            attach=fence.attach,
-        )
         has_spool = partial(state.is_locked_by, lock_fd)
-        shell, reloading = _compose(given, file, state, roots, has_spool)
+        begun = configured(file, given, state.state_dir)
+        try:
+            shell, reloading, roots = _compose(begun, state, has_spool)
+        except ConfigError as error:
+            if not begun.kept.settings:
+                raise
+            shell, reloading, roots = _compose(begun.without(error), state, has_spool)
         _raise_open_files()
         asyncio.run(_run(shell, reloading))
         cgroups.remove_if_empty(roots)
@@ -185,15 +183,19 @@ def serve_login(config: Config) -> None:
 
 
 def _compose(
-    given: str | None,
-    file: ConfigFile,
-    state: NodeSpool,
-    roots: cgroups.Roots,
-    has_spool: Callable[[], bool],
-) -> tuple[Shell, NodeReload]:
-    config = file.config
+    begun: Configured, state: NodeSpool, has_spool: Callable[[], bool]
+) -> tuple[Shell, NodeReload, cgroups.Roots]:
+    config = begun.config
     node = config.node
     _check_private_tmp(config)
+    roots = cgroups.find_roots(
+        node.cgroup,
+        state.state_dir,
+        limit_processes=node.job_processes > 0,
+        limit_cpus=node.cpu_binding in {"auto", "cpuset"},
+        gpu_fence=node.gpu_fence,
+        attach=fence.attach,
+    )
     state.outboxes.prepare()
     own = host_identity(config, state.state_dir)
     nvml = Nvml()
@@ -296,9 +298,17 @@ def _compose(
 
         served = NodeMetrics(node.metrics_listen, node.metrics_labels, agent, meters)
         shell.beside.append(served.run)
-    return shell, NodeReload(
-        given, file, site=of_config, post=shell.post, meters=meters, clock=clock
+    reloading = NodeReload(
+        begun,
+        state_dir=state.state_dir,
+        site=of_config,
+        check_start=_check_private_tmp,
+        post=shell.post,
+        meters=meters,
+        clock=clock,
     )
+    shell.take_settings = reloading.take
+    return shell, reloading, roots
 
 
 def _of_jobs(

@@ -26,10 +26,11 @@ from gsched.config.environment import (
     DEFAULT_NODE_STATE_DIR,
     full_environment,
 )
-from gsched.config.load import load_config
+from gsched.config.load import read_config
 from gsched.config.tables import Config
 from gsched.daemon_files import check_config
 from gsched.errors import GschedError
+from gsched.kept_settings import configured
 from gsched.model.ids import short_job_id
 
 ACCOUNT, SESSION = "account", "open_session"
@@ -129,7 +130,7 @@ def answer(pam_variables: Mapping[str, str], path: str, caller: int) -> str:
     _check_service(pam_variables.get("PAM_SERVICE", ""))
     try:
         check_config(path)
-        config = load_config(path)
+        config = configured(read_config(path))
     except GschedError as error:
         raise LoginRefusedError(f"only root can log in: {error.message}") from None
     if is_administrator(account, config):

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from gsched.protocol.rerun import RerunReply
     from gsched.protocol.reservations import ReservationChange, ReservationsReply
     from gsched.protocol.running import ReloadReply, RunningConfig
+    from gsched.protocol.settings import NodeSettingsReply
     from gsched.protocol.shares import LimitsReply, SharesReply
     from gsched.protocol.stories import JobStories
     from gsched.protocol.tasks import TaskList
@@ -543,6 +544,12 @@ class HeadClient:
         from gsched.protocol.running import ReloadReply  # late: few commands need it
 
         return self._decode(self._post_again("/v1/reload", b"{}"), ReloadReply, "/v1/reload")
+
+    def node_settings(self, node: str) -> "NodeSettingsReply":
+        """Return with which settings a node runs, and where they come from (operators only)."""
+        from gsched.protocol.settings import NodeSettingsReply  # late: few commands need it
+
+        return self._get(f"/v1/nodes/{quote(node)}/settings", NodeSettingsReply)
 
     def snapshot(self) -> bytes:
         """Return what the policies see now (operators only), as ``gsim plan`` reads it."""

@@ -353,7 +353,9 @@ class Table:
     @property
     def closed(self) -> str:
         """Return why the node takes no new jobs, for the head; empty: it does."""
-        return "; ".join(filter(None, (self.problem, health_problem(self.health))))
+        settings = self.config.settings if self.config is not None else None
+        unusable = settings.problem if settings is not None and settings.closed else ""
+        return "; ".join(filter(None, (self.problem, unusable, health_problem(self.health))))
 
     def live(self) -> list[NodeAttempt]:
         """Return the attempts that may have processes; ended ones can be thousands beside them."""

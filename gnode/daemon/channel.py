@@ -8,7 +8,7 @@ import logging
 import os
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import aiohttp
 import msgspec
@@ -67,6 +67,7 @@ from gsched.protocol.node import (
 )
 from gsched.protocol.reading import named, read_from_head
 from gsched.protocol.relays import RelayAnswer
+from gsched.protocol.settings import ClusterSettings, SettingsRead, SettingsWanted
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ BACKOFF_SEVERAL_S = 2.0  # the longest pause where another head may rule in a mo
 CONNECT_TIMEOUT_S = 10.0
 CONNECT_ONE_S = 3.0  # to one of several heads, before the next one is tried
 HANDSHAKE_TIMEOUT_S = 15.0
+SETTINGS_TIMEOUT_S = 4.0  # for programs of the site on a file system that hangs; pings wait, too
 
 
 #: asyncio sends no alert when it does not take a certificate.
@@ -91,6 +93,11 @@ _CUT_OFF = (
 )
 #: Without one of these there is no connection.
 _OF_HANDSHAKE = frozenset({"challenge", "welcome", "refused", "survey"})
+
+
+SettingsMessage = ClusterSettings | SettingsWanted
+#: Takes settings of the cluster, and returns the answer to a question for them.
+TakeSettings = Callable[[SettingsMessage], Awaitable[SettingsRead | None]]
 
 
 class HandshakeError(Exception):
@@ -115,6 +122,7 @@ class Channel:
         lookup: finds the owners of launches.
         files: reads and writes files of users for the head.
         on_delivery: takes answers about output that returns to its host of submission.
+        on_settings: takes settings of the cluster.
         path: of the head's API on its node port.
 
     Attributes:
@@ -134,6 +142,7 @@ class Channel:
         lookup: Lookup,
         files: OwnerFiles,
         on_delivery: Callable[[PieceDelivered], None],
+        on_settings: TakeSettings,
         path: str = "/v1/node",
     ) -> None:
         self._heads, self._path, self._trusted = heads, heads.socket, trusted
@@ -144,6 +153,7 @@ class Channel:
         self._on_relay = on_relay
         self._files = files
         self._on_delivery = on_delivery
+        self._on_settings = on_settings
         self._orders: set[asyncio.Task[None]] = set()
         self._arrivals = Arrivals(lookup, post)
         self._out: list[NodeMessage] = []
@@ -313,7 +323,7 @@ class Channel:
             while not self._welcomed:
                 await self._handshake_frame(self._open(await _frame(socket)))
         while True:
-            self._on_orders(self._open(await _frame(socket)))
+            await self._take(self._open(await _frame(socket)))
 
     def _open(self, frame: str | bytes) -> list[HeadMessage]:
         """Return the messages of a frame.
@@ -365,7 +375,7 @@ class Channel:
                             next_job=message.next_job,
                         )
                     )
-                    self._on_orders(messages[number + 1 :])
+                    await self._take(messages[number + 1 :])
                     return
                 case SurveyAttempts():
                     if not self._registered:
@@ -391,6 +401,24 @@ class Channel:
         self._post(
             HeadOffered(cluster=message.cluster, epoch=message.epoch, epoch_id=message.epoch_id)
         )
+
+    async def _take(self, messages: Sequence[HeadMessage]) -> None:
+        """Take orders in; a launch after settings has these, unless reading them takes long."""
+        begun = 0
+        for number, message in enumerate(messages):
+            if isinstance(message, ClusterSettings | SettingsWanted):
+                self._on_orders(messages[begun:number])
+                begun = number + 1
+                task = asyncio.create_task(self._settle(message))
+                self._orders.add(task)
+                task.add_done_callback(self._orders.discard)
+                await asyncio.wait([task], timeout=SETTINGS_TIMEOUT_S)
+        self._on_orders(messages[begun:])
+
+    async def _settle(self, message: SettingsMessage) -> None:
+        answer = await self._on_settings(message)
+        if answer is not None:
+            self.send(answer)
 
     def _on_orders(  # noqa: C901, PLR0912 # one line a message
         self, messages: Sequence[HeadMessage]
@@ -424,7 +452,7 @@ class Channel:
                     task = asyncio.create_task(self._act(message))
                     self._orders.add(task)
                     task.add_done_callback(self._orders.discard)
-                case Challenge() | Welcome():
+                case Challenge() | Welcome() | ClusterSettings() | SettingsWanted():
                     log.warning("%s in the middle of a connection: ignored", type(message).__name__)
                 case _:
                     self._post(HeadOrder(message=message))

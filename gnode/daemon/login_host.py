@@ -5,7 +5,7 @@ import logging
 
 from gnode.core.inputs import Disconnected, HeadOffered, Input, Welcomed
 from gnode.daemon.accounts import Accounts
-from gnode.daemon.channel import Channel
+from gnode.daemon.channel import Channel, SettingsMessage
 from gnode.daemon.commands import CommandSocket
 from gnode.daemon.dialling import HeadDialler
 from gnode.daemon.launching import LaunchRules
@@ -15,6 +15,11 @@ from gsched import watchdog
 from gsched.clock import Clock
 
 log = logging.getLogger(__name__)
+
+
+async def _no_settings(message: SettingsMessage) -> None:
+    """Take no settings: no key of a login host is the cluster's."""
+    log.warning("a login host takes no settings: %r", message)
 
 
 class LoginHost:
@@ -35,6 +40,7 @@ class LoginHost:
             lookup=Accounts(clock),
             files=rules.owner_files(),
             on_delivery=lambda answer: log.warning("a login host runs no jobs: %r", answer),
+            on_settings=_no_settings,
             path="/v1/login",
         )
         self._commands = CommandSocket(

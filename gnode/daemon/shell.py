@@ -30,7 +30,7 @@ from gnode.core.inputs import (
 from gnode.core.task import AttemptKey
 from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
-from gnode.daemon.channel import Channel
+from gnode.daemon.channel import Channel, TakeSettings
 from gnode.daemon.commands import CommandSocket
 from gnode.daemon.deliveries import Outboxes
 from gnode.daemon.dialling import HeadDialler
@@ -73,7 +73,10 @@ class Shell:
     Attributes:
         spool_lost: it ended since that was not so.
         beside: what else runs until it ends.
+        take_settings: takes settings of the cluster; set before `run`.
     """
+
+    take_settings: TakeSettings
 
     def __init__(
         self,
@@ -144,6 +147,7 @@ class Shell:
             lookup=Accounts(clock),
             files=identity.rules.owner_files(spool.outboxes.root),
             on_delivery=lambda answer: self._outboxes.take(answer),  # noqa: PLW0108 # it is made below
+            on_settings=lambda message: self.take_settings(message),  # noqa: PLW0108 # made later
         )
         self._outboxes = Outboxes(
             node=identity.node,
@@ -259,9 +263,7 @@ class Shell:
     def _on_neighbours(self, count: int) -> None:
         """Bind jobs to CPUs only where no other node of this machine does."""
         others = f"{count} other node{'s' * (count != 1)}"
-        reason = f"{others} on this machine use the same CPUs" if count > 1 else ""
-        if count == 1:
-            reason = f"{others} on this machine uses the same CPUs"
+        reason = f"{others} on this machine use{'s' * (count == 1)} the same CPUs" if count else ""
         if reason:
             log.info("new jobs are not bound to CPUs: %s", binding_words(f"none: {reason}"))
         else:
@@ -356,8 +358,7 @@ class Shell:
         attempt = self._agent.attempts.get(key)
         meter = self._meters.load
         if record is not None and attempt is not None and attempt.live:
-            cores = attempt.busy_cores_at_end(record)
-            meter.note_end(cores, record.wall_s, attempt.gpu_indices)
+            meter.note_end(attempt.busy_cores_at_end(record), record.wall_s, attempt.gpu_indices)
         self.post(Measured(load=meter.load(), usage={}))
         info = self._spool.read_info(key) if self._starts.forget(key) else None
         self._answers.forget(key)

@@ -102,8 +102,13 @@ class JoinHost(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     proof: Annotated[str, msgspec.Meta(max_length=256)] = ""
 
 
-class Joined(Struct, frozen=True, kw_only=True):
-    """The answer: a certificate, and the authorities that count."""
+class Joined(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer: a certificate, and the authorities that count.
+
+    Attributes:
+        settings: what the head's file states for nodes, values as JSON by table and key;
+            ``digest`` tells it from others; empty: the head sends none.
+    """
 
     role: MemberRole
     name: str
@@ -111,6 +116,8 @@ class Joined(Struct, frozen=True, kw_only=True):
     server: str
     certificate: str
     trusted: str
+    digest: str = ""
+    settings: dict[str, dict[str, str]] = {}
 
 
 class JoinHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

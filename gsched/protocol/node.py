@@ -35,6 +35,7 @@ from gsched.protocol.joining import (
 )
 from gsched.protocol.relays import RelayAnswer, RelayRequest
 from gsched.protocol.sessions import OpenSession, SessionFailed
+from gsched.protocol.settings import ClusterSettings, SettingsRead, SettingsWanted
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Heartbeat as Heartbeat  # noqa: PLC0414 - also said here
 from gsched.protocol.uses import Uses
@@ -458,6 +459,8 @@ HeadMessage = (
     | Probe
     | OpenSession
     | RelayAnswer
+    | ClusterSettings
+    | SettingsWanted
     | Ping
 )
 
@@ -583,6 +586,7 @@ NodeMessage = (
     | SessionFailed
     | RelayRequest
     | HostReport
+    | SettingsRead
     | AttemptMessage
     | StepReport
     | CodeWanted

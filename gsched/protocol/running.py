@@ -31,12 +31,14 @@ class ReloadReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         changed: keys that count from now on.
         waits: keys of the file that count after a restart.
         overridden: changes of queues that do not show, as an operator has set the key.
+        nodes: keys of nodes of the cluster that were sent to them.
     """
 
     path: str
     changed: tuple[ConfigChange, ...] = ()
     waits: tuple[ConfigChange, ...] = ()
     overridden: tuple[str, ...] = ()
+    nodes: tuple[ConfigChange, ...] = ()
 
 
 class RunningConfig(Struct, frozen=True, kw_only=True):

@@ -15,12 +15,13 @@ from gsched.config.tables import Config
 from gsched.config.units import BadValueError
 from gsched.daemon_files import read_again
 from gsched.errors import ConfigError, GschedError, InvalidRequestError
-from gsched.model.configuration import ConfigChange, ConfigRow
+from gsched.model.configuration import ConfigChange, ConfigRow, SettingsRow
 from gsched.model.wording import counted
 from gsched.protocol.running import ReloadReply
 from gschedd.core.state.settings import Settings
 from gschedd.daemon.setup import settings_from
 from gschedd.http.listening import listen_on_address, web_port
+from gschedd.http.node_settings import NodeSettings
 from gschedd.http.queues import Queues
 
 log = logging.getLogger("gschedd.reload")
@@ -38,9 +39,10 @@ class Reloading:
 
     Attributes:
         config: with which the head runs.
+        nodes: gives nodes what the file states for them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a reload concerns
         self,
         given: str | None,
         file: ConfigFile,
@@ -48,12 +50,14 @@ class Reloading:
         queues: Queues,
         take: Callable[[Config], None],
         node_port: Callable[[], int],
+        nodes: NodeSettings,
         clock: Clock,
     ) -> None:
         self._given = given
         self._queues = queues
         self._take = take
         self._node_port = node_port
+        self.nodes = nodes
         self._clock = clock
         self._turn = asyncio.Lock()
         self.config = file.config
@@ -62,7 +66,7 @@ class Reloading:
     @property
     def row(self) -> ConfigRow:
         """Return how the last reading went."""
-        return self._row
+        return structs.replace(self._row, settings=SettingsRow(digest=self.nodes.digest))
 
     async def for_signal(self) -> None:
         """Reload for SIGHUP; how it went is in the log."""
@@ -70,7 +74,7 @@ class Reloading:
             reply = await self.reload("SIGHUP")
         except GschedError:
             return
-        if not reply.changed and not reply.waits:
+        if not reply.changed and not reply.waits and not reply.nodes:
             log.info("SIGHUP: %s states nothing that is new", reply.path)
 
     async def reload(self, by: str) -> ReloadReply:
@@ -98,7 +102,12 @@ class Reloading:
                 waits=tuple(each.place for each in waits),
             )
         _log(by, changed, waits)
-        return ReloadReply(path=file.path, changed=changed, waits=waits, overridden=hidden)
+        for_nodes = tuple(self.nodes.changed(file))
+        for each in for_nodes:
+            log.info("reload by %s, for nodes: %s", by, each.text)
+        return ReloadReply(
+            path=file.path, changed=changed, waits=waits, overridden=hidden, nodes=for_nodes
+        )
 
     def _read(self) -> tuple[ConfigFile, Config, Settings]:
         """Return the file, what of it counts without a restart, and the core's settings."""

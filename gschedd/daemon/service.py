@@ -71,6 +71,7 @@ from gschedd.http.legs import NodeLegs
 from gschedd.http.links import Links
 from gschedd.http.listening import raise_open_files, serve_nodes, serve_users
 from gschedd.http.members import Members
+from gschedd.http.node_settings import NodeSettings
 from gschedd.http.outputs import Outputs
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
@@ -140,8 +141,7 @@ class Service:
         log_odd_jobs(state, settings)
         model = chosen.make_model() if config.history.learn else None
         if model is not None:
-            count = relearn(model, self._store, config.history.learn_rows)
-            log.info("learned from %d past runs", count)
+            relearn(model, self._store, config.history.learn_rows)
         self._head = Head(
             state=state,
             settings=settings,
@@ -317,6 +317,7 @@ class Service:
             queues=self._queues,
             take=self._take,
             node_port=lambda: self._node_port,
+            nodes=NodeSettings(self._file, self._links, head.state, callers),
             clock=self._clock,
         )
         self._running = Running(
@@ -356,6 +357,7 @@ class Service:
             known_nodes=lambda: list(head.state.nodes),
             node_port=lambda: self._node_port,
             web_address=lambda: self._web_address,
+            node_settings=self._reloading.nodes,
             clock=self._clock,
         )
         self._user_tokens = UserTokens(
@@ -449,10 +451,8 @@ class Service:
             if not before.notify.is_on:
                 self._notify_after = self._store.reached[0]
             self._notifier.restart()
-        watched = [
-            (each.web, each.history, each.notify, *privileges(each.head))
-            for each in (before, config)
-        ]
+        both = (before, config)
+        watched = [(each.web, each.history, each.notify, *privileges(each.head)) for each in both]
         if watched[0] != watched[1]:
             self._monitor.restart()
 
@@ -469,7 +469,7 @@ class Service:
             *(self._queries, self._predictions, self._snapshots, self._sessions),
             *(self._task_routes, self._queues, self._running, self._commands, self._resubmissions),
             *(self._code, self._outputs, self._samples, self._internals),
-            *(self._hosts, self._joining, self._user_tokens),
+            *(self._hosts, self._joining, self._user_tokens, self._reloading.nodes),
         )
         lease = self._lease
         changes = reads_only_if(lease.refusal)

@@ -178,8 +178,8 @@ def keep_from(config: Config) -> Keep:
     )
 
 
-def relearn(model: Model, store: Store, most: int) -> int:
-    """Teach a new model the newest runs of the history, and return how many there were.
+def relearn(model: Model, store: Store, most: int) -> None:
+    """Teach a new model the newest runs of the history.
 
     They come in the order in which the head learned of them, which is that of their ends but for
     what was reported late: so a head that was restarted predicts what it did before.
@@ -187,7 +187,7 @@ def relearn(model: Model, store: Store, most: int) -> int:
     runs = store.newest_runs(most)
     for run in runs:
         model.learn(run.record)
-    return len(runs)
+    log.info("learned from %d past runs", len(runs))
 
 
 def log_odd_jobs(state: State, settings: Settings) -> None:

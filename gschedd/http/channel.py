@@ -25,6 +25,7 @@ from gsched.protocol.joining import CertificateState, CertificateWanted
 from gsched.protocol.reading import named, read_from_node
 from gsched.protocol.relays import RelayRequest
 from gsched.protocol.sessions import OpenSession, SessionFailed
+from gsched.protocol.settings import SettingsRead
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
 from gschedd.core.attempts.idle_gpus import concerned
@@ -171,7 +172,7 @@ class NodeChannel:
             await link.refuse(revoked_words(link.peer), fatal=True)
             return False
         self._links.connected[link.node] = link
-        if not self._greet(link) and not head.safe_mode:
+        if not self._greet(link, message) and not head.safe_mode:
             return True  # it is let in when all that it knows has been taken back
         try:
             (step,) = await self._engine.ask(
@@ -227,7 +228,7 @@ class NodeChannel:
         present.abort()
         return True
 
-    def _greet(self, link: Link) -> bool:
+    def _greet(self, link: Link, message: n.Register) -> bool:
         """Let a node in; return False if it is asked what it knows instead."""
         question = self._safe_mode.question(link.node, late=link.late)
         if question is not None:
@@ -246,6 +247,7 @@ class NodeChannel:
                 heads=self._engine.head.settings.config.head.addresses,
             )
         )
+        self._joining.node_settings.offer(link, message.config)  # before the launches that follow
         return True
 
     async def _is_trusted(self, link: Link, message: n.Register) -> bool:
@@ -357,7 +359,7 @@ class NodeChannel:
                     await self._take_load(node, message)
                 case CodeWanted():
                     self._code.give(self._engine.head.state, node, message, link.send)
-                case n.OutputRead():
+                case n.OutputRead() | SettingsRead():
                     self._links.answer_request(node, message)
                 case DeliverPiece():
                     self._deliveries.take(node, message, link.send)

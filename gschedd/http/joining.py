@@ -48,6 +48,7 @@ from gschedd.http.handover import NOTE, handed_on
 from gschedd.http.handshake import Peers
 from gschedd.http.links import Link, Links
 from gschedd.http.members import Members
+from gschedd.http.node_settings import NodeSettings
 from gschedd.http.ruling import RulingNote
 
 log = logging.getLogger("gschedd.tls")
@@ -67,6 +68,7 @@ class Joining:
 
     Attributes:
         ruling: what heads that stand by are told of this one.
+        node_settings: what the head states for nodes.
     """
 
     def __init__(  # noqa: PLR0913 - what makes a host a member
@@ -83,6 +85,7 @@ class Joining:
         known_nodes: Callable[[], list[str]],
         node_port: Callable[[], int],
         web_address: Callable[[], str],
+        node_settings: NodeSettings,
         clock: Clock,
     ) -> None:
         self._authority = authority
@@ -97,6 +100,7 @@ class Joining:
         self._node_port = node_port
         self.ruling = RulingNote(authority, members, web_address)
         self._changing = asyncio.Lock()
+        self.node_settings = node_settings
         self._clock = clock
         self._complaints = Complaints(log, clock)
 
@@ -254,6 +258,8 @@ class Joining:
                 server=self._authority.server,
                 certificate=certificate,
                 trusted=self._authority.trusted,
+                digest=self.node_settings.digest,
+                settings=self.node_settings.present,
             )
         )
 

@@ -5,9 +5,11 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from msgspec import Struct
 
 from gsched.clock import Clock
 from gsched.errors import BadStateError, GschedError, StorageError
@@ -18,6 +20,7 @@ from gsched.model.states import LaunchStage
 from gsched.protocol import node as n
 from gsched.protocol.framing import frames_from_head
 from gsched.protocol.joining import CertificateState
+from gsched.protocol.settings import SettingsRead, SettingsWanted
 from gschedd.core.state import effects as e
 from gschedd.engine.loop import Engine
 from gschedd.http.handshake import Introduced
@@ -34,6 +37,11 @@ ANSWER_TIMEOUT_S = 5.0  # for a connected gnode, when another one wants its plac
 PROMPT_WITNESSES = 3
 HIGH_WATER_S = 2.0
 MAX_OUTBOX = 50_000  # messages a slow node may have waiting before it is cut off
+#: By which message a node answers a request.
+_ANSWERS: Final[dict[type[Struct], type[Struct]]] = {
+    n.ReadOutput: n.OutputRead,
+    SettingsWanted: SettingsRead,
+}
 
 
 class Link:
@@ -150,7 +158,7 @@ class Links:
         self.connected: dict[str, Link] = {}
         self.newest = (0, 0)
         self.unreadables = Unreadables(engine, Complaints(log, clock))
-        self._requests: dict[tuple[str, int], asyncio.Future[n.OutputRead]] = {}
+        self._requests: dict[tuple[str, int], tuple[type[Struct], asyncio.Future[Any]]] = {}
         self._next_request = 1
 
     def reached(self, reached: tuple[int, int]) -> None:
@@ -203,32 +211,53 @@ class Links:
         return None if link is None or link.surveyed else link
 
     async def read_output(self, node: str, order: n.ReadOutput) -> n.OutputRead:
-        """Have a node read a part of a job's output, or append to it; the request is numbered here.
+        """Have a node read a part of a job's output, or append to it.
 
         Raises:
             BadStateError: the node is not connected or does not answer.
         """
-        link = self.connected.get(node)
-        if link is None:
+        if node not in self.connected:
             raise BadStateError(
                 f"node {node}, where the output is, is not connected", hint="see gnodes"
             )
+        answer = await self._ask(node, order)
+        assert isinstance(answer, n.OutputRead), "answer_request has checked it"
+        return answer
+
+    async def read_settings(self, node: str) -> SettingsRead:
+        """Return with which settings a connected node runs.
+
+        Raises:
+            BadStateError: it does not answer.
+        """
+        answer = await self._ask(node, SettingsWanted(request=0))
+        assert isinstance(answer, SettingsRead), "answer_request has checked it"
+        return answer
+
+    async def _ask(
+        self, node: str, order: n.ReadOutput | SettingsWanted
+    ) -> n.OutputRead | SettingsRead:
+        """Return what a connected node answers; the request is numbered here.
+
+        Raises:
+            BadStateError: it does not answer.
+        """
         number, self._next_request = self._next_request, self._next_request + 1
-        future: asyncio.Future[n.OutputRead] = asyncio.get_running_loop().create_future()
-        self._requests[node, number] = future
-        link.send(msgspec.structs.replace(order, request=number))
+        future = asyncio.get_running_loop().create_future()
+        self._requests[node, number] = (_ANSWERS[type(order)], future)
+        self.connected[node].send(msgspec.structs.replace(order, request=number))
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
-                return await future
+                return await future  # type: ignore[no-any-return] # see answer_request
         except TimeoutError:
             raise BadStateError(f"node {node} did not answer in {READ_TIMEOUT_S:.0f} s") from None
         finally:
             self._requests.pop((node, number), None)
 
-    def answer_request(self, node: str, message: n.OutputRead) -> None:
-        """Give whoever has read a job's output what its node has answered."""
-        waiting = self._requests.pop((node, message.request), None)
-        if waiting is not None and not waiting.done():
+    def answer_request(self, node: str, message: n.OutputRead | SettingsRead) -> None:
+        """Give whoever has asked a node what it has answered."""
+        kind, waiting = self._requests.get((node, message.request), (None, None))
+        if waiting is not None and kind is type(message) and not waiting.done():
             waiting.set_result(message)
 
     async def close(self) -> None:

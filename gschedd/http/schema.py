@@ -22,6 +22,7 @@ from gsched.protocol.rerun import RerunFailed, RerunReply
 from gsched.protocol.reservations import ReservationChange, ReservationsReply
 from gsched.protocol.running import ReloadReply, RunningConfig
 from gsched.protocol.samples import UseSamples
+from gsched.protocol.settings import NodeSettingsReply
 from gsched.protocol.shares import LimitsReply, SharesReply
 from gsched.protocol.stories import JobStories
 from gsched.protocol.tasks import RunTask, TaskList
@@ -58,6 +59,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("get", "/v1/shares", "usage and fair shares of projects and users", None, SharesReply),
     ("get", "/v1/history", "past jobs and totals", None, job_rows.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),
+    ("get", "/v1/nodes/{name}/settings", "settings of a node", None, NodeSettingsReply),
     ("get", "/v1/config", "the configuration of the running head", None, RunningConfig),
     ("post", "/v1/reload", "read the configuration again", None, ReloadReply),
     ("get", "/v1/hosts", "the hosts of the cluster", None, HostList),

@@ -17,6 +17,7 @@ from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
 from gsched.protocol.joining import CertificateState, CertificateWanted
 from gsched.protocol.relays import RelayRequest
 from gsched.protocol.sessions import SessionFailed
+from gsched.protocol.settings import SettingsRead
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
 from gschedd.core.attempts.idle_gpus import concerned
@@ -208,6 +209,7 @@ class HeadProcess:
                 | SessionFailed()
                 | RelayRequest()
                 | HostReport()
+                | SettingsRead()
                 | CodeWanted()
                 | DeliverPiece()
                 | FileDone()

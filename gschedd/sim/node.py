@@ -41,6 +41,7 @@ from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
 from gsched.protocol.joining import CertificateIssued, TrustChanged
 from gsched.protocol.relays import RelayAnswer
 from gsched.protocol.sessions import OpenSession
+from gsched.protocol.settings import ClusterSettings, SettingsWanted
 from gsched.protocol.uses import Uses
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.machine import SimMachine
@@ -281,6 +282,8 @@ class NodeProcess:
                 | CertificateIssued()
                 | PieceDelivered()
                 | FileOrder()
+                | ClusterSettings()
+                | SettingsWanted()
             ):
                 pass
             case StepOrder() | StepRefused() | LoginAnswer() | CodeRead():

@@ -15,6 +15,7 @@ from gnode.supervisor import orders
 from gnode.supervisor.asking import Asking
 from gnode.supervisor.ending import Do, Ending
 from gnode.task import SupervisorInfo, Task
+from gsched.model.configuration import SettingRow
 from gsched.model.job import EarlySignal, ExitRecord, LaunchFailure, Owner
 from gsched.model.machine import Machine
 from gsched.model.resources import Gpu, Inventory, LiveUse, Load, Share, Usage
@@ -90,6 +91,7 @@ from gsched.protocol.node import (
 )
 from gsched.protocol.relays import RelayAnswer, RelayRequest
 from gsched.protocol.sessions import OpenSession, SessionFailed
+from gsched.protocol.settings import ClusterSettings, SettingsRead, SettingsWanted
 from gsched.protocol.unreadable import Unreadable
 from gsched.protocol.uses import Uses
 from tests.support.agent_driver import Driver, info, only, order, record
@@ -103,6 +105,8 @@ HEAD_MESSAGES: list[HeadMessage] = [
     Welcome(cluster="c", epoch=2, epoch_id="ef", seq=5, next_job=3),
     HighWater(seq=7, next_job=4),
     TrustChanged(trusted="pem"),
+    ClusterSettings(digest="ab", file="cd", settings={"node": {"sample_s": "5.0"}}),
+    SettingsWanted(request=2),
     CertificateIssued(certificate="pem", trusted="pem", error="no"),
     StepOrder(
         job=1, attempt=1, node="n1", step=2, address="10.0.0.1", port=40000, secret="0f" * 16
@@ -189,6 +193,10 @@ NODE_MESSAGES: list[NodeMessage] = [
     Uses(uses=((1, 2, LiveUse(cpu_cores=1.5, memory_bytes=1)),), load=Load()),
     SessionFailed(session="0a" * 16, message="there is no such terminal"),
     RelayRequest(number=3, uid=1000, gid=100, user="alice"),
+    SettingsRead(
+        request=2,
+        settings=(SettingRow(table="node", key="cpus", value="0", origin="head", pending="2"),),
+    ),
     HostReport(sent_s=1.5, zone="CET+0100", users={"alice": 1000}, groups={"users": 1000}),
     Unreadable(of="launch", job=1, attempt=2, reason="a number is too large"),
     Probed(

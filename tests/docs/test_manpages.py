@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from docutils.core import publish_string
 
+from gsched.config.cluster import OF_CLUSTER
 from gsched.config.idle_gpus import IdleGpusConfig
 from gsched.config.limits import ResourceLimits
 from gsched.config.nodes import (
@@ -348,6 +349,14 @@ def test_the_page_says_for_each_key_whether_a_reload_applies_it() -> None:
 
     said = {table: " ".join(text.split()) for table, text in found}
     assert said == when_keys_count()
+
+
+def test_the_page_lists_the_keys_that_the_head_states_for_its_nodes() -> None:
+    """From the one table, `gsched.config.cluster.OF_CLUSTER`."""
+    section = sections_of(page_of("gsched.toml"))["SETTINGS OF THE CLUSTER"]
+    found = re.findall(r"^``\[([a-z_]+)\]``\n((?:    .*\n)+)", section, re.MULTILINE)
+
+    assert {table: tuple(re.findall(r"``(\w+)``", text)) for table, text in found} == OF_CLUSTER
 
 
 @pytest.mark.parametrize("page", sorted(MAN.glob("*.rst")), ids=lambda page: page.name)

@@ -60,6 +60,7 @@ Examples:
   gnodes remove n3                    delete the node from the list
   gnodes replace n4                   accept its new disk or machine
   gnodes revoke n5                    refuse its certificate: it was stolen
+  gnodes settings n6                  its configuration, and where each value comes from
   gnodes --login                      the login hosts
   gnodes --predictions                predicted and measured use of running jobs
 """
@@ -88,7 +89,8 @@ _PREDICTED = ("has", "unpredicted", "predicted", "measured", "errors")
 @click.argument(
     "operands",
     nargs=-1,
-    metavar="[drain|resume|maintenance|power|confirm-dead|remove|replace|revoke] [NODE...]",
+    metavar="[drain|resume|maintenance|power|confirm-dead|remove|replace|revoke|settings] "
+    "[NODE...]",
 )
 @_reason_option
 @option(
@@ -150,6 +152,7 @@ def gnodes(
     nodes free for a time: no job starts whose walltime does not end before it begins. power has the
     programs of the site power nodes down or up. revoke ends the connection of a host of any role at
     once and refuses its certificates for ever; it comes back by gsched join with a new token.
+    settings shows with which configuration nodes run: values of the head, and of their own files.
     """
     verb, names = _verb(operands, offline=bool(flags["offline"]), clear=bool(flags["clear"]))
     names = tuple(name for text in names for name in expanded(text, option="NODE"))
@@ -224,7 +227,7 @@ def _verb(operands: tuple[str, ...], *, offline: bool, clear: bool) -> tuple[str
         raise UsageError("-o and -c are mutually exclusive", hint="give one of them")
     if offline or clear:
         return "drain" if offline else "resume", operands
-    if operands and operands[0] in {*NODE_ACTIONS, "revoke"}:
+    if operands and operands[0] in {*NODE_ACTIONS, "revoke", "settings"}:
         return operands[0], operands[1:]
     return "", operands
 
@@ -242,6 +245,10 @@ def _change(
     """Change nodes; return the exit code."""
     if verb == "revoke":
         return _revoke(head, names, as_json=as_json)
+    if verb == "settings":
+        from gsched.cli.show.node_settings import show_settings  # late: few list them
+
+        return show_settings(head, names, as_json=as_json)
     action = _action(verb, names, reason, flags)
     return _act(head, action, yes=yes, as_json=as_json)
 

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import click
 import msgspec
 from msgspec import UNSET
 
+from gsched import kept_settings
 from gsched.cli.common import (
     option,
     print_json,
@@ -21,12 +22,13 @@ from gsched.cli.local.layout import ClusterLayout
 from gsched.cli.local.options import subcommand
 from gsched.cli.local.toml import value_text
 from gsched.client import HeadClient
+from gsched.config.cluster import is_sent, with_cluster
 from gsched.config.environment import config_path, environment
 from gsched.config.keys import Setting, settings_of
-from gsched.config.load import load_config
+from gsched.config.load import ConfigFile, load_config
 from gsched.config.reload import NAMED, TakesEffect, takes_effect
 from gsched.config.tables import Config
-from gsched.errors import GschedError, HeadUnreachableError, NotPermittedError
+from gsched.errors import ConfigError, GschedError, HeadUnreachableError, NotPermittedError
 from gsched.model.wording import counted
 from gsched.protocol.running import RunningConfig, RunningSetting
 
@@ -88,8 +90,10 @@ class Shown(Setting, frozen=True, kw_only=True, omit_defaults=True):
         pending: what the head will have after a reload or a restart; UNSET: the same.
         removed: the file does not have it any more.
         added: the running head does not have it yet.
+        of_head: the head has sent it to this node, and the file does not state it.
     """
 
+    of_head: bool = False
     running: bool = False
     changed: bool = False
     pending: Any = UNSET
@@ -182,10 +186,15 @@ def show(*, file: str | None, diff: bool, as_json: bool) -> int:
     path, config = load_found(file)
     exists = Path(path).is_file()
     text = Path(path).read_text(encoding="utf-8") if exists else ""
+    kept = _kept(config) if file is None else {}
+    config = with_cluster(ConfigFile(path=path, config=config, text=text), kept)
     stated = list(settings_of(config, text))
     running, why_not = _ask(config) if file is None else (None, "")
     if running is None:
-        rows = [Shown(**msgspec.structs.asdict(row)) for row in stated]
+        rows = [
+            Shown(**msgspec.structs.asdict(row), of_head=is_sent(row.table, row.key, text, kept))
+            for row in stated
+        ]
         note = " ".join(filter(None, (why_not, _note(path, config) if exists else "")))
     else:
         rows = list(with_running(stated, running.settings))
@@ -228,6 +237,8 @@ def _print(rows: Sequence[Shown], *, is_running: bool) -> None:
 def _source(row: Shown) -> str:
     """Return where a value comes from, and how the head gets what the file states."""
     line = f"line {row.line}" if row.line else "default"
+    if row.of_head:
+        return "of the head"
     if row.added:
         return f"{line}; not in the running head: {_HOW[row.how]}"
     if row.removed:
@@ -254,6 +265,14 @@ def _ask(config: Config) -> tuple[RunningConfig | None, str]:
         return None, ""
     except GschedError as error:
         return None, f"these are the values of the file: the running head shows none: {error}"
+
+
+def _kept(config: Config) -> Mapping[str, Mapping[str, Any]]:
+    """Return what the head has sent to this node; none: it is no node, or that cannot be read."""
+    try:
+        return kept_settings.read(config.node.state_dir).settings
+    except ConfigError:
+        return {}
 
 
 def _pending_note(rows: Sequence[Shown]) -> str:

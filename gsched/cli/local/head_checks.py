@@ -64,6 +64,7 @@ def check_head(address: str, *, patience_s: float = 1.0) -> Iterator[Finding]:
     if status.config is not None and path:
         yield from check_file(status.config, HeadClient(address, patience_s=0.0))
     yield from check_nodes(nodes, now_s=status.now_s)
+    yield from check_settings(nodes, status.config)
     with contextlib.suppress(GschedError):  # as above
         yield from check_hosts(head.hosts(names=True).hosts)
 
@@ -300,6 +301,30 @@ def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
         *(*findings, *_check_sharing(rows), *_check_fences(rows)),
         *(*_check_versions(rows), *_check_starts(rows)),
     ]
+
+
+def check_settings(rows: Iterable[NodeRow], head: ConfigRow | None) -> Iterator[Finding]:
+    """Say which nodes refuse the head's settings, do not have them yet, or state others."""
+    present = head.settings.digest if head is not None and head.settings is not None else ""
+    late: list[str] = []
+    for row in rows:
+        settings = row.config.settings if row.config is not None else None
+        if settings is None or not present:
+            continue
+        subject = f"settings of {row.name}"
+        if settings.problem:
+            todo = f"{settings.hint}; then gsched reload"
+            yield fail(subject, f"refused: {settings.problem}", todo)
+        elif settings.digest != present:
+            late.append(row.name)
+        if settings.own:
+            text = f"its own file states other values than the head: {', '.join(settings.own)}"
+            yield warn(
+                subject, text, f"gnodes settings {row.name} shows them; remove the keys there"
+            )
+    if late:
+        text = f"{_counted(late)} {'has' if len(late) == 1 else 'have'} not got the head's settings"
+        yield warn("settings of nodes", text, "nodes that are away get them when they come back")
 
 
 def _check_versions(rows: Iterable[NodeRow]) -> list[Finding]:

@@ -16,16 +16,19 @@ import msgspec
 from gsched.cli.common import (
     option,
     print_json,
+    print_note,
 )
 from gsched.cli.local.cluster import host_name
 from gsched.cli.local.options import subcommand
 from gsched.cli.local.toml import with_value, write_file
 from gsched.client import error_from
+from gsched.clock import SystemClock
+from gsched.config.cluster import read_sent, with_cluster
 from gsched.config.environment import (
     DEFAULT_CONFIG,
     DEFAULT_NODE_STATE_DIR,
 )
-from gsched.config.load import load_config, parse_config
+from gsched.config.load import load_config, parse_config, read_config
 from gsched.config.tls import TlsConfig
 from gsched.errors import (
     CannotWriteError,
@@ -34,6 +37,7 @@ from gsched.errors import (
     NotPermittedError,
     UsageError,
 )
+from gsched.kept_settings import KeptSettings, keep
 from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.pki.contexts import check_head, explain, joining_context
 from gsched.pki.files import CertificateFiles, digest, files_of, split
@@ -80,8 +84,9 @@ def join(
     """Make this host a member of a cluster: get its certificate, and write its configuration.
 
     The key is made here and stays here. The head is known by the hash of its authority's
-    certificate. A configuration that exists keeps all keys but head, name and role. With - instead
-    of the line, it is read from standard input.
+    certificate. Only what is the host's own is written: a configuration that exists keeps all keys
+    but head, name and role, and the head's settings are kept beside the certificate. With -
+    instead of the line, it is read from standard input.
     """
     (address, token, wanted), has_option = _words(words)
     path = Path(config_path)
@@ -114,6 +119,7 @@ def join(
     joined = _ask(head, authority, "POST", "/v1/join", request, Joined)
     files.write(own=joined.certificate.encode() + key, trusted=joined.trusted.encode())
     _write_config(path, address, joined)
+    refused = _keep_settings(path, joined)
     if as_json:
         print_json(
             {
@@ -128,6 +134,11 @@ def join(
         return 0
     print(f"this host is now {joined.role} {joined.name} of the cluster {joined.server}")
     print(f"certificate and key: {files.certificate}; configuration: {path}")
+    if refused:
+        print_note(
+            f"gnode will take no jobs, as it cannot use the head's settings: {refused}",
+            command="gsched",
+        )
     print(
         "next: systemctl enable --now gnode "
         "(if gnode runs with another head, name or role, restart it; jobs go on)"
@@ -286,6 +297,29 @@ def _write_config(path: Path, address: str, joined: Joined) -> None:
     parse_config(text, where=str(path))
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     write_file(path, text)
+
+
+def _keep_settings(path: Path, joined: Joined) -> str:
+    """Keep the head's settings, so that gnode starts with them; return why it cannot use them.
+
+    Those of another cluster, to which this host has belonged, go in any case.
+    """
+    file = read_config(str(path))
+    if joined.role != "node":
+        return ""
+    kept = KeptSettings()
+    try:
+        kept = KeptSettings(
+            digest=joined.digest,
+            received_s=SystemClock().wall_s(),
+            settings=read_sent(joined.settings),
+        )
+        with_cluster(file, kept.settings)
+    except ConfigError as error:
+        return f"{error.message}: {error.hint}"
+    finally:
+        keep(file.config.node.state_dir, kept)
+    return ""
 
 
 def _can_write(path: str) -> bool:

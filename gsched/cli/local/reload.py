@@ -27,12 +27,15 @@ def reload(head: HeadClient, *, as_json: bool) -> int:
     if as_json:
         print_json(reply)
         return 0
-    if not reply.changed and not reply.waits:
+    if not reply.changed and not reply.waits and not reply.nodes:
         print(f"{reply.path}: the head runs with it already")
         return 0
     if reply.changed:
         print(f"{reply.path}: in force now")
         _print(reply.changed)
+    if reply.nodes:
+        print("sent to the nodes (gsched doctor names those that refuse it):")
+        _print(reply.nodes)
     if reply.overridden:
         print("in the file, but an operator has set another value (gmgr unset takes it back):")
         print("".join(f"  {printable(text)}\n" for text in reply.overridden), end="")

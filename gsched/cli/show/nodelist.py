@@ -249,6 +249,16 @@ def _config(row: ConfigRow | None) -> Iterator[tuple[str, str]]:
         yield "reload_refused", f"{row.problem} (at {format_time(row.problem_s)})"
     if row.waits:
         yield "needs_restart", ", ".join(row.waits)
+    settings = row.settings
+    if settings is None:
+        return
+    if settings.digest:
+        yield "head_settings", f"received at {format_time(settings.received_s)}"
+    if settings.problem:
+        at = format_time(settings.problem_s)
+        yield "settings_refused", f"{settings.problem} (at {at})"
+    if settings.own:
+        yield "own_settings", ", ".join(settings.own)
 
 
 def _probe_fields(row: NodeRow) -> list[tuple[str, str]]:
