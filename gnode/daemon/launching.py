@@ -61,7 +61,8 @@ class LauncherLine(Struct, frozen=True):
     """One line of the launcher: at most one of the first three is not empty.
 
     Attributes:
-        record: the exit record of an attempt that has ended, if it is known.
+        record, info: the exit record of an attempt that has ended, and that of its start, if they
+            are known.
     """
 
     launched: str = ""
@@ -69,6 +70,7 @@ class LauncherLine(Struct, frozen=True):
     ended: str = ""
     epilog: str = ""
     record: msgspec.Raw = msgspec.Raw()
+    info: msgspec.Raw = msgspec.Raw()
     pid: int = 0
     start_ticks: int = 0
     message: str = ""
@@ -89,7 +91,8 @@ class LauncherClient:
     """Keeps a launcher alive and connected; reports what it says as inputs.
 
     Args:
-        on_ended: takes the end of an attempt, and its exit record if the launcher knows it.
+        on_ended: takes the end of an attempt, and its exit record and that of its start if the
+            launcher knows them.
         on_epilog: takes that a process is gone that ran the epilog of an attempt.
     """
 
@@ -97,7 +100,7 @@ class LauncherClient:
         self,
         state_dir: str,
         post: Callable[[Input], None],
-        on_ended: Callable[[AttemptKey, bytes], None],
+        on_ended: Callable[[AttemptKey, bytes, bytes], None],
         on_epilog: Callable[[AttemptKey], None],
         rules: LaunchRules,
     ) -> None:
@@ -224,7 +227,7 @@ class _Lines(asyncio.Protocol):
     def __init__(
         self,
         post: Callable[[Input], None],
-        on_ended: Callable[[AttemptKey, bytes], None],
+        on_ended: Callable[[AttemptKey, bytes, bytes], None],
         on_epilog: Callable[[AttemptKey], None],
         gone: "asyncio.Future[None]",
     ) -> None:
@@ -259,7 +262,7 @@ class _Lines(asyncio.Protocol):
                     LaunchFailed(key=parse_key(line.failed), message=line.message, failure=failure)
                 )
             elif line.ended:
-                self._on_ended(parse_key(line.ended), bytes(line.record))
+                self._on_ended(parse_key(line.ended), bytes(line.record), bytes(line.info))
             elif line.epilog:
                 self._on_epilog(parse_key(line.epilog))
         except (msgspec.MsgspecError, InvalidRequestError) as error:

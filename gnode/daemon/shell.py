@@ -348,7 +348,7 @@ class Shell:
         if effect.key.job == probe.JOB or (attempt is not None and attempt.live):
             self._do(effect)
 
-    def _on_ended(self, key: AttemptKey, known: bytes = b"") -> None:
+    def _on_ended(self, key: AttemptKey, known: bytes = b"", known_info: bytes = b"") -> None:
         try:
             record = self._spool.read_exit(key, known)
         except OSError as error:
@@ -360,7 +360,7 @@ class Shell:
         if record is not None and attempt is not None and attempt.live:
             meter.note_end(attempt.busy_cores_at_end(record), record.wall_s, attempt.gpu_indices)
         self.post(Measured(load=meter.load(), usage={}))
-        info = self._spool.read_info(key) if self._starts.forget(key) else None
+        info = self._spool.read_info(key, known_info) if self._starts.forget(key) else None
         self._answers.forget(key)
         self.post(SupervisorEnded(key=key, record=record, info=info))
 

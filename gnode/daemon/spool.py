@@ -208,8 +208,15 @@ class NodeSpool:
         """Return an attempt's task, None if there is none that can be read."""
         return _decode(_task_decoder, os.path.join(self.directory(key), TASK))
 
-    def read_info(self, key: AttemptKey) -> SupervisorInfo | None:
-        """Return who runs an attempt, None if no supervisor has said so yet."""
+    def read_info(self, key: AttemptKey, known: bytes = b"") -> SupervisorInfo | None:
+        """Return who runs an attempt, None if no supervisor has said so yet.
+
+        Args:
+            key: of the attempt.
+            known: the record, if its supervisor has just told it; then nothing is read.
+        """
+        if known:
+            return _decoded(_info_decoder, f"the start of {key.name}", known)
         try:
             return self._info(key, journal.read_story(self.directory(key)))
         except OSError as error:

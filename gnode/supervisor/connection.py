@@ -66,9 +66,10 @@ class Connection:
         """Queue a message for `flush`."""
         self._unsent += json.dumps(message).encode() + b"\n"
 
-    def put_ended(self, name: str, pid: int, record: bytes) -> None:
-        """Queue the message that an attempt has ended, with its exit record if that is known."""
+    def put_ended(self, name: str, pid: int, record: bytes, info: bytes) -> None:
+        """Queue the message that an attempt has ended, with its records that are known."""
         known = b', "record": %s' % record if record else b""
+        known += b', "info": %s' % info if info else b""
         self._unsent += b'{"ended": "%s", "pid": %d%s}\n' % (name.encode(), pid, known)
 
     def flush(self) -> bool:

@@ -198,9 +198,9 @@ class Journal:
         """Say that the program may run from now on, before its process is recorded."""
         self._append(_MAY_RUN)
 
-    def write_staging(self, started: SupervisorInfo) -> None:
+    def write_staging(self, started: SupervisorInfo) -> bytes:
         """Publish who copies files for the attempt, before its program may run."""
-        self._append(_STAGING + json.dumps(vars(started)).encode())
+        return self._write_info(_STAGING, started)
 
     def write_answer(self, request: int, *, sent: bool) -> None:
         """Say whether the signal of a migration was sent: whether a process handles it.
@@ -222,9 +222,18 @@ class Journal:
         """
         self._append(_EPILOG + json.dumps(fault).encode())
 
-    def write_started(self, started: SupervisorInfo) -> None:
-        """Publish who runs the attempt; not flushed, since it says nothing after a power loss."""
-        self._append(_STARTED + json.dumps(vars(started)).encode())
+    def write_started(self, started: SupervisorInfo) -> bytes:
+        """Publish who runs the attempt; not flushed, since it says nothing after a power loss.
+
+        Returns:
+            What was written.
+        """
+        return self._write_info(_STARTED, started)
+
+    def _write_info(self, kind: bytes, started: SupervisorInfo) -> bytes:
+        text = json.dumps(vars(started)).encode()
+        self._append(kind + text)
+        return text
 
     def write_ended(self, record: Mapping[str, object]) -> bytes:
         """Write the exit record so that it outlives a power loss; return it as it was written.

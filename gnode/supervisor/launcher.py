@@ -226,12 +226,12 @@ class Launcher:
         ended = self._pool.finished(worker)
         if ended is None:
             return
-        name, is_foreign, record = ended
+        name, is_foreign, record, info = ended
         if is_foreign and not spool.has_ended(f"{self._state}/attempts/{name}"):
             self._lost.add_stray(name)
         else:
             for connection in self._connections.values():
-                connection.put_ended(name, worker.pid, record)
+                connection.put_ended(name, worker.pid, record, info)
 
     def _heed_signals(self) -> None:
         records = os.read(self._signals, 16 * kernel.SIGNALFD_RECORD_BYTES)

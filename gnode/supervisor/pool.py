@@ -21,7 +21,7 @@ _IDLE_MAX = 16  # each holds some 3 MB; more would only serve bursts
 _ATTEMPTS_MAX = 500  # then a fresh one: whatever leaks stays small
 _NAME_BYTES_MAX = 64
 _DONE, _FOREIGN = b"D", b"F"
-_RECORD_BYTES_MAX = 1 << 15  # a longer exit record is read from the journal
+_ANSWER_BYTES_MAX = 1 << 15  # longer records are read from the journal
 _CHANNEL_FD = 3
 
 
@@ -101,16 +101,16 @@ class SupervisorPool:
         self.by_fd[ours.fileno()] = worker
         return worker
 
-    def finished(self, worker: PooledSupervisor) -> tuple[str, bool, bytes] | None:
+    def finished(self, worker: PooledSupervisor) -> tuple[str, bool, bytes, bytes] | None:
         """Read what a supervisor says about its attempt.
 
         Returns:
-            The attempt's name, whether it turned out to be another supervisor's, and its exit
-            record (empty: see its journal); None if the supervisor is dead, which the reaper hears
-            of.
+            The attempt's name, whether it turned out to be another supervisor's, its exit record
+            and that of its start (empty: see its journal); None if the supervisor is dead, which
+            the reaper hears of.
         """
         try:
-            answer = worker.channel.recv(2 * _RECORD_BYTES_MAX, socket.MSG_DONTWAIT)
+            answer = worker.channel.recv(2 * _ANSWER_BYTES_MAX, socket.MSG_DONTWAIT)
         except OSError:
             return None
         if not answer or not worker.name:
@@ -121,7 +121,8 @@ class SupervisorPool:
             self._idle.append(worker)
         else:
             worker.channel.shutdown(socket.SHUT_RDWR)  # it reads the end and exits
-        return name, answer == _FOREIGN, answer[len(_DONE) :]
+        record, _, info = answer[len(_DONE) :].partition(b"\n")
+        return name, answer == _FOREIGN, record, info
 
     def remove(self, pid: int) -> PooledSupervisor | None:
         """Forget a supervisor that was reaped; return it if it was one."""
@@ -175,10 +176,11 @@ def _serve(around: Surroundings) -> None:
         # Orders and alarms of the attempt before mean nothing to the next one.
         while signal.sigtimedwait(supervise.WATCHED, 0) is not None:
             pass
-        record = supervise.run(os.fsdecode(directory), around, own)
-        if record is not None and len(record) > _RECORD_BYTES_MAX:
-            record = b""
+        ended = supervise.run(os.fsdecode(directory), around, own)
+        answer = _FOREIGN if ended is None else _DONE + b"\n".join(ended)
+        if len(answer) > _ANSWER_BYTES_MAX:
+            answer = _DONE
         try:
-            os.write(_CHANNEL_FD, _FOREIGN if record is None else _DONE + record)
+            os.write(_CHANNEL_FD, answer)
         except OSError:  # the launcher is gone
             return

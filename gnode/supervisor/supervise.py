@@ -66,19 +66,22 @@ class SupervisorIdentity:
         self.start_ticks = proc.start_ticks("self")
 
 
-def run(directory: str, around: Surroundings, own: SupervisorIdentity) -> bytes | None:
+def run(
+    directory: str, around: Surroundings, own: SupervisorIdentity
+) -> tuple[bytes, bytes] | None:
     """Run the attempt in ``directory`` to its end.
 
     Returns:
-        Its exit record as it is written (empty: it was taken out of the spool), None if it is
-        another supervisor's.
+        Its exit record (empty: it was taken out of the spool) and the record of its start (empty:
+        it was not started) as they are in its journal; None: it is another supervisor's.
     """
     claim = spool.claim(directory)
     if claim is None:
         return None
-    written = _Supervisor(directory, claim, own).run(around)
+    supervisor = _Supervisor(directory, claim, own)
+    written = supervisor.run(around)
     claim.close()
-    return written
+    return written, supervisor.info
 
 
 class _Supervisor:
@@ -105,9 +108,11 @@ class _Supervisor:
         "_task",
         "_timer",
         "_user_dir",
+        "info",
     )
 
     def __init__(self, directory: str, claim: spool.AttemptClaim, own: SupervisorIdentity) -> None:
+        self.info = b""
         self._own = own
         self._lock_fd = claim.lock_fd
         self._look_s = 0.0
@@ -370,7 +375,7 @@ class _Supervisor:
         self._opened(*paths)
         if not self._task.gate:
             self._begin()
-            self._journal.write_staging(self._description(*paths[:2]))
+            self.info = self._journal.write_staging(self._description(*paths[:2]))
             self._obey()  # as when its program starts
         self._refuse_if_stopped()
         channel.let_continue()
@@ -404,7 +409,7 @@ class _Supervisor:
         self._opened(stdout_path, stderr_path, place)
         if not self._started:
             self._begin()
-        self._journal.write_started(self._description(stdout_path, stderr_path))
+        self.info = self._journal.write_started(self._description(stdout_path, stderr_path))
         # Until now nobody could know whom to signal about an order, so none may go unread.
         self._obey()
 

@@ -24,14 +24,22 @@ class Insert:
         table: its name.
         columns: that each row has values for, in order.
         key: columns by which a row that is there is found and changed; none: each row is a new one.
+        constant: columns that never change in a row: SQLite writes the indexes of all others anew.
         keep: what is there stays as it is.
     """
 
     def __init__(
-        self, table: str, columns: Sequence[str], *, key: Sequence[str] = (), keep: bool = False
+        self,
+        table: str,
+        columns: Sequence[str],
+        *,
+        key: Sequence[str] = (),
+        constant: Sequence[str] = (),
+        keep: bool = False,
     ) -> None:
         values = f"({', '.join('?' * len(columns))})"
-        changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key)
+        kept = {*key, *constant}
+        changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in kept)
         conflict = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}" if key else ""
         if keep:
             conflict = " ON CONFLICT DO NOTHING"

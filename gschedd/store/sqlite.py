@@ -56,7 +56,9 @@ QUICK_CHECK_MAX_BYTES: Final = 512 * 1024 * 1024
 PURGE_STEP_S: Final = 2 * DAY_S
 _BLOBS: Final = Insert("blobs", ("digest", "data", "uid", "bytes"), keep=True)
 _EVENTS: Final = Insert("events", ("seq", "at_s", "kind", "job", "node", "data", "seal"))
-_JOBS: Final = Insert("jobs", (*rows.JOB_COLUMNS, "seal"), key=("id",))
+_JOBS: Final = Insert(
+    "jobs", (*rows.JOB_COLUMNS, "seal"), key=("id",), constant=("uid", "client_key")
+)
 _SPECS: Final = Insert("specs", ("job", "spec", "seal"), key=("job",))
 _ATTEMPTS: Final = Insert(
     "attempts", ("job", "attempt", "state", "data", "seal"), key=("job", "attempt")

@@ -18,6 +18,7 @@ import pytest
 
 from gsched.model.job import ExitRecord
 from gsched.model.states import OutcomeKind
+from tests.support import records
 from tests.support.launching import Launcher, process_is_there, wait_until
 
 BASH = "/bin/bash"
@@ -371,3 +372,16 @@ def test_a_reused_supervisor_carries_nothing_over(launcher: Launcher) -> None:
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     assert "Umask:\t0077" in pathlib.Path(f"/proc/{pid}/status").read_text()
     assert len(os.listdir(f"/proc/{pid}/fd")) == 4
+
+
+def test_the_end_is_told_with_what_the_journal_says(launcher: Launcher) -> None:
+    """So gnode does not read the journal of a short job; of one that was not started it does."""
+    argv = [BASH, "-c", ":"]
+    tasks = [launcher.task(1, argv), launcher.task(2, argv, nice=1)]
+    for task in (*tasks, launcher.task(3, ["/nowhere/program"])):
+        launcher.launch(task)
+        told = launcher.hear("ended", f"{task['job']}.1")
+        directory = launcher.directory(task["job"])
+        assert told["record"] == records.ended(directory)
+        assert told.get("info") == records.started(directory)
+        assert ("info" in told) == (task["job"] < 3)

@@ -42,6 +42,23 @@ def test_what_is_there_can_be_kept(db: sqlite3.Connection) -> None:
     assert content(db) == [("a", "first"), ("b", "first")]
 
 
+def test_columns_that_never_change_are_left_alone(db: sqlite3.Connection) -> None:
+    """So are their indexes: SQLite would remove the entry of each row and make it again."""
+    db.execute("CREATE INDEX values_of_t ON t (v)")
+    columns = ("n", "k", "v")
+    either = [Insert("t", columns, key=("n",), constant=each) for each in ((), ("v",))]
+    removed = []
+    for change in either:
+        change.run(db, [(1, "a", "first")])
+        _, statement = change._statements[-1]
+        plan = db.execute(f"EXPLAIN {statement}", (1, "b", "first")).fetchall()
+        removed.append(sum(operation == "IdxDelete" for _, operation, *_ in plan))
+
+    assert removed == [2, 1]
+    either[1].run(db, [(1, "c", "second"), (2, "d", "second")])
+    assert content(db) == [("c", "first"), ("d", "second")]
+
+
 def test_wide_rows_stay_within_what_old_sqlite_takes() -> None:
     """Rows of 100 values: no statement has more than `VALUES_MAX`."""
     columns = [f"c{number}" for number in range(100)]
