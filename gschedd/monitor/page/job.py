@@ -83,12 +83,13 @@ class JobPages:
         recorded = await stories.recorded(text, may_read)
         story = recorded or await stories.live(text, viewer)
         may_act = may_read(story.row.user)
-        (story, warning), charts, output = await asyncio.gather(
+        (story, warning), charts, output, _ = await asyncio.gather(
             stories.with_live(recorded, viewer, may_read) if recorded else _whole(story),
             self._charts(story),
             self._output(story, viewer, may_act=may_act),
+            self._shown.request_start(story.row, viewer),
         )
-        story = structs.replace(story, row=await self._shown.with_start(story.row, viewer))
+        story = structs.replace(story, row=self._shown.with_start(story.row, viewer))
         row = story.row
         elements = await self._elements(story, page_number(request), viewer)
         return self._site.page(

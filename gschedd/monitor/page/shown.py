@@ -163,14 +163,14 @@ class ShownJobs:
             warning=self._warning,
         )
 
-    async def with_start(self, row: JobRow, viewer: Viewer) -> JobRow:
-        """Return the row of a job with its predicted start, as lists have it."""
-        kept_for = self._for(viewer)
-        if kept_for is not self:
-            return await kept_for.with_start(row, viewer)
+    async def request_start(self, row: JobRow, viewer: Viewer) -> None:
+        """Request the predicted start of a job that waits, and wait for it for a moment only."""
         if row.state in _WAITING:
-            await self._request_starts([row.id], viewer)
-        return self._with_start(row)
+            await self._for(viewer)._request_starts([row.id], viewer)  # noqa: SLF001 # of this class
+
+    def with_start(self, row: JobRow, viewer: Viewer) -> JobRow:
+        """Return the row of a job with its predicted start, as lists have it."""
+        return self._for(viewer)._with_start(row)  # noqa: SLF001 # of this class
 
     async def _refresh(
         self, old: tuple[int, ...], viewer: Viewer, states: Mapping[int, str]
