@@ -1,5 +1,6 @@
 """``gsched join``: makes this host a member of a cluster, by a line of ``gsched token create``."""
 
+import contextlib
 import hmac
 import http.client
 import os
@@ -53,6 +54,7 @@ from gsched.protocol.joining import (
 )
 
 TIMEOUT_S: Final = 20.0
+ROOM_BYTES: Final = 64 * 1024  # for certificates and configuration
 _TOKEN: Final = re.compile(r"[0-9a-f]{8}\.[0-9a-f]{32}")
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _NEW_LINE: Final = "copy the whole line that gsched token create prints on the head"
@@ -111,15 +113,23 @@ def join(
         )
     head, authority = _ruling_head(address)
     _check_hash(authority, wanted)
+    for directory in (files.directory, str(path.parent)):
+        _check_room(directory)
     from gsched.pki import issuing
 
     key = issuing.make_key()
     request = JoinHost(token=token, name=name, request=issuing.make_request(key, name))
     request = _with_proof(request, files)
     joined = _ask(head, authority, "POST", "/v1/join", request, Joined)
-    files.write(own=joined.certificate.encode() + key, trusted=joined.trusted.encode())
-    _write_config(path, address, joined)
-    refused = _keep_settings(path, joined)
+    try:
+        files.write(own=joined.certificate.encode() + key, trusted=joined.trusted.encode())
+        _write_config(path, address, joined)
+        refused = _keep_settings(path, joined)
+    except OSError as error:
+        raise CannotWriteError(
+            f"{error.filename or files.directory}: {error.strerror}",
+            hint="correct that, and join again with a new token: this one was used",
+        ) from None
     if as_json:
         print_json(
             {
@@ -322,8 +332,34 @@ def _keep_settings(path: Path, joined: Joined) -> str:
     return ""
 
 
+def _check_room(path: str) -> None:
+    """Check that what joining writes has room in a directory, before the token is used.
+
+    Raises:
+        CannotWriteError: it does not.
+    """
+    probe = os.path.join(_existing(path), f".join-{os.getpid()}")
+    try:
+        try:
+            with open(probe, "xb") as file:
+                file.write(bytes(ROOM_BYTES))
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(probe)
+    except OSError as error:
+        raise CannotWriteError(
+            f"{path} cannot be written: {error.strerror}",
+            hint="correct that and run the line again: the token was not used",
+        ) from None
+
+
 def _can_write(path: str) -> bool:
     """Return whether a directory can be written, or made."""
+    return os.access(_existing(path), os.W_OK | os.X_OK)
+
+
+def _existing(path: str) -> str:
+    """Return a directory, or the nearest one above it that is there."""
     while not os.path.exists(path):
         path = os.path.dirname(path)
-    return os.access(path, os.W_OK | os.X_OK)
+    return path
