@@ -258,6 +258,23 @@ def test_a_certificate_is_renewed_over_the_open_connection(cluster: Cluster) -> 
     assert "Traceback" not in cluster.log("n1.log") + cluster.log("head.log")
 
 
+def test_a_certificate_that_is_due_at_the_connection_is_renewed_in_it(cluster: Cluster) -> None:
+    """The request comes before the head's welcome, which drops it; another one follows."""
+    cluster.start_head()
+    host = cluster.node_dir("n1")
+    give_certificate(cluster.state_dir, host, "n1", shift_s=-3000.0, lifetime_s=4000.0)
+    own = host / DIRECTORY / OWN
+    before = own.read_bytes()
+    cluster.start_node("n1")
+
+    wait_until(lambda: own.read_bytes() != before, what="the renewal")
+    validity = issuing.validity_of(own.read_bytes())
+    assert validity.expires_s - validity.begins_s > 86_400.0
+    assert cluster.log("n1.log").count("registered with the head") == 1
+    shown = run_command("gsched", "authority", "show", "--json", head=cluster.socket)
+    assert json.loads(shown.stdout)["nodes"][0]["current"] is True
+
+
 def test_t64_a_revoked_node_is_cut_off_at_once_and_for_ever(cluster: Cluster) -> None:
     """Through a restart of the head; with a new line it may come back."""
     cluster.start_head()
