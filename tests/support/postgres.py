@@ -103,10 +103,9 @@ class Postgres:
         return made
 
     def promote(self) -> None:
-        """Make a replica a primary, which waits for no replica."""
-        with open(self.directory / "data" / "postgresql.auto.conf", "a", encoding="ascii") as file:
-            file.write("synchronous_standby_names = ''\n")
+        """Make a replica a primary, which waits for no replica: as the administrators' guide."""
         self._run("pg_ctl", "promote", "-w", "-D", str(self.directory / "data"))
+        self.psql("ALTER SYSTEM SET synchronous_standby_names = ''")
         self.psql("SELECT pg_reload_conf()")
 
     def psql(self, statement: str) -> str:

@@ -437,3 +437,51 @@ def test_a_server_that_has_lost_records_is_refused(
     assert store_command(first, "copy", "--replace").status == 0
     first.start_head()
     assert jobs(first) == ["1"]
+
+
+def test_heads_go_on_with_the_replica_when_the_primary_is_lost(tmp_path: Path) -> None:
+    """As the administrators' guide says it: both servers in url, pg_ctl promote, no replica.
+
+    The old primary, started again, gets no writes, and no head takes it for the store.
+    """
+    with postgres_server() as primary:
+        replica = primary.replica(primary.directory / "replica")
+        made = [head_of(primary, tmp_path / name) for name in ("one", "two")]
+        hosts = f"{primary.directory},{replica.directory}"
+        for each in made:
+            each.queues = each.queues.replace(
+                f"host={primary.directory}", f"host={hosts}&target_session_attrs=read-write"
+            )
+        first, second = made
+        try:
+            first.start_head()
+            stand_by(first, second)
+            submitted = [submit(first) for _ in range(3)]
+            primary.stop()
+            command = [sys.executable, "-m", "gsched.cli.commands.gsub", "-h", "--", "true"]
+            both = f"{first.socket},{second.socket}"
+            waiting = subprocess.Popen(
+                command, env=command_environment(both), cwd=first.jobs, stdout=subprocess.DEVNULL
+            )
+            wait_until(lambda: "does not answer" in first.log("head.log"), what="a complaint")
+            assert run_command("gstat", head=second.socket).status == 0, "reads are answered"
+            replica.promote()
+
+            assert waiting.wait(60) == 0
+            ruling = second if rules(second) else first
+            assert jobs(ruling) == [*submitted, "4"]
+            newest_before = newest(replica)
+            primary.start()
+            assert submit(ruling) == "5"
+            assert newest(replica) > newest_before
+            assert newest(primary) <= newest_before
+            for each in made:
+                each.kill_head()
+            ruling.queues = ruling.queues.replace(hosts, str(primary.directory))
+            ruling.start_head(wait=False)
+            assert ruling.head_process.wait(30) == 78
+            assert "the server has lost records" in ruling.log("head.log")
+        finally:
+            for each in made:
+                each.stop()
+            replica.stop()
