@@ -17,6 +17,7 @@ from msgspec import Struct
 from gsched.config.tables import Config
 from gsched.errors import ConfigError, GschedError
 from gsched.pki.files import AUTHORITY, DIRECTORY, check_file, digest, split
+from gsched.pki.names import CertificateError
 from gschedd.http.authority import HeadAuthority
 from gschedd.http.handover import take_authority
 from gschedd.http.members import Members
@@ -30,6 +31,7 @@ NOW: Final = "now"
 #: Between two looks whether the site has replaced its authority, or the disk has room again.
 LOOK_S: Final = 5.0
 _SHOWN: Final = 12  # digits of a hash in messages
+_RESTORE: Final = "restore it from a backup; see [tls] in gsched.toml(5) and gsched init"
 _LOST: Final = (
     "if that authority is lost for good, begin with a new one: gsched init, gsched store copy "
     "--back, gsched store copy --replace; then all hosts have to join again"
@@ -133,8 +135,20 @@ class StandbyCheck:
         check_file(path, is_secret=True)
         self.changes += take_authority(partial(notes_in, db), self._config.head.state_dir)
         own = _digests_in(path)[0]
+        self._check_key(path)
         if self.ruling.authorities and own not in self.ruling.authorities:
             self._refuse(own, ruler)
+
+    @staticmethod
+    def _check_key(path: str) -> None:
+        """Check that an authority can issue certificates."""
+        from gsched.pki import issuing
+
+        try:
+            with open(path, "rb") as file:
+                issuing.read_authority(file.read())
+        except (OSError, CertificateError) as error:
+            raise ConfigError(f"{path} cannot be used: {error}", hint=_RESTORE) from error
 
     def _check_site(self, ruler: Ruler) -> None:
         """Compare the authorities that this head trusts with those of the one that rules."""
@@ -185,6 +199,6 @@ def _digests_in(path: str) -> list[str]:
     if why:
         raise ConfigError(
             f"{path} cannot be used: {why}",
-            hint="restore it from a backup; see [tls] in gsched.toml(5) and gsched init",
+            hint=_RESTORE,
         )
     return found

@@ -15,9 +15,11 @@ from tests.support.postgres import Postgres
 from tests.support.two_heads import (
     LEASE_S,
     answers,
+    give_authority,
     heads,
     jobs,
     join_as_head,
+    newest,
     rules,
     server,
     stand_by,
@@ -86,6 +88,26 @@ def test_a_second_head_with_an_authority_of_its_own_does_not_stand_by(
     first.kill_head()
     wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
     wait_until((second.state_dir / "gschedd.port").exists, what="its port")
+
+
+def test_an_authority_that_cannot_be_used_is_named_before_this_head_rules(
+    heads: tuple[Cluster, Cluster], store: Postgres
+) -> None:
+    first, second = heads
+    first.start_head()
+    give_authority(first, second)
+    path = second.state_dir / DIRECTORY / AUTHORITY
+    certificate = path.read_bytes().partition(b"-----BEGIN P")[0]
+    wait_until(lambda: newest(store) > 1, what="records")
+    for content, mode, words in (
+        (certificate, 0o600, "it has no certificate and key in PEM"),
+        (b"nothing", 0o600, "it has no certificate in PEM"),
+        (certificate, 0o644, "other users can read it"),
+    ):
+        path.write_bytes(content)
+        path.chmod(mode)
+        second.start_head(wait=False)
+        assert words in refusal(second)
 
 
 def test_a_head_whose_authority_became_another_one_does_not_begin_to_rule(
