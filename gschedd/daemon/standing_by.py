@@ -18,7 +18,7 @@ from aiohttp.typedefs import Middleware
 
 from gsched.clock import Clock
 from gsched.config.tables import Config
-from gsched.errors import StandsByError
+from gsched.errors import ConfigError, StandsByError
 from gsched.model.units import format_duration
 from gsched.protocol import api
 from gsched.protocol.tokens import UserTokenRow
@@ -277,10 +277,7 @@ class StandbyHead:
                     open_files=open_files,
                 )
                 if self._config.https.listen:
-                    tokens = FollowedTokens(self._path, self._follower, callers.names, self._clock)
-                    self._web_address = await serve_programs(
-                        doors, self._config.https, served, tokens, self._authority()
-                    )
+                    await self._serve_programs(doors, served, callers.names)
                 while self._served == before:  # noqa: ASYNC110 # a thread changes it
                     await asyncio.sleep(LOOK_S)
             finally:
@@ -288,6 +285,18 @@ class StandbyHead:
                 await doors.cleanup()
                 queries.close()
                 predictions.close()
+
+    async def _serve_programs(
+        self, doors: Doors, served: Callable[..., web.Application], names: UserNames
+    ) -> None:
+        """Let programs in, if this host has the address: it may move to the head that rules."""
+        tokens = FollowedTokens(self._path, self._follower, names, self._clock)
+        try:
+            self._web_address = await serve_programs(
+                doors, self._config.https, served, tokens, self._authority()
+            )
+        except ConfigError as error:
+            log.warning("HTTPS is not served while this head stands by: %s", error)
 
     @property
     def _served(self) -> tuple[int, int]:

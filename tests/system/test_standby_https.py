@@ -140,6 +140,26 @@ def test_a_change_is_refused_while_nobody_knows_where_the_other_head_is(
     assert f"{first.state_dir} rules" in json.loads(content)["error"]["message"]
 
 
+def test_a_head_stands_by_although_it_lacks_the_address_of_https(
+    heads: tuple[Cluster, Cluster],
+) -> None:
+    """An address that moves to the head that rules."""
+    first, second = heads
+    port = with_https(first)
+    second.tls = first.tls
+    first.start_head()
+    stand_by(first, second)
+
+    assert "HTTPS is not served while this head stands by" in second.log("head.log")
+    assert f"cannot listen on 127.0.0.1:{port}" in second.log("head.log")
+    trusted = authority(first)
+    text = token(first)
+    first.kill_head()
+    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+    wait_until(lambda: answers(second) and not standing(second), what="the second head")
+    assert ask(port, trusted, text, "/v1/jobs")[0].status == 200
+
+
 def test_the_certificate_is_of_the_new_authority_when_the_old_one_ends(
     heads: tuple[Cluster, Cluster],
 ) -> None:
