@@ -24,13 +24,16 @@ class Running(ByEnd):
         self._state = state
         self._settings = settings
         self._now_s = now_s
+        self._has_looked = False
 
     def _ends(self) -> Ends:
         ends, running = self._state.dirty.ends, self._state.running
-        for never, end_s, number in ends.order:
-            if never or end_s > self._now_s:
-                break
-            ends.moved.add(number)
+        if not self._has_looked:  # once: jobs beyond their walltimes are planned to end by now
+            self._has_looked = True
+            for never, end_s, number in ends.order:
+                if never or end_s > self._now_s:
+                    break
+                ends.moved.add(number)
         for number in ends.moved:
             before = ends.known.pop(number, None)
             if before is not None:

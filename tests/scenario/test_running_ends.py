@@ -1,0 +1,21 @@
+"""When running jobs are planned to end: worked out once for a moment, whoever looks how often."""
+
+from gschedd.core.attempts.running import Running
+from tests.support.world import World, node
+
+
+def test_a_job_beyond_its_walltime_is_planned_once_for_a_moment() -> None:
+    """A policy looks at the jobs of each node, and each look planned all such jobs anew."""
+    world = World(node("n1", cpus=1), node("n2", cpus=1))
+    jobs = [world.submit("walltime=50", runs_s=1000) for _ in range(2)]
+    state, late_s = world.head.state, world.now_s + 60
+
+    running = Running(state, world.settings, late_s)
+    first = {name: running.on(name)[0] for name in ("n1", "n2")}
+
+    assert sorted(each.job for each in first.values()) == jobs
+    assert all((each.end_s or 0.0) <= late_s for each in first.values())
+    for name, each in first.items():
+        assert running.on(name)[0] is each
+    later = Running(state, world.settings, late_s + 60)
+    assert later.on("n1")[0] is not first["n1"], "another moment, another plan"
