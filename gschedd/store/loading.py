@@ -3,6 +3,7 @@
 import gc
 import sqlite3
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Final, TypeVar
 
 from gsched.model.states import PowerState
@@ -77,14 +78,20 @@ def _load(db: sqlite3.Connection, state: State) -> list[Damaged]:
         if job in state.damaged:
             state.damaged[job].update(dict.fromkeys(attempt.parts, attempt.number))
     _learn_again(db, state, damaged)
-    keys = (
-        "SELECT uid, client_key, id FROM (SELECT uid, client_key, id FROM jobs "
-        "WHERE client_key IS NOT NULL ORDER BY id DESC LIMIT ?) ORDER BY id"
-    )
-    count = len(state.jobs) + KEYS_LOADED
-    for uid, key, job_id in db.execute(keys, (count,)):
-        state.keys[client_key(uid, key)] = job_id
+    _load_keys(db, state)
     return damaged
+
+
+def _load_keys(db: sqlite3.Connection, state: State) -> None:
+    """Load the client keys of the newest jobs that have ended, and of those that are damaged."""
+    ended = (
+        "SELECT uid, client_key, id FROM (SELECT uid, client_key, id FROM jobs "
+        "WHERE client_key IS NOT NULL AND state = 'done' ORDER BY id DESC LIMIT ?) ORDER BY id"
+    )
+    one = "SELECT uid, client_key, id FROM jobs WHERE client_key IS NOT NULL AND id = ?"
+    found = [db.execute(one, (job,)) for job in state.damaged]
+    for uid, key, job_id in chain(db.execute(ended, (KEYS_LOADED,)), *found):
+        state.keys[client_key(uid, key)] = job_id
 
 
 def _load_jobs(

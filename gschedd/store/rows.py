@@ -132,7 +132,7 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
         spec=spec,
         state=_JOB_STATES[state],
         submitted_s=submitted_s,
-        eligible_s=eligible_s,
+        eligible_s=submitted_s if eligible_s == submitted_s else eligible_s,  # one object
         started_s=started_s,
         ended_s=ended_s,
         holds=tuple(map(HoldKind, holds.split(","))) if holds else (),
@@ -179,7 +179,7 @@ MAX_SHARED: Final = 100_000
 #: Fields whose values many specs have in common.
 _SHARED_FIELDS: Final = (
     *("owner", "request", "workdir", "name", "queue", "environment_digest", "script_digest"),
-    *("shell", "python"),
+    *("shell", "python", "walltime_s"),
 )
 _shared_fields = attrgetter(*_SHARED_FIELDS)
 
