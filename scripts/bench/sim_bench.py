@@ -136,13 +136,22 @@ def crowded(policy: str, nodes: int, queue: int, job_classes: int = 100) -> Head
         head.registered(f"n{number:05d}", said, 1.0)
     for number in range(4 * nodes):
         submit(head, f"ncpus=8,gpus=1,walltime={3600 + number % 50}")
-    head.cycle(2.0)
+    all_cycles_of(head, 2.0)
+    assert len(head.state.running) == 4 * nodes, "all nodes are full"
     for number in range(queue):
         submit(head, f"ncpus=8,walltime={3600 + number % job_classes * 60}")
     clean(head)
-    head.cycle(3.0)
-    clean(head)
+    all_cycles_of(head, 3.0)
     return head
+
+
+def all_cycles_of(head: Head, now_s: float) -> None:
+    """Run cycles until none is to follow: each starts a limited number of jobs."""
+    while True:
+        head.cycle(now_s)
+        clean(head)
+        if not head.unfinished:
+            return
 
 
 def submit(head: Head, resources: str) -> int:

@@ -8,7 +8,7 @@ took so many tenths of a millisecond of CPU time; whoever reads them sets them t
 
 With WATCHED_HEAD_STACKS=FILE the stack of the loop's thread is written there every 5 ms of CPU time
 of a turn that has taken 20 ms by then, one line each, with the CPU time of the turn up to then, ms:
-what long turns run. The file `stacks` sums them up: ``watched_head.py --stacks FILE``.
+what long turns run. ``watched_head.py --stacks FILE`` sums them up.
 """
 
 import asyncio
