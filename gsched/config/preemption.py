@@ -29,7 +29,8 @@ class PreemptionConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         mode: the last of ``shrink``, ``migrate``, ``checkpoint``, ``requeue`` and ``cancel`` that
             may be done to a job; ``off``: none.
         min_run_s: a job runs for so long before it is preempted.
-        again_s: and for so long before it is preempted once more.
+        again_s: after it was preempted, for so long until it is once more; by ``share``, its next
+            run takes so long, and each further one twice as long as the one before.
         wait_s: a job waits for so long before others are preempted for it.
         max_loss: the rule ``share`` costs no more than this part of the time of all nodes since the
             head started, and an hour. What is not used is kept, up to that of a day.

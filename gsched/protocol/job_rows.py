@@ -193,6 +193,8 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         moves: how often it has gone on elsewhere, or on other GPUs.
         moves_lost: how often it was killed at its checkpoint signal and restarted instead.
         moves_cost_s: for how long that has kept it from working, seconds.
+        preemptions: how often it had to give way to another job or to a reservation.
+        preempted_gpu_s: the work that this has cost, in GPU-seconds.
         array: of an array, how many of its elements are in which state; None: it is none.
         start: when it is predicted to start, where that was requested; None: it does not wait.
         live: what it uses at the moment; None: it does not run, or nothing was told yet.
@@ -233,6 +235,8 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     moves: int = 0
     moves_lost: int = 0
     moves_cost_s: float = 0.0
+    preemptions: int = 0
+    preempted_gpu_s: float = 0.0
     array: ArrayRow | None = None
     start: StartRow | None = None
     live: LiveRow | None = None

@@ -166,6 +166,22 @@ class MoveCost(Struct, kw_only=True):
     checkpoint_bytes: int
 
 
+class PreemptionCost(Struct, kw_only=True):
+    """Running jobs that gave way within the period to other jobs or to reservations.
+
+    Attributes:
+        attempts: that did.
+        saved: of these, those that did not lose their work.
+        gpu_hours: of work that the others lost.
+    """
+
+    attempts: int
+    saved: int
+    jobs: int
+    users: int
+    gpu_hours: float
+
+
 class IdleRow(Struct, kw_only=True):
     """GPU-hours of a user's ended attempts that were idle, and those that were given back."""
 
@@ -215,6 +231,7 @@ class PeriodReport(Struct, kw_only=True):
     deadlines: DeadlineCount | None
     predictions: list[ErrorSpread]
     moves: MoveCost | None
+    preemptions: PreemptionCost | None
     idle: list[IdleRow]
     failures: list[FailureRow]
     behind: int = 0

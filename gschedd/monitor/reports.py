@@ -14,6 +14,7 @@ from gsched.protocol.reports import (
     MoveCost,
     NodeTime,
     PeriodReport,
+    PreemptionCost,
     QueueWait,
     UsedPart,
     UsePart,
@@ -62,6 +63,7 @@ def report_of(
         deadlines=_deadlines(db, wanted),
         predictions=list(_predictions(db, wanted)),
         moves=_moves(db, wanted),
+        preemptions=_preemptions(db, wanted),
         idle=_idle(db, wanted),
         failures=_failures(db, wanted),
         behind=behind,
@@ -235,6 +237,30 @@ def _moves(db: sqlite3.Connection, wanted: Wanted) -> MoveCost | None:
         longest_s=round(longest_s, 1),
         gpu_hours=round(gpu_s / HOUR_S, 4),
         checkpoint_bytes=size_bytes,
+    )
+
+
+def _preemptions(db: sqlite3.Connection, wanted: Wanted) -> PreemptionCost | None:
+    whose, values = wanted.whose()
+    of_attempts = (
+        "SELECT job, user, max(way IN ('requeue', 'cancel')) AS stopped, "  # noqa: S608 # bound
+        f"sum(lost_gpu_s) AS lost FROM usage_preemptions WHERE at_s >= ? AND at_s < ?{whose} "
+        "GROUP BY job, attempt"
+    )
+    query = (
+        "SELECT count(*), sum(NOT stopped), count(DISTINCT job), count(DISTINCT user), sum(lost) "  # noqa: S608 # bound
+        f"FROM ({of_attempts})"
+    )
+    row: Sequence[Any] = db.execute(query, [wanted.since_s, wanted.until_s, *values]).fetchone()
+    attempts, saved, jobs, users, gpu_s = row
+    if not attempts:
+        return None
+    return PreemptionCost(
+        attempts=attempts,
+        saved=saved,
+        jobs=jobs,
+        users=users,
+        gpu_hours=round(gpu_s / HOUR_S, 4),
     )
 
 

@@ -53,6 +53,13 @@ CREATE TABLE IF NOT EXISTS usage_moves (
     cost_s REAL NOT NULL, save_s REAL NOT NULL, size_bytes INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS usage_moves_by_time ON usage_moves (at_s);
 """
+_PREEMPTIONS: Final = """
+CREATE TABLE IF NOT EXISTS usage_preemptions (
+    seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, job INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    user TEXT NOT NULL, account TEXT NOT NULL, queue TEXT NOT NULL, name TEXT NOT NULL,
+    way TEXT NOT NULL, lost_gpu_s REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS usage_preemptions_by_time ON usage_preemptions (at_s);
+"""
 #: What nodes had, and since when and until when; without ``until_s``: to this day. Between, they
 #: were down.
 _NODES: Final = """
@@ -75,6 +82,10 @@ _EMPTY: Final[dict[str, Any]] = dict.fromkeys(
 _OLD: Final = (
     "DELETE FROM usage WHERE rowid IN (SELECT rowid FROM usage WHERE ended_s < ? LIMIT ?)",
     "DELETE FROM usage_moves WHERE seq IN (SELECT seq FROM usage_moves WHERE at_s < ? LIMIT ?)",
+    (
+        "DELETE FROM usage_preemptions WHERE seq IN "
+        "(SELECT seq FROM usage_preemptions WHERE at_s < ? LIMIT ?)"
+    ),
     "DELETE FROM usage_nodes WHERE seq IN (SELECT seq FROM usage_nodes WHERE until_s < ? LIMIT ?)",
 )
 #: Errors of a file system and of what it lies on.
@@ -102,11 +113,12 @@ class UsageModel:
     tables: Sequence[MonitorTable] = (
         MonitorTable(name="usage", schema=_USAGE),
         MonitorTable(name="usage_moves", schema=_MOVES),
+        MonitorTable(name="usage_preemptions", schema=_PREEMPTIONS),
         MonitorTable(name="usage_nodes", schema=_NODES),
     )
     kinds: Sequence[str] = (
         *("AttemptEnded", "AttemptRecovered", "JobEnded", "ElementsDropped"),
-        *("MigrationMeasured", "GpusIdled"),
+        *("MigrationMeasured", "GpusIdled", "JobPreempted"),
         *("NodeRegistered", "NodeDisconnected", "NodeRemoved"),
     )
 
@@ -133,6 +145,8 @@ class UsageModel:
                     written.elements_dropped(seq, fact)
                 case f.MigrationMeasured():
                     written.moved(seq, fact)
+                case f.JobPreempted():
+                    written.preempted(seq, fact)
                 case f.GpusIdled():
                     idled = {"idle_gpu_s": fact.idle_s, "returned_gpu_s": fact.returned_s}
                     written.change(fact.job, fact.attempt, None, idled)
@@ -254,13 +268,29 @@ class _Written:
         job, attempt = self._both(fact)
         if job is None or attempt is None:
             return
-        spec = job.spec
-        whose = (spec.owner.user, spec.account, spec.queue, spec.name)
+        whose = _whose(job)
         cost = (percent_held(attempt.allocation) / 100, fact.cost_s, fact.save_s, fact.size_bytes)
         self._db.execute(
             "INSERT OR REPLACE INTO usage_moves VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (seq, fact.at_s, job.id, *whose, *cost),
         )
+
+    def preempted(self, seq: int, fact: f.JobPreempted) -> None:
+        """Add a row of a job that gives way."""
+        job = self.records.job(fact.job)
+        if job is not None:
+            self._db.execute(
+                "INSERT OR REPLACE INTO usage_preemptions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(seq, fact.at_s, job.id, fact.attempt),
+                    *(*_whose(job), fact.way, fact.gpus * fact.lost_s),
+                ),
+            )
+
+
+def _whose(job: Job) -> tuple[str, str, str, str]:
+    spec = job.spec
+    return (spec.owner.user, spec.account, spec.queue, spec.name)
 
 
 def _note_node_fact(

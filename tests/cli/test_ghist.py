@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from msgspec import structs
 
 from gsched.model.states import ShareClass
 from gsched.protocol.api import ErrorBody
@@ -96,6 +97,19 @@ def test_each_way_to_end_has_its_words(head: CannedHead) -> None:
     ]
     assert lines[1][9:11] == ["01:00:09", "00:30:00"]
     assert [line[5] for line in lines] == ["GPUs", "40%", "2", "0", "0", "0"]
+
+
+def test_preempted_jobs_have_a_column(head: CannedHead) -> None:
+    """Only where there are some."""
+    assert "Preempted" not in run_command("ghist", head=head.path).stdout
+    reply = head.answers["GET /v1/history"]
+    assert isinstance(reply, HistoryReply)
+    first = structs.replace(reply.jobs[0], preemptions=2, preempted_gpu_s=900.0)
+    head.answers["GET /v1/history"] = structs.replace(reply, jobs=(first, *reply.jobs[1:]))
+    ran = run_command("ghist", head=head.path)
+
+    lines = [line.split("\t") for line in ran.stdout.splitlines()]
+    assert [line[-1] for line in lines[:3]] == ["Preempted", "2, 0.25 GPU-hours lost", "-"]
 
 
 def test_totals_count_also_what_is_not_shown(head: CannedHead) -> None:

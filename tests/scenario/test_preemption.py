@@ -8,11 +8,17 @@ from gsched.config.preemption import PreemptionConfig
 from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig
 from gsched.config.tables import QueueConfig
 from gsched.protocol import actions as a
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.question import question_of
+from gschedd.core.forecast.start import answer_to
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
+from gschedd.core.state.settings import Caller
+from gschedd.core.views.jobs import JobViews
 from tests.support.saving import Program
-from tests.support.world import ALICE, BOB, World, node, settings
+from tests.support.world import ALICE, BEGIN_S, BOB, World, node, settings
 
+CAROL = Caller(user="carol", uid=1003, gid=100)
 LONG = Program(runs_s=1e6)
 SAVES = Program(runs_s=1e6, saves_s=1.0)
 QOS = {
@@ -88,6 +94,24 @@ def test_nothing_is_preempted_before_its_minimum_run_and_the_reason_says_when() 
     started_s = here.started_s(high)
     assert started_s == pytest.approx(60, abs=3)
     assert predicted_s == pytest.approx(here.job(low).submitted_s + 60, abs=3)
+
+
+def test_the_estimated_start_of_a_job_that_preempts_is_that_of_the_preemption() -> None:
+    """Without pre-emption nothing could be said: the running job has no walltime."""
+    here = world(gpus=1)
+    here.submit(ONE_GPU, program=LONG, qos="low")
+    here.run_until(10)
+    high = here.submit(ONE_GPU, runs_s=50, by=BOB, qos="high")
+    here.run_until(20)
+    seen = snapshot(here.head.state, here.settings, here.now_s)
+    question = question_of(here.job(high), state=here.head.state, settings=here.settings, seen=seen)
+    forecast = answer_to(question, here.policy).starts[high]
+    assert forecast.start_s is None
+    row = JobViews(here.head, now_s=here.now_s).row_with_start(here.job(high), forecast)
+
+    assert row.predicted_start_s == pytest.approx(BEGIN_S + 60, abs=3)
+    assert row.start is not None
+    assert (row.start.planned_s, row.start.unknown) == (row.predicted_start_s, "")
 
 
 def test_a_job_is_preempted_once_in_half_an_hour() -> None:
@@ -345,6 +369,40 @@ def test_no_job_takes_what_the_reservation_of_a_job_ahead_of_it_needs(
     assert len(ways(here, *lows)) == expected
     here.run_until(500)
     assert here.started_s(first) == pytest.approx(400, abs=3)
+
+
+def test_a_user_who_has_used_much_starts_when_the_others_have_used_as_much() -> None:
+    """A job of all GPUs, among others that could be started at any time; see the guide's bound."""
+    here = world(by=("share",))
+    here.submit("nodes=1:ppn=1:gpus=4,walltime=1000", runs_s=900, account="all", by=CAROL)
+    here.run_until(1000)
+    submitted_s = here.now_s
+    for by in (ALICE, BOB) * 80:
+        here.submit(f"{ONE_GPU},walltime=300", runs_s=200, account="all", by=by)
+    large = here.submit("nodes=1:ppn=1:gpus=4,walltime=500", runs_s=400, account="all", by=CAROL)
+    bound_s = 900 * 4 * 3 / 4 + 300 + 10
+
+    here.run_until(1000 + bound_s)
+    waited_s = (here.job(large).started_s or here.now_s) - submitted_s
+    assert 900 < waited_s <= bound_s
+
+
+def test_a_job_that_gives_way_by_share_again_and_again_comes_to_its_end() -> None:
+    """It needs all GPUs for 20 minutes, and others want their shares all of the time."""
+    here = world(by=("share",), again_s=60.0, max_loss=1.0)
+    large = here.submit("nodes=1:ppn=1:gpus=4", runs_s=1200, account="all", by=CAROL)
+    while large not in here.done and here.now_s < BEGIN_S + 8000:
+        for by in (ALICE, BOB):
+            if not any(job.spec.owner.user == by.user for job in here.head.state.jobs.values()):
+                here.submit(f"{ONE_GPU},walltime=120", runs_s=50, account="all", by=by)
+        here.run_until(here.now_s - BEGIN_S + 100)
+
+    assert large in here.done
+    facts = here.told(f.JobPreempted, large)
+    lost_s = [fact.lost_s for fact in facts if isinstance(fact, f.JobPreempted)]
+    least_s = [60.0 * 2**at for at in range(5)]
+    assert 3 <= len(lost_s) <= 1 + len(least_s)
+    assert all(lost >= least for lost, least in zip(lost_s[1:], least_s, strict=False))
 
 
 def test_no_more_work_is_lost_for_shares_than_is_allowed() -> None:

@@ -9,6 +9,7 @@ from gsched.cli.show.report_sections import aligned, csv_lines, text_of
 from gsched.errors import InvalidRequestError
 from gsched.protocol import actions as a
 from gsched.protocol.reports import PeriodReport
+from gsched.protocol.reservations import ReservationChange, ReservationTerms
 from gschedd.core.requests import commands as c
 from gschedd.monitor.report_page import page_of
 from gschedd.monitor.reports import quantile, report_of
@@ -16,7 +17,7 @@ from gschedd.monitor.swf import write_swf
 from gschedd.monitor.usage_queries import GROUPS, Wanted, held, usage_of
 from gschedd.sim.traces import read_trace
 from tests.support.usage import Watched
-from tests.support.world import ALICE, BEGIN_S
+from tests.support.world import ADMIN, ALICE, BEGIN_S
 
 DAY_S = 86400.0
 
@@ -126,6 +127,30 @@ def test_the_report_of_a_day(watched: Watched) -> None:
     assert "4 jobs ended: 2 succeeded, 1 failed, 1 cancelled." in text
     assert "Left out: no run had a prediction, no job was migrated" in text
     assert ["Failed attempts by cause", "user program", "Attempts", "1"] in list(csv_lines(found))
+
+
+def test_the_report_says_what_preemption_has_cost(watched: Watched) -> None:
+    """A job of two GPUs is requeued after a minute, as a reservation begins."""
+    books = watched.books
+    job = books.submit("nodes=1:ppn=2:gpus=2", account="physics")
+    books.schedule()
+    books.start(job)
+    books.now_s += 60
+    terms = ReservationTerms(
+        from_s=books.now_s, to_s=books.now_s + 60, node_names=("n1",), users=("bob",)
+    )
+    change = ReservationChange(verb="create", name="r", terms=terms)
+    books.take(books.head.command(c.ChangeReservation(caller=ADMIN, action=change), books.now_s))
+    books.take(books.head.tick(books.now_s))
+    cost = report(watched).preemptions
+
+    assert cost is not None
+    assert (cost.attempts, cost.saved, cost.jobs, cost.users) == (1, 0, 1, 1)
+    assert cost.gpu_hours == pytest.approx(2 * 60 / 3600, abs=1e-4)
+    assert report(watched, user="nobody").preemptions is None
+    line = next(each for each in csv_lines(report(watched)) if "GPU-hours lost" in each)
+    assert line[0] == "Pre-emption"
+    assert books.head.state.jobs[job].preempted_gpu_s == pytest.approx(120)
 
 
 def test_a_report_of_nothing_says_so(watched: Watched) -> None:

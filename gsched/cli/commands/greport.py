@@ -107,8 +107,8 @@ def greport(  # noqa: PLR0913 - one parameter for each option
 
     CPU- and GPU-hours are what jobs had, whether they used them or not; "CPU used" is the part of
     the CPU-hours that was used. With daily, weekly or monthly: utilisation, use by user, account,
-    queue and GPU type, waits, efficiency, deadlines, predictions, migrations, idle GPUs and
-    failures of that period.
+    queue and GPU type, waits, efficiency, deadlines, predictions, migrations, pre-emption, idle
+    GPUs and failures of that period.
     """
     chosen = {
         "--csv": as_csv,

@@ -21,6 +21,8 @@ def print_history(reply: HistoryReply, *, color: str) -> None:
     names = ["job" if is_terminal(sys.stdout) else "id", *_COLUMNS]
     if any(row.moves or row.moves_lost for row in reply.jobs):
         names.append("moves")
+    if any(row.preemptions for row in reply.jobs):
+        names.append("preempted")
     if any(row.deadline_s is not None for row in reply.jobs):
         names += ["by", "met"]
     columns, lines = cells_of(names, reply.jobs, reply)

@@ -13,7 +13,7 @@ from gsched.cli.show.columns import Column
 from gsched.cli.times import COMPUTING, format_clock, format_time, local_times, short_start
 from gsched.model.host_lists import compact
 from gsched.model.states import JobState, OutcomeKind
-from gsched.model.units import format_duration, format_size
+from gsched.model.units import format_duration, format_gpu_hours, format_size
 from gsched.model.wording import counted, outcome_word, outcome_words
 from gsched.protocol.job_rows import ArrayRow, JobRow
 
@@ -243,6 +243,12 @@ def migrations(row: JobRow, _: JobReply) -> str:
     return f"{row.moves}{cost}{restarts}"
 
 
+def preemptions(row: JobRow, _: JobReply) -> str:
+    """Return how often a job had to give way, and the work that this has cost."""
+    lost = f", {format_gpu_hours(row.preempted_gpu_s)} lost" if row.preempted_gpu_s else ""
+    return f"{row.preemptions}{lost}" if row.preemptions else ""
+
+
 def _met(row: JobRow, _: JobReply) -> str | None:
     """Return whether a finished job has met its deadline, with what was left or too much."""
     if row.deadline_s is None or row.meets_deadline is None or row.ended_s is None:
@@ -389,6 +395,7 @@ _LISTED: Final = (
         least=16,
     ),
     Field("moves", "Moves", migrations, drop=9),
+    Field("preempted", "Preempted", preemptions, drop=9),
     Field("met", "Met", _met),
 )
 #: By name, in the order in which messages and manual pages list them.

@@ -47,6 +47,7 @@ def sections_of(report: PeriodReport) -> list[ReportSection]:
         _deadlines(report),
         _predictions(report),
         _moves(report),
+        _preemptions(report),
         _idle(report),
         _failures(report),
     )
@@ -64,6 +65,7 @@ def closing_words(report: PeriodReport) -> list[str]:
             ("no job with a deadline ended", report.deadlines),
             ("no run had a prediction", report.predictions),
             ("no job was migrated", report.moves),
+            ("no job was preempted", report.preemptions),
             ("no idle GPUs were recorded", report.idle),
             ("no attempt failed", report.failures),
         )
@@ -235,6 +237,20 @@ def _moves(report: PeriodReport) -> ReportSection:
         *(_hours(cost.gpu_hours), format_size(cost.checkpoint_bytes)),
     ]
     return ReportSection("Migrations", columns, [row])
+
+
+def _preemptions(report: PeriodReport) -> ReportSection:
+    columns = _right("Preempted attempts", "Saved", "Jobs", "Users", "GPU-hours lost", "Of all")
+    cost = report.preemptions
+    if cost is None:
+        return ReportSection("Pre-emption", columns, ())
+    offered = report.offered.gpu_s / 3600
+    row = [
+        *(str(cost.attempts), str(cost.saved), str(cost.jobs), str(cost.users)),
+        *(_hours(cost.gpu_hours), f"{cost.gpu_hours / offered:.1%}" if offered else ""),
+    ]
+    words = "Saved are attempts that kept their work: they shrank, migrated or were checkpointed"
+    return ReportSection("Pre-emption", columns, [row], (f"{words}.",))
 
 
 def _idle(report: PeriodReport) -> ReportSection:

@@ -226,6 +226,8 @@ def _course(story: JobStory) -> Iterator[tuple[str, str]]:
             "requeue_on",
             f"node-failure, {story.restarts} of {story.restarts_max} restarts in a row",
         )
+    if story.row.preemptions:
+        yield "preempted", str(FIELDS["preempted"].shown(story.row, story))
     if not story.movable:
         return
     signal = story.checkpoint_signal

@@ -62,6 +62,8 @@ DAY_S: Final = 86400.0
 #: To take a part of the GPUs of a node all of which jobs could vacate counts as losing the work of
 #: all of them for so long, seconds: a later job may need the whole node.
 BREAK_S: Final = 600.0
+#: So often the time doubles for which a job runs that gave way by ``share``.
+MAX_DOUBLED: Final = 20
 #: Ends the words of the rule ``share``.
 ABOVE: Final = "above its share"
 #: How long a job whose claim has come to nothing pre-empts nobody, seconds; twice as long after
@@ -434,7 +436,12 @@ class _Look:
             return None
         started_s = attempt.started_s or attempt.assigned_s
         config = self.settings.config.preemption
-        again_s = job.preempted.at_s + config.again_s if job.preempted is not None else 0.0
+        runs_s, again_s = self._min_run_s(job), 0.0
+        if job.preempted is not None:
+            again_s = job.preempted.at_s + config.again_s
+            if job.preempted.behind:  # else a job could be rerun for ever
+                doubled = 2.0 ** min(job.preemptions - 1, MAX_DOUBLED)
+                runs_s = max(runs_s, config.again_s * doubled)
         size = self._size_there(attempt.allocation)
         losses = tuple(size * lost_s(job, way, self.now_s) for way in ways)
         least: Allocation = ()
@@ -456,7 +463,7 @@ class _Look:
             least=least,
             owner=str(self._member(job)),
             size=size,
-            from_s=max(started_s + self._min_run_s(job), again_s),
+            from_s=max(started_s + runs_s, again_s),
         )
 
     def mode(self, job: Job) -> PreemptMode:

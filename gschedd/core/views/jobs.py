@@ -224,6 +224,8 @@ class JobViews:
             moves=job.moves,
             moves_lost=job.moves_lost,
             moves_cost_s=job.moves_cost_s,
+            preemptions=job.preemptions,
+            preempted_gpu_s=job.preempted_gpu_s,
             live=live_row(self._state, job.id, attempt),
             memory_peak_bytes=used.memory_peak_bytes,
             memory_mean_bytes=used.memory_mean_bytes,
@@ -375,6 +377,9 @@ class JobViews:
         expected_s = start_shown.expected_s
         if expected_s is None and start_shown.not_before_s is None:
             expected_s = start_shown.planned_s
+        preempts_s = self._reasons.why(job).preempts_s
+        if preempts_s is not None and (expected_s is None or preempts_s < expected_s):
+            expected_s, start_shown = preempts_s, StartRow(planned_s=preempts_s)
         return structs.replace(row, predicted_start_s=expected_s, start=start_shown)
 
     def node(self, node: Node) -> node_rows.NodeRow:

@@ -53,6 +53,7 @@ class Why(NamedTuple):
         short: all of it in two to four words, for a line of a list.
         element: which element of an array this is about; empty: the job itself.
         start_s: when it is predicted to start, where its last plan says so.
+        preempts_s: when running jobs have given way for it, where they are to.
     """
 
     cause: str
@@ -61,6 +62,7 @@ class Why(NamedTuple):
     short: str = ""
     element: str = ""
     start_s: float | None = None
+    preempts_s: float | None = None
 
     @property
     def words(self) -> str:
@@ -102,7 +104,7 @@ class Reasons:
         match job.state:
             case JobState.QUEUED if job.claim is not None:
                 words = f"starts when {_jobs_words(job.claim.jobs)} given way"
-                return Why(words, short="others give way")
+                return Why(words, short="others give way", preempts_s=job.claim.until_s)
             case JobState.QUEUED:
                 return self._of_queued(job)
             case JobState.HELD if set(job.holds) == {HoldKind.DEPENDENCY}:
@@ -139,7 +141,9 @@ class Reasons:
         unmade, first = self._elements.of(job, job_class)
         lane = group.lanes[state.lane_of(job)]
         ahead = bisect_left(lane, state.place_of(job)) + unmade
-        why = Why(known[0], short=known[1], start_s=self._start_s(job.id, job_class))
+        start_s = self._start_s(job.id, job_class)
+        preempts_s = start_s if self._waits[job_class].gives_way else None
+        why = Why(known[0], short=known[1], start_s=start_s, preempts_s=preempts_s)
         if ahead == 0:
             return why
         following = min(lane[0], first or lane[0])[1]

@@ -307,6 +307,7 @@ def _facts(story: JobStory) -> Iterator[tuple[str, str]]:
         ("Slack", str(FIELDS["marked_slack"].shown(row, story))),
         ("Late because", story.late_reason),
         ("Migrations", str(FIELDS["moves"].shown(row, story))),
+        ("Preempted", str(FIELDS["preempted"].shown(row, story))),
         ("Depends on", story.depends),
         ("Rerun of", story.rerun_of),
         ("Comment", story.comment),
