@@ -1,44 +1,63 @@
-"""How long the jobs of others wait beside a flood of one user, with and without shares.
+"""What shares and pre-emption do for the users of a cluster: beside a flood, and over a week.
 
-Rigid GPU jobs of twenty users arrive at random on 4 nodes of 8 GPUs; with --flood another user
-submits 1,500 jobs at once. Each list is simulated as it is and with the flood, each without and
-with shares: all users are members of one project, with one share each. Printed is the mean wait of
-the twenty users' jobs.
+With --flood rigid GPU jobs of twenty users arrive at random on 4 nodes of 8 GPUs, and another user
+submits 1,500 jobs at once. Each list is simulated as it is and with the flood, by four rules: no
+shares; shares, where all users are members of one project with one share each; these with
+pre-emption by QOS, where that of the twenty preempts that of the flood; and with pre-emption by
+share. Printed are the mean wait of the twenty users' jobs, how far the flood changes it, the work
+lost to pre-emption as a part of the GPU time of all jobs, how many jobs gave way, the shortest time
+between two times of one job, and the longest wait.
+
+With --week four users with 1, 2, 3 and 4 shares submit jobs for a week, each for the load's part of
+what its shares are. Printed is what each got of the GPU time.
 """
 
 import argparse
 import math
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import mean
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from gsched.config.shares import PriorityConfig, ProjectConfig
+from gsched.config.preemption import PreemptionConfig, PreemptRule
+from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig
 from gsched.config.tables import Config
+from gsched.model.resources import WHOLE_PERCENT, percent_held
+from gschedd.core.state import facts as f
 from gschedd.policies.queue import balance, fifo
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
-from gschedd.sim.simulation import Options, Simulation
+from gschedd.sim.simulation import BEGIN_S, Options, Simulation
 from gschedd.sim.workload import TraceJob
 from scripts.reproduce.arguments import count_of, positive_of, seeds_of
 
 EXAMPLES: Final = """examples:
-  scripts/reproduce/mixed --flood
-  scripts/reproduce/mixed --flood --seeds 0-9 --load 0.9
+  scripts/reproduce/mixed --flood --load 0.6 --hours 16
+  scripts/reproduce/mixed --flood --seeds 0-9 --max-loss 0.05
+  scripts/reproduce/mixed --week --load 1.2 --check
 """
 HOUR_S: Final = 3600.0
+WEEK_S: Final = 168 * HOUR_S
 NODES: Final = 4
 GPUS: Final = 8
 USERS: Final = [f"user{number}" for number in range(20)]
 FLOOD: Final = "flood"
+#: Users and shares of --week.
+SHARES: Final = {"one": 1, "two": 2, "three": 3, "four": 4}
 #: Users state walltimes in multiples of this, seconds.
 ROUND_S: Final = 600.0
 #: Weights of the numbers of GPUs of a job.
 SIZES: Final = {1: 50, 2: 20, 4: 20, 8: 10}
 POLICIES: Final = {"balance": balance.plan, "fifo": fifo.plan}
+#: Aims: how far the mean wait changes, how much GPU time is lost, the least time between two times
+#: that a job gives way, and how far users are off their shares.
+MOST_CHANGE: Final = 0.10
+MOST_LOST: Final = 0.02
+LEAST_AGAIN_S: Final = 1800.0
+MOST_OFF: Final = 0.05
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -49,6 +68,38 @@ class Wanted(Struct, frozen=True, kw_only=True):
     jobs: int
     runs_s: float
     policy: str
+    max_loss: float | None = None
+
+
+class Outcome(Struct, kw_only=True):
+    """What came of one list of jobs.
+
+    Attributes:
+        waits_s: of the jobs of all but the flood.
+        work_s: GPU time of all jobs, without what was lost.
+        lost_s: GPU time that was lost to pre-emption.
+        preempted: how often jobs gave way.
+        again_s: the shortest time between two times of one job.
+    """
+
+    waits_s: list[float] = []
+    work_s: float = 0.0
+    lost_s: float = 0.0
+    preempted: int = 0
+    again_s: float = math.inf
+
+    @property
+    def lost(self) -> float:
+        """Return the lost part of the GPU time of all jobs."""
+        return self.lost_s / (self.work_s + self.lost_s)
+
+    def add(self, other: "Outcome") -> None:
+        """Add what came of another list."""
+        self.waits_s = self.waits_s + other.waits_s
+        self.work_s += other.work_s
+        self.lost_s += other.lost_s
+        self.preempted += other.preempted
+        self.again_s = min(self.again_s, other.again_s)
 
 
 def regular_jobs(wanted: Wanted, draw: random.Random) -> list[TraceJob]:
@@ -59,7 +110,8 @@ def regular_jobs(wanted: Wanted, draw: random.Random) -> list[TraceJob]:
     at_s = 0.0
     while (at_s := at_s + draw.expovariate(rate_s)) < wanted.hours * HOUR_S:
         gpus = draw.choices(list(SIZES), list(SIZES.values()))[0]
-        found.append(_job(draw.choice(USERS), at_s, gpus, draw.lognormvariate(-0.5, 1.0) * HOUR_S))
+        runs_s = draw.lognormvariate(-0.5, 1.0) * HOUR_S
+        found.append(_job(draw.choice(USERS), at_s, gpus, runs_s, "regular"))
     return found
 
 
@@ -67,36 +119,187 @@ def flood_jobs(wanted: Wanted, draw: random.Random) -> list[TraceJob]:
     """Return the jobs of the flood, all submitted after a quarter of the time."""
     at_s = wanted.hours * HOUR_S / 4
     return [
-        _job(FLOOD, at_s, 1, draw.lognormvariate(-0.5, 1.0) * wanted.runs_s)
+        _job(FLOOD, at_s, 1, draw.lognormvariate(-0.5, 1.0) * wanted.runs_s, "scavenger")
         for _ in range(wanted.jobs)
     ]
 
 
-def _job(user: str, at_s: float, gpus: int, runs_s: float) -> TraceJob:
+def week_jobs(load: float, draw: random.Random) -> list[TraceJob]:
+    """Return jobs for a week; each user's are the load's part of what its shares are."""
+    found: list[TraceJob] = []
+    for user, shares in SHARES.items():
+        left_s = load * shares / sum(SHARES.values()) * NODES * GPUS * WEEK_S
+        while left_s > 0:
+            gpus = draw.choices(list(SIZES), list(SIZES.values()))[0]
+            runs_s = draw.lognormvariate(-0.5, 1.0) * HOUR_S
+            found.append(_job(user, draw.uniform(0, WEEK_S), gpus, runs_s))
+            left_s -= gpus * found[-1].duration_s
+    return found
+
+
+def _job(user: str, at_s: float, gpus: int, runs_s: float, qos: str = "") -> TraceJob:
     runs_s = max(60.0, runs_s)
     walltime_s = math.ceil(runs_s * 1.5 / ROUND_S) * ROUND_S
     return TraceJob(
-        submit_s=at_s, duration_s=runs_s, user=user, cpus=gpus, gpus=gpus, walltime_s=walltime_s
+        submit_s=at_s,
+        duration_s=runs_s,
+        user=user,
+        cpus=gpus,
+        gpus=gpus,
+        walltime_s=walltime_s,
+        qos=qos,
     )
 
 
-def mean_wait_s(jobs: Sequence[TraceJob], wanted: Wanted, site: Config) -> float:
-    """Return how long the jobs of all but one wait on average."""
-    waits_s: list[float] = []
+def sites(max_loss: float | None) -> dict[str, Config]:
+    """Return the configurations that are compared."""
+    project = ProjectConfig(name="all", users=(*USERS, FLOOD))
+    shares = Config(
+        project=(project,),
+        priority=PriorityConfig(),
+        qos=(QosConfig(name="regular", preempts=("scavenger",)), QosConfig(name="scavenger")),
+    )
+    found = {"no shares": Config(), "shares": shares}
+    rules: tuple[PreemptRule, ...] = ("qos", "share")
+    for rule in rules:
+        config = PreemptionConfig(by=(rule,))
+        if max_loss is not None:
+            config = structs.replace(config, max_loss=max_loss)
+        found[f"by {rule}"] = structs.replace(shares, preemption=config)
+    return found
+
+
+def simulation_of(
+    jobs: Sequence[TraceJob],
+    policy: str,
+    site: Config,
+    on_result: Callable[[JobResult], None] | None = None,
+) -> Simulation:
+    """Return the simulation of jobs on the cluster; without shares they have no QOS."""
+    if not site.qos:
+        jobs = [structs.replace(job, qos="") for job in jobs]
+    return Simulation(
+        read_cluster(f"{NODES}xcpus=64,gpus={GPUS},memory=512gb"),
+        sorted(jobs, key=lambda job: job.submit_s),
+        POLICIES[policy],
+        options=Options(policy=policy, site=site),
+        on_result=on_result,
+    )
+
+
+def outcome_of(jobs: Sequence[TraceJob], wanted: Wanted, site: Config) -> Outcome:
+    """Return what comes of jobs."""
+    found = Outcome(work_s=sum(job.gpus * job.duration_s for job in jobs), waits_s=[])
+    last_s: dict[int, float] = {}
 
     def note(result: JobResult) -> None:
         if result.user != FLOOD:
-            waits_s.append(result.wait_s)
+            found.waits_s.append(result.wait_s)
 
-    simulation = Simulation(
-        read_cluster(f"{NODES}xcpus=64,gpus={GPUS},memory=512gb"),
-        sorted(jobs, key=lambda job: job.submit_s),
-        POLICIES[wanted.policy],
-        options=Options(policy=wanted.policy, site=site),
-        on_result=note,
-    )
+    def see(facts: Sequence[f.AnyFact]) -> None:
+        for fact in facts:
+            if isinstance(fact, f.JobPreempted):
+                found.preempted += 1
+                found.lost_s += fact.gpus * fact.lost_s
+                found.again_s = min(found.again_s, fact.at_s - last_s.get(fact.job, -math.inf))
+                last_s[fact.job] = fact.at_s
+
+    simulation = simulation_of(jobs, wanted.policy, site, note)
+    simulation.recorder.on_facts = see
     simulation.run()
-    return mean(waits_s)
+    return found
+
+
+def gpu_time_of(jobs: Sequence[TraceJob], policy: str, site: Config) -> dict[str, float]:
+    """Return the GPU time that each user had in the first week, seconds."""
+    found = dict.fromkeys(SHARES, 0.0)
+    held: dict[int, tuple[str, float, float]] = {}
+    simulation = simulation_of(jobs, policy, site)
+    end_s = BEGIN_S + WEEK_S
+
+    def bill(job: int, at_s: float) -> None:
+        user, gpus, since_s = held.pop(job)
+        found[user] += gpus * max(0.0, min(at_s, end_s) - since_s)
+
+    def see(facts: Sequence[f.AnyFact]) -> None:
+        for fact in facts:
+            if isinstance(fact, f.AttemptAssigned):
+                gpus = percent_held(fact.allocation) / WHOLE_PERCENT
+                held[fact.job] = (simulation.recorder.traced[fact.job].user, gpus, fact.at_s)
+            elif isinstance(fact, f.AttemptEnded):
+                bill(fact.job, fact.at_s)
+
+    simulation.recorder.on_facts = see
+    while simulation.run(turns=100) and simulation.agenda.now_s < end_s:
+        pass
+    for job in list(held):
+        bill(job, end_s)
+    return found
+
+
+def flood_table(wanted: Wanted, seeds: Sequence[int], *, flood: bool) -> Iterator[str]:
+    """Print a line for each seed and rule, and for all seeds; yield the aims that are missed."""
+    print("seed  rule       alone h  with flood h   change   lost  gave way  again min  longest h")
+    alone = {name: Outcome(waits_s=[]) for name in sites(None)}
+    beside = {name: Outcome(waits_s=[]) for name in sites(None)}
+    for seed in seeds:
+        regular = regular_jobs(wanted, random.Random(seed))
+        extra = flood_jobs(wanted, random.Random(seed + 1000)) if flood else []
+        for name, site in sites(wanted.max_loss).items():
+            one = outcome_of(regular, wanted, site)
+            both = outcome_of([*regular, *extra], wanted, site) if flood else one
+            alone[name].add(one)
+            beside[name].add(both)
+            print(_line(str(seed), name, one, both), flush=True)
+    for name, one in alone.items():
+        print(_line("all", name, one, beside[name]))
+    for name in ("by qos", "by share"):
+        change, found = _change(alone[name], beside[name]), beside[name]
+        if change is not None and change > MOST_CHANGE:
+            yield f"{name}: the mean wait changes by {change:+.1%}, at most {MOST_CHANGE:.0%}"
+        if found.lost > MOST_LOST:
+            yield f"{name}: {found.lost:.2%} of the GPU time is lost, at most {MOST_LOST:.0%}"
+        if found.again_s < LEAST_AGAIN_S:
+            yield f"{name}: a job gives way again after {found.again_s:.0f} s"
+
+
+def _change(alone: Outcome, both: Outcome) -> float | None:
+    """Return how far the mean wait changes; None: nobody waited."""
+    return mean(both.waits_s) / mean(alone.waits_s) - 1 if any(alone.waits_s) else None
+
+
+def _line(seed: str, name: str, alone: Outcome, both: Outcome) -> str:
+    change = _change(alone, both)
+    changed = "-" if change is None else f"{change:+.1%}"
+    again = f"{both.again_s / 60:.1f}" if both.again_s < math.inf else "-"
+    return (
+        f"{seed:4}  {name:9}  {mean(alone.waits_s) / HOUR_S:7.3f}  "
+        f"{mean(both.waits_s) / HOUR_S:12.3f}  {changed:>7}  {both.lost:5.2%}  "
+        f"{both.preempted:8}  {again:>9}  {max(both.waits_s) / HOUR_S:9.2f}"
+    )
+
+
+def week_table(wanted: Wanted, seeds: Sequence[int]) -> Iterator[str]:
+    """Print a line for each seed, rule and user; yield the aims that are missed."""
+    project = ProjectConfig(name="all", users=dict(SHARES))
+    shares = Config(project=(project,), priority=PriorityConfig())
+    rules = {
+        "shares": shares,
+        "by share": structs.replace(shares, preemption=PreemptionConfig(by=("share",))),
+    }
+    print("seed  rule      user   shares    due    got    off")
+    whole = sum(SHARES.values())
+    for seed in seeds:
+        jobs = week_jobs(wanted.load, random.Random(seed))
+        for name, site in rules.items():
+            times_s = gpu_time_of(jobs, wanted.policy, site)
+            for user, number in SHARES.items():
+                due, got = number / whole, times_s[user] / sum(times_s.values())
+                off = got / due - 1
+                whose = f"{seed:4}  {name:8}  {user:5}  {number:6}"
+                print(f"{whose}  {due:5.1%}  {got:5.1%}  {off:+6.1%}", flush=True)
+                if abs(off) > MOST_OFF:
+                    yield f"seed {seed}, {name}: {user} is {off:+.1%} off, at most {MOST_OFF:.0%}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,13 +310,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--flood", action="store_true", help="with the flood")
+    kind = made.add_mutually_exclusive_group()
+    kind.add_argument("--flood", action="store_true", help="with the flood")
+    kind.add_argument("--week", action="store_true", help="four users of unequal shares")
     made.add_argument("--seeds", type=seeds_of, default=range(3), help="A-B; default 0-2")
     made.add_argument("--hours", type=positive_of, default=48.0, help="of arrivals; default 48")
     made.add_argument("--load", type=positive_of, default=0.9, help="of all GPUs; default 0.9")
     made.add_argument("--jobs", type=count_of, default=1500, help="of the flood; default 1500")
     made.add_argument("--runs", type=positive_of, default=600.0, help="of them, seconds")
     made.add_argument("--policy", choices=sorted(POLICIES), default="balance")
+    made.add_argument("--max-loss", type=positive_of, help="of [preemption]; default: its own")
+    made.add_argument("--check", action="store_true", help="end with 1 if an aim is missed")
     asked = made.parse_args(arguments)
     wanted = Wanted(
         hours=asked.hours,
@@ -121,22 +328,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         jobs=asked.jobs,
         runs_s=asked.runs,
         policy=asked.policy,
+        max_loss=asked.max_loss,
     )
-    project = ProjectConfig(name="all", users=(*USERS, FLOOD))
-    sites = {"off": Config(), "on": Config(project=(project,), priority=PriorityConfig())}
-    print("seed  jobs  shares  alone h  with flood h  change")
-    for seed in asked.seeds:
-        regular = regular_jobs(wanted, random.Random(seed))
-        flood = flood_jobs(wanted, random.Random(seed + 1000)) if asked.flood else []
-        for name, site in sites.items():
-            alone_s = mean_wait_s(regular, wanted, site)
-            line = f"{seed:4}  {len(regular):4}  {name:6}  {alone_s / HOUR_S:7.3f}"
-            if flood:
-                flooded_s = mean_wait_s([*regular, *flood], wanted, site)
-                change = flooded_s / alone_s - 1 if alone_s else 0.0
-                line += f"  {flooded_s / HOUR_S:12.3f}  {change:+6.1%}"
-            print(line, flush=True)
-    return 0
+    if asked.week:
+        missed = list(week_table(wanted, asked.seeds))
+    else:
+        missed = list(flood_table(wanted, asked.seeds, flood=asked.flood))
+    print("\n".join(["missed:", *missed] if missed else ["all aims are met"]))
+    return int(asked.check and bool(missed))
 
 
 if __name__ == "__main__":

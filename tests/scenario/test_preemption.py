@@ -8,13 +8,11 @@ from gsched.config.preemption import PreemptionConfig
 from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig
 from gsched.config.tables import QueueConfig
 from gsched.protocol import actions as a
-from gschedd.core.cycle.run import snapshot
-from gschedd.core.forecast.question import question_of
-from gschedd.core.forecast.start import answer_to
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
 from gschedd.core.state.settings import Caller
 from gschedd.core.views.jobs import JobViews
+from gschedd.plan.forecast import Forecast, StartInterval
 from tests.support.saving import Program
 from tests.support.world import ALICE, BEGIN_S, BOB, World, node, settings
 
@@ -97,21 +95,25 @@ def test_nothing_is_preempted_before_its_minimum_run_and_the_reason_says_when() 
 
 
 def test_the_estimated_start_of_a_job_that_preempts_is_that_of_the_preemption() -> None:
-    """Without pre-emption nothing could be said: the running job has no walltime."""
+    """The queue played forward knows only that the running job ends after an hour."""
     here = world(gpus=1)
-    here.submit(ONE_GPU, program=LONG, qos="low")
+    low = here.submit(f"{ONE_GPU},walltime=3600", program=LONG, qos="low")
     here.run_until(10)
     high = here.submit(ONE_GPU, runs_s=50, by=BOB, qos="high")
     here.run_until(20)
-    seen = snapshot(here.head.state, here.settings, here.now_s)
-    question = question_of(here.job(high), state=here.head.state, settings=here.settings, seen=seen)
-    forecast = answer_to(question, here.policy).starts[high]
-    assert forecast.start_s is None
-    row = JobViews(here.head, now_s=here.now_s).row_with_start(here.job(high), forecast)
+    played = StartInterval(early_s=BEGIN_S + 3000, expected_s=BEGIN_S + 3600, scenarios=9)
 
-    assert row.predicted_start_s == pytest.approx(BEGIN_S + 60, abs=3)
-    assert row.start is not None
-    assert (row.start.planned_s, row.start.unknown) == (row.predicted_start_s, "")
+    def expected_s() -> tuple[float | None, float | None]:
+        views = JobViews(here.head, now_s=here.now_s)
+        row = views.row_with_start(here.job(high), Forecast(interval=played))
+        assert row.start is not None
+        return row.predicted_start_s, row.start.expected_s
+
+    assert expected_s()[0] == pytest.approx(BEGIN_S + 60, abs=3)
+    assert expected_s()[1] is None
+    here.delete(low)
+    here.run_until(30)
+    assert here.started_s(high) is not None
 
 
 def test_a_job_is_preempted_once_in_half_an_hour() -> None:
@@ -316,6 +318,31 @@ def test_a_user_below_its_share_gets_it_within_the_minimum_run() -> None:
     assert usage["all", "alice"] == pytest.approx(usage["all", "bob"], rel=0.02)
 
 
+def test_a_large_job_does_not_give_way_by_share_to_a_small_one() -> None:
+    """Three of four GPUs would be vacated for nobody; for a job of two it gives way."""
+    for gpus, expected in ((1, []), (2, ["requeue"])):
+        here = world(by=("share",), max_loss=1.0)
+        large = here.submit("nodes=1:ppn=1:gpus=4", program=LONG, account="all")
+        here.run_until(100)
+        for _ in range(4 // gpus):
+            here.submit(f"nodes=1:ppn=1:gpus={gpus}", program=LONG, account="all", by=BOB)
+        here.run_until(1000)
+        assert ways(here, large) == expected
+
+
+def test_a_user_above_its_share_preempts_nobody() -> None:
+    """Alice has three of four GPUs, and waits for the one of bob."""
+    here = world(by=("share",), max_loss=1.0)
+    for by in (ALICE, ALICE, ALICE, BOB):
+        here.submit(ONE_GPU, program=LONG, account="all", by=by)
+    here.run_until(100)
+    waits = here.submit(ONE_GPU, program=LONG, account="all")
+    here.run_until(1000)
+
+    assert here.started_s(waits) is None
+    assert not [fact for fact in here.facts if isinstance(fact, f.JobPreempted)]
+
+
 def test_a_job_that_gave_way_by_share_waits_behind_those_of_its_user() -> None:
     """Else it is the next of his that starts, and no other job gets its GPU for half an hour."""
     here = world(by=("share",))
@@ -394,7 +421,7 @@ def test_a_job_that_gives_way_by_share_again_and_again_comes_to_its_end() -> Non
     while large not in here.done and here.now_s < BEGIN_S + 8000:
         for by in (ALICE, BOB):
             if not any(job.spec.owner.user == by.user for job in here.head.state.jobs.values()):
-                here.submit(f"{ONE_GPU},walltime=120", runs_s=50, account="all", by=by)
+                here.submit("nodes=1:ppn=1:gpus=2,walltime=120", runs_s=50, account="all", by=by)
         here.run_until(here.now_s - BEGIN_S + 100)
 
     assert large in here.done

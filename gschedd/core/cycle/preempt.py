@@ -64,6 +64,8 @@ DAY_S: Final = 86400.0
 BREAK_S: Final = 600.0
 #: So often the time doubles for which a job runs that gave way by ``share``.
 MAX_DOUBLED: Final = 20
+#: No job gives way by ``share`` that is more than so many times as large as the waiting job.
+MOST_FREED: Final = 2.0
 #: Ends the words of the rule ``share``.
 ABOVE: Final = "above its share"
 #: How long a job whose claim has come to nothing pre-empts nobody, seconds; twice as long after
@@ -411,8 +413,13 @@ class _Look:
     def _candidates_for(self, job: Job) -> list[Preemptible]:
         """Return all that give way for a job, now or later."""
         if job.id not in self._candidates_of:
-            found = [each for running, each in self.candidates if self.rule(job, running)]
-            self._candidates_of[job.id] = found
+            most = MOST_FREED * self._size_of(job.spec.request) + LEAST_SIZE
+            ranked = ((self.rule(job, running), each) for running, each in self.candidates)
+            self._candidates_of[job.id] = [
+                each
+                for words, each in ranked
+                if words and (each.size <= most or not words.endswith(ABOVE))
+            ]
         return self._candidates_of[job.id]
 
     def _breaks(self, request: Request, candidates: Iterable[Preemptible]) -> dict[str, float]:
