@@ -1,5 +1,6 @@
 """Running jobs give way to waiting ones: which ones, how, when, and what is known of it."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -198,6 +199,21 @@ def test_a_job_that_does_not_save_its_state_in_time_is_requeued() -> None:
     assert here.job(low).requeues == 1
     assert (ways(here, low), here.job(low).preemptions) == (["checkpoint", "requeue"], 1)
     assert here.job(low).preempted_gpu_s == pytest.approx(400, abs=5)
+
+
+def test_a_job_that_stays_is_not_asked_again_before_its_time() -> None:
+    """It neither saves its state nor may be rerun, and the same job waits for it all along."""
+    here = world(gpus=1, again_s=600.0)
+    silent = Program(runs_s=1e6, saves_s=None)
+    low = here.submit(ONE_GPU, program=silent, qos="low", movable=True, rerunnable=False)
+    here.run_until(100)
+    here.submit(ONE_GPU, program=LONG, by=BOB, qos="high")
+    here.run_until(3000)
+
+    asked_s = [fact.at_s for fact in here.told(f.MigrationRequested, low)]
+    assert len(asked_s) >= 2
+    assert all(after - before >= 600 for before, after in pairwise(asked_s))
+    assert here.job(low).preempted_gpu_s == 0
 
 
 def test_what_is_vacated_is_kept_for_the_waiting_job_through_a_restart() -> None:

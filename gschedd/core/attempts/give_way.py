@@ -100,11 +100,12 @@ def stopped(job: Job, order: GiveWay, now_s: float) -> Iterator[f.JobPreempted |
 
 
 def _announced(job: Job, order: GiveWay, now_s: float) -> Iterator[f.JobPreempted]:
-    """Yield that a job is preempted, once for each way in which an attempt is asked to."""
+    """Yield that a job is preempted; for a reservation, once for each way that is tried."""
     attempt, before = job.current_attempt, job.preempted
-    if before is not None and (before.attempt, before.way, before.job_for, before.why) == (
-        *(attempt.number, order.way, order.job_for, order.why),
-    ):
+    same = before is not None and (before.attempt, before.way, before.job_for, before.why) == (
+        *(attempt.number, order.way, 0, order.why),
+    )
+    if same and not order.job_for:
         return
     yield f.JobPreempted(
         at_s=now_s,
