@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from gsched.config.errors import from_validation, located
 from gsched.config.keys import settings_of
@@ -147,6 +148,7 @@ def node_settings(
         settings: of the head.
     """
     document = _document(own.text)
+    running = structs.replace(running, login=wanted.login)  # read at each login, not by gnode
     values = [
         {
             (row.table, row.key): msgspec.json.encode(row.value).decode()

@@ -1,8 +1,10 @@
 """Settings of the cluster: the head's file states them for its nodes, which take them or refuse."""
 
 import asyncio
+import grp
 import json
 import os
+import pwd
 import signal
 import stat
 import tomllib
@@ -10,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gsched.kept_settings import NAME, read
+from gnode.pam import is_administrator
+from gsched.config.load import read_config
+from gsched.kept_settings import NAME, configured, read
 from gsched.model.configuration import ConfigRow, SettingsRow
 from gsched.protocol.node import Welcome
 from gsched.protocol.settings import ClusterSettings
@@ -53,13 +57,14 @@ def wait_for_settings(cluster: Cluster, *names: str) -> None:
     wait_until(have, what="the settings to reach the nodes")
 
 
-def setting(cluster: Cluster, name: str, key: str) -> tuple[str, str, str]:
+def setting(cluster: Cluster, name: str, key: str) -> tuple[object, str, object]:
     """Return value, origin and pending value of a key, as ``gnodes settings`` has them."""
     ran = run_command("gnodes", "settings", name, "--json", head=cluster.socket)
     assert ran.status == 0, ran.stderr
     (reply,) = json.loads(ran.stdout)["nodes"]
     row = next(row for row in reply["settings"] if row["key"] == key)
-    return row["value"], row.get("origin", "default"), row.get("pending", "")
+    assert row["restart"] is (row["pending"] is not None)
+    return row["value"], row["origin"], row["pending"]
 
 
 def submit(cluster: Cluster, node: str, command: str) -> int:
@@ -100,17 +105,19 @@ def test_a_change_at_the_head_reaches_all_nodes_and_jobs_keep_running(cluster: C
     long = submit(cluster, "n1", "sleep 600")
     wait_for_job(cluster, long, "running")
 
-    ran = change(cluster, f"{LIMIT}job_processes = 5000\n[staging]\ntimeout_s = '5m'\n")
+    tables = "[staging]\ntimeout_s = '5m'\n[login]\nallow_groups = ['staff']\n"
+    ran = change(cluster, f"{LIMIT}job_processes = 5000\n{tables}")
 
     assert ran.status == 0, ran.stderr
     assert "sent to the nodes" in ran.stdout
     assert "  [node] job_open_files: none -> 256" in ran.stdout
     wait_for_settings(cluster, "n1", "n2")
-    assert setting(cluster, "n1", "job_open_files") == ("256", "head", "")
-    assert setting(cluster, "n2", "job_open_files") == ("512", "own", "")
-    assert setting(cluster, "n2", "timeout_s") == ("300.0", "head", "")
-    assert setting(cluster, "n1", "job_processes") == ("0", "head", "5000")
-    assert setting(cluster, "n1", "least_spool") == ('"32mb"', "default", "")
+    assert setting(cluster, "n1", "job_open_files") == (256, "head", None)
+    assert setting(cluster, "n2", "job_open_files") == (512, "own", None)
+    assert setting(cluster, "n2", "timeout_s") == (300.0, "head", None)
+    assert setting(cluster, "n1", "job_processes") == (0, "head", 5000)
+    assert setting(cluster, "n1", "least_spool") == ("32mb", "default", None)
+    assert setting(cluster, "n1", "allow_groups") == (["staff"], "head", None)  # by the next login
     assert limit_of_a_job(cluster, "n1") == "256"
     assert limit_of_a_job(cluster, "n2") == "512"
     assert cluster.head.job(long).row.state == "running"
@@ -124,7 +131,7 @@ def test_a_change_at_the_head_reaches_all_nodes_and_jobs_keep_running(cluster: C
     assert change(cluster, "").status == 0
 
     wait_for_settings(cluster, "n1", "n2")
-    assert setting(cluster, "n1", "job_open_files") == ("1024", "default", "")
+    assert setting(cluster, "n1", "job_open_files") == (1024, "default", None)
     assert limit_of_a_job(cluster, "n1") == "1024"
     assert cluster.head.job(long).row.state == "running"
     assert cluster.head.job(long).row.attempt == 1
@@ -142,7 +149,7 @@ def test_a_wrong_value_changes_nothing_and_the_node_says_why(cluster: Cluster) -
 
     wait_until(lambda: bool(told(cluster, "n1").problem), what="a refusal")
     assert f"prolog in [node] = '{program}' cannot be used" in told(cluster, "n1").problem
-    assert setting(cluster, "n1", "job_open_files") == ("256", "head", "")
+    assert setting(cluster, "n1", "job_open_files") == (256, "head", None)
     assert limit_of_a_job(cluster, "n1") == "256"
     assert read(str(cluster.node_dir("n1"))).settings == {"node": {"job_open_files": 256}}
     shown = run_command("gnodes", "n1", head=cluster.socket).stdout
@@ -172,16 +179,16 @@ def test_a_head_cannot_name_any_program_of_root_nor_set_what_is_the_hosts(
     wait_until(lambda: bool(told(cluster, "n1").problem), what="a refusal")
     words = f"[node] prolog = '/bin/sh' is not in {cluster.directory} of this host"
     assert words in told(cluster, "n1").problem
-    assert setting(cluster, "n1", "job_open_files") == ("1024", "default", "")
+    assert setting(cluster, "n1", "job_open_files") == (1024, "default", None)
 
     ran = change(cluster, "[node]\nallow_root_jobs = true\nmin_uid = 1\ncpus = 99\n")
 
     assert ran.status == 0
     assert "allow_root_jobs" not in ran.stdout
     wait_for_settings(cluster, "n1")
-    assert setting(cluster, "n1", "allow_root_jobs") == ("false", "own", "")
-    assert setting(cluster, "n1", "min_uid") == ("0", "default", "")
-    assert setting(cluster, "n1", "cpus") == ("4", "own", "")
+    assert setting(cluster, "n1", "allow_root_jobs") == (False, "own", None)
+    assert setting(cluster, "n1", "min_uid") == (0, "default", None)
+    assert setting(cluster, "n1", "cpus") == (4, "own", None)
 
 
 def test_a_killed_gnode_starts_with_the_settings_that_it_had_without_a_head(
@@ -210,7 +217,7 @@ def test_a_killed_gnode_starts_with_the_settings_that_it_had_without_a_head(
     log = cluster.log("n1.log")
     assert "settings of the head: [node] heartbeat_s: 300.0 -> 60.0" in log
     assert log.count("job_open_files: 1024 -> 256") == 1  # it has started with 256 again
-    assert setting(cluster, "n1", "job_open_files") == ("256", "head", "")
+    assert setting(cluster, "n1", "job_open_files") == (256, "head", None)
 
     cluster.stop_node("n1")
     cluster.wait_for_node("n1", "unreachable")
@@ -221,7 +228,7 @@ def test_a_killed_gnode_starts_with_the_settings_that_it_had_without_a_head(
     assert "1 node (n1) has not got the head's settings" in found
     cluster.start_node("n1")
     wait_for_settings(cluster, "n1")
-    assert setting(cluster, "n1", "heartbeat_s") == ("90.0", "head", "")
+    assert setting(cluster, "n1", "heartbeat_s") == (90.0, "head", None)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +246,11 @@ def test_a_node_that_cannot_use_what_it_kept_takes_no_jobs_until_it_gets_other(
     directory = cluster.node_dir("n1")
     directory.mkdir(parents=True)
     (directory / NAME).write_bytes(content)
+    config = cluster.directory / "shown.toml"
+    config.write_text(f'[node]\nstate_dir = "{directory}"\n')
+    shown = run_command("gsched", "config", "show", env={"GSCHED_CONFIG": str(config)})
+    assert shown.status == 0
+    assert words in shown.stderr
     cluster.kill_head()
 
     cluster.start_node("n1", wait=False)
@@ -268,7 +280,7 @@ def test_one_file_of_head_and_node_is_read_again_by_both(cluster: Cluster) -> No
 
     assert ran.status == 0, ran.stderr
     wait_for_settings(cluster, "n1")
-    assert setting(cluster, "n1", "job_open_files") == ("300", "own", "")
+    assert setting(cluster, "n1", "job_open_files") == (300, "own", None)
     assert told(cluster, "n1").own == ()
 
 
@@ -283,7 +295,7 @@ def test_a_full_disk_refuses_settings_that_cannot_be_kept(cluster: Cluster) -> N
 
     wait_until(lambda: bool(told(cluster, "n1").problem), what="a refusal")
     assert f"{NAME} cannot be written: " in told(cluster, "n1").problem
-    assert setting(cluster, "n1", "job_open_files")[0] == "1024"
+    assert setting(cluster, "n1", "job_open_files")[0] == 1024
     os.rmdir(blocked)
     assert run_command("gsched", "reload", head=cluster.socket).status == 0
     wait_for_settings(cluster, "n1")
@@ -312,10 +324,16 @@ def test_a_host_that_joins_starts_with_the_settings_and_states_only_its_own(
     assert kept.settings == {"node": {"job_open_files": 256, "job_processes": 5000}}
     assert kept.digest == present(cluster)
     cluster.start_node("n1")
-    assert setting(cluster, "n1", "job_processes") == ("5000", "head", "")
+    assert setting(cluster, "n1", "job_processes") == (5000, "head", None)
     shown = run_command("gsched", "config", "show", env={"GSCHED_CONFIG": str(config)}).stdout
     assert "job_processes = 5000  # of the head" in shown
     assert "cpus = 0  # default" in shown
+    account = pwd.getpwnam("nobody")
+    assert not is_administrator(account, configured(read_config(str(config))))
+    group = grp.getgrgid(account.pw_gid).gr_name
+    assert change(cluster, f"{LIMIT}[login]\nallow_groups = ['{group}']\n").status == 0
+    wait_for_settings(cluster, "n1")
+    assert is_administrator(account, configured(read_config(str(config))))  # of gnode.pam
 
     cluster.stop_node("n1")
     assert change(cluster, '[node]\nepilog = "/bin/true"\n').status == 0

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +22,8 @@ from gsched.cli.local.layout import ClusterLayout
 from gsched.cli.local.options import subcommand
 from gsched.cli.local.toml import value_text
 from gsched.client import HeadClient
-from gsched.config.cluster import is_sent, with_cluster
-from gsched.config.environment import config_path, environment
+from gsched.config.cluster import Tables, is_sent, with_cluster
+from gsched.config.environment import DEFAULT_CONFIG, config_path, environment
 from gsched.config.keys import Setting, settings_of
 from gsched.config.load import ConfigFile, load_config
 from gsched.config.reload import NAMED, TakesEffect, takes_effect
@@ -186,8 +186,7 @@ def show(*, file: str | None, diff: bool, as_json: bool) -> int:
     path, config = load_found(file)
     exists = Path(path).is_file()
     text = Path(path).read_text(encoding="utf-8") if exists else ""
-    kept = _kept(config) if file is None else {}
-    config = with_cluster(ConfigFile(path=path, config=config, text=text), kept)
+    config, kept = (config, {}) if file else _with_kept(path, config, text)
     stated = list(settings_of(config, text))
     running, why_not = _ask(config) if file is None else (None, "")
     if running is None:
@@ -267,12 +266,19 @@ def _ask(config: Config) -> tuple[RunningConfig | None, str]:
         return None, f"these are the values of the file: the running head shows none: {error}"
 
 
-def _kept(config: Config) -> Mapping[str, Mapping[str, Any]]:
-    """Return what the head has sent to this node; none: it is no node, or that cannot be read."""
+def _with_kept(path: str, config: Config, text: str) -> tuple[Config, Tables]:
+    """Return a configuration with what the head has sent to the node, and what that is.
+
+    None has come where this is no node, or the configuration is of another cluster's.
+    """
+    if path != DEFAULT_CONFIG and not config.node.state_dir:
+        return config, {}
     try:
-        return kept_settings.read(config.node.state_dir).settings
-    except ConfigError:
-        return {}
+        kept = kept_settings.read(config.node.state_dir).settings
+        return with_cluster(ConfigFile(path=path, config=config, text=text), kept), kept
+    except ConfigError as error:
+        print_note(f"{error.message}: these are the values of the file alone", command="gsched")
+        return config, {}
 
 
 def _pending_note(rows: Sequence[Shown]) -> str:

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from msgspec import structs
+
 from gsched.cli.common import print_json, printable, report_errors
 from gsched.cli.local.toml import value_text
 from gsched.cli.times import format_time
@@ -33,11 +35,34 @@ def show_settings(head: HeadClient, names: Sequence[str], *, as_json: bool) -> i
         except GschedError as error:
             errors.append((name, body_of(error)))
     if as_json:
-        print_json({"nodes": replies})
+        print_json({"nodes": [_with_values(reply) for reply in replies]})
     else:
         for number, reply in enumerate(replies):
             print("\n" * (number > 0) + "\n".join(printable(line) for line in _lines(reply)))
     return report_errors(errors, as_json=as_json)
+
+
+def _with_values(reply: NodeSettingsReply) -> dict[str, object]:
+    """Return a reply with values as they are, not as texts of JSON."""
+    rows = [
+        {
+            "table": row.table,
+            "key": row.key,
+            "value": _read(row.value),
+            "origin": row.origin,
+            "pending": _read(row.pending),
+            "restart": bool(row.pending),
+        }
+        for row in reply.settings
+    ]
+    return {**structs.asdict(reply), "settings": rows}
+
+
+def _read(text: str) -> object:
+    try:
+        return json.loads(text) if text else None
+    except ValueError:  # a value of another version, or one that was cut off
+        return text
 
 
 def _lines(reply: NodeSettingsReply) -> Iterator[str]:
@@ -67,7 +92,5 @@ def _source(row: SettingRow) -> str:
 
 def _value(text: str) -> str:
     """Return a value as a configuration file writes it; a node has sent it."""
-    try:
-        return value_text(json.loads(text)) if text else "(none yet)"
-    except ValueError:  # a value of another version, or one that was cut off
-        return text
+    value = _read(text)
+    return "(none yet)" if value is None else value_text(value)
